@@ -1,0 +1,178 @@
+# `make` lists what one can do. Everything needs Python 3.11 or newer and nothing else:
+# the first target that is asked for makes its own environment.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+# The first interpreter that is new enough and can make a virtual environment.
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 \
+	$(HOME)/.pyenv/versions/3.1[1-9]*/bin/python3; do \
+	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo "$$p" && break; done)
+
+# The locks are complete and checked by `pip check`: nothing is left to resolve.
+PIP_INSTALL := -m pip --disable-pip-version-check --no-input install --quiet --require-hashes --no-deps
+
+# How many processes run the tests.
+WORKERS ?= auto
+
+define new_environment
+@[ -n "$(PYTHON)" ] || { echo "No Python >= 3.11 that can make virtual environments was found: \
+	install it (with its venv module) or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
+@echo "installing $(1) into $(2) with $$($(PYTHON) --version)"
+@[ ! -e $(2)/bin/python ] || $(2)/bin/python -c '' 2>/dev/null || rm -rf $(2)
+@[ -x $(2)/bin/python ] || $(PYTHON) -m venv $(2)
+@$(2)/bin/python $(PIP_INSTALL) -r $(1)
+@$(2)/bin/python -m pip --disable-pip-version-check check >/dev/null || $(2)/bin/python -m pip check
+endef
+
+.PHONY: help
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- environments -----------------------------------------------------------------------------
+
+$(VENV)/.requirements: requirements/dev.txt
+	$(call new_environment,requirements/dev.txt,$(VENV))
+	@touch $@
+
+$(VENV)/.project: $(VENV)/.requirements pyproject.toml
+	@$(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet \
+		--no-index --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv-ministack/.requirements: requirements/ministack.txt
+	$(call new_environment,requirements/ministack.txt,.venv-ministack)
+	@touch $@
+
+.venv-sam/.requirements: requirements/sam.txt
+	$(call new_environment,requirements/sam.txt,.venv-sam)
+	@touch $@
+
+.PHONY: install
+install: $(VENV)/.project .venv-ministack/.requirements  ## make the environments (.venv, .venv-ministack)
+
+.PHONY: lock
+lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/*.in (UPGRADE=1: newest versions)
+	@pin() { $(BIN)/uv pip compile --quiet $(if $(UPGRADE),--upgrade) --generate-hashes --universal \
+		--python-version 3.11 --no-header --no-annotate --no-emit-index-url \
+		requirements/$$1.in --output-file $$2 "$${@:3}"; }; \
+	pin dev requirements/dev.txt; \
+	pin layer shared/requirements.txt --constraint requirements/dev.txt; \
+	pin evaluate functions/evaluate/requirements.txt --constraint requirements/dev.txt; \
+	pin lambda-runtime requirements/lambda-runtime.txt; \
+	pin ministack requirements/ministack.txt; \
+	pin sam requirements/sam.txt
+
+# --- run --------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: install  ## replay a log of joins and show the result (LOG=file.csv.gz FROM=2017-07-01 TO=2017-08-31)
+	@$(BIN)/kanon demo $(if $(LOG),--log "$(LOG)") $(if $(FROM),--from "$(FROM)") $(if $(TO),--to "$(TO)")
+
+.PHONY: serve
+serve: install  ## run the service on this machine until stopped (PORT=8000 PERIOD=10)
+	@exec $(BIN)/kanon serve $(if $(PORT),--port "$(PORT)") $(if $(PERIOD),--period "$(PERIOD)")
+
+# --- check ------------------------------------------------------------------------------------
+
+.PHONY: test
+test: install  ## run the tests (ARGS="tests/unit -k laws")
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
+
+.PHONY: faults
+faults: install  ## let every AWS call fail in every way, and thousands of histories of workers in disorder (minutes)
+	@FAULTS=all $(BIN)/python -m pytest --numprocesses $(WORKERS) tests/faults \
+		--ignore-glob '*test_bad_input*' $(ARGS)
+
+.PHONY: load
+load: install  ## drive the local stack at several rates, evaluate a step of 100,000 joins (ARGS="--rates 5 --joins 5000")
+	@$(BIN)/python -m infra.load $(ARGS)
+
+.PHONY: fuzz
+fuzz: install  ## throw thousands of bad inputs at the interface and at every parser (EXAMPLES=2000)
+	@FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest --numprocesses $(WORKERS) \
+		tests/faults/test_bad_input_http.py tests/faults/test_bad_input_parsers.py $(ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.project  ## check style and likely bugs
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+.PHONY: format
+format: $(VENV)/.project  ## put the code into the house's form
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+.PHONY: types
+types: $(VENV)/.project  ## check the types
+	@$(BIN)/mypy
+
+.PHONY: audit
+audit: install  ## compare mechanism and service with the exact law, and the audit with planted bugs (half an hour)
+	@$(BIN)/kanon audit --trials 100000 --service-trials 500
+	@$(BIN)/python -m pytest -m audit tests/statistical tests/integration/test_replay.py -s $(ARGS)
+
+.PHONY: prove
+prove: install  ## every enumeration and search behind the privacy proof (minutes)
+	@$(BIN)/python -m pytest tests/proofs -m "prove or not prove" -s $(ARGS)
+
+.PHONY: paper
+paper: install  ## redraw the paper's Figure 1 and the profiles' curves, print what they say
+	@$(BIN)/kanon plan --paper docs/figure-1.png
+	@$(BIN)/kanon plan --compare --plot docs/profiles.png
+
+.PHONY: openapi
+openapi: $(VENV)/.project  ## write the OpenAPI description from the code
+	@$(BIN)/python -m infra.openapi
+
+.PHONY: template
+template: $(VENV)/.project .venv-sam/.requirements  ## check template.yaml
+	@$(BIN)/cfn-lint --append-rules cfn_lint_serverless.rules --template template.yaml
+	@SAM_CLI_TELEMETRY=0 .venv-sam/bin/sam validate --lint
+
+.PHONY: build-test
+build-test: install .venv-sam/.requirements  ## build for AWS and for this machine, and test what was built
+	@$(BIN)/python -m pytest -m build $(ARGS)
+
+.PHONY: e2e
+e2e: install build-host  ## deploy to an emulator that enforces permissions, and run the requests of the demo
+	@$(BIN)/python -m pytest -m deployed tests/deployed $(ARGS)
+
+.PHONY: smoke
+smoke: $(VENV)/.project  ## ask a deployed service everything once (URL=https://...)
+	@$(BIN)/python -m infra.smoke "$(URL)"
+
+# --- build and deploy -------------------------------------------------------------------------
+
+# What AWS runs. The wheels are made for it, so neither Docker nor that Python is needed here.
+RUNTIME ?= python3.13
+ARCHITECTURE ?= arm64
+BUILD_DIR ?= .aws-sam/build
+HOST_BUILD_DIR ?= .aws-sam/host
+
+# What this machine can run.
+HOST_RUNTIME = $(shell $(BIN)/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+HOST_ARCHITECTURE := $(if $(filter arm64 aarch64,$(shell uname -m)),arm64,x86_64)
+
+# SAM hands a makefile neither runtime nor architecture: they go to shared/Makefile by environment.
+# uv takes wheels only, and only those whose hash is known.
+.PHONY: build
+build: .venv-sam/.requirements  ## build the functions and the layer (RUNTIME=python3.13 ARCHITECTURE=arm64)
+	@PATH="$(CURDIR)/.venv-sam/bin:$$PATH" SAM_CLI_TELEMETRY=0 UV_REQUIRE_HASHES=1 UV_NO_BUILD=1 \
+		KANON_BUILD_PYTHON=$(RUNTIME:python%=%) KANON_BUILD_ARCHITECTURE=$(ARCHITECTURE) \
+		.venv-sam/bin/sam build --beta-features --no-cached --build-dir $(BUILD_DIR) \
+		--parameter-overrides Runtime=$(RUNTIME) Architecture=$(ARCHITECTURE)
+	@for part in Shared Join Query Evaluate; do find $(BUILD_DIR)/$$part -type f -printf '%s\n' | \
+		awk -v part=$$part '{s += $$1} END {printf "%-9s %5.1f MB\n", part, s / 1e6}'; done
+
+.PHONY: build-host
+build-host: $(VENV)/.project  ## build what this machine can run, into .aws-sam/host
+	@$(MAKE) --no-print-directory build RUNTIME=$(HOST_RUNTIME) ARCHITECTURE=$(HOST_ARCHITECTURE) \
+		BUILD_DIR=$(HOST_BUILD_DIR)
