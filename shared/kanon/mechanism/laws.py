@@ -1,0 +1,155 @@
+"""The noise laws: tables of integer weights that sum to 2^64.
+
+Counts are integers, so the noise is integer too, and no floating-point number takes part in drawing it.
+A law *is* its table; what is proved about it is computed from the same integers that are drawn from.
+
+* two-sided: ``P(x) ~ exp(-epsilon |x|)`` on ``-A..A``, the discrete form of the paper's truncated Laplace
+  (section 4.1), conditioned on the interval and not clamped to it: no atoms at the ends.
+* one-sided: ``P(x) ~ exp(-epsilon x)`` on ``0..A``.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from itertools import accumulate, pairwise
+from typing import Literal
+
+WORD_BITS = 64
+TOTAL = 1 << WORD_BITS
+
+Shape = Literal["two-sided", "one-sided"]
+
+
+@lru_cache(maxsize=64)
+def exp_bounds(x: Fraction, bits: int = 256) -> tuple[Fraction, Fraction]:
+    """Rational bounds ``(low, high)`` of ``e**x`` for ``x >= 0``, about ``2**-bits`` apart.
+
+    The Taylor series in fixed point: every term is rounded down for ``low`` and up for ``high``; the rest of
+    the series is at most the last term once ``n >= 2x``.
+    """
+    if x < 0:
+        raise ValueError("exp_bounds takes x >= 0; use the reciprocal for negative x")
+    one = 1 << bits
+    low = high = term_low = term_high = one
+    n = 0
+    while term_high > 1 or n < 2 * x:
+        n += 1
+        term_low = term_low * x.numerator // (x.denominator * n)
+        term_high = -(-term_high * x.numerator // (x.denominator * n))
+        low += term_low
+        high += term_high
+    return Fraction(low, one), Fraction(high + term_high, one)
+
+
+@dataclass(frozen=True)
+class Law:
+    """An integer law: outcome ``lowest + i`` has probability ``weights[i] / 2**64``.
+
+    Privacy guarantee: for one unit of shift the law gives ``(epsilon, shift_delta)`` in density and
+    ``(epsilon, tail_delta)`` in its upper tail, both computed from the table.
+    """
+
+    shape: Shape
+    epsilon: Fraction
+    truncation: int
+    lowest: int
+    weights: tuple[int, ...]
+
+    @property
+    def min(self) -> int:
+        """The lowest outcome; its weight is positive."""
+        return self.lowest
+
+    @property
+    def max(self) -> int:
+        """The highest outcome; its weight is positive."""
+        return self.lowest + len(self.weights) - 1
+
+    def weight(self, x: int) -> int:
+        """Weight of the outcome ``x``, 0 outside the table."""
+        return self.weights[x - self.lowest] if self.min <= x <= self.max else 0
+
+    def probability(self, x: int) -> Fraction:
+        """Exact probability of the outcome ``x``."""
+        return Fraction(self.weight(x), TOTAL)
+
+    @cached_property
+    def cumulative(self) -> tuple[int, ...]:
+        """Running sums of the weights; the last one is 2^64."""
+        return tuple(accumulate(self.weights))
+
+    def draw(self, word: int) -> int:
+        """Map a uniform 64-bit word to an outcome: the first one whose cumulative weight exceeds it."""
+        return self.lowest + bisect_right(self.cumulative, word)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the table in hexadecimal: the lowest outcome, then the weights, 8 bytes each."""
+        table = b"".join(weight.to_bytes(8, "big") for weight in self.weights)
+        return sha256(b"kanon/law/1" + self.lowest.to_bytes(8, "big", signed=True) + table).hexdigest()
+
+    @cached_property
+    def shift_delta(self) -> Fraction:
+        """``sum_u max(0, P(u) - e**epsilon P(u+1))``, rounded up by at most the bound of ``e**epsilon``."""
+        low, _ = exp_bounds(self.epsilon)
+        outcomes = range(self.min, self.max + 1)
+        excess = (Fraction(self.weight(u)) - low * self.weight(u + 1) for u in outcomes)
+        return sum((e for e in excess if e > 0), Fraction(0)) / TOTAL
+
+    @cached_property
+    def tail_delta(self) -> Fraction:
+        """``max_a max(0, T(a) - e**epsilon T(a+1))`` of the upper tail ``T(a) = P(x >= a)``, rounded up."""
+        low, _ = exp_bounds(self.epsilon)
+        tails = [TOTAL - below for below in (0, *self.cumulative)]
+        return max(Fraction(here) - low * beyond for here, beyond in pairwise(tails)) / TOTAL
+
+
+def two_sided(epsilon: Fraction, truncation: int) -> Law:
+    """The discrete truncated Laplace law on ``-truncation..truncation``."""
+    return _law("two-sided", epsilon, truncation, range(-truncation, truncation + 1))
+
+
+def one_sided(epsilon: Fraction, truncation: int) -> Law:
+    """The truncated geometric law on ``0..truncation``."""
+    return _law("one-sided", epsilon, truncation, range(truncation + 1))
+
+
+SHAPES: dict[Shape, Callable[[Fraction, int], Law]] = {"two-sided": two_sided, "one-sided": one_sided}
+
+
+@lru_cache(maxsize=1024)
+def _law(shape: Shape, epsilon: Fraction, truncation: int, outcomes: range) -> Law:
+    """``w_x = floor(2**64 p(x))`` for ``x != 0``; ``w_0`` takes the rest."""
+    if not Fraction(1, 1000) <= epsilon <= 20:
+        raise ValueError(f"the epsilon of a law must lie between 0.001 and 20, not {float(epsilon):g}")
+    if not 1 <= truncation <= 10_000:
+        raise ValueError(f"the truncation of a law must lie between 1 and 10000, not {truncation}")
+    weights = _floors(epsilon, outcomes, bits=256)
+    if 0 in weights:
+        raise ValueError(
+            f"truncation {truncation} is too large for epsilon {float(epsilon):g}: its last outcomes are rarer"
+            f" than 2^-64; use at most {truncation - sum(w == 0 for w in weights[-truncation:])}"
+        )
+    weights[-outcomes.start] += TOTAL - sum(weights)
+    return Law(shape, epsilon, truncation, outcomes.start, tuple(weights))
+
+
+def _floors(epsilon: Fraction, outcomes: range, bits: int) -> list[int]:
+    """``floor(2**64 p(x))``, certain: bounds of ``p(x)`` from both sides must agree on it."""
+    low, high = exp_bounds(epsilon, bits)
+    one = 1 << bits
+    # q**n for q = e**-epsilon, in fixed point, rounded down and up.
+    q_low, q_high = int(one / high), -int(-one / low)
+    powers = [(one, one)]
+    for _ in range(max(-outcomes.start, outcomes.stop - 1)):
+        a, b = powers[-1]
+        powers.append((a * q_low >> bits, -(-b * q_high >> bits)))
+    total_low = sum(powers[abs(x)][0] for x in outcomes)
+    total_high = sum(powers[abs(x)][1] for x in outcomes)
+    floors = [powers[abs(x)][0] * TOTAL // total_high for x in outcomes]
+    if floors != [powers[abs(x)][1] * TOTAL // total_low for x in outcomes]:
+        return _floors(epsilon, outcomes, bits * 2)
+    return floors

@@ -1,0 +1,194 @@
+"""The decisions of ``above_threshold`` for many sets of one type at once, bit for bit the same.
+
+The plain module is the definition and the test oracle; this one is how ``evaluate`` decides. Integers only:
+instead of drawing every query noise it compares the words of a tape with the smallest word that crosses.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kanon.mechanism.above_threshold import SetState
+from kanon.mechanism.laws import Law
+from kanon.mechanism.members import most_recent
+from kanon.mechanism.parameters import Parameters
+from kanon.mechanism.tape import Tapes
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Words = NDArray[np.uint64]
+
+TapesOf = Callable[[int], Tapes]
+"""The tapes of instances that begin at a given step (noise keys rotate)."""
+
+_NEVER = int(np.iinfo(np.int64).min)
+
+ROWS_A_BLOCK = 256
+"""Tapes decided together: with 720 steps each they still fit into a processor's cache."""
+
+
+def evaluate_all(
+    parameters: Parameters,
+    tapes_of: TapesOf,
+    step: int,
+    sets: Sequence[tuple[bytes, SetState, Sequence[int]]],
+) -> list[SetState]:
+    """:func:`above_threshold.evaluate` for many ``(set key, state, joined)``, all at ``step``."""
+    window, keep = parameters.window, parameters.members_kept
+    members = [most_recent(state.members, joined, step, window, keep) for _, state, joined in sets]
+    keys = [set_key for set_key, _, _ in sets]
+    lasts = np.fromiter((m.last for m in chain.from_iterable(members)), np.int64)
+    sizes = np.fromiter(map(len, members), np.int64, len(sets))
+    newest = np.fromiter((s.crossings[-1] if s.crossings else _NEVER for _, s, _ in sets), np.int64, len(sets))
+    crossed, wake_ups = decide(parameters, tapes_of, step, keys, sizes, lasts, newest)
+    return [
+        SetState(
+            kept,
+            (*state.crossings[-1:], step) if now else state.crossings,
+            step,
+            None if wake_up == _NEVER else wake_up,
+        )
+        for (_, state, _), kept, now, wake_up in zip(sets, members, crossed.tolist(), wake_ups.tolist(), strict=True)
+    ]
+
+
+def decide(
+    parameters: Parameters,
+    tapes_of: TapesOf,
+    step: int,
+    keys: Sequence[bytes],
+    sizes: Ints,
+    lasts: Ints,
+    newest: Ints,
+) -> tuple[Bools, Ints]:
+    """Which sets cross at ``step``, and the first later step at which each crosses if nobody joins.
+
+    Args:
+        parameters: the constants of the type.
+        tapes_of: the tapes by first step of an instance.
+        step: the step.
+        keys: set keys, n of them.
+        sizes: members per set, (n,); all joined in ``(step - window, step]``.
+        lasts: their last steps, latest first, set after set, (sum of sizes,).
+        newest: the last crossing per set, (n,); int64's minimum if there is none.
+
+    Returns:
+        Crossed now (n,), and the wake-up steps (n,), int64's minimum where there is none.
+    """
+    window = parameters.window
+    if parameters.phase == "hash":
+        tails = np.frombuffer(b"".join(key[-8:] for key in keys), ">u8")
+        phases = (tails % np.uint64(window)).astype(np.int64)
+    else:
+        phases = np.zeros(len(keys), np.int64)
+    instances = (step - phases) // window
+    firsts = instances * window + phases
+    sets = _Sets(keys, lasts, np.concatenate(([0], np.cumsum(sizes))))
+    above = newest >= firsts
+
+    # This instance: the test of the step itself, and the look-ahead.
+    crossing = np.full(len(keys), _NEVER)
+    asked = np.flatnonzero(~above)
+    crossing[asked] = _first_crossings(parameters, tapes_of, sets, asked, instances, firsts, sizes, step)
+    crossed = crossing == step
+    wake_ups = np.where(crossed, _NEVER, crossing)
+
+    # The next instance; a set that nobody joins is empty from the one after it on.
+    asked = np.flatnonzero((above | crossed | (crossing == _NEVER)) & (sizes > 0))
+    nexts = firsts + window
+    left = sets.count_at(nexts, window)
+    wake_ups[asked] = _first_crossings(parameters, tapes_of, sets, asked, instances + 1, nexts, left, _NEVER)
+    return crossed, wake_ups
+
+
+@dataclass(frozen=True)
+class _Sets:
+    """Set keys, and the last steps of the members of set n in ``lasts[starts[n]:starts[n+1]]``."""
+
+    keys: Sequence[bytes]
+    lasts: Ints
+    starts: Ints
+
+    def count_at(self, steps: Ints, window: int) -> Ints:
+        """Members of each set at a step of its own, if nobody joins."""
+        owners = np.repeat(np.arange(len(self.keys)), np.diff(self.starts))
+        return np.bincount(owners[self.lasts > steps[owners] - window], minlength=len(self.keys))
+
+    def counts(self, rows: Ints, firsts: Ints, window: int) -> Ints:
+        """Members of the sets ``rows`` at each of the ``window`` steps from ``firsts`` on, (rows, window)."""
+        sizes = self.starts[rows + 1] - self.starts[rows]
+        owners = np.repeat(np.arange(len(rows)), sizes)
+        members = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + self.starts[rows][owners]
+        # A member leaves at its last join plus a window; before the instance or behind it count as its ends.
+        leaves = np.clip(self.lasts[members] + window - firsts[owners], 0, window)
+        left = np.bincount(owners * (window + 1) + leaves, minlength=len(rows) * (window + 1))
+        gone: Ints = left.reshape(len(rows), window + 1).cumsum(axis=1)[:, :window]
+        return sizes[:, None] - gone
+
+
+def _first_crossings(
+    parameters: Parameters,
+    tapes_of: TapesOf,
+    sets: _Sets,
+    asked: Ints,
+    instances: Ints,
+    firsts: Ints,
+    counts: Ints,
+    step: int,
+) -> Ints:
+    """The first crossing, not before ``step``, of the sets ``asked`` in an instance each.
+
+    ``counts`` are those at the start of the question; they only fall while nobody joins, so they tell without
+    any query noise who cannot cross, and who crosses at once.
+    """
+    result = np.full(len(sets.keys), _NEVER)
+    sure = asked[counts[asked] >= parameters.surely_true_from]
+    result[sure] = np.maximum(firsts[sure], step)
+    open_ = asked[(counts[asked] >= parameters.never_true_below) & (counts[asked] < parameters.surely_true_from)]
+    if open_.size:
+        mus = _mus(parameters.threshold_law, tapes_of, sets.keys, open_, instances, firsts)
+        thresholds = parameters.k + mus
+        reachable = counts[open_] + parameters.query_law.max >= thresholds
+        rows, thresholds = open_[reachable], thresholds[reachable]
+        for start in range(0, len(rows), ROWS_A_BLOCK):
+            block = slice(start, start + ROWS_A_BLOCK)
+            result[rows[block]] = _block_crossings(
+                parameters, tapes_of, sets, rows[block], instances, firsts, thresholds[block], step
+            )
+    return result[asked]
+
+
+def _mus(law: Law, tapes_of: TapesOf, keys: Sequence[bytes], rows: Ints, instances: Ints, firsts: Ints) -> Ints:
+    """The threshold noise of each row's instance: word 0 of its tape."""
+    places = zip(rows.tolist(), instances[rows].tolist(), firsts[rows].tolist(), strict=True)
+    words = b"".join(tapes_of(first).words(keys[row], instance, 1) for row, instance, first in places)
+    bounds = np.array(law.cumulative[:-1], np.uint64)
+    outcomes: Ints = np.searchsorted(bounds, np.frombuffer(words, ">u8"), side="right")
+    return law.min + outcomes
+
+
+def _block_crossings(
+    parameters: Parameters,
+    tapes_of: TapesOf,
+    sets: _Sets,
+    rows: Ints,
+    instances: Ints,
+    firsts: Ints,
+    thresholds: Ints,
+    step: int,
+) -> Ints:
+    """The first crossings, not before ``step``, of some rows whose whole tapes are read."""
+    window, law = parameters.window, parameters.query_law
+    places = zip(rows.tolist(), instances[rows].tolist(), firsts[rows].tolist(), strict=True)
+    tapes = b"".join(tapes_of(first).words(sets.keys[row], instance, 1 + window) for row, instance, first in places)
+    words = np.frombuffer(tapes, ">u8").reshape(len(rows), 1 + window)[:, 1:].astype(np.uint64)
+    # nu >= needed exactly if the word is not below the cumulative weight of all smaller outcomes.
+    needed = thresholds[:, None] - sets.counts(rows, firsts[rows], window) - law.min
+    smallest = np.array((0, *law.cumulative[:-1]), np.uint64)
+    crosses = (words >= smallest[np.clip(needed, 0, len(smallest) - 1)]) & (needed < len(smallest))
+    crosses &= np.arange(window) >= np.maximum(step, firsts[rows])[:, None] - firsts[rows][:, None]
+    at = crosses.argmax(axis=1)
+    return np.where(crosses[np.arange(len(rows)), at], firsts[rows] + at, _NEVER)
