@@ -1,0 +1,133 @@
+"""Control: how far each slot is evaluated, who is at it, and the fingerprints of what must never change."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError
+
+from kanon.errors import ConfigurationError, FingerprintMismatchError, LeaseLostError
+from kanon.storage.limits import MOST_EXPRESSION_BYTES
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The progress of a slot.
+
+    ``evaluated_through`` is None before the first step; ``resume_after`` is the last set key done of the
+    step after it, if a worker ran out of time inside.
+    """
+
+    evaluated_through: int | None
+    resume_after: bytes | None
+
+
+class Control:
+    """Marks, leases and fingerprints."""
+
+    def __init__(self, client: "DynamoDBClient", table: str) -> None:
+        self._client = client
+        self._table = table
+
+    def lease(self, slot: int, holder: str, now: float, until: float) -> Mark | None:
+        """Take the lease of a slot; None if somebody else holds it.
+
+        A holder may take its own again: its first call may have been repeated for want of an answer.
+        """
+        answer = self._update(
+            _slot(slot),
+            "SET lease_until = :until, lease_holder = :holder",
+            "attribute_not_exists(lease_until) OR lease_until < :now OR lease_holder = :holder",
+            {":until": {"N": str(until)}, ":holder": {"S": holder}, ":now": {"N": str(now)}},
+            ReturnValues="ALL_NEW",
+        )
+        if answer is None:
+            return None
+        item = answer["Attributes"]
+        mark = int(item["evaluated_through"]["N"]) if "evaluated_through" in item else None
+        resumes = "resume_step" in item and mark is not None and int(item["resume_step"]["N"]) == mark + 1
+        return Mark(mark, bytes(item["resume_after"]["B"]) if resumes else None)
+
+    def release(self, slot: int, holder: str, resume: tuple[int, bytes] | None = None) -> None:
+        """Give the lease back, if it still is this holder's; ``resume`` is (step, last set key done)."""
+        values: dict[str, Any] = {":holder": {"S": holder}}
+        update = "REMOVE lease_until, lease_holder"
+        if resume is not None:
+            update += " SET resume_step = :step, resume_after = :after"
+            values |= {":step": {"N": str(resume[0])}, ":after": {"B": resume[1]}}
+        self._update(_slot(slot), update, "lease_holder = :holder", values)
+
+    def advance(self, slot: int, before: int | None, step: int) -> None:
+        """Move the mark of a slot from ``before`` (None: it has none) to ``step``.
+
+        Raises:
+            LeaseLostError: the mark is elsewhere.
+        """
+        values = {":step": {"N": str(step)}}
+        condition = "attribute_not_exists(evaluated_through)"
+        if before is not None:
+            values[":before"] = {"N": str(before)}
+            condition = "evaluated_through = :before"
+        if self._update(_slot(slot), "SET evaluated_through = :step", condition, values) is None:
+            raise LeaseLostError(f"slot {slot} was moved by another worker; it goes on from there")
+
+    def recorded(self, owner: str) -> dict[str, str]:
+        """The fingerprints recorded for a function, strongly consistent."""
+        answer = self._client.get_item(
+            TableName=self._table, Key={"name": {"S": f"function#{owner}"}}, ConsistentRead=True
+        )
+        return {name: value["S"] for name, value in answer.get("Item", {}).items() if name != "name"}
+
+    def check(self, owner: str, fingerprints: Mapping[str, str]) -> None:
+        """Record fingerprints that are new and compare those that are known, in one conditional update.
+
+        Raises:
+            ConfigurationError: they are too many for one update.
+            FingerprintMismatchError: something that must never change has changed.
+        """
+        names = {f"#n{i}": name for i, name in enumerate(fingerprints)}
+        values: dict[str, Any] = {f":v{i}": {"S": value} for i, value in enumerate(fingerprints.values())}
+        update = "SET " + ", ".join(f"#n{i} = :v{i}" for i in range(len(names)))
+        condition = " AND ".join(f"(attribute_not_exists(#n{i}) OR #n{i} = :v{i})" for i in range(len(names)))
+        if max(len(update), len(condition)) > MOST_EXPRESSION_BYTES:
+            raise ConfigurationError(
+                f"{len(names)} types and keys are more than one deployment can hold; move some types to another one"
+            )
+        changed = self._update(
+            f"function#{owner}",
+            update,
+            condition,
+            values,
+            ExpressionAttributeNames=names,
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+        )
+        if changed is None:
+            raise FingerprintMismatchError(
+                f"{owner}: a type's parameters, a key or the number of slots differ from what this deployment"
+                f" started with; restore them, and give changed parameters a new type name"
+            )
+
+    def _update(
+        self, name: str, update: str, condition: str, values: dict[str, Any], **more: Any
+    ) -> Mapping[str, Any] | None:
+        """The answer of the update, or None if its condition failed."""
+        try:
+            return self._client.update_item(
+                TableName=self._table,
+                Key={"name": {"S": name}},
+                UpdateExpression=update,
+                ConditionExpression=condition,
+                ExpressionAttributeValues=values,
+                **more,
+            )
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
+                raise
+            return None
+
+
+def _slot(slot: int) -> str:
+    return f"slot#{slot}"

@@ -1,0 +1,59 @@
+"""DynamoDB's sizes and capacity units, by its documented rules (emulators report them wrongly).
+
+Source: Amazon DynamoDB Developer Guide, "Item sizes and formats" and "Read and write capacity".
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+WRITE_UNIT = 1024
+READ_UNIT = 4096
+
+
+def item_size(item: Mapping[str, Mapping[str, Any]]) -> int:
+    """Bytes of an item in DynamoDB's low-level form: attribute names in UTF-8 plus values."""
+    return sum(len(name.encode()) + value_size(value) for name, value in item.items())
+
+
+def value_size(value: Mapping[str, Any]) -> int:
+    """Bytes of one attribute value ``{type: content}``.
+
+    Raises:
+        ValueError: the type is not one of DynamoDB's.
+    """
+    ((kind, content),) = value.items()
+    match kind:
+        case "S":
+            return len(content.encode())
+        case "B":
+            return len(content)
+        case "N":
+            return number_size(content)
+        case "BOOL" | "NULL":
+            return 1
+        case "L":
+            return 3 + sum(1 + value_size(element) for element in content)
+        case "M":
+            return 3 + sum(1 + len(name.encode()) + value_size(element) for name, element in content.items())
+        case "SS" | "BS" | "NS":
+            return sum(value_size({kind[0]: element}) for element in content)
+        case _:
+            raise ValueError(f"unknown DynamoDB type {kind!r}")
+
+
+def number_size(number: str) -> int:
+    """About one byte per two significant digits and one more, and one for a minus sign; at most 21."""
+    digits = number.lstrip("-+").partition("e")[0].partition("E")[0]
+    whole, _, part = digits.partition(".")
+    significant = (whole + part).strip("0") if part else whole.lstrip("0").rstrip("0")
+    return min(21, (len(significant) + 1) // 2 + 1 + number.startswith("-"))
+
+
+def write_units(size: int) -> int:
+    """Units of writing an item of ``size`` bytes: 1 KB each, at least one."""
+    return max(1, -(-size // WRITE_UNIT))
+
+
+def read_units(size: int, *, consistent: bool) -> float:
+    """Units of reading ``size`` bytes: 4 KB each, at least one, half if eventually consistent."""
+    return max(1, -(-size // READ_UNIT)) * (1.0 if consistent else 0.5)
