@@ -1,0 +1,129 @@
+"""Lambda function `evaluate`: has no public entrance. The schedule wakes it; a queue message names a slot."""
+
+from functools import lru_cache
+from typing import Annotated, Any
+from uuid import uuid4
+
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
+from aws_lambda_powertools.utilities.typing import LambdaContext
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
+
+from kanon import aws, clock
+from kanon.errors import (
+    ConfigurationError,
+    FingerprintMismatchError,
+    TooFarBehindError,
+    UndecodableMembersError,
+)
+from kanon.evaluation import Evaluation, NoiseKeys, Schedule
+from kanon.fingerprints import check_noise_keys, fingerprints
+from kanon.keys import fetch_noise_keys
+from kanon.mechanism.steps import step_at
+from kanon.settings import EvaluateSettings
+from kanon.storage.batches import chunks
+from kanon.storage.control import Control
+from kanon.storage.members import Members
+from kanon.storage.statuses import Statuses
+from kanon.storage.step_log import StepLog
+
+SETTINGS = EvaluateSettings.from_environment()
+TYPES = SETTINGS.read_types()
+MOST_HOPS = 100
+
+logger = Logger()
+metrics = Metrics()
+processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
+
+
+class SlotMessage(BaseModel):
+    """A message of the queue: evaluate this slot. ``hop`` counts how often a worker passed the rest on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    slot: Annotated[StrictInt, Field(ge=0, lt=256)]
+    hop: Annotated[StrictInt, Field(ge=0, le=MOST_HOPS)] = 0
+
+
+@lru_cache(maxsize=1)
+def evaluation() -> Evaluation:
+    """The use case with its keys; made once per environment, refused if a fingerprint differs."""
+    dynamodb = aws.dynamodb()
+    ids = [entry.id for entry in SETTINGS.noise_keys]
+    keys = fetch_noise_keys(aws.secrets_manager(), SETTINGS.noise_key_secret, ids)
+    control = Control(dynamodb, SETTINGS.control_table)
+    control.check("evaluate", fingerprints(TYPES, SETTINGS.slots, SETTINGS.deployment, ()))
+    check_noise_keys(control, SETTINGS.noise_keys, keys, TYPES, step_at(clock.now(), SETTINGS.period))
+    return Evaluation(
+        types=TYPES,
+        noise_keys=NoiseKeys(tuple((entry.from_step, keys[entry.id]) for entry in SETTINGS.noise_keys)),
+        deployment=SETTINGS.deployment,
+        schedule=Schedule(
+            period=SETTINGS.period,
+            grace=SETTINGS.grace,
+            lease=SETTINGS.lease,
+            publish_delay=SETTINGS.publish_delay,
+            publish_margin=SETTINGS.publish_margin,
+            outage_allowance=SETTINGS.outage_allowance,
+        ),
+        log=StepLog(dynamodb, SETTINGS.step_log_table),
+        members=Members(dynamodb, SETTINGS.members_table),
+        statuses=Statuses(dynamodb, SETTINGS.statuses_table),
+        control=control,
+    )
+
+
+def send_slots(messages: list[SlotMessage]) -> None:
+    """Put messages into the function's own queue.
+
+    Raises:
+        RuntimeError: the queue did not take every message; the schedule repeats the call.
+    """
+    queue = aws.sqs()
+    for batch in chunks(messages, 10):
+        entries = [{"Id": str(m.slot), "MessageBody": m.model_dump_json()} for m in batch]
+        answer = queue.send_message_batch(QueueUrl=SETTINGS.queue_url, Entries=entries)  # type: ignore[arg-type]
+        if answer.get("Failed"):
+            raise RuntimeError(f"the queue refused {len(answer['Failed'])} of {len(entries)} messages")
+
+
+def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
+    """Evaluate the slot of a message; what is left when time is short goes back into the queue."""
+    message = SlotMessage.model_validate_json(record.body)
+    if message.slot >= SETTINGS.slots:
+        raise ConfigurationError(f"there are {SETTINGS.slots} slots, and the message names slot {message.slot}")
+    try:
+        outcome = evaluation().run(
+            message.slot, str(uuid4()), clock.now, lambda: lambda_context.get_remaining_time_in_millis() / 1000
+        )
+    except (ConfigurationError, FingerprintMismatchError, TooFarBehindError, UndecodableMembersError) as error:
+        logger.error("evaluation stopped", slot=message.slot, kind=type(error).__name__, reason=str(error))
+        metrics.add_metric("EvaluationStopped", MetricUnit.Count, 1)
+        raise
+    except Exception as error:
+        # The text of other errors may hold keys; their kind is enough, and the queue repeats the message.
+        logger.warning("evaluation failed and will be repeated", slot=message.slot, kind=type(error).__name__)
+        raise
+    if outcome.behind and message.hop < MOST_HOPS:
+        send_slots([SlotMessage(slot=message.slot, hop=message.hop + 1)])
+    metrics.add_metric("SlotsLeased", MetricUnit.Count, int(outcome.leased))
+    if not outcome.leased:
+        metrics.add_metric("StepsBehind", MetricUnit.Count, outcome.behind)
+        metrics.add_metric("PublishLag", MetricUnit.Seconds, outcome.late)
+    if outcome.skipped:
+        logger.warning("rows of types no longer configured were skipped", slot=message.slot)
+
+
+@logger.inject_lambda_context(log_event=False)
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: LambdaContext) -> Any:
+    """Entry point: the schedule's event sends one message per slot, the queue's event evaluates slots."""
+    if event.get("schedule") is True:
+        send_slots([SlotMessage(slot=slot) for slot in range(SETTINGS.slots)])
+        metrics.add_metric("SlotsSent", MetricUnit.Count, SETTINGS.slots)
+        return None
+    result = process_partial_response(event=event, record_handler=evaluate_slot, processor=processor, context=context)
+    metrics.add_metric("SlotsFailed", MetricUnit.Count, len(result["batchItemFailures"]))
+    return result

@@ -1,0 +1,134 @@
+"""Lambda function `join`: takes joins into the log. Sees two secrets, reads no row of any table."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.utilities.typing import LambdaContext
+from pydantic import ValidationError
+
+from kanon import aws, clock
+from kanon.fingerprints import fingerprints
+from kanon.http import (
+    NOT_NOW,
+    UNKNOWN_TYPE,
+    RequestError,
+    SetInPath,
+    TypeInPath,
+    described,
+    handle,
+    invalid,
+    json_answer,
+    resolver,
+)
+from kanon.joining import Join, Joining
+from kanon.keys import fetch_secret
+from kanon.models import (
+    BatchedJoin,
+    BatchJoinAnswer,
+    BatchJoinBody,
+    ErrorAnswer,
+    JoinAnswer,
+    JoinBody,
+)
+from kanon.settings import JoinSettings
+from kanon.storage.control import Control
+from kanon.storage.step_log import StepLog
+
+SETTINGS = JoinSettings.from_environment()
+TYPES = SETTINGS.read_types()
+
+logger = Logger()
+metrics = Metrics()
+app = resolver(logger)
+
+
+@lru_cache(maxsize=1)
+def joining() -> Joining:
+    """The use case with its secrets; made once per environment, refused if a key differs."""
+    dynamodb, secrets = aws.dynamodb(), aws.secrets_manager()
+    pepper = fetch_secret(secrets, "set-pepper", SETTINGS.set_pepper_secret)
+    client_key = fetch_secret(secrets, "client-key", SETTINGS.client_key_secret)
+    Control(dynamodb, SETTINGS.control_table).check(
+        "join", fingerprints(TYPES, SETTINGS.slots, SETTINGS.deployment, (pepper, client_key))
+    )
+    log = StepLog(dynamodb, SETTINGS.step_log_table)
+    return Joining(TYPES, pepper, client_key, log, SETTINGS.period, SETTINGS.slots, SETTINGS.outage_allowance)
+
+
+@app.post(
+    "/v1/types/<type>/sets/<set>:join",
+    summary="Join a set",
+    operation_id="join",
+    responses=described("The join is in the log", 400, 404, 413, 415, 503),
+)
+def join(type_name: TypeInPath, set_id: SetInPath, body: JoinBody) -> Response[JoinAnswer]:
+    """Log that a client joined a set. To repeat a join within a step changes nothing."""
+    if type_name not in TYPES:
+        raise RequestError(UNKNOWN_TYPE)
+    accepted = 0
+    try:
+        joining().join(_join(type_name, set_id, body), clock.now())
+        accepted = 1
+    finally:
+        _count(accepted, 1)
+    return json_answer(JoinAnswer())
+
+
+@app.post(
+    "/v1:batchJoin",
+    summary="Join many sets at once",
+    operation_id="batchJoin",
+    responses=described("What became of each join", 400, 413, 415, 503),
+)
+def batch_join(body: BatchJoinBody) -> Response[BatchJoinAnswer]:
+    """Log up to 500 joins, each on its own; ``results`` has one entry for every join, in order."""
+    now = clock.now()
+    read = [_read(entry) for entry in body.joins]
+    joins = [entry for entry in read if isinstance(entry, Join)]
+    logged: list[bool] = []
+    try:
+        logged = joining().join_all(joins, now)
+    finally:
+        _count(sum(logged), len(joins))
+    outcomes = iter(logged)
+    return json_answer(BatchJoinAnswer(results=[_result(entry, outcomes) for entry in read]))
+
+
+def _join(type_name: str, set_id: bytes, body: JoinBody) -> Join:
+    if body.client is not None:
+        return Join(type_name, set_id, "client", body.client.encode())
+    return Join(type_name, set_id, "short", str(body.short_client_identifier).encode())
+
+
+def _read(entry: Any) -> Join | ErrorAnswer:
+    """The join of a batch's entry, or the error that answers it."""
+    try:
+        body = BatchedJoin.model_validate(entry)
+    except ValidationError as error:
+        return invalid(error.errors(include_url=False, include_input=False))
+    return _join(body.type, body.set, body) if body.type in TYPES else UNKNOWN_TYPE
+
+
+def _result(entry: Join | ErrorAnswer, logged: Iterator[bool]) -> JoinAnswer | ErrorAnswer:
+    if isinstance(entry, ErrorAnswer):
+        return entry
+    return JoinAnswer() if next(logged) else NOT_NOW
+
+
+def _count(accepted: int, joins: int) -> None:
+    """Every well-formed join is either in the log or refused: what the service level is about."""
+    metrics.add_metric("JoinsAccepted", MetricUnit.Count, accepted)
+    metrics.add_metric("JoinsRefused", MetricUnit.Count, joins - accepted)
+
+
+@logger.inject_lambda_context(log_event=False)
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Entry point."""
+    result = handle(app, event, context)
+    metrics.add_metric("RequestsRejected", MetricUnit.Count, 400 <= result["statusCode"] < 500)
+    return result

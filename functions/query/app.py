@@ -1,0 +1,189 @@
+"""Lambda function `query`: serves statuses. Sees one table and the set pepper, never a join."""
+
+from datetime import UTC, datetime
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from kanon import aws, clock
+from kanon.fingerprints import fingerprints
+from kanon.http import (
+    NOWHERE,
+    UNKNOWN_TYPE,
+    RequestError,
+    SetInPath,
+    TypeInPath,
+    described,
+    handle,
+    json_answer,
+    resolver,
+)
+from kanon.keys import fetch_secret
+from kanon.mechanism.bounds import guarantee
+from kanon.models import (
+    Hashes,
+    HashesAnswer,
+    QueryAnswer,
+    QueryBody,
+    SetAnswer,
+    TypeAnswer,
+    TypesAnswer,
+    ValidateHashesBody,
+)
+from kanon.querying import Answer, Querying
+from kanon.settings import QuerySettings
+from kanon.storage.control import Control
+from kanon.storage.statuses import Statuses
+
+SETTINGS = QuerySettings.from_environment()
+TYPES = SETTINGS.read_types()
+HERE = Path(__file__).parent
+
+logger = Logger()
+metrics = Metrics()
+app = resolver(logger)
+
+
+@lru_cache(maxsize=1)
+def querying() -> Querying:
+    """The use case with its secret; made once per environment, refused if a fingerprint differs."""
+    dynamodb = aws.dynamodb()
+    pepper = fetch_secret(aws.secrets_manager(), "set-pepper", SETTINGS.set_pepper_secret)
+    Control(dynamodb, SETTINGS.control_table).check(
+        "query", fingerprints(TYPES, SETTINGS.slots, SETTINGS.deployment, (pepper,))
+    )
+    statuses = Statuses(dynamodb, SETTINGS.statuses_table)
+    return Querying(TYPES, pepper, statuses, SETTINGS.period, SETTINGS.slots, SETTINGS.publish_delay)
+
+
+@app.post(
+    "/v1:query",
+    summary="Which of these sets are k-anonymous?",
+    operation_id="query",
+    responses=described("Those of the sets that are k-anonymous", 400, 413, 415, 503),
+)
+def query(body: QueryBody) -> Response[QueryAnswer]:
+    """The hashes that are k-anonymous: one entry for every type asked, empty if none is."""
+    return _hashes(body.sets_for_type)
+
+
+@app.post(
+    "/v1:validateHashes",
+    summary="The same, as Bidding and Auction servers ask it",
+    operation_id="validateHashes",
+    responses=described("Those of the sets that are k-anonymous", 400, 413, 415, 503),
+)
+def validate_hashes(body: ValidateHashesBody) -> Response[QueryAnswer]:
+    """The hashes that are k-anonymous: one entry for every type asked, empty if none is."""
+    return _hashes(body.sets)
+
+
+@app.get("/v1/types/<type>/sets/<set>:<verb>", include_in_schema=False)
+def verb_of_a_set() -> None:
+    """Nothing is to be got behind a set's id: verbs are for POST."""
+    raise RequestError(NOWHERE)
+
+
+@app.get(
+    "/v1/types/<type>/sets/<set>",
+    summary="Is this set k-anonymous?",
+    operation_id="getSet",
+    responses=described("The status of the set", 400, 404, 503),
+)
+def one_set(type_name: TypeInPath, set_id: SetInPath) -> Response[SetAnswer]:
+    """The status of one set, true or false; it cannot change before ``nextUpdate``."""
+    if type_name not in TYPES:
+        raise RequestError(UNKNOWN_TYPE)
+    now = clock.now()
+    answer = querying().query([(type_name, set_id)], now)
+    status = SetAnswer(k_anonymous=answer.above[0], step=answer.step, next_update=_moment(answer.next_update))
+    return json_answer(status, _until_next_tick(answer, now))
+
+
+@app.get(
+    "/v1/types",
+    summary="The types and their parameters",
+    operation_id="listTypes",
+    responses=described("Every type of this deployment"),
+)
+def list_types() -> Response[TypesAnswer]:
+    """Every type with its parameters and what is proved about them."""
+    return json_answer(TypesAnswer(types=[describe(name) for name in TYPES]))
+
+
+@app.get(
+    "/v1/types/<type>",
+    summary="One type and its parameters",
+    operation_id="getType",
+    responses=described("The type", 400, 404),
+)
+def one_type(type_name: TypeInPath) -> Response[TypeAnswer]:
+    """The parameters of a type, the privacy bounds that apply, and the certain counts."""
+    if type_name not in TYPES:
+        raise RequestError(UNKNOWN_TYPE)
+    return json_answer(describe(type_name))
+
+
+@app.get("/openapi.json", include_in_schema=False)
+def openapi() -> Response[str]:
+    """The description of the whole interface, of join's routes too; ``make openapi`` writes it."""
+    return Response(200, "application/json", (HERE / "openapi.json").read_text())
+
+
+@app.get("/docs", include_in_schema=False)
+def docs() -> Response[str]:
+    """A page to read the description and to try the calls."""
+    # The page brings everything with it: it may load nothing, and call this service only.
+    inline = "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    policy = f"default-src 'none'; connect-src 'self'; {inline}"
+    page = (HERE / "docs.html").read_text()
+    return Response(200, "text/html; charset=utf-8", page, {"Content-Security-Policy": policy})
+
+
+@cache
+def describe(type_name: str) -> TypeAnswer:
+    """What may be told of a type: everything."""
+    type_ = TYPES[type_name]
+    p = type_.parameters
+    return TypeAnswer(
+        type=type_name,
+        k=p.k,
+        window=p.window,
+        period=p.period,
+        profile=type_.profile,
+        client_bits=p.client_bits,
+        **guarantee(p).as_json(),
+    )
+
+
+def _hashes(asked: list[Hashes]) -> Response[QueryAnswer]:
+    now = clock.now()
+    answer = querying().query([each for entry in asked for each in entry.set_ids()], now)
+    above = iter(answer.above)
+    found = [HashesAnswer(type=entry.type, hashes=[text for text in entry.hashes if next(above)]) for entry in asked]
+    body = QueryAnswer(k_anonymous_sets=found, step=answer.step, next_update=_moment(answer.next_update))
+    return json_answer(body, _until_next_tick(answer, now))
+
+
+def _moment(unix: int) -> str:
+    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _until_next_tick(answer: Answer, now: float) -> dict[str, str]:
+    return {"Cache-Control": f"max-age={max(0, int(answer.next_update - now))}"}
+
+
+@logger.inject_lambda_context(log_event=False)
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Entry point."""
+    result = handle(app, event, context)
+    status = result["statusCode"]
+    outcome = "QueriesRefused" if status >= 500 else "RequestsRejected" if status >= 400 else "QueriesAnswered"
+    metrics.add_metric(outcome, MetricUnit.Count, 1)
+    return result

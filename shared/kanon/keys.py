@@ -1,0 +1,77 @@
+"""Names and keys: what a set and a client are called inside the service.
+
+A set is known by its *set key*, an HMAC under the set pepper: a plain hash would let a reader of the tables
+test guessed values. A client is known by a short *token*, different in every set: two sets' tokens cannot be
+joined, and no table holds an identity.
+"""
+
+import hmac
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Literal
+
+from kanon.errors import ConfigurationError
+from kanon.mechanism.tape import NoiseKey, length_prefixed
+
+if TYPE_CHECKING:
+    from mypy_boto3_secretsmanager import SecretsManagerClient
+
+ClientKind = Literal["client", "short"]
+"""The literal client "2" and the short identifier 2 are different clients."""
+
+
+@dataclass(frozen=True)
+class Secret:
+    """A key of 32 bytes derived from a generated text, in a domain of its own."""
+
+    name: str
+    key: bytes
+
+    @classmethod
+    def derived(cls, name: str, text: str) -> "Secret":
+        """Derive the key; the text must come from a generator of at least 256 bits."""
+        return cls(name, sha256(length_prefixed(b"kanon/secret/1", name.encode(), text.encode())).digest())
+
+    @property
+    def fingerprint(self) -> str:
+        """16 bytes in hexadecimal that recognise the key and tell nothing about it."""
+        return sha256(length_prefixed(b"kanon/fingerprint/1", self.name.encode(), self.key)).hexdigest()[:32]
+
+    def __repr__(self) -> str:
+        return f"Secret({self.name!r})"
+
+
+def set_key(pepper: Secret, type_name: str, set_id: bytes) -> bytes:
+    """The 32-byte key of a set."""
+    return hmac.digest(pepper.key, length_prefixed(type_name.encode(), set_id), "sha256")
+
+
+def client_token(client_key: Secret, set_key: bytes, kind: ClientKind, client: bytes, bits: int) -> int:
+    """The first ``bits`` bits (at most 32) of the client's HMAC in this set."""
+    digest = hmac.digest(client_key.key, length_prefixed(set_key, kind.encode(), client), "sha256")
+    return int.from_bytes(digest[:4], "big") >> (32 - bits)
+
+
+def slot_of(set_key: bytes, slots: int) -> int:
+    """The slot of a set: the leading bits of its key; ``slots`` is a power of two up to 256."""
+    return set_key[0] * slots >> 8
+
+
+def fetch_secret(client: "SecretsManagerClient", name: str, arn: str) -> Secret:
+    """Read a generated text from Secrets Manager and derive its key."""
+    return Secret.derived(name, client.get_secret_value(SecretId=arn)["SecretString"])
+
+
+def fetch_noise_keys(client: "SecretsManagerClient", arn: str, ids: Sequence[str]) -> dict[str, NoiseKey]:
+    """Read the noise keys of the given ids; the secret is a JSON object of generated texts by key id.
+
+    Raises:
+        ConfigurationError: the secret lacks one of the ids.
+    """
+    texts = json.loads(client.get_secret_value(SecretId=arn)["SecretString"])
+    missing = [key_id for key_id in ids if key_id not in texts]
+    if missing:
+        raise ConfigurationError(f"the noise key secret lacks the ids {', '.join(missing)}: put them there first")
+    return {key_id: NoiseKey(key_id, Secret.derived(f"noise-key/{key_id}", texts[key_id]).key) for key_id in ids}

@@ -1,0 +1,316 @@
+"""The bodies and answers of the HTTP interface (docs/api.md), as real clients send and expect them.
+
+Names are snake_case here, camelCase on the wire. Fields of a request not listed are ignored.
+"""
+
+import binascii
+import re
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+MOST_HASHES = 1_000
+MOST_JOINS = 500
+MOST_CLIENT_BYTES = 256
+MOST_SET_ID_BYTES = 64
+SHORT_CLIENTS = 1 << 53  # what every JSON reader keeps exact
+
+TYPE_NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"
+
+# 1 to 64 bytes: up to 20 full groups and a last one of 3, 2 or 1 byte, or 21 groups and 1 byte.
+BASE64URL = "^(?:C{4}){0,20}C{2,4}$|^C{86}$".replace("C", "[A-Za-z0-9_-]")
+BASE64 = "^(?:C{4}){0,20}(?:C{4}|C{3}=?|C{2}(?:==)?)$|^C{86}(?:==)?$".replace("C", "[0-9A-Za-z+/_-]")
+_BASE64URL = re.compile(BASE64URL)
+_BASE64 = re.compile(BASE64)
+_STANDARD = str.maketrans("-_", "+/")
+
+
+def decode_base64url(text: Any) -> bytes:
+    """The 1 to 64 bytes of base64url text without padding.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(text, str) or not _BASE64URL.fullmatch(text):
+        raise ValueError(f"must be base64url without padding of 1 to {MOST_SET_ID_BYTES} bytes")
+    return _decoded(text)
+
+
+def decode_base64(text: Any) -> bytes:
+    """The 1 to 64 bytes of base64 text, of the standard or the URL-safe alphabet, padded or not.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(text, str) or not _BASE64.fullmatch(text):
+        raise ValueError(f"must be base64 of 1 to {MOST_SET_ID_BYTES} bytes")
+    return _decoded(text)
+
+
+def _decoded(text: str) -> bytes:
+    return binascii.a2b_base64(text.rstrip("=").translate(_STANDARD) + "==")
+
+
+def _checked_base64(text: Any) -> Any:
+    decode_base64(text)
+    return text
+
+
+TypeName = Annotated[StrictStr, Field(pattern=TYPE_NAME)]
+
+
+def _whole(number: Any) -> Any:
+    """To JSON 2.0 is the integer 2."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+_BASE64_SCHEMA = WithJsonSchema({"type": "string", "pattern": BASE64})
+SetId = Annotated[bytes, BeforeValidator(decode_base64), _BASE64_SCHEMA]
+Hash = Annotated[str, BeforeValidator(_checked_base64), _BASE64_SCHEMA]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True)
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
+
+
+# Either may be left out, neither may be null: the schema is that of a value that is there.
+ClientId = Annotated[
+    Annotated[StrictStr, Field(min_length=1, max_length=MOST_CLIENT_BYTES)] | None,
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": MOST_CLIENT_BYTES}),
+]
+ShortClientId = Annotated[
+    Annotated[StrictInt, BeforeValidator(_whole), Field(ge=0, lt=SHORT_CLIENTS)] | None,
+    WithJsonSchema({"type": "integer", "minimum": 0, "exclusiveMaximum": SHORT_CLIENTS}),
+]
+_ONE_CLIENT: dict[str, Any] = {"oneOf": [{"required": ["client"]}, {"required": ["shortClientIdentifier"]}]}
+
+
+class JoinBody(_Body):
+    """Who joins: an opaque ``client`` of 1 to 256 bytes, or the short number some browsers use."""
+
+    model_config = ConfigDict(json_schema_extra={**_ONE_CLIENT, "examples": [{"client": "client-1"}]})
+
+    client: ClientId = None
+    short_client_identifier: ShortClientId = None
+
+    @field_validator("client")
+    @classmethod
+    def _few_bytes(cls, client: str | None) -> str | None:
+        if client is not None and len(client.encode()) > MOST_CLIENT_BYTES:
+            raise ValueError(f"must be at most {MOST_CLIENT_BYTES} bytes of UTF-8")
+        return client
+
+    @model_validator(mode="after")
+    def _one_client(self) -> "JoinBody":
+        given = self.model_fields_set & {"client", "short_client_identifier"}
+        if len(given) != 1 or (self.client is None and self.short_client_identifier is None):
+            raise ValueError("give exactly one of client and shortClientIdentifier")
+        return self
+
+
+class BatchedJoin(JoinBody):
+    """One join of a batch."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            **_ONE_CLIENT,
+            "examples": [{"type": "fledge", "set": "c2V0IG9uZQ", "client": "client-1"}],
+        }
+    )
+
+    type: TypeName
+    set: SetId
+
+
+class BatchJoinBody(_Body):
+    """Up to 500 joins, each checked on its own: a bad one does not fail its neighbours."""
+
+    joins: Annotated[
+        list[Any],
+        Field(min_length=1, max_length=MOST_JOINS),
+        WithJsonSchema(
+            {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": MOST_JOINS,
+                "items": BatchedJoin.model_json_schema(),
+            }
+        ),
+    ]
+
+
+class Hashes(_Body):
+    """Sets of one type: ids of 1 to 64 bytes as base64, of the standard or URL-safe alphabet."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"type": "fledge", "hashes": ["c2V0IG9uZQ", "c2V0IHR3bw=="]}]}
+    )
+
+    type: TypeName
+    hashes: Annotated[list[Hash], Field(max_length=MOST_HASHES)]
+
+    def set_ids(self) -> list[tuple[str, bytes]]:
+        """The sets as (type name, set id)."""
+        return [(self.type, decode_base64(text)) for text in self.hashes]
+
+
+def _listed(entries: Any) -> Any:
+    """Some clients send one object where a list is expected."""
+    return [entries] if isinstance(entries, dict) else entries
+
+
+def _few_hashes(entries: list[Hashes]) -> list[Hashes]:
+    if sum(len(entry.hashes) for entry in entries) > MOST_HASHES:
+        raise ValueError(f"ask at most {MOST_HASHES} hashes at once; split the request")
+    return entries
+
+
+class QueryBody(_Body):
+    """Which sets are asked, by type: up to 1,000 hashes altogether."""
+
+    sets_for_type: Annotated[list[Hashes], Field(max_length=MOST_HASHES)]
+
+    _list = field_validator("sets_for_type", mode="before")(staticmethod(_listed))
+    _few = field_validator("sets_for_type")(staticmethod(_few_hashes))
+
+
+class ValidateHashesBody(_Body):
+    """The same question as servers of the Bidding and Auction services put it."""
+
+    sets: Annotated[list[Hashes], Field(max_length=MOST_HASHES)]
+
+    _list = field_validator("sets", mode="before")(staticmethod(_listed))
+    _few = field_validator("sets")(staticmethod(_few_hashes))
+
+
+class Problem(_Answer):
+    """What is wrong with one field."""
+
+    field: str
+    reason: str
+
+
+class Error(_Answer):
+    """Why a request was refused and what to change."""
+
+    code: int
+    status: str
+    message: str
+    details: list[Problem]
+
+
+class ErrorAnswer(_Answer):
+    """The one form of an error."""
+
+    error: Error
+
+
+class JoinAnswer(_Answer):
+    """An empty object: the join is in the log."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class BatchJoinAnswer(_Answer):
+    """One entry for every join, in order: an empty object, or its error."""
+
+    results: list[JoinAnswer | ErrorAnswer]
+
+
+Step = Annotated[int | None, Field(description="The step of the answer; null before the first evaluation")]
+NextUpdate = Annotated[
+    str,
+    Field(
+        description="No answer changes before this moment",
+        examples=["2026-07-01T10:30:00Z"],
+        json_schema_extra={"format": "date-time"},
+    ),
+]
+
+
+class HashesAnswer(_Answer):
+    """Those of the hashes asked that are k-anonymous."""
+
+    type: str
+    hashes: list[str]
+
+
+class QueryAnswer(_Answer):
+    """One entry for every type asked, in order."""
+
+    k_anonymous_sets: list[HashesAnswer]
+    step: Step
+    next_update: NextUpdate
+
+
+class SetAnswer(_Answer):
+    """The status of one set."""
+
+    k_anonymous: bool
+    step: Step
+    next_update: NextUpdate
+
+
+class Bound(_Answer):
+    """Differential privacy: at most ``epsilon``, but for the probability ``delta``."""
+
+    epsilon: float
+    delta: float
+
+
+class Bounds(_Answer):
+    """For one join: the paper's bound (null where it does not apply) and the one proved here."""
+
+    paper: Bound | None
+    interval_aware: Bound
+
+
+class Rejoining(Bound):
+    """For a client that keeps joining one set for so many days."""
+
+    days: int
+
+
+class Posterior(_Answer):
+    """An observer who believed ``prior`` cannot come to believe more than ``atMost``."""
+
+    prior: float
+    at_most: float
+
+
+class TypeAnswer(_Answer):
+    """A type in force: its parameters, what is proved about them, and the certain counts."""
+
+    type: str
+    k: Annotated[int, Field(description="The threshold, in clients")]
+    window: Annotated[int, Field(description="For how many steps a join counts")]
+    period: Annotated[int, Field(description="The length of a step in seconds")]
+    profile: Annotated[str | None, Field(description="null for a type with laws of its own")]
+    client_bits: Annotated[int, Field(description="Bits kept of a client's pseudonym in a set")]
+    unit: Annotated[str, Field(description="What the bounds protect")]
+    bounds: Bounds
+    rejoining: list[Rejoining]
+    posterior: Posterior
+    never_true_below: Annotated[int, Field(description="Below this count a set cannot become true")]
+    surely_true_from: Annotated[int, Field(description="From this count on it becomes true")]
+
+
+class TypesAnswer(_Answer):
+    """The types of this deployment."""
+
+    types: list[TypeAnswer]

@@ -1,0 +1,47 @@
+"""Small types, keys and tapes that many tests start from."""
+
+from fractions import Fraction
+from hashlib import sha256
+
+from kanon.mechanism.laws import one_sided, two_sided
+from kanon.mechanism.parameters import Parameters, profile
+from kanon.mechanism.tape import Noise, NoiseKey, Tapes
+
+SMALL = Parameters(
+    k=4,
+    window=6,
+    period=3600,
+    threshold_law=two_sided(Fraction(1, 2), 1),
+    query_law=two_sided(Fraction(1, 2), 2),
+    client_bits=8,
+)
+"""An empty set is just never true (never_true_below is 1), a set is surely true from 7 clients."""
+
+ONE_SIDED = Parameters(
+    k=5,
+    window=4,
+    period=60,
+    threshold_law=one_sided(Fraction(1, 2), 2),
+    query_law=one_sided(Fraction(1, 2), 3),
+    client_bits=8,
+    phase="zero",
+)
+
+PUBLISHED = Parameters(50, 720, 3600, *profile("published", 720))
+
+KEY = NoiseKey("1", bytes(range(32)))
+
+
+def set_key(name: object) -> bytes:
+    """A set key like any other: 32 uniform bytes."""
+    return sha256(f"set {name}".encode()).digest()
+
+
+def tapes(parameters: Parameters, key: NoiseKey = KEY) -> Tapes:
+    """The tapes of a type named ``type`` in a deployment named ``deployment``."""
+    return Tapes(key, "deployment", "type", parameters)
+
+
+def noise(parameters: Parameters, name: bytes, instance: int) -> Noise:
+    """The noise of a set in an instance on these tapes."""
+    return Noise(tapes(parameters), name, instance)

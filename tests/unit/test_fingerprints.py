@@ -1,0 +1,89 @@
+"""What must never change: named apart, compared as a whole, noise keys only added far ahead."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from kanon.errors import ConfigurationError
+from kanon.fingerprints import check_noise_keys, fingerprints
+from kanon.keys import Secret
+from kanon.mechanism.tape import NoiseKey
+from kanon.settings import NoiseKeyEntry
+from kanon.types import Type
+from tests.unit.examples import ONE_SIDED, SMALL
+
+TYPES = {"a": Type("a", SMALL, None), "b": Type("b", ONE_SIDED, None)}  # windows of 6 and 4 steps
+KEYS = {key_id: NoiseKey(key_id, bytes([n]) * 32) for n, key_id in enumerate("123")}
+
+
+class Recorded:
+    """Control as far as the noise keys see it."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, str] = {}
+
+    def recorded(self, owner: str) -> dict[str, str]:
+        assert owner == "evaluate"
+        return dict(self.items)
+
+    def check(self, owner: str, named: Mapping[str, str]) -> None:
+        for name, value in named.items():
+            assert self.items.setdefault(name, value) == value
+
+
+def _check(control: Recorded, entries: list[tuple[str, int]], step: int) -> None:
+    listed = [NoiseKeyEntry(id=key_id, from_step=start) for key_id, start in entries]
+    check_noise_keys(control, listed, KEYS, TYPES, step)  # type: ignore[arg-type]
+
+
+def test_types_slots_deployment_and_keys_have_a_fingerprint_each() -> None:
+    pepper = Secret.derived("set-pepper", "text")
+    assert fingerprints(TYPES, 8, "stack", [pepper]) == {
+        "slots": "8",
+        "deployment": "stack",
+        "type a": SMALL.fingerprint.hex(),
+        "type b": ONE_SIDED.fingerprint.hex(),
+        "key set-pepper": pepper.fingerprint,
+    }
+
+
+def test_the_first_keys_may_begin_at_any_step() -> None:
+    control = Recorded()
+    _check(control, [("1", 0), ("2", 101)], 100)
+    assert list(control.items) == ["noise-key 1", "noise-key 2"]
+    assert control.items["noise-key 2"].endswith(" 101")
+    assert KEYS["2"].secret.hex() not in control.items["noise-key 2"]
+
+
+def test_a_new_key_must_begin_two_of_the_longest_windows_ahead() -> None:
+    control = Recorded()
+    _check(control, [("1", 0)], 100)
+    with pytest.raises(ConfigurationError) as error:
+        _check(control, [("1", 0), ("2", 111)], 100)
+    assert str(error.value) == (
+        "noise key 2 begins at step 111: a new key must begin at step 112 or later (now plus two windows)"
+    )
+    _check(control, [("1", 0), ("2", 112)], 100)
+
+
+def test_a_known_key_stays_when_its_first_step_has_come() -> None:
+    control = Recorded()
+    _check(control, [("1", 0)], 100)
+    _check(control, [("1", 0), ("2", 112)], 100)
+    _check(control, [("1", 0), ("2", 112)], 500)
+
+
+def test_the_oldest_keys_may_be_taken_away() -> None:
+    control = Recorded()
+    _check(control, [("1", 0), ("2", 112)], 100)
+    _check(control, [("2", 112)], 500)
+
+
+@pytest.mark.parametrize(("left", "missing"), [([("1", 0)], "3"), ([("1", 0), ("3", 150)], "2")])
+def test_a_key_that_is_not_older_than_all_others_may_not_be_taken_away(
+    left: list[tuple[str, int]], missing: str
+) -> None:
+    control = Recorded()
+    _check(control, [("1", 0), ("2", 112), ("3", 150)], 100)
+    with pytest.raises(ConfigurationError, match=r"only keys older than all others may be taken away; put it back$"):
+        _check(control, left, 500)
