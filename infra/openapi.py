@@ -1,0 +1,95 @@
+"""Writes the OpenAPI description of the whole interface: ``python -m infra.openapi``.
+
+The routes of join and query make one description. It lies beside query, which serves it, and in docs.
+"""
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+ROOT = Path(__file__).parents[1]
+FILES = (ROOT / "functions" / "query" / "openapi.json", ROOT / "docs" / "openapi.json")
+TITLE = "kanon"
+VERSION = "1"  # of the interface, as in its paths
+ABOUT = "Is this value shared by at least about k different clients in the past window?"
+# A handler's module reads its environment when it is imported; no value of it is in the description.
+ENVIRONMENT = {
+    "KANON_TYPES": '{"fledge":{"k":50,"window":720,"profile":"published"}}',
+    "KANON_PERIOD": "3600",
+    "KANON_SLOTS": "1",
+    "KANON_OUTAGE_ALLOWANCE": "604800",
+    "KANON_PUBLISH_DELAY": "1800",
+    "POWERTOOLS_SERVICE_NAME": "kanon",
+    "POWERTOOLS_METRICS_NAMESPACE": "kanon",
+    **{
+        f"KANON_{name}": "none"
+        for name in (
+            "DEPLOYMENT",
+            "CONTROL_TABLE",
+            "STEP_LOG_TABLE",
+            "STATUSES_TABLE",
+            "SET_PEPPER_SECRET",
+            "CLIENT_KEY_SECRET",
+        )
+    },
+}
+
+
+def description() -> dict[str, Any]:
+    """The description: OpenAPI 3.1, as plain values."""
+    merged: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": TITLE, "version": VERSION, "description": ABOUT},
+        "servers": [{"url": "/"}],
+        "paths": {},
+        "components": {"schemas": {}},
+    }
+    for function in ("join", "query"):
+        part = _of(function)
+        for path, operations in part["paths"].items():
+            for operation in operations.values():
+                del operation["responses"]["422"]  # Powertools' own; here invalid requests get 400
+            merged["paths"].setdefault(path, {}).update(operations)
+        for name, schema in part["components"]["schemas"].items():
+            if merged["components"]["schemas"].setdefault(name, schema) != schema:
+                raise ValueError(f"join and query describe {name} differently")
+    for name in ("HTTPValidationError", "ResponseValidationError", "ValidationError"):
+        del merged["components"]["schemas"][name]
+    return {**merged, "paths": _untitled(merged["paths"]), "components": _untitled(merged["components"])}
+
+
+def _untitled(value: Any) -> Any:
+    """Without the titles made from names: they say nothing, and nothing here is called title."""
+    if isinstance(value, dict):
+        return {name: _untitled(entry) for name, entry in value.items() if name != "title"}
+    return [_untitled(entry) for entry in value] if isinstance(value, list) else value
+
+
+def _of(function: str) -> dict[str, Any]:
+    path = ROOT / "functions" / function / "app.py"
+    spec = importlib.util.spec_from_file_location(f"kanon_openapi_{function}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict(os.environ, ENVIRONMENT):
+        spec.loader.exec_module(module)
+    part: dict[str, Any] = json.loads(module.app.get_openapi_json_schema())
+    return part
+
+
+def text() -> str:
+    """What the files hold."""
+    return json.dumps(description(), indent=2, sort_keys=True) + "\n"
+
+
+def main() -> None:
+    """Write the files."""
+    for file in FILES:
+        file.write_text(text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+"""Asks a deployed service everything once and says what is as it should be: ``python -m infra.smoke URL``.
+
+It joins one set of a random name with two clients, and leaves nothing else. Requests that have to be
+signed are signed with the AWS credentials of the shell, if there are any. Ends with a status other than 0 if
+anything is not as it should be.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import re
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+DESCRIPTION = Path(__file__).parents[1] / "docs" / "openapi.json"
+SECONDS = 30  # for one request, a cold start included
+_JSON = {"Content-Type": "application/json"}
+
+
+class WrongError(Exception):
+    """Something is not as it should be; the message says what."""
+
+
+class SkippedError(Exception):
+    """Something cannot be checked from here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP answer; names of headers in small letters."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> dict[str, Any]:
+        """The body, which must be an object."""
+        try:
+            value = json.loads(self.body)
+        except ValueError as error:
+            raise WrongError(f"{self.status} with a body that is not JSON") from error
+        if not isinstance(value, dict):
+            raise WrongError(f"{self.status} with a body that is not an object")
+        return value
+
+    def expect(self, status: int) -> dict[str, Any]:
+        """The body of an answer that must have this status."""
+        if self.status != status:
+            raise WrongError(f"expected {status}, got {self.status}: {self.body[:200].decode(errors='replace')}")
+        return self.json()
+
+    def expect_error(self, code: int, status: str) -> None:
+        """An error of the service's own form."""
+        error = self.expect(code).get("error")
+        if not isinstance(error, dict) or (error.get("code"), error.get("status")) != (code, status):
+            raise WrongError(f"{code} is not of the form of the service's errors, with status {status}")
+        if not error.get("message"):
+            raise WrongError(f"{code} has no message")
+
+    def expect_cached_until(self, moment: str) -> None:
+        """``Cache-Control`` lets caches keep the answer until the next update and no longer."""
+        left = (datetime.fromisoformat(moment) - datetime.now(UTC)).total_seconds()
+        found = re.fullmatch(r"max-age=(\d+)", self.headers.get("cache-control", ""))
+        if not found:
+            raise WrongError(f"Cache-Control is {self.headers.get('cache-control')!r} instead of max-age=...")
+        # The service's clock and this one may differ, and the answer took its time.
+        if abs(int(found[1]) - left) > SECONDS:
+            raise WrongError(f"max-age is {found[1]} s, but nextUpdate is in {left:.0f} s")
+
+
+@dataclass
+class Service:
+    """The service at an address, and what the checks learn about it."""
+
+    url: str
+    credentials: Credentials | None = None
+    region: str | None = None
+    type_name: str = ""
+    client: str = field(default_factory=lambda: secrets.token_hex(8))
+    set_id: str = field(default_factory=lambda: base64.urlsafe_b64encode(secrets.token_bytes(32)).decode().rstrip("="))
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("https", "http") or not parts.hostname or parts.query:
+            raise ValueError(f"{self.url!r} is not an address: give the output ApiUrl, https://...")
+        if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "localhost"):
+            raise ValueError("http:// only for this machine: give an https:// address")
+        self.url = self.url.rstrip("/")
+        regional = re.search(r"\.execute-api\.([a-z0-9-]+)\.amazonaws\.", parts.hostname)
+        self.region = regional[1] if regional else self.region
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        headers: Mapping[str, str] = _JSON,
+        signed: bool = False,
+    ) -> Answer:
+        """One request; ``body`` is bytes or a value to send as JSON."""
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        sent = dict(headers) if data else {}
+        parts = urlsplit(self.url + path)
+        if signed:
+            sent = self._sign(method, self.url + path, data, sent)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        with closing(kind(parts.hostname or "", parts.port, timeout=SECONDS)) as connection:
+            try:
+                connection.request(method, parts.path, data or None, sent)
+                answer = connection.getresponse()
+                return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+            except OSError as error:
+                raise WrongError(f"no answer: {error}") from error
+
+    def _sign(self, method: str, url: str, data: bytes, headers: dict[str, str]) -> dict[str, str]:
+        if self.credentials is None:
+            raise SkippedError("it has to be signed, and there are no AWS credentials here")
+        if self.region is None:
+            raise SkippedError("it has to be signed, and the region is unknown: set AWS_REGION")
+        request = AWSRequest(method, url, headers, data)
+        SigV4Auth(self.credentials, "execute-api", self.region).add_auth(request)
+        return dict(request.headers.items())
+
+    @property
+    def set_path(self) -> str:
+        """The path of the random set."""
+        return f"/v1/types/{self.type_name}/sets/{self.set_id}"
+
+
+def types(service: Service) -> str:
+    """Types, as the other checks need them."""
+    found = service.ask("GET", "/v1/types").expect(200).get("types")
+    if not isinstance(found, list) or not found:
+        raise WrongError("no types")
+    first = found[0]
+    if not {"type", "k", "window", "period", "bounds", "surelyTrueFrom"} <= first.keys():
+        raise WrongError(f"a type without its parameters: {sorted(first)}")
+    service.type_name = first["type"]
+    if service.ask("GET", f"/v1/types/{service.type_name}").expect(200) != first:
+        raise WrongError("one type asked by its name differs from the list")
+    return ", ".join(f"{t['type']} (k {t['k']}, {t['window']} steps of {t['period']} s)" for t in found)
+
+
+def description(service: Service) -> str:
+    """The description served is this checkout's."""
+    served = service.ask("GET", "/openapi.json").expect(200)
+    if served != json.loads(DESCRIPTION.read_text()):
+        raise WrongError("/openapi.json is not docs/openapi.json: another version is deployed")
+    return f"OpenAPI {served['openapi']}, {len(served['paths'])} paths"
+
+
+def page(service: Service) -> str:
+    """The page to try the calls may load nothing from elsewhere."""
+    answer = service.ask("GET", "/docs")
+    if answer.status != 200 or not answer.headers.get("content-type", "").startswith("text/html"):
+        raise WrongError(f"/docs is {answer.status} {answer.headers.get('content-type')}")
+    if "default-src 'none'" not in answer.headers.get("content-security-policy", ""):
+        raise WrongError("/docs has no Content-Security-Policy")
+    return ""
+
+
+def join(service: Service) -> str:
+    """A join on the path with a colon; signed where that is asked for."""
+    body, path = {"client": service.client}, f"{service.set_path}:join"
+    answer, signed = service.ask("POST", path, body), ""
+    if answer.status == 403:
+        answer, signed = service.ask("POST", path, body, signed=True), "signed; unsigned is refused"
+    if answer.expect(200) != {}:
+        raise WrongError("a join was not answered {}")
+    return signed or "open to anybody"
+
+
+def encoded_colon(service: Service) -> str:
+    """Some clients escape the colon: it is the same path."""
+    body, path = {"client": service.client}, f"{service.set_path}%3Ajoin"
+    answer = service.ask("POST", path, body)
+    if answer.status == 403:
+        answer = service.ask("POST", path, body, signed=True)
+    answer.expect(200)
+    return ""
+
+
+def lenient_body(service: Service) -> str:
+    """The body that browsers send."""
+    body, path = b"{name: 'type/any/sets/any', shortClientIdentifier: 2}", f"{service.set_path}:join"
+    answer = service.ask("POST", path, body)
+    if answer.status == 403:
+        answer = service.ask("POST", path, body, signed=True)
+    answer.expect(200)
+    return ""
+
+
+def batch_refused(service: Service) -> str:
+    """A batch that is not signed never reaches the service."""
+    answer = service.ask("POST", "/v1:batchJoin", {"joins": []})
+    if answer.status != 403:
+        raise WrongError(f"answered {answer.status} without a signature: anybody may send batches")
+    return ""
+
+
+def batch(service: Service) -> str:
+    """A signed batch; a bad join does not fail its neighbour."""
+    good = {"type": service.type_name, "set": service.set_id, "client": service.client}
+    joins = [good, {**good, "set": "?"}]
+    results = service.ask("POST", "/v1:batchJoin", {"joins": joins}, signed=True).expect(200).get("results")
+    if not isinstance(results, list) or len(results) != 2 or results[0] != {}:
+        raise WrongError(f"results are {results}")
+    if results[1].get("error", {}).get("code") != 400:
+        raise WrongError("the bad join of the batch is not answered 400")
+    return ""
+
+
+def query(service: Service) -> str:
+    """A query; caches may keep it until the next update."""
+    asked = {"setsForType": [{"type": service.type_name, "hashes": [service.set_id]}]}
+    answer = service.ask("POST", "/v1:query", asked)
+    body = answer.expect(200)
+    if body.get("kAnonymousSets") != [{"type": service.type_name, "hashes": []}]:
+        raise WrongError("a set of two clients is not reported as not k-anonymous")
+    answer.expect_cached_until(body["nextUpdate"])
+    if body["step"] is None:
+        return "no step yet; the first is seen at its tick"
+    return f"step {body['step']}, next update {body['nextUpdate']}"
+
+
+def validate(service: Service) -> str:
+    """The same in the form of the Bidding and Auction servers."""
+    asked = {"sets": [{"type": service.type_name, "hashes": [service.set_id]}]}
+    service.ask("POST", "/v1:validateHashes", asked).expect(200)
+    return ""
+
+
+def one_set(service: Service) -> str:
+    """A set by its path."""
+    answer = service.ask("GET", service.set_path)
+    body = answer.expect(200)
+    if body.get("kAnonymous") is not False:
+        raise WrongError("a set of two clients is not reported as not k-anonymous")
+    answer.expect_cached_until(body["nextUpdate"])
+    return ""
+
+
+def errors(service: Service) -> str:
+    """Wrong requests get errors in the service's form, which no cache keeps."""
+    ask = service.ask
+    wrong = [
+        (ask("POST", "/v1:query", b"{"), 400, "INVALID_ARGUMENT"),
+        (ask("POST", "/v1:query", {"setsForType": [{"type": "a", "hashes": ["?"]}]}), 400, "INVALID_ARGUMENT"),
+        (ask("POST", "/v1:query", b"x", headers={"Content-Type": "text/plain"}), 415, "UNSUPPORTED_MEDIA_TYPE"),
+        (ask("POST", "/v1:query", b" " * (1024 * 1024 + 1)), 413, "PAYLOAD_TOO_LARGE"),
+        (ask("GET", "/v1/types/no-such-type"), 404, "NOT_FOUND"),
+        (ask("GET", f"{service.set_path}:join"), 404, "NOT_FOUND"),
+    ]
+    for answer, code, status in wrong:
+        answer.expect_error(code, status)
+        if answer.headers.get("cache-control") != "no-store":
+            raise WrongError(f"caches may keep a {code}")
+    ask("GET", "/v1/no-such-call").expect(404)
+    return f"{len(wrong)} kinds"
+
+
+CHECKS: dict[str, Callable[[Service], str]] = {
+    "types": types,
+    "description": description,
+    "page": page,
+    "join": join,
+    "join with %3A": encoded_colon,
+    "join as browsers send it": lenient_body,
+    "batchJoin refused unsigned": batch_refused,
+    "batchJoin": batch,
+    "query": query,
+    "validateHashes": validate,
+    "one set": one_set,
+    "errors": errors,
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a check found: ``ok``, ``FAIL`` or ``skip``."""
+
+    name: str
+    verdict: str
+    remark: str
+
+    def __str__(self) -> str:
+        return f"{self.verdict:<5} {self.name}{self.remark and ': ' + self.remark}"
+
+
+def run(service: Service) -> Iterator[Result]:
+    """Every check in turn; without a type the rest is not tried."""
+    for name, check in CHECKS.items():
+        try:
+            yield Result(name, "ok", check(service))
+        except SkippedError as error:
+            yield Result(name, "skip", str(error))
+        except WrongError as error:
+            yield Result(name, "FAIL", str(error))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            yield Result(name, "FAIL", f"the answer is not of the form of the description ({error!r})")
+        if not service.type_name:
+            return
+
+
+def main(arguments: list[str]) -> int:
+    """The status to end with."""
+    if len(arguments) != 1:
+        print("usage: python -m infra.smoke https://...", file=sys.stderr)
+        return 2
+    session = boto3.Session()
+    try:
+        service = Service(arguments[0], session.get_credentials(), session.region_name)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    failed = skipped = 0
+    for result in run(service):
+        print(result, flush=True)
+        failed += result.verdict == "FAIL"
+        skipped += result.verdict == "skip"
+    print(f"{failed} failed, {skipped} skipped")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

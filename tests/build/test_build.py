@@ -1,0 +1,214 @@
+"""What `sam build` makes: for AWS without Docker and without Python 3.13, and for this machine to run."""
+
+import base64
+import hashlib
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.local import Stack
+from infra.local.engines import ROOT
+from infra.local.gateway import Request, event
+
+pytestmark = pytest.mark.build
+
+MEGABYTE = 1_000_000
+AARCH64, X86_64 = 183, 62
+PEOPLE = ("cli", "client", "tools")
+"""Parts of the package for people: not in the layer."""
+SET = base64.urlsafe_b64encode(hashlib.sha256(b"an ad").digest()).decode().rstrip("=")
+
+RUNTIME = Path(__file__).with_name("runtime.py")
+
+
+def size(directory: Path) -> int:
+    """Bytes of all files below a directory."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def machine(library: Path) -> int:
+    """The processor an ELF file is made for."""
+    header = library.read_bytes()[:20]
+    assert header[:4] == b"\x7fELF"
+    return int(struct.unpack_from("<H", header, 18)[0])
+
+
+def run(build: Path, runtime_boto3: Path, stack: Stack, name: str, events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Answer events in a process that sees a built function, the built layer and the runtime's boto3."""
+    function = stack.functions[name.lower()]
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "AWS_LAMBDA_FUNCTION_NAME": function.name,
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(function.memory),
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        **function.environment,
+    }
+    directories = [build / name, build / "Shared" / "python", runtime_boto3]
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", RUNTIME],
+        check=False,
+        input=f"{json.dumps(list(map(str, directories)))}\n{json.dumps(events)}\n",
+        env=environment,
+        cwd=build / name,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    allowed = (*map(str, directories), str(RUNTIME), sys.base_prefix)
+    strangers = {module: file for module, file in result["files"].items() if not file.startswith(allowed)}
+    assert not strangers, "imported from outside the build"
+    versions = {module: file for module, file in result["files"].items() if module in ("boto3", "botocore")}
+    assert all(file.startswith(str(runtime_boto3)) for file in versions.values())
+    assert len(versions) == 2
+    return result
+
+
+def http_event(stack: Stack, method: str, target: str, body: bytes = b"") -> dict[str, Any]:
+    """What API Gateway hands the function for a request."""
+    request = Request(method, target, [("content-type", "application/json")], body)
+    found = stack.gateway.find(request)
+    assert found is not None
+    made: dict[str, Any] = event(request, *found, stack.clock.now())
+    return made
+
+
+def layer_modules(build: Path) -> set[str]:
+    """The files of the package kanon in the layer."""
+    package = build / "Shared" / "python" / "kanon"
+    return {path.relative_to(package).as_posix() for path in package.rglob("*") if path.is_file()}
+
+
+def test_build_for_aws_needs_neither_docker_nor_python_3_13(aws_build: Path, calls: Path) -> None:
+    assert {"Evaluate", "Join", "Query", "Shared", "template.yaml"} <= {path.name for path in aws_build.iterdir()}
+    called = calls.read_text() if calls.exists() else ""
+    assert "docker" not in called
+
+
+def test_libraries_for_aws_are_made_for_arm64_and_python_3_13(aws_build: Path) -> None:
+    libraries = [path for path in aws_build.rglob("*.so*") if not path.name.endswith(".py")]
+    assert any("pydantic_core" in path.name for path in libraries)
+    assert {machine(path) for path in libraries} == {AARCH64}
+    extensions = [path.name for path in libraries if "cpython" in path.name]
+    assert extensions
+    assert all(".cpython-313-aarch64-linux-gnu.so" in name for name in extensions)
+
+
+def test_libraries_of_the_host_profile_are_made_for_this_machine(host_build: Path) -> None:
+    tag = f".cpython-{sys.version_info.major}{sys.version_info.minor}-"
+    here = machine(Path(sys.executable).resolve())
+    libraries = list(host_build.rglob("*.so"))
+    assert libraries
+    assert {machine(path) for path in libraries} == {here}
+    assert all(tag in path.name for path in libraries if "cpython" in path.name)
+
+
+@pytest.mark.parametrize("profile", ["aws_build", "host_build"])
+def test_built_functions_are_small(profile: str, request: pytest.FixtureRequest) -> None:
+    build: Path = request.getfixturevalue(profile)
+    layer = size(build / "Shared")
+    sizes = {name: layer + size(build / name) for name in ("Join", "Query", "Evaluate")}
+    print({name: f"{bytes_ / MEGABYTE:.1f} MB" for name, bytes_ in sizes.items()})
+    assert layer > 5 * MEGABYTE
+    assert sizes["Join"] < 15 * MEGABYTE
+    assert sizes["Query"] < 15 * MEGABYTE
+    assert sizes["Evaluate"] < 90 * MEGABYTE
+
+
+@pytest.mark.parametrize("profile", ["aws_build", "host_build"])
+def test_numpy_is_shipped_with_evaluate_alone(profile: str, request: pytest.FixtureRequest) -> None:
+    build: Path = request.getfixturevalue(profile)
+    holders = {path.relative_to(build).parts[0] for path in build.rglob("numpy/__init__.py")}
+    assert holders == {"Evaluate"}
+
+
+@pytest.mark.parametrize("profile", ["aws_build", "host_build"])
+def test_layer_holds_the_package_without_its_parts_for_people(profile: str, request: pytest.FixtureRequest) -> None:
+    build: Path = request.getfixturevalue(profile)
+    package = ROOT / "shared" / "kanon"
+    source = {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
+    shipped = {path for path in source if path.split("/")[0] not in PEOPLE}
+    assert {path for path in layer_modules(build) if path.endswith(".py")} == shipped
+    assert {"joining.py", "querying.py", "mechanism/above_threshold.py", "storage/step_log.py"} <= shipped
+
+
+@pytest.mark.parametrize("profile", ["aws_build", "host_build"])
+def test_layer_holds_these_packages_and_no_other(profile: str, request: pytest.FixtureRequest) -> None:
+    build: Path = request.getfixturevalue(profile)
+    assert {path.name for path in (build / "Shared").iterdir()} == {"python"}
+    content = {path.name for path in (build / "Shared" / "python").iterdir()}
+    packages = {name for name in content if not name.endswith(".dist-info")}
+    assert packages == {
+        "annotated_types",
+        "aws_lambda_powertools",
+        "jmespath",
+        "kanon",
+        "pydantic",
+        "pydantic_core",
+        "typing_extensions.py",
+        "typing_inspection",
+    }
+
+
+@pytest.mark.parametrize("function", ["Join", "Query"])
+def test_functions_without_own_packages_hold_their_own_files_alone(aws_build: Path, function: str) -> None:
+    content = {path.name for path in (aws_build / function).iterdir()}
+    source = {path.name for path in (ROOT / "functions" / function.lower()).iterdir()}
+    assert content - {".lock"} == source - {"__pycache__"}
+    assert "app.py" in content
+
+
+def test_built_template_is_the_template_with_built_paths(aws_build: Path) -> None:
+    class Loader(yaml.SafeLoader):
+        """Reads tags as their text."""
+
+    Loader.add_multi_constructor("!", lambda loader, suffix, node: (suffix, str(node.value)))
+    built = yaml.load((aws_build / "template.yaml").read_text(), Loader)
+    source = yaml.load((ROOT / "template.yaml").read_text(), Loader)
+    assert set(built["Resources"]) == set(source["Resources"])
+    for name in ("Join", "Evaluate", "Query"):
+        assert built["Resources"][name]["Properties"]["CodeUri"] == name
+    assert built["Resources"]["Shared"]["Properties"]["ContentUri"] == "Shared"
+
+
+def test_built_functions_answer_from_the_build_alone(host_build: Path, runtime_boto3: Path, emulated: Stack) -> None:
+    path = f"/v1/types/fledge/sets/{SET}"
+    join = http_event(emulated, "POST", f"{path}:join", b'{"client": "me"}')
+    joined = run(host_build, runtime_boto3, emulated, "Join", [join])
+    assert [(answer["statusCode"], json.loads(answer["body"])) for answer in joined["answers"]] == [(200, {})]
+    assert not joined["finds_numpy"]
+
+    # No step is due, the slot is evaluated up to the last one that is.
+    records = {"slot": 0, "hop": 0}
+    message = {
+        "messageId": "m",
+        "receiptHandle": "r",
+        "body": json.dumps(records),
+        "attributes": {},
+        "messageAttributes": {},
+        "md5OfBody": "",
+        "eventSource": "aws:sqs",
+        "eventSourceARN": "arn:aws:sqs:us-east-1:123456789012:queue",
+        "awsRegion": "us-east-1",
+    }
+    evaluated = run(host_build, runtime_boto3, emulated, "Evaluate", [{"schedule": True}, {"Records": [message]}])
+    assert evaluated["answers"][1] == {"batchItemFailures": []}
+    assert emulated.messages("Queue") == ['{"slot":0,"hop":0}']
+    assert evaluated["finds_numpy"]
+
+    get = http_event(emulated, "GET", path)
+    ask = {"setsForType": [{"type": "fledge", "hashes": [base64.b64encode(b"unknown").decode()]}]}
+    query = http_event(emulated, "POST", "/v1:query", json.dumps(ask).encode())
+    asked = run(host_build, runtime_boto3, emulated, "Query", [get, query])
+    one, many = (json.loads(answer["body"]) for answer in asked["answers"])
+    assert [answer["statusCode"] for answer in asked["answers"]] == [200, 200]
+    assert one["kAnonymous"] is False
+    assert many["kAnonymousSets"] == [{"type": "fledge", "hashes": []}]
+    assert not asked["finds_numpy"]

@@ -1,0 +1,609 @@
+"""The house's rules for its template. Each takes the document and tells what breaks it."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+
+from tests.infrastructure.template import (
+    FUNCTIONS,
+    STATEFUL,
+    Document,
+    as_list,
+    environment,
+    functions,
+    of_type,
+    parameter,
+    properties,
+    statements,
+    strings,
+    target,
+)
+
+Problems = Iterator[str]
+Rule = Callable[[Document], Problems]
+RULES: dict[str, Rule] = {}
+
+TABLES = {
+    "StepLog": [("step_slot", "B", "HASH"), ("set_token", "B", "RANGE")],
+    "Members": [("set_key", "B", "HASH")],
+    "Statuses": [("set_key", "B", "HASH")],
+    "Control": [("name", "S", "HASH")],
+}
+EXPIRING = ("StepLog", "Members", "Statuses")
+
+# Role, then resource: what may be done to it. Nothing else may be.
+PERMISSIONS = {
+    "JoinRole": {
+        "StepLog": {"dynamodb:PutItem", "dynamodb:BatchWriteItem"},
+        "Control": {"dynamodb:UpdateItem"},
+        "SetPepper": {"secretsmanager:GetSecretValue"},
+        "ClientKey": {"secretsmanager:GetSecretValue"},
+        "Key": {"kms:Decrypt"},
+        "JoinLogs": {"logs:CreateLogStream", "logs:PutLogEvents"},
+    },
+    "QueryRole": {
+        "Statuses": {"dynamodb:BatchGetItem"},
+        "Control": {"dynamodb:UpdateItem"},
+        "SetPepper": {"secretsmanager:GetSecretValue"},
+        "Key": {"kms:Decrypt"},
+        "QueryLogs": {"logs:CreateLogStream", "logs:PutLogEvents"},
+    },
+    "EvaluateRole": {
+        "StepLog": {"dynamodb:Query", "dynamodb:BatchWriteItem"},
+        "Members": {"dynamodb:BatchGetItem", "dynamodb:PutItem"},
+        "Statuses": {"dynamodb:UpdateItem"},
+        "Control": {"dynamodb:GetItem", "dynamodb:UpdateItem"},
+        "NoiseKey": {"secretsmanager:GetSecretValue"},
+        "Key": {"kms:Decrypt"},
+        "Queue": {
+            "sqs:SendMessage",
+            "sqs:ReceiveMessage",
+            "sqs:DeleteMessage",
+            "sqs:GetQueueAttributes",
+            "sqs:ChangeMessageVisibility",
+        },
+        "DeadLetters": {"sqs:SendMessage"},
+        "EvaluateLogs": {"logs:CreateLogStream", "logs:PutLogEvents"},
+    },
+    "ScheduleRole": {
+        "Evaluate": {"lambda:InvokeFunction"},
+        "DeadLetters": {"sqs:SendMessage"},
+    },
+}
+
+EVERY_FUNCTION = {
+    "KANON_TYPES",
+    "KANON_PERIOD",
+    "KANON_SLOTS",
+    "KANON_DEPLOYMENT",
+    "KANON_CONTROL_TABLE",
+    "POWERTOOLS_SERVICE_NAME",
+    "POWERTOOLS_LOG_LEVEL",
+    "POWERTOOLS_METRICS_NAMESPACE",
+}
+ENVIRONMENT = {
+    "Join": EVERY_FUNCTION
+    | {
+        "KANON_STEP_LOG_TABLE",
+        "KANON_SET_PEPPER_SECRET",
+        "KANON_CLIENT_KEY_SECRET",
+        "KANON_OUTAGE_ALLOWANCE",
+    },
+    "Evaluate": EVERY_FUNCTION
+    | {
+        "KANON_STEP_LOG_TABLE",
+        "KANON_MEMBERS_TABLE",
+        "KANON_STATUSES_TABLE",
+        "KANON_NOISE_KEY_SECRET",
+        "KANON_NOISE_KEYS",
+        "KANON_QUEUE_URL",
+        "KANON_OUTAGE_ALLOWANCE",
+        "KANON_GRACE",
+        "KANON_LEASE",
+        "KANON_PUBLISH_DELAY",
+        "KANON_PUBLISH_MARGIN",
+    },
+    "Query": EVERY_FUNCTION | {"KANON_STATUSES_TABLE", "KANON_SET_PEPPER_SECRET", "KANON_PUBLISH_DELAY"},
+}
+
+# Route key: (integration, authorization). "join" stands for the parameter JoinAuth.
+ROUTES = {
+    "POST /v1/types/{type}/sets/{set}": ("JoinIntegration", "join"),
+    "POST /v1:batchJoin": ("JoinIntegration", "AWS_IAM"),
+    "GET /v1/types/{type}/sets/{set}": ("QueryIntegration", "NONE"),
+    "POST /v1:query": ("QueryIntegration", "NONE"),
+    "POST /v1:validateHashes": ("QueryIntegration", "NONE"),
+    "GET /v1/types": ("QueryIntegration", "NONE"),
+    "GET /v1/types/{type}": ("QueryIntegration", "NONE"),
+    "GET /openapi.json": ("QueryIntegration", "NONE"),
+    "GET /docs": ("QueryIntegration", "NONE"),
+}
+SEGMENT = re.compile(r"\{[\w.:-]+\+?\}|[a-zA-Z0-9.:_-]+")
+
+# What an access log may say: nothing of a path, a query, a header, a body or a caller.
+LOGGED = {
+    "$context.requestId",
+    "$context.requestTime",
+    "$context.routeKey",
+    "$context.status",
+    "$context.integrationStatus",
+    "$context.responseLatency",
+    "$context.responseLength",
+}
+
+CLOCK_SKEW = 10
+"""Seconds by which two of AWS's clocks may differ, generously."""
+SCHEDULE_OFFSET = 180
+"""Seconds after the end of a step at which the schedule fires."""
+
+# A change of GenerateSecretString makes CloudFormation generate another value at the next deployment, and every
+# function refuses a changed key: these may never change.
+GENERATED = {
+    "SetPepper": {"PasswordLength": 64, "ExcludePunctuation": True},
+    "ClientKey": {"PasswordLength": 64, "ExcludePunctuation": True},
+    "NoiseKey": {
+        "SecretStringTemplate": "{}",
+        "GenerateStringKey": "1",
+        "PasswordLength": 64,
+        "ExcludePunctuation": True,
+    },
+}
+
+
+def rule(check: Rule) -> Rule:
+    """Enter a rule into the list."""
+    RULES[check.__name__] = check
+    return check
+
+
+# ------------------------------------------------------------------------------------------------ logs
+@rule
+def every_function_has_a_log_group_with_retention(document: Document) -> Problems:
+    groups = of_type(document, "AWS::Logs::LogGroup")
+    for name, function in functions(document).items():
+        if target(function.get("LoggingConfig", {}).get("LogGroup")) not in groups:
+            yield f"{name} has no log group of its own in LoggingConfig"
+    for name, group in groups.items():
+        if group["Properties"].get("RetentionInDays") != {"Ref": "LogRetention"}:
+            yield f"{name} does not keep its logs for LogRetention days"
+
+
+@rule
+def access_logs_tell_no_path_and_no_caller(document: Document) -> Problems:
+    for name, stage in of_type(document, "AWS::ApiGatewayV2::Stage").items():
+        settings = stage["Properties"].get("AccessLogSettings", {})
+        if not settings:
+            yield f"{name} has no access log"
+            continue
+        logged = set(re.findall(r"\$context[\w.]*", settings["Format"]))
+        if logged - LOGGED:
+            yield f"{name} logs {', '.join(sorted(logged - LOGGED))}"
+        try:
+            json.loads(settings["Format"])
+        except ValueError:
+            yield f"{name} writes lines that are not JSON"
+
+
+@rule
+def nothing_traces_or_logs_requests(document: Document) -> Problems:
+    for name, function in functions(document).items():
+        if function.get("Tracing") != "PassThrough":
+            yield f"{name} may trace: a trace keeps URLs"
+        if "KmsKeyArn" in function:
+            yield f"{name} has a key for its environment that no role may use"
+    for name in FUNCTIONS:
+        for variable in environment(document, name):
+            if re.search("LOG_EVENT|DEBUG|TRACE", variable):
+                yield f"{name} sets {variable}"
+    levels = set(parameter(document, "LogLevel")["AllowedValues"])
+    if levels - {"INFO", "WARNING", "ERROR"}:
+        yield "LogLevel offers a level that logs requests"
+    for name, stage in of_type(document, "AWS::ApiGatewayV2::Stage").items():
+        if "LoggingLevel" in json.dumps(stage) or "DataTraceEnabled" in json.dumps(stage):
+            yield f"{name} logs executions"
+
+
+# ----------------------------------------------------------------------------------------- asynchronous
+@rule
+def every_asynchronous_edge_has_a_dead_letter_queue(document: Document) -> Problems:
+    queues = of_type(document, "AWS::SQS::Queue")
+    dead = {
+        target(queue["Properties"]["RedrivePolicy"]["deadLetterTargetArn"])
+        for queue in queues.values()
+        if "RedrivePolicy" in queue["Properties"]
+    }
+    for name, queue in queues.items():
+        if name not in dead and "RedrivePolicy" not in queue["Properties"]:
+            yield f"{name} has no dead-letter queue"
+    if dead - set(queues):
+        yield "a RedrivePolicy names no queue of the template"
+    for name, mapping in of_type(document, "AWS::Lambda::EventSourceMapping").items():
+        source = target(mapping["Properties"]["EventSourceArn"])
+        if source not in queues or source in dead:
+            yield f"{name} does not read a queue with a dead-letter queue"
+        if mapping["Properties"].get("FunctionResponseTypes") != ["ReportBatchItemFailures"]:
+            yield f"{name} does not report failures one by one"
+    invoked = set()
+    for name, schedule in of_type(document, "AWS::Scheduler::Schedule").items():
+        goal = schedule["Properties"]["Target"]
+        invoked.add(target(goal["Arn"]))
+        if target(goal.get("DeadLetterConfig", {}).get("Arn")) not in dead:
+            yield f"{name} has no dead-letter queue"
+        if "RetryPolicy" not in goal:
+            yield f"{name} has no retry policy"
+    kept = set()
+    for config in of_type(document, "AWS::Lambda::EventInvokeConfig").values():
+        failed = config["Properties"].get("DestinationConfig", {}).get("OnFailure", {})
+        if target(failed.get("Destination")) in dead:
+            kept.add(target(config["Properties"]["FunctionName"]))
+    for name in sorted(str(name) for name in invoked - kept):
+        yield f"{name} is called asynchronously and has no failure destination"
+    for name, resource in document["Resources"].items():
+        if resource["Type"] == "AWS::Serverless::Function" and "Events" in resource["Properties"]:
+            yield f"{name} has events of its own: make them resources, so that these rules see them"
+
+
+@rule
+def schedules_have_no_fixed_names_and_no_flexible_window(document: Document) -> Problems:
+    for name, schedule in of_type(document, "AWS::Scheduler::Schedule").items():
+        if "Name" in schedule["Properties"]:
+            yield f"{name} has a fixed name: a second stack could not be deployed"
+        if schedule["Properties"]["FlexibleTimeWindow"] != {"Mode": "OFF"}:
+            yield f"{name} has a flexible window: evaluation would miss its tick"
+        if schedule["Properties"].get("ScheduleExpressionTimezone") != "UTC":
+            yield f"{name} is not in UTC: steps are"
+
+
+@rule
+def names_are_left_to_cloudformation(document: Document) -> Problems:
+    fixed = ("TableName", "QueueName", "FunctionName", "RoleName", "LayerName", "AliasName")
+    for name, resource in document["Resources"].items():
+        given = resource.get("Properties", {})
+        for word in fixed:
+            if word in given and not isinstance(given[word], dict):
+                yield f"{name} has a fixed {word}"
+        if resource["Type"] == "AWS::SecretsManager::Secret" and "Name" in given:
+            yield f"{name} has a fixed name: a retained secret would block the next stack"
+        if resource["Type"] == "AWS::Logs::LogGroup" and not any(
+            "${AWS::StackName}" in text for text in strings(given.get("LogGroupName", {}))
+        ):
+            yield f"{name} does not carry the name of the stack"
+
+
+# ------------------------------------------------------------------------------------------------ roles
+@rule
+def every_function_has_a_role_of_its_own(document: Document) -> Problems:
+    roles = [target(function.get("Role")) for function in functions(document).values()]
+    for name, function in functions(document).items():
+        role = target(function.get("Role"))
+        if role not in of_type(document, "AWS::IAM::Role") or roles.count(role) > 1:
+            yield f"{name} has no explicit role of its own"
+        for word in ("Policies", "Connectors", "ManagedPolicyArns"):
+            if word in function:
+                yield f"{name} has {word}: say it in its role"
+    for name, resource in document["Resources"].items():
+        if resource["Type"] == "AWS::Serverless::Connector" or "Connectors" in resource:
+            yield f"{name} is a connector: say it in a role"
+        if resource["Type"] in ("AWS::IAM::Policy", "AWS::IAM::ManagedPolicy", "AWS::IAM::RolePolicy"):
+            yield f"{name} is a policy beside the roles: say it in a role"
+
+
+@rule
+def roles_have_no_managed_policies(document: Document) -> Problems:
+    for name, role in of_type(document, "AWS::IAM::Role").items():
+        if role["Properties"].get("ManagedPolicyArns"):
+            yield f"{name} has managed policies"
+
+
+@rule
+def roles_have_no_wildcards(document: Document) -> Problems:
+    for name, role in of_type(document, "AWS::IAM::Role").items():
+        for statement in statements(role):
+            if {"NotAction", "NotResource", "Principal", "NotPrincipal"} & set(statement):
+                yield f"{name} says what is not allowed instead of what is"
+            for text in strings(statement):
+                if "*" in text or "?" in text:
+                    yield f"{name} has the wildcard {text!r}"
+        trusted = role["Properties"]["AssumeRolePolicyDocument"]
+        if any("*" in text for text in strings(trusted)):
+            yield f"{name} trusts a wildcard"
+
+
+@rule
+def roles_allow_exactly_what_the_design_says(document: Document) -> Problems:
+    roles = of_type(document, "AWS::IAM::Role")
+    if set(roles) != set(PERMISSIONS):
+        yield f"the roles are {', '.join(roles)}"
+    for name in set(roles) & set(PERMISSIONS):
+        allowed: dict[str, set[str]] = {}
+        for statement in statements(roles[name]):
+            if statement["Effect"] != "Allow":
+                yield f"{name} denies: allow less instead"
+            for resource in as_list(statement["Resource"]):
+                where = target(resource) or json.dumps(resource)
+                allowed.setdefault(where, set()).update(as_list(statement["Action"]))
+        for where in set(allowed) | set(PERMISSIONS[name]):
+            more = allowed.get(where, set()) - PERMISSIONS[name].get(where, set())
+            less = PERMISSIONS[name].get(where, set()) - allowed.get(where, set())
+            if more:
+                yield f"{name} may {', '.join(sorted(more))} on {where}"
+            if less:
+                yield f"{name} lacks {', '.join(sorted(less))} on {where}"
+
+
+@rule
+def join_and_query_touch_their_own_control_item_only(document: Document) -> Problems:
+    for name, own in (("JoinRole", "function#join"), ("QueryRole", "function#query")):
+        for statement in statements(document["Resources"][name]):
+            if "Control" in [target(resource) for resource in as_list(statement["Resource"])]:
+                expected = {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": [own]}}
+                if statement.get("Condition") != expected:
+                    yield f"{name} may touch another item of Control than {own}"
+
+
+@rule
+def the_key_is_used_through_services_only(document: Document) -> Problems:
+    for name, role in of_type(document, "AWS::IAM::Role").items():
+        for statement in statements(role):
+            if not any(action.startswith("kms:") for action in as_list(statement["Action"])):
+                continue
+            via = statement.get("Condition", {}).get("StringEquals", {}).get("kms:ViaService", [])
+            services = {text.split(".")[0] for text in strings(via)}
+            if not services or services - {"dynamodb", "secretsmanager"}:
+                yield f"{name} may use the key by itself"
+
+
+@rule
+def roles_trust_one_service(document: Document) -> Problems:
+    for name, role in of_type(document, "AWS::IAM::Role").items():
+        (statement,) = role["Properties"]["AssumeRolePolicyDocument"]["Statement"]
+        service = "scheduler" if name == "ScheduleRole" else "lambda"
+        if statement["Principal"] != {"Service": f"{service}.amazonaws.com"}:
+            yield f"{name} trusts {statement['Principal']}"
+        equal = statement.get("Condition", {}).get("StringEquals", {})
+        if service == "scheduler" and set(equal) != {"aws:SourceAccount", "aws:SourceArn"}:
+            yield f"{name} can be taken by schedules of other accounts"
+
+
+@rule
+def only_the_gateway_may_call_functions(document: Document) -> Problems:
+    for name, permission in of_type(document, "AWS::Lambda::Permission").items():
+        given = permission["Properties"]
+        if given["Principal"] != "apigateway.amazonaws.com" or not {"SourceArn", "SourceAccount"} <= set(given):
+            yield f"{name} lets more than this API call"
+        if target(given["FunctionName"]) == "Evaluate":
+            yield f"{name} gives evaluate a public entrance"
+    for name, function in functions(document).items():
+        if "FunctionUrlConfig" in function:
+            yield f"{name} has an address of its own"
+
+
+# ---------------------------------------------------------------------------------------------- storage
+@rule
+def tables_have_the_keys_of_the_design(document: Document) -> Problems:
+    tables = of_type(document, "AWS::DynamoDB::Table")
+    if set(tables) != set(TABLES):
+        yield f"the tables are {', '.join(tables)}"
+    for name in set(tables) & set(TABLES):
+        table = tables[name]["Properties"]
+        kinds = {a["AttributeName"]: a["AttributeType"] for a in table["AttributeDefinitions"]}
+        keys = [(k["AttributeName"], kinds[k["AttributeName"]], k["KeyType"]) for k in table["KeySchema"]]
+        if keys != TABLES[name]:
+            yield f"{name} has the key {keys}"
+        ttl = {"AttributeName": "ttl", "Enabled": True} if name in EXPIRING else None
+        if table.get("TimeToLiveSpecification") != ttl:
+            yield f"{name} has the time to live {table.get('TimeToLiveSpecification')}"
+        if table.get("BillingMode") != "PAY_PER_REQUEST":
+            yield f"{name} is not on demand"
+        for word in ("GlobalSecondaryIndexes", "LocalSecondaryIndexes", "StreamSpecification"):
+            if word in table:
+                yield f"{name} has {word}: a copy of its rows nobody forgets"
+
+
+@rule
+def tables_forget(document: Document) -> Problems:
+    for name, table in of_type(document, "AWS::DynamoDB::Table").items():
+        recovery = table["Properties"].get("PointInTimeRecoverySpecification", {})
+        if recovery.get("PointInTimeRecoveryEnabled"):
+            yield f"{name} keeps for 35 days what is promised to be forgotten"
+        if table["Properties"].get("ContributorInsightsSpecification", {}).get("Enabled"):
+            yield f"{name} shows keys in clear"
+
+
+@rule
+def everything_at_rest_is_encrypted(document: Document) -> Problems:
+    key = {"Fn::GetAtt": ["Key", "Arn"]}
+    for name, table in of_type(document, "AWS::DynamoDB::Table").items():
+        given = table["Properties"].get("SSESpecification", {})
+        if not given.get("SSEEnabled") or target(given.get("KMSMasterKeyId")) != target(key):
+            yield f"{name} is not encrypted with the customer key"
+    for name, secret in of_type(document, "AWS::SecretsManager::Secret").items():
+        if target(secret["Properties"].get("KmsKeyId")) != target(key):
+            yield f"{name} is not encrypted with the customer key"
+    for name, queue in of_type(document, "AWS::SQS::Queue").items():
+        if queue["Properties"].get("SqsManagedSseEnabled") is not True:
+            yield f"{name} is not encrypted"
+    for name, resource in of_type(document, "AWS::KMS::Key").items():
+        if resource["Properties"].get("EnableKeyRotation") is not True:
+            yield f"{name} is not rotated"
+
+
+@rule
+def state_outlives_the_stack(document: Document) -> Problems:
+    for name, resource in of_type(document, *STATEFUL).items():
+        for word in ("DeletionPolicy", "UpdateReplacePolicy"):
+            if resource.get(word) != "Retain":
+                yield f"{name} has no {word}: Retain"
+    for name, table in of_type(document, "AWS::DynamoDB::Table").items():
+        if table["Properties"].get("DeletionProtectionEnabled") is not True:
+            yield f"{name} has no deletion protection"
+
+
+@rule
+def secrets_are_generated_once(document: Document) -> Problems:
+    secrets = of_type(document, "AWS::SecretsManager::Secret")
+    if set(secrets) != set(GENERATED):
+        yield f"the secrets are {', '.join(secrets)}"
+    for name in set(secrets) & set(GENERATED):
+        if "SecretString" in secrets[name]["Properties"]:
+            yield f"{name} stands in the template"
+        if secrets[name]["Properties"].get("GenerateSecretString") != GENERATED[name]:
+            yield f"{name} would be generated anew at the next deployment"
+
+
+# -------------------------------------------------------------------------------------------- functions
+@rule
+def functions_are_told_exactly_what_they_need(document: Document) -> Problems:
+    if set(functions(document)) != set(ENVIRONMENT):
+        yield f"the functions are {', '.join(functions(document))}"
+    for name in FUNCTIONS:
+        given = set(environment(document, name))
+        if given != ENVIRONMENT[name]:
+            yield f"{name}: {', '.join(sorted(given ^ ENVIRONMENT[name]))}"
+        if environment(document, name)["POWERTOOLS_SERVICE_NAME"] != name.lower():
+            yield f"{name} calls itself something else"
+
+
+@rule
+def environments_fit_into_4_kb(document: Document) -> Problems:
+    for name in FUNCTIONS:
+        size = sum(len(variable) + _longest(document, value) for variable, value in environment(document, name).items())
+        if size > 4096:
+            yield f"the environment of {name} may grow to {size} bytes"
+
+
+def _longest(document: Document, value: object) -> int:
+    """The length a variable can have; 170 is more than any ARN, URL or name in a stack whose name has 60 letters."""
+    if isinstance(value, str):
+        return len(value)
+    given = document["Parameters"].get(target(value))
+    if given is None:
+        return 170
+    return int(given.get("MaxLength", 30))
+
+
+@rule
+def parameters_have_defaults_and_descriptions(document: Document) -> Problems:
+    for name, given in document["Parameters"].items():
+        if "Default" not in given or not given.get("Description"):
+            yield f"{name} has no default or no description"
+        if "AllowedValues" in given and given["Default"] not in given["AllowedValues"]:
+            yield f"the default of {name} is not allowed"
+        if not {"AllowedValues", "AllowedPattern", "MaxLength", "MinValue"} & set(given):
+            yield f"{name} takes any value"
+
+
+# ----------------------------------------------------------------------------------------------- clocks
+@rule
+def clock_figures_fit_together_for_every_value_allowed(document: Document) -> Problems:
+    grace, lease = parameter(document, "Grace"), parameter(document, "Lease")
+    evaluate = properties(document, "Evaluate")["Timeout"]
+    queue = properties(document, "Queue")
+    for name in ("Join", "Query"):
+        timeout = properties(document, name)["Timeout"]
+        if timeout + CLOCK_SKEW >= grace["MinValue"]:
+            yield f"{name} may write after its step is closed: timeout {timeout} s, grace {grace['MinValue']} s"
+        integration = properties(document, f"{name}Integration")["TimeoutInMillis"]
+        if not timeout * 1000 < integration <= 30_000:
+            yield f"the gateway gives up before {name} does"
+    if grace["MaxValue"] + CLOCK_SKEW > SCHEDULE_OFFSET:
+        yield "the schedule may fire before the grace is over"
+    if lease["MinValue"] <= evaluate:
+        yield "a lease may end before its worker does"
+    if lease["MaxValue"] >= queue["VisibilityTimeout"]:
+        yield "a message may come back while the lease of its dead worker still holds"
+    if queue["VisibilityTimeout"] < 6 * evaluate:
+        yield "the queue hides a message for less than six times the function's timeout"
+    redeliveries = queue["RedrivePolicy"]["maxReceiveCount"] - 1
+    done = SCHEDULE_OFFSET + redeliveries * queue["VisibilityTimeout"] + evaluate
+    if redeliveries < 2 or parameter(document, "PublishDelay")["Default"] < done:
+        yield f"two redeliveries do not fit before the tick: they are done after {done} s"
+    if parameter(document, "PublishMargin")["MinValue"] < 60:
+        yield "a reader may see a write after its tick"
+    if parameter(document, "OutageAllowance")["MinValue"] < 2 * 86_400:
+        yield "the outage allowance leaves no day of reserve"
+    for name, given in document["Parameters"].items():
+        least, most = given.get("MinValue"), given.get("MaxValue", given["Default"])
+        if least is not None and not least <= given["Default"] <= most:
+            yield f"the default of {name} is out of range"
+
+
+@rule
+def the_schedule_fires_after_each_step(document: Document) -> Problems:
+    periods = document["Mappings"]["Periods"]
+    allowed = set(parameter(document, "Period")["AllowedValues"])
+    if set(periods) != allowed:
+        yield f"the periods {', '.join(sorted(set(periods) ^ allowed))} are not both allowed and mapped"
+    for period, entry in periods.items():
+        if 86_400 % int(period):
+            yield f"steps of {period} s do not divide the day: no cron can follow them"
+            continue
+        expected = {(end + SCHEDULE_OFFSET) % 86_400 for end in range(0, 86_400, int(period))}
+        if firing_times(entry["Cron"]) != expected:
+            yield f"{entry['Cron']} does not fire {SCHEDULE_OFFSET} s after the ends of steps of {period} s"
+
+
+def firing_times(cron: str) -> set[int]:
+    """The seconds of a day at which ``cron(minutes hours * * ? *)`` fires."""
+    minutes, hours, *rest = cron.removeprefix("cron(").removesuffix(")").split()
+    if rest != ["*", "*", "?", "*"]:
+        return set()
+    return {h * 3600 + m * 60 for h in _field(hours, 24) for m in _field(minutes, 60)}
+
+
+def _field(text: str, size: int) -> range:
+    """``*``, ``3`` or ``3/15``."""
+    if text == "*":
+        return range(size)
+    start, _, step = text.partition("/")
+    return range(int(start), size, int(step)) if step else range(int(start), int(start) + 1)
+
+
+@rule
+def messages_are_taken_one_by_one_and_side_by_side(document: Document) -> Problems:
+    for name, mapping in of_type(document, "AWS::Lambda::EventSourceMapping").items():
+        if mapping["Properties"].get("BatchSize") != 1:
+            yield f"{name} takes more than one slot at once"
+        if mapping["Properties"].get("ScalingConfig") != {"MaximumConcurrency": {"Ref": "MaximumConcurrency"}}:
+            yield f"{name} has no maximum concurrency"
+    if parameter(document, "MaximumConcurrency")["MinValue"] < 2:
+        yield "SQS takes no maximum concurrency below 2"
+    if properties(document, "Evaluate").get("RecursiveLoop") != "Allow":
+        yield "Lambda would stop a worker that sends itself the rest"
+
+
+# ------------------------------------------------------------------------------------------------- HTTP
+@rule
+def path_segments_are_legal(document: Document) -> Problems:
+    for name, route in of_type(document, "AWS::ApiGatewayV2::Route").items():
+        path = route["Properties"]["RouteKey"].partition(" ")[2]
+        for segment in path.removeprefix("/").split("/"):
+            if not SEGMENT.fullmatch(segment):
+                yield f"{name}: API Gateway refuses the segment {segment!r}"
+
+
+@rule
+def routes_ask_for_the_authorization_of_the_design(document: Document) -> Problems:
+    routes = {}
+    for route in of_type(document, "AWS::ApiGatewayV2::Route").values():
+        given = route["Properties"]
+        access = given.get("AuthorizationType")
+        if access == {"Fn::If": ["JoinsOpen", "NONE", "AWS_IAM"]}:
+            access = "join"
+        text = strings(given["Target"])[0]
+        routes[given["RouteKey"]] = (text.removeprefix("integrations/${").removesuffix("}"), access)
+    for key in set(routes) | set(ROUTES):
+        if routes.get(key) != ROUTES.get(key):
+            yield f"{key} is {routes.get(key)}"
+    if document["Conditions"]["JoinsOpen"] != {"Fn::Equals": [{"Ref": "JoinAuth"}, "OPEN"]}:
+        yield "joins are open without JoinAuth OPEN"
+    if parameter(document, "JoinAuth")["Default"] != "IAM":
+        yield "joins are open by default"
+
+
+@rule
+def requests_are_throttled(document: Document) -> Problems:
+    for name, stage in of_type(document, "AWS::ApiGatewayV2::Stage").items():
+        given = stage["Properties"].get("DefaultRouteSettings", {})
+        if not {"ThrottlingRateLimit", "ThrottlingBurstLimit"} <= set(given):
+            yield f"{name} is not throttled"

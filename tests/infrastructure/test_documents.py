@@ -1,0 +1,68 @@
+"""docs/configuration.md describes the parameters that there are, as they are."""
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.infrastructure.template import ROOT, read
+
+CONFIGURATION = ROOT / "docs" / "configuration.md"
+PARAMETERS = read()["Parameters"]
+
+
+def rows(text: str) -> dict[str, tuple[str, str]]:
+    """What the tables say of each parameter: default and allowed values."""
+    found = re.findall(r"^\| `([A-Z]\w*)` \| (.+?) \| (.+?) \| .+ \|$", text, re.MULTILINE)
+    assert len({name for name, *_ in found}) == len(found), "a parameter is described twice"
+    return {name: (default, allowed) for name, default, allowed in found}
+
+
+def default(declared: Any) -> str:
+    """The default as the document writes it."""
+    return "empty" if declared["Default"] == "" else f"`{declared['Default']}`"
+
+
+def allowed(declared: Any) -> str | None:
+    """The allowed values as the document writes them; None if it uses words of its own."""
+    if "AllowedValues" in declared:
+        return ", ".join(f"`{value}`" for value in declared["AllowedValues"])
+    if "MaxValue" in declared:
+        return f"`{declared['MinValue']}` to `{declared['MaxValue']}`"
+    if "MinValue" in declared:
+        return f"`{declared['MinValue']}` and up"
+    if "MaxLength" in declared:
+        return f"JSON, up to {declared['MaxLength']:,} characters"
+    return None
+
+
+def test_every_parameter_is_described_and_no_other() -> None:
+    assert set(rows(CONFIGURATION.read_text())) == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_defaults_and_allowed_values_are_the_templates(name: str) -> None:
+    said_default, said_allowed = rows(CONFIGURATION.read_text())[name]
+    assert said_default == default(PARAMETERS[name])
+    assert said_allowed == (allowed(PARAMETERS[name]) or said_allowed)
+
+
+def test_a_parameter_without_a_row_would_be_noticed() -> None:
+    text = CONFIGURATION.read_text().replace("| `Lease` |", "| Lease |")
+    assert set(PARAMETERS) - set(rows(text)) == {"Lease"}
+
+
+@pytest.mark.parametrize("page", ["configuration.md", "deploying.md", "not-shown-here.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    for link, anchor in re.findall(r"\]\((?!https:)([^)#]*)(?:#([^)]*))?\)", text):
+        target = ROOT / "docs" / (link or page)
+        assert target.exists(), link
+        headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE) if anchor else []
+        assert not anchor or anchor in {heading.lower().replace(" ", "-") for heading in headings}
+
+
+def test_outputs_named_in_the_pages_exist() -> None:
+    text = (ROOT / "docs" / "deploying.md").read_text()
+    assert {"ApiUrl", "NoiseKeySecret"} <= set(read()["Outputs"])
+    assert set(re.findall(r"output `(\w+)`", text)) <= set(read()["Outputs"])

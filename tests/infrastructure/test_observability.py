@@ -1,0 +1,329 @@
+"""The alarms watch the service levels, know only metrics that exist, and each has its entry in the runbook."""
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import boto3
+import pytest
+from cfnlint.decode import cfn_yaml
+from moto import mock_aws
+
+from infra.local.template import Template
+from tests.infrastructure.template import ROOT, Document, of_type, properties, read, strings
+
+PATH = ROOT / "infra" / "observability.yaml"
+RUNBOOK = ROOT / "docs" / "operating.md"
+DIMENSIONS = {"service", "FunctionName", "TableName", "QueueName", "ApiId"}
+OF_AWS = {
+    "AWS/Lambda": {"Errors", "Throttles", "Duration"},
+    "AWS/SQS": {"ApproximateNumberOfMessagesVisible", "ApproximateAgeOfOldestMessage"},
+    "AWS/DynamoDB": {"WriteThrottleEvents", "ReadThrottleEvents", "ConsumedWriteCapacityUnits"},
+    "AWS/ApiGateway": {"Count", "4xx", "5xx", "Latency"},
+}
+EXTERNAL = {"AWS::Region"}
+
+
+@cache
+def _text() -> str:
+    return json.dumps(cfn_yaml.load(str(PATH)))
+
+
+def document() -> Document:
+    loaded: Document = json.loads(_text())
+    return loaded
+
+
+def alarms(watched: Document) -> dict[str, Any]:
+    return {n: r["Properties"] for n, r in of_type(watched, "AWS::CloudWatch::Alarm").items()}
+
+
+def metrics(alarm: Any) -> Iterator[Any]:
+    """The metrics an alarm reads: namespace, name and dimensions of each."""
+    if "MetricName" in alarm:
+        yield alarm
+    for entry in alarm.get("Metrics", []):
+        if "MetricStat" in entry:
+            yield entry["MetricStat"]["Metric"]
+
+
+def headings(text: str) -> list[str]:
+    """The entries of the runbook."""
+    section = text.partition("\n## Runbook\n")[2].partition("\n## ")[0]
+    return re.findall(r"^### (\w+)$", section, re.MULTILINE)
+
+
+def emitted() -> dict[str, set[str]]:
+    """The metrics each function emits, as its source names them."""
+    return {
+        name: set(re.findall(r'"([A-Z][a-z]+(?:[A-Z][a-z]+)+)"', (ROOT / f"functions/{name}/app.py").read_text()))
+        for name in ("join", "evaluate", "query")
+    }
+
+
+def alarms_without_an_entry(watched: Document, runbook: str) -> list[str]:
+    return sorted(set(alarms(watched)) ^ set(headings(runbook)))
+
+
+def unknown_metrics(watched: Document) -> Iterator[str]:
+    """Metrics nobody emits, or with a dimension they do not have."""
+    filtered = {
+        change["MetricName"]
+        for found in of_type(watched, "AWS::Logs::MetricFilter").values()
+        for change in found["Properties"]["MetricTransformations"]
+    }
+    for name, alarm in alarms(watched).items():
+        for metric in metrics(alarm):
+            dimensions = {d["Name"]: d["Value"] for d in metric.get("Dimensions", [])}
+            if metric["Namespace"] != {"Ref": "Namespace"}:
+                known = OF_AWS.get(metric["Namespace"], set())
+            elif dimensions:
+                known = emitted().get(dimensions.get("service", ""), set())
+            else:
+                known = filtered
+            if metric["MetricName"] not in known or set(dimensions) - DIMENSIONS:
+                yield f"{name}: {metric['MetricName']} {dimensions}"
+
+
+def badly_behaved_alarms(watched: Document) -> Iterator[str]:
+    for name, alarm in alarms(watched).items():
+        if "AlarmName" in alarm:
+            yield f"{name} has a fixed name"
+        if alarm.get("TreatMissingData") not in ("breaching", "notBreaching"):
+            yield f"{name} does not say what missing data mean"
+        for word in ("AlarmActions", "OKActions"):
+            if "Topic" not in json.dumps(alarm.get(word, "")):
+                yield f"{name} tells nobody ({word})"
+        periods = [alarm["Period"]] if "Period" in alarm else []
+        periods += [entry["MetricStat"]["Period"] for entry in alarm.get("Metrics", []) if "MetricStat" in entry]
+        lengths = [int(p) for period in periods for p in (step_lengths() if isinstance(period, dict) else [period])]
+        for length in lengths:
+            if length % 60 or length * alarm["EvaluationPeriods"] > (86_400 if length < 3600 else 604_800):
+                yield f"{name} looks at periods CloudWatch refuses"
+        ids = [entry["Id"] for entry in alarm.get("Metrics", [])]
+        for entry in alarm.get("Metrics", []):
+            used = set(re.findall(r"\b[a-z]\w*\b", entry.get("Expression", "")))
+            if used - set(ids):
+                yield f"{name} calculates with {used - set(ids)}"
+        if sum("Expression" in entry for entry in alarm.get("Metrics", [])) != bool(ids):
+            yield f"{name} has no one expression"
+
+
+def step_lengths() -> list[str]:
+    lengths: list[str] = read()["Parameters"]["Period"]["AllowedValues"]
+    return lengths
+
+
+def what_alarms_do_not_see(watched: Document, service: Document) -> Iterator[str]:
+    """Functions and tables that a cause alarm forgets."""
+    wanted = {
+        "FunctionErrors": of_type(service, "AWS::Serverless::Function"),
+        "FunctionsThrottled": of_type(service, "AWS::Serverless::Function"),
+        "TablesThrottled": of_type(service, "AWS::DynamoDB::Table"),
+    }
+    for name, things in wanted.items():
+        seen = {text for metric in metrics(alarms(watched)[name]) for text in strings(metric["Dimensions"])}
+        (expression,) = (e["Expression"] for e in alarms(watched)[name]["Metrics"] if "Expression" in e)
+        added = set(re.findall(r"FILL\((\w+), 0\)", expression))
+        if added != {entry["Id"] for entry in alarms(watched)[name]["Metrics"] if "MetricStat" in entry}:
+            yield f"{name} does not add up what it reads"
+        yield from (f"{name} does not see {thing}" for thing in things if thing not in seen)
+
+
+def filters_that_find_nothing(watched: Document, service: Document) -> Iterator[str]:
+    """Metric filters that read what the access log does not have, or other joins than the API's."""
+    logged = json.loads(properties(service, "Stage")["AccessLogSettings"]["Format"])
+    routes = [r["Properties"] for r in of_type(service, "AWS::ApiGatewayV2::Route").values()]
+    joins = {r["RouteKey"] for r in routes if "JoinIntegration" in json.dumps(r["Target"])}
+    for name, found in of_type(watched, "AWS::Logs::MetricFilter").items():
+        pattern = found["Properties"]["FilterPattern"]
+        if set(re.findall(r"\$\.(\w+)", pattern)) - set(logged):
+            yield f"{name} reads a field that is not logged"
+        named = set(re.findall(r'routeKey = "([^"]+)"', pattern))
+        if named != (joins if "Joins" in name else set()):
+            yield f"{name} counts {named}"
+
+
+def dashboard(watched: Document) -> Any:
+    """The dashboard's body with every variable replaced by its name."""
+    body = properties(watched, "Dashboard")["DashboardBody"]["Fn::Sub"]
+    known = {*watched["Parameters"], *watched["Resources"], *EXTERNAL}
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        assert name.removesuffix(".Arn") in known, name
+        return "60" if name == "Period" else name
+
+    return json.loads(re.sub(r"\$\{([^}]+)\}", value, body))
+
+
+def test_every_alarm_has_an_entry_in_the_runbook_and_every_entry_an_alarm() -> None:
+    assert alarms_without_an_entry(document(), RUNBOOK.read_text()) == []
+
+
+def test_alarms_know_only_metrics_that_are_emitted() -> None:
+    assert list(unknown_metrics(document())) == []
+
+
+def test_alarms_are_well_formed() -> None:
+    assert list(badly_behaved_alarms(document())) == []
+
+
+def test_cause_alarms_see_every_function_and_table() -> None:
+    assert list(what_alarms_do_not_see(document(), read())) == []
+
+
+def test_metric_filters_read_what_the_access_log_writes() -> None:
+    assert list(filters_that_find_nothing(document(), read())) == []
+
+
+def test_two_alarms_watch_exactly_the_service_levels() -> None:
+    joins, slots = alarms(document())["JoinsRefused"], alarms(document())["PublishLate"]
+    (percent,) = (e["Expression"] for e in joins["Metrics"] if "Expression" in e)
+    figures = {"accepted": 99_900, "refused": 60, "failed": 30, "throttled": 10}
+    assert _percentage(percent, figures) == pytest.approx(joins["Threshold"])
+    assert joins["ComparisonOperator"] == "GreaterThanThreshold"
+    assert {e["MetricStat"]["Period"] for e in joins["Metrics"] if "MetricStat" in e} == {3600}
+    assert (slots["MetricName"], slots["ExtendedStatistic"], slots["Threshold"]) == ("PublishLag", "p99", 0)
+    assert slots["Period"] == {"Ref": "Period"}
+    section = RUNBOOK.read_text().partition("\n## Runbook\n")[0]
+    assert set(re.findall(r"\(#(\w+)\)", section)) == {"joinsrefused", "publishlate"}
+
+
+def _percentage(expression: str, figures: dict[str, int]) -> float:
+    """The value of an expression of sums, products and FILL."""
+    plain = re.sub(r"FILL\((\w+), 0\)", lambda match: str(figures[match[1]]), expression)
+    plain = re.sub(r"\b[a-z]\w*\b", lambda match: str(figures[match[0]]), plain)
+    assert re.fullmatch(r"[\d\s+*/().]+", plain)
+    return float(eval(plain))
+
+
+def test_nothing_evaluated_at_all_is_late() -> None:
+    assert alarms(document())["EvaluationLate"]["TreatMissingData"] == "breaching"
+
+
+def test_the_dashboard_shows_every_alarm() -> None:
+    (first, *rest) = dashboard(document())["widgets"]
+    assert {name.removesuffix(".Arn") for name in first["properties"]["alarms"]} == set(alarms(document()))
+    assert rest
+    places = [(w["x"], w["y"]) for w in [first, *rest]]
+    assert len(set(places)) == len(places)
+
+
+def test_the_service_tells_its_alarms_every_name_they_need() -> None:
+    told = properties(read(), "Observability")["Parameters"]
+    assert set(told) == set(document()["Parameters"])
+    namespace = read()["Globals"]["Function"]["Environment"]["Variables"]["POWERTOOLS_METRICS_NAMESPACE"]
+    assert told["Namespace"] == namespace
+    assert "${AWS::StackName}" in strings(namespace)[0], "two stacks of one account would share their metrics"
+    assert properties(read(), "Observability")["TemplateURL"] == str(PATH.relative_to(ROOT))
+
+
+def test_the_runbook_describes_every_metric_of_the_service() -> None:
+    described = set(re.findall(r"`([A-Z][A-Za-z]+)`", RUNBOOK.read_text().partition("\n## Runbook\n")[0]))
+    watched = {
+        m["MetricName"] for a in alarms(document()).values() for m in metrics(a) if isinstance(m["Namespace"], dict)
+    }
+    assert watched <= described
+
+
+def test_links_of_the_runbook_lead_somewhere() -> None:
+    text = RUNBOOK.read_text()
+    for page, anchor in re.findall(r"\]\(([\w.]*)#([\w-]+)\)", text):
+        target = text if not page else (RUNBOOK.parent / page).read_text()
+        found = [h.lower().replace(" ", "-") for h in re.findall(r"^#+ (.+)$", target, re.MULTILINE)]
+        assert anchor in found
+
+
+def change(name: str, **values: Any) -> Callable[[Document], None]:
+    return lambda watched: properties(watched, name).update(values)
+
+
+def first_metric(name: str, **values: Any) -> Callable[[Document], None]:
+    return lambda watched: next(metrics(properties(watched, name))).update(values)
+
+
+def unsummed(watched: Document) -> None:
+    sums = properties(watched, "FunctionErrors")["Metrics"][0]
+    sums["Expression"] = sums["Expression"].replace(", FILL(query, 0)", "")
+
+
+def blind(watched: Document) -> None:
+    entries = properties(watched, "TablesThrottled")["Metrics"]
+    entries[:] = [e for e in entries if e["Id"] != "marks"]
+    entries[0]["Expression"] = entries[0]["Expression"].replace(", FILL(marks, 0)", "")
+
+
+CHECKS: dict[str, Callable[[Document], Any]] = {
+    "entry": lambda watched: alarms_without_an_entry(watched, RUNBOOK.read_text()),
+    "metric": unknown_metrics,
+    "form": badly_behaved_alarms,
+    "sight": lambda watched: what_alarms_do_not_see(watched, read()),
+    "filter": lambda watched: filters_that_find_nothing(watched, read()),
+}
+
+
+@pytest.mark.parametrize(
+    ("check", "violation"),
+    [
+        ("entry", lambda watched: watched["Resources"].update(New=watched["Resources"]["PublishLate"])),
+        ("entry", lambda watched: watched["Resources"].pop("EvaluationLate")),
+        ("metric", change("PublishLate", MetricName="PublishDelay")),
+        ("metric", change("PublishLate", Dimensions=[{"Name": "service", "Value": "query"}])),
+        ("metric", first_metric("JoinsRefused", Dimensions=[{"Name": "set", "Value": "x"}])),
+        ("metric", change("RequestsThrottled", MetricName="Throttled")),
+        ("form", change("EvaluationLate", AlarmName="late")),
+        ("form", change("EvaluationLate", TreatMissingData="ignore")),
+        ("form", change("EvaluationLate", AlarmActions=[])),
+        ("form", change("EvaluationLate", EvaluationPeriods=8)),
+        ("form", change("QueriesRefused", Period=45)),
+        ("form", lambda watched: properties(watched, "JoinsRefused")["Metrics"].pop()),
+        ("sight", unsummed),
+        ("sight", blind),
+        ("filter", change("RequestsThrottledInLog", FilterPattern='{ $.path = "x" }')),
+        ("filter", change("JoinsThrottledInLog", FilterPattern='{ $.routeKey = "POST /v1:query" }')),
+    ],
+)
+def test_a_planted_violation_is_noticed(check: str, violation: Callable[[Document], Any]) -> None:
+    spoiled = copy.deepcopy(document())
+    violation(spoiled)
+    assert spoiled != document()
+    assert list(CHECKS[check](spoiled))
+
+
+@mock_aws
+def test_cloudwatch_takes_alarms_dashboard_and_filters() -> None:
+    # No emulator deploys alarms that calculate; their properties are what the calls take.
+    given = {name: "3600" if name == "Period" else f"the-{name}" for name in document()["Parameters"]}
+    given["AlarmEmail"] = "somebody@example.org"
+    template = Template(document(), given, "alarms")
+    aws = boto3.Session("x", "x", region_name="eu-west-1")
+    cloudwatch, logs = aws.client("cloudwatch"), aws.client("logs")
+    for alarm in template.resources("AWS::CloudWatch::Alarm"):
+        cloudwatch.put_metric_alarm(AlarmName=alarm.logical_id, **numbers(alarm.properties))
+    taken = {alarm["AlarmName"]: alarm for alarm in cloudwatch.describe_alarms()["MetricAlarms"]}
+    assert set(taken) == set(alarms(document()))
+    assert taken["EvaluationLate"]["Period"] == 3600
+    assert all(alarm["AlarmActions"] for alarm in taken.values())
+    (shown,) = template.resources("AWS::CloudWatch::Dashboard")
+    cloudwatch.put_dashboard(**shown.properties)
+    logs.create_log_group(logGroupName="the-AccessLogs")
+    for found in template.resources("AWS::Logs::MetricFilter"):
+        changes = found.properties["MetricTransformations"]
+        logs.put_metric_filter(
+            filterName=found.logical_id,
+            logGroupName=found.properties["LogGroupName"],
+            filterPattern=found.properties["FilterPattern"],
+            metricTransformations=[{name[0].lower() + name[1:]: v for name, v in c.items()} for c in changes],
+        )
+    assert len(logs.describe_metric_filters()["metricFilters"]) == 2
+
+
+def numbers(node: Any) -> Any:
+    """The node with every number as CloudFormation turns it: a parameter is a text."""
+    if isinstance(node, dict):
+        return {name: int(v) if name == "Period" else numbers(v) for name, v in node.items()}
+    return [numbers(entry) for entry in node] if isinstance(node, list) else node

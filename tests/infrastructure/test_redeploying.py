@@ -1,0 +1,63 @@
+"""Deploying a stack again leaves its keys as they are."""
+
+import json
+from typing import Any
+
+from tests.infrastructure.template import STATEFUL, Document, of_type, read
+
+SECRETS = ("SetPepper", "ClientKey", "NoiseKey")
+
+
+def stateful(document: Document) -> str:
+    """What of the template outlives its functions; SAM passes these resources on as they are."""
+    return json.dumps(
+        {
+            "AWSTemplateFormatVersion": document["AWSTemplateFormatVersion"],
+            "Parameters": document["Parameters"],
+            "Resources": of_type(document, *STATEFUL),
+        }
+    )
+
+
+def deploy(session: Any, document: Document, **parameters: str) -> dict[str, str]:
+    """Create or update the stack; the value of each secret by its logical id."""
+    cloudformation = session.client("cloudformation")
+    arguments = {
+        "StackName": "kanon",
+        "TemplateBody": stateful(document),
+        "Parameters": [{"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()],
+    }
+    exists = cloudformation.list_stacks()["StackSummaries"]
+    (cloudformation.update_stack if exists else cloudformation.create_stack)(**arguments)
+    waiter = cloudformation.get_waiter("stack_update_complete" if exists else "stack_create_complete")
+    waiter.wait(StackName="kanon", WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+    secrets = session.client("secretsmanager")
+    physical = {
+        name: cloudformation.describe_stack_resource(StackName="kanon", LogicalResourceId=name) for name in SECRETS
+    }
+    return {
+        name: secrets.get_secret_value(SecretId=answer["StackResourceDetail"]["PhysicalResourceId"])["SecretString"]
+        for name, answer in physical.items()
+    }
+
+
+def test_a_stack_deployed_twice_keeps_its_keys(session: Any) -> None:
+    document = read()
+    first = deploy(session, document)
+    assert len(set(first.values())) == len(SECRETS)
+    assert set(json.loads(first["NoiseKey"])) == {"1"}
+
+    document["Resources"]["SetPepper"]["Properties"]["Description"] = "another text"
+    second = deploy(
+        session, document, Types='{"search":{"k":60,"window":168,"profile":"published"}}', LogRetention="90"
+    )
+    assert second == first
+
+
+def test_the_emulator_would_show_secrets_generated_anew(session: Any) -> None:
+    document = read()
+    first = deploy(session, document)
+    for name in SECRETS:
+        document["Resources"][name]["Properties"]["GenerateSecretString"]["PasswordLength"] = 65
+    second = deploy(session, document)
+    assert {name for name in SECRETS if first[name] != second[name]} == set(SECRETS)

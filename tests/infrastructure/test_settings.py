@@ -1,0 +1,80 @@
+"""What the template tells each function is what the function reads, and defaults are taken."""
+
+from pathlib import Path
+
+import pytest
+
+from infra.local.template import Template
+from kanon.settings import EvaluateSettings, FunctionSettings, JoinSettings, QuerySettings
+from kanon.types import read_types
+from tests.infrastructure.template import PATH, configured, environment, functions, parameter, read
+
+SETTINGS: dict[str, type[FunctionSettings]] = {
+    "Join": JoinSettings,
+    "Evaluate": EvaluateSettings,
+    "Query": QuerySettings,
+}
+ENVIRONMENTS = ("default", "prod")
+
+
+def overrides(name: str) -> dict[str, str]:
+    """The parameters that samconfig.toml gives an environment."""
+    given = configured()[name]["deploy"]["parameters"]["parameter_overrides"]
+    return dict(entry.split("=", 1) for entry in given)
+
+
+def resolved(parameters: dict[str, str], function: str) -> dict[str, str]:
+    """The environment variables of a function as a deployed stack has them."""
+    template = Template.read(PATH, parameters, "kanon")
+    return {
+        name: str(value)
+        for resource in template.resources("AWS::Serverless::Function")
+        if resource.logical_id == function
+        for name, value in resource.properties["Environment"]["Variables"].items()
+    }
+
+
+@pytest.mark.parametrize("function", SETTINGS)
+def test_a_function_is_told_what_it_reads_and_nothing_else(function: str) -> None:
+    told = {name for name in environment(read(), function) if name.startswith("KANON_")}
+    assert told == {f"KANON_{name.upper()}" for name in SETTINGS[function].model_fields}
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("function", SETTINGS)
+def test_a_function_accepts_its_environment(function: str, name: str) -> None:
+    settings = SETTINGS[function].from_environment(resolved(overrides(name), function))
+    assert settings.read_types()
+    assert settings.slots == int(overrides(name).get("Slots", "1"))
+
+
+def test_the_default_types_are_the_published_ones() -> None:
+    (fledge,) = read_types(parameter(read(), "Types")["Default"], 3600).values()
+    assert (fledge.name, fledge.parameters.k, fledge.parameters.window) == ("fledge", 50, 720)
+    assert fledge.profile == "published"
+
+
+@pytest.mark.parametrize("function", SETTINGS)
+def test_the_code_of_a_function_is_where_the_template_looks_for_it(function: str) -> None:
+    given = functions(read())[function]
+    module, _, name = given["Handler"].partition(".")
+    source = PATH.parent / given["CodeUri"] / f"{module}.py"
+    assert source == Path(PATH.parent, "functions", function.lower(), "app.py")
+    assert f"\ndef {name}(event" in source.read_text()
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_samconfig_gives_parameters_the_template_takes(name: str) -> None:
+    assert Template.read(PATH, overrides(name), "kanon").parameters["Period"]
+
+
+def test_production_asks_for_signed_joins_and_confirmation() -> None:
+    deploy = configured()["prod"]["deploy"]["parameters"]
+    assert overrides("prod")["JoinAuth"] == "IAM"
+    assert deploy["confirm_changeset"] is True
+    assert deploy["capabilities"] == "CAPABILITY_IAM"
+
+
+def test_environments_are_different_stacks() -> None:
+    names = [configured()[name]["global"]["parameters"]["stack_name"] for name in ENVIRONMENTS]
+    assert len(set(names)) == len(names)
