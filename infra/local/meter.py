@@ -1,0 +1,85 @@
+"""Counts the DynamoDB units a function spends, from its real calls.
+
+Emulators report consumed capacity wrongly, so the sizes of what is sent and received are
+measured with ``kanon.storage.units``. A replaced item is charged at its new size (DynamoDB
+charges the larger of the two), an update at the size of its key and values.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import boto3
+
+from kanon.storage.units import item_size, read_units, write_units
+
+
+class Meter:
+    """Units spent and calls made so far, by function name."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.written: Counter[str] = Counter()
+        self.read: dict[str, float] = {}
+
+    def attach(self, session: boto3.Session, function: str) -> None:
+        """Count every call of the clients that this session will create."""
+
+        def before(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+            context["kanon_params"] = params
+
+        def after(model: Any, parsed: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+            params = context.pop("kanon_params", {})
+            self.calls[function, model.name] += 1
+            self.written[function] += _written(model.name, params, parsed)
+            self.read[function] = self.read.get(function, 0.0) + _read(model.name, params, parsed)
+
+        session.events.register("before-parameter-build.dynamodb", before)
+        session.events.register("after-call.dynamodb", after)
+
+
+def _written(operation: str, params: dict[str, Any], parsed: dict[str, Any]) -> int:
+    match operation:
+        case "PutItem":
+            return write_units(item_size(params["Item"]))
+        case "UpdateItem":
+            values = params.get("ExpressionAttributeValues", {})
+            return write_units(item_size({**params["Key"], **values}))
+        case "DeleteItem":
+            return 1
+        case "BatchWriteItem" if "Error" not in parsed:
+            asked = _puts(params["RequestItems"])
+            return asked - _puts(parsed.get("UnprocessedItems", {}))
+    return 0
+
+
+def _puts(requests: dict[str, list[dict[str, Any]]]) -> int:
+    return sum(
+        write_units(item_size(request["PutRequest"]["Item"])) if "PutRequest" in request else 1
+        for table in requests.values()
+        for request in table
+    )
+
+
+def _read(operation: str, params: dict[str, Any], parsed: dict[str, Any]) -> float:
+    match operation:
+        case "GetItem":
+            size = item_size(parsed.get("Item", {}))
+            return read_units(size, consistent=params.get("ConsistentRead", False))
+        case "Query":
+            size = sum(item_size(item) for item in parsed.get("Items", []))
+            return read_units(size, consistent=params.get("ConsistentRead", False))
+        case "BatchGetItem" if "Error" not in parsed:
+            return sum(
+                _batch_read(request, parsed["Responses"].get(table, []))
+                for table, request in params["RequestItems"].items()
+            )
+    return 0.0
+
+
+def _batch_read(request: dict[str, Any], found: list[dict[str, Any]]) -> float:
+    """Every key costs a read of its own, also one without an item."""
+    consistent = request.get("ConsistentRead", False)
+    sizes = [item_size(item) for item in found] + [0] * (len(request["Keys"]) - len(found))
+    return sum(read_units(size, consistent=consistent) for size in sizes)

@@ -1,0 +1,205 @@
+"""The template deployed with `sam deploy` to an emulator that enforces permissions (`make e2e`).
+
+Functions run as processes of their own from what `sam build` made, with the roles, variables and schedule of the
+template. The clock is the real one: a step takes a minute here, so the tests wait for it. What no emulator shows of
+AWS is listed in docs/not-shown-here.md.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import boto3
+import pytest
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
+
+from infra import smoke
+from infra.local.engines import ROOT, Ministack
+
+pytestmark = pytest.mark.deployed
+
+REGION = "us-east-1"
+CLIENTS = 150  # more than M = 99: true whatever is drawn
+BUILT = ROOT / ".aws-sam" / "host" / "template.yaml"
+PARAMETERS = {
+    "Runtime": f"python{sys.version_info[0]}.{sys.version_info[1]}",
+    "Architecture": "x86_64" if os.uname().machine == "x86_64" else "arm64",
+    "JoinAuth": "OPEN",
+    "Period": "60",
+    "Grace": "30",
+    "PublishDelay": "180",  # the schedule fires a minute after a step, and the margin is another
+    "OutageAllowance": "172800",
+    "Alarms": "OFF",  # the emulator refuses metric mathematics
+}
+
+
+class Deployed:
+    """A deployed stack."""
+
+    def __init__(self, engine: Ministack) -> None:
+        self.engine = engine
+        self.session = boto3.Session("test", "test", region_name=REGION)
+        self.deploy()
+        described = self.client("cloudformation").describe_stacks(StackName="kanon")["Stacks"][0]
+        self.outputs = {o["OutputKey"]: o["OutputValue"] for o in described["Outputs"]}
+        self._mend_what_the_emulator_does_otherwise()
+
+    def client(self, service: str, **credentials: str):
+        session = boto3.Session(region_name=REGION, **credentials) if credentials else self.session
+        return session.client(service, endpoint_url=self.engine.endpoint)
+
+    def deploy(self) -> None:
+        """`sam deploy`, as an operator calls it."""
+        result = subprocess.run(
+            [
+                str(ROOT / ".venv-sam" / "bin" / "sam"), "deploy", "--template-file", str(BUILT),
+                "--stack-name", "kanon", "--resolve-s3", "--capabilities", "CAPABILITY_IAM",
+                "--no-confirm-changeset", "--no-fail-on-empty-changeset", "--region", REGION,
+                "--parameter-overrides", *(f"{name}={value}" for name, value in PARAMETERS.items()),
+            ],
+            env={**os.environ, "AWS_ENDPOINT_URL": str(self.engine.endpoint), "AWS_ACCESS_KEY_ID": "test",
+                 "AWS_SECRET_ACCESS_KEY": "test", "SAM_CLI_TELEMETRY": "0"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+
+    def _mend_what_the_emulator_does_otherwise(self) -> None:
+        """Three differences from AWS, each mended as narrowly as it can be.
+
+        A number given by a parameter stays text. Ref of a secret gives its name instead of its ARN. The batch call of
+        SQS asks for an action that IAM does not have: on AWS it is covered by sqs:SendMessage.
+        """
+        functions = self.client("lambda")
+        for mapping in functions.list_event_source_mappings()["EventSourceMappings"]:
+            scaling = {"MaximumConcurrency": int(mapping["ScalingConfig"]["MaximumConcurrency"])}
+            functions.update_event_source_mapping(UUID=mapping["UUID"], ScalingConfig=scaling)
+        secrets = self.client("secretsmanager").list_secrets()["SecretList"]
+        arns = {secret["Name"]: secret["ARN"] for secret in secrets}
+        iam = self.client("iam")
+        for function in ("Join", "Query", "Evaluate"):
+            role = self.role(function).rsplit("/", 1)[1]
+            for name in iam.list_role_policies(RoleName=role)["PolicyNames"]:
+                document = iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]
+                for statement in document["Statement"]:
+                    resources, actions = _listed(statement["Resource"]), _listed(statement["Action"])
+                    statement["Resource"] = [arns.get(resource, resource) for resource in resources]
+                    if "sqs:SendMessage" in actions:
+                        statement["Action"] = [*actions, "sqs:SendMessageBatch"]
+                iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=json.dumps(document))
+
+    def role(self, function: str) -> str:
+        """The ARN of a function's role."""
+        found = self.client("lambda").get_function(FunctionName=self.outputs[f"{function}Function"])
+        return found["Configuration"]["Role"]
+
+    def service(self) -> smoke.Service:
+        """The deployed API as `make smoke` sees it, at the address that needs no name server."""
+        api = self.outputs["ApiUrl"].removeprefix("http://").split(".")[0]
+        url = f"{self.engine.endpoint}/_aws/execute-api/{api}/$default"
+        return smoke.Service(url, Credentials("test", "test"), REGION)
+
+    def request(self, method: str, path: str, body: object = None) -> tuple[int, dict]:
+        """A request to the deployed API."""
+        host = self.outputs["ApiUrl"].removeprefix("http://").removeprefix("https://").split(":")[0].split("/")[0]
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"{self.engine.endpoint}{path}", data, {"Content-Type": "application/json", "Host": host}, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, json.loads(answer.read() or b"{}")
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read() or b"{}")
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+@pytest.fixture(scope="module")
+def deployed():
+    if not BUILT.exists() or not Path(ROOT / ".venv-sam").exists():
+        pytest.fail("build first: make e2e does")
+    engine = Ministack(AUTH="true", SERVICES="", LOG_LEVEL="WARNING", MINISTACK_REGION=REGION)
+    engine.start()
+    try:
+        yield Deployed(engine)
+    finally:
+        engine.stop()
+
+
+def test_a_crowd_becomes_k_anonymous_by_the_schedule_alone(deployed):
+    for n in range(CLIENTS):
+        status, body = deployed.request("POST", "/v1/types/fledge/sets/Y3Jvd2Q:join", {"client": f"c{n}"})
+        assert (status, body) == (200, {})
+    status, body = deployed.request("GET", "/v1/types/fledge/sets/Y3Jvd2Q")
+    assert status == 200
+    assert body["kAnonymous"] is False
+    deadline = time.monotonic() + 360
+    while time.monotonic() < deadline and not body["kAnonymous"]:
+        time.sleep(5)  # a real clock: step, grace, schedule and tick take their minutes
+        _, body = deployed.request("GET", "/v1/types/fledge/sets/Y3Jvd2Q")
+    assert body["kAnonymous"] is True
+    asked = {"setsForType": [{"type": "fledge", "hashes": ["Y3Jvd2Q=", "bm9ib2R5"]}]}
+    status, body = deployed.request("POST", "/v1:query", asked)
+    assert status == 200
+    assert body["kAnonymousSets"] == [{"type": "fledge", "hashes": ["Y3Jvd2Q="]}]
+
+
+def test_the_checks_of_a_deployment_pass(deployed):
+    results = list(smoke.run(deployed.service()))
+    assert [str(result) for result in results if result.verdict != "ok"] == []
+    assert len(results) == len(smoke.CHECKS)
+
+
+def test_every_route_of_the_template_is_deployed(deployed):
+    api = deployed.client("apigatewayv2")
+    (only,) = api.get_apis()["Items"]
+    routes = {
+        route["RouteKey"]: route.get("AuthorizationType") for route in api.get_routes(ApiId=only["ApiId"])["Items"]
+    }
+    assert routes["POST /v1:batchJoin"] == "AWS_IAM"
+    assert routes["POST /v1/types/{type}/sets/{set}"] == "NONE"
+    assert deployed.request("GET", "/v1/types")[1]["types"][0]["type"] == "fledge"
+    assert deployed.request("GET", "/openapi.json")[1]["openapi"].startswith("3.1")
+
+
+@pytest.mark.parametrize(
+    ("function", "service", "call", "arguments"),
+    [
+        ("Join", "dynamodb", "scan", {"TableName": "StepLogTable"}),
+        ("Join", "dynamodb", "scan", {"TableName": "StatusesTable"}),
+        ("Join", "secretsmanager", "get_secret_value", {"SecretId": "NoiseKeySecret"}),
+        ("Query", "dynamodb", "scan", {"TableName": "StepLogTable"}),
+        ("Query", "dynamodb", "scan", {"TableName": "MembersTable"}),
+        ("Query", "secretsmanager", "get_secret_value", {"SecretId": "ClientKeySecret"}),
+        ("Evaluate", "secretsmanager", "get_secret_value", {"SecretId": "SetPepperSecret"}),
+        ("Evaluate", "secretsmanager", "get_secret_value", {"SecretId": "ClientKeySecret"}),
+    ],
+)
+def test_a_role_is_refused_what_is_not_its_own(deployed, function, service, call, arguments):
+    assumed = deployed.client("sts").assume_role(RoleArn=deployed.role(function), RoleSessionName="test")
+    credentials = assumed["Credentials"]
+    client = deployed.client(
+        service,
+        aws_access_key_id=credentials["AccessKeyId"],
+        aws_secret_access_key=credentials["SecretAccessKey"],
+        aws_session_token=credentials["SessionToken"],
+    )
+    with pytest.raises(ClientError, match=r"AccessDenied|not authorized"):
+        getattr(client, call)(**{name: deployed.outputs[value] for name, value in arguments.items()})
+
+
+def test_deploying_twice_leaves_the_secrets_unchanged(deployed):
+    secrets = deployed.client("secretsmanager")
+    names = ("SetPepperSecret", "ClientKeySecret", "NoiseKeySecret")
+    before = [secrets.get_secret_value(SecretId=deployed.outputs[name])["SecretString"] for name in names]
+    deployed.deploy()
+    assert [secrets.get_secret_value(SecretId=deployed.outputs[name])["SecretString"] for name in names] == before
+    assert all(len(text) >= 64 for text in before)

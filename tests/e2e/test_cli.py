@@ -1,0 +1,111 @@
+"""The commands a person types."""
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from infra.local import Stack
+from kanon.cli.joinlog import Join, JoinLog
+from kanon.cli.main import app
+from kanon.cli.replay import ApiError, replay
+
+START = 1_700_000_000 // 3600 * 3600
+
+
+def write_log(path: Path, clients: int, hours: int) -> Path:
+    """Set ``large`` is joined by all clients in the first hour, ``small`` by two every hour."""
+    rows = [f"{START + 60 + n},large,c{n}" for n in range(clients)]
+    rows += [f"{START + hour * 3600 + 5},small,c{n}" for hour in range(hours) for n in range(2)]
+    path.write_text("\n".join(["time,set,client", *rows]))
+    return path
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def figure(output: str, name: str) -> str:
+    found = re.search(rf"{name}[^\d]*([\d,.]+)", output)
+    assert found is not None, output
+    return found[1].replace(",", "")
+
+
+def test_demo_replays_a_log_over_http_and_compares_every_answer(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.csv", clients=120, hours=4)
+    picture = tmp_path / "demo.png"
+    code, output = run("demo", "--log", str(log), "--engine", "moto", "--picture", str(picture))
+    assert code == 0, output
+    assert figure(output, "joins ") == "128"
+    assert figure(output, "sets ") == "2"
+    assert figure(output, "evaluations") == "5"  # large once, small in each of four hours
+    assert figure(output, "flips") == "1"  # large turns true at once
+    assert figure(output, "answers") == "8"
+    assert figure(output, "false positives") == "0"
+    assert figure(output, "false negatives") == "0"
+    assert float(figure(output, "write units a join")) > 1
+    assert picture.stat().st_size > 10_000
+
+
+def test_demo_says_what_is_wrong_with_a_log(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.csv", clients=1, hours=1)
+    code, output = run("demo", "--log", str(log), "--from", "2024-01-01", "--engine", "moto")
+    assert (code, "change FROM or TO" in output) == (1, True)
+
+
+def test_a_step_that_is_not_visible_at_its_tick_stops_the_replay() -> None:
+    log = JoinLog("log", START, [Join(START + 1, "a", "1"), Join(START + 3601, "a", "1")])
+    with Stack(start=START) as stack:
+        stack.advance_to = stack.clock.set  # type: ignore[method-assign]  # nothing is evaluated
+        with pytest.raises(ApiError, match=f"step None, but step {START // 3600} has had its tick"):
+            replay(stack, log, lambda _: None)
+
+
+def test_an_unknown_command_lists_the_known_ones() -> None:
+    code, output = run("--help")
+    assert code == 0
+    assert {"serve", "demo"} <= set(re.findall(r"\w+", output))
+
+
+@pytest.mark.parametrize("engine", ["ministack", "moto"])
+def test_serve_answers_the_examples_it_prints_and_stops_cleanly(engine: str) -> None:
+    command = [sys.executable, "-m", "kanon.cli.main", "serve", "--port", "0", "--engine", engine]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        printed = ""
+        while "/v1/types/fledge\n" not in printed.replace("/sets", "/sets\n"):
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            printed += line
+        (address,) = set(re.findall(r"http://(127\.0\.0\.1:\d+)", printed))
+        connection = http.client.HTTPConnection(address, timeout=60)
+
+        def call(method: str, path: str, body: object = None) -> dict[str, object]:
+            data = None if body is None else json.dumps(body)
+            connection.request(method, path, data, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer: dict[str, object] = json.loads(response.read())
+            assert response.status == 200, answer
+            return answer
+
+        assert call("POST", "/v1/types/fledge/sets/aGVsbG8:join", {"client": "client-1"}) == {}
+        assert call("GET", "/v1/types/fledge/sets/aGVsbG8")["kAnonymous"] is False
+        asked = {"setsForType": [{"type": "fledge", "hashes": ["aGVsbG8", "d29ybGQ"]}]}
+        assert call("POST", "/v1:query", asked)["kAnonymousSets"] == [{"type": "fledge", "hashes": []}]
+        assert call("GET", "/v1/types/fledge")["period"] == 10
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        assert "Stopping." in output
+        assert errors == ""

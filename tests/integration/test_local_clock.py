@@ -1,0 +1,59 @@
+"""Simulated time and schedules."""
+
+import calendar
+import time
+
+import pytest
+
+from infra.local.clock import Clock, Cron, Every
+from kanon import clock as service_clock
+
+
+def at(text: str) -> int:
+    return calendar.timegm(time.strptime(text, "%Y-%m-%d %H:%M"))
+
+
+@pytest.mark.parametrize(
+    ("expression", "now", "expected"),
+    [
+        ("cron(3 * * * ? *)", "2024-02-28 23:02", "2024-02-28 23:03"),
+        ("cron(3 * * * ? *)", "2024-02-28 23:03", "2024-02-29 00:03"),
+        ("cron(3/15 * * * ? *)", "2024-01-01 00:18", "2024-01-01 00:33"),
+        ("cron(3 0/6 * * ? *)", "2024-01-01 18:03", "2024-01-02 00:03"),
+        ("cron(* * * * ? *)", "2024-01-01 00:00", "2024-01-01 00:01"),
+        ("cron(0 8 1 * ? *)", "2024-01-01 08:00", "2024-02-01 08:00"),
+        ("cron(0,30 9-17 ? * 2-6 *)", "2024-01-05 17:30", "2024-01-08 09:00"),
+        ("cron(0 0 29 2 ? *)", "2024-03-01 00:00", "2028-02-29 00:00"),
+    ],
+)
+def test_cron_fires_next_at(expression: str, now: str, expected: str) -> None:
+    assert Cron(expression).next_after(at(now)) == at(expected)
+
+
+def test_cron_refuses_what_is_not_cron_and_what_never_fires() -> None:
+    with pytest.raises(ValueError, match="six fields"):
+        Cron("cron(3 * * *)").next_after(0)
+    with pytest.raises(ValueError, match="does not fire"):
+        Cron("cron(0 0 30 2 ? *)").next_after(0)
+
+
+def test_every_fires_at_its_offset() -> None:
+    assert Every(10, 3).next_after(100) == 103
+    assert Every(10, 3).next_after(103) == 113
+    assert Every(10, 3).next_after(102.5) == 103
+
+
+def test_the_clock_replaces_the_time_of_the_service_and_gives_it_back() -> None:
+    clock = Clock(1000)
+    clock.install()
+    try:
+        clock.set(2000.5)
+        assert service_clock.now() == 2000.5
+    finally:
+        clock.uninstall()
+    assert service_clock.now is time.time
+
+
+def test_a_real_clock_cannot_be_set() -> None:
+    with pytest.raises(RuntimeError, match="start the stack with a start time"):
+        Clock(None).set(1.0)

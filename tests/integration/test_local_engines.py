@@ -1,0 +1,92 @@
+"""ministack as a child process: where it listens, and that it ends with its parent."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from infra.local import EngineError, engines
+from infra.local.engines import ROOT, Ministack
+
+LISTENING = "0A"
+
+
+def processes_below(pid: int) -> set[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return {pid}.union(*(processes_below(int(child)) for child in children))
+
+
+def sockets_of(pids: set[int]) -> set[str]:
+    links = [fd.readlink() for pid in pids for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    return {str(link)[8:-1] for link in links if str(link).startswith("socket:[")}
+
+
+def addresses(pid: int) -> list[tuple[str, int]]:
+    """Where a process and its children listen: hexadecimal address and port."""
+    mine = sockets_of(processes_below(pid))
+    rows = [
+        row.split()
+        for table in ("tcp", "tcp6", "udp", "udp6")
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    found = [row[1].rsplit(":", 1) for row in rows if row[9] in mine and row[3] in (LISTENING, "07")]
+    return [(address, int(port, 16)) for address, port in found]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_ministack_listens_on_loopback_and_nowhere_else() -> None:
+    engine = Ministack()
+    engine.start()
+    try:
+        engine.session().client("dynamodb").list_tables()
+        engine.session().client("sqs").list_queues()
+        engine.session().client("secretsmanager").list_secrets()
+        assert engine.endpoint is not None
+        port = int(engine.endpoint.rpartition(":")[2])
+        assert addresses(engine.pid) == [("0100007F", port)]
+    finally:
+        engine.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_ministack_ends_when_its_parent_is_killed() -> None:
+    program = "from infra.local.engines import Ministack; e = Ministack(); e.start(); print(e.pid, flush=True); input()"
+    paths = f"{ROOT}:{ROOT / 'shared'}"
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": paths},
+        cwd=ROOT,
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert Path(f"/proc/{child}").exists()
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+    deadline = time.monotonic() + 10
+    while _alive(child) and time.monotonic() < deadline:
+        pass
+    assert not _alive(child)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_missing_ministack_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "MINISTACK_PYTHON", ROOT / ".venv-nothing" / "bin" / "python")
+    with pytest.raises(EngineError, match="does not exist: run `make install`"):
+        Ministack().start()
+
+
+def test_stopping_twice_is_harmless() -> None:
+    engine = Ministack()
+    engine.stop()
+    engine.stop()

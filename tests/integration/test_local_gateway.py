@@ -1,0 +1,146 @@
+"""HTTP requests to API Gateway events and back."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from infra.local.gateway import Gateway, Request, Route, event, response
+from infra.local.template import TemplateError
+
+GATEWAY = Gateway(
+    [
+        Route("GET /things/{thing}", "a"),
+        Route("POST /things/{thing}", "a"),
+        Route("GET /things/known", "a"),
+        Route("POST /v1:batch", "a"),
+        Route("ANY /rest/{proxy+}", "b"),
+    ]
+)
+
+
+def find(method: str, target: str) -> tuple[str, dict[str, str]] | None:
+    found = GATEWAY.find(Request(method, target))
+    return None if found is None else (found[0].key, found[1])
+
+
+def sent(**fields: Any) -> dict[str, Any]:
+    request = Request(**{"method": "GET", "target": "/things/x", **fields})
+    found = GATEWAY.find(request)
+    assert found is not None
+    return event(request, *found, now=1_700_000_000.25)
+
+
+def test_the_most_specific_route_wins() -> None:
+    assert find("GET", "/things/known") == ("GET /things/known", {})
+    assert find("GET", "/things/other") == ("GET /things/{thing}", {"thing": "other"})
+    assert find("DELETE", "/rest/a/b%20c") == ("ANY /rest/{proxy+}", {"proxy": "a/b c"})
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("PUT", "/things/x"),
+        ("GET", "/things"),
+        ("GET", "/things/"),
+        ("GET", "/things/x/y"),
+        ("GET", "/"),
+        ("GET", "/rest"),
+        ("GET", "//things/x"),
+        ("GET", "/things/x/"),
+    ],
+)
+def test_what_no_route_matches_is_not_found(method: str, target: str) -> None:
+    assert find(method, target) is None
+
+
+def test_a_segment_is_matched_and_passed_decoded() -> None:
+    assert find("POST", "/v1%3Abatch") == ("POST /v1:batch", {})
+    assert find("POST", "/things/a%2Fb%3Ajoin?x=1") == (
+        "POST /things/{thing}",
+        {"thing": "a/b:join"},
+    )
+    assert sent(target="/things/a%3Ajoin")["rawPath"] == "/things/a:join"
+    assert sent(target="/things/%C3%A9")["pathParameters"] == {"thing": "é"}
+
+
+def test_the_query_string_stays_raw_beside_its_parsed_form() -> None:
+    made = sent(target="/things/x?a=1&b=%20&a=2&c")
+    assert made["rawQueryString"] == "a=1&b=%20&a=2&c"
+    assert made["queryStringParameters"] == {"a": "1,2", "b": " ", "c": ""}
+    assert "queryStringParameters" not in sent()
+
+
+def test_headers_are_lower_case_and_joined_and_cookies_apart() -> None:
+    made = sent(headers=[("X-One", "1"), ("x-one", "2"), ("Cookie", "a=1; b=2"), ("Host", "h.org")])
+    assert made["headers"] == {"x-one": "1,2", "host": "h.org"}
+    assert made["cookies"] == ["a=1", "b=2"]
+
+
+def test_the_context_carries_route_time_and_address() -> None:
+    context = sent(source="10.0.0.9")["requestContext"]
+    assert context["routeKey"] == "GET /things/{thing}"
+    assert context["timeEpoch"] == 1_700_000_000_250
+    assert context["http"]["sourceIp"] == "10.0.0.9"
+    assert context["http"]["method"] == "GET"
+    assert context["requestId"] != sent()["requestContext"]["requestId"]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "encoded"),
+    [
+        ("application/json", b'{"a": 1}', False),
+        ("application/json; charset=utf-8", "é".encode(), False),
+        ("text/plain", b"x", False),
+        ("application/vnd.api+json", b"{}", False),
+        (None, b"x", False),
+        ("message/ohttp-req", b"x", True),
+        ("application/x-www-form-urlencoded", b"a=1", True),
+        ("application/jsonl", b"{}", True),
+        ("application/json", b"\xff", True),
+    ],
+)
+def test_text_passes_as_it_is_and_anything_else_in_base64(content_type: str | None, body: bytes, encoded: bool) -> None:
+    headers = [] if content_type is None else [("content-type", content_type)]
+    made = sent(method="POST", headers=headers, body=body)
+    assert made["isBase64Encoded"] is encoded
+    assert made["body"] == (base64.b64encode(body).decode() if encoded else body.decode())
+    assert "body" not in sent()
+
+
+def test_a_route_api_gateway_would_refuse_is_refused() -> None:
+    with pytest.raises(TemplateError, match="refuses the segment"):
+        Gateway([Route("POST /things/{thing}:join", "a")])
+
+
+def test_a_result_becomes_status_headers_cookies_and_body() -> None:
+    made = response(
+        {
+            "statusCode": 201,
+            "headers": {"X-A": 1, "Content-Type": "text/html"},
+            "cookies": ["a=1", "b=2"],
+            "body": "é",
+        }
+    )
+    assert made.status == 201
+    assert made.body == "é".encode()
+    assert [v for k, v in made.headers if k == "set-cookie"] == ["a=1", "b=2"]
+    assert made.header("x-a") == "1"
+    assert made.header("content-type") == "text/html"
+
+
+def test_a_binary_result_is_decoded() -> None:
+    encoded = base64.b64encode(b"\x00\xff").decode()
+    assert response({"statusCode": 200, "body": encoded, "isBase64Encoded": True}).body == b"\x00\xff"
+
+
+def test_a_result_without_a_status_is_the_body() -> None:
+    made = response({"a": 1})
+    assert (made.status, json.loads(made.body)) == (200, {"a": 1})
+    assert made.header("content-type") == "application/json"
+
+
+def test_a_malformed_result_is_the_gateways_error() -> None:
+    made = response({"statusCode": "many"})
+    assert (made.status, made.json()) == (500, {"message": "Internal Server Error"})

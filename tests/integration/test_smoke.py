@@ -1,0 +1,170 @@
+"""The checks of a deployment (`make smoke`), over HTTP against the local stack behind a gateway that wants signatures.
+
+The gateway here computes a signature as API Gateway does, so what is checked is the request as it arrives. That the
+real one reads a path with a colon in the same way is for a real deployment to show.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from infra import smoke
+from infra.local import Stack
+from infra.local.gateway import Request, Response, message
+from infra.local.server import Server
+
+KEY = Credentials("caller", "the caller's secret")
+REFUSED = message(403, "Forbidden")
+Gateway = Callable[[Request], Response]
+
+
+def is_signed(request: Request) -> bool:
+    """Whether a request carries the signature that its method, path, headers and body give under KEY."""
+    headers = dict(request.headers)
+    if "x-amz-date" not in headers or "authorization" not in headers:
+        return False
+    names = headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+    again = AWSRequest(
+        request.method,
+        f"http://{headers['host']}{request.target}",
+        {name: headers[name] for name in names if name != "x-amz-date"},
+        request.body,
+    )
+    again.context["timestamp"] = headers["x-amz-date"]
+    signer = SigV4Auth(KEY, "execute-api", "eu-central-1")
+    again.headers["X-Amz-Date"] = headers["x-amz-date"]
+    signature = signer.signature(signer.string_to_sign(again, signer.canonical_request(again)), again)
+    return headers["authorization"].endswith(f"Signature={signature}")
+
+
+def guarded(answer: Gateway, *, joins_open: bool) -> Gateway:
+    """A gateway in front that asks for signatures where the template does."""
+
+    def gateway(request: Request) -> Response:
+        joins = request.method == "POST" and request.target.endswith(("join", "batchJoin"))
+        is_open = joins_open and not request.target.endswith("batchJoin")
+        return answer(request) if is_open or not joins or is_signed(request) else REFUSED
+
+    return gateway
+
+
+@contextlib.contextmanager
+def served(answer: Gateway) -> Iterator[str]:
+    server = Server(answer)
+    try:
+        yield server.url
+    finally:
+        server.close()
+
+
+def verdicts(answer: Gateway, credentials: Credentials | None = KEY) -> dict[str, str]:
+    with served(answer) as url:
+        results = list(smoke.run(smoke.Service(url, credentials, "eu-central-1")))
+    return {result.name: result.verdict for result in results}
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    with Stack(start=time.time()) as running:  # the checks compare nextUpdate with their own clock
+        yield running
+
+
+@pytest.mark.parametrize("joins_open", [True, False])
+def test_a_service_as_it_should_be_passes_every_check(stack: Stack, joins_open: bool) -> None:
+    assert verdicts(guarded(stack.answer, joins_open=joins_open)) == dict.fromkeys(smoke.CHECKS, "ok")
+
+
+def test_without_credentials_what_must_be_signed_is_skipped(stack: Stack) -> None:
+    found = verdicts(guarded(stack.answer, joins_open=False), None)
+    skipped = {"join", "join with %3A", "join as browsers send it", "batchJoin"}
+    assert {name for name, verdict in found.items() if verdict == "skip"} == skipped
+    assert {name for name, verdict in found.items() if verdict == "FAIL"} == set()
+
+
+def test_a_wrong_key_fails_the_checks_that_need_it(stack: Stack) -> None:
+    found = verdicts(guarded(stack.answer, joins_open=False), Credentials("caller", "another secret"))
+    assert found["join"] == found["batchJoin"] == "FAIL"
+
+
+def test_batches_open_to_anybody_fail(stack: Stack) -> None:
+    found = verdicts(stack.answer)
+    assert [name for name, verdict in found.items() if verdict == "FAIL"] == ["batchJoin refused unsigned"]
+
+
+def forget_header(response: Response, name: str) -> Response:
+    return dataclasses.replace(response, headers=[(k, v) for k, v in response.headers if k.lower() != name])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "failing"),
+    [
+        (lambda q, r: forget_header(r, "cache-control"), {"query", "one set", "errors"}),
+        (lambda q, r: forget_header(r, "content-security-policy"), {"page"}),
+        (
+            lambda q, r: message(404, "Not Found") if q.target.endswith(":join") else r,
+            {"join", "join as browsers send it", "errors"},
+        ),
+        (lambda q, r: message(404, "Not Found") if "%3A" in q.target else r, {"join with %3A"}),
+        (
+            lambda q, r: Response(200, r.headers, r.body.replace(b'"kAnonymous":false', b'"kAnonymous":true')),
+            {"one set", "errors"},
+        ),
+        (
+            lambda q, r: dataclasses.replace(r, body=b'{"openapi":"3.1.0","paths":{}}') if "openapi" in q.target else r,
+            {"description"},
+        ),
+    ],
+    ids=["cache headers", "page policy", "colon path", "escaped colon", "wrong answer", "other version"],
+)
+def test_what_is_not_as_it_should_be_fails_its_check(
+    stack: Stack, spoil: Callable[[Request, Response], Response], failing: set[str]
+) -> None:
+    sound = guarded(stack.answer, joins_open=True)
+
+    def spoiled(request: Request) -> Response:
+        answer = sound(request)
+        return answer if answer.status == 403 else spoil(request, answer)
+
+    found = verdicts(spoiled)
+    assert {name for name, verdict in found.items() if verdict == "FAIL"} == failing
+
+
+def test_an_address_where_nobody_is_fails_at_once() -> None:
+    with served(lambda request: REFUSED) as url:
+        pass
+    (only,) = smoke.run(smoke.Service(url))
+    assert str(only).startswith("FAIL  types: no answer")
+
+
+@pytest.mark.parametrize("url", ["kanon.example.org", "http://kanon.example.org", "https://", "https://a.example/?x=1"])
+def test_what_is_no_address_of_a_deployment_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert smoke.main([url]) == 2
+    assert "https://" in capsys.readouterr().err
+
+
+def test_the_command_prints_a_line_for_each_check_and_fails_if_one_does(
+    stack: Stack, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY.secret_key)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    with served(guarded(stack.answer, joins_open=False)) as url:
+        assert smoke.main([url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "0 failed, 0 skipped"
+    assert [line[:5].strip() for line in lines[:-1]] == ["ok"] * len(smoke.CHECKS)
+    with served(stack.answer) as url:
+        assert smoke.main([url]) == 1
+    assert "FAIL  batchJoin refused unsigned: answered" in capsys.readouterr().out
+
+
+def test_the_region_is_read_from_the_address_of_the_gateway() -> None:
+    address = "https://abc123.execute-api.ap-south-1.amazonaws.com"
+    assert smoke.Service(address, region="eu-central-1").region == "ap-south-1"
+    assert smoke.Service(f"{address}/").url == address
