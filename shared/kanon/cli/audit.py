@@ -1,0 +1,94 @@
+"""``kanon audit``: does the service answer with the law that is claimed for it?"""
+
+import json
+import secrets
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kanon.mechanism.parameters import Parameters
+    from kanon.tools.audit import Check, Fit, Report
+
+
+def audit(
+    trials: Annotated[int, typer.Option(min=200, help="Sets per type decided in this process.")] = 10_000,
+    service_trials: Annotated[
+        int, typer.Option(min=0, help="Sets per type through the local service; 0 leaves the service out.")
+    ] = 100,
+    of_type: Annotated[
+        str | None, typer.Option("--type", help="Audit this type (JSON, as in the type document).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Repeat the audit of this seed.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Compare crossing steps of many sets with the exact law; exit with 1 if they differ."""
+    from kanon.tools.audit import AUDITED, audit_in_process, judge
+
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    types = AUDITED if of_type is None else _one_type(of_type)
+    fits, checks = audit_in_process(types, trials, seed)
+    if service_trials:
+        service_fits, service_checks = _service(types, service_trials, seed)
+        fits, checks = fits + service_fits, checks + service_checks
+    report = judge(fits, checks)
+    if as_json:
+        typer.echo(json.dumps({"seed": seed, **report.as_json()}, indent=2))
+    else:
+        _show(report, seed)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _service(types: "Mapping[str, Parameters]", trials: int, seed: int) -> "tuple[list[Fit], list[Check]]":
+    try:
+        from kanon.tools.service_audit import ServiceError, audit_service
+    except ModuleNotFoundError as error:
+        typer.echo(
+            f"kanon audit: no {error.name}: audit the service from a checkout, or say --service-trials 0", err=True
+        )
+        raise typer.Exit(2) from error
+    try:
+        return audit_service(types, trials, seed)
+    except ServiceError as error:
+        typer.echo(f"kanon audit: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _one_type(text: str) -> "dict[str, Parameters]":
+    from kanon.errors import ConfigurationError
+    from kanon.types import read_types
+
+    try:
+        return {"type": read_types(f'{{"type": {text}}}', period=3600)["type"].parameters}
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error), param_hint="--type") from error
+
+
+def _show(report: "Report", seed: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("what", "of", "decided by", "trials", "cells", "statistic", "p", "verdict")
+    for check in report.checks:
+        figures = ["", "", ""]
+        if check.statistic is not None and check.p_value is not None:
+            figures = [
+                "" if check.cells is None else str(check.cells),
+                f"{check.statistic:.1f}",
+                f"{check.p_value:.2g}",
+            ]
+        detail = f": {check.detail}" if check.detail else ""
+        table.add_row(
+            check.name, check.subject, check.path, str(check.trials), *figures, f"{check.verdict}{detail}",
+            style=None if check.passed else "bold red",
+        )  # fmt: skip
+    console = Console()
+    console.print(table)
+    verdict = "passed: every check agrees with the claim" if report.passed else "REJECTED"
+    console.print(
+        f"{verdict}. A correct service fails with probability {report.alpha:g} at most"
+        f" (each statistical test is rejected at p < {report.alpha_each:.1e}). Repeat with --seed {seed}."
+    )

@@ -1,0 +1,157 @@
+"""``kanon plan``: laws that meet a privacy target, and what an operator must know of them."""
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kanon.tools.planner import Plan
+
+
+def plan(
+    k: Annotated[int, typer.Option(min=1, help="Threshold, clients.")] = 50,
+    window: Annotated[int, typer.Option(min=2, max=65_535, help="Window, steps.")] = 720,
+    epsilon: Annotated[str, typer.Option(help="Target for one join, a decimal.")] = "3",
+    delta: Annotated[str, typer.Option(help="Target for one join, a decimal.")] = "1e-5",
+    period: Annotated[int, typer.Option(min=1, help="Seconds per step.")] = 3600,
+    profile: Annotated[str | None, typer.Option(help="Keep a profile's shape and split of epsilon.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="The profiles and the best laws, side by side.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Write the operating curve and the delay as a PNG.")] = None,
+    paper: Annotated[Path | None, typer.Option(help="Write the paper's Figure 1 as a PNG, print its figures.")] = None,
+) -> None:
+    """Find noise laws for a privacy target, and say how a type with them behaves."""
+    from kanon.mechanism.parameters import InvalidParametersError
+    from kanon.tools import planner
+
+    if paper is not None:
+        _paper(paper)
+        return
+    if compare and profile:
+        raise typer.BadParameter("--compare shows every profile: leave --profile out")
+    target = planner.Target(
+        k, window, period,
+        _decimal(epsilon, "--epsilon", Fraction(1, 100), 20), _decimal(delta, "--delta", Fraction(1, 10**15), 1),
+    )  # fmt: skip
+    try:
+        if compare:
+            plans = planner.compare(target)
+        elif profile:
+            plans = [planner.profile_plan(profile, target)]
+        else:
+            plans = [planner.best_plan(target)]
+    except InvalidParametersError as error:
+        typer.echo(f"kanon plan: {error}", err=True)
+        raise typer.Exit(1) from error
+    if plot is not None:
+        from kanon.tools.figures import draw_plans
+
+        draw_plans(plans, plot)
+    if as_json:
+        shown = [p.as_json() for p in plans]
+        typer.echo(json.dumps(shown if compare else shown[0], indent=2))
+    else:
+        _show(plans)
+
+
+def _decimal(text: str, option: str, least: Fraction, most: int) -> Fraction:
+    try:
+        number = Fraction(text)
+    except (ValueError, ZeroDivisionError) as error:
+        raise typer.BadParameter(f"{option} must be a decimal such as 2.25 or 1e-5, not {text!r}") from error
+    if not least <= number <= most or 10**20 % number.denominator:
+        raise typer.BadParameter(f"{option} must be a decimal between {float(least):g} and {most}, not {text}")
+    return number
+
+
+def _show(plans: "list[Plan]") -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(_facts(plans))
+    if len(plans) == 1:
+        console.print(_curve(plans[0]))
+
+
+def _facts(plans: "list[Plan]") -> "Table":
+    from rich.table import Table
+
+    p = plans[0].parameters
+    table = Table(title=f"k = {p.k}, window = {p.window} steps of {p.period} s", title_justify="left")
+    table.add_column("")
+    for one in plans:
+        table.add_column(one.name, justify="right")
+    facts = [one.as_json() for one in plans]
+
+    def row(label: str, *cells: str) -> None:
+        table.add_row(label, *cells)
+
+    def law(role: str) -> list[str]:
+        return ["{shape} {epsilon}, A={truncation}".format(**f["laws"][role]) for f in facts]
+
+    def bound(of: dict[str, float] | None) -> str:
+        return "does not apply" if of is None else f"({of['epsilon']:g}, {of['delta']:.3g})"
+
+    row("threshold law (mu)", *law("threshold"))
+    row("query law (nu)", *law("query"))
+    row("one join: paper's bound", *(bound(f["bounds"]["paper"]) for f in facts))
+    row("one join: interval-aware bound", *(bound(f["bounds"]["interval_aware"]) for f in facts))
+    for n, span in enumerate(facts[0]["rejoining"]):
+        row(f"re-joining one set for {span['days']} days", *(bound(f["rejoining"][n]) for f in facts))
+    believed = facts[0]["posterior"]["prior"]
+    row(f"a belief of {believed:.0%} becomes at most", *(f"{f['posterior']['atMost']:.1%}" for f in facts))
+    row("never true below", *(str(f["never_true_below"]) for f in facts))
+    row("99%: false for a whole instance up to", *(str(f["zone_99"][0]) for f in facts))
+    row("99%: true at once from", *(str(f["zone_99"][1]) for f in facts))
+    row("99% zone, clients", *(str(f["zone_99"][1] - f["zone_99"][0]) for f in facts))
+    row("surely true from", *(str(f["surely_true_from"]) for f in facts))
+    row("members kept", *(str(f["members_kept"]) for f in facts))
+    row("bytes of a full set", *(str(f["bytes_per_set"]) for f in facts))
+    row("client bits", *(str(f["client_bits"]) for f in facts))
+    row("distinct tokens of k clients", *(f"{f['distinct_tokens_at_k']:.3f}" for f in facts))
+    return table
+
+
+def _curve(one: "Plan") -> "Table":
+    from rich.table import Table
+
+    table = Table(title="At a constant count", title_justify="left")
+    for column in ("count", "true at once", "true within an instance", "expected delay, steps"):
+        table.add_column(column, justify="right")
+    low, high = one.zone
+    for point in one.as_json()["curve"]:
+        if low - 2 <= point["count"] <= high + 2:
+            delay = point["expected_delay"]
+            shown = "never" if delay is None else f"{delay:.2f}" if delay < 10**6 else f"{delay:.1e}"
+            table.add_row(
+                str(point["count"]), f"{point['true_at_once']:.4f}", f"{point['true_within_instance']:.4f}", shown
+            )
+    return table
+
+
+def _paper(path: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from kanon.tools.figures import draw_figure_1
+    from kanon.tools.paper import READINGS
+
+    draw_figure_1(path)
+    table = Table(title='Readings of "eps = 3, delta < 1e-5, A = 25", w = 168', title_justify="left")
+    for column in ("reading", "each noise", "bound (Cor. 4.4, 3.1)", "99% of Fig. 1a (15)", "1% of Fig. 1b (-8)"):
+        table.add_column(column)
+    for reading in READINGS:
+        epsilon, delta = reading.bound
+        table.add_row(
+            reading.meaning,
+            f"{float(reading.epsilon):g}, A={reading.truncation:g}",
+            f"({epsilon:g}, {delta:.3g})",
+            f"{reading.false_positive_point:.2f}",
+            f"{reading.false_negative_point:.2f}",
+        )
+    Console().print(table)

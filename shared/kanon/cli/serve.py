@@ -1,0 +1,83 @@
+"""``kanon serve``: the whole service on a loopback port, in real time with short steps."""
+
+import contextlib
+import io
+import signal
+import sys
+import threading
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+GRACE, EVALUATED, VISIBLE = 2, 3, 5
+"""Seconds after the end of a step at which it is closed, evaluated and visible."""
+LOG_STEPS = 60
+"""How many steps the log reaches back: the outage allowance, and what the first evaluation looks at."""
+
+
+class _Discard(io.StringIO):
+    """A served stack runs for hours; its functions' log lines are not kept."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def serve(
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 for any free one.")] = 8000,
+    period: Annotated[int, typer.Option(min=10, help="Length of a step in seconds.")] = 10,
+    engine: Annotated[str, typer.Option(help="AWS emulator: ministack or moto.")] = "ministack",
+    verbose: Annotated[bool, typer.Option(help="Show what the functions log.")] = False,
+) -> None:
+    """Serve the HTTP API on this machine until Ctrl-C."""
+    from infra.local import EngineError, Stack
+    from infra.local.clock import Every
+
+    console = Console()
+    parameters = {
+        "Period": str(period),
+        "Grace": str(GRACE),
+        "PublishDelay": str(VISIBLE),
+        "PublishMargin": "1",
+        "OutageAllowance": str(LOG_STEPS * period),
+    }
+    stop = threading.Event()
+    logs = sys.stdout if verbose else _Discard()
+    with contextlib.ExitStack() as running:
+        try:
+            stack = running.enter_context(
+                Stack(parameters, engine=engine, schedule=Every(period, EVALUATED), logs=logs)
+            )
+            server = stack.serve(port)
+        except (EngineError, OSError) as error:
+            console.print(f"[red]{error}[/red]")
+            raise typer.Exit(1) from error
+        running.callback(server.close)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        _explain(console, server.url, period)
+        stack.run(stop)
+        console.print("Stopping.")
+
+
+def _explain(console: Console, url: str, period: int) -> None:
+    id_ = "aGVsbG8"  # base64url of "hello"
+    console.print(f"\n[bold]kanon[/bold] serves on [bold]{url}[/bold] (a page to try it: {url}/docs).\n")
+    console.print(
+        f"A step takes {period} s; it is evaluated {EVALUATED} s after its end and visible {VISIBLE} s after it:\n"
+        f"a join shows after {VISIBLE} to {period + VISIBLE} s. Nothing is kept. Requests need no signature\n"
+        "here; on AWS batchJoin does, and join by default. Ctrl-C stops.\n"
+    )
+    examples = (
+        f"# 100 clients join a set: from 99 on it is k-anonymous for sure\n"
+        f"for n in $(seq 100); do curl -s {url}/v1/types/fledge/sets/{id_}:join \\\n"
+        f"  --json '{{\"client\": \"client-'$n'\"}}'; done\n\n"
+        f"# its status, {period + VISIBLE} s later\n"
+        f"curl -s {url}/v1/types/fledge/sets/{id_}\n\n"
+        f"# many sets at once\n"
+        f"curl -s {url}/v1:query \\\n"
+        f'  --json \'{{"setsForType": [{{"type": "fledge", "hashes": ["aGVsbG8", "d29ybGQ"]}}]}}\'\n\n'
+        f"# the parameters in force and what they guarantee\n"
+        f"curl -s {url}/v1/types/fledge\n"
+    )
+    console.print(examples, markup=False, highlight=False, soft_wrap=True)

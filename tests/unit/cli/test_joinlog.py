@@ -1,0 +1,79 @@
+"""Join logs, read and generated."""
+
+import gzip
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from kanon.cli.joinlog import Join, JoinLog, LogError, generated_log, read_log
+
+LINES = "time,set,client\n7200,b,2\n3700.5,a,1\n2024-02-03T04:05:06,c,3\n2024-02-03T04:05:06+01:00,c,4\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "log.csv.gz"
+    with gzip.open(file, "wt") as lines:
+        lines.write(LINES)
+    return file
+
+
+def test_a_log_is_read_in_the_order_of_time_from_a_full_hour_on(path: Path) -> None:
+    log = read_log(path, None, None)
+    assert log.joins[:2] == [Join(3700.5, "a", "1"), Join(7200.0, "b", "2")]
+    assert [join.client for join in log.joins[2:]] == ["4", "3"]
+    assert log.start == 3600
+    assert log.title == "log.csv.gz"
+
+
+def test_plain_files_are_read_too(tmp_path: Path, path: Path) -> None:
+    plain = tmp_path / "log.csv"
+    plain.write_text(LINES)
+    assert read_log(plain, None, None).joins == read_log(path, None, None).joins
+
+
+def test_dates_cut_whole_days(path: Path) -> None:
+    assert [join.set for join in read_log(path, datetime(1970, 1, 1), datetime(1970, 1, 1)).joins] == ["a", "b"]
+    assert [join.set for join in read_log(path, datetime(2024, 2, 3), None).joins] == ["c", "c"]
+    with pytest.raises(LogError, match="holds no join within these dates: change FROM or TO"):
+        read_log(path, datetime(2020, 1, 1), datetime(2020, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("time,set\n1,a\n", "lacks the columns client: add a header"),
+        ("", "lacks the columns client, set, time"),
+        ("time,set,client\n1,a,b\nyesterday,a,b\n", "line 3: Invalid isoformat string: 'yesterday'"),
+    ],
+)
+def test_an_unreadable_log_says_what_to_change(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text(content)
+    with pytest.raises(LogError, match=message):
+        read_log(file, None, None)
+
+
+def test_every_step_comes_once_silent_ones_included() -> None:
+    log = JoinLog("log", 3600, [Join(3600, "a", "1"), Join(7199.9, "a", "2"), Join(18000, "b", "1")])
+    steps = [(step, [join.client for join in joins]) for step, joins in log.by_step(3600)]
+    assert steps == [(1, ["1", "2"]), (2, []), (3, []), (4, []), (5, ["1"])]
+
+
+def test_the_generated_log_is_its_seeds_and_as_large_as_promised() -> None:
+    log = generated_log(1)
+    assert log.joins == generated_log(1).joins
+    assert log.joins[:100] != generated_log(2).joins[:100]
+    assert len(log.joins) >= 50_000
+    assert log.joins == sorted(log.joins)
+    assert all(0 <= join.time - log.start < 45 * 86400 for join in log.joins)
+
+
+def test_the_generated_log_has_a_heavy_tail_and_clients_who_come_back() -> None:
+    joins = generated_log(1).joins
+    sizes = sorted(Counter(join.set for join in joins).values(), reverse=True)
+    assert sizes[0] > 100 * sizes[-1]
+    assert sum(sizes[:50]) > 0.4 * sum(sizes)
+    assert len({(join.set, join.client) for join in joins}) < 0.8 * len(joins)

@@ -1,0 +1,113 @@
+"""``kanon plan``: what it prints, writes and refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from kanon.cli.main import app
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(app, ["plan", *arguments])
+
+
+def test_the_table_tells_laws_bounds_and_zone() -> None:
+    shown = run("--window", "168").output
+    for expected in (
+        "k = 50, window = 168 steps of 3600 s",
+        "threshold law (mu)",
+        "one join: paper's bound",
+        "does not apply",
+        "one join: interval-aware bound",
+        "never true below",
+        "99% zone, clients                     │                   12",
+        "surely true from",
+        "members kept",
+        "bytes of a full set",
+        "expected delay, steps",
+    ):
+        assert expected in shown
+
+
+def test_json_has_the_keys_a_program_needs() -> None:
+    told = json.loads(run("--window", "168", "--json").output)
+    assert {"laws", "bounds", "never_true_below", "surely_true_from", "zone_99"} <= told.keys()
+    assert told["bounds"]["paper"] is None
+    assert told["bounds"]["interval_aware"]["epsilon"] == 3
+    assert told["bounds"]["interval_aware"]["delta"] <= 1e-5
+    false, true = told["zone_99"]
+    assert true - false <= 12
+
+
+def test_a_profile_keeps_its_split_of_epsilon() -> None:
+    told = json.loads(run("--profile", "sharp", "--delta", "1e-8", "--json").output)
+    assert [told["laws"][role]["epsilon"] for role in ("threshold", "query")] == ["0.9", "1.2"]
+    assert told["bounds"]["interval_aware"]["delta"] <= 1e-8
+
+
+def test_a_comparison_shows_the_profiles_side_by_side() -> None:
+    shown = run("--compare", "--window", "168").output
+    header = next(line for line in shown.splitlines() if "published" in line)
+    for name in ("balanced", "sharp", "planned"):
+        assert name in header
+    zone = next(line for line in shown.splitlines() if "99% zone" in line)
+    assert [int(cell) for cell in zone.replace("│", " ").split()[-4:]] == [22, 16, 12, 12]
+
+
+def test_a_comparison_as_json_is_a_list() -> None:
+    told = json.loads(run("--compare", "--json").output)
+    assert [plan["name"] for plan in told] == ["published", "balanced", "sharp", "planned"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--window", "24", "--plot"), ("--window", "24", "--compare", "--plot"), ("--paper",)]
+)
+def test_pictures_are_written(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    picture = tmp_path / "pictures" / "out.png"
+    result = run(*arguments, str(picture))
+    assert result.exit_code == 0, result.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 20_000
+
+
+def test_the_papers_figures_are_printed_for_every_reading(tmp_path: Path) -> None:
+    shown = run("--paper", str(tmp_path / "figure.png")).output
+    assert "3 is the whole, 25 each noise" in shown
+    assert "(3, 2.72e-06)" in shown
+    assert "13.67" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--epsilon", "three"), "--epsilon must be a decimal such as 2.25 or 1e-5, not 'three'"),
+        (("--epsilon", "1/3"), "--epsilon must be a decimal between 0.01 and 20, not 1/3"),
+        (("--epsilon", "0"), "--epsilon must be a decimal between 0.01 and 20, not 0"),
+        (("--epsilon", "nan"), "--epsilon must be a decimal such as"),
+        (("--delta", "2"), "--delta must be a decimal between 1e-15 and 1, not 2"),
+        (("--delta", "0"), "--delta must be a decimal between 1e-15 and 1, not 0"),
+        (("--compare", "--profile", "sharp"), "leave --profile out"),
+        (("--window", "1"), "--window"),
+    ],
+)
+def test_a_wrong_option_says_what_to_give(arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--epsilon", "0.5"), "raise k, epsilon or delta"),
+        (("--profile", "blunt"), "profile must be one of balanced, published, sharp"),
+        (("--profile", "published", "--epsilon", "2"), "choose another profile"),
+    ],
+)
+def test_a_target_that_cannot_be_met_says_what_to_change(arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert message in result.output
