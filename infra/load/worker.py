@@ -1,0 +1,90 @@
+"""One evaluate worker in a process of its own: reads its surroundings from stdin, reports on stdout.
+
+It works off the queue as Lambda would, message by message, each with its own time limit, and measures its
+own memory: the engine, the load and this tool live in other processes. Given ``seconds_per_call``, the time
+that is left is counted in DynamoDB calls, so that where a worker stops does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import runpy
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+
+def main() -> None:
+    """Handle messages until the queue is empty."""
+    asked = json.load(sys.stdin)
+    os.environ.update(asked["environment"])
+    out, sys.stdout = sys.stdout, sys.stderr  # the function logs
+    import boto3
+    from botocore.config import Config
+
+    from kanon import aws, clock
+
+    # The emulator sorts the whole partition for every page, which DynamoDB does not: give it time.
+    aws.CONFIG = aws.CONFIG.merge(Config(read_timeout=60))
+    offset = asked["now"] - time.time()
+    clock.now = lambda: time.time() + offset
+    pages: list[int] = []
+    calls = 0
+
+    def count_call(**_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    def count_rows(parsed: dict[str, Any], **_: object) -> None:
+        pages.append(len(parsed["Items"]))
+
+    boto3.setup_default_session()
+    assert boto3.DEFAULT_SESSION is not None
+    boto3.DEFAULT_SESSION.events.register("after-call.dynamodb.Query", count_rows)
+    boto3.DEFAULT_SESSION.events.register("before-call.dynamodb", count_call)
+
+    def spent() -> float:
+        per_call: float | None = asked.get("seconds_per_call")
+        return time.monotonic() if per_call is None else calls * per_call
+
+    handler = runpy.run_path(asked["handler"])["handler"]
+    queue, url = boto3.client("sqs"), os.environ["KANON_QUEUE_URL"]
+    report: dict[str, Any] = {"resident_at_start": resident(), "invocations": [], "hops": 0}
+    while messages := queue.receive_message(QueueUrl=url).get("Messages"):
+        (message,) = messages
+        began = time.monotonic()
+        deadline = spent() + asked["timeout"]
+        context = SimpleNamespace(
+            function_name="evaluate",
+            memory_limit_in_mb="1769",
+            invoked_function_arn="arn",
+            aws_request_id="load",
+            get_remaining_time_in_millis=lambda deadline=deadline: int((deadline - spent()) * 1000),
+        )
+        record = {"messageId": "m", "body": message["Body"], "eventSource": "aws:sqs", "receiptHandle": "r"}
+        failed = handler({"Records": [record]}, context)["batchItemFailures"]
+        report["invocations"].append(time.monotonic() - began)
+        report["hops"] = max(report["hops"], json.loads(message["Body"])["hop"])
+        if failed:
+            report["failed"] = True
+            break
+        queue.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    report |= {
+        "resident_at_most": resident(),
+        "pages": len(pages),
+        "rows": sum(pages),
+        "largest": max(pages, default=0),
+    }
+    json.dump(report, out)
+
+
+def resident() -> float:
+    """The most memory this process has had resident so far, MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""A heavy-tailed workload: a few sets get most joins, most sets get one or two."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+TAIL = 1.1
+"""Exponent of the Pareto law of a set's popularity: near 1 most of the weight is in few sets."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """One client joins one set."""
+
+    type_name: str
+    set_id: bytes
+    client: str
+
+    @property
+    def encoded_set(self) -> str:
+        """The set id as it stands in a path: base64url without padding."""
+        return base64.urlsafe_b64encode(self.set_id).decode().rstrip("=")
+
+
+def joins(type_name: str, sets: int, seed: int) -> Iterator[Joined]:
+    """Endless joins of different clients in ``sets`` sets."""
+    chance = random.Random(seed)
+    weights = [1 / (rank + 1) ** TAIL for rank in range(sets)]
+    names = [chance.randbytes(32) for _ in range(sets)]
+    number = 0
+    while True:
+        for name in chance.choices(names, weights, k=1000):
+            number += 1
+            yield Joined(type_name, name, f"client-{seed}-{number}")

@@ -1,0 +1,49 @@
+"""The load tool in its short form: what it promises to find, and a real worker process near its time limit."""
+
+from collections import Counter
+from itertools import islice
+
+import pytest
+
+from infra.load import joins, step
+from infra.load.served import Served
+from infra.load.workload import joins as workload
+from infra.local.engines import MINISTACK_PYTHON
+
+pytestmark = pytest.mark.skipif(not MINISTACK_PYTHON.exists(), reason="needs ministack: run `make install`")
+
+
+def test_a_few_sets_get_most_joins_and_most_sets_few():
+    sizes = sorted(Counter(join.set_id for join in islice(workload("fledge", 5000, seed=1), 20_000)).values())
+    assert sum(sizes[-50:]) > sum(sizes) / 2
+    assert sizes[len(sizes) // 2] <= 3
+
+
+def test_every_acknowledged_join_is_in_the_log_and_refused_writes_say_when_to_come_back():
+    with Served("ministack") as served:
+        stream = workload("fledge", 500, seed=1)
+        free = joins.drive(served, stream, rate=15, seconds=2)
+        assert free.statuses.keys() == {200}
+        assert len(free.acknowledged) == free.joins > 50
+        assert free.missing == free.refused == 0
+        served.throttle(1.0)
+        busy = joins.drive(served, stream, rate=1, seconds=2, seed=3)
+        assert busy.refused == busy.joins > 0
+        assert busy.acknowledged == []
+        assert busy.without_retry_after == 0
+        assert 503 in busy.statuses
+
+
+def test_a_join_that_is_not_in_the_log_is_found_missing(monkeypatch):
+    with Served("ministack") as served:
+        monkeypatch.setattr(served, "rows", set)
+        tally = joins.drive(served, workload("fledge", 500, seed=1), rate=10, seconds=1)
+        assert tally.missing == len(tally.acknowledged) > 0
+
+
+def test_a_worker_process_near_its_limit_hands_over_until_the_step_is_done():
+    figures = step.evaluate_step(1500, timeout=220, seconds_per_call=1)
+    assert figures.complete
+    assert figures.hops == len(figures.invocations) - 1
+    assert figures.hops >= 1
+    assert figures.resident_at_most < 256

@@ -1,0 +1,145 @@
+"""The harness is only worth what it catches: the service with one mistake planted must show a difference.
+
+Each mistake is a wrong order, a missing condition or a forgotten care that rule 8 forbids.
+"""
+
+import random
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+
+from kanon.evaluation import Evaluation, _each
+from kanon.storage.control import Control
+from kanon.storage.members import Members
+from kanon.storage.step_log import Row, StepLog
+from tests.faults.test_crash_at_every_call import Hour, Rival, assert_equal
+from tests.faults.ways import WAYS
+from tests.faults.world import World
+
+pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
+
+
+def wake_ups(self, slot, decided) -> None:
+    self.log.put_wake_ups(
+        Row(e.after.wake_up, slot, e.touched.set_key, None, e.touched.type_name, self._expiry(e.after.wake_up))
+        for e in decided
+        if e.after.wake_up is not None and e.after.wake_up != e.before.wake_up
+    )
+
+
+def crossed(decided):
+    return [e for e in decided if e.after.crossings != e.before.crossings]
+
+
+def members_before_statuses(self, slot, decided, writers) -> None:
+    wake_ups(self, slot, decided)
+    _each(writers, self._write_members, decided)
+    _each(writers, self._write_status, crossed(decided))
+
+
+def wake_ups_last(self, slot, decided, writers) -> None:
+    _each(writers, self._write_status, crossed(decided))
+    _each(writers, self._write_members, decided)
+    wake_ups(self, slot, decided)
+
+
+def mark_before_horizon(self, slot, through, step, now) -> int:
+    self.control.advance(slot, through, step)
+    self.statuses.move_horizon(slot, step, self.schedule.visible_from(now))
+    return step
+
+
+def wake_ups_not_taken_are_forgotten(self, rows) -> None:
+    self.put_all(rows)
+
+
+def lease_is_for_ever(real):
+    return lambda self, slot, holder, now, until: real(self, slot, holder, now, now + 10**6)
+
+
+def lease_of_ones_own_is_not_known(real):
+    def update(self, name, update, condition, values, **more):
+        if name.startswith("slot#"):
+            condition = condition.replace(" OR lease_holder = :holder", "")
+        return real(self, name, update, condition, values, **more)
+
+    return update
+
+
+def resumes_behind_what_is_not_done(real):
+    return lambda self, slot, holder, resume=None: real(self, slot, holder, resume or (STEP, b"\x80" * 32))
+
+
+def unconditional_members(self, item) -> None:
+    self._client.put_item(TableName=self._table, Item=item)
+
+
+STEP = 472_012
+
+
+@pytest.fixture(scope="module")
+def hour() -> Iterator[Hour]:
+    with World() as world:
+        yield Hour(world)
+
+
+def differs(hour: Hour, behaviour) -> bool:
+    ending, _ = hour.run(first=behaviour)
+    try:
+        assert_equal(ending, hour.undisturbed)
+    except AssertionError:
+        return True
+    return False
+
+
+MISTAKES = {
+    "members before statuses": (Evaluation, "_commit", members_before_statuses, "dies-after", "PutItem"),
+    "wake-ups last": (Evaluation, "_commit", wake_ups_last, "dies-after", "PutItem"),
+    "mark before horizon": (Evaluation, "_complete", mark_before_horizon, "dies-after", "UpdateItem"),
+    "wake-ups not taken are forgotten": (
+        StepLog,
+        "put_wake_ups",
+        wake_ups_not_taken_are_forgotten,
+        "nothing-processed",
+        "BatchWriteItem",
+    ),
+    "a lease is for ever": (Control, "lease", lease_is_for_ever(Control.lease), "dies-after", "Query"),
+    "a lease of one's own is not known": (
+        Control,
+        "_update",
+        lease_of_ones_own_is_not_known(Control._update),
+        "unanswered-once",
+        "UpdateItem",
+    ),
+    "members without condition": (Members, "write", unconditional_members, "rival", "PutItem"),
+    "resumes behind what is not done": (
+        Control,
+        "release",
+        resumes_behind_what_is_not_done(Control.release),
+        "refused",
+        "PutItem",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_planted_mistake_shows(hour, mistake):
+    owner, name, wrong, way, operation = MISTAKES[mistake]
+    numbers = [n for n, kind in enumerate(hour.calls, 1) if kind == f"dynamodb.{operation}"]
+    with patch.object(owner, name, wrong):
+        assert any(differs(hour, failing(hour, way, number)) for number in numbers)
+
+
+def failing(hour: Hour, name: str, number: int):
+    random.seed(number)
+    if name == "rival":
+        return Rival(hour.world, number, None)
+    (way,) = (way for way in WAYS if way.name == name)
+    return way.at(number, hour.calls[number - 1], hour.world.pass_time)
+
+
+@pytest.mark.parametrize("way", ["dies-after", "nothing-processed", "unanswered-once", "refused", "rival"])
+def test_without_a_mistake_nothing_shows(hour, way):
+    number = hour.calls.index("dynamodb.BatchWriteItem") + 1
+    assert not differs(hour, failing(hour, way, number))

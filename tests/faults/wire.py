@@ -1,0 +1,144 @@
+"""The wire between a function and AWS, below botocore's own retries, where every call can be made to fail.
+
+A *behaviour* is asked for the answer of each request. It may let it pass, change it, answer in the
+engine's place, or raise: a network error as botocore raises it, or ``ProcessDied``.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import boto3
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.exceptions import BotoCoreError
+from moto.core.botocore_stubber import MockRawResponse
+from moto.core.models import botocore_stubber
+
+SECONDS_A_CALL = 0.01
+CONDITION_FAILED = "ConditionalCheckFailedException"
+
+
+class ProcessDied(BaseException):
+    """The process of a worker is gone: no handler of its own can catch this, no call of it arrives."""
+
+
+@dataclass
+class Call:
+    """One request of a worker: the ``attempt``-th of its ``number``-th call, both from 1."""
+
+    worker: "Worker"
+    number: int
+    attempt: int
+    operation: str  # "dynamodb.PutItem"
+    request: AWSPreparedRequest
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What is asked, as DynamoDB's JSON."""
+        body: dict[str, Any] = json.loads(self.request.body)
+        return body
+
+    @property
+    def table(self) -> str:
+        """The last part of the table's name, or the empty string."""
+        named = self.body.get("TableName") or next(iter(self.body.get("RequestItems", {"": 0})))
+        return str(named).rpartition("-")[2]
+
+    def send(self, body: dict[str, Any] | None = None) -> AWSResponse:
+        """Let the request, or another body in its place, take effect; returns the engine's answer."""
+        request = self.request
+        if body is not None:
+            data = json.dumps(body).encode()
+            request = AWSPreparedRequest(
+                request.method, request.url, request.headers.copy(), data, request.stream_output
+            )
+            request.headers["Content-Length"] = str(len(data))
+        response = botocore_stubber("before-send", request)
+        self.worker.effects.append((self.operation, self.number))
+        return response
+
+    def answer(self, status: int, body: dict[str, Any]) -> AWSResponse:
+        """An answer in the engine's place."""
+        raw = MockRawResponse(json.dumps(body))
+        return AWSResponse(self.request.url, status, {"Content-Type": "application/x-amz-json-1.0"}, raw)
+
+
+Behaviour = Callable[[Call], AWSResponse]
+
+
+def undisturbed(call: Call) -> AWSResponse:
+    """Every call arrives and is answered."""
+    return call.send()
+
+
+@dataclass
+class Worker:
+    """One invocation of a function, its place in time and what its calls meet.
+
+    ``skew`` is how far its clock is ahead, ``deadline`` the true time at which Lambda ends it.
+    """
+
+    behaviour: Behaviour = undisturbed
+    skew: float = 0.0
+    deadline: float = float("inf")
+    dead: bool = False
+    calls: list[str] = field(default_factory=list)
+    effects: list[tuple[str, int]] = field(default_factory=list)
+
+
+class Wire:
+    """Numbers the calls of each worker and asks its behaviour for their answers."""
+
+    def __init__(self, pass_time: Callable[[float], None], now: Callable[[], float]) -> None:
+        self._pass_time = pass_time
+        self._now = now
+        self._local = threading.local()
+        self.mistake: Exception | None = None
+
+    @property
+    def worker(self) -> Worker | None:
+        """The worker that runs in this thread."""
+        return getattr(self._local, "worker", None)
+
+    @worker.setter
+    def worker(self, worker: Worker | None) -> None:
+        self._local.worker = worker
+
+    def attach(self, session: boto3.Session) -> boto3.Session:
+        """Lead every client that the session will create over this wire."""
+        session.events.unregister("before-send", botocore_stubber)
+        session.events.register("before-send", self._before_send)
+        return session
+
+    def _before_send(self, event_name: str, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
+        worker = self.worker
+        if worker is None:
+            return botocore_stubber(event_name, request)
+        self.check_alive(worker)
+        self._pass_time(SECONDS_A_CALL)
+        operation = event_name.removeprefix("before-send.")
+        attempt = int(dict(p.split("=") for p in _text(request.headers["amz-sdk-request"]).split("; "))["attempt"])
+        if attempt == 1:
+            worker.calls.append(operation)
+        call = Call(worker, len(worker.calls), attempt, operation, request)
+        try:
+            response = worker.behaviour(call)
+        except (BotoCoreError, ProcessDied):
+            raise
+        except Exception as error:
+            self.mistake = error  # of the test itself: the service must not be able to swallow it
+            raise
+        self.check_alive(worker)
+        return response
+
+    def check_alive(self, worker: Worker) -> None:
+        """Raise ``ProcessDied`` if the worker is dead or was ended by Lambda at its deadline."""
+        if worker.dead or self._now() >= worker.deadline:
+            worker.dead = True
+            raise ProcessDied
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
