@@ -13,6 +13,7 @@ import resource
 import runpy
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,7 +83,14 @@ def main() -> None:
 
 
 def resident() -> float:
-    """The most memory this process has had resident so far, MiB."""
+    """The most memory this program has had resident so far, MiB.
+
+    Linux's ``ru_maxrss`` begins with what the process had before it became this program, the parent's.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        (peak,) = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
+        return int(peak) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
