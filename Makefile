@@ -34,7 +34,7 @@ endef
 
 .PHONY: help
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # --- environments -----------------------------------------------------------------------------
 
@@ -55,6 +55,10 @@ $(VENV)/.project: $(VENV)/.requirements pyproject.toml
 	$(call new_environment,requirements/sam.txt,.venv-sam)
 	@touch $@
 
+.venv-security/.requirements: requirements/security.txt
+	$(call new_environment,requirements/security.txt,.venv-security)
+	@touch $@
+
 .PHONY: install
 install: $(VENV)/.project .venv-ministack/.requirements  ## make the environments (.venv, .venv-ministack)
 
@@ -68,7 +72,8 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 	pin evaluate functions/evaluate/requirements.txt --constraint requirements/dev.txt; \
 	pin lambda-runtime requirements/lambda-runtime.txt; \
 	pin ministack requirements/ministack.txt; \
-	pin sam requirements/sam.txt
+	pin sam requirements/sam.txt; \
+	pin security requirements/security.txt
 
 # --- run --------------------------------------------------------------------------------------
 
@@ -113,6 +118,21 @@ format: $(VENV)/.project  ## put the code into the house's form
 .PHONY: types
 types: $(VENV)/.project  ## check the types
 	@$(BIN)/mypy
+
+# Code: ruff's rules S are bandit's, and `make lint` applies them too. Templates: .checkov.yaml says what is not asked
+# and why. The tests show that both find what is planted, that no exception is idle, and look at the requirements.
+.PHONY: security
+security: $(VENV)/.project .venv-security/.requirements  ## look for weak code, weak settings, loose requirements (offline)
+	@$(BIN)/ruff check --select S,PLE2502 .
+	@.venv-security/bin/checkov --config-file .checkov.yaml
+	@$(BIN)/python -m pytest -m "security or not build" \
+		tests/infrastructure/test_requirements.py tests/infrastructure/test_weaknesses.py $(ARGS)
+
+.PHONY: audit-dependencies
+audit-dependencies: .venv-security/.requirements  ## ask PyPI for known holes in all that is pinned (needs the internet)
+	@failed=; for file in requirements/*.txt shared/requirements.txt functions/*/requirements.txt; do echo "$$file"; \
+		.venv-security/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off --requirement "$$file" \
+		|| failed="$$failed $$file"; done; [ -z "$$failed" ] || { echo "known holes:$$failed" >&2; exit 1; }
 
 .PHONY: audit
 audit: install  ## compare mechanism and service with the exact law, and the audit with planted bugs (half an hour)
