@@ -19,7 +19,7 @@ from kanon.errors import (
     UndecodableMembersError,
 )
 from kanon.evaluation import Evaluation, NoiseKeys, Schedule
-from kanon.fingerprints import check_noise_keys, fingerprints
+from kanon.fingerprints import check_evaluate
 from kanon.keys import fetch_noise_keys
 from kanon.mechanism.steps import step_at
 from kanon.settings import EvaluateSettings
@@ -54,8 +54,8 @@ def evaluation() -> Evaluation:
     ids = [entry.id for entry in SETTINGS.noise_keys]
     keys = fetch_noise_keys(aws.secrets_manager(), SETTINGS.noise_key_secret, ids)
     control = Control(dynamodb, SETTINGS.control_table)
-    control.check("evaluate", fingerprints(TYPES, SETTINGS.slots, SETTINGS.deployment, ()))
-    check_noise_keys(control, SETTINGS.noise_keys, keys, TYPES, step_at(clock.now(), SETTINGS.period))
+    step = step_at(clock.now(), SETTINGS.period)
+    check_evaluate(control, TYPES, SETTINGS.slots, SETTINGS.deployment, SETTINGS.noise_keys, keys, step)
     return Evaluation(
         types=TYPES,
         noise_keys=NoiseKeys(tuple((entry.from_step, keys[entry.id]) for entry in SETTINGS.noise_keys)),

@@ -9,51 +9,122 @@ from kanon.settings import NoiseKeyEntry
 from kanon.storage.control import Control
 from kanon.types import Type
 
+NOISE_KEY, TYPE, RETIRED = "noise-key ", "type ", "retired "
+
 
 def fingerprints(types: Mapping[str, Type], slots: int, deployment: str, keys: Iterable[Secret]) -> dict[str, str]:
     """The fingerprints of types, slot count, deployment and keys, by the name of an attribute in Control."""
     return {
         "slots": str(slots),
         "deployment": deployment,
-        **{f"type {name}": type_.parameters.fingerprint.hex() for name, type_ in types.items()},
+        **{f"{TYPE}{name}": type_.parameters.fingerprint.hex() for name, type_ in types.items()},
         **{f"key {key.name}": key.fingerprint for key in keys},
     }
 
 
-def check_noise_keys(
-    control: Control,
-    entries: Sequence[NoiseKeyEntry],
-    keys: Mapping[str, NoiseKey],
-    types: Mapping[str, Type],
-    step: int,
+def noise_key_fingerprints(entries: Sequence[NoiseKeyEntry], keys: Mapping[str, NoiseKey]) -> dict[str, str]:
+    """The fingerprint of each noise key with its first step."""
+    return {f"{NOISE_KEY}{entry.id}": f"{_secret(keys[entry.id]).fingerprint} {entry.from_step}" for entry in entries}
+
+
+def first_step_recorded(fingerprint: str) -> int:
+    """The step from which instances begin under a recorded noise key."""
+    return int(fingerprint.rpartition(" ")[2])
+
+
+def retire(control: Control, type_name: str) -> None:
+    """Record that a type is gone for good: evaluation goes on without it, and no other type may have its name."""
+    control.check("evaluate", {f"{RETIRED}{type_name}": "for good"})
+
+
+def refuse_types(recorded: Mapping[str, str], types: Mapping[str, Type]) -> None:
+    """Only a type that was retired may be missing, and it never comes back.
+
+    While a type is missing the wake-ups of its sets are passed over. Were it put back, a set would be looked at
+    only when somebody joined it, and its answer could show that one join.
+
+    Args:
+        recorded: the fingerprints recorded for ``evaluate``.
+        types: the types configured.
+
+    Raises:
+        ConfigurationError: a type is missing, or a retired one is back.
+    """
+    for name in sorted(name.removeprefix(TYPE) for name in recorded if name.startswith(TYPE)):
+        retired = f"{RETIRED}{name}" in recorded
+        if name in types and retired:
+            raise ConfigurationError(f"type {name!r} was retired for good: give the new type another name")
+        if name not in types and not retired:
+            raise ConfigurationError(
+                f"type {name!r} is no longer configured: put it back, or give it up for good with"
+                f" `kanon doctor --retire {name}`"
+            )
+
+
+def refuse_noise_keys(
+    recorded: Mapping[str, str], entries: Sequence[NoiseKeyEntry], types: Mapping[str, Type], step: int
 ) -> None:
-    """Record each noise key with its first step; a new one must lie far enough ahead of ``step``.
+    """A new noise key must lie far enough ahead of ``step``, and only the oldest may be taken away.
 
     Two windows ahead no instance that has begun, or that a look-ahead has decided, changes its key. For the
     same reason only the oldest entries may be taken away: without a newer one its instances would be drawn again.
 
+    Args:
+        recorded: the fingerprints recorded for ``evaluate``.
+        entries: the noise keys configured, oldest first.
+        types: the types configured.
+        step: the step of now.
+
     Raises:
         ConfigurationError: a new entry begins too early, or an entry that is not among the oldest is missing.
-        FingerprintMismatchError: a known entry has another key or another first step.
     """
-    recorded = control.recorded("evaluate")
-    configured = {f"noise-key {entry.id}" for entry in entries}
-    for known, value in recorded.items():
-        start = int(value.split()[-1]) if known.startswith("noise-key ") else None
-        if start is not None and known not in configured and start >= entries[0].from_step:
+    known = {name: first_step_recorded(value) for name, value in recorded.items() if name.startswith(NOISE_KEY)}
+    configured = {f"{NOISE_KEY}{entry.id}": entry.from_step for entry in entries}
+    for name, start in known.items():
+        if name not in configured and start >= entries[0].from_step:
             raise ConfigurationError(
-                f"{known} begins at step {start} and is missing: only keys older than all others may be taken away;"
+                f"{name} begins at step {start} and is missing: only keys older than all others may be taken away;"
                 f" put it back"
             )
     earliest = step + 2 * max(t.parameters.window for t in types.values())
-    named = {}
     for entry in entries:
-        name = f"noise-key {entry.id}"
-        named[name] = f"{Secret(f'noise-key/{entry.id}', keys[entry.id].secret).fingerprint} {entry.from_step}"
-        rotating = any(known.startswith("noise-key ") for known in recorded)
-        if rotating and name not in recorded and entry.from_step < earliest:
+        if known and f"{NOISE_KEY}{entry.id}" not in known and entry.from_step < earliest:
             raise ConfigurationError(
                 f"noise key {entry.id} begins at step {entry.from_step}: a new key must begin at step {earliest} or"
                 f" later (now plus two windows)"
             )
-    control.check("evaluate", named)
+
+
+def check_evaluate(
+    control: Control,
+    types: Mapping[str, Type],
+    slots: int,
+    deployment: str,
+    entries: Sequence[NoiseKeyEntry],
+    keys: Mapping[str, NoiseKey],
+    step: int,
+) -> None:
+    """Compare all that ``evaluate`` must find unchanged, and record what is new.
+
+    Args:
+        control: where it is recorded.
+        types: the types configured.
+        slots: the number of slots.
+        deployment: the deployment's id.
+        entries: the noise keys configured, oldest first.
+        keys: these keys by their id.
+        step: the step of now.
+
+    Raises:
+        ConfigurationError: as :func:`refuse_types` and :func:`refuse_noise_keys` say.
+        FingerprintMismatchError: something recorded has another fingerprint, or a noise key another first step.
+    """
+    control.check("evaluate", fingerprints(types, slots, deployment, ()))
+    recorded = control.recorded("evaluate")
+    refuse_types(recorded, types)
+    refuse_noise_keys(recorded, entries, types, step)
+    control.check("evaluate", noise_key_fingerprints(entries, keys))
+
+
+def _secret(key: NoiseKey) -> Secret:
+    return Secret(f"noise-key/{key.id}", key.secret)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.fingerprints import check_noise_keys, fingerprints
+from kanon.fingerprints import check_evaluate, fingerprints, retire
 from kanon.keys import Secret
 from kanon.mechanism.tape import NoiseKey
 from kanon.settings import NoiseKeyEntry
@@ -31,9 +31,9 @@ class Recorded:
             assert self.items.setdefault(name, value) == value
 
 
-def _check(control: Recorded, entries: list[tuple[str, int]], step: int) -> None:
+def _check(control: Recorded, entries: list[tuple[str, int]], step: int, types: Mapping[str, Type] = TYPES) -> None:
     listed = [NoiseKeyEntry(id=key_id, from_step=start) for key_id, start in entries]
-    check_noise_keys(control, listed, KEYS, TYPES, step)  # type: ignore[arg-type]
+    check_evaluate(control, types, 8, "stack", listed, KEYS, step)  # type: ignore[arg-type]
 
 
 def test_types_slots_deployment_and_keys_have_a_fingerprint_each() -> None:
@@ -50,7 +50,7 @@ def test_types_slots_deployment_and_keys_have_a_fingerprint_each() -> None:
 def test_the_first_keys_may_begin_at_any_step() -> None:
     control = Recorded()
     _check(control, [("1", 0), ("2", 101)], 100)
-    assert list(control.items) == ["noise-key 1", "noise-key 2"]
+    assert [name for name in control.items if name.startswith("noise-key")] == ["noise-key 1", "noise-key 2"]
     assert control.items["noise-key 2"].endswith(" 101")
     assert KEYS["2"].secret.hex() not in control.items["noise-key 2"]
 
@@ -87,3 +87,27 @@ def test_a_key_that_is_not_older_than_all_others_may_not_be_taken_away(
     _check(control, [("1", 0), ("2", 112), ("3", 150)], 100)
     with pytest.raises(ConfigurationError, match=r"only keys older than all others may be taken away; put it back$"):
         _check(control, left, 500)
+
+
+# Types that are no longer configured
+
+
+def test_a_type_that_is_missing_is_refused_and_nothing_is_lost_when_it_is_put_back() -> None:
+    control = Recorded()
+    _check(control, [("1", 0)], 100)
+    with pytest.raises(ConfigurationError) as error:
+        _check(control, [("1", 0)], 101, {"a": TYPES["a"]})
+    assert str(error.value) == (
+        "type 'b' is no longer configured: put it back, or give it up for good with `kanon doctor --retire b`"
+    )
+    _check(control, [("1", 0)], 102)
+
+
+def test_a_type_retired_for_good_may_be_missing_and_its_name_is_not_given_again() -> None:
+    control = Recorded()
+    _check(control, [("1", 0)], 100)
+    retire(control, "b")  # type: ignore[arg-type]
+    _check(control, [("1", 0)], 101, {"a": TYPES["a"]})
+    with pytest.raises(ConfigurationError) as error:
+        _check(control, [("1", 0)], 102)
+    assert str(error.value) == "type 'b' was retired for good: give the new type another name"
