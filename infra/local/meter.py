@@ -16,12 +16,14 @@ from kanon.storage.units import item_size, read_units, write_units
 
 
 class Meter:
-    """Units spent and calls made so far, by function name."""
+    """Units spent, items moved and calls made so far, by function name."""
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.written: Counter[str] = Counter()
         self.read: dict[str, float] = {}
+        self.items_written: Counter[str] = Counter()
+        self.items_read: Counter[str] = Counter()
 
     def attach(self, session: boto3.Session, function: str) -> None:
         """Count every call of the clients that this session will create."""
@@ -33,6 +35,8 @@ class Meter:
             params = context.pop("kanon_params", {})
             self.calls[function, model.name] += 1
             self.written[function] += _written(model.name, params, parsed)
+            self.items_written[function] += _items_written(model.name, params)
+            self.items_read[function] += _items_read(parsed)
             self.read[function] = self.read.get(function, 0.0) + _read(model.name, params, parsed)
 
         session.events.register("before-parameter-build.dynamodb", before)
@@ -52,6 +56,17 @@ def _written(operation: str, params: dict[str, Any], parsed: dict[str, Any]) -> 
             asked = _puts(params["RequestItems"])
             return asked - _puts(parsed.get("UnprocessedItems", {}))
     return 0
+
+
+def _items_written(operation: str, params: dict[str, Any]) -> int:
+    if operation == "BatchWriteItem":
+        return sum(map(len, params["RequestItems"].values()))
+    return operation in ("PutItem", "UpdateItem", "DeleteItem")
+
+
+def _items_read(parsed: dict[str, Any]) -> int:
+    found = len(parsed.get("Items", [])) + ("Item" in parsed)
+    return found + sum(map(len, parsed.get("Responses", {}).values()))
 
 
 def _puts(requests: dict[str, list[dict[str, Any]]]) -> int:

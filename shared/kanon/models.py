@@ -12,6 +12,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainValidator,
     StrictInt,
     StrictStr,
     WithJsonSchema,
@@ -33,7 +34,7 @@ BASE64URL = "^(?:C{4}){0,20}C{2,4}$|^C{86}$".replace("C", "[A-Za-z0-9_-]")
 BASE64 = "^(?:C{4}){0,20}(?:C{4}|C{3}=?|C{2}(?:==)?)$|^C{86}(?:==)?$".replace("C", "[0-9A-Za-z+/_-]")
 _BASE64URL = re.compile(BASE64URL)
 _BASE64 = re.compile(BASE64)
-_STANDARD = str.maketrans("-_", "+/")
+_STANDARD = bytes.maketrans(b"-_", b"+/")
 
 
 def decode_base64url(text: Any) -> bytes:
@@ -59,12 +60,11 @@ def decode_base64(text: Any) -> bytes:
 
 
 def _decoded(text: str) -> bytes:
-    return binascii.a2b_base64(text.rstrip("=").translate(_STANDARD) + "==")
+    return binascii.a2b_base64(text.rstrip("=").encode().translate(_STANDARD) + b"==")
 
 
-def _checked_base64(text: Any) -> Any:
-    decode_base64(text)
-    return text
+def _asked(text: Any) -> tuple[str, bytes]:
+    return text, decode_base64(text)
 
 
 TypeName = Annotated[StrictStr, Field(pattern=TYPE_NAME)]
@@ -77,7 +77,8 @@ def _whole(number: Any) -> Any:
 
 _BASE64_SCHEMA = WithJsonSchema({"type": "string", "pattern": BASE64})
 SetId = Annotated[bytes, BeforeValidator(decode_base64), _BASE64_SCHEMA]
-Hash = Annotated[str, BeforeValidator(_checked_base64), _BASE64_SCHEMA]
+Hash = Annotated[tuple[str, bytes], PlainValidator(_asked), _BASE64_SCHEMA]
+"""A set as it is asked for: the text, which is answered as it came, and the set id it stands for."""
 
 
 class _Body(BaseModel):
@@ -163,10 +164,6 @@ class Hashes(_Body):
 
     type: TypeName
     hashes: Annotated[list[Hash], Field(max_length=MOST_HASHES)]
-
-    def set_ids(self) -> list[tuple[str, bytes]]:
-        """The sets as (type name, set id)."""
-        return [(self.type, decode_base64(text)) for text in self.hashes]
 
 
 def _listed(entries: Any) -> Any:

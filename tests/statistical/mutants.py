@@ -160,7 +160,7 @@ class Retried:
 
 TEST = "count + nu >= k + mu"
 WORDS_TEST = "(words >= smallest[np.clip(needed, 0, len(smallest) - 1)])"
-TAPE_NAME = 'length_prefixed(set_key, instance.to_bytes(8, "big", signed=True))'
+TAPE_NAME = 'len(set_key).to_bytes(8, "big") + set_key + _EIGHT + instance.to_bytes(8, "big", signed=True)'
 MU_WORD = "self.tapes.words(self.set_key, self.instance, 1), 0"
 MUS_WORD = "words(keys[row], instance, 1)"
 NU_COLUMNS = "[:, 1:].astype"

@@ -164,7 +164,7 @@ def _first_crossings(
 def _mus(law: Law, tapes_of: TapesOf, keys: Sequence[bytes], rows: Ints, instances: Ints, firsts: Ints) -> Ints:
     """The threshold noise of each row's instance: word 0 of its tape."""
     places = zip(rows.tolist(), instances[rows].tolist(), firsts[rows].tolist(), strict=True)
-    words = b"".join(tapes_of(first).words(keys[row], instance, 1) for row, instance, first in places)
+    words = b"".join([tapes_of(first).words(keys[row], instance, 1) for row, instance, first in places])
     bounds = np.array(law.cumulative[:-1], np.uint64)
     outcomes: Ints = np.searchsorted(bounds, np.frombuffer(words, ">u8"), side="right")
     return law.min + outcomes
@@ -183,7 +183,7 @@ def _block_crossings(
     """The first crossings, not before ``step``, of some rows whose whole tapes are read."""
     window, law = parameters.window, parameters.query_law
     places = zip(rows.tolist(), instances[rows].tolist(), firsts[rows].tolist(), strict=True)
-    tapes = b"".join(tapes_of(first).words(sets.keys[row], instance, 1 + window) for row, instance, first in places)
+    tapes = b"".join([tapes_of(first).words(sets.keys[row], instance, 1 + window) for row, instance, first in places])
     words = np.frombuffer(tapes, ">u8").reshape(len(rows), 1 + window)[:, 1:].astype(np.uint64)
     # nu >= needed exactly if the word is not below the cumulative weight of all smaller outcomes.
     needed = thresholds[:, None] - sets.counts(rows, firsts[rows], window) - law.min
