@@ -105,6 +105,10 @@ fuzz: install  ## throw thousands of bad inputs at the interface and at every pa
 	@FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest --numprocesses $(WORKERS) \
 		tests/faults/test_bad_input_http.py tests/faults/test_bad_input_parsers.py $(ARGS)
 
+.PHONY: bench
+bench: install  ## measure what the service costs against the bare libraries (minutes; ARGS=--short: seconds)
+	@$(BIN)/python -m infra.bench --history docs/benchmarks.jsonl $(ARGS)
+
 .PHONY: lint
 lint: $(VENV)/.project  ## check style and likely bugs
 	@$(BIN)/ruff check .
