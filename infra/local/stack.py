@@ -24,7 +24,8 @@ from infra.local.engines import ENGINES, ROOT
 from infra.local.functions import Environment, FunctionError, release_process
 from infra.local.meter import Meter
 from infra.local.server import Server
-from infra.local.template import Template
+from infra.local.template import REGION, Template
+from kanon.tools.stacks import DESCRIPTION
 
 _SWEEP_SECONDS = 6 * 3600
 _RETRIES = 2  # of an asynchronous invocation, unless the template says otherwise
@@ -164,8 +165,29 @@ class Stack:
         return self.answer(gateway.Request(method, target, list(content.items()), data))
 
     def serve(self, port: int = 0) -> Server:
-        """Serve HTTP on loopback; the caller closes the server."""
-        return Server(self.answer, port)
+        """Serve HTTP on loopback, and there a description of the stack; the caller closes the server."""
+
+        def answer(request: gateway.Request) -> gateway.Response:
+            if (request.method, request.target) == ("GET", DESCRIPTION):
+                content = json.dumps(self.describe()).encode()
+                return gateway.Response(200, [("content-type", "application/json")], content)
+            return self.answer(request)
+
+        return Server(answer, port)
+
+    def describe(self) -> dict[str, Any]:
+        """Where the parts of the stack are, for ``kanon doctor``; no secret is in it."""
+        dead_letters = self.template.resolve({"Ref": "DeadLetters"})
+        return {
+            "name": self.template.stack_name,
+            "endpoint": self.engine.endpoint,
+            "region": REGION,
+            "dead_letters_url": dead_letters,
+            "functions": {
+                name: {k: v for k, v in function.environment.items() if k.startswith("KANON_")}
+                for name, function in self.functions.items()
+            },
+        }
 
     # Time
 

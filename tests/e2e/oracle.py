@@ -6,9 +6,24 @@ from typing import Any
 
 from infra.local.stack import Stack
 from kanon.keys import client_token, fetch_noise_keys, fetch_secret, set_key
+from kanon.mechanism.parameters import Parameters
 from kanon.mechanism.tape import Tapes
 from kanon.types import read_types
 from tests.naive import Naive
+
+
+class TapesByInstance:
+    """The tapes of one type: of an instance, those of the last key whose first step is not after the instance's."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        self.by_first_step: dict[int, Tapes] = {}
+
+    def words(self, set_key: bytes, instance: int, count: int) -> bytes:
+        window = self._parameters.window
+        phase = int.from_bytes(set_key[-8:], "big") % window if self._parameters.phase == "hash" else 0
+        start = max(at for at in self.by_first_step if at <= instance * window + phase)
+        return self.by_first_step[start].words(set_key, instance, count)
 
 
 class Oracle:
@@ -22,14 +37,24 @@ class Oracle:
         self.publish_delay = int(evaluate["KANON_PUBLISH_DELAY"])
         self._pepper = fetch_secret(secrets, "set-pepper", join["KANON_SET_PEPPER_SECRET"])
         self._client_key = fetch_secret(secrets, "client-key", join["KANON_CLIENT_KEY_SECRET"])
-        noise_key = fetch_noise_keys(secrets, evaluate["KANON_NOISE_KEY_SECRET"], ["1"])["1"]
         self.types = read_types(join["KANON_TYPES"], self.period)
+        self._tapes = {name: TapesByInstance(t.parameters) for name, t in self.types.items()}
         self._naive = {
-            name: Naive(t.parameters, Tapes(noise_key, join["KANON_DEPLOYMENT"], name, t.parameters))
+            name: Naive(t.parameters, self._tapes[name])  # type: ignore[arg-type]
             for name, t in self.types.items()
         }
+        self.begin_key("1", 0)
         self._keys: dict[tuple[str, bytes], bytes] = {}
         self.now_step = int(stack.clock.now() // self.period)
+
+    def begin_key(self, key_id: str, first: int) -> None:
+        """Instances that begin at step ``first`` or later draw from this noise key, as it is in the secret now."""
+        environment = self.stack.functions["evaluate"].environment
+        manager = self.stack.session.client("secretsmanager")
+        key = fetch_noise_keys(manager, environment["KANON_NOISE_KEY_SECRET"], [key_id])[key_id]
+        for name, type_ in self.types.items():
+            tapes = Tapes(key, environment["KANON_DEPLOYMENT"], name, type_.parameters)
+            self._tapes[name].by_first_step[first] = tapes
 
     def watch(self, type_name: str, set_id: bytes) -> None:
         """Compare this set from now on."""
@@ -47,6 +72,10 @@ class Oracle:
             answer = self.stack.request("POST", "/v1:batchJoin", {"joins": entries})
             assert answer.status == 200, answer.body
             assert json.loads(answer.body) == {"results": [{}] * len(batch)}
+        self.hear(joins)
+
+    def hear(self, joins: list[tuple[str, bytes, str]]) -> None:
+        """Put joins of now into the naive log alone."""
         for type_name, set_id, client in joins:
             self.watch(type_name, set_id)
             key, bits = self._keys[type_name, set_id], self.types[type_name].parameters.client_bits

@@ -7,10 +7,11 @@ import typer
 
 from kanon.cli.audit import audit
 from kanon.cli.demo import demo
+from kanon.cli.doctor import doctor
 from kanon.cli.plan import plan
 from kanon.cli.serve import serve
 
-COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, plan, audit)
+COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, plan, audit, doctor)
 
 app = typer.Typer(
     help="A differentially private k-anonymity service, on this machine.",

@@ -77,6 +77,8 @@ def _explain(console: Console, url: str, period: int) -> None:
         f"# many sets at once\n"
         f"curl -s {url}/v1:query \\\n"
         f'  --json \'{{"setsForType": [{{"type": "fledge", "hashes": ["aGVsbG8", "d29ybGQ"]}}]}}\'\n\n'
+        f"# is everything as it should be?\n"
+        f"kanon doctor --url {url}\n\n"
         f"# the parameters in force and what they guarantee\n"
         f"curl -s {url}/v1/types/fledge\n"
     )

@@ -1,6 +1,6 @@
 """Control: how far each slot is evaluated, who is at it, and the fingerprints of what must never change."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,15 @@ class Mark:
 
     evaluated_through: int | None
     resume_after: bytes | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A slot as an operator sees it; ``lease_until`` (Unix s) is None if nobody has the lease."""
+
+    slot: int
+    evaluated_through: int | None
+    lease_until: float | None
 
 
 class Control:
@@ -73,6 +82,22 @@ class Control:
             condition = "evaluated_through = :before"
         if self._update(_slot(slot), "SET evaluated_through = :step", condition, values) is None:
             raise LeaseLostError(f"slot {slot} was moved by another worker; it goes on from there")
+
+    def progress(self) -> Iterator[Progress]:
+        """Every slot that was ever leased, strongly consistent, in no order."""
+        pages = self._client.get_paginator("scan").paginate(
+            TableName=self._table,
+            ConsistentRead=True,
+            FilterExpression="begins_with(#name, :slot)",
+            ExpressionAttributeNames={"#name": "name"},
+            ExpressionAttributeValues={":slot": {"S": _slot("")}},
+        )
+        for item in (item for page in pages for item in page["Items"]):
+            yield Progress(
+                int(item["name"]["S"].removeprefix(_slot(""))),
+                int(item["evaluated_through"]["N"]) if "evaluated_through" in item else None,
+                float(item["lease_until"]["N"]) if "lease_until" in item else None,
+            )
 
     def recorded(self, owner: str) -> dict[str, str]:
         """The fingerprints recorded for a function, strongly consistent."""
@@ -129,5 +154,5 @@ class Control:
             return None
 
 
-def _slot(slot: int) -> str:
+def _slot(slot: int | str) -> str:
     return f"slot#{slot}"

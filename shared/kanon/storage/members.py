@@ -1,7 +1,7 @@
 """Members: what is known of each set between its steps. Written last, never by two steps out of order."""
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
@@ -106,6 +106,19 @@ class Members:
         if unanswered:
             raise ThrottledError("Members did not answer for every set; evaluate the step again")
         return {set_key: from_item(item) for set_key, item in found.items()}
+
+    def waking(self, before: int) -> Iterator[tuple[bytes, str]]:
+        """Set key and type of every set whose wake-up is at a step earlier than ``before``: reads the whole table."""
+        pages = self._client.get_paginator("scan").paginate(
+            TableName=self._table,
+            ConsistentRead=True,
+            FilterExpression="wake_up < :before",
+            ProjectionExpression="set_key, #type",
+            ExpressionAttributeNames={"#type": "type"},
+            ExpressionAttributeValues={":before": {"N": str(before)}},
+        )
+        for item in (item for page in pages for item in page["Items"]):
+            yield item["set_key"]["B"], item["type"]["S"]
 
     def write(self, item: Item) -> None:
         """Write the state of a set unless it already is at this step or beyond: then the work is done."""

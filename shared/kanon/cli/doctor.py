@@ -1,0 +1,141 @@
+"""``kanon doctor``: what is wrong with a running stack, and what to do."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanon.tools.doctor import Finding
+    from kanon.tools.stacks import RunningStack
+
+
+def doctor(
+    stack: Annotated[str | None, typer.Option(help="Name of the deployed stack.")] = None,
+    region: Annotated[str | None, typer.Option(help="Its region; by default the shell's.")] = None,
+    profile: Annotated[str | None, typer.Option(help="AWS profile; by default the shell's.")] = None,
+    url: Annotated[
+        str, typer.Option(help="Without --stack: where `kanon serve` serves on this machine.")
+    ] = "http://127.0.0.1:8000",
+    secrets: Annotated[bool, typer.Option("--secrets", help="Read the secrets and compare them too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    skip: Annotated[
+        bool, typer.Option("--skip", help="Give up steps of slots too far behind, so that they go on.")
+    ] = False,
+    retire: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="Give up a type that is no longer configured, for good.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --skip or --retire.")] = False,
+) -> None:
+    """Look at a running stack; exit with 1 if something is wrong, 2 if it cannot be looked at."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from kanon import clock
+    from kanon.errors import ConfigurationError, KanonError
+    from kanon.tools.doctor import Finding, Section, Verdict, examine
+    from kanon.tools.stacks import reason
+
+    if skip + (retire is not None) + (as_json or secrets) > 1:
+        raise typer.BadParameter("--skip, --retire, and --json or --secrets exclude each other")
+    if urlsplit(url).scheme != "http" or urlsplit(url).hostname not in ("127.0.0.1", "localhost"):
+        raise typer.BadParameter("a served stack is on this machine: http://127.0.0.1:PORT", param_hint="--url")
+    try:
+        found = _find(stack, region, profile, url)
+        if skip:
+            _skip(found, yes=yes)
+            return
+        if retire is not None:
+            _retire(found, retire, yes=yes)
+            return
+        findings = examine(found, clock.now(), secrets=secrets)
+    except ConfigurationError as error:
+        advice = "undo the change and deploy"
+        findings = [Finding("environment", Verdict.FAIL, str(error), advice, Section.EVALUATION_STOPPED)]
+    except KanonError as error:
+        typer.echo(f"kanon doctor: {error}", err=True)
+        raise typer.Exit(2) from error
+    except (BotoCoreError, ClientError) as error:
+        typer.echo(f"kanon doctor: {reason(error)}: docs/operating.md#kanon-doctor names the permissions", err=True)
+        raise typer.Exit(2) from error
+    wrong = any(finding.wrong for finding in findings)
+    if as_json:
+        entries = [
+            {"check": f.check, "verdict": f.verdict, "seen": f.seen, "advice": f.advice, "page": f.page}
+            for f in findings
+        ]
+        typer.echo(json.dumps({"wrong": wrong, "findings": entries}, indent=2))
+    else:
+        _show(findings)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _find(stack: str | None, region: str | None, profile: str | None, url: str) -> "RunningStack":
+    import boto3
+
+    from kanon.tools.stacks import deployed_stack, local_stack
+
+    if stack is None:
+        return local_stack(url)
+    return deployed_stack(stack, boto3.Session(region_name=region, profile_name=profile))
+
+
+def _show(findings: "Sequence[Finding]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from kanon.tools.doctor import Verdict
+
+    styles = {Verdict.FAIL: "bold red", Verdict.WARN: "yellow", Verdict.NOT_SEEN: "dim"}
+    table = Table("check", "verdict", "seen", "what to do")
+    for finding in findings:
+        advice = "\n".join(part for part in (finding.advice, finding.page) if part)
+        table.add_row(finding.check, finding.verdict, finding.seen, advice, style=styles.get(finding.verdict))
+    Console().print(table)
+
+
+def _skip(stack: "RunningStack", *, yes: bool) -> None:
+    from kanon import clock
+    from kanon.tools.doctor import moment
+    from kanon.tools.skip import SkipRefusedError, gaps, skip
+
+    found, period = gaps(stack, clock.now()), stack.evaluate.period
+    if not found:
+        raise SkipRefusedError(
+            "nothing was moved: no slot is behind by more than the outage allowance less its reserve; evaluation"
+            " catches up by itself and loses nothing"
+        )
+    for gap in found:
+        typer.echo(
+            f"slot {gap.slot}: to give up steps {gap.mark + 1} to {gap.first - 1}"
+            f" ({moment((gap.mark + 1) * period)} to {moment(gap.first * period)})"
+        )
+    typer.echo("Their joins are lost: for one window counts are too low, never too high. There is no way back.")
+    if not yes:
+        typer.confirm("Give them up?", abort=True)
+    skip(stack, found, f"doctor {uuid4()}", clock.now())
+    for gap in found:
+        typer.echo(f"slot {gap.slot}: goes on with step {gap.first} when the next message comes")
+
+
+def _retire(stack: "RunningStack", type_name: str, *, yes: bool) -> None:
+    from kanon.fingerprints import RETIRED, TYPE, retire
+
+    recorded = stack.control.recorded("evaluate")
+    if type_name in stack.evaluate.read_types():
+        raise typer.BadParameter("it is configured: deploy without it first", param_hint="--retire")
+    if f"{TYPE}{type_name}" not in recorded:
+        raise typer.BadParameter("no such type was ever evaluated", param_hint="--retire")
+    if f"{RETIRED}{type_name}" in recorded:
+        raise typer.BadParameter("it is retired already", param_hint="--retire")
+    typer.echo(
+        f"Type {type_name}: what is left of it is passed over until it expires. Its name can never be used again."
+    )
+    if not yes:
+        typer.confirm("Give it up?", abort=True)
+    retire(stack.control, type_name)
+    typer.echo(f"Type {type_name} is retired; evaluation goes on with the next message.")

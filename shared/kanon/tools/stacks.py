@@ -1,0 +1,174 @@
+"""Where the parts of a running stack are: one deployed by CloudFormation, or one served on this machine."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from kanon.errors import KanonError
+from kanon.evaluation import Schedule
+from kanon.settings import EvaluateSettings, JoinSettings, QuerySettings
+from kanon.storage.control import Control
+from kanon.storage.members import Members
+from kanon.storage.statuses import Statuses
+from kanon.storage.step_log import StepLog
+
+CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
+DESCRIPTION = "/_local/stack"
+"""Where a stack served on this machine describes itself; not part of the API."""
+
+
+class StackError(KanonError):
+    """There is no such stack, or it cannot be reached."""
+
+
+@dataclass(frozen=True)
+class RunningStack:
+    """A stack that is in use.
+
+    Attributes:
+        name: what it is called.
+        join, query, evaluate: the environments of its functions.
+        dead_letters_url: its dead-letter queue.
+        schedule_name: of EventBridge; None if it has none or it may not be seen.
+        session: reaches it.
+        endpoint: where, None for AWS.
+    """
+
+    name: str
+    join: JoinSettings
+    query: QuerySettings
+    evaluate: EvaluateSettings
+    dead_letters_url: str
+    schedule_name: str | None
+    session: boto3.Session
+    endpoint: str | None = None
+
+    def client(self, service: str) -> Any:
+        """A client of one of its services."""
+        return self.session.client(service, endpoint_url=self.endpoint, config=CONFIG)  # type: ignore[call-overload]
+
+    @property
+    def schedule(self) -> Schedule:
+        """The clock figures."""
+        return Schedule(
+            period=self.evaluate.period,
+            grace=self.evaluate.grace,
+            lease=self.evaluate.lease,
+            publish_delay=self.evaluate.publish_delay,
+            publish_margin=self.evaluate.publish_margin,
+            outage_allowance=self.evaluate.outage_allowance,
+        )
+
+    @property
+    def control(self) -> Control:
+        """Marks, leases and fingerprints."""
+        return Control(self.client("dynamodb"), self.evaluate.control_table)
+
+    @property
+    def statuses(self) -> Statuses:
+        """Horizons."""
+        return Statuses(self.client("dynamodb"), self.evaluate.statuses_table)
+
+    @property
+    def members(self) -> Members:
+        """The sets' states."""
+        return Members(self.client("dynamodb"), self.evaluate.members_table)
+
+    @property
+    def log(self) -> StepLog:
+        """Joins and wake-ups."""
+        return StepLog(self.client("dynamodb"), self.evaluate.step_log_table)
+
+
+def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
+    """A stack in AWS, from its outputs and the environments of its functions.
+
+    Raises:
+        ConfigurationError: a function would refuse its environment.
+        StackError: it is not there, or may not be seen.
+    """
+    try:
+        (described,) = session.client("cloudformation", config=CONFIG).describe_stacks(StackName=name)["Stacks"]
+        outputs = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}
+        functions = session.client("lambda", config=CONFIG)
+        environments = {
+            part: functions.get_function_configuration(FunctionName=outputs[f"{part}Function"])["Environment"][
+                "Variables"
+            ]
+            for part in ("Join", "Query", "Evaluate")
+        }
+        dead_letters_url = outputs["DeadLettersUrl"]
+    except KeyError as error:
+        raise StackError(f"stack {name} has no {error}: is it a stack of kanon?") from error
+    except (BotoCoreError, ClientError) as error:
+        raise StackError(f"stack {name} cannot be seen: {reason(error)}") from error
+    return RunningStack(
+        name,
+        JoinSettings.from_environment(environments["Join"]),
+        QuerySettings.from_environment(environments["Query"]),
+        EvaluateSettings.from_environment(environments["Evaluate"]),
+        dead_letters_url,
+        _schedule_name(name, session),
+        session,
+    )
+
+
+def _schedule_name(name: str, session: boto3.Session) -> str | None:
+    """The physical name of the stack's schedule, if it may be asked."""
+    cloudformation = session.client("cloudformation", config=CONFIG)
+    try:
+        found = cloudformation.describe_stack_resource(StackName=name, LogicalResourceId="EvaluateSchedule")
+    except (BotoCoreError, ClientError):
+        return None
+    physical: str = found["StackResourceDetail"]["PhysicalResourceId"]
+    return physical
+
+
+def local_stack(url: str) -> RunningStack:
+    """The stack that ``kanon serve`` serves at ``url``.
+
+    Raises:
+        StackError: nothing, or something else, is served there; or its tables live inside its process.
+    """
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}{DESCRIPTION}", timeout=10) as answer:  # noqa: S310, see cli
+            described = json.load(answer)
+    except (OSError, ValueError) as error:
+        detail = error.reason if isinstance(error, urllib.error.URLError) else type(error).__name__
+        raise StackError(f"no local stack answers at {url} ({detail}): start one with `kanon serve`") from error
+    if described["endpoint"] is None:
+        raise StackError("the tables of this stack live inside its process: serve it with `--engine ministack`")
+    session = boto3.Session("local", "local", region_name=described["region"])
+    return described_stack(described, session, described["endpoint"])
+
+
+def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoint: str | None) -> RunningStack:
+    """The stack of a description as a local stack gives it.
+
+    Raises:
+        ConfigurationError: a function would refuse its environment.
+    """
+    return RunningStack(
+        described["name"],
+        JoinSettings.from_environment(described["functions"]["join"]),
+        QuerySettings.from_environment(described["functions"]["query"]),
+        EvaluateSettings.from_environment(described["functions"]["evaluate"]),
+        described["dead_letters_url"],
+        None,
+        session,
+        endpoint,
+    )
+
+
+def reason(error: BotoCoreError | ClientError) -> str:
+    """What went wrong with a call, without the text: that may hold a key."""
+    if isinstance(error, ClientError):
+        return f"{error.operation_name} answered {error.response['Error']['Code']}"
+    return type(error).__name__

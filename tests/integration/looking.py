@@ -1,0 +1,81 @@
+"""A local stack as `kanon doctor` sees it: directly, and behind CloudFormation as a deployed one."""
+
+import io
+import json
+import zipfile
+from typing import Any
+
+from typer.testing import CliRunner
+
+from infra.local import Stack
+from kanon.cli.main import app
+from kanon.tools.doctor import Finding, Verdict, examine
+from kanon.tools.stacks import RunningStack, described_stack
+
+
+def seen(stack: Stack) -> RunningStack:
+    """The stack through its own description."""
+    return described_stack(stack.describe(), stack.session, None)
+
+
+def findings(stack: Stack, *, secrets: bool = True) -> dict[str, list[Finding]]:
+    """What the doctor finds now, by check."""
+    found: dict[str, list[Finding]] = {}
+    for finding in examine(seen(stack), stack.clock.now(), secrets=secrets):
+        found.setdefault(finding.check, []).append(finding)
+    return found
+
+
+def wrong(stack: Stack, *, secrets: bool = True) -> dict[str, tuple[Verdict, str]]:
+    """What is not as it should be: verdict and where to read on, by check."""
+    return {
+        check: (finding.verdict, finding.section)
+        for check, each in findings(stack, secrets=secrets).items()
+        for finding in each
+        if finding.wrong
+    }
+
+
+def doctor(stack: Stack, *arguments: str, answer: str = "") -> tuple[int, str]:
+    """`kanon doctor --stack` on the stack, which CloudFormation and Lambda are told of before: exit code and output."""
+    _register(stack)
+    options = ("--stack", stack.template.stack_name, "--region", "us-east-1")
+    environment = {"COLUMNS": "250", "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
+    result = CliRunner().invoke(app, ["doctor", *options, *arguments], input=answer, env=environment)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def _register(stack: Stack) -> None:
+    """Let moto's CloudFormation and Lambda describe what the local stack runs by itself."""
+    name, session = stack.template.stack_name, stack.session
+    cloudformation, functions = session.client("cloudformation"), session.client("lambda")
+    if name in [entry["StackName"] for entry in cloudformation.list_stacks()["StackSummaries"]]:
+        for part in ("join", "query", "evaluate"):
+            variables = {"Variables": dict(stack.functions[part].environment)}
+            functions.update_function_configuration(FunctionName=f"{name}-{part}", Environment=variables)
+        return
+    outputs = {"DeadLettersUrl": stack.describe()["dead_letters_url"]}
+    trust = session.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    code = io.BytesIO()
+    with zipfile.ZipFile(code, "w") as archive:
+        archive.writestr("app.py", "")
+    for part in ("join", "query", "evaluate"):
+        functions.create_function(
+            FunctionName=f"{name}-{part}", Runtime="python3.13", Role=trust, Handler="app.handler",
+            Code={"ZipFile": code.getvalue()},
+            Environment={"Variables": dict(stack.functions[part].environment)},
+        )  # fmt: skip
+        outputs[f"{part.title()}Function"] = f"{name}-{part}"
+    session.client("scheduler").create_schedule(
+        Name=f"{name}-schedule", ScheduleExpression="cron(3 * * * ? *)", FlexibleTimeWindow={"Mode": "OFF"},
+        Target={"Arn": "arn:aws:lambda:us-east-1:123456789012:function:f", "RoleArn": trust},
+    )  # fmt: skip
+    # moto's CloudFormation knows no schedules: a group stands for it, by the schedule's name.
+    group = {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": f"{name}-schedule"}}
+    template: dict[str, Any] = {
+        "Resources": {"EvaluateSchedule": group},
+        "Outputs": {key: {"Value": value} for key, value in outputs.items()},
+    }
+    cloudformation.create_stack(StackName=name, TemplateBody=json.dumps(template))
