@@ -8,9 +8,24 @@ from typing import Any
 import pytest
 
 from infra.local import Stack
+from tests.watched.watch import look_at_all, watching
 
 START = 1_700_000_000.0
 """When simulated time starts, unless a test says otherwise: 2023-11-14 22:13:20 UTC."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _every_deployment_is_watched() -> Iterator[None]:
+    """No stack of any test goes unseen."""
+    with watching():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_forbidden_is_done_or_said() -> Iterator[None]:
+    """The test fails that lets a function make a call its role refuses, or tell of a set or a client."""
+    yield
+    assert look_at_all() == []
 
 
 @pytest.fixture(scope="module", autouse=True)

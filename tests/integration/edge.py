@@ -24,9 +24,11 @@ import botocore.loaders
 import botocore.session
 from moto import mock_aws
 
+from infra.local.template import Template
 from kanon import clock
 from kanon.keys import Secret, set_key, slot_of
 from kanon.storage.statuses import Statuses
+from tests.watched.watch import Log, Watch
 
 ROOT = Path(__file__).parents[2]
 NOW = 1_800_000_123.5
@@ -43,6 +45,14 @@ RESOURCES = {
     "KANON_CONTROL_TABLE": "control",
     "KANON_STEP_LOG_TABLE": "step-log",
     "KANON_STATUSES_TABLE": "statuses",
+}
+# What the template calls that which has these names here.
+ARNS = {
+    "control": {"Fn::GetAtt": ["Control", "Arn"]},
+    "step-log": {"Fn::GetAtt": ["StepLog", "Arn"]},
+    "statuses": {"Fn::GetAtt": ["Statuses", "Arn"]},
+    "set-pepper": {"Ref": "SetPepper"},
+    "client-key": {"Ref": "ClientKey"},
 }
 ENVIRONMENT = {
     **RESOURCES,
@@ -128,10 +138,16 @@ class Edge:
             session.register("provide-client-params", self._recorded)
             session.register("before-call", self._failing)
             self._modules: dict[str, ModuleType] = {}
+            template = Template.read(ROOT / "template.yaml", {}, "edge")
+            self.watch = Watch(template, {name: template.resolve(arn) for name, arn in ARNS.items()})
+            self.watch.secret(PEPPER)
+            self.watch.secret(CLIENT_KEY)
+            self._function = ""
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.watch.closed = True
         self._stack.close()
 
     def _now(self) -> float:
@@ -159,6 +175,7 @@ class Edge:
 
     def _recorded(self, params: dict[str, Any], model: Any, **_: Any) -> None:
         self.calls.append((model.name, params))
+        self.watch.called(self._function, model.service_model.endpoint_prefix, model.name, params)
 
     def _failing(self, model: Any, **_: Any) -> tuple[Any, dict[str, Any]] | None:
         code = self.fail(model.name)
@@ -196,15 +213,19 @@ class Edge:
 
     @contextlib.contextmanager
     def _captured(self) -> Iterator[None]:
-        with contextlib.redirect_stdout(self.output), contextlib.redirect_stderr(self.output):
+        log = Log(self.output, self.watch, self._function)
+        with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):  # type: ignore[type-var]
             yield
 
     def invoke(self, function: str, event: dict[str, Any]) -> Result:
         """The function's result for an event, JSON in and JSON out as on Lambda."""
+        self._function = function
+        self.watch.asked(event)
         module = self.module(function)
         with self._captured():
             result = module.handler(json.loads(json.dumps(event)), Context(function))
         result = json.loads(json.dumps(result))
+        self.watch.answered(function, event, result)
         assert isinstance(result["body"], str)
         assert not result.get("isBase64Encoded")
         return Result(result["statusCode"], result["body"], result["headers"])

@@ -1,0 +1,284 @@
+"""The watch sees what is planted: whatever the service could tell, in whatever form, and every call beyond a role."""
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.metrics import MetricUnit
+
+from infra.local import Stack
+from kanon import aws, http
+from kanon.errors import ConfigurationError, TooFarBehindError
+from kanon.evaluation import Evaluation
+from kanon.joining import Join, Joining
+from kanon.models import HashesAnswer, JoinAnswer
+from kanon.querying import Querying
+from kanon.storage.members import Members
+from kanon.storage.step_log import StepLog
+from tests.watched import words
+from tests.watched.private import Private
+from tests.watched.watch import Watch
+
+SET_ID = b"a set id nobody may see"
+SET = base64.urlsafe_b64encode(SET_ID).decode().rstrip("=")
+CLIENT = "a client nobody may see"
+PERIOD = 3600
+Plant = Callable[[pytest.MonkeyPatch], None]
+PLANTS: dict[str, tuple[Plant, str]] = {}
+
+pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
+
+
+def plant(found: str) -> Callable[[Plant], Plant]:
+    """Enter a leak into the list, with what the watch says of it."""
+
+    def enter(leak: Plant) -> Plant:
+        PLANTS[leak.__name__.replace("_", " ")] = (leak, found)
+        return leak
+
+    return enter
+
+
+def before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, does: Callable[..., None]) -> None:
+    """Let a method do something else first."""
+    real = getattr(owner, name)
+
+    def method(*args: Any, **more: Any) -> Any:
+        does(*args, **more)
+        return real(*args, **more)
+
+    monkeypatch.setattr(owner, name, method)
+
+
+def log(message: str, **fields: Any) -> None:
+    Logger(service="join").warning(message, **fields)
+
+
+@plant("as its message")
+def a_set_id_in_base64_in_a_log_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    before(
+        monkeypatch, Joining, "join", lambda self, join, now: log(f"joined {base64.b64encode(join.set_id).decode()}")
+    )
+
+
+@plant("private: ")
+def a_set_id_as_a_field_of_a_log_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    before(monkeypatch, Joining, "join", lambda self, join, now: log("call failed", reason=join.set_id.decode()))
+
+
+@plant("private: ")
+def a_client_in_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    before(monkeypatch, Joining, "join", lambda self, join, now: log("call failed", reason=join.client.decode()))
+
+
+@plant("private: ")
+def a_token_in_hex_in_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def put(self: StepLog, row: Any) -> None:
+        log("call failed", reason=f"token {row.token.to_bytes(4, 'big').hex()} is there")
+
+    before(monkeypatch, StepLog, "put", put)
+
+
+@plant("a log line has a field 'token'")
+def a_token_in_a_field_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    before(monkeypatch, StepLog, "put", lambda self, row: log("call failed", token=hex(row.token)))
+
+
+@plant("printed")
+def a_line_beside_the_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+    before(monkeypatch, Joining, "join", lambda self, join, now: print("joining", len(join.client)))
+
+
+@plant("a log line has a field 'stack_trace'")
+def a_trace_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trace(self: Joining, join: Join, now: float) -> None:
+        try:
+            raise ValueError(join.client)
+        except ValueError:
+            Logger(service="join").exception("call failed")
+
+    before(monkeypatch, Joining, "join", trace)
+
+
+@plant("evaluate has a metric 'MembersRead'")
+def a_count_in_a_metric_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(self: Members, set_keys: Any) -> None:
+        Metrics().add_metric("MembersRead", MetricUnit.Count, 1)
+
+    before(monkeypatch, Members, "read", read)
+
+
+@plant("PublishLag takes the values")
+def a_count_in_the_metric_of_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Evaluation, "_late", lambda self, step, now: 17)
+
+
+@plant("metrics have the dimensions")
+def a_set_as_a_dimension_of_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    before(monkeypatch, Joining, "join", lambda self, join, now: Metrics().add_dimension("set", SET))
+
+
+@plant("a number that could be a count")
+def a_count_in_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: Any) -> None:
+        raise TooFarBehindError("the set has 57 members by now")
+
+    before(monkeypatch, Evaluation, "run", run)
+
+
+@plant("private: ")
+def a_noise_key_in_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(self: Evaluation, *_: Any) -> None:
+        raise ConfigurationError(f"cannot use {self.noise_keys.entries[0][1].secret.hex()}")
+
+    before(monkeypatch, Evaluation, "run", run)
+
+
+@plant("private: ")
+def a_pepper_in_an_error_that_leaves_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sqs() -> None:
+        values = aws.secrets_manager()
+        names = (secret["ARN"] for secret in values.list_secrets()["SecretList"])
+        raise RuntimeError(" ".join(values.get_secret_value(SecretId=name)["SecretString"] for name in names))
+
+    before(monkeypatch, aws, "sqs", sqs)
+
+
+@plant("an answer has the header X-Key")
+def a_key_in_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = http.json_answer
+    monkeypatch.setattr(http, "json_answer", lambda body, headers=None: real(body, {"X-Key": "abc"}))
+
+
+@plant("a join is answered")
+def a_join_that_tells_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Telling(JoinAnswer):
+        joined: int = 12
+
+    monkeypatch.setattr("kanon.models.JoinAnswer", Telling)
+
+
+@plant("which was not asked")
+def a_set_that_nobody_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    def telling(**told: Any) -> HashesAnswer:
+        return HashesAnswer(**{**told, "hashes": ["c29tZWJvZHkgZWxzZXM"]})
+
+    monkeypatch.setattr("kanon.models.HashesAnswer", telling)
+
+
+@plant("a number that could be a count")
+def a_count_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def query(self: Querying, *_: Any) -> None:
+        raise http.RequestError(http.error_answer(503, "the set has 57 joins, ask later"))
+
+    before(monkeypatch, Querying, "query", query)
+
+
+@plant("private: ")
+def a_set_id_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def query(self: Querying, sets: Any, now: float) -> None:
+        raise http.RequestError(http.error_answer(503, f"cannot read {sets[0][1].hex()}"))
+
+    before(monkeypatch, Querying, "query", query)
+
+
+@plant("the role of join refuses dynamodb:Query on arn")
+def a_join_that_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    def put(self: StepLog, row: Any) -> None:
+        list(self.touched(row.step, row.slot, 1))
+
+    before(monkeypatch, StepLog, "put", put)
+
+
+@plant("the role of query refuses dynamodb:UpdateItem on arn")
+def a_query_that_writes_a_mark_of_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def query(self: Querying, *_: Any) -> None:
+        table = self.statuses._table.replace("Statuses", "Control")
+        self.statuses._client.update_item(TableName=table, Key={"name": {"S": "slot#0"}})
+
+    before(monkeypatch, Querying, "query", query)
+
+
+def flow(stack: Stack) -> None:
+    """A join, its evaluation, and a query; then what comes of a schedule that goes off again."""
+    stack.request("POST", f"/v1/types/fledge/sets/{SET}:join", {"client": CLIENT})
+    stack.advance(3 * PERIOD)
+    stack.request("POST", "/v1:query", {"setsForType": [{"type": "fledge", "hashes": [SET]}]})
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_leak_or_call_is_found(name: str, new_stack: Callable[..., Stack], monkeypatch: Any) -> None:
+    leak, found = PLANTS[name]
+    leak(monkeypatch)
+    stack = new_stack()
+    flow(stack)
+    problems = Watch.of(stack).look()
+    assert [problem for problem in problems if found in problem], problems
+
+
+def test_without_a_plant_there_is_nothing_to_find(stack: Stack) -> None:
+    flow(stack)
+    watch = Watch.of(stack)
+    assert watch.look() == []
+    assert {call.function for call in watch.calls} == {"join", "evaluate", "query"}
+
+
+def test_a_message_that_names_more_than_a_slot_is_found(stack: Stack) -> None:
+    watch = Watch.of(stack)
+    url = stack.template.resolve({"Ref": "Queue"})
+    for body in ({"slot": 0, "hop": 1}, {"slot": 0, "hop": 1, "set": SET}, {"slot": 0, "hop": "57"}):
+        watch.called(
+            "evaluate", "sqs", "SendMessageBatch", {"QueueUrl": url, "Entries": [{"MessageBody": json.dumps(body)}]}
+        )
+    assert [problem[:20] for problem in watch.look()] == ["a message to the que"] * 2
+
+
+KEY = bytes(range(200, 232))
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        KEY.hex(),
+        KEY.hex().upper(),
+        KEY.hex()[:20],
+        base64.b64encode(KEY).decode(),
+        base64.urlsafe_b64encode(KEY).decode(),
+        base64.b64encode(b"x" + KEY).decode(),
+        base64.b64encode(b"xy" + KEY + b"z").decode(),
+        base64.b64encode(b"xyz" + KEY).decode(),
+        repr(KEY),
+        str(bytearray(KEY)),
+        "".join(f"%{byte:02X}" for byte in KEY),
+    ],
+)
+def test_a_private_value_is_found_in_every_form(shown: str) -> None:
+    private = Private()
+    private.add(KEY)
+    private.say("nothing is in this text")
+    private.say(f"something is in <{shown}>")
+    assert private.told() == [f"something is in <{shown}>"]
+    assert private.told() == []
+
+
+def test_a_client_named_like_a_word_of_the_service_is_no_leak() -> None:
+    private = Private()
+    private.add("client", "shortClientIdentifier")
+    private.say("give exactly one of client and shortClientIdentifier")
+    assert private.told() == []
+
+
+@pytest.mark.parametrize("text", ["57", "57 members", "the count is 57", "members: 57", "step 472000: 57 joined"])
+def test_a_number_without_its_word_could_be_a_count(text: str) -> None:
+    assert list(words.wrong_text(text)) != []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["step 472000 may have lost rows", "there are 4 slots, and the message names slot 7", "at line 1 column 57"],
+)
+def test_a_number_with_its_word_is_none(text: str) -> None:
+    assert list(words.wrong_text(text)) == []

@@ -1,0 +1,275 @@
+"""Watches every deployment a test starts: what its functions do to AWS, what goes into them and what they say.
+
+A test fails that lets a function make a call its role refuses, or say what must not be said. ``watching`` sees to it
+that no stack of the local engine goes unseen; the rest of the suite need not know of it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, TextIO
+from unittest import mock
+
+from infra.local.engines import ROOT
+from infra.local.functions import Environment, Function, FunctionError
+from infra.local.stack import Stack
+from infra.local.template import Template
+from kanon.http import RequestError, read_json
+from kanon.keys import Secret
+from kanon.models import decode_base64
+from tests.watched import words
+from tests.watched.permissions import Call, Resources, permissions
+from tests.watched.private import Private
+
+_live: list[Watch] = []
+_by_function: dict[str, Watch] = {}  # by the function's full name, which no two stacks share
+
+SECRETS = ("set-pepper", "client-key", "noise-key/1", "noise-key/2")
+_SET = re.compile(r"/sets/([^/:]+)")
+
+
+class Watch:
+    """One deployment: its template, and the ARN of everything its functions may name in a call."""
+
+    def __init__(self, template: Template, arns: Mapping[str, str]) -> None:
+        self.allowed = permissions(template)
+        self.calls: set[Call] = set()
+        self.closed = False
+        self.private = Private()
+        self._resources = Resources(arns)
+        self._period = int(template.parameters["Period"])
+        self._said: dict[str, list[str]] = defaultdict(list)
+        self._problems: set[str] = set()
+        _live.append(self)
+
+    @classmethod
+    def of(cls, stack: Stack) -> Watch:
+        """The watch of a running stack."""
+        return _by_function[stack.functions["join"].name]
+
+    # What a function does
+
+    def attach(self, session: Any, function: str) -> Any:
+        """See every call of the clients this session will create."""
+
+        def called(params: Mapping[str, Any], model: Any, **_: Any) -> None:
+            self.called(function, model.service_model.endpoint_prefix, model.name, params)
+
+        def read(parsed: Mapping[str, Any], **_: Any) -> None:
+            self.secret(parsed.get("SecretString", "{}"))
+
+        session.events.register("before-parameter-build", called, unique_id="watch-calls")
+        session.events.register("after-call.secretsmanager", read, unique_id="watch-secrets")
+        return session
+
+    def called(self, function: str, service: str, operation: str, params: Mapping[str, Any]) -> None:
+        """An AWS call is about to be made."""
+        for call in self._resources.calls(function, service, operation, params):
+            if call not in self.calls:
+                self.calls.add(call)
+                if not any(permission.covers(call) for permission in self.allowed[function]):
+                    self._problems.add(f"the role of {function} refuses {call.action} on {call.resource} {call.key}")
+        for entry in params.get("Entries", []):
+            message = json.loads(entry["MessageBody"])
+            if set(message) != {"slot", "hop"} or not all(type(v) is int and v < 256 for v in message.values()):
+                self._problems.add(f"a message to the queue says {message}")
+        self.private.add(*_written(params))
+
+    def secret(self, text: str) -> None:
+        """A secret was read; what is derived from it is as secret."""
+        texts = json.loads(text).values() if text.startswith("{") else [text]
+        for each in texts:
+            self.private.add(each, *(Secret.derived(name, each).key for name in SECRETS))
+
+    # What goes in, and what is said
+
+    def asked(self, event: Any) -> None:
+        """An event arrives."""
+        if isinstance(event, dict) and "rawPath" in event:
+            self.private.add(*_named(event))
+
+    def answered(self, function: str, event: Any, result: Any) -> None:
+        """An event is answered."""
+        if isinstance(result, dict) and "statusCode" in result:
+            method, path = event["requestContext"]["http"]["method"], event["rawPath"]
+            status, headers, body = result["statusCode"], result.get("headers") or {}, result["body"]
+            asked = event.get("body") or ""
+            if event.get("isBase64Encoded") and status == 200:
+                asked = binascii.a2b_base64(asked).decode()
+            self._problems |= set(words.wrong_answer(method, path, asked, status, headers, body))
+            if status != 200 or "error" in body:
+                self.private.say(body)
+        elif result is not None and set(result) != {"batchItemFailures"}:
+            self._problems.add(f"{function} returns {result}")
+
+    def raised(self, payload: Mapping[str, str]) -> None:
+        """A handler raised: Lambda shows the type and the message to whoever called, and to the log."""
+        self._problems |= set(words.wrong_text(payload["errorMessage"]))
+        self.private.say(payload["errorMessage"])
+
+    def wrote(self, function: str, text: str) -> None:
+        """A function wrote to its log."""
+        self._said[function].append(text)
+
+    # What is wrong with it
+
+    def look(self) -> list[str]:
+        """What was wrong since the last look."""
+        said, self._said = self._said, defaultdict(list)
+        for function, texts in said.items():
+            for line in "".join(texts).splitlines():
+                self._problems |= set(self._wrong_line(function, line))
+        problems, self._problems = self._problems, set()
+        return sorted(problems) + [f"private: {text}" for text in self.private.told()]
+
+    def _wrong_line(self, function: str, line: str) -> Iterator[str]:
+        if not line.startswith("{"):
+            # A handler that raised is printed with its trace, by Lambda as by the local stack.
+            self.private.say(line)
+            if re.match(r"[A-Z]\w*(Error|Exception)\b|[a-z_.]+\.\w+(Error|Exception)\b", line):
+                yield from words.wrong_text(line)
+            elif not re.match(r"\s|Traceback |During handling|The above exception|$", line):
+                yield f"{function} printed {line!r}"
+            return
+        entry = json.loads(line)
+        if "_aws" in entry:
+            yield from words.wrong_metric(entry, function, self._period)
+            return
+        yield from words.wrong_log(entry)
+        self.private.say(" ".join(str(v) for k, v in entry.items() if k not in ("timestamp", "function_request_id")))
+
+
+def look_at_all() -> list[str]:
+    """What was wrong, since the last look, with any deployment."""
+    problems = [problem for watch in _live for problem in watch.look()]
+    _live[:] = [watch for watch in _live if not watch.closed]
+    return problems
+
+
+class Log:
+    """A function's log that is read along."""
+
+    def __init__(self, log: TextIO, watch: Watch, function: str) -> None:
+        self._log, self._watch, self._function = log, watch, function
+
+    def write(self, text: str) -> int:
+        self._watch.wrote(self._function, text)
+        return self._log.write(text)
+
+    def flush(self) -> None:
+        self._log.flush()
+
+
+def _written(params: Mapping[str, Any]) -> Iterator[bytes]:
+    """Set keys, tokens and members in a call to a table."""
+    items: list[Any] = [params[name] for name in ("Key", "Item", "ExpressionAttributeValues") if name in params]
+    for asked in params.get("RequestItems", {}).values():
+        items += asked["Keys"] if isinstance(asked, dict) else [put["PutRequest"]["Item"] for put in asked]
+    for item in items:
+        for name, value in item.items():
+            if isinstance(value.get("B"), bytes) and name != "step_slot" and len(value["B"]) > 1:
+                yield value["B"]
+                if name == "set_token" and len(value["B"]) > 32:
+                    yield value["B"][32:]
+
+
+def _named(event: Mapping[str, Any]) -> Iterator[bytes | str]:
+    """Sets and clients a request names, as text and decoded."""
+    sets, clients = set(_SET.findall(event["rawPath"])), set()
+    with suppress(RequestError, ValueError, TypeError, AttributeError):  # then it is not what a client means to send
+        text = event.get("body") or ""
+        body = _read(binascii.a2b_base64(text).decode() if event.get("isBase64Encoded") else text)
+        joins, asked = body.get("joins", []), body.get("setsForType", body.get("sets", []))
+        clients.add(body.get("client"))
+        for entry in [*(joins if isinstance(joins, list) else []), *(asked if isinstance(asked, list) else [asked])]:
+            clients.add(entry.get("client"))
+            sets.update((entry.get("set"), *entry.get("hashes", [])))
+    yield from (client for client in clients if isinstance(client, str))
+    for text in sets:
+        if isinstance(text, str):
+            yield text
+            with suppress(ValueError):
+                yield decode_base64(text)
+
+
+def _read(text: str) -> Any:
+    """A body, by the service's own reader only if it has to be: most are JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return read_json(text)
+
+
+@contextmanager
+def watching() -> Iterator[None]:
+    """Watch every stack of the service's own template that is started meanwhile."""
+    enter, leave = Stack.__enter__, Stack.__exit__
+    cold_start, invoke = Function.cold_start, Environment.invoke
+
+    def entered(stack: Stack) -> Stack:
+        enter(stack)
+        if stack._directory == ROOT:
+            watch = Watch(stack.template, _arns(stack))
+            _by_function.update({function.name: watch for function in stack.functions.values()})
+        return stack
+
+    def left(stack: Stack, *error: Any) -> None:
+        leave(stack, *error)
+        for function in stack.functions.values():
+            if watch := _by_function.pop(function.name, None):
+                watch.closed = True
+
+    def started(function: Function) -> Environment:
+        watch = _by_function.get(function.name)
+        if watch is None:
+            return cold_start(function)
+        name, session = function.directory.name, function.session
+        seen = replace(
+            function,
+            session=lambda folder: watch.attach(session(folder), name),
+            logs=Log(function.logs, watch, name),  # type: ignore[arg-type]
+        )
+        with _raising(watch):
+            return cold_start(seen)
+
+    def invoked(environment: Environment, event: Any, timeout: float | None = None) -> Any:
+        function = environment._function
+        watch = _by_function.get(function.name)
+        if watch is None:
+            return invoke(environment, event, timeout)
+        watch.asked(event)
+        with _raising(watch):
+            result = invoke(environment, event, timeout)
+        watch.answered(function.directory.name, event, result)
+        return result
+
+    with (
+        mock.patch.object(Stack, "__enter__", entered),
+        mock.patch.object(Stack, "__exit__", left),
+        mock.patch.object(Function, "cold_start", started),
+        mock.patch.object(Environment, "invoke", invoked),
+    ):
+        yield
+
+
+@contextmanager
+def _raising(watch: Watch) -> Iterator[None]:
+    try:
+        yield
+    except FunctionError as error:
+        watch.raised(error.payload)
+        raise
+
+
+def _arns(stack: Stack) -> dict[str, str]:
+    """The ARN behind every name the functions may use in a call."""
+    template, storage = stack.template, stack.storage
+    tables = {name: template.resolve({"Fn::GetAtt": [logical, "Arn"]}) for logical, name in storage.tables.items()}
+    secrets = (template.resolve({"Ref": logical}) for logical in storage.secrets)
+    return {**tables, **{url: arn for arn, url in storage.queue_urls.items()}, **{arn: arn for arn in secrets}}

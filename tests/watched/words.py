@@ -1,0 +1,203 @@
+"""What a function may say: the fields of its log lines, its metrics, its answers and errors, and nothing else.
+
+Each of these takes what was said and tells what is wrong with it. Numbers are allowed by field and not by value: a
+count of a set may look like any other number, so no field may take any number. What remains is free text: reasons and
+messages. In it a number must follow a word that says what it is.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kanon.http import STATUS_NAMES
+
+ROOT = Path(__file__).parents[2]
+Problems = Iterator[str]
+
+# ----------------------------------------------------------------------------------------------- log lines
+
+
+@cache
+def messages() -> frozenset[str]:
+    """What the service's own log calls say: each a constant, so that no value can be in it."""
+    found = set()
+    for path in [*(ROOT / "functions").rglob("*.py"), *(ROOT / "shared").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="logger"), attr=level), args=[said, *_]):
+                    assert isinstance(said, ast.Constant), f"{path}:{node.lineno}: logger.{level} says no constant"
+                    found.add(said.value)
+    return frozenset(found)
+
+
+def _matches(pattern: str) -> Callable[[Any], bool]:
+    expression = re.compile(pattern)
+    return lambda value: isinstance(value, str) and expression.fullmatch(value) is not None
+
+
+FREE = {"reason"}
+"""Log fields of free text."""
+
+LOG_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "level": _matches("INFO|WARNING|ERROR|CRITICAL"),
+    "location": _matches(r"[\w.<>]+:\d+"),
+    "message": lambda value: value in messages(),
+    "timestamp": _matches(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}[+-]\d{4}"),
+    "service": _matches(r"join|evaluate|query|kanon-\d+"),
+    "cold_start": lambda value: isinstance(value, bool),
+    "function_name": _matches(r"[\w-]+"),
+    "function_memory_size": lambda value: str(value) in ("128", "512", "1769"),
+    "function_arn": _matches(r"arn[\w:-]*"),
+    "function_request_id": _matches(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|r"),
+    "kind": _matches(r"[A-Z][A-Za-z]+"),
+    "operation": _matches(r"[A-Z][A-Za-z]+"),
+    "code": _matches(r"[A-Z][A-Za-z.]+"),
+    "place": _matches(r"[\w.<>]+:\d+|unknown"),
+    "slot": lambda value: type(value) is int and 0 <= value < 256,
+    "reason": lambda value: isinstance(value, str),
+}
+
+
+def wrong_log(entry: Mapping[str, Any]) -> Problems:
+    """A line of the logger."""
+    for name, value in entry.items():
+        if name not in LOG_FIELDS:
+            yield f"a log line has a field {name!r}"
+        elif not LOG_FIELDS[name](value):
+            yield f"a log line says {value!r} as its {name}"
+        elif name in FREE:
+            yield from wrong_text(value)
+
+
+# ------------------------------------------------------------------------------------------------- metrics
+
+
+def _one_of(*values: float) -> Callable[[float, int], bool]:
+    return lambda value, period: value in values
+
+
+def _whole(most: float) -> Callable[[float, int], bool]:
+    return lambda value, period: 0 <= value <= most and value == int(value)
+
+
+# Name: function, unit, values; of joins and steps only those of one call, and lateness in whole steps.
+METRICS: dict[str, tuple[str, str, Callable[[float, int], bool]]] = {
+    "JoinsAccepted": ("join", "Count", _whole(500)),
+    "JoinsRefused": ("join", "Count", _whole(500)),
+    "RequestsRejected": ("join query", "Count", _one_of(0, 1)),
+    "QueriesAnswered": ("query", "Count", _one_of(1)),
+    "QueriesRefused": ("query", "Count", _one_of(1)),
+    "SlotsSent": ("evaluate", "Count", _one_of(*(2**n for n in range(9)))),
+    "SlotsLeased": ("evaluate", "Count", _one_of(0, 1)),
+    "SlotsFailed": ("evaluate", "Count", _one_of(0, 1)),
+    "EvaluationStopped": ("evaluate", "Count", _one_of(1)),
+    "StepsBehind": ("evaluate", "Count", _whole(1e6)),
+    "PublishLag": ("evaluate", "Seconds", lambda value, period: value >= 0 and value % period == 0),
+}
+
+
+def wrong_metric(entry: Mapping[str, Any], function: str, period: int) -> Problems:
+    """A line in CloudWatch's embedded metric format."""
+    (described,) = entry["_aws"]["CloudWatchMetrics"]
+    if described["Dimensions"] != [["service"]] or not LOG_FIELDS["service"](entry.get("service")):
+        yield f"metrics have the dimensions {described['Dimensions']}, the service {entry.get('service')!r}"
+    units = {metric["Name"]: metric["Unit"] for metric in described["Metrics"]}
+    for name in entry.keys() - {"_aws", "service"}:
+        allowed, unit, value = METRICS.get(name, ("", "", _one_of()))
+        if function not in allowed.split() or units.get(name) != unit:
+            yield f"{function} has a metric {name!r} in {units.get(name)}"
+        elif not all(value(number, period) for number in entry[name]):
+            yield f"{name} takes the values {entry[name]}"
+
+
+# --------------------------------------------------------------------------------------------- free text
+
+# A number in a reason or a message stands behind, or before, a word that says what it is: a step, a slot, a limit of
+# the interface, a place in what was sent.
+_NUMBERS = re.compile(
+    r"(?:steps?|slots?|begins? at step|format|key|types? and keys|at least|at most|less than|than or equal to|line|"
+    r"column|char|1 to|of 1|larger than|not|are|refused|of)[ ]\d+\b"
+    r"|\b\d+ (?:slots|types|bytes|items?|characters?|hashes|messages|of|to 64)\b"
+    r"|pattern '[^']*'|/v1/|noise.key[/ ][\w-]+|(?i:utf-8)|base64(?:url)?|\d+ of \d+ messages"
+)
+_NUMBER = re.compile(r"\d+")
+
+
+def wrong_text(text: str) -> Problems:
+    """A reason or message: no number without its word."""
+    left = _NUMBERS.sub("", text)
+    if _NUMBER.search(left):
+        yield f"a number that could be a count: {text!r}"
+
+
+# --------------------------------------------------------------------------------------------- answers
+
+HEADERS: dict[str, Callable[[Any], bool]] = {
+    "Content-Type": _matches(r"application/json|text/html; charset=utf-8"),
+    "Cache-Control": _matches(r"no-store|max-age=\d+"),
+    "Retry-After": _matches("5"),
+    "Content-Security-Policy": _matches(r"default-src 'none'; [a-z' ;-]+"),
+}
+_FIELD = re.compile(r"body|type|set|(?:client|shortClientIdentifier|joins|(?:setsForType|sets)[\w.]*)")
+_MOMENT = _matches(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+def wrong_error(error: Any, code: int) -> Problems:
+    """The one form of an error."""
+    if set(error) != {"code", "status", "message", "details"} or error["code"] != code:
+        yield f"an error has the form {error}"
+        return
+    if error["status"] != STATUS_NAMES.get(code):
+        yield f"an error has the status {error['status']!r}"
+    for problem in error["details"]:
+        if set(problem) != {"field", "reason"} or not _FIELD.fullmatch(problem["field"]):
+            yield f"an error has the detail {problem}"
+        yield from wrong_text(str(problem.get("reason")))
+    # The message repeats the first field, which names places in what was sent.
+    yield from wrong_text(re.sub(rf"^(?:{_FIELD.pattern}): ", "", error["message"]))
+
+
+def wrong_answer(method: str, path: str, asked: str, status: int, headers: Mapping[str, str], body: str) -> Problems:
+    """The answer to a request whose body was ``asked``: a good one only tells what the interface says it does."""
+    for name, value in headers.items():
+        if name not in HEADERS or not HEADERS[name](value):
+            yield f"an answer has the header {name}: {value}"
+    if status != 200:
+        answer = json.loads(body)
+        yield from wrong_error(answer.get("error", {}), status) if set(answer) == {"error"} else [f"an error is {body}"]
+    elif path == "/v1:batchJoin":
+        for result in json.loads(body).get("results"):
+            if result:
+                yield from wrong_error(result["error"], result["error"]["code"])
+        if set(json.loads(body)) != {"results"}:
+            yield f"a batch is answered {body}"
+    elif method == "POST" and path.endswith(":join"):
+        if body != "{}":
+            yield f"a join is answered {body}"
+    elif path in ("/v1:query", "/v1:validateHashes"):
+        yield from _wrong_query(json.loads(body), asked)
+    elif "/sets/" in path:
+        yield from _wrong_status(json.loads(body), "kAnonymous")
+        if not isinstance(json.loads(body)["kAnonymous"], bool):
+            yield f"a set is answered {body}"
+
+
+def _wrong_query(answer: Any, asked: str) -> Problems:
+    yield from _wrong_status(answer, "kAnonymousSets")
+    for entry in answer["kAnonymousSets"]:
+        if set(entry) != {"type", "hashes"}:
+            yield f"a query is answered {entry}"
+        for text in [entry["type"], *entry["hashes"]]:
+            if text not in asked and json.dumps(text)[1:-1] not in asked:
+                yield f"a query is told {text!r}, which was not asked"
+
+
+def _wrong_status(answer: Any, told: str) -> Problems:
+    if set(answer) != {told, "step", "nextUpdate"} or not _MOMENT(answer["nextUpdate"]):
+        yield f"a query is answered {answer}"
+    if answer["step"] is not None and type(answer["step"]) is not int:
+        yield f"a query is answered the step {answer['step']!r}"
