@@ -113,4 +113,6 @@ def is_above(crossings: Iterable[int], visible: int, step: int, phase: int, wind
     the end of its instance (Algorithm 2) and reads false in the next one until it crosses again.
     """
     instance = instance_of(step, phase, window)
-    return any(x <= visible and instance_of(x, phase, window) == instance for x in crossings)
+    # Every crossing is looked at, one that may not be seen yet among them: the time must not tell of it.
+    counts = [(x <= visible) & (instance_of(x, phase, window) == instance) for x in crossings]
+    return any(counts)
