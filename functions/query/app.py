@@ -165,9 +165,7 @@ def _hashes(asked: list[Hashes]) -> Response[QueryAnswer]:
     now = clock.now()
     answer = querying().query([(entry.type, set_id) for entry in asked for _, set_id in entry.hashes], now)
     above = iter(answer.above)
-    found = [
-        HashesAnswer(type=entry.type, hashes=[text for text, _ in entry.hashes if next(above)]) for entry in asked
-    ]
+    found = [HashesAnswer(type=entry.type, hashes=[text for text, _ in entry.hashes if next(above)]) for entry in asked]
     body = QueryAnswer(k_anonymous_sets=found, step=answer.step, next_update=_moment(answer.next_update))
     return json_answer(body, _until_next_tick(answer, now))
 
