@@ -73,5 +73,6 @@ def fetch_noise_keys(client: "SecretsManagerClient", arn: str, ids: Sequence[str
     texts = json.loads(client.get_secret_value(SecretId=arn)["SecretString"])
     missing = [key_id for key_id in ids if key_id not in texts]
     if missing:
-        raise ConfigurationError(f"the noise key secret lacks the ids {', '.join(missing)}: put them there first")
+        named = ", ".join(f"key {key_id}" for key_id in missing)
+        raise ConfigurationError(f"the noise key secret lacks {named}: put it there first")
     return {key_id: NoiseKey(key_id, Secret.derived(f"noise-key/{key_id}", texts[key_id]).key) for key_id in ids}

@@ -29,7 +29,10 @@ def doctor(
     retire: Annotated[
         str | None, typer.Option(metavar="TYPE", help="Give up a type that is no longer configured, for good.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --skip or --retire.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Let sets count anew whose Members item cannot be read.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --skip, --retire or --repair.")] = False,
 ) -> None:
     """Look at a running stack; exit with 1 if something is wrong, 2 if it cannot be looked at."""
     from botocore.exceptions import BotoCoreError, ClientError
@@ -39,8 +42,8 @@ def doctor(
     from kanon.tools.doctor import Finding, Section, Verdict, examine
     from kanon.tools.stacks import reason
 
-    if skip + (retire is not None) + (as_json or secrets) > 1:
-        raise typer.BadParameter("--skip, --retire, and --json or --secrets exclude each other")
+    if skip + (retire is not None) + repair + (as_json or secrets) > 1:
+        raise typer.BadParameter("--skip, --retire, --repair, and --json or --secrets exclude each other")
     if urlsplit(url).scheme != "http" or urlsplit(url).hostname not in ("127.0.0.1", "localhost"):
         raise typer.BadParameter("a served stack is on this machine: http://127.0.0.1:PORT", param_hint="--url")
     try:
@@ -50,6 +53,9 @@ def doctor(
             return
         if retire is not None:
             _retire(found, retire, yes=yes)
+            return
+        if repair:
+            _repair(found, yes=yes)
             return
         findings = examine(found, clock.now(), secrets=secrets)
     except ConfigurationError as error:
@@ -139,3 +145,22 @@ def _retire(stack: "RunningStack", type_name: str, *, yes: bool) -> None:
         typer.confirm("Give it up?", abort=True)
     retire(stack.control, type_name)
     typer.echo(f"Type {type_name} is retired; evaluation goes on with the next message.")
+
+
+def _repair(stack: "RunningStack", *, yes: bool) -> None:
+    from kanon.tools.repair import damage, repair
+
+    found = damage(stack)
+    if not found.items:
+        typer.echo("Every Members item can be read: nothing was changed.")
+        return
+    typer.echo(f"{len(found.items)} Members items cannot be read. Their sets will count anew: too low for one window.")
+    if found.newer:
+        typer.echo(
+            f"{found.newer} of them name the format of a newer version. If one was ever deployed here, stop and deploy"
+            " it again: it reads them, and nothing is lost."
+        )
+    if not yes:
+        typer.confirm("Let them count anew?", abort=True)
+    repair(stack, found)
+    typer.echo("Done; evaluation goes on with the next message.")

@@ -71,6 +71,12 @@ def to_item(set_key: bytes, type_name: str, state: SetState, token_bytes: int, e
     return item
 
 
+def is_newer(item: Item) -> bool:
+    """Whether the packed members say that a newer version wrote them."""
+    packed: bytes = item.get("members", {}).get("B", b"")
+    return packed[:1] > bytes([FORMAT])
+
+
 def from_item(item: Item) -> SetState:
     """The state an item holds.
 
@@ -119,6 +125,28 @@ class Members:
         )
         for item in (item for page in pages for item in page["Items"]):
             yield item["set_key"]["B"], item["type"]["S"]
+
+    def undecodable(self) -> Iterator[Item]:
+        """Every item that :func:`from_item` refuses, strongly consistent: reads the whole table."""
+        pages = self._client.get_paginator("scan").paginate(TableName=self._table, ConsistentRead=True)
+        for item in (item for page in pages for item in page["Items"]):
+            try:
+                from_item(item)
+            except UndecodableMembersError:
+                yield item
+
+    def replace(self, damaged: Item, item: Item) -> None:
+        """Put ``item`` in the place of one that cannot be read, unless that was replaced meanwhile."""
+        try:
+            self._client.put_item(
+                TableName=self._table,
+                Item=item,
+                ConditionExpression="attribute_not_exists(members) OR members = :damaged",
+                ExpressionAttributeValues={":damaged": damaged.get("members", {"NULL": True})},
+            )
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
+                raise
 
     def write(self, item: Item) -> None:
         """Write the state of a set unless it already is at this step or beyond: then the work is done."""

@@ -20,8 +20,8 @@ from kanon.errors import (
 from kanon.mechanism.above_threshold import SetState
 from kanon.mechanism.members import Member
 from kanon.storage.batches import ATTEMPTS
-from kanon.storage.control import Mark
-from kanon.storage.members import to_item
+from kanon.storage.control import Mark, Progress
+from kanon.storage.members import is_newer, to_item
 from kanon.storage.statuses import Horizon
 from kanon.storage.step_log import Row, Touched, key_of
 from tests.integration.tables import Running, Tables, fresh, leave_unprocessed, refused_by_aws, running, throttle
@@ -209,6 +209,34 @@ def test_the_largest_members_a_type_may_have_fit_into_an_item(tables: Tables) ->
     state = SetState(tuple(Member(2**32 - 1 - n, STEP) for n in range(MOST_MEMBERS)), (), STEP, None)
     tables.members.write(to_item(SETS[0], "t" * 64, state, 4, 99))
     assert tables.members.read(SETS[:1]) == {SETS[0]: state}
+
+
+def test_the_sets_that_wake_before_a_step_are_found_whatever_else_there_is(tables: Tables) -> None:
+    for n, wake_up in enumerate((None, STEP + 1, STEP + 4, STEP + 5)):
+        tables.members.write(to_item(SETS[n], "fledge", SetState((), (), STEP, wake_up), 2, 99))
+    assert sorted(tables.members.waking(STEP + 5)) == [(SETS[1], "fledge"), (SETS[2], "fledge")]
+
+
+def test_items_that_cannot_be_read_are_found_and_replaced_unless_that_was_done_meanwhile(tables: Tables) -> None:
+    good = to_item(SETS[0], "fledge", SetState((), (), STEP, None), 2, 99)
+    tables.members.write(good)
+    packed = (b"", b"\x01\x02", b"\x02" + bytes(9), good["members"]["B"])
+    damaged = [{**good, "set_key": {"B": SETS[n]}, "members": {"B": value}} for n, value in enumerate(packed, 1)]
+    del damaged[3]["evaluated"]
+    damaged.append({"set_key": {"B": SETS[5]}, "evaluated": {"S": "?"}})
+    for item in damaged:
+        tables.other_client().put_item(TableName=tables.names["Members"], Item=item)
+    found = sorted(tables.members.undecodable(), key=lambda item: item["set_key"]["B"])
+    assert [item["set_key"]["B"] for item in found] == SETS[1:6]
+    assert [is_newer(item) for item in found] == [False, False, True, False, False]
+
+    tables.members.write({**good, "set_key": {"B": SETS[6]}})
+    for item in found:
+        tables.members.replace(item, {**good, "set_key": item["set_key"]})
+    changed = {**good, "set_key": {"B": SETS[1]}, "members": {"B": b"changed meanwhile"}}
+    tables.other_client().put_item(TableName=tables.names["Members"], Item=changed)
+    tables.members.replace(found[0], {**good, "set_key": {"B": SETS[1]}})
+    assert [item["set_key"]["B"] for item in tables.members.undecodable()] == [SETS[1]]
 
 
 # Statuses
@@ -413,6 +441,19 @@ def test_the_place_inside_a_step_that_is_done_is_forgotten(tables: Tables) -> No
     tables.control.release(0, "a", resume=(STEP + 1, SETS[9]))
     tables.control.advance(0, STEP, STEP + 1)
     assert tables.control.lease(0, "b", NOW, NOW + 150) == Mark(STEP + 1, None)
+
+
+def test_an_operator_sees_the_progress_of_every_slot_and_nothing_else(tables: Tables) -> None:
+    tables.control.check("join", PRINTS)
+    tables.control.advance(0, None, STEP)
+    tables.control.advance(255, None, STEP + 1)
+    tables.control.lease(255, "a", NOW, NOW + 150)
+    tables.control.lease(3, "b", NOW, NOW + 150)
+    assert sorted(tables.control.progress(), key=lambda progress: progress.slot) == [
+        Progress(0, STEP, None),
+        Progress(3, None, NOW + 150),
+        Progress(255, STEP + 1, NOW + 150),
+    ]
 
 
 # Control: fingerprints
