@@ -104,6 +104,11 @@ def test_serve_answers_the_examples_it_prints_and_stops_cleanly(engine: str) -> 
         assert call("POST", "/v1:query", asked)["kAnonymousSets"] == [{"type": "fledge", "hashes": []}]
         assert call("GET", "/v1/types/fledge")["period"] == 10
         connection.close()
+        code, output = run("doctor", "--url", f"http://{address}", "--secrets")
+        if engine == "moto":
+            assert (code, "serve it with `--engine ministack`" in output) == (2, True)
+        else:
+            assert (code, "fingerprints of join" in output) == (0, True), output
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors

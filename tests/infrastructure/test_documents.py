@@ -1,6 +1,7 @@
 """docs/configuration.md describes the parameters that there are, as they are."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,14 +53,20 @@ def test_a_parameter_without_a_row_would_be_noticed() -> None:
     assert set(PARAMETERS) - set(rows(text)) == {"Lease"}
 
 
-@pytest.mark.parametrize("page", ["configuration.md", "deploying.md", "not-shown-here.md"])
-def test_links_lead_somewhere(page: str) -> None:
-    text = (ROOT / "docs" / page).read_text()
-    for link, anchor in re.findall(r"\]\((?!https:)([^)#]*)(?:#([^)]*))?\)", text):
-        target = ROOT / "docs" / (link or page)
+@pytest.mark.parametrize(
+    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.name
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link, anchor in re.findall(r"\]\((?!https:)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+        target = page.parent / link if link else page
         assert target.exists(), link
-        headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE) if anchor else []
-        assert not anchor or anchor in {heading.lower().replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors(target), (link, anchor)
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are linked by."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_outputs_named_in_the_pages_exist() -> None:

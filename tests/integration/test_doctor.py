@@ -13,6 +13,7 @@ from kanon.tools import doctor as module
 from kanon.tools.doctor import Section, Verdict, slots_text
 from kanon.tools.stacks import StackError, deployed_stack, local_stack
 from tests.conftest import START
+from tests.infrastructure.test_documents import anchors
 from tests.integration.looking import doctor, findings, seen, wrong
 
 HOUR = 3600
@@ -330,6 +331,4 @@ def test_slots_are_named_in_runs(slots: list[int], text: str) -> None:
 
 
 def test_every_section_it_names_stands_in_the_operating_page() -> None:
-    headings = re.findall(r"^#+ (.+)$", (ROOT / "docs" / "operating.md").read_text(), re.MULTILINE)
-    anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert {*Section, "kanon-doctor"} <= anchors
+    assert {*Section, "kanon-doctor"} <= anchors(ROOT / "docs" / "operating.md")
