@@ -7,6 +7,7 @@ AWS is listed in docs/not-shown-here.md.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -203,3 +204,57 @@ def test_deploying_twice_leaves_the_secrets_unchanged(deployed):
     deployed.deploy()
     assert [secrets.get_secret_value(SecretId=deployed.outputs[name])["SecretString"] for name in names] == before
     assert all(len(text) >= 64 for text in before)
+
+
+def documented(*options: str) -> list[str]:
+    """The actions that docs/operating.md names for `kanon doctor` with these options."""
+    page = (ROOT / "docs" / "operating.md").read_text()
+    rows = page.split("| it calls |")[1].split("\n\n")[0].splitlines()[2:]
+    actions = []
+    for row in rows:
+        wanted = re.findall(r"`(--\w+)`", row.rpartition("| ")[2] or row.split("|")[3])
+        if not wanted or set(wanted) & set(options):
+            service = ""
+            for name in re.findall(r"`([\w:]+)`", row.split("|")[1]):
+                service = name.split(":")[0] if ":" in name else service
+                actions.append(name if ":" in name else f"{service}:{name}")
+    return actions
+
+
+def doctor(deployed: Deployed, actions: list[str], *options: str) -> tuple[int, str]:
+    """`kanon doctor` on the deployed stack by somebody who may do just this."""
+    iam = deployed.client("iam")
+    trust = {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}
+    name = f"operator-{time.monotonic_ns()}"
+    role = iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps({"Statement": [trust]}))["Role"]["Arn"]
+    allowed = {"Effect": "Allow", "Action": actions, "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    iam.put_role_policy(RoleName=name, PolicyName="doctor", PolicyDocument=policy)
+    assumed = deployed.client("sts").assume_role(RoleArn=role, RoleSessionName="test")["Credentials"]
+    environment = {
+        **os.environ,
+        "COLUMNS": "200",
+        "AWS_ENDPOINT_URL": str(deployed.engine.endpoint),
+        "AWS_ACCESS_KEY_ID": assumed["AccessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": assumed["SecretAccessKey"],
+        "AWS_SESSION_TOKEN": assumed["SessionToken"],
+    }
+    command = [sys.executable, "-m", "kanon.cli.main", "doctor", "--stack", "kanon", "--region", REGION, *options]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return result.returncode, result.stdout + result.stderr
+
+
+def test_the_doctor_finds_the_stack_well_with_just_the_permissions_its_page_names(deployed):
+    code, output = doctor(deployed, documented("--secrets"), "--secrets")
+    assert code == 0, output
+    assert re.search(r"schedule +│ OK +│ enabled", output), output
+    assert "set-pepper, client-key" in output
+
+
+def test_the_doctor_without_a_permission_says_which_it_lacks(deployed):
+    code, output = doctor(deployed, [action for action in documented() if action != "dynamodb:Scan"])
+    assert code == 2
+    assert "Scan answered AccessDeniedException" in output
+    code, output = doctor(deployed, documented(), "--secrets")
+    assert code == 0, output
+    assert re.search(r"keys of join +│ not seen +│ GetSecretValue answered AccessDenied", output), output
