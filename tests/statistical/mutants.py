@@ -331,7 +331,7 @@ PROBED = [
     Mutant(
         "no restart: true for ever",
         0,
-        both=(("above_threshold", "x <= visible and instance_of(x, phase, window) == instance", "x <= visible"),),
+        both=(("above_threshold", "(x <= visible) & (instance_of(x, phase, window) == instance)", "(x <= visible)"),),
     ),
     Mutant(
         "no restart: one crossing for ever",
@@ -339,7 +339,7 @@ PROBED = [
         plain=(("above_threshold", "instance_of(crossings[-1], phase, parameters.window) == instance", "True"),),
         vectorised=(("vectorised", "above = newest >= firsts", "above = newest != _NEVER"),),
     ),
-    Mutant("no latch", 0, both=(("above_threshold", "x <= visible and", "x == step and"),)),
+    Mutant("no latch", 0, both=(("above_threshold", "(x <= visible) &", "(x == step) &"),)),
     Mutant(
         "joins counted instead of clients",
         0,
