@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import io
 import itertools
 import json
 import os
@@ -183,9 +182,9 @@ class _Process:
 
     def __enter__(self) -> None:
         if not isinstance(sys.stdout, _Output):
-            sys.stdout = _Output(sys.stdout)
+            sys.stdout = cast(TextIO, _Output(sys.stdout))
         if not isinstance(sys.stderr, _Output):
-            sys.stderr = _Output(sys.stderr)
+            sys.stderr = cast(TextIO, _Output(sys.stderr))
         if not isinstance(boto3.DEFAULT_SESSION, _DefaultSession):
             boto3.DEFAULT_SESSION = cast(boto3.Session, _DefaultSession(boto3.DEFAULT_SESSION))
         self._outer = getattr(_thread, "process", None)
@@ -198,28 +197,19 @@ class _Process:
 _thread = threading.local()
 
 
-class _Output(io.TextIOBase):
-    """A stdout or stderr that writes to the log of the function running in this thread, if any."""
+class _Output:
+    """A stdout or stderr that writes to the log of the function running in this thread, if any.
+
+    Not an ``io`` class: one of those closes, and so flushes, when it is collected, and by then what it
+    stands before may long be closed.
+    """
 
     def __init__(self, outside: TextIO) -> None:
         self.outside = outside
 
-    @property
-    def _target(self) -> TextIO:
+    def __getattr__(self, name: str) -> Any:
         process: _Process | None = getattr(_thread, "process", None)
-        return self.outside if process is None else process.logs
-
-    def write(self, text: str) -> int:
-        return self._target.write(text)
-
-    def flush(self) -> None:
-        self._target.flush()
-
-    def isatty(self) -> bool:
-        return self.outside.isatty()
-
-    def fileno(self) -> int:
-        return self.outside.fileno()
+        return getattr(self.outside if process is None else process.logs, name)
 
 
 class _DefaultSession:

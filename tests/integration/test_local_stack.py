@@ -1,7 +1,9 @@
 """The local stack on a template of one function that answers what it was given."""
 
 import contextlib
+import gc
 import http.client
+import io
 import json
 import os
 import socket
@@ -108,6 +110,20 @@ def test_what_a_function_prints_goes_to_its_log(stack: Stack, capsys: Any) -> No
     stack.request("GET", "/v1/things/known")
     assert "echo " in stack.logs.getvalue()
     assert "echo " not in capsys.readouterr().out
+
+
+def test_an_output_closed_before_it_is_let_go_raises_nothing(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 3.13 on Python tells of an error met while it collects an ``io`` object."""
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    for name in "stdout", "stderr":
+        with monkeypatch.context() as outside, io.TextIOWrapper(io.BytesIO()) as closed:
+            outside.setattr(sys, name, closed)
+            stack.request("GET", "/v1/things/known")
+            assert getattr(sys, name) is not closed
+            closed.close()
+    gc.collect()
+    assert unraisable == []
 
 
 def test_a_raising_function_is_an_error_of_the_gateway_with_its_trace_in_the_log(
