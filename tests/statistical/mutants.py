@@ -145,26 +145,28 @@ class Retried:
             return noise.nu(i)
         return noise.tapes.parameters.query_law.draw(self.generator.getrandbits(64))
 
-    def words(self, words, tapes, keys, rows, firsts, step: int):
+    def words(self, words, starts, stops, tapes, keys, rows, firsts, step: int):
         words = words.copy()
-        for at, row in enumerate(rows.tolist()):
-            if step >= firsts[row]:
+        for row, start, stop in zip(rows.tolist(), starts.tolist(), stops.tolist(), strict=True):
+            if step >= firsts[row] and start < stop:
                 place = (tapes.type_name, keys[row], step)
                 self.attempts[place] += 1
                 if self.attempts[place] > 1:
-                    words[at, step - firsts[row]] = self.generator.getrandbits(64)
+                    words[start] = self.generator.getrandbits(64)
         return words
 
 
 # --------------------------------------------------------------------------- bugs that trials can show
 
 TEST = "count + nu >= k + mu"
-WORDS_TEST = "(words >= smallest[np.clip(needed, 0, len(smallest) - 1)])"
-TAPE_NAME = 'len(set_key).to_bytes(8, "big") + set_key + _EIGHT + instance.to_bytes(8, "big", signed=True)'
+WORDS_TEST = "words >= bounds"
+TAPE_NAME = "SET_KEY_BYTES, set_key, 8, instance"
 MU_WORD = "self.tapes.words(self.set_key, self.instance, 1), 0"
 MUS_WORD = "words(keys[row], instance, 1)"
-NU_COLUMNS = "[:, 1:].astype"
-NEEDED = "needed = thresholds[:, None] - sets.counts(rows, firsts[rows], window) - law.min"
+NUS = "instance, to)[WORD_BYTES * at :]"
+NEEDED = "needed = (thresholds - sizes)[owners] + left - law.min"
+INDEX = "np.clip(needed, 0, len(smallest) - 1)"
+WORDS = 'words = np.frombuffer(tapes, ">u8").astype(np.uint64)'
 CROSSES = "crosses(count, noise.nu(i), parameters.k, noise.mu)"
 
 STATISTICAL = [
@@ -211,14 +213,14 @@ STATISTICAL = [
         "the same nu at every step",
         50,
         plain=(("tape", "_word(self._words, 1 + i)", "_word(self._words, 1)"),),
-        vectorised=(("vectorised", NU_COLUMNS, "[:, 1:2].repeat(window, axis=1).astype"),),
+        vectorised=(("vectorised", NUS, "instance, 2)[WORD_BYTES:] * (to - at)"),),
     ),
-    Mutant("the same noise in both instances", 500, both=(("tape", TAPE_NAME, TAPE_NAME.replace("instance", "(0)")),)),
+    Mutant("the same noise in both instances", 500, both=(("tape", TAPE_NAME, TAPE_NAME.replace("instance", "0")),)),
     Mutant(
         "the first nu is mu",
         1000,
         plain=(("tape", "_word(self._words, 1 + i)", "_word(self._words, i)"),),
-        vectorised=(("vectorised", NU_COLUMNS, "[:, :-1].astype"),),
+        vectorised=(("vectorised", NUS, "instance, to - 1)[WORD_BYTES * (at - 1) :]"),),
     ),
     Mutant("the same noise for all sets", 100, both=(("tape", TAPE_NAME, TAPE_NAME.replace("set_key", 'b""')),)),
     Mutant("the same noise for two types", 100, both=(("tape", "self.type_name.encode()", 'b""'),)),
@@ -245,9 +247,7 @@ STATISTICAL = [
         plain=(
             ("tape", "self.tapes.words(self.set_key, self.instance, 1 + ", "self.tapes.words(self.set_key, 0, 1 + "),
         ),
-        vectorised=(
-            ("vectorised", "words(sets.keys[row], instance, 1 + window)", "words(sets.keys[row], 0, 1 + window)"),
-        ),
+        vectorised=(("vectorised", NUS, NUS.replace("instance", "0")),),
     ),
     Mutant(
         "noise redrawn on a retry",
@@ -256,8 +256,9 @@ STATISTICAL = [
         vectorised=(
             (
                 "vectorised",
-                NEEDED,
-                "words = RETRIED.words(words, tapes_of(step), sets.keys, rows, firsts, step)\n    " + NEEDED,
+                WORDS,
+                WORDS
+                + "\n    words = RETRIED.words(words, starts, stops, tapes_of(step), sets.keys, rows, firsts, step)",
             ),
         ),
     ),
@@ -279,7 +280,12 @@ STATISTICAL = [
                 'np.searchsorted(bounds, np.frombuffer(words, ">u8"), side="right")',
                 'laplaces(np.frombuffer(words, ">u8"), law.epsilon, law.min, law.max) - law.min',
             ),
-            ("vectorised", WORDS_TEST, "(laplaces(words, law.epsilon, law.min, law.max) - law.min >= needed)"),
+            ("vectorised", INDEX, f"{INDEX}.astype(int)"),
+            (
+                "vectorised",
+                WORDS_TEST,
+                "laplaces(words, law.epsilon, law.min, law.max) - law.min >= np.repeat(needed, lengths)",
+            ),
         ),
     ),
 ]

@@ -15,7 +15,7 @@ from kanon.mechanism.above_threshold import SetState
 from kanon.mechanism.laws import Law
 from kanon.mechanism.members import most_recent
 from kanon.mechanism.parameters import Parameters
-from kanon.mechanism.tape import Tapes
+from kanon.mechanism.tape import WORD_BYTES, Tapes
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -27,7 +27,7 @@ TapesOf = Callable[[int], Tapes]
 _NEVER = int(np.iinfo(np.int64).min)
 
 ROWS_A_BLOCK = 256
-"""Tapes decided together: with 720 steps each they still fit into a processor's cache."""
+"""Tapes decided together: with 720 steps each, what is read still fits into a processor's cache."""
 
 
 def evaluate_all(
@@ -117,17 +117,6 @@ class _Sets:
         owners = np.repeat(np.arange(len(self.keys)), np.diff(self.starts))
         return np.bincount(owners[self.lasts > steps[owners] - window], minlength=len(self.keys))
 
-    def counts(self, rows: Ints, firsts: Ints, window: int) -> Ints:
-        """Members of the sets ``rows`` at each of the ``window`` steps from ``firsts`` on, (rows, window)."""
-        sizes = self.starts[rows + 1] - self.starts[rows]
-        owners = np.repeat(np.arange(len(rows)), sizes)
-        members = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + self.starts[rows][owners]
-        # A member leaves at its last join plus a window; before the instance or behind it count as its ends.
-        leaves = np.clip(self.lasts[members] + window - firsts[owners], 0, window)
-        left = np.bincount(owners * (window + 1) + leaves, minlength=len(rows) * (window + 1))
-        gone: Ints = left.reshape(len(rows), window + 1).cumsum(axis=1)[:, :window]
-        return sizes[:, None] - gone
-
 
 def _first_crossings(
     parameters: Parameters,
@@ -180,15 +169,34 @@ def _block_crossings(
     thresholds: Ints,
     step: int,
 ) -> Ints:
-    """The first crossings, not before ``step``, of some rows whose whole tapes are read."""
-    window, law = parameters.window, parameters.query_law
-    places = zip(rows.tolist(), instances[rows].tolist(), firsts[rows].tolist(), strict=True)
-    tapes = b"".join([tapes_of(first).words(sets.keys[row], instance, 1 + window) for row, instance, first in places])
-    words = np.frombuffer(tapes, ">u8").reshape(len(rows), 1 + window)[:, 1:].astype(np.uint64)
+    """The first crossings, not before ``step``, of some rows whose tapes are read as far as they may cross.
+
+    From one member's leaving to the next the count stays, and with it the smallest word that crosses: each row
+    is cut into stretches of steps, one a member, oldest first. The stretches of all rows lie end to end.
+    """
+    window, law, first = parameters.window, parameters.query_law, firsts[rows]
+    begins = np.maximum(step, first) - first
+    sizes = np.diff(sets.starts)[rows]
+    owners = np.repeat(np.arange(len(rows)), sizes)
+    left = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # members gone before the stretch
+    members = sets.starts[rows + 1][owners] - 1 - left
+    # A member leaves at its last join plus a window, and its stretch ends; only what is asked for counts.
+    leaves = np.clip(sets.lasts[members] + window - first[owners], begins[owners], window)
+    lengths = leaves - np.where(left == 0, begins[owners], np.roll(leaves, 1))
     # nu >= needed exactly if the word is not below the cumulative weight of all smaller outcomes.
-    needed = thresholds[:, None] - sets.counts(rows, firsts[rows], window) - law.min
+    needed = (thresholds - sizes)[owners] + left - law.min
     smallest = np.array((0, *law.cumulative[:-1]), np.uint64)
-    crosses = (words >= smallest[np.clip(needed, 0, len(smallest) - 1)]) & (needed < len(smallest))
-    crosses &= np.arange(window) >= np.maximum(step, firsts[rows])[:, None] - firsts[rows][:, None]
-    at = crosses.argmax(axis=1)
-    return np.where(crosses[np.arange(len(rows)), at], firsts[rows] + at, _NEVER)
+    lengths[needed >= len(smallest)] = 0  # no word crosses, nor in the stretches that follow
+    bounds = np.repeat(smallest[np.clip(needed, 0, len(smallest) - 1)], lengths)
+
+    stops = np.cumsum(lengths)[np.cumsum(sizes) - 1]
+    starts = np.concatenate(([0], stops[:-1]))
+    ends = begins + stops - starts
+    places = zip(*(x.tolist() for x in (rows, instances[rows], first, 1 + begins, 1 + ends)), strict=True)
+    tapes = b"".join(
+        [tapes_of(f).words(sets.keys[row], instance, to)[WORD_BYTES * at :] for row, instance, f, at, to in places]
+    )
+    words = np.frombuffer(tapes, ">u8").astype(np.uint64)
+    crosses = np.concatenate((np.flatnonzero(words >= bounds), [len(words)]))
+    found = crosses[np.searchsorted(crosses, starts)]
+    return np.where(found < stops, first + begins + found - starts, _NEVER)

@@ -29,6 +29,7 @@ INTEGER_NUMPY = {
     "int64",
     "maximum",
     "repeat",
+    "roll",
     "searchsorted",
     "uint64",
     "where",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from random import Random
 
 import numpy as np
 from hypothesis import example, given, settings
@@ -14,7 +15,7 @@ from kanon.mechanism.members import Member
 from kanon.mechanism.parameters import Parameters
 from kanon.mechanism.tape import NoiseKey, Tapes
 from kanon.mechanism.vectorised import ROWS_A_BLOCK, decide, evaluate_all
-from tests.unit.examples import ONE_SIDED, SMALL, noise, set_key, tapes
+from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL, noise, set_key, tapes
 
 TYPES = st.sampled_from([SMALL, ONE_SIDED, replace(SMALL, phase="zero"), replace(SMALL, window=2), replace(SMALL, k=9)])
 
@@ -60,6 +61,22 @@ def test_more_sets_than_one_block_holds_are_decided_like_one_by_one() -> None:
     sets = [(set_key(n), SetState(), list(range(n % 6))) for n in range(2 * ROWS_A_BLOCK + 3)]
     together = evaluate_all(SMALL, lambda first: tapes(SMALL), 11, sets)
     assert together == [_alone(SMALL, name, state, joined, 11) for name, state, joined in sets]
+
+
+def test_sets_of_all_sizes_and_ages_of_the_published_profile_are_decided_like_one_by_one() -> None:
+    chance, step, keep = Random(2), 480_000, PUBLISHED.members_kept
+    sets = []
+    for n in range(1_500):
+        ages = sorted(chance.randrange(PUBLISHED.window) for _ in range(chance.randint(0, keep)))
+        members = tuple(Member(token, step - 1 - age) for token, age in enumerate(ages))
+        sets.append((set_key(n), SetState(members, (), step - 1), [] if n % 3 else [keep + n]))
+    together = evaluate_all(PUBLISHED, lambda first: tapes(PUBLISHED), step, sets)
+    assert together == [_alone(PUBLISHED, name, state, joined, step) for name, state, joined in sets]
+    crossings = sum(state.crossings != () for state in together)
+    wake_ups = {state.wake_up - step for state in together if state.wake_up is not None}
+    assert crossings > 100  # the example shows what it is for: crossings now, later, and in the next instance
+    assert len(wake_ups) > 100
+    assert max(wake_ups) > PUBLISHED.window // 2
 
 
 def test_the_key_of_a_tape_is_the_one_of_the_first_step_of_its_instance() -> None:
