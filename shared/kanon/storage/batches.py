@@ -61,9 +61,9 @@ def put_all(client: "DynamoDBClient", table: str, items: Iterable[Item], key_nam
 
 
 def get_all(
-    client: "DynamoDBClient", table: str, keys: Iterable[bytes], key_name: str, *, consistent: bool
+    client: "DynamoDBClient", table: str, keys: Iterable[bytes], key_name: str, attributes: str, *, consistent: bool
 ) -> tuple[dict[bytes, Item], set[bytes]]:
-    """Get the items of ``keys`` by key; a missing item is left out.
+    """Get the items of ``keys`` by key, their ``attributes`` (a projection) alone; a missing item is left out.
 
     Returns:
         The items found, and the keys that were still not answered after all retries.
@@ -71,7 +71,15 @@ def get_all(
     found: dict[bytes, Item] = {}
 
     def ask(wanted: Sequence[Any]) -> list[Any]:
-        answer = client.batch_get_item(RequestItems={table: {"Keys": wanted, "ConsistentRead": consistent}})
+        answer = client.batch_get_item(
+            RequestItems={
+                table: {
+                    "Keys": wanted,
+                    "ConsistentRead": consistent,
+                    "ProjectionExpression": f"{key_name}, {attributes}",
+                }
+            }
+        )
         for item in answer.get("Responses", {}).get(table, []):
             found[item[key_name]["B"]] = item
         unprocessed = answer.get("UnprocessedKeys", {})

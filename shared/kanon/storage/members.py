@@ -108,7 +108,9 @@ class Members:
             ThrottledError: some were not answered; absence may not be assumed.
             UndecodableMembersError: an item cannot be read.
         """
-        found, unanswered = get_all(self._client, self._table, set_keys, "set_key", consistent=True)
+        found, unanswered = get_all(
+            self._client, self._table, set_keys, "set_key", "members, evaluated, crossings, wake_up", consistent=True
+        )
         if unanswered:
             raise ThrottledError("Members did not answer for every set; evaluate the step again")
         return {set_key: from_item(item) for set_key, item in found.items()}

@@ -13,6 +13,9 @@ from kanon.storage.limits import check_set_key
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
+SHOWN = "crossings, suppressed, through, visible_from, earlier, earlier_from, earliest"
+"""What a query reads of an item: of a set the first two, of a slot the others."""
+
 
 @dataclass(frozen=True)
 class Horizon:
@@ -93,7 +96,7 @@ class Statuses:
             ThrottledError: some keys were not answered; none may be read as false.
         """
         keys = [*set_keys, *(bytes([slot]) for slot in slots)]
-        found, unanswered = get_all(self._client, self._table, keys, "set_key", consistent=False)
+        found, unanswered = get_all(self._client, self._table, keys, "set_key", SHOWN, consistent=False)
         if unanswered:
             raise ThrottledError("Statuses did not answer for every set; ask again")
         crossings = {key: _crossings(item) for key, item in found.items() if len(key) > 1}

@@ -77,7 +77,7 @@ def _put(table: Table, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _get(table: Table, keys: list[bytes]) -> tuple[dict[bytes, Any], set[bytes]]:
-    return get_all(table, "t", keys, "key", consistent=True)  # type: ignore[arg-type]
+    return get_all(table, "t", keys, "key", "value", consistent=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("count", "calls"), [(0, []), (1, [1]), (25, [25]), (26, [25, 1]), (60, [25, 25, 10])])
