@@ -6,38 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from kanon.cli.replay import History, Result
-from kanon.mechanism.laws import TOTAL, Law
 from kanon.mechanism.parameters import Parameters
+from kanon.tools.planner import zone
 
 COUNT, TRUE, BAND, TEXT = "#0072B2", "#009E73", "#E69F00", "#333333"  # Okabe and Ito's colours
 PANELS = 4
-
-
-def certainty(parameters: Parameters, confidence: float = 0.99) -> tuple[int, int]:
-    """The counts between which the noise decides.
-
-    A set that stays at a count up to the first reads false for a whole instance with at least this
-    confidence; one at a count from the second on reads true at once.
-    """
-    threshold, query = parameters.threshold_law, parameters.query_law
-    chance = np.array([threshold.weight(u) / TOTAL for u in _outcomes(threshold)])
-    tail = np.cumsum([query.weight(v) / TOTAL for v in _outcomes(query)][::-1])[::-1]  # P(nu >= v)
-
-    def crossing(count: int) -> np.ndarray:
-        """Probability that ``count + nu >= k + mu``, for each mu."""
-        needed = parameters.k + np.array(_outcomes(threshold)) - count - query.min
-        return np.where(needed <= 0, 1.0, np.append(tail, 0.0)[np.clip(needed, 0, len(tail))])
-
-    counts = range(parameters.never_true_below, parameters.surely_true_from + 1)
-    ever = [float(chance @ (1 - (1 - crossing(c)) ** parameters.window)) for c in counts]
-    at_once = [float(chance @ crossing(c)) for c in counts]
-    low = max((c for c, p in zip(counts, ever, strict=True) if p <= 1 - confidence), default=0)
-    high = min(c for c, p in zip(counts, at_once, strict=True) if p >= confidence)
-    return low, high
-
-
-def _outcomes(law: Law) -> range:
-    return range(law.min, law.max + 1)
 
 
 def near_threshold(result: Result, low: int, high: int) -> list[str]:
@@ -86,7 +59,7 @@ def draw(result: Result, parameters: Parameters, title: str, path: Path) -> None
     from matplotlib.patches import Patch
 
     plt.switch_backend("agg")
-    low, high = certainty(parameters)
+    low, high = zone(parameters)
     names = near_threshold(result, low, high)
     figure, axes = plt.subplots(2, 2, figsize=(11, 7), sharex=True, sharey=True, squeeze=False)
     top = max([high, *(max(result.histories[name].counts) for name in names)]) * 1.08

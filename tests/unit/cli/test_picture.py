@@ -6,38 +6,11 @@ from pathlib import Path
 import pytest
 from matplotlib import image
 
-from kanon.cli.picture import certainty, draw, near_threshold
+from kanon.cli.picture import draw, near_threshold
 from kanon.cli.replay import Result
 from kanon.mechanism.parameters import Parameters, profile
 
-
-def parameters(name: str, window: int) -> Parameters:
-    threshold_law, query_law = profile(name, window)
-    return Parameters(50, window, 3600, threshold_law, query_law)
-
-
-@pytest.mark.parametrize("name", ["published", "balanced", "sharp"])
-def test_the_noise_decides_between_the_certain_counts(name: str) -> None:
-    p = parameters(name, 168)
-    low, high = certainty(p)
-    assert p.never_true_below <= low < p.k < high <= p.surely_true_from
-    tighter = certainty(p, confidence=0.9)
-    assert low <= tighter[0] < p.k < tighter[1] <= high
-
-
-def test_the_edges_have_the_confidence_they_claim() -> None:
-    p = parameters("published", 24)
-    low, high = certainty(p)
-
-    def tail(value: int) -> float:
-        return sum(float(p.query_law.probability(x)) for x in range(value, p.query_law.max + 1))
-
-    def ever(count: int, steps: int) -> float:
-        outcomes = range(p.threshold_law.min, p.threshold_law.max + 1)
-        return sum(float(p.threshold_law.probability(u)) * (1 - (1 - tail(p.k + u - count)) ** steps) for u in outcomes)
-
-    assert ever(low, 24) <= 0.01 < ever(low + 1, 24)
-    assert ever(high - 1, 1) < 0.99 <= ever(high, 1)
+PARAMETERS = Parameters(50, 168, 3600, *profile("published", 168))
 
 
 @pytest.fixture
@@ -62,7 +35,7 @@ def test_sets_near_the_threshold_with_different_stories_are_chosen(result: Resul
 
 def test_the_picture_is_drawn(result: Result, tmp_path: Path) -> None:
     path = tmp_path / "new" / "demo.png"
-    draw(result, parameters("published", 168), "title", path)
+    draw(result, PARAMETERS, "title", path)
     pixels = image.imread(path)
     assert pixels.shape[0] > 600
     assert pixels.shape[1] > 1000
@@ -72,5 +45,5 @@ def test_the_picture_is_drawn(result: Result, tmp_path: Path) -> None:
 def test_a_log_of_one_set_is_drawn_too(tmp_path: Path) -> None:
     made = Result(k=50, window=168, period=3600, start=0)
     made.note(1, Counter(only=1), set())
-    draw(made, parameters("published", 168), "title", tmp_path / "demo.png")
+    draw(made, PARAMETERS, "title", tmp_path / "demo.png")
     assert (tmp_path / "demo.png").exists()
