@@ -47,6 +47,7 @@ def measured(*, short: bool) -> Iterator[Count | Ratio]:
     turns, times = (1, 1) if short else (9, 20)
     parameters = read_types(TYPES, PERIOD)["fledge"].parameters
     yield from evaluating.decide(parameters, min(turns, 3), 2_000 if short else 1_000_000)
+    yield evaluating.exact_law(parameters, min(turns, 3))
     with service({"Types": TYPES}) as running:
         for function in ("join", "query"):
             yield imports.start(function, running.environments[function], turns)

@@ -1,4 +1,4 @@
-"""Evaluating a step against the bare writes, and deciding against the bare hashing of the noise."""
+"""Evaluating a step against the bare writes, deciding against the bare hashing, the law against rationals."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from kanon.joining import Join, Joining
 from kanon.keys import Secret
 from kanon.mechanism import above_threshold, vectorised
 from kanon.mechanism.above_threshold import SetState
+from kanon.mechanism.exact_law import first_crossing, first_crossing_exact
 from kanon.mechanism.members import Member, count_at
 from kanon.mechanism.parameters import Parameters
 from kanon.mechanism.steps import first_step, instance_of, phase_of
@@ -245,6 +246,27 @@ def decide(parameters: Parameters, turns: int, sets: int) -> list[Ratio]:
             for what, work, target in against
         ),
     ]
+
+
+def exact_law(parameters: Parameters, turns: int) -> Ratio:
+    """The law of an instance's first crossing, which the planner and the audit compute by the thousand."""
+    chance = Random(7)
+    counts = [parameters.k + chance.randint(-15, 5) for _ in range(parameters.window)]
+
+    def floats() -> None:
+        for _ in range(100):
+            first_crossing(parameters, counts)
+
+    return compare(
+        f"the exact law of an instance of {parameters.window} steps",
+        "the same in exact rationals",
+        "law",
+        partial(_turn, 100, floats),
+        partial(_turn, 1, partial(first_crossing_exact, parameters, counts)),
+        turns=turns,
+        target=100.0,
+        at_least=True,
+    )
 
 
 def _turn(units: int, work: Callable[[], object], _: int) -> Turn:
