@@ -1,13 +1,17 @@
 """`kanon doctor`: what it finds in a stack, what it advises, and that it shows no secret."""
 
 import json
+import os
 import re
 from collections.abc import Callable
 
+import boto3
 import pytest
+from typer.testing import CliRunner
 
 from infra.local import Stack
 from infra.local.engines import ROOT
+from kanon.cli.main import app
 from kanon.storage.control import Control
 from kanon.tools import doctor as module
 from kanon.tools.doctor import Section, Verdict, slots_text
@@ -144,6 +148,34 @@ def test_the_command_ends_with_2_if_it_is_used_wrongly(stack: Stack, arguments: 
 def test_a_stack_that_is_not_there_is_said_so(stack: Stack) -> None:
     with pytest.raises(StackError, match=r"^stack other cannot be seen: DescribeStacks answered ValidationError$"):
         deployed_stack("other", stack.session)
+
+
+@pytest.mark.parametrize(
+    ("shell", "arguments", "said"),
+    [
+        ({}, [], "stack other cannot be seen: no region is set: give --region"),
+        ({}, ["--region", "eu-west-1"], "no credentials were found: sign in, or give --profile"),
+        ({}, ["--profile", "mine"], "the AWS configuration has no such profile"),
+        (
+            {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
+            ["--region", "eu-west-1"],
+            "AWS could not be reached",
+        ),
+    ],
+    ids=["region", "credentials", "profile", "network"],
+)
+def test_what_the_shell_lacks_is_said(
+    monkeypatch: pytest.MonkeyPatch, shell: dict[str, str], arguments: list[str], said: str
+) -> None:
+    nowhere = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
+    outside = {name for name in os.environ if name.startswith("AWS_")}
+    alone = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_MAX_ATTEMPTS": "1", **nowhere, **shell}
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    for name in outside - alone.keys():
+        monkeypatch.delenv(name)
+    result = CliRunner(env=alone).invoke(app, ["doctor", "--stack", "other", *arguments])
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+    assert "permissions" not in result.stderr
 
 
 def test_a_stack_of_something_else_is_said_so(stack: Stack) -> None:

@@ -9,7 +9,17 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    NoCredentialsError,
+    NoRegionError,
+    ProfileNotFound,
+)
+from botocore.exceptions import (
+    ConnectionError as NoConnectionError,
+)
 
 from kanon.errors import KanonError
 from kanon.evaluation import Schedule
@@ -167,8 +177,18 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
     )
 
 
+_SHELL: dict[type[BotoCoreError], str] = {
+    NoRegionError: "no region is set: give --region",
+    NoCredentialsError: "no credentials were found: sign in, or give --profile",
+    ProfileNotFound: "the AWS configuration has no such profile",
+    HTTPClientError: "AWS could not be reached",
+    NoConnectionError: "AWS could not be reached",
+}
+"""What the shell lacks, and no permission mends."""
+
+
 def reason(error: BotoCoreError | ClientError) -> str:
     """What went wrong with a call, without the text: that may hold a key."""
     if isinstance(error, ClientError):
         return f"{error.operation_name} answered {error.response['Error']['Code']}"
-    return type(error).__name__
+    return next((text for kind, text in _SHELL.items() if isinstance(error, kind)), type(error).__name__)
