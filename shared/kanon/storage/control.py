@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import ClientError
-
 from kanon.errors import ConfigurationError, FingerprintMismatchError, LeaseLostError
+from kanon.storage.conditions import unless_refused
 from kanon.storage.limits import MOST_EXPRESSION_BYTES
 
 if TYPE_CHECKING:
@@ -139,19 +138,15 @@ class Control:
         self, name: str, update: str, condition: str, values: dict[str, Any], **more: Any
     ) -> Mapping[str, Any] | None:
         """The answer of the update, or None if its condition failed."""
-        try:
-            return self._client.update_item(
-                TableName=self._table,
-                Key={"name": {"S": name}},
-                UpdateExpression=update,
-                ConditionExpression=condition,
-                ExpressionAttributeValues=values,
-                **more,
-            )
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
-                raise
-            return None
+        return unless_refused(
+            self._client.update_item,
+            TableName=self._table,
+            Key={"name": {"S": name}},
+            UpdateExpression=update,
+            ConditionExpression=condition,
+            ExpressionAttributeValues=values,
+            **more,
+        )
 
 
 def _slot(slot: int | str) -> str:

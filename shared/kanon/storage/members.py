@@ -4,12 +4,11 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import ClientError
-
 from kanon.errors import ThrottledError, UndecodableMembersError
 from kanon.mechanism.above_threshold import SetState
 from kanon.mechanism.members import Member
 from kanon.storage.batches import Item, get_all
+from kanon.storage.conditions import unless_refused
 from kanon.storage.limits import check_item, check_set_key
 
 if TYPE_CHECKING:
@@ -139,26 +138,20 @@ class Members:
 
     def replace(self, damaged: Item, item: Item) -> None:
         """Put ``item`` in the place of one that cannot be read, unless that was replaced meanwhile."""
-        try:
-            self._client.put_item(
-                TableName=self._table,
-                Item=item,
-                ConditionExpression="attribute_not_exists(members) OR members = :damaged",
-                ExpressionAttributeValues={":damaged": damaged.get("members", {"NULL": True})},
-            )
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
-                raise
+        unless_refused(
+            self._client.put_item,
+            TableName=self._table,
+            Item=item,
+            ConditionExpression="attribute_not_exists(members) OR members = :damaged",
+            ExpressionAttributeValues={":damaged": damaged.get("members", {"NULL": True})},
+        )
 
     def write(self, item: Item) -> None:
         """Write the state of a set unless it already is at this step or beyond: then the work is done."""
-        try:
-            self._client.put_item(
-                TableName=self._table,
-                Item=item,
-                ConditionExpression="attribute_not_exists(evaluated) OR evaluated < :step",
-                ExpressionAttributeValues={":step": item["evaluated"]},
-            )
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
-                raise
+        unless_refused(
+            self._client.put_item,
+            TableName=self._table,
+            Item=item,
+            ConditionExpression="attribute_not_exists(evaluated) OR evaluated < :step",
+            ExpressionAttributeValues={":step": item["evaluated"]},
+        )

@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import ClientError
-
 from kanon.errors import ThrottledError
 from kanon.storage.batches import Item, get_all
+from kanon.storage.conditions import unless_refused
 from kanon.storage.limits import check_set_key
 
 if TYPE_CHECKING:
@@ -105,20 +104,16 @@ class Statuses:
 
     def _update(self, key: bytes, update: str, condition: str, values: dict[str, Any], **more: Any) -> bool:
         """Whether the condition held and the update was made."""
-        try:
-            self._client.update_item(
-                TableName=self._table,
-                Key={"set_key": {"B": key}},
-                UpdateExpression=update,
-                ConditionExpression=condition,
-                ExpressionAttributeValues=values,
-                **more,
-            )
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
-                raise
-            return False
-        return True
+        answer = unless_refused(
+            self._client.update_item,
+            TableName=self._table,
+            Key={"set_key": {"B": key}},
+            UpdateExpression=update,
+            ConditionExpression=condition,
+            ExpressionAttributeValues=values,
+            **more,
+        )
+        return answer is not None
 
 
 def _crossings(item: Item) -> tuple[int, ...]:
