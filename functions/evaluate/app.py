@@ -31,6 +31,7 @@ from kanon.storage.step_log import StepLog
 
 SETTINGS = EvaluateSettings.from_environment()
 TYPES = SETTINGS.read_types()
+SCHEDULE = Schedule.of(SETTINGS)
 MOST_HOPS = 100
 
 logger = Logger()
@@ -60,14 +61,7 @@ def evaluation() -> Evaluation:
         types=TYPES,
         noise_keys=NoiseKeys(tuple((entry.from_step, keys[entry.id]) for entry in SETTINGS.noise_keys)),
         deployment=SETTINGS.deployment,
-        schedule=Schedule(
-            period=SETTINGS.period,
-            grace=SETTINGS.grace,
-            lease=SETTINGS.lease,
-            publish_delay=SETTINGS.publish_delay,
-            publish_margin=SETTINGS.publish_margin,
-            outage_allowance=SETTINGS.outage_allowance,
-        ),
+        schedule=SCHEDULE,
         log=StepLog(dynamodb, SETTINGS.step_log_table),
         members=Members(dynamodb, SETTINGS.members_table),
         statuses=Statuses(dynamodb, SETTINGS.statuses_table),
@@ -89,6 +83,18 @@ def send_slots(messages: list[SlotMessage]) -> None:
             raise RuntimeError(f"the queue refused {len(answer['Failed'])} of {len(entries)} messages")
 
 
+def measure_lag() -> None:
+    """Tell for every slot how far it is behind, from its mark: a slot that is stuck cannot tell itself."""
+    control, now = Control(aws.dynamodb(), SETTINGS.control_table), clock.now()
+    for slot in range(SETTINGS.slots):
+        mark = control.evaluated_through(slot)
+        # A slot that was never evaluated has nothing to show late, but the second schedule must find its mark.
+        behind = 1 if mark is None else SCHEDULE.overdue(mark, now)
+        metrics.add_metric("StepsBehind", MetricUnit.Count, behind)
+        if behind and mark is not None:
+            metrics.add_metric("PublishLag", MetricUnit.Seconds, behind * SETTINGS.period)
+
+
 def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
     """Evaluate the slot of a message; what is left when time is short goes back into the queue."""
     message = SlotMessage.model_validate_json(record.body)
@@ -108,9 +114,7 @@ def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
         raise
     if outcome.behind and message.hop < MOST_HOPS:
         send_slots([SlotMessage(slot=message.slot, hop=message.hop + 1)])
-    metrics.add_metric("SlotsLeased", MetricUnit.Count, int(outcome.leased))
-    if not outcome.leased:
-        metrics.add_metric("StepsBehind", MetricUnit.Count, outcome.behind)
+    if outcome.steps:
         metrics.add_metric("PublishLag", MetricUnit.Seconds, outcome.late)
     if outcome.skipped:
         logger.warning("rows of types no longer configured were skipped", slot=message.slot)
@@ -122,7 +126,7 @@ def handler(event: dict[str, Any], context: LambdaContext) -> Any:
     """Entry point: the schedule's event sends one message per slot, the queue's event evaluates slots."""
     if event.get("schedule") is True:
         send_slots([SlotMessage(slot=slot) for slot in range(SETTINGS.slots)])
-        metrics.add_metric("SlotsSent", MetricUnit.Count, SETTINGS.slots)
+        measure_lag()
         return None
     result = process_partial_response(event=event, record_handler=evaluate_slot, processor=processor, context=context)
     metrics.add_metric("SlotsFailed", MetricUnit.Count, len(result["batchItemFailures"]))

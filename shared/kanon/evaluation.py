@@ -10,14 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from kanon.errors import ConfigurationError, TooFarBehindError
 from kanon.mechanism.above_threshold import SetState
 from kanon.mechanism.steps import end_of, first_step, instance_of, phase_of, step_at
 from kanon.mechanism.tape import NoiseKey, Tapes
 from kanon.mechanism.vectorised import evaluate_all
-from kanon.publishing import next_tick, tick_of
+from kanon.publishing import clock_step, next_tick, tick_of
+from kanon.settings import EvaluateSettings
 from kanon.storage.control import Control
 from kanon.storage.members import Members, to_item
 from kanon.storage.statuses import Statuses
@@ -43,6 +44,18 @@ class Schedule:
     publish_delay: int
     publish_margin: int
     outage_allowance: int
+
+    @classmethod
+    def of(cls, settings: EvaluateSettings) -> Self:
+        """The figures a function is told."""
+        return cls(
+            period=settings.period,
+            grace=settings.grace,
+            lease=settings.lease,
+            publish_delay=settings.publish_delay,
+            publish_margin=settings.publish_margin,
+            outage_allowance=settings.outage_allowance,
+        )
 
     def last_closed(self, now: float) -> int:
         """The last step that no join can enter any more."""
@@ -71,6 +84,10 @@ class Schedule:
     def expiry(self, step: int) -> int:
         """When a row that is needed up to ``step`` may go (Unix seconds)."""
         return end_of(step, self.period) + self.outage_allowance
+
+    def overdue(self, evaluated_through: int, now: float) -> int:
+        """How many steps a slot lacks whose tick has come."""
+        return max(0, clock_step(now, self.period, self.publish_delay) - evaluated_through)
 
     def visible_from(self, now: float) -> int:
         """The first tick late enough for every reader to see what is written at ``now``."""
@@ -116,7 +133,6 @@ class Outcome:
         skipped: sets of types no longer configured.
         behind: closed steps that are left.
         late: seconds by which the latest of the completed steps missed its tick.
-        leased: somebody else is at the slot; nothing was done.
     """
 
     steps: int = 0
@@ -124,7 +140,6 @@ class Outcome:
     skipped: int = 0
     behind: int = 0
     late: int = 0
-    leased: bool = False
 
 
 @dataclass
@@ -157,7 +172,7 @@ class Evaluation:
         now = clock()
         mark = self.control.lease(slot, holder, now, now + self.schedule.lease)
         if mark is None:
-            return Outcome(leased=True)
+            return Outcome()  # somebody else is at the slot
         resume: tuple[int, bytes] | None = None
         try:
             step = self._first_step(mark.evaluated_through, now)

@@ -14,6 +14,7 @@ from moto import mock_aws
 
 from infra.local.template import Template
 from tests.infrastructure.template import ROOT, Document, of_type, properties, read, strings
+from tests.watched.words import METRICS
 
 PATH = ROOT / "infra" / "observability.yaml"
 RUNBOOK = ROOT / "docs" / "operating.md"
@@ -143,7 +144,7 @@ def filters_that_find_nothing(watched: Document, service: Document) -> Iterator[
         if set(re.findall(r"\$\.(\w+)", pattern)) - set(logged):
             yield f"{name} reads a field that is not logged"
         named = set(re.findall(r'routeKey = "([^"]+)"', pattern))
-        if named != (joins if "Joins" in name else set()):
+        if named != (joins if "Join" in name else set()):
             yield f"{name} counts {named}"
 
 
@@ -183,8 +184,12 @@ def test_metric_filters_read_what_the_access_log_writes() -> None:
 def test_two_alarms_watch_exactly_the_service_levels() -> None:
     joins, slots = alarms(document())["JoinsRefused"], alarms(document())["PublishLate"]
     (percent,) = (e["Expression"] for e in joins["Metrics"] if "Expression" in e)
-    figures = {"accepted": 99_900, "refused": 60, "failed": 30, "throttled": 10}
-    assert _percentage(percent, figures) == pytest.approx(joins["Threshold"])
+    just_kept = {"accepted": 999, "refused": 1, "requestsaccepted": 0, "requestsrefused": 0}
+    assert _percentage(percent, just_kept) == pytest.approx(joins["Threshold"])
+    before_the_function = {"accepted": 0, "refused": 0, "requestsaccepted": 998, "requestsrefused": 2}
+    assert _percentage(percent, before_the_function) == pytest.approx(2 * joins["Threshold"])
+    both = {"accepted": 9, "refused": 1, "requestsaccepted": 1, "requestsrefused": 1}
+    assert _percentage(percent, both) == pytest.approx(50)
     assert joins["ComparisonOperator"] == "GreaterThanThreshold"
     assert {e["MetricStat"]["Period"] for e in joins["Metrics"] if "MetricStat" in e} == {3600}
     assert (slots["MetricName"], slots["ExtendedStatistic"], slots["Threshold"]) == ("PublishLag", "p99", 0)
@@ -194,11 +199,13 @@ def test_two_alarms_watch_exactly_the_service_levels() -> None:
 
 
 def _percentage(expression: str, figures: dict[str, int]) -> float:
-    """The value of an expression of sums, products and FILL."""
+    """100 * MAX of quotients of sums of FILLs; as CloudWatch does, those with a divisor of 0 are left out."""
     plain = re.sub(r"FILL\((\w+), 0\)", lambda match: str(figures[match[1]]), expression)
-    plain = re.sub(r"\b[a-z]\w*\b", lambda match: str(figures[match[0]]), plain)
-    assert re.fullmatch(r"[\d\s+*/().]+", plain)
-    return float(eval(plain))
+    (inside,) = re.fullmatch(r"100 \* MAX\(\[(.+)\]\)", plain).groups()  # type: ignore[union-attr]
+    quotients = [re.fullmatch(r"(\d+) / \((\d+) \+ (\d+)\)", part.strip()) for part in inside.split(",")]
+    values = [tuple(map(int, found.groups())) for found in quotients if found]
+    assert len(values) == len(quotients)
+    return max(100 * above / (one + other) for above, one, other in values if one + other)
 
 
 def test_nothing_evaluated_at_all_is_late() -> None:
@@ -223,11 +230,14 @@ def test_the_service_tells_its_alarms_every_name_they_need() -> None:
 
 
 def test_the_runbook_describes_every_metric_of_the_service() -> None:
-    described = set(re.findall(r"`([A-Z][A-Za-z]+)`", RUNBOOK.read_text().partition("\n## Runbook\n")[0]))
-    watched = {
-        m["MetricName"] for a in alarms(document()).values() for m in metrics(a) if isinstance(m["Namespace"], dict)
+    rows = RUNBOOK.read_text().partition("\n| metric | of |")[2].partition("\n\n")[0].splitlines()[2:]
+    described = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    filtered = {
+        change["MetricName"]
+        for found in of_type(document(), "AWS::Logs::MetricFilter").values()
+        for change in found["Properties"]["MetricTransformations"]
     }
-    assert watched <= described
+    assert described == {*METRICS, *filtered}
 
 
 def test_links_of_the_runbook_lead_somewhere() -> None:
@@ -284,7 +294,7 @@ CHECKS: dict[str, Callable[[Document], Any]] = {
         ("sight", unsummed),
         ("sight", blind),
         ("filter", change("RequestsThrottledInLog", FilterPattern='{ $.path = "x" }')),
-        ("filter", change("JoinsThrottledInLog", FilterPattern='{ $.routeKey = "POST /v1:query" }')),
+        ("filter", change("JoinRequestsRefusedInLog", FilterPattern='{ $.routeKey = "POST /v1:query" }')),
     ],
 )
 def test_a_planted_violation_is_noticed(check: str, violation: Callable[[Document], Any]) -> None:
@@ -319,7 +329,7 @@ def test_cloudwatch_takes_alarms_dashboard_and_filters() -> None:
             filterPattern=found.properties["FilterPattern"],
             metricTransformations=[{name[0].lower() + name[1:]: v for name, v in c.items()} for c in changes],
         )
-    assert len(logs.describe_metric_filters()["metricFilters"]) == 2
+    assert len(logs.describe_metric_filters()["metricFilters"]) == 3
 
 
 def numbers(node: Any) -> Any:

@@ -267,7 +267,7 @@ def test_a_slot_that_is_leased_is_left_alone(world: World) -> None:
     now = closing(START)
     world.tables.control.lease(0, "another", now - 10, now + 140)
     before = world.tables.items("Control"), world.states()
-    assert world.run(now) == Outcome(leased=True)
+    assert world.run(now) == Outcome()
     assert (world.tables.items("Control"), world.states()) == before
     assert world.run(now + 141).steps == 1
 

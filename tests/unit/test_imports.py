@@ -26,7 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "publishing": {"mechanism"},
     "fingerprints": {"storage", "mechanism", "keys", "settings", "types", "errors"},
     "joining": {"storage", "mechanism", "keys", "types"},
-    "evaluation": {"storage", "mechanism", "publishing", "types", "errors"},
+    "evaluation": {"storage", "mechanism", "publishing", "settings", "types", "errors"},
     "querying": {"storage", "mechanism", "publishing", "keys", "types", "errors"},
     "models": set(),
     "http": {"storage", "models", "errors"},

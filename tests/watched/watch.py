@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from math import gcd
 from typing import Any, TextIO
 from unittest import mock
 
@@ -54,6 +55,10 @@ class Watch:
         return _by_function[stack.functions["join"].name]
 
     # What a function does
+
+    def started(self, function: Function) -> None:
+        """A copy of a function starts, perhaps with another period than the template's."""
+        self._period = gcd(self._period, int(function.environment["KANON_PERIOD"]))
 
     def attach(self, session: Any, function: str) -> Any:
         """See every call of the clients this session will create."""
@@ -229,6 +234,7 @@ def watching() -> Iterator[None]:
         watch = _by_function.get(function.name)
         if watch is None:
             return cold_start(function)
+        watch.started(function)
         name, session = function.directory.name, function.session
         seen = replace(
             function,

@@ -91,8 +91,6 @@ METRICS: dict[str, tuple[str, str, Callable[[float, int], bool]]] = {
     "RequestsRejected": ("join query", "Count", _one_of(0, 1)),
     "QueriesAnswered": ("query", "Count", _one_of(1)),
     "QueriesRefused": ("query", "Count", _one_of(1)),
-    "SlotsSent": ("evaluate", "Count", _one_of(*(2**n for n in range(9)))),
-    "SlotsLeased": ("evaluate", "Count", _one_of(0, 1)),
     "SlotsFailed": ("evaluate", "Count", _one_of(0, 1)),
     "EvaluationStopped": ("evaluate", "Count", _one_of(1)),
     "StepsBehind": ("evaluate", "Count", _whole(1e6)),

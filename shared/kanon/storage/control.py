@@ -82,6 +82,12 @@ class Control:
         if self._update(_slot(slot), "SET evaluated_through = :step", condition, values) is None:
             raise LeaseLostError(f"slot {slot} was moved by another worker; it goes on from there")
 
+    def evaluated_through(self, slot: int) -> int | None:
+        """The mark of a slot, strongly consistent; None before its first step."""
+        answer = self._client.get_item(TableName=self._table, Key={"name": {"S": _slot(slot)}}, ConsistentRead=True)
+        mark = answer.get("Item", {}).get("evaluated_through")
+        return None if mark is None else int(mark["N"])
+
     def progress(self) -> Iterator[Progress]:
         """Every slot that was ever leased, strongly consistent, in no order."""
         pages = self._client.get_paginator("scan").paginate(

@@ -31,6 +31,7 @@ from kanon.storage.step_log import StepLog
 
 CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
 DESCRIPTION = "/_local/stack"
+DESCRIBED = {"name", "endpoint", "region", "dead_letters_url", "functions"}
 """Where a stack served on this machine describes itself; not part of the API."""
 
 
@@ -67,14 +68,7 @@ class RunningStack:
     @property
     def schedule(self) -> Schedule:
         """The clock figures."""
-        return Schedule(
-            period=self.evaluate.period,
-            grace=self.evaluate.grace,
-            lease=self.evaluate.lease,
-            publish_delay=self.evaluate.publish_delay,
-            publish_margin=self.evaluate.publish_margin,
-            outage_allowance=self.evaluate.outage_allowance,
-        )
+        return Schedule.of(self.evaluate)
 
     @property
     def control(self) -> Control:
@@ -153,6 +147,8 @@ def local_stack(url: str) -> RunningStack:
     except (OSError, ValueError) as error:
         detail = error.reason if isinstance(error, urllib.error.URLError) else type(error).__name__
         raise StackError(f"no local stack answers at {url} ({detail}): start one with `kanon serve`") from error
+    if not isinstance(described, dict) or not described.keys() >= DESCRIBED:
+        raise StackError(f"what answers at {url} is no local stack: start one with `kanon serve`, and name its --url")
     if described["endpoint"] is None:
         raise StackError("the tables of this stack live inside its process: serve it with `--engine ministack`")
     session = boto3.Session("local", "local", region_name=described["region"])
