@@ -1,6 +1,9 @@
-"""docs/configuration.md describes the parameters that there are, as they are."""
+"""What the pages say of parameters, links, outputs and commands is so."""
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 from tests.infrastructure.template import ROOT, read
 
 CONFIGURATION = ROOT / "docs" / "configuration.md"
+RUNBOOK = ROOT / "docs" / "operating.md"
 PARAMETERS = read()["Parameters"]
 
 
@@ -73,3 +77,17 @@ def test_outputs_named_in_the_pages_exist() -> None:
     text = (ROOT / "docs" / "deploying.md").read_text()
     assert {"ApiUrl", "NoiseKeySecret"} <= set(read()["Outputs"])
     assert set(re.findall(r"output `(\w+)`", text)) <= set(read()["Outputs"])
+
+
+@pytest.mark.parametrize(("kept", "done"), [({"1": "a"}, True), ({"1": "a", "2": "b"}, False), ({}, True)])
+def test_the_rotation_of_the_runbook_adds_a_key_and_never_replaces_one(kept: dict[str, str], done: bool) -> None:
+    (program,) = re.findall(r"python3 -c '(import json, secrets, sys; new.+)'", RUNBOOK.read_text())
+    ran = subprocess.run(
+        [sys.executable, "-c", program], input=json.dumps(kept), capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode == 0, bool(ran.stdout)) == (done, done), ran.stderr
+    if done:
+        made = json.loads(ran.stdout)
+        assert made.keys() == {*kept, "2"}
+        assert {name: made[name] for name in kept} == kept
+        assert len(made["2"]) >= 43  # 256 bits

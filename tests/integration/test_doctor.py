@@ -4,6 +4,8 @@ import json
 import os
 import re
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import boto3
 import pytest
@@ -132,6 +134,7 @@ def test_the_command_ends_with_1_and_says_what_to_do_if_something_is_wrong(stack
     [
         (["--skip", "--json"], "exclude each other"),
         (["--skip", "--retire", "fledge"], "exclude each other"),
+        (["--json", "--retire", "fledge"], "exclude each other"),
         (["--url", "http://example.org/"], "a served stack is on this machine"),
         (["--url", "file:///etc/passwd"], "a served stack is on this machine"),
         (["--retire", "fledge"], "it is configured: deploy without it first"),
@@ -192,6 +195,31 @@ def test_a_served_stack_whose_tables_nobody_else_can_reach_is_said_so(stack: Sta
             local_stack(server.url)
     finally:
         server.close()
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"[1]", b'{"name": "kanon"}'])
+def test_a_server_of_something_else_is_said_so(answer: bytes) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(StackError, match=r"what answers at http://127\.0\.0\.1:\d+ is no local stack"):
+            local_stack(f"http://127.0.0.1:{server.server_port}")
+        thread.join()
+
+
+@pytest.mark.parametrize("option", ["--region", "--profile"])
+def test_a_region_without_a_stack_is_refused_and_not_passed_over(option: str) -> None:
+    result = CliRunner(env={"COLUMNS": "250"}).invoke(app, ["doctor", option, "eu-west-1"])
+    assert (result.exit_code, "name it with --stack" in result.stderr) == (2, True), result.stderr
 
 
 def test_an_address_at_which_nothing_is_served_is_said_so() -> None:

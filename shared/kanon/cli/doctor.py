@@ -44,6 +44,8 @@ def doctor(
 
     if skip + (retire is not None) + repair + (as_json or secrets) > 1:
         raise typer.BadParameter("--skip, --retire, --repair, and --json or --secrets exclude each other")
+    if stack is None and (region or profile):
+        raise typer.BadParameter("--region and --profile are for a deployed stack: name it with --stack")
     if urlsplit(url).scheme != "http" or urlsplit(url).hostname not in ("127.0.0.1", "localhost"):
         raise typer.BadParameter("a served stack is on this machine: http://127.0.0.1:PORT", param_hint="--url")
     try:
