@@ -172,7 +172,8 @@ def _block_crossings(
     """The first crossings, not before ``step``, of some rows whose tapes are read as far as they may cross.
 
     From one member's leaving to the next the count stays, and with it the smallest word that crosses: each row
-    is cut into stretches of steps, one a member, oldest first. The stretches of all rows lie end to end.
+    is cut into stretches of steps, one a member, oldest first. The stretches of all rows lie end to end. Every
+    row has a member; after its last one left nothing can cross (``k + min - max >= 1``).
     """
     window, law, first = parameters.window, parameters.query_law, firsts[rows]
     begins = np.maximum(step, first) - first
