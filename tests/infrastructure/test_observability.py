@@ -109,8 +109,8 @@ def badly_behaved_alarms(watched: Document) -> Iterator[str]:
             used = set(re.findall(r"\b[a-z]\w*\b", entry.get("Expression", "")))
             if used - set(ids):
                 yield f"{name} calculates with {used - set(ids)}"
-        if sum("Expression" in entry for entry in alarm.get("Metrics", [])) != bool(ids):
-            yield f"{name} has no one expression"
+        if sum(entry.get("ReturnData", True) for entry in alarm.get("Metrics", [])) != bool(ids):
+            yield f"{name} does not judge one series"
 
 
 def step_lengths() -> list[str]:
@@ -183,7 +183,7 @@ def test_metric_filters_read_what_the_access_log_writes() -> None:
 
 def test_two_alarms_watch_exactly_the_service_levels() -> None:
     joins, slots = alarms(document())["JoinsRefused"], alarms(document())["PublishLate"]
-    (percent,) = (e["Expression"] for e in joins["Metrics"] if "Expression" in e)
+    percent = {e["Id"]: e["Expression"] for e in joins["Metrics"] if "Expression" in e}
     just_kept = {"accepted": 999, "refused": 1, "requestsaccepted": 0, "requestsrefused": 0}
     assert _percentage(percent, just_kept) == pytest.approx(joins["Threshold"])
     before_the_function = {"accepted": 0, "refused": 0, "requestsaccepted": 998, "requestsrefused": 2}
@@ -198,14 +198,19 @@ def test_two_alarms_watch_exactly_the_service_levels() -> None:
     assert set(re.findall(r"\(#(\w+)\)", section)) == {"joinsrefused", "publishlate"}
 
 
-def _percentage(expression: str, figures: dict[str, int]) -> float:
-    """100 * MAX of quotients of sums of FILLs; as CloudWatch does, those with a divisor of 0 are left out."""
-    plain = re.sub(r"FILL\((\w+), 0\)", lambda match: str(figures[match[1]]), expression)
-    (inside,) = re.fullmatch(r"100 \* MAX\(\[(.+)\]\)", plain).groups()  # type: ignore[union-attr]
-    quotients = [re.fullmatch(r"(\d+) / \((\d+) \+ (\d+)\)", part.strip()) for part in inside.split(",")]
-    values = [tuple(map(int, found.groups())) for found in quotients if found]
-    assert len(values) == len(quotients)
-    return max(100 * above / (one + other) for above, one, other in values if one + other)
+def _percentage(expressions: dict[str, str], figures: dict[str, int]) -> float:
+    """The value of ``percent``: MAX of quotients of sums of FILLs. As CloudWatch does, it leaves out a divisor of 0."""
+
+    def quotient(expression: str) -> float | None:
+        plain = re.sub(r"FILL\((\w+), 0\)", lambda match: str(figures[match[1]]), expression)
+        found = re.fullmatch(r"100 \* (\d+) / \((\d+) \+ (\d+)\)", plain)
+        assert found, expression
+        above, one, other = map(int, found.groups())
+        return 100 * above / (one + other) if one + other else None
+
+    found = re.fullmatch(r"MAX\(\[(\w+), (\w+)\]\)", expressions["percent"])
+    assert found
+    return max(value for name in found.groups() if (value := quotient(expressions[name])) is not None)
 
 
 def test_nothing_evaluated_at_all_is_late() -> None:
@@ -291,6 +296,7 @@ CHECKS: dict[str, Callable[[Document], Any]] = {
         ("form", change("EvaluationLate", EvaluationPeriods=8)),
         ("form", change("QueriesRefused", Period=45)),
         ("form", lambda watched: properties(watched, "JoinsRefused")["Metrics"].pop()),
+        ("form", lambda watched: properties(watched, "JoinsRefused")["Metrics"][1].pop("ReturnData")),
         ("sight", unsummed),
         ("sight", blind),
         ("filter", change("RequestsThrottledInLog", FilterPattern='{ $.path = "x" }')),
