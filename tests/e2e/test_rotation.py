@@ -89,11 +89,17 @@ def old(rotating: Rotating) -> str:
     return text
 
 
-def test_a_noise_key_is_rotated_and_the_old_one_destroyed_without_an_answer_out_of_place(rotating: Rotating) -> None:
+def rotate(rotating: Rotating) -> int:
+    """Steps 1 to 3 of the runbook; the first step of the new key."""
     first = rotating.step + 2 * WINDOW + 1  # evaluate starts in the next step
     rotating.put_keys(**{"1": old(rotating), "2": "n" * 64})
     rotating.deploy(("1", 0), ("2", first))
     rotating.oracle.begin_key("2", first)
+    return first
+
+
+def test_a_noise_key_is_rotated_and_the_old_one_destroyed_without_an_answer_out_of_place(rotating: Rotating) -> None:
+    first = rotate(rotating)
     rotating.steps(2 * WINDOW + 1)
     assert not rotating.different
     needed = f"key 1 is needed until every slot is evaluated through step {first + WINDOW} "
@@ -127,10 +133,7 @@ def test_a_key_that_begins_too_early_is_refused_with_the_least_step_allowed(rota
 
 
 def test_an_old_key_taken_out_too_early_stops_evaluation_until_it_is_put_back(rotating: Rotating) -> None:
-    first = rotating.step + 2 * WINDOW + 1  # evaluate starts in the next step
-    rotating.put_keys(**{"1": old(rotating), "2": "n" * 64})
-    rotating.deploy(("1", 0), ("2", first))
-    rotating.oracle.begin_key("2", first)
+    first = rotate(rotating)
     rotating.steps(2 * WINDOW + 2)
 
     rotating.oracle.join_all([("a", name, "x") for name in SETS])

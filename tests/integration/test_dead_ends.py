@@ -211,6 +211,20 @@ def test_damaged_members_count_anew_and_their_slot_goes_on(stack: Stack, oracle:
     assert not was_true
 
 
+def test_a_suppressed_set_that_is_repaired_does_not_cross_a_second_time(stack: Stack, oracle: Oracle) -> None:
+    crossed = oracle.answers()
+    name = next(n for n in SETS if crossed["a", n])
+    key, item = damage(stack, name, lambda packed: packed[:-1])
+    stack.session.client("dynamodb").update_item(
+        TableName=stack.storage.tables["Statuses"],
+        Key={"set_key": {"B": key}},
+        UpdateExpression="SET suppressed = :yes",
+        ExpressionAttributeValues={":yes": {"BOOL": True}},
+    )
+    assert doctor(stack, "--repair", "--yes")[0] == 0
+    assert seen(stack).members.read([key])[key].crossings == tuple(int(step["N"]) for step in item["crossings"]["L"])
+
+
 def test_members_of_a_newer_version_are_said_so_before_they_count_anew(stack: Stack, oracle: Oracle) -> None:
     assert oracle.types
     damage(stack, SETS[0], lambda packed: b"\x02" + packed[1:])

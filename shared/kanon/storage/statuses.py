@@ -98,9 +98,20 @@ class Statuses:
         found, unanswered = get_all(self._client, self._table, keys, "set_key", SHOWN, consistent=False)
         if unanswered:
             raise ThrottledError("Statuses did not answer for every set; ask again")
-        crossings = {key: _crossings(item) for key, item in found.items() if len(key) > 1}
+        crossings = {key: _shown(item) for key, item in found.items() if len(key) > 1}
         horizons = {key[0]: _horizon(item) for key, item in found.items() if len(key) == 1}
         return crossings, horizons
+
+    def crossings(self, set_keys: Iterable[bytes]) -> dict[bytes, tuple[int, ...]]:
+        """What was ever released of the sets that have an item, suppressed or not, strongly consistent.
+
+        Raises:
+            ThrottledError: some keys were not answered.
+        """
+        found, unanswered = get_all(self._client, self._table, set_keys, "set_key", "crossings", consistent=True)
+        if unanswered:
+            raise ThrottledError("Statuses did not answer for every set; run again")
+        return {key: _crossings(item) for key, item in found.items()}
 
     def _update(self, key: bytes, update: str, condition: str, values: dict[str, Any], **more: Any) -> bool:
         """Whether the condition held and the update was made."""
@@ -116,9 +127,11 @@ class Statuses:
         return answer is not None
 
 
+def _shown(item: Item) -> tuple[int, ...]:
+    return () if item.get("suppressed", {}).get("BOOL") else _crossings(item)
+
+
 def _crossings(item: Item) -> tuple[int, ...]:
-    if item.get("suppressed", {}).get("BOOL"):
-        return ()
     return tuple(int(step["N"]) for step in item.get("crossings", {"L": []})["L"])
 
 

@@ -259,7 +259,7 @@ def _lag_of(mark: int | None, case: Case) -> Finding:
             "mend the cause, then `kanon doctor --skip`",
             Section.GIVING_UP,
         )
-    if mark < last and case.now >= tick_of(mark + 1, schedule.period, schedule.publish_delay):
+    if schedule.overdue(mark, case.now):
         until = moment(schedule.allowed_until(mark + 1))
         advice = f"mend the cause: until {until} it catches up by itself"
         return Finding("evaluation", Verdict.WARN, through, advice, Section.EVALUATION_LATE)

@@ -44,7 +44,7 @@ def repair(stack: RunningStack, found: Damage) -> None:
     types = stack.evaluate.read_types()
     window = max(type_.parameters.window for type_ in types.values())
     for some in chunks(found.items, SETS_A_READ):
-        crossings, _ = statuses.read((item["set_key"]["B"] for item in some), ())
+        crossings = statuses.crossings(item["set_key"]["B"] for item in some)
         for item in some:
             set_key = item["set_key"]["B"]
             mark = marks.get(slot_of(set_key, stack.evaluate.slots)) or 0

@@ -263,6 +263,7 @@ def test_a_suppression_survives_every_crossing_and_hides_them(tables: Tables) ->
     tables.statuses.write(SETS[0], (5,), 99)
     tables.statuses.write(SETS[0], (5, 11), 99)
     assert tables.statuses.read(SETS[:1], ())[0] == {SETS[0]: ()}
+    assert tables.statuses.crossings(SETS[:2]) == {SETS[0]: (5, 11)}
     tables.other_client().update_item(TableName=tables.names["Statuses"], Key=key, UpdateExpression="REMOVE suppressed")
     assert tables.statuses.read(SETS[:1], ())[0] == {SETS[0]: (5, 11)}
 
