@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -38,10 +39,15 @@ class Server:
     def close(self) -> None:
         """Finish what is being answered, drop the connections, stop listening."""
         self._server.task_dispatcher.shutdown()  # first: a worker needs the loop's trigger to the end
-        self._server.trigger.pull_trigger(self._close)
+        # The server's own thread closes it, at the next turn of its loop; that closes the trigger too, and may
+        # be the turn of an earlier pull, before this one has written to the trigger.
+        pulled = threading.Event()
+        self._server.trigger.pull_trigger(partial(self._close, pulled))
+        pulled.set()
         self._thread.join(10)
 
-    def _close(self) -> None:  # in the server's own thread, at the next turn of its loop
+    def _close(self, pulled: threading.Event) -> None:
+        pulled.wait()
         for channel in list(self._server.active_channels.values()):
             channel.handle_close()
         self._server.close()

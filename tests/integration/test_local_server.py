@@ -1,0 +1,25 @@
+"""The local server stops when it is told to, whatever it is doing."""
+
+import pytest
+
+from infra.local.gateway import Request, Response
+from infra.local.server import Server
+
+
+def _answer(_: Request) -> Response:
+    return Response(200)
+
+
+def test_a_server_closes_though_its_loop_turns_before_it_is_woken_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(_answer)
+    trigger, loop = server._server.trigger, server._thread
+    wake = trigger._physical_pull
+
+    def woken_already() -> None:
+        wake()
+        loop.join(0.2)  # as long as it takes, if it closes the trigger now
+        wake()
+
+    monkeypatch.setattr(trigger, "_physical_pull", woken_already)
+    server.close()
+    assert not loop.is_alive()
