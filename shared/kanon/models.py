@@ -84,6 +84,9 @@ Hash = Annotated[tuple[str, bytes], PlainValidator(_asked), _BASE64_SCHEMA]
 class _Body(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True)
 
+    def __repr_args__(self) -> list[Any]:
+        return []  # Powertools puts every body into a text for its debug log
+
 
 class _Answer(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)

@@ -190,3 +190,18 @@ class TestQuestions:
         with pytest.raises(ValidationError) as refused:
             self.read(model, field, [{"type": "fledge", "hashes": ["asdf", "?"]}])
         assert refused.value.errors()[0]["loc"] == (field, 0, "hashes", 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (JoinBody, {"client": "private"}),
+        (BatchJoinBody, {"joins": [{"type": "private", "set": "private", "client": "private"}]}),
+        (QueryBody, {"setsForType": [{"type": "private", "hashes": ["private"]}]}),
+    ],
+)
+def test_a_body_that_is_printed_tells_nothing_of_what_it_holds(model: type[BaseModel], body: dict[str, Any]) -> None:
+    read = model.model_validate(body)
+    assert "private" in str(read.model_dump())
+    assert repr(read) == f"{model.__name__}()"
+    assert str(read) == ""
