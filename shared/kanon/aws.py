@@ -1,6 +1,9 @@
 """The AWS clients of a function: one per service and environment, with timeouts that fit a handler."""
 
-from typing import TYPE_CHECKING
+import json
+from base64 import b64decode
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.config import Config
@@ -24,8 +27,11 @@ CONFIG = Config(
 
 
 def dynamodb() -> "DynamoDBClient":
-    """A client of the tables."""
-    return boto3.client("dynamodb", config=CONFIG)
+    """A client of the tables; what it reads is parsed by :func:`_parse`."""
+    client = boto3.client("dynamodb", config=CONFIG)
+    for operation in ("BatchGetItem", "Query"):
+        client.meta.events.register(f"before-parse.dynamodb.{operation}", _parse)
+    return client
 
 
 def secrets_manager() -> "SecretsManagerClient":
@@ -36,3 +42,27 @@ def secrets_manager() -> "SecretsManagerClient":
 def sqs() -> "SQSClient":
     """A client of the queue."""
     return boto3.client("sqs", config=CONFIG)
+
+
+def _parse(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+    """Parse an answer before botocore does, which looks for all ten kinds of value in each value.
+
+    JSON already has the form that botocore gives an answer, but for bytes, which it carries as base64.
+    An error, or what is not JSON, is left to botocore.
+    """
+    if response_dict["status_code"] != HTTPStatus.OK:
+        return
+    try:
+        parsed = json.loads(response_dict["body"], object_hook=_with_bytes)
+    except ValueError:
+        return
+    customized_response_dict.update(parsed)
+    response_dict["body"] = b"{}"
+
+
+def _with_bytes(value: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(value.get("B"), str):  # an attribute may be named B too, but is no text then
+        value["B"] = b64decode(value["B"])
+    elif isinstance(value.get("BS"), list):
+        value["BS"] = [b64decode(text) for text in value["BS"]]
+    return value
