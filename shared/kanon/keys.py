@@ -9,6 +9,7 @@ import hmac
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Literal
 
@@ -39,18 +40,28 @@ class Secret:
         """16 bytes in hexadecimal that recognise the key and tell nothing about it."""
         return sha256(length_prefixed(b"kanon/fingerprint/1", self.name.encode(), self.key)).hexdigest()[:32]
 
+    def mac(self, *parts: bytes) -> bytes:
+        """HMAC-SHA256 of the length-prefixed parts under this key."""
+        mac = self._begun.copy()
+        mac.update(length_prefixed(*parts))
+        return mac.digest()
+
+    @cached_property
+    def _begun(self) -> hmac.HMAC:
+        return hmac.new(self.key, digestmod="sha256")  # to begin anew costs more than all the rest
+
     def __repr__(self) -> str:
         return f"Secret({self.name!r})"
 
 
 def set_key(pepper: Secret, type_name: str, set_id: bytes) -> bytes:
     """The 32-byte key of a set."""
-    return hmac.digest(pepper.key, length_prefixed(type_name.encode(), set_id), "sha256")
+    return pepper.mac(type_name.encode(), set_id)
 
 
 def client_token(client_key: Secret, set_key: bytes, kind: ClientKind, client: bytes, bits: int) -> int:
     """The first ``bits`` bits (at most 32) of the client's HMAC in this set."""
-    digest = hmac.digest(client_key.key, length_prefixed(set_key, kind.encode(), client), "sha256")
+    digest = client_key.mac(set_key, kind.encode(), client)
     return int.from_bytes(digest[:4], "big") >> (32 - bits)
 
 

@@ -1,6 +1,6 @@
 """Use case: read the released bit of sets. Sees statuses and horizons, never a join."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kanon.keys import Secret, set_key, slot_of
@@ -52,33 +52,30 @@ class Querying:
         keys = [set_key(self.pepper, type_name, set_id) for type_name, set_id in sets]
         slots = {slot_of(key, self.slots) for key in keys}
         new = {key: type_name for key, (type_name, _) in zip(keys, sets, strict=True) if key not in self._above}
-        if new:
-            self._read(new, slots, at, now)
-        seen = [self._visible(slot, at, now) for slot in slots]
-        step = None if None in seen else min((at, *(s for s in seen if s is not None)))
-        return Answer(tuple(self._above[key] for key in keys), step, tick)
-
-    def _read(self, new: dict[bytes, str], slots: set[int], at: int, now: float) -> None:
-        crossings, horizons = self.statuses.read(new, slots - self._horizons.keys())
-        for slot in slots - self._horizons.keys():
-            self._horizons[slot] = horizons.get(slot)
+        crossings = self._read(new, slots) if new else {}
+        visible = {slot: self._visible(slot, at, now) for slot in slots}
         for key, type_name in new.items():
-            visible = self._visible(slot_of(key, self.slots), at, now)
-            known = self.types.get(type_name)
-            self._above[key] = (
-                known is not None
-                and visible is not None
-                and is_above(
-                    crossings.get(key, ()),
-                    visible,
-                    at,
-                    phase_of(key, known.parameters.window, known.parameters.phase),
-                    known.parameters.window,
-                )
-            )
+            through = visible[slot_of(key, self.slots)]
+            self._above[key] = self._is_above(type_name, key, crossings.get(key, ()), through, at)
+        step = min((at, *(through for through in visible.values() if through is not None)))
+        return Answer(tuple(map(self._above.__getitem__, keys)), None if None in visible.values() else step, tick)
+
+    def _read(self, new: Iterable[bytes], slots: set[int]) -> dict[bytes, tuple[int, ...]]:
+        """The crossings of new sets; learns the horizons of their slots that are not known yet."""
+        unknown = slots - self._horizons.keys()
+        crossings, horizons = self.statuses.read(new, unknown)
+        self._horizons |= {slot: horizons.get(slot) for slot in unknown}
+        return crossings
 
     def _visible(self, slot: int, at: int, now: float) -> int | None:
         """The step at which a slot answers, None before its first."""
         horizon = self._horizons[slot]
         through = None if horizon is None else horizon.at(now)
         return None if through is None else min(at, through)
+
+    def _is_above(self, type_name: str, key: bytes, crossings: Iterable[int], visible: int | None, at: int) -> bool:
+        known = self.types.get(type_name)
+        if known is None or visible is None:
+            return False
+        window = known.parameters.window
+        return is_above(crossings, visible, at, phase_of(key, window, known.parameters.phase), window)

@@ -21,7 +21,7 @@ _PLACE = Struct(f">q{SET_KEY_BYTES}sqq")
 
 def length_prefixed(*parts: bytes) -> bytes:
     """An injective encoding: every part behind its length as 8 bytes, big-endian."""
-    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+    return b"".join([len(part).to_bytes(8, "big") + part for part in parts])
 
 
 @dataclass(frozen=True)
