@@ -174,13 +174,14 @@ class Evaluation:
         if mark is None:
             return Outcome()  # somebody else is at the slot
         resume: tuple[int, bytes] | None = None
+        held = True
         try:
             step = self._first_step(mark.evaluated_through, now)
             outcome, after = Outcome(), mark.resume_after
             through, idle = mark.evaluated_through, 0
+            last = self.schedule.last_closed(clock())
             with ThreadPoolExecutor(WRITERS) as writers:
-                # Looks again at the clock: a step that closes meanwhile finds its message acknowledged.
-                while step <= (last := self.schedule.last_closed(clock())):
+                while step <= last:
                     chunks = chunked(self.log.touched(step, slot, self._most_kept, after), SETS_A_CHUNK)
                     while (in_time := time_left() >= SECONDS_TO_STOP) and (chunk := next(chunks, None)):
                         if idle:
@@ -197,12 +198,17 @@ class Evaluation:
                     else:
                         if through is not None:  # a new slot's past is not late
                             outcome = replace(outcome, late=max(outcome.late, self._late(step - idle, clock())))
-                        through, idle = self._complete(slot, through, step, clock()), 0
+                        # Looks again at the clock: a step that closes meanwhile finds its message acknowledged.
+                        last = self.schedule.last_closed(clock())
+                        ends = step >= last
+                        through, idle = self._complete(slot, through, step, clock(), holder if ends else None), 0
+                        held = not ends
                     outcome = replace(outcome, steps=outcome.steps + 1)
                     step, after = step + 1, None
             return outcome
         finally:
-            self.control.release(slot, holder, resume)
+            if held:
+                self.control.release(slot, holder, resume)
 
     def _first_step(self, evaluated_through: int | None, now: float) -> int:
         if evaluated_through is None:
@@ -283,10 +289,13 @@ class Evaluation:
         instance = instance_of(e.after.crossings[-1], phase, parameters.window)
         return first_step(instance + 1, phase, parameters.window) - 1
 
-    def _complete(self, slot: int, through: int | None, step: int, now: float) -> int:
-        """Publish the steps after ``through`` up to ``step``, all of whose rows are written; then move the mark."""
+    def _complete(self, slot: int, through: int | None, step: int, now: float, leaving: str | None = None) -> int:
+        """Publish the steps after ``through`` up to ``step``, all of whose rows are written; then move the mark.
+
+        A holder that is ``leaving`` gives its lease back with the mark.
+        """
         self.statuses.move_horizon(slot, step, self.schedule.visible_from(now))
-        self.control.advance(slot, through, step)
+        self.control.advance(slot, through, step, leaving)
         return step
 
     def _late(self, step: int, now: float) -> int:

@@ -109,7 +109,7 @@ def test_the_hour_holds_every_kind_of_call_and_every_branch(hour):
     assert kinds["dynamodb.BatchWriteItem"] >= BEHIND  # wake-ups
     assert kinds["dynamodb.PutItem"] >= 6 * BEHIND
     assert kinds["secrets-manager.GetSecretValue"] == 1
-    assert hour.calls[-1] == "dynamodb.UpdateItem"  # the lease is given back
+    assert hour.calls[-1] == "dynamodb.UpdateItem"  # the last mark, which gives the lease back
     before, *later = hour.undisturbed.answers[1:]
     assert before == (LAST - BEHIND, hour.before[1])
     assert later[0][0] == later[1][0] == LAST

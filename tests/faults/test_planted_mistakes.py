@@ -44,8 +44,8 @@ def wake_ups_last(self, slot, decided, writers) -> None:
     wake_ups(self, slot, decided)
 
 
-def mark_before_horizon(self, slot, through, step, now) -> int:
-    self.control.advance(slot, through, step)
+def mark_before_horizon(self, slot, through, step, now, leaving=None) -> int:
+    self.control.advance(slot, through, step, leaving)
     self.statuses.move_horizon(slot, step, self.schedule.visible_from(now))
     return step
 

@@ -77,7 +77,7 @@ def test_a_worker_whose_lease_was_granted_but_not_answered_works_on(world):
     world.set_time((FIRST_STEP + 1) * PERIOD + SCHEDULE_OFFSET)
 
     def lease_unanswered(call):
-        if "lease_until" in str(call.body) and call.attempt == 1:
+        if "SET lease_until" in str(call.body) and call.attempt == 1:
             return unanswered(call, world.pass_time)
         return call.send()
 

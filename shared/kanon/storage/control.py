@@ -11,6 +11,8 @@ from kanon.storage.limits import MOST_EXPRESSION_BYTES
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
+_GIVE_BACK = "REMOVE lease_until, lease_holder"
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -62,25 +64,31 @@ class Control:
     def release(self, slot: int, holder: str, resume: tuple[int, bytes] | None = None) -> None:
         """Give the lease back, if it still is this holder's; ``resume`` is (step, last set key done)."""
         values: dict[str, Any] = {":holder": {"S": holder}}
-        update = "REMOVE lease_until, lease_holder"
+        update = _GIVE_BACK
         if resume is not None:
             update += " SET resume_step = :step, resume_after = :after"
             values |= {":step": {"N": str(resume[0])}, ":after": {"B": resume[1]}}
         self._update(_slot(slot), update, "lease_holder = :holder", values)
 
-    def advance(self, slot: int, before: int | None, step: int) -> None:
+    def advance(self, slot: int, before: int | None, step: int, leaving: str | None = None) -> None:
         """Move the mark of a slot from ``before`` (None: it has none) to ``step``.
 
+        A holder that is ``leaving`` gives its lease back in the same write.
+
         Raises:
-            LeaseLostError: the mark is elsewhere.
+            LeaseLostError: the mark is elsewhere, or the lease is no longer that holder's.
         """
-        values = {":step": {"N": str(step)}}
-        condition = "attribute_not_exists(evaluated_through)"
+        update, condition = "SET evaluated_through = :step", "attribute_not_exists(evaluated_through)"
+        values: dict[str, Any] = {":step": {"N": str(step)}}
         if before is not None:
-            values[":before"] = {"N": str(before)}
             condition = "evaluated_through = :before"
-        if self._update(_slot(slot), "SET evaluated_through = :step", condition, values) is None:
-            raise LeaseLostError(f"slot {slot} was moved by another worker; it goes on from there")
+            values[":before"] = {"N": str(before)}
+        if leaving is not None:
+            update += f" {_GIVE_BACK}"
+            condition += " AND lease_holder = :holder"
+            values[":holder"] = {"S": leaving}
+        if self._update(_slot(slot), update, condition, values) is None:
+            raise LeaseLostError(f"slot {slot} was taken or moved by another worker; it goes on from there")
 
     def evaluated_through(self, slot: int) -> int | None:
         """The mark of a slot, strongly consistent; None before its first step."""

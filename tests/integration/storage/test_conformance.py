@@ -419,9 +419,27 @@ def test_a_mark_moves_from_where_its_worker_found_it(tables: Tables) -> None:
 @pytest.mark.parametrize("before", [None, STEP - 1, STEP + 1])
 def test_a_mark_that_is_elsewhere_stops_the_worker(tables: Tables, before: int | None) -> None:
     tables.control.advance(7, None, STEP)
-    with pytest.raises(LeaseLostError, match=r"^slot 7 was moved by another worker; it goes on from there$"):
+    with pytest.raises(LeaseLostError, match=r"^slot 7 was taken or moved by another worker; it goes on from there$"):
         tables.control.advance(7, before, STEP + 2)
     assert tables.control.lease(7, "a", NOW, NOW + 150) == Mark(STEP, None)
+
+
+def test_a_worker_that_leaves_moves_the_mark_and_gives_its_lease_back_in_one_write(tables: Tables) -> None:
+    tables.control.lease(0, "a", NOW, NOW + 150)
+    tables.control.advance(0, None, STEP, leaving="a")
+    assert tables.control.lease(0, "b", NOW, NOW + 150) == Mark(STEP, None)
+    tables.control.advance(0, STEP, STEP + 1, leaving="b")
+    assert tables.control.lease(0, "c", NOW, NOW + 150) == Mark(STEP + 1, None)
+
+
+def test_a_worker_that_leaves_after_its_lease_was_taken_moves_nothing(tables: Tables) -> None:
+    tables.control.advance(0, None, STEP)
+    tables.control.lease(0, "a", NOW, NOW + 150)
+    tables.control.lease(0, "b", NOW + 151, NOW + 301)
+    with pytest.raises(LeaseLostError):
+        tables.control.advance(0, STEP, STEP + 1, leaving="a")
+    assert tables.control.evaluated_through(0) == STEP
+    assert tables.control.lease(0, "c", NOW + 152, NOW + 302) is None
 
 
 def test_a_worker_that_expects_a_mark_never_makes_the_first_one(tables: Tables) -> None:
