@@ -92,7 +92,7 @@ test: install  ## run the tests (ARGS="tests/unit -k laws")
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: faults
-faults: install  ## let every AWS call fail in every way, and thousands of histories of workers in disorder (minutes)
+faults: install  ## let every AWS call fail in every way, and hundreds of histories of workers in disorder (minutes)
 	@FAULTS=all $(BIN)/python -m pytest --numprocesses $(WORKERS) tests/faults \
 		--ignore-glob '*test_bad_input*' $(ARGS)
 

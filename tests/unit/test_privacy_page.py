@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kanon.mechanism.bounds import Bound, interval_aware, paper, rejoining, watching
+from kanon.mechanism.bounds import PRIOR, Bound, interval_aware, paper, posterior, rejoining, watching, written_up
 from kanon.mechanism.laws import Law
 from kanon.mechanism.parameters import Parameters, profile
 from kanon.tools.paper import READINGS, Reading
@@ -19,7 +19,7 @@ def of_profile(name: str, window: int) -> Parameters:
 
 
 def cell(bound: Bound | None) -> str:
-    return "does not apply" if bound is None else f"({float(bound.epsilon):g}, {float(bound.delta):.2e})"
+    return str(bound or "does not apply")
 
 
 def law(of: Law) -> str:
@@ -76,6 +76,11 @@ def test_the_page_states_the_laws_the_planner_finds() -> None:
 
 def test_the_page_states_what_a_year_of_watching_costs() -> None:
     year = -(-8760 // 168)
-    for name, stated in (("published", 1.1e-6), ("balanced", 1.6e-4), ("sharp", 1.1e-4)):
-        assert f"{float(watching(of_profile(name, 168), year).delta):.1e}" == f"{stated:.1e}"
-        assert f"{stated:.1e}".replace("e-0", "e-") in PAGE
+    for name, stated in (("published", "1.06e-6"), ("balanced", "1.57e-4"), ("sharp", "1.14e-4")):
+        assert str(watching(of_profile(name, 168), year)).endswith(f" {stated})")
+        assert stated in PAGE
+
+
+def test_the_page_states_what_a_belief_of_a_tenth_becomes() -> None:
+    stated = [f"{written_up(100 * posterior(PRIOR, Fraction(epsilon)), 3)}% at {epsilon}" for epsilon in ("2.25", "3")]
+    assert ", ".join(stated) in PAGE

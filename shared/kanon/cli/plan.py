@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kanon.tools.planner import Plan
+    from kanon.tools.planner import Plan, Target
 
 
 def plan(
@@ -56,7 +56,7 @@ def plan(
         shown = [p.as_json() for p in plans]
         typer.echo(json.dumps(shown if compare else shown[0], indent=2))
     else:
-        _show(plans)
+        _show(plans, target)
 
 
 def _decimal(text: str, option: str, least: Fraction, most: int) -> Fraction:
@@ -69,17 +69,19 @@ def _decimal(text: str, option: str, least: Fraction, most: int) -> Fraction:
     return number
 
 
-def _show(plans: "list[Plan]") -> None:
+def _show(plans: "list[Plan]", target: "Target") -> None:
     from rich.console import Console
 
     console = Console()
-    console.print(_facts(plans))
+    console.print(_facts(plans, target))
     if len(plans) == 1:
         console.print(_curve(plans[0]))
 
 
-def _facts(plans: "list[Plan]") -> "Table":
+def _facts(plans: "list[Plan]", target: "Target") -> "Table":
     from rich.table import Table
+
+    from kanon.mechanism.bounds import PRIOR, written_up
 
     p = plans[0].parameters
     table = Table(title=f"k = {p.k}, window = {p.window} steps of {p.period} s", title_justify="left")
@@ -94,17 +96,18 @@ def _facts(plans: "list[Plan]") -> "Table":
     def law(role: str) -> list[str]:
         return ["{shape} {epsilon}, A={truncation}".format(**f["laws"][role]) for f in facts]
 
-    def bound(of: dict[str, float] | None) -> str:
-        return "does not apply" if of is None else f"({of['epsilon']:g}, {of['delta']:.3g})"
-
     row("threshold law (mu)", *law("threshold"))
     row("query law (nu)", *law("query"))
-    row("one join: paper's bound", *(bound(f["bounds"]["paper"]) for f in facts))
-    row("one join: interval-aware bound", *(bound(f["bounds"]["interval_aware"]) for f in facts))
-    for n, span in enumerate(facts[0]["rejoining"]):
-        row(f"re-joining one set for {span['days']} days", *(bound(f["rejoining"][n]) for f in facts))
-    believed = facts[0]["posterior"]["prior"]
-    row(f"a belief of {believed:.0%} becomes at most", *(f"{f['posterior']['atMost']:.1%}" for f in facts))
+    row("one join: paper's bound", *(str(one.proved.paper or "does not apply") for one in plans))
+    row("one join: interval-aware bound", *(str(one.proved.interval_aware) for one in plans))
+    if len(plans) > 1:
+        row(f"within {target.bound}", *("yes" if target.covers(one.proved.interval_aware) else "no" for one in plans))
+    for n, (days, _) in enumerate(plans[0].proved.rejoining):
+        row(f"re-joining one set for {days} days", *(str(one.proved.rejoining[n][1]) for one in plans))
+    row(
+        f"a belief of {float(PRIOR):.0%} becomes at most",
+        *(f"{written_up(100 * one.proved.posterior, 3)}%" for one in plans),
+    )
     row("never true below", *(str(f["never_true_below"]) for f in facts))
     row("99%: false for a whole instance up to", *(str(f["zone_99"][0]) for f in facts))
     row("99%: true at once from", *(str(f["zone_99"][1]) for f in facts))

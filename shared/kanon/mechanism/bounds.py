@@ -7,6 +7,7 @@ where it becomes a float. Proofs and limits: docs/privacy.md.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -31,6 +32,10 @@ class Bound:
     def times(self, sets: int) -> "Bound":
         """Composition over ``sets`` sets (or types), whose noise is independent."""
         return Bound(sets * self.epsilon, sets * self.delta)
+
+    def __str__(self) -> str:
+        """``(2.25, 3.93e-6)``: as people write it, never less than what is proved."""
+        return f"({written_up(self.epsilon, 6).normalize():f}, {written_up(self.delta, 3):.2e})"
 
     def as_json(self) -> dict[str, float]:
         """The two numbers as floats, rounded up."""
@@ -57,6 +62,11 @@ class Guarantee:
     never_true_below: int
     surely_true_from: int
 
+    @property
+    def posterior(self) -> Fraction:
+        """What a belief of :data:`PRIOR` becomes at most, by the answers that one join changes."""
+        return posterior(PRIOR, self.interval_aware.epsilon)
+
     def as_json(self) -> dict[str, Any]:
         """The form of ``GET /v1/types``. A client in m sets can lose m times as much."""
         return {
@@ -68,7 +78,7 @@ class Guarantee:
             "rejoining": [{"days": days, **bound.as_json()} for days, bound in self.rejoining],
             "posterior": {
                 "prior": float(PRIOR),
-                "atMost": round_up(posterior(PRIOR, self.interval_aware.epsilon)),
+                "atMost": round_up(self.posterior),
             },
             "neverTrueBelow": self.never_true_below,
             "surelyTrueFrom": self.surely_true_from,
@@ -192,6 +202,11 @@ def round_up(x: Fraction) -> float:
     """The float next to ``x`` whose decimal text, as JSON shows it, is at least ``x``."""
     nearest = float(x)
     return nearest if Fraction(repr(nearest)) >= x else math.nextafter(nearest, math.inf)
+
+
+def written_up(x: Fraction, digits: int) -> Decimal:
+    """The least decimal of so many significant digits that is at least ``x``."""
+    return Context(prec=digits, rounding=ROUND_CEILING).divide(Decimal(x.numerator), Decimal(x.denominator))
 
 
 def _shift_down_delta(law: Law) -> Fraction:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kanon.mechanism.above_threshold import SetState
-from kanon.mechanism.bounds import distinct_tokens, guarantee
+from kanon.mechanism.bounds import Bound, Guarantee, distinct_tokens, guarantee
 from kanon.mechanism.exact_law import Floats, never_at_constant
 from kanon.mechanism.laws import SHAPES, Law, Shape
 from kanon.mechanism.members import Member
@@ -43,6 +43,15 @@ class Target:
     period: int
     epsilon: Fraction
     delta: Fraction
+
+    @property
+    def bound(self) -> Bound:
+        """What is asked for."""
+        return Bound(self.epsilon, self.delta)
+
+    def covers(self, bound: Bound) -> bool:
+        """Whether what is proved is enough."""
+        return bound.epsilon <= self.epsilon and bound.delta <= self.delta
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,11 @@ class Plan:
         return np.where(1 - missed[:, -1] > _ROUNDING, delay, np.inf)
 
     @cached_property
+    def proved(self) -> Guarantee:
+        """What is proved about the parameters."""
+        return guarantee(self.parameters)
+
+    @cached_property
     def zone(self) -> tuple[int, int]:
         """The 99% points, between which the noise decides.
 
@@ -104,8 +118,7 @@ class Plan:
 
     def as_json(self) -> dict[str, Any]:
         """What ``kanon plan --json`` prints; ``laws`` is what a type's configuration takes."""
-        p = self.parameters
-        proved = guarantee(p)
+        p, proved = self.parameters, self.proved
         return {
             "name": self.name,
             "k": p.k,
@@ -184,7 +197,7 @@ def best_plan(target: Target) -> Plan:
                 best = rank, found
     if best is None:
         raise InvalidParametersError(
-            f"no laws give ({float(target.epsilon):g}, {float(target.delta):g}) at k={target.k} over"
+            f"no laws give {target.bound} at k={target.k} over"
             f" {target.window} steps without a risk of releasing an empty set: raise k, epsilon or delta"
         )
     return Plan("planned", best[1])
@@ -203,11 +216,10 @@ def profile_plan(name: str, target: Target) -> Plan:
         laws = profile(name, target.window)
     found = _parameters(target, *laws)
     reached = guarantee(found).interval_aware
-    if reached.epsilon > target.epsilon or reached.delta > target.delta:
+    if not target.covers(reached):
         raise InvalidParametersError(
-            f"profile {name} gives ({float(reached.epsilon):g}, {float(reached.delta):.3g}) over {target.window}"
-            f" steps, more than ({float(target.epsilon):g}, {float(target.delta):.3g}): choose another profile,"
-            f" plan without one, or raise the target"
+            f"profile {name} gives {reached} over {target.window} steps, more than {target.bound}: choose another"
+            f" profile, plan without one, or raise the target"
         )
     return Plan(name, found)
 

@@ -57,6 +57,12 @@ def test_a_comparison_shows_the_profiles_side_by_side() -> None:
     assert [int(cell) for cell in zone.replace("│", " ").split()[-4:]] == [22, 16, 12, 12]
 
 
+def test_a_comparison_tells_which_laws_meet_the_target() -> None:
+    shown = run("--compare", "--window", "168", "--epsilon", "2.5", "--delta", "1e-6").output
+    (row,) = (line for line in shown.splitlines() if "within (2.5, 1.00e-6)" in line)
+    assert row.replace("│", " ").split()[-4:] == ["yes", "no", "no", "yes"]
+
+
 def test_a_comparison_as_json_is_a_list() -> None:
     told = json.loads(run("--compare", "--json").output)
     assert [plan["name"] for plan in told] == ["published", "balanced", "sharp", "planned"]

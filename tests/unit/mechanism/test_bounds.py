@@ -6,6 +6,8 @@ import sys
 from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kanon.mechanism.bounds import (
     Bound,
@@ -18,6 +20,7 @@ from kanon.mechanism.bounds import (
     rejoining,
     round_up,
     watching,
+    written_up,
 )
 from kanon.mechanism.laws import TOTAL, two_sided
 from kanon.mechanism.parameters import Parameters, profile
@@ -163,6 +166,24 @@ def test_rounding_goes_up_and_not_far(x: Fraction) -> None:
     rounded = round_up(x)
     assert Fraction(repr(rounded)) >= x
     assert Fraction(math.nextafter(rounded, 0)) < x
+
+
+@given(st.fractions(min_value=Fraction(1, 10**9), max_value=1000), st.integers(1, 9))
+def test_a_figure_is_written_with_its_last_digit_rounded_up(x: Fraction, digits: int) -> None:
+    written = Fraction(written_up(x, digits))
+    assert x <= written < x * (1 + Fraction(1, 10 ** (digits - 1)))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "written"),
+    [
+        ("2.25", "3.92001e-6", "(2.25, 3.93e-6)"),
+        ("42", "1e-5", "(42, 1.00e-5)"),
+        ("2.2500001", "9.991e-6", "(2.25001, 1.00e-5)"),
+    ],
+)
+def test_a_bound_is_written_with_at_least_what_is_proved(epsilon: str, delta: str, written: str) -> None:
+    assert str(Bound(Fraction(epsilon), Fraction(delta))) == written
 
 
 def test_the_json_of_a_guarantee_has_both_bounds_the_unit_and_the_certain_counts() -> None:

@@ -179,7 +179,7 @@ def test_a_profile_widens_its_laws_for_a_smaller_delta_and_a_longer_window() -> 
 
 
 def test_a_profile_that_misses_the_target_is_refused() -> None:
-    with pytest.raises(InvalidParametersError, match=r"profile published gives \(2.25, 9.17e-07\).*plan without one"):
+    with pytest.raises(InvalidParametersError, match=r"profile published gives \(2.25, 9.17e-7\).*plan without one"):
         profile_plan("published", replace(GOAL, epsilon=Fraction(2)))
     with pytest.raises(InvalidParametersError, match="profile must be one of"):
         profile_plan("blunt", GOAL)
