@@ -118,6 +118,7 @@ def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
         metrics.add_metric("PublishLag", MetricUnit.Seconds, outcome.late)
     if outcome.skipped:
         logger.warning("rows of types no longer configured were skipped", slot=message.slot)
+        metrics.add_metric("SlotsWithRowsSkipped", MetricUnit.Count, 1)  # how many rows there were is data
 
 
 @logger.inject_lambda_context(log_event=False)

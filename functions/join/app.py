@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from kanon import aws, clock
 from kanon.fingerprints import fingerprints
 from kanon.http import (
-    NOT_NOW,
+    NOT_LOGGED,
+    RETRY_AFTER,
     UNKNOWN_TYPE,
     RequestError,
     SetInPath,
@@ -63,7 +64,7 @@ def joining() -> Joining:
     "/v1/types/<type>/sets/<set>:join",
     summary="Join a set",
     operation_id="join",
-    responses=described("The join is in the log", 400, 404, 413, 415, 503),
+    responses=described("The join is in the log", 400, 403, 404, 413, 415, 503),
 )
 def join(type_name: TypeInPath, set_id: SetInPath, body: JoinBody) -> Response[JoinAnswer]:
     """Log that a client joined a set. To repeat a join within a step changes nothing."""
@@ -82,7 +83,7 @@ def join(type_name: TypeInPath, set_id: SetInPath, body: JoinBody) -> Response[J
     "/v1:batchJoin",
     summary="Join many sets at once",
     operation_id="batchJoin",
-    responses=described("What became of each join", 400, 413, 415, 503),
+    responses=described("What became of each join", 400, 403, 413, 415, 503, partly_later=True),
 )
 def batch_join(body: BatchJoinBody) -> Response[BatchJoinAnswer]:
     """Log up to 500 joins, each on its own; ``results`` has one entry for every join, in order."""
@@ -95,7 +96,8 @@ def batch_join(body: BatchJoinBody) -> Response[BatchJoinAnswer]:
     finally:
         _count(sum(logged), len(joins))
     outcomes = iter(logged)
-    return json_answer(BatchJoinAnswer(results=[_result(entry, outcomes) for entry in read]))
+    headers = None if all(logged) else {"Retry-After": RETRY_AFTER}
+    return json_answer(BatchJoinAnswer(results=[_result(entry, outcomes) for entry in read]), headers)
 
 
 def _join(type_name: str, set_id: bytes, body: JoinBody) -> Join:
@@ -116,7 +118,7 @@ def _read(entry: Any) -> Join | ErrorAnswer:
 def _result(entry: Join | ErrorAnswer, logged: Iterator[bool]) -> JoinAnswer | ErrorAnswer:
     if isinstance(entry, ErrorAnswer):
         return entry
-    return JoinAnswer() if next(logged) else NOT_NOW
+    return JoinAnswer() if next(logged) else NOT_LOGGED
 
 
 def _count(accepted: int, joins: int) -> None:

@@ -1,7 +1,8 @@
 """The edge: what both HTTP functions share. Makes bodies readable, answers errors in one form.
 
 Powertools routes, validates and describes (OpenAPI). What this module adds is the error form of
-docs/api.md, the bodies real clients send, and that nothing of a request is ever logged.
+docs/api.md, the bodies real clients send, and that nothing of a request is ever logged. Such bodies are read by the
+resolver's own deserialiser: what the event holds is normalised only in its encoding and its content type.
 """
 
 import base64
@@ -20,7 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, BeforeValidator, WithJsonSchema
 
 from kanon.errors import FingerprintMismatchError, ThrottledError
-from kanon.models import BASE64URL, TYPE_NAME, Error, ErrorAnswer, Problem, decode_base64url
+from kanon.models import BASE64URL, TYPE_NAME, Error, ErrorAnswer, GatewayAnswer, Problem, decode_base64url
 from kanon.storage.batches import is_throttle
 
 MOST_BODY_BYTES = 1 << 20
@@ -28,12 +29,12 @@ MOST_RELAXED_CHARACTERS = 1 << 13
 MOST_DETAILS = 10
 RETRY_AFTER = "5"
 
+# An HTTP API answers 401, 403 and 429 itself, in a form of its own (docs/api.md).
 STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
-    409: "ALREADY_EXISTS",
     413: "PAYLOAD_TOO_LARGE",
     415: "UNSUPPORTED_MEDIA_TYPE",
     429: "RESOURCE_EXHAUSTED",
@@ -71,6 +72,7 @@ UNKNOWN_TYPE = error_answer(
     "no such type: GET /v1/types lists those of this deployment",
     Problem(field="type", reason="unknown"),
 )
+NOT_LOGGED = error_answer(503, "this join is not in the log; repeat it after the time in Retry-After")
 NOT_NOW = error_answer(503, "the service cannot do this now; repeat the request after the time in Retry-After")
 
 
@@ -96,17 +98,15 @@ def json_answer(body: Body, headers: Mapping[str, str] | None = None) -> Respons
     return Response(200, "application/json", body, headers)
 
 
-def described(answer: str, *codes: int) -> dict[int, Any]:
-    """The answers of a route for its description: the good one, and the errors it may give."""
+def described(answer: str, *codes: int, partly_later: bool = False) -> dict[int, Any]:
+    """The answers of a route for its description: the good one, the errors it may give, and API Gateway's own."""
     answers: dict[int, Any] = {200: {"description": answer}}
-    for code in codes:
-        answers[code] = {
-            "description": STATUS_NAMES[code],
-            "content": {"application/json": {"model": ErrorAnswer}},
-        }
-        if code == NOT_NOW.error.code:
-            seconds = {"description": "Seconds", "schema": {"type": "integer"}}
-            answers[code]["headers"] = {"Retry-After": seconds}
+    for code in sorted({*codes, 429, 500}):
+        model = GatewayAnswer if code in (403, 429) else ErrorAnswer
+        answers[code] = {"description": STATUS_NAMES[code], "content": {"application/json": {"model": model}}}
+    for code in (503, *([200] if partly_later else [])):
+        if code in answers:
+            answers[code]["headers"] = {"Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}}
     return answers
 
 

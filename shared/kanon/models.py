@@ -220,6 +220,12 @@ class ErrorAnswer(_Answer):
     error: Error
 
 
+class GatewayAnswer(_Answer):
+    """What API Gateway answers in front of the service: to a request not signed, or above the rates."""
+
+    message: str
+
+
 class JoinAnswer(_Answer):
     """An empty object: the join is in the log."""
 
@@ -232,7 +238,9 @@ class BatchJoinAnswer(_Answer):
     results: list[JoinAnswer | ErrorAnswer]
 
 
-Step = Annotated[int | None, Field(description="The step of the answer; null before the first evaluation")]
+Step = Annotated[
+    int | None, Field(description="The step of the answer; null before the first evaluation, or if nothing is asked")
+]
 NextUpdate = Annotated[
     str,
     Field(

@@ -17,7 +17,7 @@ MOST_CACHED = 100_000
 class Answer:
     """Which of the sets asked are k-anonymous, at which step, and until when (Unix s) that stands.
 
-    ``step`` is the least step over the slots asked, None if a slot was never evaluated.
+    ``step`` is the least step over the slots asked, None if one was never evaluated or nothing was asked.
     """
 
     above: tuple[bool, ...]
@@ -57,8 +57,9 @@ class Querying:
         for key, type_name in new.items():
             through = visible[slot_of(key, self.slots)]
             self._above[key] = self._is_above(type_name, key, crossings.get(key, ()), through, at)
-        step = min((at, *(through for through in visible.values() if through is not None)))
-        return Answer(tuple(map(self._above.__getitem__, keys)), None if None in visible.values() else step, tick)
+        steps = [through for through in visible.values() if through is not None]
+        step = min(steps) if steps and len(steps) == len(slots) else None
+        return Answer(tuple(self._above[key] for key in keys), step, tick)
 
     def _read(self, new: Iterable[bytes], slots: set[int]) -> dict[bytes, tuple[int, ...]]:
         """The crossings of new sets; learns the horizons of their slots that are not known yet."""

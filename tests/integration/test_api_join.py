@@ -174,6 +174,8 @@ def test_of_a_throttled_batch_every_join_not_taken_is_503(edge: Edge) -> None:
     result = edge.post("/v1:batchJoin", {"joins": joins})
     codes = [entry.get("error", {"code": 200})["code"] for entry in result.json()["results"]]
     assert codes == [200] * 25 + [503] * 15
+    assert result.json()["results"][-1]["error"]["message"].startswith("this join is not in the log; repeat it after")
+    assert (result.status, result.headers["Retry-After"]) == (200, "5")
     assert len(edge.rows()) == 25
     assert '"JoinsAccepted":[25.0],"JoinsRefused":[15.0]' in edge.output.getvalue()
 

@@ -269,6 +269,7 @@ def test_a_type_retired_for_good_is_passed_over_with_a_warning_and_never_comes_b
     assert (code, "Type b is retired" in output) == (0, True), output
     assert evaluates(stack)
     assert "rows of types no longer configured were skipped" in stack.logs.getvalue()  # type: ignore[attr-defined]
+    assert '"SlotsWithRowsSkipped":[1.0]' in stack.logs.getvalue()  # type: ignore[attr-defined]
     assert "types" not in wrong(stack)
     code, output = doctor(stack, "--retire", "b", "--yes")
     assert (code, "retired already" in output) == (2, True)

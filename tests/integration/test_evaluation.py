@@ -376,7 +376,7 @@ def test_an_evaluator_too_far_behind_stops_before_the_log_has_lost_a_row(world: 
 # What stops a slot, and what does not
 
 
-def test_rows_of_a_type_no_longer_configured_are_skipped_and_counted(world: World) -> None:
+def test_the_sets_of_a_type_no_longer_configured_are_skipped_and_counted(world: World) -> None:
     world.start()
     world.join(NAMES[0], range(9), START)
     world.tables.log.put_all(Row(START, 0, set_key("gone"), token, "retired", 2**31) for token in range(9))

@@ -77,7 +77,7 @@ def test_unknown_sets_and_types_read_false(querying: Querying) -> None:
 
 
 def test_a_question_about_nothing_reads_nothing(table: Table, querying: Querying) -> None:
-    assert querying.query([], NOW) == Answer((), STEP, int(NOW) + PERIOD)
+    assert querying.query([], NOW) == Answer((), None, int(NOW) + PERIOD)
     assert table.asked == []
 
 

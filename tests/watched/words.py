@@ -93,6 +93,7 @@ METRICS: dict[str, tuple[str, str, Callable[[float, int], bool]]] = {
     "QueriesRefused": ("query", "Count", _one_of(1)),
     "SlotsFailed": ("evaluate", "Count", _one_of(0, 1)),
     "EvaluationStopped": ("evaluate", "Count", _one_of(1)),
+    "SlotsWithRowsSkipped": ("evaluate", "Count", _one_of(1)),
     "StepsBehind": ("evaluate", "Count", _whole(1e6)),
     "PublishLag": ("evaluate", "Seconds", lambda value, period: value >= 0 and value % period == 0),
 }
