@@ -139,8 +139,12 @@ audit-dependencies: .venv-security/.requirements  ## ask PyPI for known holes in
 		|| failed="$$failed $$file"; done; [ -z "$$failed" ] || { echo "known holes:$$failed" >&2; exit 1; }
 
 .PHONY: audit
-audit: install  ## compare mechanism and service with the exact law, and the audit with planted bugs (half an hour)
+audit: install  ## compare mechanism and service with the exact law, and the audit with planted bugs (three quarters of an hour)
 	@$(BIN)/kanon audit --trials 100000 --service-trials 500
+	@for type in published,720 balanced,720 sharp,168; do \
+		$(BIN)/kanon audit --trials 2000 --service-trials 0 --json \
+			--type "{\"k\": 50, \"window\": $${type#*,}, \"profile\": \"$${type%,*}\"}" || exit 1; \
+	done
 	@$(BIN)/python -m pytest -m audit tests/statistical tests/integration/test_replay.py -s $(ARGS)
 
 .PHONY: prove

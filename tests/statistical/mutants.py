@@ -226,7 +226,7 @@ STATISTICAL = [
     Mutant("the same noise for two types", 100, both=(("tape", "self.type_name.encode()", 'b""'),)),
     Mutant(
         "the sign of the threshold noise",
-        500,
+        100,
         plain=(("above_threshold", TEST, "count + nu >= k - mu"),),
         vectorised=(("vectorised", "parameters.k + mus", "parameters.k - mus"),),
         shape="one-sided",
