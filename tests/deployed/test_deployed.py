@@ -5,6 +5,8 @@ template. The clock is the real one: a step takes a minute here, so the tests wa
 AWS is listed in docs/not-shown-here.md.
 """
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -22,16 +24,21 @@ from botocore.exceptions import ClientError
 
 from infra import smoke
 from infra.local.engines import ROOT, Ministack
+from kanon.storage.batches import chunks
 
 pytestmark = pytest.mark.deployed
 
 REGION = "us-east-1"
-CLIENTS = 150  # more than M = 99: true whatever is drawn
+STACK = "kanon-dev"  # as samconfig.toml calls it
+CROWDS, CLIENTS = 4, 150  # more than M = 99: true whatever is drawn
+COUPLES = 4  # sets of two clients: false for sure
 BUILT = ROOT / ".aws-sam" / "host" / "template.yaml"
 PARAMETERS = {
     "Runtime": f"python{sys.version_info[0]}.{sys.version_info[1]}",
     "Architecture": "x86_64" if os.uname().machine == "x86_64" else "arm64",
-    "JoinAuth": "OPEN",
+    "JoinAuth": "IAM",
+    "LogRetention": "7",
+    "LogLevel": "INFO",
     "Period": "60",
     "Grace": "30",
     "PublishDelay": "180",  # the schedule fires a minute after a step, and the margin is another
@@ -46,8 +53,8 @@ class Deployed:
     def __init__(self, engine: Ministack) -> None:
         self.engine = engine
         self.session = boto3.Session("test", "test", region_name=REGION)
-        self.deploy()
-        described = self.client("cloudformation").describe_stacks(StackName="kanon")["Stacks"][0]
+        self.deploy(PARAMETERS)
+        described = self.client("cloudformation").describe_stacks(StackName=STACK)["Stacks"][0]
         self.outputs = {o["OutputKey"]: o["OutputValue"] for o in described["Outputs"]}
         self._mend_what_the_emulator_does_otherwise()
 
@@ -55,14 +62,14 @@ class Deployed:
         session = boto3.Session(region_name=REGION, **credentials) if credentials else self.session
         return session.client(service, endpoint_url=self.engine.endpoint)
 
-    def deploy(self) -> None:
-        """`sam deploy`, as an operator calls it."""
+    def deploy(self, parameters: dict[str, str], environment: str = "dev", *options: str) -> None:
+        """`sam deploy --config-env ...`, as an operator calls it; without parameters, with those of samconfig.toml."""
+        overrides = [f"{name}={value}" for name, value in parameters.items()]
         result = subprocess.run(
             [
-                str(ROOT / ".venv-sam" / "bin" / "sam"), "deploy", "--template-file", str(BUILT),
-                "--stack-name", "kanon", "--resolve-s3", "--capabilities", "CAPABILITY_IAM",
-                "--no-confirm-changeset", "--no-fail-on-empty-changeset", "--region", REGION,
-                "--parameter-overrides", *(f"{name}={value}" for name, value in PARAMETERS.items()),
+                str(ROOT / ".venv-sam" / "bin" / "sam"), "deploy", "--config-env", environment, *options,
+                "--config-file", str(ROOT / "samconfig.toml"), "--template-file", str(BUILT), "--region", REGION,
+                *(["--parameter-overrides", *overrides] if overrides else []),
             ],
             env={**os.environ, "AWS_ENDPOINT_URL": str(self.engine.endpoint), "AWS_ACCESS_KEY_ID": "test",
                  "AWS_SECRET_ACCESS_KEY": "test", "SAM_CLI_TELEMETRY": "0"},
@@ -94,10 +101,20 @@ class Deployed:
                         statement["Action"] = [*actions, "sqs:SendMessageBatch"]
                 iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=json.dumps(document))
 
+    def function(self, name: str) -> dict:
+        """The configuration of a function."""
+        return self.client("lambda").get_function(FunctionName=self.outputs[f"{name}Function"])["Configuration"]
+
     def role(self, function: str) -> str:
         """The ARN of a function's role."""
-        found = self.client("lambda").get_function(FunctionName=self.outputs[f"{function}Function"])
-        return found["Configuration"]["Role"]
+        return self.function(function)["Role"]
+
+    def secrets(self) -> list[tuple[str, str]]:
+        """Version and text of the three secrets."""
+        client = self.client("secretsmanager")
+        names = ("SetPepperSecret", "ClientKeySecret", "NoiseKeySecret")
+        answers = [client.get_secret_value(SecretId=self.outputs[name]) for name in names]
+        return [(answer["VersionId"], answer["SecretString"]) for answer in answers]
 
     def service(self) -> smoke.Service:
         """The deployed API as `make smoke` sees it, at the address that needs no name server."""
@@ -135,22 +152,38 @@ def deployed():
         engine.stop()
 
 
-def test_a_crowd_becomes_k_anonymous_by_the_schedule_alone(deployed):
-    for n in range(CLIENTS):
-        status, body = deployed.request("POST", "/v1/types/fledge/sets/Y3Jvd2Q:join", {"client": f"c{n}"})
-        assert (status, body) == (200, {})
-    status, body = deployed.request("GET", "/v1/types/fledge/sets/Y3Jvd2Q")
-    assert status == 200
-    assert body["kAnonymous"] is False
+def set_id(name: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(name.encode()).digest()).decode()
+
+
+def test_crowds_become_k_anonymous_by_the_schedule_alone(deployed):
+    """The requests of the demo: joins in signed batches of 500, queries for many sets at once."""
+    crowds = [set_id(f"crowd {n}") for n in range(CROWDS)]
+    couples = [set_id(f"couple {n}") for n in range(COUPLES)]
+    joined = [(name, f"c{n}") for n in range(CLIENTS) for name in crowds]
+    joined += [(name, f"c{n}") for n in range(2) for name in couples]
+    joins = [{"type": "fledge", "set": name, "client": client} for name, client in joined]
+    service = deployed.service()
+    for some in chunks(joins, 500):
+        answer = service.ask("POST", "/v1:batchJoin", {"joins": some}, signed=True)
+        assert answer.expect(200)["results"] == [{}] * len(some)
+
+    def k_anonymous() -> list[str]:
+        asked = {"setsForType": [{"type": "fledge", "hashes": [*couples, *crowds, set_id("nobody")]}]}
+        status, body = deployed.request("POST", "/v1:query", asked)
+        assert status == 200, body
+        (answer,) = body["kAnonymousSets"]
+        return answer["hashes"]
+
+    assert k_anonymous() == []
     deadline = time.monotonic() + 360
-    while time.monotonic() < deadline and not body["kAnonymous"]:
+    while time.monotonic() < deadline and set(found := k_anonymous()) != set(crowds):
+        assert set(found) < set(crowds)
         time.sleep(5)  # a real clock: step, grace, schedule and tick take their minutes
-        _, body = deployed.request("GET", "/v1/types/fledge/sets/Y3Jvd2Q")
-    assert body["kAnonymous"] is True
-    asked = {"setsForType": [{"type": "fledge", "hashes": ["Y3Jvd2Q=", "bm9ib2R5"]}]}
-    status, body = deployed.request("POST", "/v1:query", asked)
-    assert status == 200
-    assert body["kAnonymousSets"] == [{"type": "fledge", "hashes": ["Y3Jvd2Q="]}]
+    assert found == crowds
+    for name, expected in ((crowds[0], True), (couples[0], False)):
+        status, body = deployed.request("GET", f"/v1/types/fledge/sets/{name.rstrip('=')}")
+        assert (status, body["kAnonymous"]) == (200, expected)
 
 
 def test_the_checks_of_a_deployment_pass(deployed):
@@ -166,7 +199,8 @@ def test_every_route_of_the_template_is_deployed(deployed):
         route["RouteKey"]: route.get("AuthorizationType") for route in api.get_routes(ApiId=only["ApiId"])["Items"]
     }
     assert routes["POST /v1:batchJoin"] == "AWS_IAM"
-    assert routes["POST /v1/types/{type}/sets/{set}"] == "NONE"
+    assert routes["POST /v1/types/{type}/sets/{set}"] == "AWS_IAM"
+    assert routes["POST /v1:query"] == "NONE"
     assert deployed.request("GET", "/v1/types")[1]["types"][0]["type"] == "fledge"
     assert deployed.request("GET", "/openapi.json")[1]["openapi"].startswith("3.1")
 
@@ -197,13 +231,33 @@ def test_a_role_is_refused_what_is_not_its_own(deployed, function, service, call
         getattr(client, call)(**{name: deployed.outputs[value] for name, value in arguments.items()})
 
 
-def test_deploying_twice_leaves_the_secrets_unchanged(deployed):
-    secrets = deployed.client("secretsmanager")
-    names = ("SetPepperSecret", "ClientKeySecret", "NoiseKeySecret")
-    before = [secrets.get_secret_value(SecretId=deployed.outputs[name])["SecretString"] for name in names]
-    deployed.deploy()
-    assert [secrets.get_secret_value(SecretId=deployed.outputs[name])["SecretString"] for name in names] == before
-    assert all(len(text) >= 64 for text in before)
+def test_a_second_deployment_changes_what_it_is_told_and_no_secret(deployed):
+    """Other parameters arrive in a route, the log groups and all functions, which go on under the keys there were."""
+    join = f"/v1/types/fledge/sets/{set_id('second')}:join".replace("=", "")
+    assert deployed.request("POST", join, {"client": "c"})[0] == 403
+    before = deployed.secrets()
+    changed = {"JoinAuth": "OPEN", "LogRetention": "90", "LogLevel": "WARNING"}
+    assert not changed.items() & PARAMETERS.items()
+    deployed.deploy(PARAMETERS | changed)
+    groups = deployed.client("logs").describe_log_groups(logGroupNamePrefix=f"/kanon/{STACK}/")["logGroups"]
+    assert [group["retentionInDays"] for group in groups] == [90, 90, 90]
+    for name in ("Join", "Query", "Evaluate"):
+        assert deployed.function(name)["Environment"]["Variables"]["POWERTOOLS_LOG_LEVEL"] == "WARNING"
+    assert deployed.secrets() == before
+    assert all(len(text) >= 64 for _, text in before)
+    # A function that started anew compared its keys with those recorded.
+    assert deployed.request("POST", join, {"client": "c"}) == (200, {})
+    assert deployed.request("GET", join.removesuffix(":join"))[0] == 200
+
+
+def test_production_as_configured_makes_a_change_set_of_another_stack(deployed):
+    """Not further: the emulator refuses its alarms."""
+    deployed.deploy({}, "prod", "--no-execute-changeset", "--no-confirm-changeset")
+    cloudformation = deployed.client("cloudformation")
+    (made,) = cloudformation.list_change_sets(StackName="kanon")["Summaries"]
+    described = cloudformation.describe_change_set(StackName="kanon", ChangeSetName=made["ChangeSetName"])
+    given = {given["ParameterKey"]: given["ParameterValue"] for given in described["Parameters"]}
+    assert (given["Slots"], given["JoinAuth"]) == ("16", "IAM")
 
 
 def documented(*options: str) -> list[str]:
@@ -239,7 +293,7 @@ def doctor(deployed: Deployed, actions: list[str], *options: str) -> tuple[int, 
         "AWS_SECRET_ACCESS_KEY": assumed["SecretAccessKey"],
         "AWS_SESSION_TOKEN": assumed["SessionToken"],
     }
-    command = [sys.executable, "-m", "kanon.cli.main", "doctor", "--stack", "kanon", "--region", REGION, *options]
+    command = [sys.executable, "-m", "kanon.cli.main", "doctor", "--stack", STACK, "--region", REGION, *options]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return result.returncode, result.stdout + result.stderr
 

@@ -6,6 +6,8 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -76,19 +78,35 @@ def test_an_unknown_command_lists_the_known_ones() -> None:
     assert {"serve", "demo"} <= set(re.findall(r"\w+", output))
 
 
-@pytest.mark.parametrize("engine", ["ministack", "moto"])
-def test_serve_answers_the_examples_it_prints_and_stops_cleanly(engine: str) -> None:
+@contextmanager
+def serving(engine: str) -> Iterator[str]:
+    """The address of `kanon serve` on a free port, stopped as by Ctrl-C."""
     command = [sys.executable, "-m", "kanon.cli.main", "serve", "--port", "0", "--engine", engine]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        printed = ""
-        while "/v1/types/fledge\n" not in printed.replace("/sets", "/sets\n"):
-            line = process.stdout.readline()
-            assert line, process.stderr.read()
-            printed += line
-        (address,) = set(re.findall(r"http://(127\.0\.0\.1:\d+)", printed))
-        connection = http.client.HTTPConnection(address, timeout=60)
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            printed = ""
+            while "/v1/types/fledge\n" not in printed.replace("/sets", "/sets\n"):
+                line = process.stdout.readline()
+                assert line, process.stderr.read()
+                printed += line
+            (address,) = set(re.findall(r"http://127\.0\.0\.1:\d+", printed))
+            yield address
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=60)
+        except BaseException:
+            process.kill()
+            raise
+    assert process.returncode == 0, errors
+    assert "Stopping." in output
+    assert errors == ""
+
+
+@pytest.mark.parametrize("engine", ["ministack", "moto"])
+def test_serve_answers_the_examples_it_prints_and_stops_cleanly(engine: str) -> None:
+    with serving(engine) as address:
+        connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
 
         def call(method: str, path: str, body: object = None) -> dict[str, object]:
             data = None if body is None else json.dumps(body)
@@ -104,13 +122,8 @@ def test_serve_answers_the_examples_it_prints_and_stops_cleanly(engine: str) -> 
         assert call("POST", "/v1:query", asked)["kAnonymousSets"] == [{"type": "fledge", "hashes": []}]
         assert call("GET", "/v1/types/fledge")["period"] == 10
         connection.close()
-        code, output = run("doctor", "--url", f"http://{address}", "--secrets")
+        code, output = run("doctor", "--url", address, "--secrets")
         if engine == "moto":
             assert (code, "serve it with `--engine ministack`" in output) == (2, True)
         else:
             assert (code, "fingerprints of join" in output) == (0, True), output
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, errors
-        assert "Stopping." in output
-        assert errors == ""

@@ -14,7 +14,7 @@ SETTINGS: dict[str, type[FunctionSettings]] = {
     "Evaluate": EvaluateSettings,
     "Query": QuerySettings,
 }
-ENVIRONMENTS = ("default", "prod")
+ENVIRONMENTS = ("dev", "prod")
 
 
 def overrides(name: str) -> dict[str, str]:
