@@ -56,7 +56,7 @@ def evaluation() -> Evaluation:
     keys = fetch_noise_keys(aws.secrets_manager(), SETTINGS.noise_key_secret, ids)
     control = Control(dynamodb, SETTINGS.control_table)
     step = step_at(clock.now(), SETTINGS.period)
-    check_evaluate(control, TYPES, SETTINGS.slots, SETTINGS.deployment, SETTINGS.noise_keys, keys, step)
+    check_evaluate(control, SETTINGS, TYPES, keys, step)
     return Evaluation(
         types=TYPES,
         noise_keys=NoiseKeys(tuple((entry.from_step, keys[entry.id]) for entry in SETTINGS.noise_keys)),

@@ -53,9 +53,7 @@ def joining() -> Joining:
     dynamodb, secrets = aws.dynamodb(), aws.secrets_manager()
     pepper = fetch_secret(secrets, "set-pepper", SETTINGS.set_pepper_secret)
     client_key = fetch_secret(secrets, "client-key", SETTINGS.client_key_secret)
-    Control(dynamodb, SETTINGS.control_table).check(
-        "join", fingerprints(TYPES, SETTINGS.slots, SETTINGS.deployment, (pepper, client_key))
-    )
+    Control(dynamodb, SETTINGS.control_table).check("join", fingerprints(SETTINGS, TYPES, (pepper, client_key)))
     log = StepLog(dynamodb, SETTINGS.step_log_table)
     return Joining(TYPES, pepper, client_key, log, SETTINGS.period, SETTINGS.slots, SETTINGS.outage_allowance)
 

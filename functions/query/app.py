@@ -54,9 +54,7 @@ def querying() -> Querying:
     """The use case with its secret; made once per environment, refused if a fingerprint differs."""
     dynamodb = aws.dynamodb()
     pepper = fetch_secret(aws.secrets_manager(), "set-pepper", SETTINGS.set_pepper_secret)
-    Control(dynamodb, SETTINGS.control_table).check(
-        "query", fingerprints(TYPES, SETTINGS.slots, SETTINGS.deployment, (pepper,))
-    )
+    Control(dynamodb, SETTINGS.control_table).check("query", fingerprints(SETTINGS, TYPES, (pepper,)))
     statuses = Statuses(dynamodb, SETTINGS.statuses_table)
     return Querying(TYPES, pepper, statuses, SETTINGS.period, SETTINGS.slots, SETTINGS.publish_delay)
 

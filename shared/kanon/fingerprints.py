@@ -5,18 +5,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from kanon.errors import ConfigurationError
 from kanon.keys import Secret
 from kanon.mechanism.tape import NoiseKey
-from kanon.settings import NoiseKeyEntry
+from kanon.settings import EvaluateSettings, FunctionSettings, JoinSettings, NoiseKeyEntry
 from kanon.storage.control import Control
 from kanon.types import Type
 
 NOISE_KEY, TYPE, RETIRED = "noise-key ", "type ", "retired "
 
 
-def fingerprints(types: Mapping[str, Type], slots: int, deployment: str, keys: Iterable[Secret]) -> dict[str, str]:
-    """The fingerprints of types, slot count, deployment and keys, by the name of an attribute in Control."""
+def fingerprints(settings: FunctionSettings, types: Mapping[str, Type], keys: Iterable[Secret]) -> dict[str, str]:
+    """The fingerprints of a function's settings, types and keys, by the name of an attribute in Control.
+
+    Whoever writes rows has the outage allowance among them: a row lives for what was allowed when it was written, so
+    that a longer allowance would trust in rows that are gone.
+    """
+    told = {"slots": str(settings.slots), "deployment": settings.deployment}
+    if isinstance(settings, JoinSettings | EvaluateSettings):
+        told["outage-allowance"] = str(settings.outage_allowance)
     return {
-        "slots": str(slots),
-        "deployment": deployment,
+        **told,
         **{f"{TYPE}{name}": type_.parameters.fingerprint.hex() for name, type_ in types.items()},
         **{f"key {key.name}": key.fingerprint for key in keys},
     }
@@ -96,34 +102,26 @@ def refuse_noise_keys(
 
 
 def check_evaluate(
-    control: Control,
-    types: Mapping[str, Type],
-    slots: int,
-    deployment: str,
-    entries: Sequence[NoiseKeyEntry],
-    keys: Mapping[str, NoiseKey],
-    step: int,
+    control: Control, settings: EvaluateSettings, types: Mapping[str, Type], keys: Mapping[str, NoiseKey], step: int
 ) -> None:
     """Compare all that ``evaluate`` must find unchanged, and record what is new.
 
     Args:
         control: where it is recorded.
+        settings: what the function is told.
         types: the types configured.
-        slots: the number of slots.
-        deployment: the deployment's id.
-        entries: the noise keys configured, oldest first.
-        keys: these keys by their id.
+        keys: the noise keys configured, by their id.
         step: the step of now.
 
     Raises:
         ConfigurationError: as :func:`refuse_types` and :func:`refuse_noise_keys` say.
         FingerprintMismatchError: something recorded has another fingerprint, or a noise key another first step.
     """
-    control.check("evaluate", fingerprints(types, slots, deployment, ()))
+    control.check("evaluate", fingerprints(settings, types, ()))
     recorded = control.recorded("evaluate")
     refuse_types(recorded, types)
-    refuse_noise_keys(recorded, entries, types, step)
-    control.check("evaluate", noise_key_fingerprints(entries, keys))
+    refuse_noise_keys(recorded, settings.noise_keys, types, step)
+    control.check("evaluate", noise_key_fingerprints(settings.noise_keys, keys))
 
 
 def _secret(key: NoiseKey) -> Secret:

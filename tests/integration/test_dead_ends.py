@@ -119,6 +119,18 @@ def test_a_changed_type_slot_count_period_or_deployment_stops_all_three_until_it
     assert set(wrong(stack)) <= {"dead letters"}
 
 
+@pytest.mark.parametrize("seconds", ["172800", "2592000"])
+def test_a_changed_outage_allowance_stops_who_writes_rows_by_it_until_it_is_undone(
+    stack: Stack, oracle: Oracle, seconds: str
+) -> None:
+    before = stack.functions["join"].environment["KANON_OUTAGE_ALLOWANCE"]
+    deploy(stack, KANON_OUTAGE_ALLOWANCE=seconds)
+    assert (join(stack), query(stack), evaluates(stack)) == (503, 200, False)
+    deploy(stack, KANON_OUTAGE_ALLOWANCE=before)
+    assert catches_up(oracle) == 0
+    assert (join(stack), query(stack)) == (200, 200)
+
+
 @pytest.mark.parametrize(
     ("secret", "joins", "queries", "evaluated"),
     [("SetPepper", 503, 503, True), ("ClientKey", 503, 200, True), ("NoiseKey", 200, 200, False)],

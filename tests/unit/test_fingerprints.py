@@ -8,7 +8,7 @@ from kanon.errors import ConfigurationError
 from kanon.fingerprints import check_evaluate, fingerprints, retire
 from kanon.keys import Secret
 from kanon.mechanism.tape import NoiseKey
-from kanon.settings import NoiseKeyEntry
+from kanon.settings import EvaluateSettings, JoinSettings, NoiseKeyEntry, QuerySettings
 from kanon.types import Type
 from tests.unit.examples import ONE_SIDED, SMALL
 
@@ -32,13 +32,18 @@ class Recorded:
 
 
 def _check(control: Recorded, entries: list[tuple[str, int]], step: int, types: Mapping[str, Type] = TYPES) -> None:
-    listed = [NoiseKeyEntry(id=key_id, from_step=start) for key_id, start in entries]
-    check_evaluate(control, types, 8, "stack", listed, KEYS, step)  # type: ignore[arg-type]
+    listed = tuple(NoiseKeyEntry(id=key_id, from_step=start) for key_id, start in entries)
+    settings = EvaluateSettings.model_construct(slots=8, deployment="stack", outage_allowance=7, noise_keys=listed)
+    check_evaluate(control, settings, types, KEYS, step)  # type: ignore[arg-type]
 
 
-def test_types_slots_deployment_and_keys_have_a_fingerprint_each() -> None:
+def test_types_slots_deployment_and_keys_have_a_fingerprint_each_and_so_has_what_rows_live_by() -> None:
     pepper = Secret.derived("set-pepper", "text")
-    assert fingerprints(TYPES, 8, "stack", [pepper]) == {
+    query = QuerySettings.model_construct(slots=8, deployment="stack")
+    join = JoinSettings.model_construct(slots=8, deployment="stack", outage_allowance=604_800)
+    named = fingerprints(query, TYPES, [pepper])
+    assert fingerprints(join, TYPES, [pepper]) == {**named, "outage-allowance": "604800"}
+    assert named == {
         "slots": "8",
         "deployment": "stack",
         "type a": SMALL.fingerprint.hex(),

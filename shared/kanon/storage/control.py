@@ -144,8 +144,8 @@ class Control:
         )
         if changed is None:
             raise FingerprintMismatchError(
-                f"{owner}: a type's parameters, a key or the number of slots differ from what this deployment"
-                f" started with; restore them, and give changed parameters a new type name"
+                f"{owner}: a type's parameters, a key, the outage allowance or the number of slots differ from what"
+                f" this deployment started with; restore them, and give changed parameters a new type name"
             )
 
     def _update(

@@ -16,6 +16,7 @@ from kanon.errors import ConfigurationError
 from kanon.fingerprints import (
     NOISE_KEY,
     RETIRED,
+    TYPE,
     fingerprints,
     first_step_recorded,
     noise_key_fingerprints,
@@ -150,9 +151,9 @@ def _fingerprints(case: Case) -> Iterator[Finding]:
             continue
         types = settings.read_types()
         keys, unread = _keys(case, arns)
-        current = fingerprints(types, settings.slots, settings.deployment, keys)
+        current = fingerprints(settings, types, keys)
         changed = _changed(recorded, current)
-        compared = [*types, "slots", "deployment", *(key.name for key in keys)]
+        compared = [name.removeprefix(TYPE).removeprefix("key ") for name in current]
         yield (
             Finding(check, Verdict.FAIL, f"changed since it first started: {', '.join(changed)}", UNDO, section)
             if changed

@@ -496,7 +496,7 @@ def test_a_new_type_is_added_and_a_retired_one_is_remembered(tables: Tables) -> 
 @pytest.mark.parametrize("changed", sorted(PRINTS))
 def test_a_changed_fingerprint_is_refused_and_nothing_is_recorded(tables: Tables, changed: str) -> None:
     tables.control.check("join", PRINTS)
-    with pytest.raises(FingerprintMismatchError, match=r"^join: a type's parameters, a key or the number of slots"):
+    with pytest.raises(FingerprintMismatchError, match=r"^join: a type's parameters, a key, the outage allowance or the number of slots"):
         tables.control.check("join", {**PRINTS, changed: "99", "type new": "04"})
     assert tables.control.recorded("join") == PRINTS
 
