@@ -119,6 +119,16 @@ PATHS: list[tuple[str, str, Any, int, list[str], str]] = [
     ("DELETE", GET, None, 404, [], "no such path"),
 ]
 
+# What decodes to no character, or to one that no path may hold: there is no such path.
+NO_CHARACTERS = ["%ff", "%80", "%c3", "%00", "%7f", "%ef%bf%bd", "%ed%a0%80", "\ud800"]
+OVERLONG = ["%c0%af", "%e0%80%af", "%f0%80%80%af", "%c1%a1", "%f8%88%80%80%80", "%f4%90%80%80"]
+# What is no encoding, or is one twice: the part of the path holds a percent sign, which is wrong there.
+UNDECODED = ["%", "%4", "%zz", "%u0041", "%25ff", "%2500", "%252F", "%25zz", "%25ed%25a0%2580"]
+WRONG_ENCODINGS = [
+    *((wrong, 404, "no such path") for wrong in NO_CHARACTERS + OVERLONG),
+    *((wrong, 400, "base64url without padding") for wrong in UNDECODED),
+]
+
 NOT_OBJECTS: list[tuple[str, str]] = [
     ("", "Field required"),
     ("null", "must be a JSON object"),
@@ -217,6 +227,42 @@ def test_a_wrong_path_is_refused(
     assert error["code"] == code
     assert [problem["field"] for problem in error["details"]] == fields
     assert message in error["message"]
+
+
+@pytest.mark.parametrize(("method", "body", "verb"), [("GET", None, ""), ("POST", WHO, ":join")], ids=named)
+@pytest.mark.parametrize("place", ["{}", "{}" + SET[2:], SET[:5] + "{}" + SET[5:], SET + "{}"], ids=named)
+@pytest.mark.parametrize(("wrong", "code", "message"), WRONG_ENCODINGS, ids=ascii)
+def test_a_set_of_a_path_that_is_wrongly_encoded_is_refused(
+    edge: Edge, method: str, body: Any, verb: str, place: str, wrong: str, code: int, message: str
+) -> None:
+    error = refused(edge, method, f"/v1/types/fledge/sets/{place.format(wrong)}{verb}", body)
+    assert error["code"] == code
+    assert message in error["message"]
+    assert [problem["field"] for problem in error["details"]] == (["set"] if code == 400 else [])
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "target"),
+    [
+        ("GET", None, "/v1/types/fledge{}"),
+        ("GET", None, f"/v1/types/fledge{{}}/sets/{SET}"),
+        ("POST", WHO, f"/v1/types/{{}}fledge/sets/{SET}:join"),
+    ],
+    ids=named,
+)
+@pytest.mark.parametrize(("wrong", "code", "_"), WRONG_ENCODINGS, ids=ascii)
+def test_a_type_of_a_path_that_is_wrongly_encoded_is_refused(
+    edge: Edge, method: str, body: Any, target: str, wrong: str, code: int, _: str
+) -> None:
+    error = refused(edge, method, target.format(wrong), body)
+    assert error["code"] == code
+    assert [problem["field"] for problem in error["details"]] == (["type"] if code == 400 else [])
+
+
+@pytest.mark.parametrize("wrong", NO_CHARACTERS + OVERLONG + UNDECODED, ids=ascii)
+def test_a_verb_of_a_path_that_is_wrongly_encoded_is_refused(edge: Edge, wrong: str) -> None:
+    assert refused(edge, "POST", f"{GET}:{wrong}join", WHO)["code"] == 404
+    assert refused(edge, "POST", f"{JOIN}{wrong}", WHO)["code"] == 404
 
 
 @pytest.mark.parametrize("target", ROUTES)

@@ -10,7 +10,7 @@ import pytest
 from infra.local import Stack
 from kanon.keys import fetch_secret, set_key
 from tests.conftest import START
-from tests.e2e.oracle import Oracle
+from tests.e2e.oracle import Oracle, encoded
 from tests.integration.looking import doctor, seen, wrong
 
 LAWS = {
@@ -227,12 +227,7 @@ def test_a_suppressed_set_that_is_repaired_does_not_cross_a_second_time(stack: S
     crossed = oracle.answers()
     name = next(n for n in SETS if crossed["a", n])
     key, item = damage(stack, name, lambda packed: packed[:-1])
-    stack.session.client("dynamodb").update_item(
-        TableName=stack.storage.tables["Statuses"],
-        Key={"set_key": {"B": key}},
-        UpdateExpression="SET suppressed = :yes",
-        ExpressionAttributeValues={":yes": {"BOOL": True}},
-    )
+    assert doctor(stack, "--suppress", f"a/{encoded(name)}")[0] == 0
     assert doctor(stack, "--repair", "--yes")[0] == 0
     assert seen(stack).members.read([key])[key].crossings == tuple(int(step["N"]) for step in item["crossings"]["L"])
 
@@ -244,6 +239,44 @@ def test_members_of_a_newer_version_are_said_so_before_they_count_anew(stack: St
     assert "1 of them name the format of a newer version" in output
     assert doctor(stack, "--repair", "--yes")[0] == 0
     assert "Every Members item can be read" in doctor(stack, "--repair")[1]
+
+
+# Sets that are suppressed
+
+
+def test_a_suppressed_set_reads_false_through_every_instance_until_it_is_unsuppressed(
+    stack: Stack, oracle: Oracle
+) -> None:
+    name = SETS[0]
+    place = f"a/{encoded(name)}"
+    crowd = [("a", name, f"crowd {n}") for n in range(12)]  # surely true
+    assert doctor(stack, "--suppress", place) == (
+        0,
+        "The set reads false from the next tick on, until it is unsuppressed.\n",
+    )
+    for _ in range(30):
+        oracle.join_all(crowd)
+        step = oracle.now_step
+        stack.advance_to((step + 1) * 3600 + 1800)
+        answered, expected = oracle.answers(step), oracle.pass_step()
+        assert answered == {**expected, ("a", name): False}
+    assert expected["a", name]
+    assert doctor(stack, "--unsuppress", place) == (0, "The set reads as it is from the next tick on.\n")
+    assert oracle.finish_step() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--suppress", "c/YQ"], "a type that is configured"),
+        (["--suppress", "a"], "must be base64url"),
+        (["--suppress", "a/Y Q"], "must be base64url"),
+        (["--unsuppress", "a/YQ"], "it is not suppressed"),
+    ],
+)
+def test_what_is_no_set_of_the_stack_is_not_suppressed(stack: Stack, arguments: list[str], said: str) -> None:
+    code, output = doctor(stack, *arguments)
+    assert (code, said in output) == (2, True), output
 
 
 # Types that are taken out

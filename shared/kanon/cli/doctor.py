@@ -1,6 +1,7 @@
 """``kanon doctor``: what is wrong with a running stack, and what to do."""
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -8,7 +9,7 @@ from uuid import uuid4
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kanon.tools.doctor import Finding
     from kanon.tools.stacks import RunningStack
@@ -32,6 +33,12 @@ def doctor(
     repair: Annotated[
         bool, typer.Option("--repair", help="Let sets count anew whose Members item cannot be read.")
     ] = False,
+    suppress: Annotated[
+        str | None, typer.Option(metavar="TYPE/SET", help="Let a set read false, whoever joins it.")
+    ] = None,
+    unsuppress: Annotated[
+        str | None, typer.Option(metavar="TYPE/SET", help="Let a suppressed set read as it is again.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --skip, --retire or --repair.")] = False,
 ) -> None:
     """Look at a running stack; exit with 1 if something is wrong, 2 if it cannot be looked at."""
@@ -42,22 +49,25 @@ def doctor(
     from kanon.tools.doctor import Finding, Section, Verdict, examine
     from kanon.tools.stacks import reason
 
-    if skip + (retire is not None) + repair + (as_json or secrets) > 1:
-        raise typer.BadParameter("--skip, --retire, --repair, and --json or --secrets exclude each other")
+    changes: list[Callable[[RunningStack], None]] = [
+        *([partial(_skip, yes=yes)] if skip else []),
+        *([partial(_retire, type_name=retire, yes=yes)] if retire is not None else []),
+        *([partial(_repair, yes=yes)] if repair else []),
+        *([partial(_suppress, place=suppress)] if suppress is not None else []),
+        *([partial(_unsuppress, place=unsuppress)] if unsuppress is not None else []),
+    ]
+    if len(changes) + (as_json or secrets) > 1:
+        raise typer.BadParameter(
+            "--skip, --retire, --repair, --suppress, --unsuppress, and --json or --secrets exclude each other"
+        )
     if stack is None and (region or profile):
         raise typer.BadParameter("--region and --profile are for a deployed stack: name it with --stack")
     if urlsplit(url).scheme != "http" or urlsplit(url).hostname not in ("127.0.0.1", "localhost"):
         raise typer.BadParameter("a served stack is on this machine: http://127.0.0.1:PORT", param_hint="--url")
     try:
         found = _find(stack, region, profile, url)
-        if skip:
-            _skip(found, yes=yes)
-            return
-        if retire is not None:
-            _retire(found, retire, yes=yes)
-            return
-        if repair:
-            _repair(found, yes=yes)
+        if changes:
+            changes[0](found)
             return
         findings = examine(found, clock.now(), secrets=secrets)
     except ConfigurationError as error:
@@ -167,3 +177,37 @@ def _repair(stack: "RunningStack", *, yes: bool) -> None:
         typer.confirm("Let them count anew?", abort=True)
     repair(stack, found)
     typer.echo("Done; evaluation goes on with the next message.")
+
+
+def _suppress(stack: "RunningStack", place: str) -> None:
+    _, key = _set(stack, place, "--suppress")
+    stack.statuses.suppress(key)
+    typer.echo("The set reads false from the next tick on, until it is unsuppressed.")
+
+
+def _unsuppress(stack: "RunningStack", place: str) -> None:
+    from kanon import clock
+    from kanon.mechanism.steps import step_at
+
+    window, key = _set(stack, place, "--unsuppress")
+    last_true = step_at(clock.now(), stack.schedule.period) + window
+    if not stack.statuses.show(key, stack.schedule.expiry(last_true)):
+        raise typer.BadParameter("it is not suppressed", param_hint="--unsuppress")
+    typer.echo("The set reads as it is from the next tick on.")
+
+
+def _set(stack: "RunningStack", place: str, option: str) -> tuple[int, bytes]:
+    """The window of the type, and the key of the set, that TYPE/SET names."""
+    from kanon.keys import fetch_secret, set_key
+    from kanon.models import decode_base64url
+
+    type_name, _, text = place.partition("/")
+    types = stack.evaluate.read_types()
+    if type_name not in types:
+        raise typer.BadParameter("give TYPE/SET with a type that is configured", param_hint=option)
+    try:
+        set_id = decode_base64url(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"the set id {error}", param_hint=option) from error
+    pepper = fetch_secret(stack.client("secretsmanager"), "set-pepper", stack.query.set_pepper_secret)
+    return types[type_name].parameters.window, set_key(pepper, type_name, set_id)

@@ -47,18 +47,45 @@ class Statuses:
     def write(self, set_key: bytes, crossings: tuple[int, ...], expires: int) -> None:
         """Record a crossing (the last of ``crossings``) unless it, or a later one, already is.
 
-        An update and not a put: other attributes, such as a suppression, survive.
+        An update and not a put: a suppression survives. The item of a suppressed set never expires.
         """
+        check_set_key(set_key)
+        update, older = (
+            "SET crossings = :crossings, newest = :newest",
+            "(attribute_not_exists(newest) OR newest < :newest)",
+        )
+        values = {
+            ":crossings": {"L": [{"N": str(step)} for step in crossings]},
+            ":newest": {"N": str(crossings[-1])},
+        }
+        written = self._update(
+            set_key,
+            f"{update}, #ttl = :expires",
+            f"{older} AND attribute_not_exists(suppressed)",
+            {**values, ":expires": {"N": str(expires)}},
+            ExpressionAttributeNames={"#ttl": "ttl"},
+        )
+        if not written:
+            self._update(set_key, update, f"{older} AND attribute_exists(suppressed)", values)
+
+    def suppress(self, set_key: bytes) -> None:
+        """Show a set as false from now on, whatever it crosses."""
         check_set_key(set_key)
         self._update(
             set_key,
-            "SET crossings = :crossings, newest = :newest, #ttl = :expires",
-            "attribute_not_exists(newest) OR newest < :newest",
-            {
-                ":crossings": {"L": [{"N": str(step)} for step in crossings]},
-                ":newest": {"N": str(crossings[-1])},
-                ":expires": {"N": str(expires)},
-            },
+            "SET suppressed = :true REMOVE #ttl",
+            "attribute_not_exists(suppressed)",
+            {":true": {"BOOL": True}},
+            ExpressionAttributeNames={"#ttl": "ttl"},
+        )
+
+    def show(self, set_key: bytes, expires: int) -> bool:
+        """Show a suppressed set as it is again; whether it was one. Its item may go at ``expires`` (Unix s)."""
+        return self._update(
+            set_key,
+            "SET #ttl = :expires REMOVE suppressed",
+            "attribute_exists(suppressed)",
+            {":expires": {"N": str(expires)}},
             ExpressionAttributeNames={"#ttl": "ttl"},
         )
 

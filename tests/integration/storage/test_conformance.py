@@ -252,20 +252,26 @@ def test_a_status_is_only_replaced_by_a_later_crossing(tables: Tables, first: in
     assert item["ttl"] == {"N": str(100 + first if kept == first else 200 + second)}
 
 
-def test_a_suppression_survives_every_crossing_and_hides_them(tables: Tables) -> None:
-    key = {"set_key": {"B": SETS[0]}}
-    tables.other_client().update_item(
-        TableName=tables.names["Statuses"],
-        Key=key,
-        UpdateExpression="SET suppressed = :yes",
-        ExpressionAttributeValues={":yes": {"BOOL": True}},
-    )
+@pytest.mark.parametrize("known", [True, False])
+def test_a_suppression_survives_every_crossing_hides_them_and_never_expires(tables: Tables, known: bool) -> None:
+    if known:
+        tables.statuses.write(SETS[0], (2,), 99)
+    tables.statuses.suppress(SETS[0])
+    tables.statuses.suppress(SETS[0])
     tables.statuses.write(SETS[0], (5,), 99)
     tables.statuses.write(SETS[0], (5, 11), 99)
+    tables.statuses.write(SETS[0], (5, 10), 99)  # an older one, late
     assert tables.statuses.read(SETS[:1], ())[0] == {SETS[0]: ()}
     assert tables.statuses.crossings(SETS[:2]) == {SETS[0]: (5, 11)}
-    tables.other_client().update_item(TableName=tables.names["Statuses"], Key=key, UpdateExpression="REMOVE suppressed")
+    assert "ttl" not in tables.items("Statuses")[0]
+    assert tables.statuses.show(SETS[0], 199)
     assert tables.statuses.read(SETS[:1], ())[0] == {SETS[0]: (5, 11)}
+    assert tables.items("Statuses")[0]["ttl"] == {"N": "199"}
+
+
+def test_only_a_suppressed_set_can_be_shown_again(tables: Tables) -> None:
+    assert not tables.statuses.show(SETS[0], 99)
+    assert tables.items("Statuses") == []
 
 
 def test_sets_and_horizons_are_read_together_and_never_taken_for_each_other(tables: Tables) -> None:
@@ -496,7 +502,10 @@ def test_a_new_type_is_added_and_a_retired_one_is_remembered(tables: Tables) -> 
 @pytest.mark.parametrize("changed", sorted(PRINTS))
 def test_a_changed_fingerprint_is_refused_and_nothing_is_recorded(tables: Tables, changed: str) -> None:
     tables.control.check("join", PRINTS)
-    with pytest.raises(FingerprintMismatchError, match=r"^join: a type's parameters, a key, the outage allowance or the number of slots"):
+    with pytest.raises(
+        FingerprintMismatchError,
+        match=r"^join: a type's parameters, a key, the outage allowance or the number of slots",
+    ):
         tables.control.check("join", {**PRINTS, changed: "99", "type new": "04"})
     assert tables.control.recorded("join") == PRINTS
 
