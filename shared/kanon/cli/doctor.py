@@ -145,8 +145,8 @@ def _retire(stack: "RunningStack", type_name: str, *, yes: bool) -> None:
     from kanon.fingerprints import RETIRED, TYPE, retire
 
     recorded = stack.control.recorded("evaluate")
-    if type_name in stack.evaluate.read_types():
-        raise typer.BadParameter("it is configured: deploy without it first", param_hint="--retire")
+    if any(type_name in told.read_types() for told in (stack.join, stack.query, stack.evaluate)):
+        raise typer.BadParameter("it is configured: deploy without it first, all functions", param_hint="--retire")
     if f"{TYPE}{type_name}" not in recorded:
         raise typer.BadParameter("no such type was ever evaluated", param_hint="--retire")
     if f"{RETIRED}{type_name}" in recorded:
