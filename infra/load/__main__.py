@@ -18,8 +18,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m infra.load", description=__doc__)
     parser.add_argument("--rates", default="10,25,50", help="requests a second, one run each")
     parser.add_argument("--seconds", type=float, default=20, help="length of each run")
-    parser.add_argument("--throttle", type=float, default=0.5, help="share of refused writes in the last run")
-    parser.add_argument("--throttled-rate", type=float, default=1, help="requests a second of that run")
+    parser.add_argument("--throttle", type=float, default=0.6, help="share of refused writes in the last run")
+    parser.add_argument("--throttled-rate", type=float, default=10, help="requests a second of that run")
     parser.add_argument("--joins", default="10000,100000", help="sizes of the steps that are evaluated")
     parser.add_argument("--timeout", type=float, default=120, help="seconds a worker has for one message")
     asked = parser.parse_args()
@@ -41,7 +41,8 @@ def _join(asked: argparse.Namespace) -> list[str]:
         for number, (rate, share) in enumerate(runs):
             served.throttle(share)
             tally = joins.drive(served, stream, rate, asked.seconds, seed=number)
-            print(tally.line() + (f" {share:.0%} of the writes refused" if share else ""), flush=True)
+            refused = f" {share:.0%} of the writes refused, every second batch of those in part" if share else ""
+            print(tally.line() + refused, flush=True)
             if tally.missing:
                 broken.append(f"{tally.missing} acknowledged joins are not in the log at {rate:g} a second")
             if tally.without_retry_after or set(tally.statuses) - {200, 503}:

@@ -1,6 +1,6 @@
 """Joins over HTTP at a given rate: an open loop, so a slow service does not slow its callers down.
 
-A request begins when the schedule says so; its latency counts from then, waiting for a free sender included.
+A request begins when the schedule says so; its latency counts from then, waiting for a free environment included.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
+from queue import SimpleQueue
 
 from infra.load.served import Row, Served
 from infra.load.workload import Joined
@@ -28,13 +29,17 @@ BATCH = 50
 
 @dataclass
 class Tally:
-    """What became of the requests at one rate. ``latencies`` in s, one per request."""
+    """What became of the requests at one rate. ``latencies`` in s, one per request.
+
+    ``refused_alone`` are those of the refused joins whose batch was answered 200: each has its own 503.
+    """
 
     rate: float
     joins: int = 0
     acknowledged: list[Joined] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
     refused: int = 0
+    refused_alone: int = 0
     without_retry_after: int = 0
     latencies: list[float] = field(default_factory=list)
     missing: int = 0
@@ -50,31 +55,34 @@ class Tally:
         statuses = ", ".join(f"{count} x {status}" for status, count in sorted(self.statuses.items()))
         p50, p95, p99 = (1000 * self.percentile(share) for share in (0.5, 0.95, 0.99))
         return (
-            f"| {self.rate:g} | {self.joins} | {len(self.acknowledged)} | {self.missing} | {self.refused} |"
-            f" {self.without_retry_after} | {statuses} | {p50:.0f} / {p95:.0f} / {p99:.0f} |"
+            f"| {self.rate:g} | {self.joins} | {len(self.acknowledged)} | {self.missing} |"
+            f" {self.refused} | {self.refused_alone} | {self.without_retry_after} |"
+            f" {statuses} | {p50:.0f} / {p95:.0f} / {p99:.0f} |"
         )
 
 
 HEADER = (
-    "| requests/s | joins sent | acknowledged | of them not in the log | refused | without Retry-After |"
-    " answers | latency ms, 50% / 95% / 99% |\n|---|---|---|---|---|---|---|---|"
+    "| requests/s | joins sent | acknowledged | of them not in the log | refused | of them alone |"
+    " without Retry-After | answers | latency ms, 50% / 95% / 99% |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 
 def drive(served: Served, workload: Iterator[Joined], rate: float, seconds: float, seed: int = 0) -> Tally:
     """Send requests for ``seconds`` at ``rate`` a second, then look for every acknowledged join in the log."""
     tally, lock, chance = Tally(rate), threading.Lock(), random.Random(seed)
-    local, connections = threading.local(), list[http.client.HTTPConnection]()
+    free: SimpleQueue[http.client.HTTPConnection] = SimpleQueue()
+    for url in served.urls:
+        free.put(http.client.HTTPConnection(url.removeprefix("http://"), timeout=30))
 
     def send(due: float, joins: Sequence[Joined]) -> None:
-        if not hasattr(local, "connection"):
-            local.connection = http.client.HTTPConnection(served.url.removeprefix("http://"), timeout=30)
-            connections.append(local.connection)
+        connection = free.get()  # to an environment that has nothing to do
         try:
-            status, retry_after, taken = _request(local.connection, joins)
+            status, retry_after, taken = _request(connection, joins)
         except (OSError, http.client.HTTPException):
-            local.connection.close()
+            connection.close()
             status, retry_after, taken = NO_ANSWER, False, [False] * len(joins)
+        finally:
+            free.put(connection)
         with lock:
             tally.latencies.append(time.monotonic() - due)
             tally.statuses[status] += 1
@@ -82,6 +90,7 @@ def drive(served: Served, workload: Iterator[Joined], rate: float, seconds: floa
             tally.without_retry_after += status not in (200, NO_ANSWER) and not retry_after
             tally.acknowledged += [join for join, ok in zip(joins, taken, strict=True) if ok]
             tally.refused += taken.count(False)
+            tally.refused_alone += status == 200 and taken.count(False)
 
     began = time.monotonic()
     with ThreadPoolExecutor(SENDERS) as senders:
@@ -93,8 +102,8 @@ def drive(served: Served, workload: Iterator[Joined], rate: float, seconds: floa
             sent.append(senders.submit(send, due, joins))
         for done in sent:
             done.result()
-    for connection in connections:
-        connection.close()
+    for _ in served.urls:
+        free.get().close()
     tally.seconds = time.monotonic() - began
     logged: set[Row] = served.rows()
     tally.missing = sum(served.row(join) not in logged for join in tally.acknowledged)
@@ -115,4 +124,6 @@ def _request(connection: http.client.HTTPConnection, joins: Sequence[Joined]) ->
     taken = [response.status == 200] * len(joins)
     if response.status == 200 and len(joins) > 1:
         taken = ["error" not in result for result in told["results"]]
+        if {result["error"]["code"] for result in told["results"] if "error" in result} - {503}:
+            raise RuntimeError("a join of a batch was refused with something other than 503")
     return response.status, response.getheader("Retry-After") is not None, taken

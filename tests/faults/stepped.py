@@ -40,8 +40,9 @@ class SteppedEvaluator:
         self.worker = Worker(self._meet, skew=skew)
         self.pending: Call | None = None
         self.horizon_since: float | None = None
+        self.jumped = False
         self.acknowledged: bool | None = None
-        self._environment = environment
+        self.environment = environment
         self._began = world.true_time()
         self._action: Action = arrives
         self._error: BaseException | None = None
@@ -62,6 +63,12 @@ class SteppedEvaluator:
         self._action, self.pending = action, None
         self._go.release()
         self._wait()
+
+    def jump(self, skew: float) -> None:
+        """Set its clock; ``jumped`` is whether it reads a changed one before it moves the horizon."""
+        if self.pending is not None and self.worker.skew != skew and self.horizon_since is None:
+            self.jumped = True
+        self.worker.skew = skew
 
     def finish(self, action: Action = arrives) -> None:
         """Go on to the end."""
@@ -96,8 +103,8 @@ class SteppedEvaluator:
         record = {"messageId": "m", "body": body, "eventSource": "aws:sqs", "receiptHandle": "r"}
         self.world.wire.worker = self.worker
         try:
-            with self._environment._process:
-                result = self._environment._handler({"Records": [record]}, context)
+            with self.environment._process:
+                result = self.environment._handler({"Records": [record]}, context)
             self.acknowledged = not result["batchItemFailures"]
         except ProcessDied:
             self.acknowledged = False

@@ -8,14 +8,15 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
 
-from tests.faults.ways import WAYS, Way
+from tests.faults.ways import QUEUE_WAYS, WAYS, Way
 from tests.faults.wire import Behaviour, Call, ProcessDied, Worker
 from tests.faults.world import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, VISIBILITY, Message, World
 
@@ -146,6 +147,77 @@ def test_an_evaluation_that_fails_at_any_call_leaves_no_trace(hour, way, record_
 def undisturbed_next_hour(hour: Hour) -> Ending:
     hour.run()
     return hour.next_hour()
+
+
+@dataclass
+class SlowUntil:
+    """Every call up to the ``number``-th takes so many seconds; from that one on they meet ``fails``."""
+
+    world: World
+    seconds: float
+    number: int | None = None
+    fails: Behaviour = Call.send
+
+    def __call__(self, call: Call):
+        if self.number is not None and call.number >= self.number:
+            return self.fails(call)
+        response = call.send()
+        self.world.pass_time(self.seconds)
+        return response
+
+
+LAST_CALLS = ("dynamodb.UpdateItem", "sqs.SendMessageBatch")
+"""Those of a worker that stops inside a step: the lease given back with the resume point, the rest sent on."""
+
+STOPS = {5.0: 0, 3.0: 1, 2.2: 2}
+"""So slow is a worker, seconds a call, that stops inside the first, the second or the third step."""
+
+
+@pytest.fixture(scope="module")
+def slow_hours(hour: Hour) -> Callable[[float], list[Worker]]:
+    """The workers of an hour whose first one is so slow, and nothing fails."""
+
+    @cache
+    def slow_hour(seconds: float) -> list[Worker]:
+        ending, workers = hour.run(first=SlowUntil(hour.world, seconds))
+        assert_equal(ending, hour.undisturbed)
+        item = hour.world.stored("Control")["slot#0",]
+        assert item["resume_step"] == {"N": str(LAST - BEHIND + 1 + STOPS[seconds])}
+        return workers
+
+    return slow_hour
+
+
+@pytest.mark.parametrize("seconds", STOPS)
+def test_a_slow_worker_stops_inside_a_step_and_the_next_goes_on_behind_its_last_set(hour, slow_hours, seconds):
+    slow, next_one = slow_hours(seconds)
+    assert not slow.dead
+    assert tuple(slow.calls[-2:]) == LAST_CALLS
+    assert slow.calls.count("dynamodb.Query") == STOPS[seconds] + 1
+    together = Counter(slow.calls + next_one.calls)
+    assert together["dynamodb.PutItem"] == hour.calls.count("dynamodb.PutItem")
+
+
+@pytest.mark.parametrize("operation", LAST_CALLS)
+@pytest.mark.parametrize("seconds", STOPS)
+def test_a_worker_near_its_limit_whose_last_calls_fail_leaves_no_trace(
+    hour, slow_hours, seconds, operation, record_property
+):
+    number = len(slow_hours(seconds)[0].calls) - 1 + LAST_CALLS.index(operation)
+    ways = [way for way in (*WAYS, *QUEUE_WAYS) if way.applies_to(operation)]
+    if not ALL:
+        ways = ways[2 * STOPS[seconds] + LAST_CALLS.index(operation) :: ONE_IN // 2]
+    for way in ways:
+        random.seed(number)
+        fails = way.at(number, operation, hour.world.pass_time)
+        ending, workers = hour.run(first=SlowUntil(hour.world, seconds, number, fails))
+        assert fails.met, way
+        try:
+            assert_equal(ending, hour.undisturbed)
+        except AssertionError as error:
+            told = [len(worker.calls) for worker in workers]
+            raise AssertionError(f"call {number} ({operation}), {way}, {told}: {error}") from error
+    record_property("fault_points", len(ways))
 
 
 class Rival:

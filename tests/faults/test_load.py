@@ -20,22 +20,22 @@ def test_a_few_sets_get_most_joins_and_most_sets_few():
 
 
 def test_every_acknowledged_join_is_in_the_log_and_refused_writes_say_when_to_come_back():
-    with Served("ministack") as served:
+    with Served("ministack", environments=4) as served:
         stream = workload("fledge", 500, seed=1)
         free = joins.drive(served, stream, rate=15, seconds=2)
         assert free.statuses.keys() == {200}
         assert len(free.acknowledged) == free.joins > 50
         assert free.missing == free.refused == 0
         served.throttle(1.0)
-        busy = joins.drive(served, stream, rate=1, seconds=2, seed=3)
-        assert busy.refused == busy.joins > 0
-        assert busy.acknowledged == []
+        busy = joins.drive(served, stream, rate=6, seconds=2, seed=3)
+        assert busy.statuses.keys() == {200, 503}
         assert busy.without_retry_after == 0
-        assert 503 in busy.statuses
+        assert 0 < busy.refused_alone < busy.refused < busy.joins  # some joins of a batch, and joins alone
+        assert busy.missing == 0 < len(busy.acknowledged)  # the halves that were written
 
 
 def test_a_join_that_is_not_in_the_log_is_found_missing(monkeypatch):
-    with Served("ministack") as served:
+    with Served("ministack", environments=4) as served:
         monkeypatch.setattr(served, "rows", set)
         tally = joins.drive(served, workload("fledge", 500, seed=1), rate=10, seconds=1)
         assert tally.missing == len(tally.acknowledged) > 0

@@ -5,16 +5,20 @@ Each mistake is a wrong order, a missing condition or a forgotten care that rule
 
 import random
 from collections.abc import Iterator
+from contextlib import suppress
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
+from botocore.exceptions import BotoCoreError, ClientError
 
+from kanon import aws
 from kanon.evaluation import Evaluation, _each
 from kanon.storage.control import Control
 from kanon.storage.members import Members
 from kanon.storage.step_log import Row, StepLog
-from tests.faults.test_crash_at_every_call import Hour, Rival, assert_equal
-from tests.faults.ways import WAYS
+from tests.faults.test_crash_at_every_call import LAST_CALLS, Hour, Rival, SlowUntil, assert_equal
+from tests.faults.ways import QUEUE_WAYS, WAYS
 from tests.faults.world import World
 
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
@@ -69,6 +73,22 @@ def lease_of_ones_own_is_not_known(real):
 
 def resumes_behind_what_is_not_done(real):
     return lambda self, slot, holder, resume=None: real(self, slot, holder, resume or (STEP, b"\x80" * 32))
+
+
+def is_not_told_of_what_failed(real):
+    def release(self, *args) -> None:
+        with suppress(ClientError, BotoCoreError):
+            real(self, *args)
+
+    return release
+
+
+def does_not_look_at_what_was_not_taken(real):
+    def sqs():
+        queue = real()
+        return SimpleNamespace(send_message_batch=lambda **asked: queue.send_message_batch(**asked) and {})
+
+    return sqs
 
 
 def unconditional_members(self, item) -> None:
@@ -131,12 +151,40 @@ def test_a_planted_mistake_shows(hour, mistake):
         assert any(differs(hour, failing(hour, way, number)) for number in numbers)
 
 
-def failing(hour: Hour, name: str, number: int):
+AT_THE_LIMIT = {
+    "a lease that was not given back": (
+        (Control, "release", is_not_told_of_what_failed(Control.release)),
+        "refused",
+        "dynamodb.UpdateItem",
+    ),
+    "a message that the queue did not take": (
+        (aws, "sqs", does_not_look_at_what_was_not_taken(aws.sqs)),
+        "none-taken",
+        "sqs.SendMessageBatch",
+    ),
+}
+
+
+@pytest.mark.parametrize("unnoticed", AT_THE_LIMIT)
+def test_what_fails_near_the_limit_and_goes_unnoticed_shows(hour, unnoticed):
+    mistake, way, operation = AT_THE_LIMIT[unnoticed]
+    _, (worker, _) = hour.run(first=SlowUntil(hour.world, 5.0))
+    number = len(worker.calls) - 1 + LAST_CALLS.index(operation)
+
+    def at_the_limit():
+        return SlowUntil(hour.world, 5.0, number, failing(hour, way, number, worker.calls))
+
+    assert not differs(hour, at_the_limit())
+    with patch.object(*mistake):
+        assert differs(hour, at_the_limit())
+
+
+def failing(hour: Hour, name: str, number: int, calls: list[str] | None = None):
     random.seed(number)
     if name == "rival":
         return Rival(hour.world, number, None)
-    (way,) = (way for way in WAYS if way.name == name)
-    return way.at(number, hour.calls[number - 1], hour.world.pass_time)
+    (way,) = (way for way in (*WAYS, *QUEUE_WAYS) if way.name == name)
+    return way.at(number, (calls or hour.calls)[number - 1], hour.world.pass_time)
 
 
 @pytest.mark.parametrize("way", ["dies-after", "nothing-processed", "unanswered-once", "refused", "rival"])

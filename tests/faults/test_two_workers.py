@@ -1,4 +1,4 @@
-"""Several evaluators on one slot, interleaved at every call, with faults, zombies and clocks that disagree.
+"""Several evaluators on one slot, interleaved at every call, with faults, zombies and clocks that disagree and jump.
 
 A random history of joins, messages in any number and order, workers that stop anywhere and go on at any
 later time. Every answer at every tick equals the naive algorithm on what is in the log.
@@ -9,7 +9,6 @@ import random
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -36,6 +35,7 @@ ALL = os.environ.get("FAULTS") == "all"
 SETS = tuple((name, bytes([i])) for i in range(5) for name in ("two", "one"))
 GRACE, DELAY = 120, 1800
 JOIN_TIMEOUT = 10.0
+MOST_WORKERS = 3
 MOST_SKEW = 40.0
 CALL_TIMEOUT = 9.0
 """Skew and the time a call may take are together less than the margin and the grace."""
@@ -49,19 +49,13 @@ ACTIONS = (
     ways.dies_after,
 )
 BOUNDARIES = (-1.0, 1.0, GRACE - MOST_SKEW + 1, GRACE + 1.0, DELAY - 61.0, DELAY - 59.0, DELAY - 1.0, DELAY + 1.0)
+HORIZON_CALL = 29
+"""The call that moves the horizon after a step in which every set was joined."""
 MOST_BEHIND = 120  # steps; at 144 an evaluator stops and calls for its operator
 FORGOTTEN_AFTER = 7 * 24 - 10  # steps, less a window: older rows may have expired
 JUMPS = (1.0, 35.0, 151.0, 720.0, 1800.0, 3600.0, 3600.0, 4 * 3600.0)
 
-shared: dict[str, object] = {}
-
-
-@contextmanager
-def world_for_all() -> Iterator[World]:
-    with World(sets=SETS, slots=2, sets_a_chunk=2) as world:
-        shared["world"] = world
-        shared["beginning"] = world.save()
-        yield world
+shared: dict[str, object] = {"horizons after a jump": 0}
 
 
 class Oracle:
@@ -115,7 +109,7 @@ class Disorder(RuleBasedStateMachine):
         self.world: World = shared["world"]  # type: ignore[assignment]
         self.world.restore(shared["beginning"])  # type: ignore[arg-type]
         self.world.set_time(START + 60.0)
-        self.environments = [self.world.cold_start() for _ in range(2)]
+        self.environments = [self.world.cold_start() for _ in range(MOST_WORKERS)]
         self.oracle = Oracle(self.world)
         self.workers: list[SteppedEvaluator] = []
         self.unwritten: list[tuple[float, tuple, object]] = []
@@ -148,7 +142,7 @@ class Disorder(RuleBasedStateMachine):
 
     # Evaluators
 
-    @precondition(lambda self: len(self.workers) < 3)
+    @precondition(lambda self: len(self.workers) < MOST_WORKERS)
     @rule(
         slot=st.integers(0, 1),
         skew=st.sampled_from((-MOST_SKEW, 0.0, 0.0, 0.0, MOST_SKEW)),
@@ -156,7 +150,8 @@ class Disorder(RuleBasedStateMachine):
         calls=st.sampled_from((0, 1, 2, 5, 9, 14, 20)),
     )
     def deliver_message(self, slot, skew, unaware, calls) -> None:
-        environment = random.choice(self.environments)
+        busy = [worker.environment for worker in self.workers]  # it works on one event at a time
+        environment = random.choice([free for free in self.environments if free not in busy])
         worker = SteppedEvaluator(self.world, environment, slot, skew, unaware=unaware)
         self.workers.append(worker)
         self._go_on(worker, calls)
@@ -179,6 +174,36 @@ class Disorder(RuleBasedStateMachine):
         worker.step(action)
         self._forget_ended()
 
+    @precondition(lambda self: self.workers)
+    @rule(
+        which=st.integers(0, 2),
+        skew=st.sampled_from((-MOST_SKEW, 0.0, MOST_SKEW)),
+        moment=st.none() | st.sampled_from(BOUNDARIES),
+        calls=st.sampled_from((0, 1, 1, 2, 5)),
+    )
+    def clock_jumps(self, which, skew, moment, calls) -> None:
+        """A worker's clock jumps, back or forth, while it stands before a call; perhaps at a boundary."""
+        worker = self.workers[which % len(self.workers)]
+        if moment is not None:
+            self.wait_for_a_boundary(moment)
+        worker.jump(skew)
+        self._go_on(worker, calls)
+
+    @precondition(lambda self: len(self.workers) < MOST_WORKERS)
+    @rule(
+        moment=st.sampled_from(BOUNDARIES),
+        slot=st.integers(0, 1),
+        skews=st.permutations((-MOST_SKEW, 0.0, MOST_SKEW)),
+        calls=st.integers(0, 12),
+        more=st.sampled_from((0, 1, 2, 10_000)),
+    )
+    def deliver_message_at_a_boundary_and_clock_jumps(self, moment, slot, skews, calls, more) -> None:
+        self.wait_for_a_boundary(moment)
+        self.deliver_message(slot=slot, skew=skews[0], unaware=True, calls=calls)
+        if self.workers:
+            self.workers[-1].jump(skews[1])
+            self._go_on(self.workers[-1], more)
+
     @precondition(lambda self: len(self.workers) > 1)
     @rule(rounds=st.integers(1, 8))
     def go_on_in_turn(self, rounds) -> None:
@@ -192,6 +217,9 @@ class Disorder(RuleBasedStateMachine):
             if worker.ended:
                 break
             worker.step(arrives)
+            if worker.jumped and worker.horizon_since is not None:
+                worker.jumped = False
+                shared["horizons after a jump"] += 1  # type: ignore[operator]
         self._forget_ended()
 
     def _bury_if_horizon_is_old(self, worker: SteppedEvaluator) -> None:
@@ -263,7 +291,7 @@ class Disorder(RuleBasedStateMachine):
                     expected[place] = visible is not None and self._above(place, visible, at)
         assert told == expected
         assert told_step == (None if None in steps else min(at, *steps))
-        assert self.seen.setdefault(at, told) == told, "an answer changed between two ticks"
+        assert self.seen.setdefault(at, (steps, told)) == (steps, told), "something changed between two ticks"
 
     def _above(self, place, visible: int, at: int) -> bool:
         phase, window = self.oracle.time_of(place)
@@ -313,17 +341,57 @@ class Disorder(RuleBasedStateMachine):
                 assert not self.oracle.members(place, last)
 
 
-def test_any_disorder_of_workers_messages_and_clocks_gives_the_answers_of_the_naive_algorithm():
-    with world_for_all():
-        run_state_machine_as_test(
-            Disorder,
-            settings=settings(
-                max_examples=400 if ALL else 25,
-                stateful_step_count=60 if ALL else 35,
-                deadline=None,
-                derandomize=not ALL,
-                database=None,
-                suppress_health_check=list(HealthCheck),
-                phases=[Phase.generate],
-            ),
-        )
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World(sets=SETS, slots=2, sets_a_chunk=2) as world:
+        shared["world"] = world
+        shared["beginning"] = world.save()
+        yield world
+
+
+def test_any_disorder_of_workers_messages_and_clocks_gives_the_answers_of_the_naive_algorithm(world):
+    shared["horizons after a jump"] = 0
+    run_state_machine_as_test(
+        Disorder,
+        settings=settings(
+            max_examples=400 if ALL else 25,
+            stateful_step_count=60 if ALL else 35,
+            deadline=None,
+            derandomize=not ALL,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate],
+        ),
+    )
+    assert shared["horizons after a jump"] >= (200 if ALL else 5)
+
+
+def jumping(moment: float, calls: int, before: float, after: float) -> None:
+    """A worker on each slot, at a boundary after a step in which every set was joined; its clock jumps."""
+    history = Disorder()
+    history.begin(seed=calls)
+    for place in SETS:
+        history.stamp_joins(place=place, first=0, clients=10, skew=0.0)
+    history.write_joins(again=False)
+    history.wait(seconds=3600.0 - 61.0)
+    history.wait_for_a_boundary(moment=moment)
+    for slot in range(2):
+        history.deliver_message(slot=slot, skew=before, unaware=True, calls=calls)
+        if history.workers:
+            history.workers[0].jump(after)
+            history.finish(which=0)
+        history.answers_are_the_naive_ones()
+    history.teardown()
+
+
+@pytest.mark.parametrize("moment", BOUNDARIES)
+def test_a_clock_that_jumps_before_any_call_at_a_boundary_changes_nothing(world, moment):
+    cases = [(calls, after) for calls in range(HORIZON_CALL) for after in (-MOST_SKEW, MOST_SKEW)]
+    one_in = 3 if ALL else len(cases)
+    for calls, after in cases[(13 * BOUNDARIES.index(moment)) % one_in :: one_in]:
+        jumping(moment, calls, -after, after)
+
+
+def test_a_clock_that_jumps_further_than_the_margin_shows_a_step_between_two_ticks(world):
+    with pytest.raises(AssertionError, match="something changed between two ticks"):
+        jumping(DELAY + 1.0, 3, 0.0, -100.0)

@@ -12,6 +12,7 @@ from tests.faults.wire import Call, ProcessDied
 
 READ_TIMEOUT = 2.0
 BATCHES = ("dynamodb.BatchWriteItem", "dynamodb.BatchGetItem")
+SENDS = ("sqs.SendMessageBatch",)
 WITHOUT_BATCHES = "the call is no batch"
 
 PassTime = Callable[[float], None]
@@ -88,11 +89,31 @@ def unprocessed(taken: Callable[[int], int]) -> Action:
     return action
 
 
-def partly_done(then: Action) -> Action:
-    """Half of a batch is done, then ``then``."""
+def not_taken(taken: Callable[[int], int]) -> Action:
+    """Of n messages the queue takes ``taken(n)`` and names the others as failed, in an answer that is no error."""
+
+    def action(call: Call, _: PassTime) -> AWSResponse:
+        entries = call.body["Entries"]
+        cut = len(entries) - taken(len(entries))
+        left, done = entries[:cut], entries[cut:]
+        answered = json.loads(call.send({**call.body, "Entries": done}).content) if done else {"Successful": []}
+        failed = {"SenderFault": False, "Code": "InternalError", "Message": "on purpose"}
+        answered["Failed"] = [{"Id": entry["Id"], **failed} for entry in left]
+        return call.answer(200, answered)
+
+    return action
+
+
+def half(n: int) -> int:
+    """The smaller half of a batch."""
+    return n // 2
+
+
+def partly_done(part: Action, then: Action) -> Action:
+    """A part of a batch is done, then ``then``."""
 
     def action(call: Call, pass_time: PassTime) -> AWSResponse:
-        unprocessed(lambda n: n // 2)(call, pass_time)
+        part(call, pass_time)
         return then(call, pass_time)
 
     return action
@@ -107,19 +128,20 @@ class Way:
 
     ``lasts``: "once" (the first attempt only: botocore repeats it), "call" (all attempts of one
     call), "operation" (every call of the kind until the worker gives up), "outage" (every call).
+    ``only``: the operations it can happen to; all if there are none.
     """
 
     name: str
     action: Action
     lasts: str
-    batches_only: bool = False
+    only: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.name
 
     def applies_to(self, operation: str) -> bool:
         """Whether a call of this kind can fail in this way."""
-        return operation in BATCHES or not self.batches_only
+        return not self.only or operation in self.only
 
     def at(self, number: int, operation: str, pass_time: PassTime) -> "FailsAt":
         """The behaviour that fails from the ``number``-th call on, which is an ``operation``."""
@@ -174,9 +196,18 @@ WAYS = (
     Way("access-denied", error("AccessDeniedException"), "call"),
     Way("dies-before", dies_before, "call"),
     Way("dies-after", dies_after, "call"),
-    Way("half-unprocessed-once", unprocessed(lambda n: n // 2), "once", batches_only=True),
-    Way("one-processed-each-time", unprocessed(lambda n: 1), "operation", batches_only=True),
-    Way("nothing-processed", unprocessed(lambda n: 0), "operation", batches_only=True),
-    Way("half-done-unanswered", partly_done(timed_out), "call", batches_only=True),
-    Way("half-done-dies", partly_done(dies_before), "call", batches_only=True),
+    Way("half-unprocessed-once", unprocessed(half), "once", only=BATCHES),
+    Way("one-processed-each-time", unprocessed(lambda n: 1), "operation", only=BATCHES),
+    Way("nothing-processed", unprocessed(lambda n: 0), "operation", only=BATCHES),
+    Way("half-done-unanswered", partly_done(unprocessed(half), timed_out), "call", only=BATCHES),
+    Way("half-done-dies", partly_done(unprocessed(half), dies_before), "call", only=BATCHES),
 )
+
+QUEUE_WAYS = (
+    Way("half-not-taken", not_taken(half), "call", only=SENDS),
+    Way("one-taken-each-time", not_taken(lambda n: 1), "operation", only=SENDS),
+    Way("none-taken", not_taken(lambda n: 0), "operation", only=SENDS),
+    Way("half-taken-unanswered", partly_done(not_taken(half), timed_out), "call", only=SENDS),
+    Way("half-taken-dies", partly_done(not_taken(half), dies_before), "call", only=SENDS),
+)
+"""What can happen besides to a batch of messages."""

@@ -36,7 +36,7 @@ class Call:
 
     @property
     def body(self) -> dict[str, Any]:
-        """What is asked, as DynamoDB's JSON."""
+        """What is asked, as JSON: all services here speak it."""
         body: dict[str, Any] = json.loads(self.request.body)
         return body
 
@@ -84,6 +84,7 @@ class Worker:
     skew: float = 0.0
     deadline: float = float("inf")
     dead: bool = False
+    succeeded: bool = False
     calls: list[str] = field(default_factory=list)
     effects: list[tuple[str, int]] = field(default_factory=list)
 

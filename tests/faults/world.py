@@ -41,6 +41,8 @@ EVALUATE_TIMEOUT = 120.0
 JOIN_TIMEOUT = 10.0
 VISIBILITY = 720.0
 MOST_RECEIVES = 3
+REPETITIONS = (60.0, 120.0)
+"""Seconds after which Lambda repeats an asynchronous invocation that failed, and repeats it again."""
 TABLES = ("StepLog", "Members", "Statuses", "Control")
 
 
@@ -203,16 +205,42 @@ class World:
     def evaluate(self, environment: Environment, body: str, worker: Worker) -> bool:
         """Hand a message to a worker; whether it was acknowledged. ``ProcessDied`` passes through."""
         record = {"messageId": "m", "body": body, "eventSource": "aws:sqs", "receiptHandle": "r"}
-        context = SimpleNamespace(
+        with self.running(worker, EVALUATE_TIMEOUT), environment._process:
+            result = environment._handler({"Records": [record]}, self._context(worker))
+        return not result["batchItemFailures"]
+
+    def _context(self, worker: Worker) -> SimpleNamespace:
+        return SimpleNamespace(
             function_name="evaluate",
             memory_limit_in_mb="512",
             invoked_function_arn="arn",
             aws_request_id="r",
             get_remaining_time_in_millis=lambda: int((worker.deadline - self.true_time()) * 1000),
         )
-        with self.running(worker, EVALUATE_TIMEOUT), environment._process:
-            result = environment._handler({"Records": [record]}, context)
-        return not result["batchItemFailures"]
+
+    def run_schedule(self, *tries: Behaviour) -> list[Worker]:
+        """The schedule's event once, repeated as Lambda does while it fails; the n-th try meets ``tries[n]``.
+
+        Returns the workers of all tries; at most the last one has ``succeeded``.
+        """
+        workers: list[Worker] = []
+        environment: Environment | None = None
+        for wait, behaviour in zip((0.0, *REPETITIONS), (*tries, *[undisturbed] * len(REPETITIONS)), strict=False):
+            self.set_time(self.true_time() + wait)
+            worker = Worker(behaviour)
+            workers.append(worker)
+            try:
+                environment = environment or self.cold_start()
+                with self.running(worker, EVALUATE_TIMEOUT), environment._process:
+                    environment._handler({"schedule": True}, self._context(worker))
+                worker.succeeded = True
+                break
+            except ProcessDied:
+                environment = None
+            except Exception:
+                if self.wire.mistake is not None:
+                    raise
+        return workers
 
     def run_queue(
         self,
