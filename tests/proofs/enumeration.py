@@ -1,19 +1,20 @@
-"""Every instance, and every pair of instances, of a small mechanism against what the theorem claims for it.
+"""Every instance of a small mechanism against what the proof claims for it (several: composition.py).
 
 Counts are relative to k. One that is too low to cross, or so high that it surely crosses, behaves like every
 lower or higher one, so the sequences over ``lowest .. highest`` stand for all integer sequences.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kanon.mechanism.exact_law import first_crossing, first_crossing_exact
-from kanon.mechanism.laws import Law, exp_bounds
+from kanon.mechanism.laws import SHAPES, Law, Shape, exp_bounds, one_sided, two_sided
 from kanon.mechanism.parameters import Parameters
 
 Floats = NDArray[np.float64]
@@ -88,106 +89,90 @@ class Small:
         """Places of the sequences a join can still be added to."""
         return np.flatnonzero((self.counts < self.highest + 1).all(axis=1))
 
-    def with_join(self, begin: int, end: int) -> NDArray[np.int64]:
-        """For each of ``without`` the place of the sequence that is one higher on ``[begin, end)``."""
-        shift = sum(self.levels ** (self.window - 1 - t) for t in range(begin, end))
-        return self.without + shift
+    def with_join(self, steps: Iterable[int]) -> NDArray[np.int64]:
+        """For each of ``without`` the place of the sequence that is one higher at ``steps``."""
+        higher: NDArray[np.int64] = self.without + sum(self.levels ** (self.window - 1 - int(t)) for t in steps)
+        return higher
 
     @property
-    def intervals(self) -> Iterator[tuple[int, int]]:
-        """Every run of steps [begin, end) on which a join can show."""
-        for begin in range(self.window):
-            for end in range(begin + 1, self.window + 1):
-                yield begin, end
+    def patterns(self) -> Iterator[tuple[int, ...]]:
+        """Every set of steps at which a client can count."""
+        for number in range(1, self.window + 1):
+            yield from combinations(range(self.window), number)
 
-    @cached_property
-    def pair_claims(self) -> tuple[Claim, Claim]:
-        """The theorem's claims for two instances: removing the join, adding it."""
+    def removing(self, counted: tuple[int, ...]) -> Claim:
+        """The proof's claim for one instance, the law without the client against that with it."""
         e1, e2 = self.threshold_law.epsilon, self.query_law.epsilon
         d1, d2 = self.threshold_law.shift_delta, self.query_law.tail_delta
-        return (
-            Claim((e1, e1, e2), 2 * d1 + (self.window - 1) * d2),
-            Claim((e2, e2), self.window * d2),
-        )
+        outside = self.window - counted[0] - len(counted)
+        return Claim((e1, e2) if outside else (e1,), d1 + outside * d2)
 
-    def removing(self, end: int) -> Claim:
-        """The proof's claim for one instance, the law without the join against that with it."""
-        e1, e2 = self.threshold_law.epsilon, self.query_law.epsilon
-        d1, d2 = self.threshold_law.shift_delta, self.query_law.tail_delta
-        after = self.window - end
-        return Claim((e1, e2) if after else (e1,), d1 + after * d2)
-
-    def adding(self, begin: int, end: int) -> Claim:
-        """The proof's claim for one instance, the law with the join against that without it."""
-        return Claim((self.query_law.epsilon,), (end - begin) * self.query_law.tail_delta)
+    def adding(self, counted: tuple[int, ...]) -> Claim:
+        """The proof's claim for one instance, the law with the client against that without it."""
+        return Claim((self.query_law.epsilon,), len(counted) * self.query_law.tail_delta)
 
     def worst_instance(self) -> Ratio:
-        """The largest ratio over every sequence, interval and direction, certified in exact rationals."""
+        """The largest ratio over every sequence, pattern and direction, certified in exact rationals."""
         worst = Ratio(0.0, "")
-        for begin, end in self.intervals:
-            low, high = self.laws[self.without], self.laws[self.with_join(begin, end)]
-            for claim, p, q in ((self.removing(end), low, high), (self.adding(begin, end), high, low)):
+        for counted in self.patterns:
+            low, high = self.laws[self.without], self.laws[self.with_join(counted)]
+            for claim, p, q in ((self.removing(counted), low, high), (self.adding(counted), high, low)):
                 reached = np.maximum(p - float(claim.factor) * q, 0).sum(axis=1)
                 place = int(reached.argmax())
-                value = self._certified(claim, place, begin, end, added=p is high)
-                assert value <= 1, f"{self} exceeds its claim at {place}, [{begin}, {end})"
+                value = self._certified(claim, place, counted, added=p is high)
+                assert value <= 1, f"{self} exceeds its claim at {place}, {counted}"
                 # The floats may have missed the largest by their own error only.
                 assert reached[place] / float(claim.delta) <= 1 + 1e-9
                 if value > worst.value:
                     counts = self.counts[self.without[place]]
                     worst = Ratio(
-                        float(value), f"k{counts.tolist()} {'with' if p is high else 'without'} [{begin}, {end})"
+                        float(value), f"k{counts.tolist()} {'with' if p is high else 'without'} one at {counted}"
                     )
         return worst
 
-    def _certified(self, claim: Claim, place: int, begin: int, end: int, *, added: bool) -> Fraction:
+    def _certified(self, claim: Claim, place: int, counted: tuple[int, ...], *, added: bool) -> Fraction:
         counts = [int(c) + self.parameters.k for c in self.counts[self.without[place]]]
-        more = [c + (begin <= t < end) for t, c in enumerate(counts)]
+        more = [c + (t in counted) for t, c in enumerate(counts)]
         first, second = (more, counts) if added else (counts, more)
         p, q = first_crossing_exact(self.parameters, first), first_crossing_exact(self.parameters, second)
         excess = sum((max(Fraction(0), a - claim.factor * b) for a, b in zip(p, q, strict=True)), Fraction(0))
         return excess / claim.delta
 
-    def worst_pair(self) -> Ratio:
-        """The largest ratio over two instances, with everything in the second chosen after the first.
 
-        On the path without a crossing the join shows on [begin, end) of the first instance: to its end, or
-        until the client joins again at step ``end``, and then nothing is left of it. After any other outcome
-        it shows on the first ``r <= begin`` steps of the second (its window has w steps in all). The counts of
-        the second instance and r are the worst for each outcome of the first: joins may answer to answers.
-        """
-        worst = Ratio(0.0, "")
-        for removing, claim in zip((True, False), self.pair_claims, strict=True):
-            for begin, end in self.intervals:
-                low, high = self.laws[self.without], self.laws[self.with_join(begin, end)]
-                p, q = (low, high) if removing else (high, low)
-                outcome = np.arange(self.window + 1)
-                goes_on = (outcome < end) | (end == self.window)
-                reached = np.maximum(p - float(claim.factor) * q, 0)
-                if begin > 0:
-                    more = self._continued(p[:, goes_on], q[:, goes_on], begin, claim, removing=removing)
-                    reached[:, goes_on] = np.maximum(reached[:, goes_on], more)
-                ratios = reached.sum(axis=1) / float(claim.delta)
-                place = int(ratios.argmax())
-                if ratios[place] > worst.value:
-                    counts = self.counts[self.without[place]].tolist()
-                    worst = Ratio(
-                        float(ratios[place]), f"k{counts} [{begin}, {end}), {'removing' if removing else 'adding'}"
-                    )
-        return worst
+SPLITS = [
+    (Fraction(3, 4), Fraction(3, 4)),
+    (Fraction(9, 10), Fraction(6, 5)),
+    (Fraction(1, 2), Fraction(2)),
+    (Fraction(1), Fraction(1, 4)),
+]
 
-    def _continued(self, p: Floats, q: Floats, longest: int, claim: Claim, *, removing: bool) -> Floats:
-        """``max over second instances of sum_o max(0, p Q(o) - factor q Q'(o))`` for each entry of p and q."""
-        possible = p > 1e-15
-        odds, place = np.unique(np.round(float(claim.factor) * q[possible] / p[possible], 12), return_inverse=True)
-        best = np.zeros(len(odds))
-        for r in range(1, longest + 1):
-            low, high = self.laws[self.without], self.laws[self.with_join(0, r)]
-            first, second = (low, high) if removing else (high, low)
-            for start in range(0, len(odds), 64):
-                chunk = odds[start : start + 64, None, None]
-                reached = np.maximum(first - chunk * second, 0).sum(axis=2).max(axis=1)
-                best[start : start + 64] = np.maximum(best[start : start + 64], reached)
-        result = np.zeros(p.shape)
-        result[possible] = p[possible] * best[place]
-        return result
+
+def mechanisms(shape: Shape, window: int, most: int) -> Iterator[Small]:
+    """Every pair of truncations up to ``most`` with every split of epsilon."""
+    law = SHAPES[shape]
+    for first, second in product(range(1, most + 1), repeat=2):
+        for threshold_epsilon, query_epsilon in SPLITS:
+            yield Small(law(threshold_epsilon, first), law(query_epsilon, second), window)
+
+
+def wide(window: int) -> Iterator[Small]:
+    """Laws so wide that delta is small: what they leak tries a claim's epsilon and not its delta."""
+    for threshold_epsilon, query_epsilon in SPLITS:
+        yield Small(one_sided(threshold_epsilon, 8), one_sided(query_epsilon, 8), window)
+        yield Small(two_sided(threshold_epsilon, 6), two_sided(query_epsilon, 6), window)
+
+
+def describe(small: Small) -> str:
+    """A mechanism in a line."""
+    mu, nu = small.threshold_law, small.query_law
+    return f"{mu.shape} {float(mu.epsilon):g},{mu.truncation} / {float(nu.epsilon):g},{nu.truncation} w={small.window}"
+
+
+def largest(cases: list[tuple[Small, Ratio]], what: str) -> Ratio:
+    """The largest ratio, printed with the mechanism that reaches it."""
+    small, worst = max(cases, key=lambda case: case[1].value)
+    print(
+        f"\n{what}: largest ratio to the claim {worst.value:.6f} of {len(cases)} mechanisms:"
+        f" {describe(small)}, {worst.where}"
+    )
+    return worst
