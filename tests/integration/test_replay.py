@@ -143,7 +143,7 @@ def record(moto: Running, types: dict[str, Type], events: Sequence[Event], steps
             closed = end_of(step, period) + 180.0
             evaluation.run(0, f"worker {step}", lambda closed=closed: closed, lambda: 1e9)
             answer = querying.query(sets, end_of(step, period) + schedule.publish_delay)
-            assert answer.step == step
+            assert answer.step == (step if sets else None)
             recording.answers[step] = dict(zip(keys, answer.above, strict=True))
     recording.read_log(tables.items("StepLog"))
     return recording
