@@ -211,8 +211,8 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return entries
 
 
-def _no_constant(name: str) -> Any:
-    raise _NotJSONError(f"{name} is not JSON")
+def _no_constant(_: str) -> Any:
+    raise _NotJSONError("NaN and Infinity are not JSON")
 
 
 def _unreadable(reason: str) -> RequestError:

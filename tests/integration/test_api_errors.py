@@ -136,7 +136,7 @@ NOT_OBJECTS: list[tuple[str, str]] = [
     (json.dumps([WHO]), "must be a JSON object"),
     (json.dumps(CLIENT), "must be a JSON object"),
     ("12", "must be a JSON object"),
-    ("NaN", "NaN is not JSON"),
+    ("NaN", "NaN and Infinity are not JSON"),
     (CLIENT, "not valid JSON"),
     (json.dumps(WHO)[:-1], "not valid JSON"),
     (json.dumps(WHO) * 2, "Extra data"),
