@@ -8,6 +8,7 @@ shown (DynamoDB charges the whole item; ours are far below the 4 KiB of one unit
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import Any
 
@@ -25,6 +26,7 @@ class Meter:
         self.read: dict[str, float] = {}
         self.items_written: Counter[str] = Counter()
         self.items_read: Counter[str] = Counter()
+        self._lock = threading.Lock()
 
     def attach(self, session: boto3.Session, function: str) -> None:
         """Count every call of the clients that this session will create."""
@@ -34,11 +36,13 @@ class Meter:
 
         def after(model: Any, parsed: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
             params = context.pop("kanon_params", {})
-            self.calls[function, model.name] += 1
-            self.written[function] += _written(model.name, params, parsed)
-            self.items_written[function] += _items_written(model.name, params)
-            self.items_read[function] += _items_read(parsed)
-            self.read[function] = self.read.get(function, 0.0) + _read(model.name, params, parsed)
+            units, items = _written(model.name, params, parsed), _items_written(model.name, params)
+            with self._lock:  # a function writes side by side, and an addition is not one step
+                self.calls[function, model.name] += 1
+                self.written[function] += units
+                self.items_written[function] += items
+                self.items_read[function] += _items_read(parsed)
+                self.read[function] = self.read.get(function, 0.0) + _read(model.name, params, parsed)
 
         session.events.register("before-parameter-build.dynamodb", before)
         session.events.register("after-call.dynamodb", after)
