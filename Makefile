@@ -103,7 +103,7 @@ load: install  ## drive the local stack at several rates, evaluate a step of 100
 .PHONY: fuzz
 fuzz: install  ## throw thousands of bad inputs at the interface and at every parser (EXAMPLES=2000)
 	@FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest --numprocesses $(WORKERS) \
-		tests/faults/test_bad_input_http.py tests/faults/test_bad_input_parsers.py $(ARGS)
+		tests/faults/gate/test_bad_input_http.py tests/faults/gate/test_bad_input_parsers.py $(ARGS)
 
 .PHONY: bench
 bench: install  ## measure what the service costs against the bare libraries (minutes; ARGS=--short: seconds)
@@ -145,7 +145,7 @@ audit: install  ## compare mechanism and service with the exact law, and the aud
 		$(BIN)/kanon audit --trials 2000 --service-trials 0 --json \
 			--type "{\"k\": 50, \"window\": $${type#*,}, \"profile\": \"$${type%,*}\"}" || exit 1; \
 	done
-	@$(BIN)/python -m pytest -m audit tests/statistical tests/integration/test_replay.py -s $(ARGS)
+	@$(BIN)/python -m pytest -m audit tests/statistical tests/integration/local/test_replay.py -s $(ARGS)
 
 .PHONY: prove
 prove: install  ## every enumeration and search behind the privacy proof (minutes)

@@ -7,8 +7,8 @@ Algorithms 1 and 2 with the same tape. Nothing here is shared with the service b
 from collections import defaultdict
 from collections.abc import Iterable
 
-from kanon.mechanism.parameters import Parameters
-from kanon.mechanism.tape import Tapes
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.mechanism.tape import Tapes
 
 
 class Naive:

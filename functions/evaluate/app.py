@@ -18,16 +18,16 @@ from kanon.errors import (
     TooFarBehindError,
     UndecodableMembersError,
 )
-from kanon.evaluation import Evaluation, NoiseKeys, Schedule
-from kanon.fingerprints import check_evaluate
+from kanon.gate.evaluation import Evaluation, NoiseKeys, Schedule
+from kanon.gate.fingerprints import check_evaluate
+from kanon.gate.mechanism.steps import step_at
+from kanon.gate.settings import EvaluateSettings
+from kanon.gate.storage.batches import chunks
+from kanon.gate.storage.control import Control
+from kanon.gate.storage.members import Members
+from kanon.gate.storage.statuses import Statuses
+from kanon.gate.storage.step_log import StepLog
 from kanon.keys import fetch_noise_keys
-from kanon.mechanism.steps import step_at
-from kanon.settings import EvaluateSettings
-from kanon.storage.batches import chunks
-from kanon.storage.control import Control
-from kanon.storage.members import Members
-from kanon.storage.statuses import Statuses
-from kanon.storage.step_log import StepLog
 
 SETTINGS = EvaluateSettings.from_environment()
 TYPES = SETTINGS.read_types()

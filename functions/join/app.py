@@ -11,7 +11,19 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from pydantic import ValidationError
 
 from kanon import aws, clock
-from kanon.fingerprints import fingerprints
+from kanon.gate.fingerprints import fingerprints
+from kanon.gate.joining import Join, Joining
+from kanon.gate.models import (
+    BatchedJoin,
+    BatchJoinAnswer,
+    BatchJoinBody,
+    ErrorAnswer,
+    JoinAnswer,
+    JoinBody,
+)
+from kanon.gate.settings import JoinSettings
+from kanon.gate.storage.control import Control
+from kanon.gate.storage.step_log import StepLog
 from kanon.http import (
     NOT_LOGGED,
     RETRY_AFTER,
@@ -25,19 +37,7 @@ from kanon.http import (
     json_answer,
     resolver,
 )
-from kanon.joining import Join, Joining
 from kanon.keys import fetch_secret
-from kanon.models import (
-    BatchedJoin,
-    BatchJoinAnswer,
-    BatchJoinBody,
-    ErrorAnswer,
-    JoinAnswer,
-    JoinBody,
-)
-from kanon.settings import JoinSettings
-from kanon.storage.control import Control
-from kanon.storage.step_log import StepLog
 
 SETTINGS = JoinSettings.from_environment()
 TYPES = SETTINGS.read_types()

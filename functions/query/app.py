@@ -11,7 +11,22 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
-from kanon.fingerprints import fingerprints
+from kanon.gate.fingerprints import fingerprints
+from kanon.gate.mechanism.bounds import guarantee
+from kanon.gate.models import (
+    Hashes,
+    HashesAnswer,
+    QueryAnswer,
+    QueryBody,
+    SetAnswer,
+    TypeAnswer,
+    TypesAnswer,
+    ValidateHashesBody,
+)
+from kanon.gate.querying import Answer, Querying
+from kanon.gate.settings import QuerySettings
+from kanon.gate.storage.control import Control
+from kanon.gate.storage.statuses import Statuses
 from kanon.http import (
     NOWHERE,
     UNKNOWN_TYPE,
@@ -24,21 +39,6 @@ from kanon.http import (
     resolver,
 )
 from kanon.keys import fetch_secret
-from kanon.mechanism.bounds import guarantee
-from kanon.models import (
-    Hashes,
-    HashesAnswer,
-    QueryAnswer,
-    QueryBody,
-    SetAnswer,
-    TypeAnswer,
-    TypesAnswer,
-    ValidateHashesBody,
-)
-from kanon.querying import Answer, Querying
-from kanon.settings import QuerySettings
-from kanon.storage.control import Control
-from kanon.storage.statuses import Statuses
 
 SETTINGS = QuerySettings.from_environment()
 TYPES = SETTINGS.read_types()

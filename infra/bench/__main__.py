@@ -21,7 +21,7 @@ from infra.bench.counted import TYPES, counts
 from infra.bench.measure import Count, Ratio
 from infra.bench.service import PERIOD, service
 from infra.local.engines import ROOT
-from kanon.types import read_types
+from kanon.gate.types import read_types
 
 
 def main(arguments: list[str] | None = None) -> int:

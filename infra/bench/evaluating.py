@@ -16,18 +16,18 @@ import numpy as np
 from infra.bench.measure import Ratio, Turn, compare
 from infra.bench.service import PERIOD, START, Service
 from infra.load.workload import joins as workload
-from kanon.evaluation import SETS_A_CHUNK, WRITERS
-from kanon.joining import Join, Joining
+from kanon.gate.evaluation import SETS_A_CHUNK, WRITERS
+from kanon.gate.joining import Join, Joining
+from kanon.gate.mechanism import above_threshold, vectorised
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.exact_law import first_crossing, first_crossing_exact
+from kanon.gate.mechanism.members import Member, count_at
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
+from kanon.gate.mechanism.tape import WORD_BYTES, Noise, NoiseKey, Tapes, length_prefixed
+from kanon.gate.storage.step_log import StepLog
+from kanon.gate.types import read_types
 from kanon.keys import Secret
-from kanon.mechanism import above_threshold, vectorised
-from kanon.mechanism.above_threshold import SetState
-from kanon.mechanism.exact_law import first_crossing, first_crossing_exact
-from kanon.mechanism.members import Member, count_at
-from kanon.mechanism.parameters import Parameters
-from kanon.mechanism.steps import first_step, instance_of, phase_of
-from kanon.mechanism.tape import WORD_BYTES, Noise, NoiseKey, Tapes, length_prefixed
-from kanon.storage.step_log import StepLog
-from kanon.types import read_types
 
 
 @dataclass

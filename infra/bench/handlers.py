@@ -14,8 +14,8 @@ from pydantic import BaseModel
 
 from infra.bench.measure import Ratio, Turn, compare
 from infra.bench.service import CONTEXT, PERIOD, START, Service
+from kanon.gate.storage.statuses import Statuses
 from kanon.keys import Secret, set_key
-from kanon.storage.statuses import Statuses
 
 TYPE = "fledge"
 BATCH = 500

@@ -24,10 +24,10 @@ from botocore.httpsession import URLLib3Session
 
 from infra.load.workload import Joined
 from infra.local import Stack
+from kanon.gate.mechanism.steps import step_at
+from kanon.gate.storage.step_log import StepLog
+from kanon.gate.types import read_types
 from kanon.keys import Secret, client_token, set_key
-from kanon.mechanism.steps import step_at
-from kanon.storage.step_log import StepLog
-from kanon.types import read_types
 
 Row = tuple[bytes, int]
 """A set key and a client token."""

@@ -16,10 +16,10 @@ from infra.load import worker
 from infra.load.workload import joins
 from infra.local import Stack
 from infra.local.engines import ROOT
-from kanon.joining import Join, Joining
+from kanon.gate.joining import Join, Joining
+from kanon.gate.storage.step_log import StepLog
+from kanon.gate.types import read_types
 from kanon.keys import Secret
-from kanon.storage.step_log import StepLog
-from kanon.types import read_types
 
 START = 1_700_000_000.0 // 3600 * 3600
 SETS_A_JOIN = 0.4

@@ -21,8 +21,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, BeforeValidator, WithJsonSchema
 
 from kanon.errors import FingerprintMismatchError, ThrottledError
-from kanon.models import BASE64URL, TYPE_NAME, Error, ErrorAnswer, GatewayAnswer, Problem, decode_base64url
-from kanon.storage.batches import is_throttle
+from kanon.gate.models import BASE64URL, TYPE_NAME, Error, ErrorAnswer, GatewayAnswer, Problem, decode_base64url
+from kanon.gate.storage.batches import is_throttle
 
 MOST_BODY_BYTES = 1 << 20
 MOST_RELAXED_CHARACTERS = 1 << 13

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Literal
 
 from kanon.errors import ConfigurationError
-from kanon.mechanism.tape import NoiseKey, length_prefixed
+from kanon.gate.mechanism.tape import NoiseKey, length_prefixed
 
 if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient

@@ -16,11 +16,11 @@ from infra.local import Stack
 from infra.local.engines import ROOT
 from infra.local.gateway import Request, event
 from kanon.keys import fetch_secret, set_key
-from kanon.mechanism.steps import step_at
-from kanon.publishing import clock_step, tick_of
-from kanon.storage.members import Members
-from kanon.storage.statuses import Statuses
-from kanon.storage.step_log import Row, StepLog
+from kanon.gate.mechanism.steps import step_at
+from kanon.gate.publishing import clock_step, tick_of
+from kanon.gate.storage.members import Members
+from kanon.gate.storage.statuses import Statuses
+from kanon.gate.storage.step_log import Row, StepLog
 
 pytestmark = pytest.mark.build
 

@@ -6,13 +6,13 @@ import re
 import shutil
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.test_cli import serving
+from tests.paths import ROOT
 
-PAGE = (Path(__file__).parents[2] / "README.md").read_text()
+PAGE = (ROOT / "README.md").read_text()
 SECONDS = 30  # for a join to show: the page says fifteen
 
 

@@ -4,12 +4,12 @@ import copy
 import json
 import tomllib
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from cfnlint.decode import cfn_yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
+
 PATH = ROOT / "template.yaml"
 
 Document = dict[str, Any]

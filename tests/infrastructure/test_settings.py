@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from infra.local.template import Template
-from kanon.settings import EvaluateSettings, FunctionSettings, JoinSettings, QuerySettings
-from kanon.types import read_types
+from kanon.gate.settings import EvaluateSettings, FunctionSettings, JoinSettings, QuerySettings
+from kanon.gate.types import read_types
 from tests.infrastructure.template import PATH, configured, environment, functions, parameter, read
 
 SETTINGS: dict[str, type[FunctionSettings]] = {

@@ -3,9 +3,9 @@
 from fractions import Fraction
 from hashlib import sha256
 
-from kanon.mechanism.laws import one_sided, two_sided
-from kanon.mechanism.parameters import Parameters, profile
-from kanon.mechanism.tape import Noise, NoiseKey, Tapes
+from kanon.gate.mechanism.laws import one_sided, two_sided
+from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.gate.mechanism.tape import Noise, NoiseKey, Tapes
 
 SMALL = Parameters(
     k=4,

@@ -89,7 +89,7 @@ def test_only_storage_knows_the_names_of_attributes() -> None:
 
 
 def _environment(function: str) -> dict[str, str]:
-    from tests.unit.test_settings import EVALUATE, JOIN, QUERY
+    from tests.unit.gate.test_settings import EVALUATE, JOIN, QUERY
 
     settings = {"join": JOIN, "query": QUERY, "evaluate": EVALUATE}[function]
     paths = [ROOT / "shared", ROOT / "functions" / function]
@@ -110,7 +110,7 @@ def _modules_of(function: str) -> set[str]:
 def test_join_and_query_start_without_numpy_and_without_the_mechanism_of_evaluation(function: str) -> None:
     modules = _modules_of(function)
     assert "kanon.http" in modules
-    assert not {"numpy", "kanon.evaluation", "kanon.mechanism.vectorised"} & modules
+    assert not {"numpy", "kanon.gate.evaluation", "kanon.gate.mechanism.vectorised"} & modules
 
 
 @pytest.mark.parametrize("function", ["join", "query", "evaluate"])
@@ -121,5 +121,9 @@ def test_no_function_starts_what_is_for_people(function: str) -> None:
 
 
 def test_join_never_reads_statuses_and_query_never_reads_the_log_or_members() -> None:
-    assert not {"kanon.storage.statuses", "kanon.storage.members", "kanon.querying"} & _modules_of("join")
-    assert not {"kanon.storage.step_log", "kanon.storage.members", "kanon.joining"} & _modules_of("query")
+    assert not {"kanon.gate.storage.statuses", "kanon.gate.storage.members", "kanon.gate.querying"} & _modules_of(
+        "join"
+    )
+    assert not {"kanon.gate.storage.step_log", "kanon.gate.storage.members", "kanon.gate.joining"} & _modules_of(
+        "query"
+    )

@@ -2,10 +2,9 @@
 
 import base64
 from functools import cache
-from pathlib import Path
 from urllib.parse import quote
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
 
 SHORTEST = 6
 """Shorter names occur in any text: what may be said at all (``words``) is the guard against them."""

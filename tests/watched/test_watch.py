@@ -12,12 +12,12 @@ from aws_lambda_powertools.metrics import MetricUnit
 from infra.local import Stack
 from kanon import aws, http
 from kanon.errors import ConfigurationError, TooFarBehindError
-from kanon.evaluation import Evaluation
-from kanon.joining import Join, Joining
-from kanon.models import HashesAnswer, JoinAnswer
-from kanon.querying import Querying
-from kanon.storage.members import Members
-from kanon.storage.step_log import StepLog
+from kanon.gate.evaluation import Evaluation
+from kanon.gate.joining import Join, Joining
+from kanon.gate.models import HashesAnswer, JoinAnswer
+from kanon.gate.querying import Querying
+from kanon.gate.storage.members import Members
+from kanon.gate.storage.step_log import StepLog
 from tests.watched import words
 from tests.watched.private import Private
 from tests.watched.watch import Watch
@@ -158,7 +158,7 @@ def a_join_that_tells_the_count(monkeypatch: pytest.MonkeyPatch) -> None:
     class Telling(JoinAnswer):
         joined: int = 12
 
-    monkeypatch.setattr("kanon.models.JoinAnswer", Telling)
+    monkeypatch.setattr("kanon.gate.models.JoinAnswer", Telling)
 
 
 @plant("which was not asked")
@@ -166,7 +166,7 @@ def a_set_that_nobody_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     def telling(**told: Any) -> HashesAnswer:
         return HashesAnswer(**{**told, "hashes": ["c29tZWJvZHkgZWxzZXM"]})
 
-    monkeypatch.setattr("kanon.models.HashesAnswer", telling)
+    monkeypatch.setattr("kanon.gate.models.HashesAnswer", telling)
 
 
 @plant("a number that could be a count")

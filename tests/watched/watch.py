@@ -21,9 +21,9 @@ from infra.local.engines import ROOT
 from infra.local.functions import Environment, Function, FunctionError
 from infra.local.stack import Stack
 from infra.local.template import Template
+from kanon.gate.models import decode_base64
 from kanon.http import RequestError, read_json
 from kanon.keys import Secret
-from kanon.models import decode_base64
 from tests.watched import words
 from tests.watched.permissions import Call, Resources, permissions
 from tests.watched.private import Private

@@ -10,12 +10,11 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from kanon.http import STATUS_NAMES
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 Problems = Iterator[str]
 
 # ----------------------------------------------------------------------------------------------- log lines

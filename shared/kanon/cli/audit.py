@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kanon.mechanism.parameters import Parameters
+    from kanon.gate.mechanism.parameters import Parameters
     from kanon.tools.audit import Check, Fit, Report
 
 
@@ -59,7 +59,7 @@ def _service(types: "Mapping[str, Parameters]", trials: int, seed: int) -> "tupl
 
 def _one_type(text: str) -> "dict[str, Parameters]":
     from kanon.errors import ConfigurationError
-    from kanon.types import read_types
+    from kanon.gate.types import read_types
 
     try:
         return {"type": read_types(f'{{"type": {text}}}', period=3600)["type"].parameters}

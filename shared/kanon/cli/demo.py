@@ -30,7 +30,7 @@ def demo(
     from kanon.cli.joinlog import LogError, generated_log, read_log
     from kanon.cli.picture import draw
     from kanon.cli.replay import TYPE, ApiError, replay
-    from kanon.types import read_types
+    from kanon.gate.types import read_types
 
     console, began = Console(), time.monotonic()
     try:

@@ -142,7 +142,7 @@ def _skip(stack: "RunningStack", *, yes: bool) -> None:
 
 
 def _retire(stack: "RunningStack", type_name: str, *, yes: bool) -> None:
-    from kanon.fingerprints import RETIRED, TYPE, retire
+    from kanon.gate.fingerprints import RETIRED, TYPE, retire
 
     recorded = stack.control.recorded("evaluate")
     if any(type_name in told.read_types() for told in (stack.join, stack.query, stack.evaluate)):
@@ -187,7 +187,7 @@ def _suppress(stack: "RunningStack", place: str) -> None:
 
 def _unsuppress(stack: "RunningStack", place: str) -> None:
     from kanon import clock
-    from kanon.mechanism.steps import step_at
+    from kanon.gate.mechanism.steps import step_at
 
     window, key = _set(stack, place, "--unsuppress")
     last_true = step_at(clock.now(), stack.schedule.period) + window
@@ -198,8 +198,8 @@ def _unsuppress(stack: "RunningStack", place: str) -> None:
 
 def _set(stack: "RunningStack", place: str, option: str) -> tuple[int, bytes]:
     """The window of the type, and the key of the set, that TYPE/SET names."""
+    from kanon.gate.models import decode_base64url
     from kanon.keys import fetch_secret, set_key
-    from kanon.models import decode_base64url
 
     type_name, _, text = place.partition("/")
     types = stack.evaluate.read_types()

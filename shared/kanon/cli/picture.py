@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from kanon.cli.replay import History, Result
-from kanon.mechanism.parameters import Parameters
+from kanon.gate.mechanism.parameters import Parameters
 from kanon.tools.planner import zone
 
 COUNT, TRUE, BAND, TEXT = "#0072B2", "#009E73", "#E69F00", "#333333"  # Okabe and Ito's colours

@@ -26,7 +26,7 @@ def plan(
     paper: Annotated[Path | None, typer.Option(help="Write the paper's Figure 1 as a PNG, print its figures.")] = None,
 ) -> None:
     """Find noise laws for a privacy target, and say how a type with them behaves."""
-    from kanon.mechanism.parameters import InvalidParametersError
+    from kanon.gate.mechanism.parameters import InvalidParametersError
     from kanon.tools import planner
 
     if paper is not None:
@@ -81,7 +81,7 @@ def _show(plans: "list[Plan]", target: "Target") -> None:
 def _facts(plans: "list[Plan]", target: "Target") -> "Table":
     from rich.table import Table
 
-    from kanon.mechanism.bounds import PRIOR, written_up
+    from kanon.gate.mechanism.bounds import PRIOR, written_up
 
     p = plans[0].parameters
     table = Table(title=f"k = {p.k}, window = {p.window} steps of {p.period} s", title_justify="left")

@@ -23,13 +23,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-import kanon.mechanism
-import kanon.mechanism.above_threshold
-import kanon.mechanism.vectorised
-from kanon.mechanism.exact_law import first_crossing
-from kanon.mechanism.laws import TOTAL, Law, one_sided, two_sided
-from kanon.mechanism.parameters import Parameters
-from kanon.mechanism.steps import PhaseRule
+import kanon.gate.mechanism
+import kanon.gate.mechanism.above_threshold
+import kanon.gate.mechanism.vectorised
+from kanon.gate.mechanism.exact_law import first_crossing
+from kanon.gate.mechanism.laws import TOTAL, Law, one_sided, two_sided
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.mechanism.steps import PhaseRule
 from kanon.tools import goodness
 from kanon.tools.goodness import Binomial, ChiSquare
 
@@ -116,7 +116,7 @@ class Subject:
 
 
 def subject(
-    parameters: Parameters, secret: bytes, type_name: str, path: Path, code: ModuleType = kanon.mechanism
+    parameters: Parameters, secret: bytes, type_name: str, path: Path, code: ModuleType = kanon.gate.mechanism
 ) -> Subject:
     """The mechanism of the package ``code`` with the constants of ``parameters``, built by that package.
 
@@ -125,7 +125,7 @@ def subject(
         secret: 32 bytes, the noise key.
         type_name: part of the name of every tape.
         path: ``plain`` or ``vectorised``.
-        code: ``kanon.mechanism``, or a copy of it.
+        code: ``kanon.gate.mechanism``, or a copy of it.
     """
     window, rule = parameters.window, parameters.phase
     laws = (parameters.threshold_law, parameters.query_law)
@@ -329,7 +329,7 @@ def fits(name: str, path: Path, parameters: Parameters, schedule: Schedule, step
 
 
 def fits_in_process(
-    name: str, parameters: Parameters, trials: int, seed: int, path: Path, code: ModuleType = kanon.mechanism
+    name: str, parameters: Parameters, trials: int, seed: int, path: Path, code: ModuleType = kanon.gate.mechanism
 ) -> list[Fit]:
     """The tests of the deciding code: half of the trials in each of two types with the same sets."""
     schedule = two_instances(parameters)
@@ -404,7 +404,7 @@ def judge_probe(probe: Probe, rule: str, path: Path, answers: Sequence[Mapping[i
     return Check(f"probe: {probe.name}", f"phase {rule}", path, len(answers), not wrong, detail)
 
 
-def probes_in_process(path: Path, window: int = 24, code: ModuleType = kanon.mechanism) -> list[Check]:
+def probes_in_process(path: Path, window: int = 24, code: ModuleType = kanon.gate.mechanism) -> list[Check]:
     """All probes, at several phases, for both phase rules."""
     checks = []
     for rule, parameters in probed(window, 3600).items():
@@ -440,7 +440,7 @@ def answers_in_process(subject: Subject, schedules: Mapping[bytes, Schedule]) ->
 # ------------------------------------------------------------------------------------- tables: exactly
 
 
-def check_table(name: str, law: Law, code: ModuleType = kanon.mechanism) -> Check:
+def check_table(name: str, law: Law, code: ModuleType = kanon.gate.mechanism) -> Check:
     """Compare every weight of a law with ``floor(2^64 p(x))``, and draw at every boundary of its table.
 
     The weights are recomputed in decimal arithmetic of 120 digits: nothing of ``laws`` is used.

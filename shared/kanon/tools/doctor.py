@@ -13,7 +13,7 @@ from itertools import pairwise
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kanon.errors import ConfigurationError
-from kanon.fingerprints import (
+from kanon.gate.fingerprints import (
     NOISE_KEY,
     RETIRED,
     TYPE,
@@ -23,12 +23,12 @@ from kanon.fingerprints import (
     refuse_noise_keys,
     refuse_types,
 )
+from kanon.gate.mechanism.steps import end_of, step_at
+from kanon.gate.publishing import tick_of
+from kanon.gate.settings import FunctionSettings
+from kanon.gate.storage.control import Progress
+from kanon.gate.storage.statuses import Horizon
 from kanon.keys import Secret, fetch_noise_keys, fetch_secret
-from kanon.mechanism.steps import end_of, step_at
-from kanon.publishing import tick_of
-from kanon.settings import FunctionSettings
-from kanon.storage.control import Progress
-from kanon.storage.statuses import Horizon
 from kanon.tools.stacks import RunningStack, reason
 
 PAGE = "docs/operating.md"

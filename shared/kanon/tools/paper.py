@@ -10,9 +10,9 @@ from math import exp, expm1
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kanon.mechanism.exact_law import Floats, never_at_constant
-from kanon.mechanism.laws import two_sided
-from kanon.mechanism.parameters import Parameters
+from kanon.gate.mechanism.exact_law import Floats, never_at_constant
+from kanon.gate.mechanism.laws import two_sided
+from kanon.gate.mechanism.parameters import Parameters
 
 WINDOW = 168
 K = 50

@@ -1,6 +1,6 @@
 """The planner: laws that meet a privacy target, and what an operator must know of them.
 
-Privacy is :mod:`kanon.mechanism.bounds`, accuracy the exact law; nothing is simulated.
+Privacy is :mod:`kanon.gate.mechanism.bounds`, accuracy the exact law; nothing is simulated.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from kanon.mechanism.above_threshold import SetState
-from kanon.mechanism.bounds import Bound, Guarantee, distinct_tokens, guarantee
-from kanon.mechanism.exact_law import Floats, never_at_constant
-from kanon.mechanism.laws import SHAPES, Law, Shape
-from kanon.mechanism.members import Member
-from kanon.mechanism.parameters import (
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.bounds import Bound, Guarantee, distinct_tokens, guarantee
+from kanon.gate.mechanism.exact_law import Floats, never_at_constant
+from kanon.gate.mechanism.laws import SHAPES, Law, Shape
+from kanon.gate.mechanism.members import Member
+from kanon.gate.mechanism.parameters import (
     PROFILES,
     InvalidParametersError,
     Parameters,
@@ -26,8 +26,8 @@ from kanon.mechanism.parameters import (
     profile,
     smallest_laws,
 )
-from kanon.storage.members import to_item
-from kanon.storage.units import item_size
+from kanon.gate.storage.members import to_item
+from kanon.gate.storage.units import item_size
 
 CONFIDENCE = 0.99
 _ROUNDING = 1e-12

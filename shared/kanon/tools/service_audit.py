@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from infra.local import Stack
+from kanon.gate.mechanism.laws import Law
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.models import MOST_HASHES, MOST_JOINS
+from kanon.gate.storage.batches import chunks
 from kanon.keys import Secret, set_key
-from kanon.mechanism.laws import Law
-from kanon.mechanism.parameters import Parameters
-from kanon.models import MOST_HASHES, MOST_JOINS
-from kanon.storage.batches import chunks
 from kanon.tools.audit import (
     FIRST_INSTANCE,
     Check,

@@ -22,12 +22,12 @@ from botocore.exceptions import (
 )
 
 from kanon.errors import KanonError
-from kanon.evaluation import Schedule
-from kanon.settings import EvaluateSettings, JoinSettings, QuerySettings
-from kanon.storage.control import Control
-from kanon.storage.members import Members
-from kanon.storage.statuses import Statuses
-from kanon.storage.step_log import StepLog
+from kanon.gate.evaluation import Schedule
+from kanon.gate.settings import EvaluateSettings, JoinSettings, QuerySettings
+from kanon.gate.storage.control import Control
+from kanon.gate.storage.members import Members
+from kanon.gate.storage.statuses import Statuses
+from kanon.gate.storage.step_log import StepLog
 
 CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
 DESCRIPTION = "/_local/stack"

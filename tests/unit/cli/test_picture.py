@@ -8,7 +8,7 @@ from matplotlib import image
 
 from kanon.cli.picture import draw, near_threshold
 from kanon.cli.replay import Result
-from kanon.mechanism.parameters import Parameters, profile
+from kanon.gate.mechanism.parameters import Parameters, profile
 
 PARAMETERS = Parameters(50, 168, 3600, *profile("published", 168))
 

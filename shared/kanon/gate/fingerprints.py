@@ -1,0 +1,128 @@
+"""What must never change in a deployment, by name: compared in Control when a function starts (rule 7)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from kanon.errors import ConfigurationError
+from kanon.gate.mechanism.tape import NoiseKey
+from kanon.gate.settings import EvaluateSettings, FunctionSettings, JoinSettings, NoiseKeyEntry
+from kanon.gate.storage.control import Control
+from kanon.gate.types import Type
+from kanon.keys import Secret
+
+NOISE_KEY, TYPE, RETIRED = "noise-key ", "type ", "retired "
+
+
+def fingerprints(settings: FunctionSettings, types: Mapping[str, Type], keys: Iterable[Secret]) -> dict[str, str]:
+    """The fingerprints of a function's settings, types and keys, by the name of an attribute in Control.
+
+    Whoever writes rows has the outage allowance among them: a row lives for what was allowed when it was written, so
+    that a longer allowance would trust in rows that are gone.
+    """
+    told = {"slots": str(settings.slots), "deployment": settings.deployment}
+    if isinstance(settings, JoinSettings | EvaluateSettings):
+        told["outage-allowance"] = str(settings.outage_allowance)
+    return {
+        **told,
+        **{f"{TYPE}{name}": type_.parameters.fingerprint.hex() for name, type_ in types.items()},
+        **{f"key {key.name}": key.fingerprint for key in keys},
+    }
+
+
+def noise_key_fingerprints(entries: Sequence[NoiseKeyEntry], keys: Mapping[str, NoiseKey]) -> dict[str, str]:
+    """The fingerprint of each noise key with its first step."""
+    return {f"{NOISE_KEY}{entry.id}": f"{_secret(keys[entry.id]).fingerprint} {entry.from_step}" for entry in entries}
+
+
+def first_step_recorded(fingerprint: str) -> int:
+    """The step from which instances begin under a recorded noise key."""
+    return int(fingerprint.rpartition(" ")[2])
+
+
+def retire(control: Control, type_name: str) -> None:
+    """Record that a type is gone for good: evaluation goes on without it, and no other type may have its name."""
+    control.check("evaluate", {f"{RETIRED}{type_name}": "for good"})
+
+
+def refuse_types(recorded: Mapping[str, str], types: Mapping[str, Type]) -> None:
+    """Only a type that was retired may be missing, and it never comes back.
+
+    While a type is missing the wake-ups of its sets are passed over. Were it put back, a set would be looked at
+    only when somebody joined it, and its answer could show that one join.
+
+    Args:
+        recorded: the fingerprints recorded for ``evaluate``.
+        types: the types configured.
+
+    Raises:
+        ConfigurationError: a type is missing, or a retired one is back.
+    """
+    for name in sorted(name.removeprefix(TYPE) for name in recorded if name.startswith(TYPE)):
+        retired = f"{RETIRED}{name}" in recorded
+        if name in types and retired:
+            raise ConfigurationError(f"type {name!r} was retired for good: give the new type another name")
+        if name not in types and not retired:
+            raise ConfigurationError(
+                f"type {name!r} is no longer configured: put it back, or give it up for good with"
+                f" `kanon doctor --retire {name}`"
+            )
+
+
+def refuse_noise_keys(
+    recorded: Mapping[str, str], entries: Sequence[NoiseKeyEntry], types: Mapping[str, Type], step: int
+) -> None:
+    """A new noise key must lie far enough ahead of ``step``, and only the oldest may be taken away.
+
+    Two windows ahead no instance that has begun, or that a look-ahead has decided, changes its key. For the
+    same reason only the oldest entries may be taken away: without a newer one its instances would be drawn again.
+
+    Args:
+        recorded: the fingerprints recorded for ``evaluate``.
+        entries: the noise keys configured, oldest first.
+        types: the types configured.
+        step: the step of now.
+
+    Raises:
+        ConfigurationError: a new entry begins too early, or an entry that is not among the oldest is missing.
+    """
+    known = {name: first_step_recorded(value) for name, value in recorded.items() if name.startswith(NOISE_KEY)}
+    configured = {f"{NOISE_KEY}{entry.id}": entry.from_step for entry in entries}
+    for name, start in known.items():
+        if name not in configured and start >= entries[0].from_step:
+            raise ConfigurationError(
+                f"{name} begins at step {start} and is missing: only keys older than all others may be taken away;"
+                f" put it back"
+            )
+    earliest = step + 2 * max(t.parameters.window for t in types.values())
+    for entry in entries:
+        if known and f"{NOISE_KEY}{entry.id}" not in known and entry.from_step < earliest:
+            raise ConfigurationError(
+                f"noise key {entry.id} begins at step {entry.from_step}: a new key must begin at step {earliest} or"
+                f" later (now plus two windows)"
+            )
+
+
+def check_evaluate(
+    control: Control, settings: EvaluateSettings, types: Mapping[str, Type], keys: Mapping[str, NoiseKey], step: int
+) -> None:
+    """Compare all that ``evaluate`` must find unchanged, and record what is new.
+
+    Args:
+        control: where it is recorded.
+        settings: what the function is told.
+        types: the types configured.
+        keys: the noise keys configured, by their id.
+        step: the step of now.
+
+    Raises:
+        ConfigurationError: as :func:`refuse_types` and :func:`refuse_noise_keys` say.
+        FingerprintMismatchError: something recorded has another fingerprint, or a noise key another first step.
+    """
+    control.check("evaluate", fingerprints(settings, types, ()))
+    recorded = control.recorded("evaluate")
+    refuse_types(recorded, types)
+    refuse_noise_keys(recorded, settings.noise_keys, types, step)
+    control.check("evaluate", noise_key_fingerprints(settings.noise_keys, keys))
+
+
+def _secret(key: NoiseKey) -> Secret:
+    return Secret(f"noise-key/{key.id}", key.secret)

@@ -1,0 +1,55 @@
+"""Use case: take joins into the log. Reads nothing, so nothing can depend on what others joined."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kanon.gate.mechanism.steps import end_of, step_at
+from kanon.gate.storage.step_log import Row, StepLog, key_of
+from kanon.gate.types import Type
+from kanon.keys import ClientKind, Secret, client_token, set_key, slot_of
+
+
+@dataclass(frozen=True)
+class Join:
+    """One client joins one set."""
+
+    type_name: str
+    set_id: bytes
+    kind: ClientKind
+    client: bytes
+
+
+@dataclass(frozen=True)
+class Joining:
+    """Everything a join needs."""
+
+    types: dict[str, Type]
+    pepper: Secret
+    client_key: Secret
+    log: StepLog
+    period: int
+    slots: int
+    outage_allowance: int
+
+    def join(self, join: Join, now: float) -> None:
+        """Log one join at ``now``; a repetition within the step changes nothing.
+
+        Raises:
+            KeyError: the type is not configured.
+        """
+        self.log.put(self.row(join, now))
+
+    def join_all(self, joins: Sequence[Join], now: float) -> list[bool]:
+        """Log many joins; for each, whether it is in the log."""
+        rows = [self.row(join, now) for join in joins]
+        left = self.log.put_all(rows)
+        return [not left or key_of(row) not in left for row in rows]
+
+    def row(self, join: Join, now: float) -> Row:
+        """The row of a join at ``now``. It lives until the outage allowance after the end of its step."""
+        step = step_at(now, self.period)
+        name = set_key(self.pepper, join.type_name, join.set_id)
+        bits = self.types[join.type_name].parameters.client_bits
+        token = client_token(self.client_key, name, join.kind, join.client, bits)
+        expires = end_of(step, self.period) + self.outage_allowance
+        return Row(step, slot_of(name, self.slots), name, token, join.type_name, expires)

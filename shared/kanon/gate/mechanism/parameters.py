@@ -1,0 +1,201 @@
+"""The constants of one type: threshold, window, laws. Immutable once used; the fingerprint says so.
+
+Profiles (the laws of a type by name) are listed in :data:`PROFILES`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from typing import get_args
+
+from kanon.gate.mechanism.laws import SHAPES, Law, Shape
+from kanon.gate.mechanism.steps import PhaseRule
+
+MOST_MEMBERS = 16_384  # a Members item must stay far below DynamoDB's 400 KB
+LONGEST_WINDOW = 65_535  # last steps are packed as two bytes
+
+
+class InvalidParametersError(ValueError):
+    """Parameters no type may have; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The constants of a type.
+
+    Args:
+        k: threshold, clients.
+        window: w, steps.
+        period: p, seconds per step.
+        threshold_law: law of mu, drawn once per instance (the paper's rho_1).
+        query_law: law of nu, drawn at every step (the paper's rho_2).
+        client_bits: length of a client token, bits.
+        phase: where instances start: a public hash of the set, or 0 for every set.
+
+    Raises:
+        InvalidParametersError: what must change for the parameters to be usable.
+    """
+
+    k: int
+    window: int
+    period: int
+    threshold_law: Law
+    query_law: Law
+    client_bits: int = 16
+    phase: PhaseRule = "hash"
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise InvalidParametersError(f"k must be at least 1, not {self.k}")
+        if not 2 <= self.window <= LONGEST_WINDOW:
+            raise InvalidParametersError(f"window must lie between 2 and {LONGEST_WINDOW} steps, not {self.window}")
+        if self.period < 1:
+            raise InvalidParametersError(f"period must be at least 1 second, not {self.period}")
+        if self.phase not in get_args(PhaseRule):
+            raise InvalidParametersError(f"phase must be 'hash' or 'zero', not {self.phase!r}")
+        if self.never_true_below < 1:
+            raise InvalidParametersError(
+                f"an empty set could be released as true: k + min(threshold law) - max(query law) is"
+                f" {self.never_true_below} and must be at least 1; raise k by {1 - self.never_true_below} or"
+                f" lower the truncations by as much"
+            )
+        if self.members_kept > MOST_MEMBERS:
+            raise InvalidParametersError(
+                f"a set would keep {self.members_kept} members, more than {MOST_MEMBERS}: lower k or the truncations"
+            )
+        needed = max(8, (8 * self.members_kept - 1).bit_length())
+        if not needed <= self.client_bits <= 32:
+            raise InvalidParametersError(
+                f"client_bits must lie between {needed} (2^client_bits >= 8 x {self.members_kept} members kept)"
+                f" and 32, not {self.client_bits}"
+            )
+
+    @property
+    def members_kept(self) -> int:
+        """M: a set of at least M clients crosses whatever is drawn."""
+        return self.k + self.threshold_law.max - self.query_law.min
+
+    @property
+    def surely_true_from(self) -> int:
+        """The count from which a set is true with certainty."""
+        return self.members_kept
+
+    @property
+    def never_true_below(self) -> int:
+        """The count below which a set cannot cross whatever is drawn; at least 1."""
+        return self.k + self.threshold_law.min - self.query_law.max
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """32 bytes that name these parameters; the same noise never meets other ones."""
+        fields = (
+            "kanon/type/1",
+            self.k,
+            self.window,
+            self.period,
+            self.threshold_law.digest,
+            self.query_law.digest,
+            self.phase,
+            self.client_bits,
+        )
+        return sha256("\n".join(map(str, fields)).encode()).digest()
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How a profile gets its laws: shape and split of epsilon fixed, truncations from the window.
+
+    ``truncations`` are fixed ones; without them they are the smallest for :data:`PROFILE_DELTA`.
+    """
+
+    shape: Shape
+    threshold_epsilon: Fraction
+    query_epsilon: Fraction
+    truncations: tuple[int, int] | None = None
+
+
+PROFILE_DELTA = Fraction(1, 100_000)
+MOST_TRUNCATION = 512  # wide enough for an epsilon of 0.05 at any delta a type would have
+
+PROFILES: dict[str, Profile] = {
+    # The published setting: "eps=3, A=25" is 0.75 and A=25 per noise. 24 keeps an empty set false with certainty.
+    "published": Profile("two-sided", Fraction(3, 4), Fraction(3, 4), (25, 24)),
+    "balanced": Profile("two-sided", Fraction(1), Fraction(1)),
+    "sharp": Profile("one-sided", Fraction(9, 10), Fraction(6, 5)),
+}
+
+
+def profile(name: str, window: int) -> tuple[Law, Law]:
+    """The laws ``(threshold_law, query_law)`` of a profile at a window of ``window`` steps.
+
+    Raises:
+        InvalidParametersError: no profile has that name.
+    """
+    if name not in PROFILES:
+        raise InvalidParametersError(f"profile must be one of {', '.join(sorted(PROFILES))}, not {name!r}")
+    chosen = PROFILES[name]
+    if chosen.truncations is not None:
+        law = SHAPES[chosen.shape]
+        return law(chosen.threshold_epsilon, chosen.truncations[0]), law(chosen.query_epsilon, chosen.truncations[1])
+    return smallest_laws(chosen.shape, chosen.threshold_epsilon, chosen.query_epsilon, window, PROFILE_DELTA)
+
+
+@lru_cache(maxsize=64)
+def smallest_laws(
+    shape: Shape, threshold_epsilon: Fraction, query_epsilon: Fraction, window: int, delta: Fraction
+) -> tuple[Law, Law]:
+    """The laws of least total truncation whose interval-aware delta is at most ``delta``.
+
+    ``max(2 d1 + (w-1) d2, w d2) <= delta`` (docs/privacy.md), with the smaller delta among equal totals.
+
+    Raises:
+        InvalidParametersError: no truncation reaches ``delta`` at these epsilons.
+    """
+    make = SHAPES[shape]
+
+    def second_for(first: int) -> int:
+        return _smallest(
+            lambda second: interval_delta(make(threshold_epsilon, first), make(query_epsilon, second), window) <= delta
+        )
+
+    best: tuple[int, Fraction, Law, Law] | None = None
+    least_first = _smallest(lambda first: 2 * make(threshold_epsilon, first).shift_delta <= delta)
+    least_second = _smallest(lambda second: window * make(query_epsilon, second).tail_delta <= delta)
+    for first in range(least_first, MOST_TRUNCATION):
+        if best is not None and first + least_second > best[0]:
+            break
+        second = second_for(first)
+        try:
+            laws = make(threshold_epsilon, first), make(query_epsilon, second)
+        except ValueError:
+            break
+        reached = interval_delta(*laws, window)
+        if reached <= delta and (best is None or (first + second, reached) < best[:2]):
+            best = (first + second, reached, *laws)
+    if best is None:
+        raise InvalidParametersError(
+            f"no truncation reaches delta {float(delta):g} at epsilons {float(threshold_epsilon):g} and"
+            f" {float(query_epsilon):g} over {window} steps: raise delta or the epsilons"
+        )
+    return best[2], best[3]
+
+
+def _smallest(reaches: Callable[[int], bool]) -> int:
+    """The least truncation that ``reaches`` its aim, if one below MOST_TRUNCATION does; deltas fall as it grows."""
+    low, high = 1, MOST_TRUNCATION
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            reached = reaches(middle)
+        except ValueError:
+            reached = True  # too wide for a table, so more than wide enough
+        low, high = (low, middle) if reached else (middle + 1, high)
+    return low
+
+
+def interval_delta(threshold_law: Law, query_law: Law, window: int) -> Fraction:
+    """``max(2 d1 + (w-1) d2, w d2)``: the delta of one join over the two instances it can meet."""
+    first, second = threshold_law.shift_delta, query_law.tail_delta
+    return max(2 * first + (window - 1) * second, window * second)

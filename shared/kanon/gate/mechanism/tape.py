@@ -1,0 +1,96 @@
+"""The noise tape: all noise of a set and instance is a keyed function, not a stream.
+
+``SHAKE-256(prefix, set key, instance)`` read as 64-bit words: word 0 gives the threshold noise mu, word
+``1 + i`` the query noise nu of the ``i``-th step of the instance. A retry, a crash or a second worker draws
+the same noise. Deployment, type and parameters are part of the name of a tape, since the same noise must
+never meet two different questions or two different logs.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from struct import Struct
+
+from kanon.gate.mechanism.parameters import Parameters
+
+WORD_BYTES = 8
+SET_KEY_BYTES = 32
+_PLACE = Struct(f">q{SET_KEY_BYTES}sqq")
+"""``length_prefixed(set key, instance)`` in one call: a million sets are named twice each."""
+
+
+def length_prefixed(*parts: bytes) -> bytes:
+    """An injective encoding: every part behind its length as 8 bytes, big-endian."""
+    return b"".join([len(part).to_bytes(8, "big") + part for part in parts])
+
+
+@dataclass(frozen=True)
+class NoiseKey:
+    """A secret of 32 bytes and its public id. Whoever holds it can remove the noise."""
+
+    id: str
+    secret: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != 32:
+            raise ValueError("a noise key is 32 bytes")
+
+    def __repr__(self) -> str:
+        return f"NoiseKey(id={self.id!r})"
+
+
+@dataclass(frozen=True)
+class Tapes:
+    """The tapes of one type in one deployment under one key."""
+
+    key: NoiseKey
+    deployment: str
+    type_name: str
+    parameters: Parameters
+
+    @cached_property
+    def _prefix(self) -> "hashlib._Hash":
+        return hashlib.shake_256(
+            length_prefixed(
+                b"kanon/tape/1",
+                self.key.secret,
+                self.key.id.encode(),
+                self.deployment.encode(),
+                self.type_name.encode(),
+                self.parameters.fingerprint,
+            )
+        )
+
+    def words(self, set_key: bytes, instance: int, count: int) -> bytes:
+        """The first ``count`` words of the tape, ``8 * count`` bytes."""
+        if len(set_key) != SET_KEY_BYTES:
+            raise ValueError(f"a set key is {SET_KEY_BYTES} bytes")
+        shake = self._prefix.copy()
+        shake.update(_PLACE.pack(SET_KEY_BYTES, set_key, 8, instance))
+        return shake.digest(WORD_BYTES * count)  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of one set in one instance."""
+
+    tapes: Tapes
+    set_key: bytes
+    instance: int
+
+    @cached_property
+    def mu(self) -> int:
+        """The threshold noise, the same during the whole instance."""
+        return self.tapes.parameters.threshold_law.draw(_word(self.tapes.words(self.set_key, self.instance, 1), 0))
+
+    @cached_property
+    def _words(self) -> bytes:
+        return self.tapes.words(self.set_key, self.instance, 1 + self.tapes.parameters.window)
+
+    def nu(self, i: int) -> int:
+        """The query noise of step ``i`` of the instance, ``0 <= i < window``."""
+        return self.tapes.parameters.query_law.draw(_word(self._words, 1 + i))
+
+
+def _word(tape: bytes, i: int) -> int:
+    return int.from_bytes(tape[WORD_BYTES * i : WORD_BYTES * (i + 1)], "big")

@@ -1,0 +1,203 @@
+"""The decisions of ``above_threshold`` for many sets of one type at once, bit for bit the same.
+
+The plain module is the definition and the test oracle; this one is how ``evaluate`` decides. Integers only:
+instead of drawing every query noise it compares the words of a tape with the smallest word that crosses.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.laws import Law
+from kanon.gate.mechanism.members import most_recent
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.mechanism.tape import WORD_BYTES, Tapes
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Words = NDArray[np.uint64]
+
+TapesOf = Callable[[int], Tapes]
+"""The tapes of instances that begin at a given step (noise keys rotate)."""
+
+_NEVER = int(np.iinfo(np.int64).min)
+
+ROWS_A_BLOCK = 256
+"""Tapes decided together: with 720 steps each, what is read still fits into a processor's cache."""
+
+
+def evaluate_all(
+    parameters: Parameters,
+    tapes_of: TapesOf,
+    step: int,
+    sets: Sequence[tuple[bytes, SetState, Sequence[int]]],
+) -> list[SetState]:
+    """:func:`above_threshold.evaluate` for many ``(set key, state, joined)``, all at ``step``."""
+    window, keep = parameters.window, parameters.members_kept
+    members = [most_recent(state.members, joined, step, window, keep) for _, state, joined in sets]
+    keys = [set_key for set_key, _, _ in sets]
+    lasts = np.fromiter((m.last for m in chain.from_iterable(members)), np.int64)
+    sizes = np.fromiter(map(len, members), np.int64, len(sets))
+    newest = np.fromiter((s.crossings[-1] if s.crossings else _NEVER for _, s, _ in sets), np.int64, len(sets))
+    crossed, wake_ups = decide(parameters, tapes_of, step, keys, sizes, lasts, newest)
+    return [
+        SetState(
+            kept,
+            (*state.crossings[-1:], step) if now else state.crossings,
+            step,
+            None if wake_up == _NEVER else wake_up,
+        )
+        for (_, state, _), kept, now, wake_up in zip(sets, members, crossed.tolist(), wake_ups.tolist(), strict=True)
+    ]
+
+
+def decide(
+    parameters: Parameters,
+    tapes_of: TapesOf,
+    step: int,
+    keys: Sequence[bytes],
+    sizes: Ints,
+    lasts: Ints,
+    newest: Ints,
+) -> tuple[Bools, Ints]:
+    """Which sets cross at ``step``, and the first later step at which each crosses if nobody joins.
+
+    Args:
+        parameters: the constants of the type.
+        tapes_of: the tapes by first step of an instance.
+        step: the step.
+        keys: set keys, n of them.
+        sizes: members per set, (n,); all joined in ``(step - window, step]``.
+        lasts: their last steps, latest first, set after set, (sum of sizes,).
+        newest: the last crossing per set, (n,); int64's minimum if there is none.
+
+    Returns:
+        Crossed now (n,), and the wake-up steps (n,), int64's minimum where there is none.
+    """
+    window = parameters.window
+    if parameters.phase == "hash":
+        tails = np.frombuffer(b"".join(key[-8:] for key in keys), ">u8")
+        phases = (tails % np.uint64(window)).astype(np.int64)
+    else:
+        phases = np.zeros(len(keys), np.int64)
+    instances = (step - phases) // window
+    firsts = instances * window + phases
+    sets = _Sets(keys, lasts, np.concatenate(([0], np.cumsum(sizes))))
+    above = newest >= firsts
+
+    # This instance: the test of the step itself, and the look-ahead.
+    crossing = np.full(len(keys), _NEVER)
+    asked = np.flatnonzero(~above)
+    crossing[asked] = _first_crossings(parameters, tapes_of, sets, asked, instances, firsts, sizes, step)
+    crossed = crossing == step
+    wake_ups = np.where(crossed, _NEVER, crossing)
+
+    # The next instance; a set that nobody joins is empty from the one after it on.
+    asked = np.flatnonzero((above | crossed | (crossing == _NEVER)) & (sizes > 0))
+    nexts = firsts + window
+    left = sets.count_at(nexts, window)
+    wake_ups[asked] = _first_crossings(parameters, tapes_of, sets, asked, instances + 1, nexts, left, _NEVER)
+    return crossed, wake_ups
+
+
+@dataclass(frozen=True)
+class _Sets:
+    """Set keys, and the last steps of the members of set n in ``lasts[starts[n]:starts[n+1]]``."""
+
+    keys: Sequence[bytes]
+    lasts: Ints
+    starts: Ints
+
+    def count_at(self, steps: Ints, window: int) -> Ints:
+        """Members of each set at a step of its own, if nobody joins."""
+        owners = np.repeat(np.arange(len(self.keys)), np.diff(self.starts))
+        return np.bincount(owners[self.lasts > steps[owners] - window], minlength=len(self.keys))
+
+
+def _first_crossings(
+    parameters: Parameters,
+    tapes_of: TapesOf,
+    sets: _Sets,
+    asked: Ints,
+    instances: Ints,
+    firsts: Ints,
+    counts: Ints,
+    step: int,
+) -> Ints:
+    """The first crossing, not before ``step``, of the sets ``asked`` in an instance each.
+
+    ``counts`` are those at the start of the question; they only fall while nobody joins, so they tell without
+    any query noise who cannot cross, and who crosses at once.
+    """
+    result = np.full(len(sets.keys), _NEVER)
+    sure = asked[counts[asked] >= parameters.surely_true_from]
+    result[sure] = np.maximum(firsts[sure], step)
+    open_ = asked[(counts[asked] >= parameters.never_true_below) & (counts[asked] < parameters.surely_true_from)]
+    if open_.size:
+        mus = _mus(parameters.threshold_law, tapes_of, sets.keys, open_, instances, firsts)
+        thresholds = parameters.k + mus
+        reachable = counts[open_] + parameters.query_law.max >= thresholds
+        rows, thresholds = open_[reachable], thresholds[reachable]
+        for start in range(0, len(rows), ROWS_A_BLOCK):
+            block = slice(start, start + ROWS_A_BLOCK)
+            result[rows[block]] = _block_crossings(
+                parameters, tapes_of, sets, rows[block], instances, firsts, thresholds[block], step
+            )
+    return result[asked]
+
+
+def _mus(law: Law, tapes_of: TapesOf, keys: Sequence[bytes], rows: Ints, instances: Ints, firsts: Ints) -> Ints:
+    """The threshold noise of each row's instance: word 0 of its tape."""
+    places = zip(rows.tolist(), instances[rows].tolist(), firsts[rows].tolist(), strict=True)
+    words = b"".join([tapes_of(first).words(keys[row], instance, 1) for row, instance, first in places])
+    bounds = np.array(law.cumulative[:-1], np.uint64)
+    outcomes: Ints = np.searchsorted(bounds, np.frombuffer(words, ">u8"), side="right")
+    return law.min + outcomes
+
+
+def _block_crossings(
+    parameters: Parameters,
+    tapes_of: TapesOf,
+    sets: _Sets,
+    rows: Ints,
+    instances: Ints,
+    firsts: Ints,
+    thresholds: Ints,
+    step: int,
+) -> Ints:
+    """The first crossings, not before ``step``, of some rows whose tapes are read as far as they may cross.
+
+    From one member's leaving to the next the count stays, and with it the smallest word that crosses: each row
+    is cut into stretches of steps, one a member, oldest first. The stretches of all rows lie end to end. Every
+    row has a member; after its last one left nothing can cross (``k + min - max >= 1``).
+    """
+    window, law, first = parameters.window, parameters.query_law, firsts[rows]
+    begins = np.maximum(step, first) - first
+    sizes = np.diff(sets.starts)[rows]
+    owners = np.repeat(np.arange(len(rows)), sizes)
+    left = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # members gone before the stretch
+    members = sets.starts[rows + 1][owners] - 1 - left
+    # A member leaves at its last join plus a window, and its stretch ends; only what is asked for counts.
+    leaves = np.clip(sets.lasts[members] + window - first[owners], begins[owners], window)
+    lengths = leaves - np.where(left == 0, begins[owners], np.roll(leaves, 1))
+    # nu >= needed exactly if the word is not below the cumulative weight of all smaller outcomes.
+    needed = (thresholds - sizes)[owners] + left - law.min
+    smallest = np.array((0, *law.cumulative[:-1]), np.uint64)
+    lengths[needed >= len(smallest)] = 0  # no word crosses, nor in the stretches that follow
+    bounds = np.repeat(smallest[np.clip(needed, 0, len(smallest) - 1)], lengths)
+
+    stops = np.cumsum(lengths)[np.cumsum(sizes) - 1]
+    starts = np.concatenate(([0], stops[:-1]))
+    ends = begins + stops - starts
+    places = zip(*(x.tolist() for x in (rows, instances[rows], first, 1 + begins, 1 + ends)), strict=True)
+    tapes = b"".join(
+        [tapes_of(f).words(sets.keys[row], instance, to)[WORD_BYTES * at :] for row, instance, f, at, to in places]
+    )
+    words = np.frombuffer(tapes, ">u8").astype(np.uint64)
+    crosses = np.concatenate((np.flatnonzero(words >= bounds), [len(words)]))
+    found = crosses[np.searchsorted(crosses, starts)]
+    return np.where(found < stops, first + begins + found - starts, _NEVER)

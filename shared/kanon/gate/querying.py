@@ -1,0 +1,82 @@
+"""Use case: read the released bit of sets. Sees statuses and horizons, never a join."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kanon.gate.mechanism.above_threshold import is_above
+from kanon.gate.mechanism.steps import phase_of
+from kanon.gate.publishing import clock_step, next_tick
+from kanon.gate.storage.statuses import Horizon, Statuses
+from kanon.gate.types import Type
+from kanon.keys import Secret, set_key, slot_of
+
+MOST_CACHED = 100_000
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Which of the sets asked are k-anonymous, at which step, and until when (Unix s) that stands.
+
+    ``step`` is the least step over the slots asked, None if one was never evaluated or nothing was asked.
+    """
+
+    above: tuple[bool, ...]
+    step: int | None
+    next_update: int
+
+
+@dataclass
+class Querying:
+    """Everything a query needs, and what was read since the last tick: it cannot change before the next."""
+
+    types: dict[str, Type]
+    pepper: Secret
+    statuses: Statuses
+    period: int
+    slots: int
+    publish_delay: int
+    _tick: int = 0
+    _above: dict[bytes, bool] = field(default_factory=dict)
+    _horizons: dict[int, Horizon | None] = field(default_factory=dict)
+
+    def query(self, sets: Sequence[tuple[str, bytes]], now: float) -> Answer:
+        """The status of each (type name, set id) at ``now``. Unknown sets and types read false.
+
+        Raises:
+            ThrottledError: the table did not answer for every set.
+        """
+        at = clock_step(now, self.period, self.publish_delay)
+        tick = next_tick(now, self.period, self.publish_delay)
+        if tick != self._tick or len(self._above) > MOST_CACHED:
+            self._tick, self._above, self._horizons = tick, {}, {}
+        keys = [set_key(self.pepper, type_name, set_id) for type_name, set_id in sets]
+        slots = {slot_of(key, self.slots) for key in keys}
+        new = {key: type_name for key, (type_name, _) in zip(keys, sets, strict=True) if key not in self._above}
+        crossings = self._read(new, slots) if new else {}
+        visible = {slot: self._visible(slot, at, now) for slot in slots}
+        for key, type_name in new.items():
+            through = visible[slot_of(key, self.slots)]
+            self._above[key] = self._is_above(type_name, key, crossings.get(key, ()), through, at)
+        steps = [through for through in visible.values() if through is not None]
+        step = min(steps) if steps and len(steps) == len(slots) else None
+        return Answer(tuple(self._above[key] for key in keys), step, tick)
+
+    def _read(self, new: Iterable[bytes], slots: set[int]) -> dict[bytes, tuple[int, ...]]:
+        """The crossings of new sets; learns the horizons of their slots that are not known yet."""
+        unknown = slots - self._horizons.keys()
+        crossings, horizons = self.statuses.read(new, unknown)
+        self._horizons |= {slot: horizons.get(slot) for slot in unknown}
+        return crossings
+
+    def _visible(self, slot: int, at: int, now: float) -> int | None:
+        """The step at which a slot answers, None before its first."""
+        horizon = self._horizons[slot]
+        through = None if horizon is None else horizon.at(now)
+        return None if through is None else min(at, through)
+
+    def _is_above(self, type_name: str, key: bytes, crossings: Iterable[int], visible: int | None, at: int) -> bool:
+        known = self.types.get(type_name)
+        if known is None or visible is None:
+            return False
+        window = known.parameters.window
+        return is_above(crossings, visible, at, phase_of(key, window, known.parameters.phase), window)

@@ -1,0 +1,123 @@
+"""BatchWriteItem and BatchGetItem to the end: chunks, no duplicate keys, unprocessed items drained.
+
+DynamoDB refuses a batch with two requests for one key, takes 25 writes or 100 keys a call, and may leave any
+of them unprocessed.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from botocore.exceptions import ClientError
+
+from kanon import clock
+from kanon.gate.storage.limits import check_item
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+T = TypeVar("T")
+Item = dict[str, Any]
+
+WRITES_A_CALL = 25
+KEYS_A_CALL = 100
+ATTEMPTS = 6
+ATTEMPTS_OF_THE_CLIENT = 3
+"""A call that is throttled as a whole was already repeated by the client (``kanon.aws``)."""
+
+THROTTLES = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "ThrottlingException",
+        "RequestLimitExceeded",
+        "LimitExceededException",
+        "InternalServerError",
+        "ServiceUnavailable",
+    }
+)
+
+
+def is_throttle(error: ClientError) -> bool:
+    """Whether the call may succeed later as it is."""
+    return error.response["Error"]["Code"] in THROTTLES
+
+
+def put_all(client: "DynamoDBClient", table: str, items: Iterable[Item], key_names: Sequence[str]) -> list[Item]:
+    """Put every item, unconditionally; of items with the same key the last one is put.
+
+    Returns:
+        The items that were still not taken after all retries; empty if everything is stored.
+    """
+    distinct = {tuple(item[name]["B"] for name in key_names): item for item in items}
+    for item in distinct.values():
+        check_item(item, key_names)
+
+    def send(requests: Sequence[Any]) -> list[Any]:
+        answer = client.batch_write_item(RequestItems={table: requests})
+        return answer.get("UnprocessedItems", {}).get(table, [])
+
+    left = _drain([{"PutRequest": {"Item": item}} for item in distinct.values()], WRITES_A_CALL, send)
+    return [request["PutRequest"]["Item"] for request in left]
+
+
+def get_all(
+    client: "DynamoDBClient", table: str, keys: Iterable[bytes], key_name: str, attributes: str, *, consistent: bool
+) -> tuple[dict[bytes, Item], set[bytes]]:
+    """Get the items of ``keys`` by key, their ``attributes`` (a projection) alone; a missing item is left out.
+
+    Returns:
+        The items found, and the keys that were still not answered after all retries.
+    """
+    found: dict[bytes, Item] = {}
+
+    def ask(wanted: Sequence[Any]) -> list[Any]:
+        answer = client.batch_get_item(
+            RequestItems={
+                table: {
+                    "Keys": wanted,
+                    "ConsistentRead": consistent,
+                    "ProjectionExpression": f"{key_name}, {attributes}",
+                }
+            }
+        )
+        for item in answer.get("Responses", {}).get(table, []):
+            found[item[key_name]["B"]] = item
+        unprocessed = answer.get("UnprocessedKeys", {})
+        return list(unprocessed[table]["Keys"]) if table in unprocessed else []
+
+    left = _drain([{key_name: {"B": key}} for key in dict.fromkeys(keys)], KEYS_A_CALL, ask)
+    return found, {key[key_name]["B"] for key in left}
+
+
+def _drain(requests: list[Any], size: int, send: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
+    """Send all requests, ``size`` a call, in rounds with a wait between; what is left after the last round.
+
+    Rounds, and not each call to its end: how long it takes does not grow with the number of calls.
+    """
+    attempt = 0
+    while requests and attempt < ATTEMPTS:
+        if attempt:
+            back_off(attempt - 1)
+        left: list[Any] = []
+        for start in range(0, len(requests), size):
+            try:
+                left += send(requests[start : start + size])
+            except ClientError as error:
+                if not is_throttle(error):
+                    raise
+                left += requests[start:]  # the calls behind a throttled one would only wait like it
+                attempt += ATTEMPTS_OF_THE_CLIENT - 1
+                break
+        requests = left
+        attempt += 1
+    return requests
+
+
+def back_off(attempt: int) -> None:
+    """Wait before the next attempt: exponential with full jitter, at most 0.8 s (10 s handlers must end in time)."""
+    clock.sleep(random.uniform(0, min(0.8, 0.05 * 2**attempt)))  # noqa: S311, guards no secret
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Cut ``items`` into runs of at most ``size``."""
+    return (items[start : start + size] for start in range(0, len(items), size))

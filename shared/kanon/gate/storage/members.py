@@ -1,0 +1,157 @@
+"""Members: what is known of each set between its steps. Written last, never by two steps out of order."""
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from kanon.errors import ThrottledError, UndecodableMembersError
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.members import Member
+from kanon.gate.storage.batches import Item, get_all
+from kanon.gate.storage.conditions import unless_refused
+from kanon.gate.storage.limits import check_item, check_set_key
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+FORMAT = 1
+
+
+def pack(state: SetState, token_bytes: int) -> bytes:
+    """Format 1: version, bytes a token, evaluated step (8 bytes), then per member its token and age (2 bytes).
+
+    The age is the number of steps between the last join and the evaluated step, below the window.
+    """
+    if state.evaluated is None:
+        raise ValueError("only an evaluated state can be packed")
+    head = struct.pack(">BBq", FORMAT, token_bytes, state.evaluated)
+    body = (
+        member.token.to_bytes(token_bytes, "big") + (state.evaluated - member.last).to_bytes(2, "big")
+        for member in state.members
+    )
+    return head + b"".join(body)
+
+
+def unpack(packed: bytes) -> tuple[int, tuple[Member, ...]]:
+    """The evaluated step and the members of a packed value of any format ever written.
+
+    Raises:
+        UndecodableMembersError: the bytes are of no known format.
+    """
+    if len(packed) < 10 or packed[0] != FORMAT:
+        raise UndecodableMembersError(f"packed members of unknown format {packed[:1].hex() or 'empty'}")
+    _, token_bytes, evaluated = struct.unpack_from(">BBq", packed)
+    body, width = packed[10:], token_bytes + 2
+    if not 1 <= token_bytes <= 4 or len(body) % width:
+        raise UndecodableMembersError("packed members of format 1 end inside a member")
+    entries = (body[start : start + width] for start in range(0, len(body), width))
+    members = (
+        Member(int.from_bytes(entry[:token_bytes], "big"), evaluated - int.from_bytes(entry[token_bytes:], "big"))
+        for entry in entries
+    )
+    return evaluated, tuple(members)
+
+
+def to_item(set_key: bytes, type_name: str, state: SetState, token_bytes: int, expires: int) -> Item:
+    """The state of a set as an item."""
+    check_set_key(set_key)
+    item: Item = {
+        "set_key": {"B": set_key},
+        "type": {"S": type_name},
+        "members": {"B": pack(state, token_bytes)},
+        "evaluated": {"N": str(state.evaluated)},
+        "ttl": {"N": str(expires)},
+    }
+    if state.crossings:
+        item["crossings"] = {"L": [{"N": str(step)} for step in state.crossings]}
+    if state.wake_up is not None:
+        item["wake_up"] = {"N": str(state.wake_up)}
+    check_item(item, ("set_key",))
+    return item
+
+
+def is_newer(item: Item) -> bool:
+    """Whether the packed members say that a newer version wrote them."""
+    packed: bytes = item.get("members", {}).get("B", b"")
+    return packed[:1] > bytes([FORMAT])
+
+
+def from_item(item: Item) -> SetState:
+    """The state an item holds.
+
+    Raises:
+        UndecodableMembersError: it holds none.
+    """
+    try:
+        evaluated, members = unpack(item["members"]["B"])
+        crossings = tuple(int(step["N"]) for step in item.get("crossings", {"L": []})["L"])
+        wake_up = int(item["wake_up"]["N"]) if "wake_up" in item else None
+        if evaluated != int(item["evaluated"]["N"]):
+            raise UndecodableMembersError("packed members and their item name different steps")
+    except (KeyError, ValueError, TypeError) as error:
+        raise UndecodableMembersError("a Members item lacks an attribute or holds one of a wrong kind") from error
+    return SetState(members, crossings, evaluated, wake_up)
+
+
+class Members:
+    """The states of the sets."""
+
+    def __init__(self, client: "DynamoDBClient", table: str) -> None:
+        self._client = client
+        self._table = table
+
+    def read(self, set_keys: Iterable[bytes]) -> dict[bytes, SetState]:
+        """The states of the sets that have one, strongly consistent.
+
+        Raises:
+            ThrottledError: some were not answered; absence may not be assumed.
+            UndecodableMembersError: an item cannot be read.
+        """
+        found, unanswered = get_all(
+            self._client, self._table, set_keys, "set_key", "members, evaluated, crossings, wake_up", consistent=True
+        )
+        if unanswered:
+            raise ThrottledError("Members did not answer for every set; evaluate the step again")
+        return {set_key: from_item(item) for set_key, item in found.items()}
+
+    def waking(self, before: int) -> Iterator[tuple[bytes, str]]:
+        """Set key and type of every set whose wake-up is at a step earlier than ``before``: reads the whole table."""
+        pages = self._client.get_paginator("scan").paginate(
+            TableName=self._table,
+            ConsistentRead=True,
+            FilterExpression="wake_up < :before",
+            ProjectionExpression="set_key, #type",
+            ExpressionAttributeNames={"#type": "type"},
+            ExpressionAttributeValues={":before": {"N": str(before)}},
+        )
+        for item in (item for page in pages for item in page["Items"]):
+            yield item["set_key"]["B"], item["type"]["S"]
+
+    def undecodable(self) -> Iterator[Item]:
+        """Every item that :func:`from_item` refuses, strongly consistent: reads the whole table."""
+        pages = self._client.get_paginator("scan").paginate(TableName=self._table, ConsistentRead=True)
+        for item in (item for page in pages for item in page["Items"]):
+            try:
+                from_item(item)
+            except UndecodableMembersError:
+                yield item
+
+    def replace(self, damaged: Item, item: Item) -> None:
+        """Put ``item`` in the place of one that cannot be read, unless that was replaced meanwhile."""
+        unless_refused(
+            self._client.put_item,
+            TableName=self._table,
+            Item=item,
+            ConditionExpression="attribute_not_exists(members) OR members = :damaged",
+            ExpressionAttributeValues={":damaged": damaged.get("members", {"NULL": True})},
+        )
+
+    def write(self, item: Item) -> None:
+        """Write the state of a set unless it already is at this step or beyond: then the work is done."""
+        unless_refused(
+            self._client.put_item,
+            TableName=self._table,
+            Item=item,
+            ConditionExpression="attribute_not_exists(evaluated) OR evaluated < :step",
+            ExpressionAttributeValues={":step": item["evaluated"]},
+        )

@@ -1,0 +1,170 @@
+"""Statuses: the crossings of each set, and per slot the horizon up to which its answers are complete."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kanon.errors import ThrottledError
+from kanon.gate.storage.batches import Item, get_all
+from kanon.gate.storage.conditions import unless_refused
+from kanon.gate.storage.limits import check_set_key
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+SHOWN = "crossings, suppressed, through, visible_from, earlier, earlier_from, earliest"
+"""What a query reads of an item: of a set the first two, of a slot the others."""
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """Up to which step a slot may be seen: ``through`` from ``visible_from`` (Unix s) on.
+
+    Until then ``earlier`` from ``earlier_from`` on, and before that ``earliest``. Three and not two: when a
+    step is completed about the tick of the one before, some readers have passed that tick and some have not.
+    """
+
+    through: int
+    visible_from: int
+    earlier: int | None = None
+    earlier_from: int = 0
+    earliest: int | None = None
+
+    def at(self, now: float) -> int | None:
+        """The visible step at ``now``, None before the first one."""
+        if now >= self.visible_from:
+            return self.through
+        return self.earlier if now >= self.earlier_from else self.earliest
+
+
+class Statuses:
+    """The query table."""
+
+    def __init__(self, client: "DynamoDBClient", table: str) -> None:
+        self._client = client
+        self._table = table
+
+    def write(self, set_key: bytes, crossings: tuple[int, ...], expires: int) -> None:
+        """Record a crossing (the last of ``crossings``) unless it, or a later one, already is.
+
+        An update and not a put: a suppression survives. The item of a suppressed set never expires.
+        """
+        check_set_key(set_key)
+        update, older = (
+            "SET crossings = :crossings, newest = :newest",
+            "(attribute_not_exists(newest) OR newest < :newest)",
+        )
+        values = {
+            ":crossings": {"L": [{"N": str(step)} for step in crossings]},
+            ":newest": {"N": str(crossings[-1])},
+        }
+        written = self._update(
+            set_key,
+            f"{update}, #ttl = :expires",
+            f"{older} AND attribute_not_exists(suppressed)",
+            {**values, ":expires": {"N": str(expires)}},
+            ExpressionAttributeNames={"#ttl": "ttl"},
+        )
+        if not written:
+            self._update(set_key, update, f"{older} AND attribute_exists(suppressed)", values)
+
+    def suppress(self, set_key: bytes) -> None:
+        """Show a set as false from now on, whatever it crosses."""
+        check_set_key(set_key)
+        self._update(
+            set_key,
+            "SET suppressed = :true REMOVE #ttl",
+            "attribute_not_exists(suppressed)",
+            {":true": {"BOOL": True}},
+            ExpressionAttributeNames={"#ttl": "ttl"},
+        )
+
+    def show(self, set_key: bytes, expires: int) -> bool:
+        """Show a suppressed set as it is again; whether it was one. Its item may go at ``expires`` (Unix s)."""
+        return self._update(
+            set_key,
+            "SET #ttl = :expires REMOVE suppressed",
+            "attribute_exists(suppressed)",
+            {":expires": {"N": str(expires)}},
+            ExpressionAttributeNames={"#ttl": "ttl"},
+        )
+
+    def move_horizon(self, slot: int, step: int, visible_from: int) -> None:
+        """Complete ``step`` for a slot: it becomes visible at the tick ``visible_from``.
+
+        What readers see until that tick stays. A horizon already at ``step`` stays; one that is to be seen
+        at the same or a later tick shows ``step`` there too.
+        """
+        values = {":step": {"N": str(step)}, ":from": {"N": str(visible_from)}}
+        shifted = self._update(
+            bytes([slot]),
+            "SET earliest = if_not_exists(earlier, :none), earlier = through, earlier_from = visible_from,"
+            " through = :step, visible_from = :from",
+            "through < :step AND visible_from < :from",
+            {**values, ":none": {"NULL": True}},
+        )
+        if not shifted:
+            self._update(
+                bytes([slot]),
+                "SET through = :step, visible_from = if_not_exists(visible_from, :from)",
+                "attribute_not_exists(through) OR (through < :step AND visible_from >= :from)",
+                values,
+            )
+
+    def read(
+        self, set_keys: Iterable[bytes], slots: Iterable[int]
+    ) -> tuple[dict[bytes, tuple[int, ...]], dict[int, Horizon]]:
+        """The crossings of the sets that may be shown, and the horizons of the slots that have one.
+
+        A suppressed set has no crossings to show, like an unknown one.
+
+        Raises:
+            ThrottledError: some keys were not answered; none may be read as false.
+        """
+        keys = [*set_keys, *(bytes([slot]) for slot in slots)]
+        found, unanswered = get_all(self._client, self._table, keys, "set_key", SHOWN, consistent=False)
+        if unanswered:
+            raise ThrottledError("Statuses did not answer for every set; ask again")
+        crossings = {key: _shown(item) for key, item in found.items() if len(key) > 1}
+        horizons = {key[0]: _horizon(item) for key, item in found.items() if len(key) == 1}
+        return crossings, horizons
+
+    def crossings(self, set_keys: Iterable[bytes]) -> dict[bytes, tuple[int, ...]]:
+        """What was ever released of the sets that have an item, suppressed or not, strongly consistent.
+
+        Raises:
+            ThrottledError: some keys were not answered.
+        """
+        found, unanswered = get_all(self._client, self._table, set_keys, "set_key", "crossings", consistent=True)
+        if unanswered:
+            raise ThrottledError("Statuses did not answer for every set; run again")
+        return {key: _crossings(item) for key, item in found.items()}
+
+    def _update(self, key: bytes, update: str, condition: str, values: dict[str, Any], **more: Any) -> bool:
+        """Whether the condition held and the update was made."""
+        answer = unless_refused(
+            self._client.update_item,
+            TableName=self._table,
+            Key={"set_key": {"B": key}},
+            UpdateExpression=update,
+            ConditionExpression=condition,
+            ExpressionAttributeValues=values,
+            **more,
+        )
+        return answer is not None
+
+
+def _shown(item: Item) -> tuple[int, ...]:
+    return () if item.get("suppressed", {}).get("BOOL") else _crossings(item)
+
+
+def _crossings(item: Item) -> tuple[int, ...]:
+    return tuple(int(step["N"]) for step in item.get("crossings", {"L": []})["L"])
+
+
+def _horizon(item: Item) -> Horizon:
+    through, visible_from, earlier, earlier_from, earliest = (
+        int(item[name]["N"]) if "N" in item.get(name, {}) else None
+        for name in ("through", "visible_from", "earlier", "earlier_from", "earliest")
+    )
+    return Horizon(through or 0, visible_from or 0, earlier, earlier_from or 0, earliest)

@@ -1,0 +1,116 @@
+"""The types of a deployment: one JSON document, validated when a function starts.
+
+    {"fledge": {"k": 50, "window": 720, "profile": "published"}}
+
+Each type has a threshold ``k`` (clients), a ``window`` (steps) and either a ``profile`` or its own ``laws``
+(as ``kanon plan --json`` prints them); ``client_bits`` and ``phase`` are optional.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
+
+from kanon.errors import ConfigurationError
+from kanon.gate.mechanism.laws import SHAPES, Law, Shape
+from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.gate.mechanism.steps import PhaseRule
+
+TYPE_NAME = r"^[a-z0-9][a-z0-9_-]{0,63}\Z"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LawConfiguration(_Strict):
+    """One noise law; ``epsilon`` is a decimal, best given as a string."""
+
+    shape: Shape
+    epsilon: Annotated[Decimal, Field(gt=0, le=20, max_digits=12)]
+    truncation: Annotated[StrictInt, Field(ge=1, le=10_000)]
+
+    def law(self) -> Law:
+        """The table."""
+        return SHAPES[self.shape](Fraction(self.epsilon), self.truncation)
+
+
+class LawsConfiguration(_Strict):
+    """The two laws of a type."""
+
+    threshold: LawConfiguration
+    query: LawConfiguration
+
+
+class TypeConfiguration(_Strict):
+    """One entry of the document."""
+
+    k: Annotated[StrictInt, Field(ge=1, le=1_000_000)]
+    window: Annotated[StrictInt, Field(ge=2, le=65_535)]
+    profile: str | None = None
+    laws: LawsConfiguration | None = None
+    client_bits: Annotated[StrictInt, Field(ge=8, le=32)] = 16
+    phase: PhaseRule = "hash"
+
+    @model_validator(mode="after")
+    def _one_source_of_laws(self) -> "TypeConfiguration":
+        if (self.profile is None) == (self.laws is None):
+            raise ValueError("give either a profile or laws")
+        return self
+
+    def parameters(self, period: int) -> Parameters:
+        """The constants of the type at a period of ``period`` seconds."""
+        if self.laws is not None:
+            threshold_law, query_law = self.laws.threshold.law(), self.laws.query.law()
+        else:
+            threshold_law, query_law = profile(str(self.profile), self.window)
+        return Parameters(self.k, self.window, period, threshold_law, query_law, self.client_bits, self.phase)
+
+
+@dataclass(frozen=True)
+class Type:
+    """A type in use: its name, its constants, and the name of its profile if it has one."""
+
+    name: str
+    parameters: Parameters
+    profile: str | None
+
+
+def read_types(document: str, period: int) -> dict[str, Type]:
+    """The types of a document by name.
+
+    Raises:
+        ConfigurationError: what is wrong with the document, and where.
+    """
+    try:
+        entries = json.loads(document, object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"the type document is not valid JSON: {error}") from error
+    if not isinstance(entries, dict) or not entries:
+        raise ConfigurationError("the type document must be a JSON object with at least one type")
+    return {name: _read_type(name, entry, period) for name, entry in entries.items()}
+
+
+def _read_type(name: str, entry: Any, period: int) -> Type:
+    if not re.match(TYPE_NAME, name):
+        raise ConfigurationError(f"type name {name!r} must match {TYPE_NAME}")
+    try:
+        configuration = TypeConfiguration.model_validate(entry)
+        return Type(name, configuration.parameters(period), configuration.profile)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigurationError(f"type {name!r}{': ' + where if where else ''}: {first['msg']}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"type {name!r}: {error}") from error
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        raise ValueError("a key is given twice")
+    return entries

@@ -1,0 +1,119 @@
+"""The naive algorithm beside a running stack: the same joins, the same keys, every step of every set."""
+
+import base64
+import json
+from typing import Any
+
+from infra.local.stack import Stack
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.mechanism.tape import Tapes
+from kanon.gate.types import read_types
+from kanon.keys import client_token, fetch_noise_keys, fetch_secret, set_key
+from tests.naive import Naive
+
+
+class TapesByInstance:
+    """The tapes of one type: of an instance, those of the last key whose first step is not after the instance's."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        self.by_first_step: dict[int, Tapes] = {}
+
+    def words(self, set_key: bytes, instance: int, count: int) -> bytes:
+        window = self._parameters.window
+        phase = int.from_bytes(set_key[-8:], "big") % window if self._parameters.phase == "hash" else 0
+        start = max(at for at in self.by_first_step if at <= instance * window + phase)
+        return self.by_first_step[start].words(set_key, instance, count)
+
+
+class Oracle:
+    """Joins a stack over HTTP and tells what it must answer."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        secrets = stack.session.client("secretsmanager")
+        join, evaluate = stack.functions["join"].environment, stack.functions["evaluate"].environment
+        self.period = int(join["KANON_PERIOD"])
+        self.publish_delay = int(evaluate["KANON_PUBLISH_DELAY"])
+        self._pepper = fetch_secret(secrets, "set-pepper", join["KANON_SET_PEPPER_SECRET"])
+        self._client_key = fetch_secret(secrets, "client-key", join["KANON_CLIENT_KEY_SECRET"])
+        self.types = read_types(join["KANON_TYPES"], self.period)
+        self._tapes = {name: TapesByInstance(t.parameters) for name, t in self.types.items()}
+        self._naive = {
+            name: Naive(t.parameters, self._tapes[name])  # type: ignore[arg-type]
+            for name, t in self.types.items()
+        }
+        self.begin_key("1", 0)
+        self._keys: dict[tuple[str, bytes], bytes] = {}
+        self.now_step = int(stack.clock.now() // self.period)
+        self.answered: dict[tuple[str, bytes], bool] = {}
+
+    def begin_key(self, key_id: str, first: int) -> None:
+        """Instances that begin at step ``first`` or later draw from this noise key, as it is in the secret now."""
+        environment = self.stack.functions["evaluate"].environment
+        manager = self.stack.session.client("secretsmanager")
+        key = fetch_noise_keys(manager, environment["KANON_NOISE_KEY_SECRET"], [key_id])[key_id]
+        for name, type_ in self.types.items():
+            tapes = Tapes(key, environment["KANON_DEPLOYMENT"], name, type_.parameters)
+            self._tapes[name].by_first_step[first] = tapes
+
+    def watch(self, type_name: str, set_id: bytes) -> None:
+        """Compare this set from now on."""
+        self._keys[type_name, set_id] = set_key(self._pepper, type_name, set_id)
+
+    def forget(self) -> None:
+        """Compare no set any more; later ones start afresh."""
+        self._keys.clear()
+
+    def join_all(self, joins: list[tuple[str, bytes, str]]) -> None:
+        """Join (type, set id, client) now, over HTTP and in the naive log."""
+        for start in range(0, len(joins), 500):
+            batch = joins[start : start + 500]
+            entries = [{"type": t, "set": encoded(s), "client": c} for t, s, c in batch]
+            answer = self.stack.request("POST", "/v1:batchJoin", {"joins": entries})
+            assert answer.status == 200, answer.body
+            assert json.loads(answer.body) == {"results": [{}] * len(batch)}
+        self.hear(joins)
+
+    def hear(self, joins: list[tuple[str, bytes, str]]) -> None:
+        """Put joins of now into the naive log alone."""
+        for type_name, set_id, client in joins:
+            self.watch(type_name, set_id)
+            key, bits = self._keys[type_name, set_id], self.types[type_name].parameters.client_bits
+            token = client_token(self._client_key, key, "client", client.encode(), bits)
+            self._naive[type_name].join(key, token, self.now_step)
+
+    def finish_step(self) -> int:
+        """Let the step end and its tick come; compare every set; return how many differ from the naive answer."""
+        step = self.now_step
+        self.stack.advance_to((step + 1) * self.period + self.publish_delay)
+        self.answered = self.answers(step)
+        expected = self.pass_step()
+        return sum(self.answered[place] != expected[place] for place in expected)
+
+    def pass_step(self) -> dict[tuple[str, bytes], bool]:
+        """Let the naive algorithm alone finish a step; what it answers at it."""
+        step, self.now_step = self.now_step, self.now_step + 1
+        return {place: self._naive[place[0]].step(key, step) for place, key in self._keys.items()}
+
+    def answers(self, step: int | None = None) -> dict[tuple[str, bytes], bool]:
+        """The status of every set over HTTP, now; all at ``step`` if one is given."""
+        status = {}
+        places = list(self._keys)
+        for start in range(0, len(places), 1000):
+            asked: dict[str, list[str]] = {}
+            for type_name, set_id in places[start : start + 1000]:
+                asked.setdefault(type_name, []).append(encoded(set_id))
+            body = {"setsForType": [{"type": t, "hashes": hashes} for t, hashes in asked.items()]}
+            answer = self.stack.request("POST", "/v1:query", body)
+            assert answer.status == 200, answer.body
+            told: Any = json.loads(answer.body)
+            assert step is None or told["step"] == step, (told["step"], step)
+            true = {(entry["type"], text) for entry in told["kAnonymousSets"] for text in entry["hashes"]}
+            status.update({(t, s): (t, encoded(s)) in true for t, s in places[start : start + 1000]})
+        return status
+
+
+def encoded(set_id: bytes) -> str:
+    """base64url without padding."""
+    return base64.urlsafe_b64encode(set_id).decode().rstrip("=")

@@ -1,0 +1,117 @@
+"""Equal to the published algorithm, bit for bit: every set, every step, over HTTP, idle sets included."""
+
+import csv
+import gzip
+import hashlib
+import json
+from collections import defaultdict
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from infra.local.stack import Stack
+from tests.e2e.gate.oracle import Oracle, encoded
+from tests.paths import REAL_LOG
+
+START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
+
+
+def laws(shape: str, epsilon: str, threshold: int, query: int) -> dict[str, object]:
+    return {
+        "threshold": {"shape": shape, "epsilon": epsilon, "truncation": threshold},
+        "query": {"shape": shape, "epsilon": epsilon, "truncation": query},
+    }
+
+
+TYPES = {
+    "short": {"k": 8, "window": 5, "laws": laws("two-sided", "0.7", 3, 4)},
+    "zero-phase": {"k": 10, "window": 7, "laws": laws("one-sided", "0.8", 4, 6), "phase": "zero"},
+    "few-bits": {"k": 9, "window": 11, "laws": laws("one-sided", "0.5", 5, 5), "client_bits": 8},
+    "published": {"k": 50, "window": 12, "profile": "published"},
+    "sharp": {"k": 30, "window": 24, "profile": "sharp"},
+}
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    with Stack({"Types": json.dumps(TYPES)}, start=START, seed=7) as stack:
+        yield Oracle(stack)
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from([0, 0, 0, 1, 1, 2, 5, 11, 26]),  # steps of silence before; 26 is longer than 2w of some
+        st.sampled_from(sorted(TYPES)),
+        st.integers(0, 2),  # which set
+        st.integers(0, 60),  # first client: overlaps make rejoins
+        st.sampled_from([1, 2, 3, 6, 9, 25, 40, 70]),  # burst
+    ),
+    min_size=5,
+    max_size=25,
+)
+
+
+@settings(
+    max_examples=8,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(events=events, example=st.uuids())
+def test_every_status_equals_the_naive_algorithm_on_generated_logs(oracle, events, example):
+    oracle.forget()
+    for silence, type_name, which, first, burst in events:
+        for _ in range(silence):
+            assert oracle.finish_step() == 0
+        joins = [(type_name, example.bytes + bytes([which]), f"c{n}") for n in range(first, first + burst)]
+        oracle.join_all(joins)
+    for _ in range(14):  # idle sets cross too: that is what the wake-ups are for
+        assert oracle.finish_step() == 0
+
+
+ANSWERS = ""
+"""SHA-256 of every answer of the replay below. It never changes."""
+ROWS = ""
+"""SHA-256 of every row the replay leaves in the four tables. It changes only in a commit that changes a row's form."""
+UNITS = 0.0
+"""Write units the replay takes."""
+
+
+def rows_digest(stack: Stack) -> str:
+    """SHA-256 of all items of all tables, in the order of their text."""
+    client = stack.session.client("dynamodb")
+    rows = [
+        f"{logical_id} {json.dumps(item, sort_keys=True, default=bytes.hex)}"
+        for logical_id, table in stack.storage.tables.items()
+        for page in client.get_paginator("scan").paginate(TableName=table)
+        for item in page["Items"]
+    ]
+    return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
+
+
+@pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not part of the project")
+def test_a_replay_of_sixty_days_of_a_real_log_equals_the_naive_algorithm_and_its_recorded_digests():
+    types = {"fledge": {"k": 50, "window": 720, "profile": "published"}}
+    first = datetime(2017, 7, 1, tzinfo=UTC).timestamp()
+    joins = defaultdict(list)
+    with gzip.open(REAL_LOG, "rt") as lines:
+        for row in csv.DictReader(lines):
+            step = int(row["time"]) // 3600
+            if 0 <= step - int(first) // 3600 < 1440:
+                joins[step].append(("fledge", row["set"].encode()[-64:], row["client"]))
+    answers = hashlib.sha256()
+    with Stack({"Types": json.dumps(types)}, start=first, seed=1) as stack:
+        oracle = Oracle(stack)
+        for at in range(1440):
+            stack.clock.set(max(stack.clock.now(), first + 3600 * at))
+            oracle.join_all(joins[oracle.now_step])
+            assert oracle.finish_step() == 0
+            true = sorted(encoded(set_id) for (_, set_id), status in oracle.answered.items() if status)
+            answers.update(f"{at} {' '.join(true)}\n".encode())
+        assert sum(oracle.answered.values()) > 0
+        assert answers.hexdigest() == ANSWERS
+        assert rows_digest(stack) == ROWS
+        assert sum(stack.meter.written.values()) == UNITS

@@ -1,0 +1,168 @@
+"""The noise key rotated as docs/operating.md says: every instance under the key of its first step, none drawn twice."""
+
+import json
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from infra.local import Stack
+from tests.conftest import START
+from tests.e2e.gate.oracle import Oracle
+from tests.integration.gate.looking import findings, seen, wrong
+
+LAWS = {
+    "threshold": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
+    "query": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
+}
+WINDOW = 6
+SETS = [b"set %d" % n for n in range(16)]
+
+
+class Rotating:
+    """A stack in use whose keys are changed while joins go on."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.random = random.Random(1)
+        self.oracle, self.old_key_alone = Oracle(stack), Oracle(stack)
+        self.different = False
+        self.steps(2)
+
+    def steps(self, count: int) -> None:
+        """Some steps with joins; every answer is that of the plain algorithm with the keys by instance."""
+        for _ in range(count):
+            joins = [("a", name, f"c{self.random.randrange(14)}") for name in SETS for _ in range(2)]
+            self.oracle.join_all(joins)
+            self.old_key_alone.hear(joins)
+            self.different |= self.old_key_alone.pass_step() != self._finish()
+
+    def _finish(self) -> dict[tuple[str, bytes], bool]:
+        step = self.oracle.now_step
+        self.stack.advance_to((step + 1) * 3600 + 1800)
+        expected = self.oracle.pass_step()
+        assert self.oracle.answers(step) == expected
+        return expected
+
+    @property
+    def step(self) -> int:
+        """The step of now."""
+        return int(self.stack.clock.now() // 3600)
+
+    @property
+    def mark(self) -> int:
+        """How far evaluation is."""
+        (progress,) = seen(self.stack).control.progress()
+        assert progress.evaluated_through is not None
+        return progress.evaluated_through
+
+    def put_keys(self, **texts: str) -> None:
+        """Write the secret."""
+        arn = self.stack.functions["evaluate"].environment["KANON_NOISE_KEY_SECRET"]
+        self.stack.session.client("secretsmanager").put_secret_value(SecretId=arn, SecretString=json.dumps(texts))
+
+    def deploy(self, *entries: tuple[str, int]) -> None:
+        """Deploy with these entries of the parameter NoiseKeys."""
+        value = json.dumps([{"id": key_id, "from_step": first} for key_id, first in entries])
+        self.stack.functions["evaluate"].environment["KANON_NOISE_KEYS"] = value  # type: ignore[index]
+        self.stack.restart("evaluate")
+
+    def stops(self) -> str:
+        """Why evaluation does not go on; it is tried once more."""
+        before = self.mark
+        self.stack.tick()
+        assert self.mark == before
+        lines = self.stack.logs.getvalue().splitlines()  # type: ignore[attr-defined]
+        reason: str = json.loads([line for line in lines if '"evaluation stopped"' in line][-1])["reason"]
+        return reason
+
+
+@pytest.fixture
+def rotating() -> Iterator[Rotating]:
+    types = {"a": {"k": 12, "window": WINDOW, "laws": LAWS}}
+    with Stack({"Types": json.dumps(types)}, start=START, seed=8) as stack:
+        yield Rotating(stack)
+
+
+def old(rotating: Rotating) -> str:
+    text: str = json.loads(rotating.stack.storage.secrets["NoiseKey"])["1"]
+    return text
+
+
+def rotate(rotating: Rotating) -> int:
+    """Steps 1 to 3 of the runbook; the first step of the new key."""
+    first = rotating.step + 2 * WINDOW + 1  # evaluate starts in the next step
+    rotating.put_keys(**{"1": old(rotating), "2": "n" * 64})
+    rotating.deploy(("1", 0), ("2", first))
+    rotating.oracle.begin_key("2", first)
+    return first
+
+
+def test_a_noise_key_is_rotated_and_the_old_one_destroyed_without_an_answer_out_of_place(rotating: Rotating) -> None:
+    first = rotate(rotating)
+    rotating.steps(2 * WINDOW + 1)
+    assert not rotating.different
+    needed = f"key 1 is needed until every slot is evaluated through step {first + WINDOW} "
+    assert findings(rotating.stack)["noise keys"][0].seen.startswith(needed)
+    rotating.steps(WINDOW + 1)
+    assert rotating.different  # so the example tells the keys apart
+    assert findings(rotating.stack)["noise keys"][0].seen == "key 1 is needed no more: it can be destroyed"
+
+    rotating.deploy(("2", first))
+    rotating.steps(2)
+    rotating.put_keys(**{"2": "n" * 64})
+    rotating.deploy(("2", first))
+    rotating.steps(2 * WINDOW)
+    assert wrong(rotating.stack) == {}
+
+
+def test_a_key_that_begins_too_early_is_refused_with_the_least_step_allowed(rotating: Rotating) -> None:
+    rotating.put_keys(**{"1": old(rotating), "2": "n" * 64})
+    rotating.stack.advance(1800)  # into a step whose predecessor is not evaluated yet
+    least = rotating.step + 2 * WINDOW
+    rotating.deploy(("1", 0), ("2", least - 1))
+    reason = rotating.stops()
+    assert reason == (
+        f"noise key 2 begins at step {least - 1}: a new key must begin at step {least} or later (now plus two windows)"
+    )
+    (finding,) = findings(rotating.stack)["noise keys"]
+    assert (finding.verdict, finding.seen, finding.section) == ("FAIL", reason, "rotating-the-noise-key")
+    rotating.deploy(("1", 0), ("2", least))
+    rotating.oracle.begin_key("2", least)
+    rotating.steps(2)
+
+
+def test_an_old_key_taken_out_too_early_stops_evaluation_until_it_is_put_back(rotating: Rotating) -> None:
+    first = rotate(rotating)
+    rotating.steps(2 * WINDOW + 2)
+
+    rotating.oracle.join_all([("a", name, "x") for name in SETS])
+    rotating.deploy(("2", first))
+    rotating.stack.advance(2000)  # the schedule fires; the tick is still to come
+    reason = rotating.stops()
+    assert reason.startswith("no noise key covers an instance that begins at step ")
+    assert reason.endswith("put it back")
+    rotating.deploy(("1", 0), ("2", first))
+    rotating.put_keys(**{"2": "n" * 64})  # out of the secret, but still configured
+    rotating.stack.restart("evaluate")
+    assert rotating.stops() == "the noise key secret lacks key 1: put it there first"
+
+    rotating.put_keys(**{"1": old(rotating), "2": "n" * 64})
+    rotating.stack.restart("evaluate")
+    assert rotating.oracle.finish_step() == 0
+    rotating.steps(WINDOW)
+
+
+def test_a_key_in_use_or_its_first_step_may_not_be_changed(rotating: Rotating) -> None:
+    first = rotating.step + 3 * WINDOW
+    rotating.put_keys(**{"1": old(rotating), "2": "n" * 64})
+    rotating.deploy(("1", 0), ("2", first))
+    rotating.steps(1)
+    rotating.stack.advance(3600)
+    rotating.deploy(("1", 0), ("2", first + 1))
+    assert "differ from what this deployment started with" in rotating.stops()
+    assert findings(rotating.stack, secrets=False)["noise keys"][0].seen == "changed since first used: noise-key 2"
+    rotating.put_keys(**{"1": old(rotating), "2": "o" * 64})
+    rotating.deploy(("1", 0), ("2", first))
+    assert "differ from what this deployment started with" in rotating.stops()
+    assert findings(rotating.stack)["noise keys"][0].seen == "changed since first used: noise-key 2"

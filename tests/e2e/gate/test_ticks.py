@@ -1,0 +1,212 @@
+"""When answers change: at ticks only, for a whole slot at once, and never back within an instance."""
+
+import dataclasses
+import json
+import urllib.request
+from datetime import UTC, datetime
+
+import pytest
+
+from infra.local.stack import Stack
+from kanon.gate.mechanism.steps import phase_of
+from tests.e2e.gate.oracle import Oracle, encoded
+
+START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
+HOUR = 3600
+TICK = HOUR + 1800  # of a step, seconds after its beginning
+CROWD = [f"c{n}" for n in range(150)]  # more than M = 99: crosses whatever is drawn
+WINDOW = 24
+TYPES = {"fledge": {"k": 50, "window": WINDOW, "profile": "published"}}
+
+
+@pytest.fixture
+def stack():
+    with Stack({"Types": json.dumps(TYPES)}, start=START, seed=3) as stack:
+        yield stack
+
+
+@pytest.fixture
+def oracle(stack):
+    return Oracle(stack)
+
+
+def crowd(set_id):
+    return [("fledge", set_id, client) for client in CROWD]
+
+
+def turns_after(oracle, set_id):
+    """Steps from now to the beginning of the set's next instance."""
+    oracle.watch("fledge", set_id)
+    phase = phase_of(oracle._keys["fledge", set_id], WINDOW, "hash")
+    oracle.forget()
+    return next(n for n in range(1, WINDOW + 1) if (oracle.now_step + n - phase) % WINDOW == 0)
+
+
+def test_a_crossing_is_invisible_before_its_tick_and_visible_from_it_on(stack, oracle):
+    oracle.join_all(crowd(b"ad"))
+    for second in (TICK - HOUR, HOUR + 179, HOUR + 200, TICK - 1):
+        stack.advance_to(START + second)
+        stack.restart("query")  # nothing may depend on what an environment remembers
+        assert oracle.answers() == {("fledge", b"ad"): False}
+    stack.advance_to(START + TICK)
+    assert oracle.answers() == {("fledge", b"ad"): True}
+
+
+def test_a_late_step_becomes_visible_at_a_tick_for_all_sets_at_once(stack, oracle):
+    sets = [bytes([n]) for n in range(5) if turns_after(oracle, bytes([n])) > 2]
+    assert len(sets) > 2
+    for set_id in sets:
+        oracle.join_all(crowd(set_id))
+    stack.clock.set(START + TICK + 600)  # the schedule did not fire: the tick of the step has passed
+    assert not any(oracle.answers().values())
+    stack.tick()
+    for second in (600, 1200, HOUR - 1):
+        stack.clock.set(START + TICK + second)
+        stack.restart("query")
+        assert not any(oracle.answers().values())
+    stack.clock.set(START + TICK + HOUR)
+    assert all(oracle.answers().values())
+
+
+def test_a_step_written_just_before_its_tick_waits_for_the_next_one(stack, oracle):
+    oracle.join_all(crowd(b"ad"))
+    stack.clock.set(START + TICK - 30)  # nearer than the publish margin
+    stack.tick()
+    stack.clock.set(START + TICK)
+    assert not any(oracle.answers().values())
+    stack.clock.set(START + TICK + HOUR)
+    assert all(oracle.answers().values())
+
+
+def test_nothing_flickers_when_an_instance_turns(stack, oracle):
+    set_id = b"popular"
+    oracle.watch("fledge", set_id)
+    seen = []
+    for hour in range(2 * WINDOW + 3):
+        oracle.join_all(crowd(set_id)) if hour % 6 == 0 else None
+        for second in (HOUR + 200, TICK - 1, TICK):
+            stack.advance_to(START + hour * HOUR + second)
+            seen.append(oracle.answers()["fledge", set_id])
+        oracle.pass_step()
+    first = seen.index(True)
+    assert first == 2
+    assert all(seen[first:])
+
+
+def test_a_status_that_is_not_renewed_ends_with_its_instance(stack, oracle):
+    set_id = b"brief"
+    oracle.join_all(crowd(set_id))
+    stack.advance_to(START + TICK)
+    assert oracle.answers()["fledge", set_id]
+    turns = oracle.now_step + turns_after(oracle, set_id)
+    oracle.watch("fledge", set_id)
+    stack.clock.set(turns * HOUR + TICK - 1)  # evaluation has stopped
+    assert oracle.answers()["fledge", set_id]
+    stack.clock.set(turns * HOUR + TICK)
+    assert not oracle.answers()["fledge", set_id]
+
+
+def test_an_evaluator_that_was_off_for_three_days_catches_up_exactly(stack, oracle):
+    expected = {}
+    for hour in range(72):
+        stack.clock.set(START + hour * HOUR)
+        oracle.join_all([("fledge", bytes([n]), f"c{hour * 3 + m}") for n in range(6) for m in range(2 * n)])
+        expected = oracle.pass_step()
+    stack.clock.set(START + 72 * HOUR + 300)
+    stack.tick()
+    stack.clock.set(START + 71 * HOUR + TICK)
+    assert oracle.answers(oracle.now_step - 1) == expected
+    assert {True, False} == set(expected.values())
+    for _ in range(WINDOW):
+        assert oracle.finish_step() == 0
+
+
+def test_eight_slots_answer_like_one():
+    with Stack({"Types": json.dumps(TYPES), "Slots": "8"}, start=START, seed=3) as stack:
+        oracle = Oracle(stack)
+        for hour in range(5):
+            stack.clock.set(max(stack.clock.now(), START + hour * HOUR))
+            oracle.join_all([("fledge", bytes([n]), f"c{hour * 9 + c}") for n in range(24) for c in range(n)])
+            assert oracle.finish_step() == 0
+        assert {True, False} == set(oracle.answers().values())
+        control = stack.functions["join"].environment["KANON_CONTROL_TABLE"]
+        names = stack.session.client("dynamodb").scan(TableName=control)
+        assert sum(item["name"]["S"].startswith("slot#") for item in names["Items"]) == 8
+
+
+def test_a_message_for_a_slot_that_does_not_exist_is_refused_and_writes_nothing(stack):
+    before = stack.meter.written["evaluate"]
+    record = {"messageId": "1", "body": '{"slot": 1, "hop": 0}', "eventSource": "aws:sqs", "attributes": {}}
+    assert stack.invoke("evaluate", {"Records": [record]}) == {"batchItemFailures": [{"itemIdentifier": "1"}]}
+    assert stack.meter.written["evaluate"] == before
+
+
+def test_the_same_requests_work_over_a_socket(stack):
+    server = stack.serve()
+    try:
+        join = f"{server.url}/v1/types/fledge/sets/{encoded(b'ad')}:join"
+        assert json.loads(post(join, {"client": "c"})) == {}
+        body = {"setsForType": [{"type": "fledge", "hashes": [encoded(b"ad")]}]}
+        told = json.loads(post(f"{server.url}/v1:query", body))
+        assert told["kAnonymousSets"] == [{"type": "fledge", "hashes": []}]
+    finally:
+        server.close()
+
+
+def post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return answer.read()
+
+
+OTHER_TYPES = {"fledge": {"k": 51, "window": WINDOW, "profile": "published"}}
+
+
+def redeployed(stack, name, **variables):
+    """The stack after a deployment that changed a function's environment."""
+    function = stack.functions[name]
+    changed = dataclasses.replace(function, environment={**function.environment, **variables})
+    stack.functions[name] = changed
+    stack.restart(name)
+
+
+@pytest.mark.parametrize("name", ["join", "query", "evaluate"])
+@pytest.mark.parametrize(
+    "change",
+    [{"KANON_TYPES": json.dumps(OTHER_TYPES)}, {"KANON_SLOTS": "2"}, {"KANON_PERIOD": "1800"}],
+    ids=["threshold", "slots", "period"],
+)
+def test_a_changed_parameter_of_a_running_deployment_is_refused(stack, oracle, name, change):
+    oracle.join_all(crowd(b"ad"))
+    stack.advance_to(START + TICK)
+    assert oracle.answers()["fledge", b"ad"]
+    redeployed(stack, name, **change)
+    assert refused(stack, name)
+
+
+@pytest.mark.parametrize("secret", ["KANON_SET_PEPPER_SECRET", "KANON_CLIENT_KEY_SECRET", "KANON_NOISE_KEY_SECRET"])
+def test_a_changed_key_of_a_running_deployment_is_refused(stack, oracle, secret):
+    oracle.join_all(crowd(b"ad"))
+    stack.advance_to(START + TICK)
+    oracle.answers()
+    users = [name for name, function in stack.functions.items() if secret in function.environment]
+    arn = stack.functions[users[0]].environment[secret]
+    text = json.dumps({"1": "z" * 64}) if "NOISE" in secret else "z" * 64
+    stack.session.client("secretsmanager").put_secret_value(SecretId=arn, SecretString=text)
+    for name in users:
+        stack.restart(name)
+        assert refused(stack, name)
+
+
+def refused(stack, name):
+    """Whether a function refuses to work, loudly."""
+    if name == "join":
+        answer = stack.request("POST", "/v1/types/fledge/sets/YWQ:join", {"client": "c"})
+    elif name == "query":
+        answer = stack.request("GET", "/v1/types/fledge/sets/YWQ")
+    else:
+        before = len(stack.logs.getvalue())
+        stack.advance(HOUR)
+        said = stack.logs.getvalue()[before:]
+        return "evaluation stopped" in said and '"EvaluationStopped":[1.0]' in said
+    return answer.status == 503 and "fingerprint mismatch" in stack.logs.getvalue()

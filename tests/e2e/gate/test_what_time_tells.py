@@ -1,0 +1,254 @@
+"""What a join takes does not depend on what others joined, what a query takes not on the answer: counted, not timed.
+
+What is counted is all that takes time: the AWS calls with the shape and length of request and answer, and the steps
+the code takes in between.
+"""
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from infra.local import Stack
+from infra.local.functions import Function
+from kanon.gate.querying import Answer, Querying
+from kanon.gate.storage.step_log import Row, StepLog
+from kanon.keys import fetch_secret, set_key
+
+START = 1_772_323_200.0  # a whole hour: 2026-03-01 00:00 UTC
+TYPES = {"fledge": {"k": 50, "window": 24, "profile": "published"}}
+MINE = "a client that looks at its watch"
+TRUE, FALSE, SUPPRESSED, UNKNOWN = (base64.urlsafe_b64encode(bytes([i]) * 32).decode().rstrip("=") for i in range(4))
+ANOTHER = base64.urlsafe_b64encode(b"another").decode().rstrip("=")
+OTHERS = [base64.urlsafe_b64encode(bytes([9, i]) * 16).decode().rstrip("=") for i in range(4)]
+OWN = ("/join/app.py", "/query/app.py", "/kanon/gate/querying.py", "/kanon/gate/joining.py", "/kanon/http.py")
+
+
+class Work:
+    """What the functions of a stack do, in an order and in lengths that can be compared."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self._seen: list[Any] = []
+        for name, function in stack.functions.items():
+            stack.functions[name] = replace(function, session=self._recorded(function))
+
+    def _recorded(self, function: Function) -> Callable[[str], Any]:
+        def session(folder: str) -> Any:
+            session = function.session(folder)
+            session.events.register("before-call", self._asked)
+            session.events.register("after-call", self._answered)
+            return session
+
+        return session
+
+    def _asked(self, model: Any, params: dict[str, Any], **_: Any) -> None:
+        self._seen.append(("asks", model.name, lengths(json.loads(params["body"]))))
+
+    def _answered(self, model: Any, http_response: Any, **_: Any) -> None:
+        if model.name != "BatchGetItem":  # what it answers is what is asked: a row, or none
+            self._seen.append(("is answered", model.name, len(http_response.content)))
+
+    @contextmanager
+    def _stepping(self) -> Iterator[None]:
+        """Note each call of the functions and their use cases; storage and mechanism read the row, if there is one."""
+
+        def step(frame: Any, event: str, _: Any) -> None:
+            if event == "call" and frame.f_code.co_filename.endswith(OWN):
+                self._seen.append(frame.f_code.co_qualname)
+
+        sys.setprofile(step)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def of(self, method: str, target: str, body: Any = None) -> tuple[list[Any], Any]:
+        """The work that a request is, and its answer."""
+        self._seen = []
+        with self._stepping():
+            response = self.stack.request(method, target, body)
+        assert response.status == 200
+        return self._seen, response
+
+    def forget(self) -> None:
+        """Let the next query meet a process that was asked once, about another set: it knows how far the slot is."""
+        self.stack.restart("query")
+        self.asking(ANOTHER)
+
+    def joining(self, set_id: str, client: str = MINE) -> list[Any]:
+        return self.of("POST", f"/v1/types/fledge/sets/{set_id}:join", {"client": client})[0]
+
+    def asking(self, *sets: str) -> list[Any]:
+        return self.of("POST", "/v1:query", question(*sets))[0]
+
+
+def question(*sets: str) -> dict[str, Any]:
+    return {"setsForType": [{"type": "fledge", "hashes": list(sets)}]}
+
+
+def lengths(node: Any) -> Any:
+    """The shape of a request: its keys, and how long its values are."""
+    if isinstance(node, dict):
+        return {key: lengths(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [lengths(value) for value in node]
+    return len(str(node))
+
+
+def calls(work: list[Any]) -> list[str]:
+    return [seen[1] for seen in work if seen[0] == "asks"]
+
+
+@pytest.fixture(scope="module")
+def work() -> Iterator[Work]:
+    """One set is true, one was and no longer is, one is suppressed, and of one nobody knows."""
+    with Stack({"Types": json.dumps(TYPES)}, start=START, seed=11) as stack:
+        crowd = [f"client {n}" for n in range(200)]
+        work = Work(stack)
+        for set_id, hours in ((FALSE, 50), (TRUE, 0), (SUPPRESSED, 2)):
+            for start in range(0, 200, 100):
+                entries = [{"type": "fledge", "set": set_id, "client": client} for client in crowd[start : start + 100]]
+                assert stack.request("POST", "/v1:batchJoin", {"joins": entries}).status == 200
+            stack.advance(hours * 3600)
+        stack.advance(3 * 3600)
+        pepper = fetch_secret(
+            stack.session.client("secretsmanager"),
+            "set-pepper",
+            stack.functions["join"].environment["KANON_SET_PEPPER_SECRET"],
+        )
+        stack.session.client("dynamodb").update_item(
+            TableName=stack.storage.tables["Statuses"],
+            Key={"set_key": {"B": set_key(pepper, "fledge", bytes([2]) * 32)}},
+            UpdateExpression="SET suppressed = :true",
+            ExpressionAttributeValues={":true": {"BOOL": True}},
+        )
+        yield work
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered(work: Work) -> None:
+    work.forget()
+
+
+# Joins
+
+
+def test_the_sets_of_these_tests_are_what_they_are_called(work: Work) -> None:
+    answer = work.of("POST", "/v1:query", question(TRUE, FALSE, SUPPRESSED, UNKNOWN))[1].json()
+    assert answer["kAnonymousSets"] == [{"type": "fledge", "hashes": [TRUE]}]
+    rows = work.stack.session.client("dynamodb").scan(TableName=work.stack.storage.tables["Statuses"])["Items"]
+    assert sum("crossings" in row for row in rows) == 3
+
+
+def test_a_join_is_the_same_work_in_an_empty_a_crowded_and_a_true_set(work: Work) -> None:
+    work.joining(OTHERS[0], "the first one, who meets a cold start")
+    empty = work.joining(UNKNOWN)
+    assert calls(empty) == ["PutItem"]
+    for set_id in (TRUE, FALSE, SUPPRESSED, OTHERS[0]):
+        assert work.joining(set_id) == empty
+    for n in range(60):
+        work.joining(OTHERS[1], f"somebody {n:02}")
+    assert work.joining(OTHERS[1]) == empty
+
+
+def test_a_join_is_the_same_work_again_in_this_step_in_the_next_and_on_another_worker(work: Work) -> None:
+    work.stack.restart("join")
+    cold = work.joining(OTHERS[2])
+    first = work.joining(OTHERS[3])
+    assert [work.joining(OTHERS[3]) for _ in range(3)] == [first] * 3
+    work.stack.clock.set(work.stack.clock.now() + 3600)
+    assert work.joining(OTHERS[3]) == first
+    work.stack.restart("join")
+    assert work.joining(OTHERS[3]) == cold
+
+
+def test_a_batch_of_joins_is_the_same_work_whatever_is_in_the_log(work: Work) -> None:
+    def batch(set_id: str) -> list[Any]:
+        entries = [{"type": "fledge", "set": set_id, "client": f"one of many {n:02}"} for n in range(40)]
+        return work.of("POST", "/v1:batchJoin", {"joins": entries})[0]
+
+    batch(OTHERS[0])
+    empty = batch(OTHERS[1])
+    assert calls(empty) == ["BatchWriteItem"] * 2
+    assert [batch(set_id) for set_id in (OTHERS[1], TRUE, FALSE, SUPPRESSED)] == [empty] * 4
+
+
+# Queries
+
+
+def test_to_ask_for_one_set_is_the_same_work_whatever_the_answer(work: Work) -> None:
+    asked = {set_id: work.asking(set_id) for set_id in (TRUE, FALSE, SUPPRESSED, UNKNOWN)}
+    assert calls(asked[UNKNOWN]) == ["BatchGetItem"]
+    assert [asked[set_id] for set_id in (TRUE, FALSE, SUPPRESSED)] == [asked[UNKNOWN]] * 3
+
+
+def test_to_ask_again_is_the_same_work_whatever_the_answer_and_reads_nothing(work: Work) -> None:
+    sets = (TRUE, FALSE, SUPPRESSED, UNKNOWN)
+    for set_id in sets:
+        work.asking(set_id)
+    again = [work.asking(set_id) for set_id in sets]
+    assert calls(again[0]) == []
+    assert again == [again[0]] * 4
+
+
+def test_to_ask_for_many_sets_is_the_same_work_whatever_the_mixture(work: Work) -> None:
+    mixture = work.asking(TRUE, FALSE, SUPPRESSED, UNKNOWN)
+    work.forget()
+    assert work.asking(*OTHERS) == mixture
+    # What is read depends on what was asked before, not on what it was answered.
+    partly = [TRUE, FALSE, SUPPRESSED, UNKNOWN]
+    for known in partly:
+        work.forget()
+        work.asking(known)
+        new = [set_id for set_id in partly if set_id != known]
+        (keys,) = [seen[2] for seen in work.asking(*partly) if seen[0] == "asks"]
+        assert [len(asked["Keys"]) for asked in keys["RequestItems"].values()] == [len(new)]
+
+
+def test_the_answer_for_one_set_differs_in_the_answer_alone(work: Work) -> None:
+    got = {}
+    for set_id in (TRUE, FALSE, SUPPRESSED, UNKNOWN):
+        work.forget()
+        got[set_id] = work.of("GET", f"/v1/types/fledge/sets/{set_id}")
+    steps, unknown = got[UNKNOWN]
+    for set_id in (FALSE, SUPPRESSED):
+        assert got[set_id] == (steps, unknown)
+    steps_of_true, true = got[TRUE]
+    assert steps_of_true == steps
+    assert (true.status, true.headers) == (unknown.status, unknown.headers)
+    assert true.body == unknown.body.replace(b"false", b"true")
+
+
+# The counting itself
+
+
+def test_a_join_that_spares_itself_a_repetition_would_be_noticed(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, done = StepLog.put, set[Any]()
+
+    def sparing(log: StepLog, row: Row) -> None:
+        if row not in done:
+            done.add(row)
+            put(log, row)
+
+    monkeypatch.setattr(StepLog, "put", sparing)
+    assert work.joining(UNKNOWN) != work.joining(UNKNOWN)
+
+
+def test_a_query_that_remembers_only_true_sets_would_be_noticed(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Querying.query
+
+    def forgetful(querying: Querying, sets: Any, now: float) -> Answer:
+        answer = query(querying, sets, now)
+        querying._above = {key: above for key, above in querying._above.items() if above}
+        return answer
+
+    monkeypatch.setattr(Querying, "query", forgetful)
+    for set_id in (TRUE, UNKNOWN):
+        work.asking(set_id)
+    assert work.asking(TRUE) != work.asking(UNKNOWN)

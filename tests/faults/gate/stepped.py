@@ -1,0 +1,123 @@
+"""Evaluators that run side by side and move one AWS call at a time, when told to."""
+
+import json
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+from botocore.awsrequest import AWSResponse
+
+from tests.faults.gate.ways import Action
+from tests.faults.gate.wire import Call, ProcessDied, Worker
+from tests.faults.gate.world import World
+
+
+def arrives(call: Call, _: Any) -> AWSResponse:
+    """The call takes effect and is answered."""
+    return call.send()
+
+
+def dies(call: Call, _: Any) -> AWSResponse:
+    """The worker dies with the call unsent."""
+    call.worker.dead = True
+    raise ProcessDied
+
+
+class SteppedEvaluator:
+    """One invocation of evaluate in a thread of its own; it stands still before each of its calls.
+
+    Exactly one thread runs at any time, so a sequence of steps is one interleaving and can be repeated.
+
+    Args:
+        skew: how far its clock is ahead of true time, seconds.
+        unaware: whether it believes to have time left for ever, as a zombie does.
+    """
+
+    def __init__(self, world: World, environment: Any, slot: int, skew: float, *, unaware: bool) -> None:
+        self.world = world
+        self.slot = slot
+        self.unaware = unaware
+        self.worker = Worker(self._meet, skew=skew)
+        self.pending: Call | None = None
+        self.horizon_since: float | None = None
+        self.jumped = False
+        self.acknowledged: bool | None = None
+        self.environment = environment
+        self._began = world.true_time()
+        self._action: Action = arrives
+        self._error: BaseException | None = None
+        self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self._wait()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has returned, failed or died."""
+        return self.pending is None
+
+    def step(self, action: Action = arrives) -> None:
+        """Let the pending call happen in a way, and go on to the next."""
+        if self.ended:
+            return
+        self._action, self.pending = action, None
+        self._go.release()
+        self._wait()
+
+    def jump(self, skew: float) -> None:
+        """Set its clock; ``jumped`` is whether it reads a changed one before it moves the horizon."""
+        if self.pending is not None and self.worker.skew != skew and self.horizon_since is None:
+            self.jumped = True
+        self.worker.skew = skew
+
+    def finish(self, action: Action = arrives) -> None:
+        """Go on to the end."""
+        while not self.ended:
+            self.step(action)
+
+    def _wait(self) -> None:
+        assert self._stands.acquire(timeout=60), "a worker neither called nor ended"
+        if self._error is not None:
+            raise self._error
+
+    def _meet(self, call: Call) -> AWSResponse:
+        if _moves_horizon(call):
+            self.horizon_since = self.horizon_since or self.world.true_time()
+        else:
+            self.horizon_since = None
+        self.pending = call
+        self._stands.release()
+        self._go.acquire()
+        self.world.wire.check_alive(self.worker)
+        return self._action(call, self.world.pass_time)
+
+    def _run(self) -> None:
+        context = SimpleNamespace(
+            function_name="evaluate",
+            memory_limit_in_mb="512",
+            invoked_function_arn="arn",
+            aws_request_id="r",
+            get_remaining_time_in_millis=self._time_left,
+        )
+        body = json.dumps({"slot": self.slot, "hop": 0})
+        record = {"messageId": "m", "body": body, "eventSource": "aws:sqs", "receiptHandle": "r"}
+        self.world.wire.worker = self.worker
+        try:
+            with self.environment._process:
+                result = self.environment._handler({"Records": [record]}, context)
+            self.acknowledged = not result["batchItemFailures"]
+        except ProcessDied:
+            self.acknowledged = False
+        except BaseException as error:
+            self._error = error
+        finally:
+            self.pending = None
+            self._error = self._error or self.world.wire.mistake
+            self._stands.release()
+
+    def _time_left(self) -> int:
+        return 120_000 if self.unaware else int((self._began + 120 - self.world.true_time()) * 1000)
+
+
+def _moves_horizon(call: Call) -> bool:
+    return call.operation == "dynamodb.UpdateItem" and "through = :step" in call.body["UpdateExpression"]

@@ -1,0 +1,353 @@
+"""Every parser against anything: it reads, or it refuses in the way it says, and nothing else.
+
+`FUZZ_EXAMPLES` says how many examples each parser gets; `make fuzz` asks for thousands.
+"""
+
+import io
+import json
+import os
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from infra.local import Stack, gateway
+from kanon.errors import ConfigurationError, UndecodableMembersError
+from kanon.gate.settings import EvaluateSettings
+from kanon.gate.storage import members
+from kanon.gate.types import Type, read_types
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
+START = 1_700_000_000.0
+
+fuzz = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=EXAMPLES <= 100,  # the short form is the same every day
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["", "asdf", "fledge", "0.5", "published", "two-sided", 10**400, 1e308, -1, 1 << 64])
+)
+VALUES = st.recursive(
+    SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=8), v, max_size=3), max_leaves=8
+)
+DEEP = ["[" * 100_000, '{"a":' * 100_000, "[" * 900 + "]" * 900]
+
+
+@st.composite
+def mutated(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
+    """A seed after a few edits: bytes replaced, cut out, put in, or a part of it repeated."""
+    data = bytearray(draw(st.sampled_from(seeds)))
+    for _ in range(draw(st.integers(0, 6))):
+        at, length = draw(st.integers(0, len(data))), draw(st.integers(0, 8))
+        new = draw(
+            st.binary(max_size=4) | st.sampled_from([b'"', b"'", b"{", b"[", b":", b"\\u", b"\xff", b"9" * 5000])
+        )
+        data[at : at + length] = data[at : at + length] * 2 if draw(st.booleans()) else new
+    return bytes(data)
+
+
+@st.composite
+def spoilt(draw: st.DrawFn, seeds: list[Any]) -> Any:
+    """A JSON value of which one part, somewhere inside, is replaced or left out."""
+    value = json.loads(json.dumps(draw(st.sampled_from(seeds))))
+    at = value
+    while True:
+        places = list(at) if isinstance(at, dict) else list(range(len(at)))
+        if not places:
+            return value
+        place = draw(st.sampled_from(places))
+        if isinstance(at[place], dict | list) and draw(st.integers(0, 3)):
+            at = at[place]
+        elif draw(st.booleans()):
+            at[place] = draw(VALUES)
+            return value
+        else:
+            del at[place]
+            return value
+
+
+# The interface, below the level of its description: bytes and paths
+
+
+class Service:
+    """A stack whose functions may answer and write nothing unless they answer 200."""
+
+    def __init__(self, stack: Stack, logs: io.StringIO) -> None:
+        self.stack, self.logs = stack, logs
+
+    def send(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> gateway.Response:
+        before = sum(self.stack.meter.written.values())
+        answer = self.stack.answer(gateway.Request(method, target, list(headers.items()), body))
+        assert self.stack.failures == []
+        assert answer.status in (200, 400, 404, 413, 415)
+        if answer.status != 200:
+            assert sum(self.stack.meter.written.values()) == before
+        return answer
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    logs = io.StringIO()
+    with Stack({}, start=START, logs=logs) as stack:
+        # Fingerprints are written once, at the cold start.
+        stack.request("POST", "/v1/types/fledge/sets/asdf:join", {"client": "first"})
+        stack.request("GET", "/v1/types/fledge/sets/asdf")
+        yield Service(stack, logs)
+        for line in logs.getvalue().splitlines():
+            assert "_aws" in json.loads(line), f"a request made the function log: {line}"
+
+
+BODIES = [
+    b'{"client": "client-1"}',
+    b"{name: 'type/fledge/sets/asdf', shortClientIdentifier: 2}",
+    b'{"joins": [{"type": "fledge", "set": "asdf", "client": "c"}, {"type": "fledge", "set": "_-_-"}]}',
+    b'{"setsForType": [{"type": "fledge", "hashes": ["asdf", "YQ=="]}]}',
+    b'{"sets": { type: "fledge", hashes: [ "somehash" ] }}',
+]
+TARGETS = ["/v1/types/fledge/sets/asdf:join", "/v1:batchJoin", "/v1:query", "/v1:validateHashes"]
+CONTENT_TYPES = st.sampled_from(["application/json"] * 8 + ["", "text/plain", "application/x-www-form-urlencoded"])
+
+
+@fuzz
+@given(target=st.sampled_from(TARGETS), body=mutated(BODIES) | st.binary(max_size=200), content_type=CONTENT_TYPES)
+@example("/v1:query", b"[" * 200_000, "application/json")
+@example("/v1:query", b'{"setsForType":' * 50_000, "application/json")
+@example("/v1:batchJoin", b'{"joins":[' + b"[" * 900 + b"]" * 900 + b"]}", "application/json")
+@example("/v1:batchJoin", b'{"joins":[' + b"9" * 4000 + b"]}", "application/json")
+@example("/v1:batchJoin", b'{"joins":[' + b"9" * 5000 + b"]}", "application/json")
+@example("/v1:batchJoin", b'{"joins":[1e999]}', "application/json")
+@example("/v1:query", b"\xef\xbb\xbf{}", "application/json")
+@example("/v1:query", '{"setsForType":[]}'.encode("utf-16"), "application/json")
+@example("/v1:query", b" " * (1 << 20), "application/json")
+@example("/v1:query", b" " * ((1 << 20) + 1), "application/json")
+@example("/v1:query", b'{"setsForType":[]}' + b" " * ((1 << 20) - 18), "application/json")
+@example("/v1:query", b'{"a":"' + b"\\u0000" * 170_000 + b'"}', "application/json")
+@example("/v1:query", b"{" + b",".join(b'"%d":0' % i for i in range(90_000)) + b"}", "application/json")
+def test_a_body_of_any_bytes_is_answered(service: Service, target: str, body: bytes, content_type: str) -> None:
+    service.send("POST", target, body, {"content-type": content_type})
+
+
+QUESTIONS: list[Any] = [
+    {"setsForType": [{"type": "fledge", "hashes": ["asdf", "YQ=="]}, {"type": "x", "hashes": []}]},
+    {"sets": [{"type": "fledge", "hashes": ["asdf"] * 3}]},
+    {"joins": [{"type": "fledge", "set": "asdf", "client": "c"}, {"type": "fledge", "set": "asdf", "client": "d"}]},
+    {"client": "client-1"},
+    {"shortClientIdentifier": 2},
+]
+
+
+@fuzz
+@given(target=st.sampled_from(TARGETS), body=spoilt(QUESTIONS))
+def test_a_body_with_a_part_of_another_kind_is_answered(service: Service, target: str, body: Any) -> None:
+    service.send("POST", target, json.dumps(body).encode(), {"content-type": "application/json"})
+
+
+SEGMENT = st.text(st.characters(codec="utf-8"), max_size=12).map(lambda text: quote(text, safe=""))
+PATH = st.lists(
+    st.sampled_from(["v1", "types", "fledge", "sets", "asdf", "asdf:join", ":join", "v1:query", ""]) | SEGMENT,
+    max_size=7,
+).map(lambda parts: "/" + "/".join(parts))
+
+
+@fuzz
+@given(
+    method=st.sampled_from(["GET", "POST", "PUT", "HEAD"]),
+    path=PATH | SEGMENT.map("/v1/types/fledge/sets/{}:join".format) | SEGMENT.map("/v1/types/{}/sets/asdf".format),
+    query=st.just("") | st.text("ab=&%,+;?/", max_size=12),
+    headers=st.dictionaries(
+        st.sampled_from(["cookie", "accept", "accept-encoding", "x-forwarded-for", "authorization", "content-length"]),
+        st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=20),
+    ),
+)
+def test_any_path_query_and_header_is_answered(
+    service: Service, method: str, path: str, query: str, headers: dict[str, str]
+) -> None:
+    target = f"{path}?{query}" if query else path
+    answer = service.send(method, target, b'{"client":"c"}' if method == "POST" else b"", headers)
+    if answer.status != 200:
+        error = answer.json()
+        assert error == {"message": "Not Found"} or set(error) == {"error"}  # the gateway's, or ours
+
+
+# The queue
+
+
+@pytest.fixture
+def evaluating() -> Iterator[Stack]:
+    with Stack({"Slots": "4"}, start=START) as stack:
+        stack.cold_start("evaluate")
+        yield stack
+
+
+def bad_messages() -> st.SearchStrategy[str]:
+    slots = {"slot": 0, "hop": 0}
+    spoilt_messages = spoilt([slots]).map(json.dumps)
+    return (spoilt_messages | st.text(max_size=50) | VALUES.map(json.dumps)).filter(lambda body: not is_slot(body))
+
+
+def is_slot(body: str) -> bool:
+    """Whether a text is a message the queue may hold, judged without the service's model."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(value, dict) or not {"slot"} <= set(value) <= {"slot", "hop"}:
+        return False
+    kinds = all(type(entry) is int for entry in value.values())
+    return kinds and 0 <= value["slot"] < 256 and 0 <= value.get("hop", 0) <= 100
+
+
+@pytest.mark.filterwarnings("ignore:No application metrics to publish")  # a refused message has none
+def test_a_message_that_names_no_slot_is_given_back_and_nothing_is_done(evaluating: Stack) -> None:
+    @fuzz
+    @given(body=bad_messages())
+    @example(DEEP[0])
+    @example(DEEP[1])
+    @example('{"slot": ' + "9" * 5000 + "}")
+    @example('{"slot": 0, "slot": NaN}')
+    @example('{"slot": 0.5}')
+    @example('{"slot": true}')
+    @example('{"slot": "0"}')
+    @example('{"slot": 256}')
+    @example('{"slot": -1}')
+    def run(body: str) -> None:
+        before = dict(evaluating.meter.calls)
+        record = {"messageId": "m", "receiptHandle": "r", "body": body, "attributes": {}, "messageAttributes": {}}
+        source = {"eventSource": "aws:sqs", "eventSourceARN": "arn:aws:sqs:eu-central-1:1:q", "awsRegion": "x"}
+        result = evaluating.invoke("evaluate", {"Records": [{**record, **source}]})
+        assert result == {"batchItemFailures": [{"itemIdentifier": "m"}]}
+        assert dict(evaluating.meter.calls) == before
+
+    run()
+
+
+# What is stored
+
+
+@fuzz
+@given(packed=st.binary(max_size=60) | mutated([b"\x01\x02" + bytes(8), b"\x01\x02" + bytes(7) + b"\x09" + bytes(12)]))
+def test_packed_members_are_read_exactly_or_refused(packed: bytes) -> None:
+    try:
+        evaluated, read = members.unpack(packed)
+    except UndecodableMembersError:
+        return
+    state = SimpleNamespace(evaluated=evaluated, members=read)
+    assert members.pack(state, packed[1]) == packed  # type: ignore[arg-type]
+
+
+NUMBERS = st.integers().map(str) | st.sampled_from(["0", "1.5", "1E3", "-0", "9" * 38, "NaN", ""])
+ATTRIBUTES = st.recursive(
+    st.one_of(
+        st.builds(lambda b: {"B": b}, st.binary(max_size=40)),
+        st.builds(lambda n: {"N": n}, NUMBERS),
+        st.builds(lambda s: {"S": s}, st.text(max_size=10)),
+        st.builds(lambda b: {"BOOL": b}, st.booleans()),
+        st.just({"NULL": True}),
+    ),
+    lambda a: (
+        st.builds(lambda e: {"L": e}, st.lists(a, max_size=3))
+        | st.builds(lambda m: {"M": m}, st.dictionaries(st.text(max_size=3), a, max_size=3))
+    ),
+    max_leaves=5,
+)
+MEMBERS = {
+    "set_key": {"B": bytes(32)},
+    "type": {"S": "fledge"},
+    "members": {"B": b"\x01\x02" + bytes(7) + b"\x09" + bytes(12)},
+    "evaluated": {"N": "9"},
+    "crossings": {"L": [{"N": "7"}, {"N": "8"}]},
+    "wake_up": {"N": "12"},
+    "ttl": {"N": "1700000000"},
+}
+
+
+@fuzz
+@given(
+    changed=st.dictionaries(st.sampled_from(sorted(MEMBERS)), ATTRIBUTES, max_size=3),
+    missing=st.sets(st.sampled_from(sorted(MEMBERS)), max_size=2),
+)
+def test_a_members_item_of_any_attributes_is_read_or_refused(changed: dict[str, Any], missing: set[str]) -> None:
+    item = {name: value for name, value in {**MEMBERS, **changed}.items() if name not in missing}
+    try:
+        state = members.from_item(item)
+    except UndecodableMembersError:
+        return
+    assert {"members", "evaluated"} <= set(item)
+    assert state.evaluated == int(item["evaluated"]["N"])
+
+
+# Configuration
+
+
+TYPES: list[Any] = [
+    {"fledge": {"k": 50, "window": 720, "profile": "published"}},
+    {"a": {"k": 60, "window": 24, "profile": "balanced", "client_bits": 20, "phase": "zero"}},
+    {
+        "own": {
+            "k": 50,
+            "window": 24,
+            "laws": {
+                "threshold": {"shape": "one-sided", "epsilon": "0.9", "truncation": 15},
+                "query": {"shape": "two-sided", "epsilon": "0.5", "truncation": 12},
+            },
+        }
+    },
+]
+
+
+def read_or_refused(document: str) -> None:
+    try:
+        types = read_types(document, 3600)
+    except ConfigurationError:
+        return
+    assert types
+    for name, type_ in types.items():
+        assert isinstance(type_, Type)
+        assert re.fullmatch("[a-z0-9][a-z0-9_-]{0,63}", name)
+        assert type_.parameters.never_true_below >= 1
+
+
+@fuzz
+@given(spoilt(TYPES) | VALUES)
+def test_a_type_document_is_read_or_refused(document: Any) -> None:
+    read_or_refused(json.dumps(document))
+
+
+@fuzz
+@given(mutated([json.dumps(document).encode() for document in TYPES]))
+@example(DEEP[0].encode())
+@example(DEEP[1].encode())
+@example(DEEP[2].encode())
+def test_a_type_document_of_any_text_is_read_or_refused(document: bytes) -> None:
+    read_or_refused(document.decode(errors="surrogateescape"))
+
+
+@fuzz
+@given(spoilt([[{"id": "1", "from_step": 0}, {"id": "2", "from_step": 9}]]).map(json.dumps) | st.text(max_size=40))
+@example(DEEP[0])
+@example(DEEP[1])
+def test_a_list_of_noise_keys_is_read_or_refused(document: str) -> None:
+    environment = {
+        **{f"KANON_{name.upper()}": "1" for name in EvaluateSettings.model_fields},
+        "KANON_NOISE_KEYS": document,
+    }
+    try:
+        keys = EvaluateSettings.from_environment(environment).noise_keys
+    except ConfigurationError:
+        return
+    assert [key.from_step for key in keys] == sorted({key.from_step for key in keys})
+    assert len({key.id for key in keys}) == len(keys) >= 1

@@ -1,0 +1,312 @@
+"""Any AWS call of an evaluation, or of a batch of joins, fails in any way it can: nothing shows.
+
+The tables and every answer afterwards equal those of a run in which nothing failed. All fault points run
+with ``make faults``; by default a fixed selection of them does.
+"""
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.faults.gate.ways import QUEUE_WAYS, WAYS, Way
+from tests.faults.gate.wire import Behaviour, Call, ProcessDied, Worker
+from tests.faults.gate.world import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, VISIBILITY, Message, World
+
+# Powertools says so of every handler that has nothing to count, as when it fails.
+pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
+
+ALL = os.environ.get("FAULTS") == "all"
+ONE_IN = 1 if ALL else 24
+"""By default every 24th call is made to fail, a different selection for every way."""
+
+HISTORY = 12
+BEHIND = 3
+LAST = FIRST_STEP + HISTORY + BEHIND - 1
+MAY_DIFFER = {"lease_until", "lease_holder", "resume_step", "resume_after"}
+
+
+def chosen(calls: list[str], way: Way) -> list[int]:
+    """The numbers of the calls that fail in this way."""
+    possible = [n for n, operation in enumerate(calls, 1) if way.applies_to(operation)]
+    return possible[WAYS.index(way) % ONE_IN :: ONE_IN] or possible[:1] if way in WAYS else possible
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a run leaves: the tables without leases, and the answers at and around the next tick."""
+
+    log: dict[Any, Any]
+    members: dict[Any, Any]
+    statuses: dict[Any, Any]
+    control: dict[Any, Any]
+    answers: tuple[Any, ...]
+
+
+class Hour:
+    """An hour in which a slot is three steps behind: many kinds of writes, several chunks a step."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        chance = random.Random(9)
+        for step in range(FIRST_STEP, LAST + 1):
+            for place in world.sets:
+                if chance.random() < 0.55:
+                    clients = [chance.randrange(16) for _ in range(chance.randrange(1, 7))]
+                    world.join(place, clients, step * PERIOD + 5)
+            world.set_time((step + 1) * PERIOD + SCHEDULE_OFFSET)
+            if step < FIRST_STEP + HISTORY:
+                world.run_queue()
+        self.beginning = world.save()
+        self.before = world.answers()
+        self.calls: list[str] = []
+        self.undisturbed, (worker,) = self.run()
+        self.calls = worker.calls
+
+    def run(self, first: Behaviour = Call.send) -> tuple[Ending, list[Worker]]:
+        """The hour once, its first worker disturbed."""
+        world = self.world
+        world.restore(self.beginning)
+        tick = (LAST + 1) * PERIOD + world.publish_delay
+        workers = world.run_queue(first=first, until=tick - 1)
+        answers = [world.answers(at) for at in (world.true_time(), tick - 1, tick, tick + PERIOD - 1)]
+        return self.ending(tuple(answers)), workers
+
+    def next_hour(self) -> Ending:
+        """The hour after it, in which nothing fails and nobody joins."""
+        world = self.world
+        world.set_time((LAST + 2) * PERIOD + SCHEDULE_OFFSET)
+        world.run_queue()
+        return self.ending((world.answers((LAST + 2) * PERIOD + world.publish_delay),))
+
+    def ending(self, answers: tuple[Any, ...]) -> Ending:
+        log, members, statuses, control = (
+            {
+                key: {name: value for name, value in item.items() if name not in MAY_DIFFER}
+                for key, item in self.world.stored(table).items()
+            }
+            for table in ("StepLog", "Members", "Statuses", "Control")
+        )
+        return Ending(log, members, statuses, control, answers)
+
+
+@pytest.fixture(scope="module")
+def hour() -> Iterator[Hour]:
+    with World() as world:
+        yield Hour(world)
+
+
+def test_the_hour_holds_every_kind_of_call_and_every_branch(hour):
+    kinds = Counter(hour.calls)
+    assert kinds["dynamodb.Query"] == BEHIND
+    assert kinds["dynamodb.BatchGetItem"] >= 2 * BEHIND  # several chunks a step
+    assert kinds["dynamodb.BatchWriteItem"] >= BEHIND  # wake-ups
+    assert kinds["dynamodb.PutItem"] >= 6 * BEHIND
+    assert kinds["secrets-manager.GetSecretValue"] == 1
+    assert hour.calls[-1] == "dynamodb.UpdateItem"  # the last mark, which gives the lease back
+    before, *later = hour.undisturbed.answers[1:]
+    assert before == (LAST - BEHIND, hour.before[1])
+    assert later[0][0] == later[1][0] == LAST
+    assert len([s for s in later[0][1] if later[0][1][s] != before[1][s]]) >= 3
+
+
+def assert_equal(found: Ending, expected: Ending) -> None:
+    assert found.answers == expected.answers
+    assert found.members == expected.members
+    assert found.statuses == expected.statuses
+    assert found.control == expected.control
+    assert found.log.items() >= expected.log.items()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_an_evaluation_that_fails_at_any_call_leaves_no_trace(hour, way, record_property):
+    numbers = chosen(hour.calls, way)
+    for number in numbers:
+        random.seed(number)
+        fails = way.at(number, hour.calls[number - 1], hour.world.pass_time)
+        ending, workers = hour.run(first=fails)
+        assert fails.met, number
+        try:
+            assert_equal(ending, hour.undisturbed)
+            if ending.log != hour.undisturbed.log:
+                assert hour.next_hour().answers == undisturbed_next_hour(hour).answers
+        except AssertionError as error:
+            calls = [len(worker.calls) for worker in workers]
+            raise AssertionError(f"call {number} ({hour.calls[number - 1]}), {way}, {calls}: {error}") from error
+    record_property("fault_points", len(numbers))
+    assert numbers
+
+
+def undisturbed_next_hour(hour: Hour) -> Ending:
+    hour.run()
+    return hour.next_hour()
+
+
+@dataclass
+class SlowUntil:
+    """Every call up to the ``number``-th takes so many seconds; from that one on they meet ``fails``."""
+
+    world: World
+    seconds: float
+    number: int | None = None
+    fails: Behaviour = Call.send
+
+    def __call__(self, call: Call):
+        if self.number is not None and call.number >= self.number:
+            return self.fails(call)
+        response = call.send()
+        self.world.pass_time(self.seconds)
+        return response
+
+
+LAST_CALLS = ("dynamodb.UpdateItem", "sqs.SendMessageBatch")
+"""Those of a worker that stops inside a step: the lease given back with the resume point, the rest sent on."""
+
+STOPS = {5.0: 0, 3.0: 1, 2.2: 2}
+"""So slow is a worker, seconds a call, that stops inside the first, the second or the third step."""
+
+
+@pytest.fixture(scope="module")
+def slow_hours(hour: Hour) -> Callable[[float], list[Worker]]:
+    """The workers of an hour whose first one is so slow, and nothing fails."""
+
+    @cache
+    def slow_hour(seconds: float) -> list[Worker]:
+        ending, workers = hour.run(first=SlowUntil(hour.world, seconds))
+        assert_equal(ending, hour.undisturbed)
+        item = hour.world.stored("Control")["slot#0",]
+        assert item["resume_step"] == {"N": str(LAST - BEHIND + 1 + STOPS[seconds])}
+        return workers
+
+    return slow_hour
+
+
+@pytest.mark.parametrize("seconds", STOPS)
+def test_a_slow_worker_stops_inside_a_step_and_the_next_goes_on_behind_its_last_set(hour, slow_hours, seconds):
+    slow, next_one = slow_hours(seconds)
+    assert not slow.dead
+    assert tuple(slow.calls[-2:]) == LAST_CALLS
+    assert slow.calls.count("dynamodb.Query") == STOPS[seconds] + 1
+    together = Counter(slow.calls + next_one.calls)
+    assert together["dynamodb.PutItem"] == hour.calls.count("dynamodb.PutItem")
+
+
+@pytest.mark.parametrize("operation", LAST_CALLS)
+@pytest.mark.parametrize("seconds", STOPS)
+def test_a_worker_near_its_limit_whose_last_calls_fail_leaves_no_trace(
+    hour, slow_hours, seconds, operation, record_property
+):
+    number = len(slow_hours(seconds)[0].calls) - 1 + LAST_CALLS.index(operation)
+    ways = [way for way in (*WAYS, *QUEUE_WAYS) if way.applies_to(operation)]
+    if not ALL:
+        ways = ways[2 * STOPS[seconds] + LAST_CALLS.index(operation) :: ONE_IN // 2]
+    for way in ways:
+        random.seed(number)
+        fails = way.at(number, operation, hour.world.pass_time)
+        ending, workers = hour.run(first=SlowUntil(hour.world, seconds, number, fails))
+        assert fails.met, way
+        try:
+            assert_equal(ending, hour.undisturbed)
+        except AssertionError as error:
+            told = [len(worker.calls) for worker in workers]
+            raise AssertionError(f"call {number} ({operation}), {way}, {told}: {error}") from error
+    record_property("fault_points", len(ways))
+
+
+class Rival:
+    """Before the n-th call of a worker its process stops for longer than the lease; another one comes.
+
+    The other one works to its end, or dies at its own ``dies_at``-th call. Then the first wakes up and goes
+    on: every condition it meets is one that has failed for a reason.
+    """
+
+    def __init__(self, world: World, number: int, dies_at: int | None) -> None:
+        self.world, self.number, self.dies_at = world, number, dies_at
+        self.other: Worker | None = None
+
+    def __call__(self, call: Call):
+        if call.number == self.number and self.other is None:
+            zombie, world = call.worker, self.world
+            self.other = Worker(self.behaviour)
+            world.set_time(world.true_time() + 151.0)
+            environment = world.cold_start()
+            message = Message('{"slot": 0, "hop": 0}', world.true_time() + VISIBILITY, receives=1)
+            world.queue.append(message)
+            with suppress(ProcessDied):
+                if world.evaluate(environment, message.body, self.other):
+                    world.queue.remove(message)
+            zombie.deadline = world.true_time() + 60.0  # Lambda would have ended it: be harsher
+            world.wire.worker = zombie
+        return call.send()
+
+    def behaviour(self, call: Call):
+        if call.number == self.dies_at:
+            call.worker.dead = True
+            raise ProcessDied
+        return call.send()
+
+
+@pytest.mark.parametrize("dies_at", [None, 6, 14, 23, 31, 40])
+def test_a_worker_that_wakes_up_after_another_took_its_slot_changes_nothing(hour, dies_at, record_property):
+    numbers = range(1 + (dies_at or 0) % ONE_IN, len(hour.calls) + 1, ONE_IN)
+    for number in numbers:
+        random.seed(number)
+        rival = Rival(hour.world, number, dies_at)
+        ending, _ = hour.run(first=rival)
+        assert rival.other is not None, number
+        try:
+            assert_equal(ending, hour.undisturbed)
+        except AssertionError as error:
+            raise AssertionError(f"awake again before call {number} ({hour.calls[number - 1]}): {error}") from error
+    record_property("fault_points", len(numbers))
+
+
+@pytest.fixture
+def changed(hour: Hour) -> Iterator[None]:
+    """A further type and a later noise key, as an operator may add them; taken back afterwards."""
+    world = hour.world
+    function = world.stack.functions["evaluate"]
+    secrets = world.stack.session.client("secretsmanager")
+    arn = function.environment["KANON_NOISE_KEY_SECRET"]
+    keys = secrets.get_secret_value(SecretId=arn)["SecretString"]
+    more = {
+        "KANON_TYPES": json.dumps({**world.types, "more": {**world.types["two"], "k": 30}}),
+        "KANON_NOISE_KEYS": json.dumps([{"id": "1", "from_step": 0}, {"id": "2", "from_step": LAST + 13}]),
+    }
+    secrets.put_secret_value(SecretId=arn, SecretString=json.dumps({**json.loads(keys), "2": "x" * 64}))
+    world.stack.functions["evaluate"] = replace(function, environment={**function.environment, **more})
+    world.changed_only_after_a_crash = function
+    yield
+    world.stack.functions["evaluate"] = function
+    secrets.put_secret_value(SecretId=arn, SecretString=keys)
+
+
+@pytest.mark.parametrize("number", [9, 16, 30, 44])
+def test_a_type_and_a_noise_key_added_between_a_crash_and_the_repetition_change_no_answer(hour, changed, number):
+    world = hour.world
+    after = world.stack.functions["evaluate"]
+    world.stack.functions["evaluate"] = world.changed_only_after_a_crash
+
+    def crash(call: Call):
+        if call.number == number:
+            world.stack.functions["evaluate"] = after
+            call.worker.dead = True
+            raise ProcessDied
+        return call.send()
+
+    random.seed(number)
+    ending, workers = hour.run(first=crash)
+    assert workers[0].dead
+    assert ending.answers == hour.undisturbed.answers
+    assert (ending.members, ending.statuses) == (hour.undisturbed.members, hour.undisturbed.statuses)
+    assert ending.log.items() >= hour.undisturbed.log.items()
+    recorded = next(item for item in ending.control.values() if item["name"] == {"S": "function#evaluate"})
+    assert "type more" in recorded
+    assert "noise-key 2" in recorded

@@ -1,0 +1,397 @@
+"""Several evaluators on one slot, interleaved at every call, with faults, zombies and clocks that disagree and jump.
+
+A random history of joins, messages in any number and order, workers that stop anywhere and go on at any
+later time. Every answer at every tick equals the naive algorithm on what is in the log.
+"""
+
+import os
+import random
+from base64 import b64encode
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from kanon.gate.joining import Join
+from kanon.gate.mechanism.steps import instance_of, phase_of, step_at
+from kanon.gate.storage.members import unpack
+from tests.faults.gate import ways
+from tests.faults.gate.stepped import SteppedEvaluator, arrives, dies
+from tests.faults.gate.world import FIRST_STEP, PERIOD, START, World
+
+pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
+
+ALL = os.environ.get("FAULTS") == "all"
+SETS = tuple((name, bytes([i])) for i in range(5) for name in ("two", "one"))
+GRACE, DELAY = 120, 1800
+JOIN_TIMEOUT = 10.0
+MOST_WORKERS = 3
+MOST_SKEW = 40.0
+CALL_TIMEOUT = 9.0
+"""Skew and the time a call may take are together less than the margin and the grace."""
+
+ACTIONS = (
+    ways.refused,
+    ways.unanswered,
+    ways.error("ThrottlingException"),
+    ways.error_after_effect,
+    ways.dies_before,
+    ways.dies_after,
+)
+BOUNDARIES = (-1.0, 1.0, GRACE - MOST_SKEW + 1, GRACE + 1.0, DELAY - 61.0, DELAY - 59.0, DELAY - 1.0, DELAY + 1.0)
+HORIZON_CALL = 29
+"""The call that moves the horizon after a step in which every set was joined."""
+MOST_BEHIND = 120  # steps; at 144 an evaluator stops and calls for its operator
+FORGOTTEN_AFTER = 7 * 24 - 10  # steps, less a window: older rows may have expired
+JUMPS = (1.0, 35.0, 151.0, 720.0, 1800.0, 3600.0, 3600.0, 4 * 3600.0)
+
+shared: dict[str, object] = {"horizons after a jump": 0}
+
+
+class Oracle:
+    """The naive algorithm on the joins that are in the log, step after step."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.naive = {name: world.new_naive(name) for name in world.configured}
+        self.stepped = FIRST_STEP - 1
+        self.above: dict[tuple, dict[int, bool]] = defaultdict(dict)
+
+    def join(self, place, token: int, step: int) -> None:
+        assert step > self.stepped, "a join came into a step that was already closed"
+        self.naive[place[0]].join(self.world.keys[place], token, step)
+
+    def crossings(self, place, through: int) -> list[int]:
+        """The steps up to ``through`` at which the set crossed, oldest first."""
+        while self.stepped < through:
+            self.stepped += 1
+            for other in SETS:
+                above = self.naive[other[0]].step(self.world.keys[other], self.stepped)
+                self.above[other][self.stepped] = above
+        phase, window = self.time_of(place)
+        found: dict[int, int] = {}
+        for step, above in sorted(self.above[place].items()):
+            if above and step <= through:
+                found.setdefault(instance_of(step, phase, window), step)
+        return list(found.values())
+
+    def time_of(self, place) -> tuple[int, int]:
+        parameters = self.world.configured[place[0]].parameters
+        return phase_of(self.world.keys[place], parameters.window, parameters.phase), parameters.window
+
+    def members(self, place, step: int) -> list[tuple[int, int]]:
+        """(last step, token) of the clients of the window, most recent first."""
+        naive, parameters = self.naive[place[0]], self.world.configured[place[0]].parameters
+        last: dict[int, int] = {}
+        for at, tokens in sorted(naive.joins[self.world.keys[place]].items()):
+            if step - parameters.window < at <= step:
+                last.update(dict.fromkeys(tokens, at))
+        ordered = sorted((-at, token) for token, at in last.items())
+        return [(-at, token) for at, token in ordered][: parameters.members_kept]
+
+
+class Disorder(RuleBasedStateMachine):
+    """Everything that may happen to a slot."""
+
+    @initialize(seed=st.integers(0, 999))
+    def begin(self, seed: int) -> None:
+        random.seed(seed)
+        self.world: World = shared["world"]  # type: ignore[assignment]
+        self.world.restore(shared["beginning"])  # type: ignore[arg-type]
+        self.world.set_time(START + 60.0)
+        self.environments = [self.world.cold_start() for _ in range(MOST_WORKERS)]
+        self.oracle = Oracle(self.world)
+        self.workers: list[SteppedEvaluator] = []
+        self.unwritten: list[tuple[float, tuple, object]] = []
+        self.seen: dict[int, tuple] = {}
+        self.visible: dict[int, int] = {}
+
+    # Joins
+
+    @rule(
+        place=st.sampled_from(SETS),
+        first=st.integers(0, 9),
+        clients=st.sampled_from((1, 2, 4, 8, 9, 10)),
+        skew=st.sampled_from((-20.0, 0.0, 0.0, 20.0)),
+    )
+    def stamp_joins(self, place, first, clients, skew) -> None:
+        now = self.world.true_time()
+        for client in range(first, first + clients):
+            row = self.world.joining.row(Join(*place, "client", b"%d" % client), now + skew)
+            self.unwritten.append((now + JOIN_TIMEOUT, place, row))
+
+    @precondition(lambda self: self.unwritten)
+    @rule(again=st.booleans())
+    def write_joins(self, again) -> None:
+        """All stamped joins reach the log, perhaps twice; their order does not matter."""
+        for _, place, row in random.sample(self.unwritten, len(self.unwritten)):
+            self.world.joining.log.put(row)
+            self.oracle.join(place, row.token, row.step)
+        if not again:
+            self.unwritten.clear()
+
+    # Evaluators
+
+    @precondition(lambda self: len(self.workers) < MOST_WORKERS)
+    @rule(
+        slot=st.integers(0, 1),
+        skew=st.sampled_from((-MOST_SKEW, 0.0, 0.0, 0.0, MOST_SKEW)),
+        unaware=st.booleans(),
+        calls=st.sampled_from((0, 1, 2, 5, 9, 14, 20)),
+    )
+    def deliver_message(self, slot, skew, unaware, calls) -> None:
+        busy = [worker.environment for worker in self.workers]  # it works on one event at a time
+        environment = random.choice([free for free in self.environments if free not in busy])
+        worker = SteppedEvaluator(self.world, environment, slot, skew, unaware=unaware)
+        self.workers.append(worker)
+        self._go_on(worker, calls)
+
+    @precondition(lambda self: self.workers)
+    @rule(which=st.integers(0, 2), calls=st.sampled_from((1, 1, 2, 3, 5, 8)))
+    def go_on(self, which, calls) -> None:
+        self._go_on(self.workers[which % len(self.workers)], calls)
+
+    @precondition(lambda self: self.workers)
+    @rule(which=st.integers(0, 2))
+    def finish(self, which) -> None:
+        self._go_on(self.workers[which % len(self.workers)], 10_000)
+
+    @precondition(lambda self: self.workers)
+    @rule(which=st.integers(0, 2), action=st.sampled_from(ACTIONS))
+    def fail(self, which, action) -> None:
+        worker = self.workers[which % len(self.workers)]
+        self._bury_if_horizon_is_old(worker)
+        worker.step(action)
+        self._forget_ended()
+
+    @precondition(lambda self: self.workers)
+    @rule(
+        which=st.integers(0, 2),
+        skew=st.sampled_from((-MOST_SKEW, 0.0, MOST_SKEW)),
+        moment=st.none() | st.sampled_from(BOUNDARIES),
+        calls=st.sampled_from((0, 1, 1, 2, 5)),
+    )
+    def clock_jumps(self, which, skew, moment, calls) -> None:
+        """A worker's clock jumps, back or forth, while it stands before a call; perhaps at a boundary."""
+        worker = self.workers[which % len(self.workers)]
+        if moment is not None:
+            self.wait_for_a_boundary(moment)
+        worker.jump(skew)
+        self._go_on(worker, calls)
+
+    @precondition(lambda self: len(self.workers) < MOST_WORKERS)
+    @rule(
+        moment=st.sampled_from(BOUNDARIES),
+        slot=st.integers(0, 1),
+        skews=st.permutations((-MOST_SKEW, 0.0, MOST_SKEW)),
+        calls=st.integers(0, 12),
+        more=st.sampled_from((0, 1, 2, 10_000)),
+    )
+    def deliver_message_at_a_boundary_and_clock_jumps(self, moment, slot, skews, calls, more) -> None:
+        self.wait_for_a_boundary(moment)
+        self.deliver_message(slot=slot, skew=skews[0], unaware=True, calls=calls)
+        if self.workers:
+            self.workers[-1].jump(skews[1])
+            self._go_on(self.workers[-1], more)
+
+    @precondition(lambda self: len(self.workers) > 1)
+    @rule(rounds=st.integers(1, 8))
+    def go_on_in_turn(self, rounds) -> None:
+        for _ in range(rounds):
+            for worker in list(self.workers):
+                self._go_on(worker, 1)
+
+    def _go_on(self, worker: SteppedEvaluator, calls: int) -> None:
+        for _ in range(calls):
+            self._bury_if_horizon_is_old(worker)
+            if worker.ended:
+                break
+            worker.step(arrives)
+            if worker.jumped and worker.horizon_since is not None:
+                worker.jumped = False
+                shared["horizons after a jump"] += 1  # type: ignore[operator]
+        self._forget_ended()
+
+    def _bury_if_horizon_is_old(self, worker: SteppedEvaluator) -> None:
+        """No worker may sleep between reading the clock and moving the horizon: docs/reliability.md."""
+        since = worker.horizon_since
+        if since is not None and self.world.true_time() - since > CALL_TIMEOUT:
+            worker.finish(dies)
+
+    def _forget_ended(self) -> None:
+        self.workers = [worker for worker in self.workers if not worker.ended]
+        self.world.sent()  # any message may come again at any time: deliver_message
+
+    # Time
+
+    @rule(seconds=st.sampled_from(JUMPS))
+    def wait(self, seconds) -> None:
+        self._advance_to(self.world.true_time() + (seconds if self._behind() < MOST_BEHIND else 1.0))
+
+    @rule(moment=st.sampled_from(BOUNDARIES))
+    def wait_for_a_boundary(self, moment) -> None:
+        """To a moment after the next end of a step."""
+        now = self.world.true_time()
+        self._advance_to((step_at(now - moment, PERIOD) + 1) * PERIOD + moment)
+
+    def _behind(self) -> int:
+        """Steps that wait for the slower slot."""
+        control = self.world.stored("Control")
+        marks = [int(control[f"slot#{slot}",]["evaluated_through"]["N"]) for slot in range(2)]
+        return step_at(self.world.true_time(), PERIOD) - min(marks)
+
+    @rule()
+    def expire_rows(self) -> None:
+        self.world.stack.sweep()
+
+    def _advance_to(self, moment: float) -> None:
+        """Requests of joins end in time; answers are looked at around every tick on the way."""
+        while True:
+            now = self.world.true_time()
+            tick = (step_at(now - DELAY, PERIOD) + 1) * PERIOD + DELAY
+            stops = [tick - 0.5, tick, moment, *(ends for ends, _, _ in self.unwritten)]
+            at = min(stop for stop in stops if stop > now or stop == moment)
+            if at >= moment:
+                self.world.set_time(max(moment, now))
+                return
+            self.world.set_time(at)
+            if any(ends <= at for ends, _, _ in self.unwritten):
+                self.write_joins(again=False)
+            self.answers_are_the_naive_ones()
+
+    # What must hold
+
+    @invariant()
+    def answers_are_the_naive_ones(self) -> None:
+        if not hasattr(self, "oracle"):
+            return
+        now = self.world.true_time()
+        told_step, told = self.world.answers()
+        at = step_at(now - DELAY, PERIOD) - 1
+        expected, steps = {}, []
+        for slot in range(2):
+            visible = self._visible(slot, now)
+            assert visible is None or visible >= self.visible.get(slot, visible), "a horizon went back"
+            assert visible is None or (visible + 1) * PERIOD + DELAY <= now + 0.001, "seen before its tick"
+            if visible is not None:
+                self.visible[slot] = visible
+            steps.append(visible)
+            for place in SETS:
+                if self.world.slot(place) == slot:
+                    expected[place] = visible is not None and self._above(place, visible, at)
+        assert told == expected
+        assert told_step == (None if None in steps else min(at, *steps))
+        assert self.seen.setdefault(at, (steps, told)) == (steps, told), "something changed between two ticks"
+
+    def _above(self, place, visible: int, at: int) -> bool:
+        phase, window = self.oracle.time_of(place)
+        now = instance_of(at, phase, window)
+        crossings = self.oracle.crossings(place, min(visible, at))
+        return any(instance_of(x, phase, window) == now for x in crossings)
+
+    def _visible(self, slot: int, now: float) -> int | None:
+        horizon = self.world.stored("Statuses").get((b64encode(bytes([slot])).decode(),), {})
+        for step, since in (("through", "visible_from"), ("earlier", "earlier_from"), ("earliest", None)):
+            if "N" in horizon.get(step, {}) and (since is None or now >= int(horizon[since]["N"])):
+                return int(horizon[step]["N"])
+        return None
+
+    def teardown(self) -> None:
+        if not hasattr(self, "oracle"):
+            return
+        if self.unwritten:
+            self.write_joins(again=False)
+        for worker in list(self.workers):  # some zombies wake up at last, the others never
+            self._go_on(worker, 3)
+        for worker in self.workers:
+            worker.finish(dies)
+        last = step_at(self.world.true_time(), PERIOD) + 1
+        self._advance_to((last + 1) * PERIOD + 180.0)
+        for slot in range(2):
+            worker = SteppedEvaluator(self.world, self.environments[0], slot, 0.0, unaware=True)
+            worker.finish()
+            assert worker.acknowledged
+        self._advance_to((last + 1) * PERIOD + 1801.0)
+        self.answers_are_the_naive_ones()
+        assert set(self.visible.values()) == {last}
+        self._everything_is_kept_once(last)
+
+    def _everything_is_kept_once(self, last: int) -> None:
+        statuses = {i["set_key"]["B"]: i for i in self.world.stored("Statuses").values() if "crossings" in i}
+        members = {i["set_key"]["B"]: i for i in self.world.stored("Members").values()}
+        for place in SETS:
+            key = self.world.keys[place]
+            stored = [int(x["N"]) for x in statuses[key]["crossings"]["L"]] if key in statuses else []
+            living = [x for x in self.oracle.crossings(place, last)[-2:] if x > last - FORGOTTEN_AFTER]
+            assert [x for x in stored if x > last - FORGOTTEN_AFTER] == living
+            if key in members:
+                evaluated, kept = unpack(members[key]["members"]["B"])
+                assert [(m.last, m.token) for m in kept] == self.oracle.members(place, evaluated)
+            else:
+                assert not self.oracle.members(place, last)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with World(sets=SETS, slots=2, sets_a_chunk=2) as world:
+        shared["world"] = world
+        shared["beginning"] = world.save()
+        yield world
+
+
+def test_any_disorder_of_workers_messages_and_clocks_gives_the_answers_of_the_naive_algorithm(world):
+    shared["horizons after a jump"] = 0
+    run_state_machine_as_test(
+        Disorder,
+        settings=settings(
+            max_examples=400 if ALL else 25,
+            stateful_step_count=60 if ALL else 35,
+            deadline=None,
+            derandomize=not ALL,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate],
+        ),
+    )
+    assert shared["horizons after a jump"] >= (200 if ALL else 5)
+
+
+def jumping(moment: float, calls: int, before: float, after: float) -> None:
+    """A worker on each slot, at a boundary after a step in which every set was joined; its clock jumps."""
+    history = Disorder()
+    history.begin(seed=calls)
+    for place in SETS:
+        history.stamp_joins(place=place, first=0, clients=10, skew=0.0)
+    history.write_joins(again=False)
+    history.wait(seconds=3600.0 - 61.0)
+    history.wait_for_a_boundary(moment=moment)
+    for slot in range(2):
+        history.deliver_message(slot=slot, skew=before, unaware=True, calls=calls)
+        if history.workers:
+            history.workers[0].jump(after)
+            history.finish(which=0)
+        history.answers_are_the_naive_ones()
+    history.teardown()
+
+
+@pytest.mark.parametrize("moment", BOUNDARIES)
+def test_a_clock_that_jumps_before_any_call_at_a_boundary_changes_nothing(world, moment):
+    cases = [(calls, after) for calls in range(HORIZON_CALL) for after in (-MOST_SKEW, MOST_SKEW)]
+    one_in = 3 if ALL else len(cases)
+    for calls, after in cases[(13 * BOUNDARIES.index(moment)) % one_in :: one_in]:
+        jumping(moment, calls, -after, after)
+
+
+def test_a_clock_that_jumps_further_than_the_margin_shows_a_step_between_two_ticks(world):
+    with pytest.raises(AssertionError, match="something changed between two ticks"):
+        jumping(DELAY + 1.0, 3, 0.0, -100.0)

@@ -1,0 +1,213 @@
+"""The ways in which an AWS call can fail, each a behaviour from the n-th call of a worker on."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.awsrequest import AWSResponse
+from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
+
+from tests.faults.gate.wire import Call, ProcessDied
+
+READ_TIMEOUT = 2.0
+BATCHES = ("dynamodb.BatchWriteItem", "dynamodb.BatchGetItem")
+SENDS = ("sqs.SendMessageBatch",)
+WITHOUT_BATCHES = "the call is no batch"
+
+PassTime = Callable[[float], None]
+Action = Callable[[Call, PassTime], AWSResponse]
+
+
+# What may happen to one request
+
+
+def refused(call: Call, _: PassTime) -> AWSResponse:
+    """It never arrives."""
+    raise EndpointConnectionError(endpoint_url=call.request.url)
+
+
+def timed_out(call: Call, pass_time: PassTime) -> AWSResponse:
+    """It never arrives, which shows only after the time for an answer."""
+    pass_time(READ_TIMEOUT)
+    raise ReadTimeoutError(endpoint_url=call.request.url)
+
+
+def unanswered(call: Call, pass_time: PassTime) -> AWSResponse:
+    """It takes effect, its answer is lost."""
+    call.send()
+    pass_time(READ_TIMEOUT)
+    raise ReadTimeoutError(endpoint_url=call.request.url)
+
+
+def dies_before(call: Call, _: PassTime) -> AWSResponse:
+    """The worker dies with the request unsent."""
+    call.worker.dead = True
+    raise ProcessDied
+
+
+def dies_after(call: Call, _: PassTime) -> AWSResponse:
+    """The worker dies once the request took effect."""
+    call.send()
+    call.worker.dead = True
+    raise ProcessDied
+
+
+def error(code: str, status: int = 400) -> Action:
+    """The service answers with an error and does nothing."""
+
+    def action(call: Call, _: PassTime) -> AWSResponse:
+        return call.answer(status, {"__type": f"com.amazonaws#{code}", "message": "on purpose"})
+
+    return action
+
+
+def error_after_effect(call: Call, _: PassTime) -> AWSResponse:
+    """The service did it and answers with an internal error."""
+    call.send()
+    return call.answer(500, {"__type": "com.amazonaws#InternalServerError", "message": "on purpose"})
+
+
+def unprocessed(taken: Callable[[int], int]) -> Action:
+    """Of n requests of a batch ``taken(n)`` are done; DynamoDB hands the others back."""
+
+    def action(call: Call, _: PassTime) -> AWSResponse:
+        ((table, asked),) = call.body["RequestItems"].items()
+        writes = isinstance(asked, list)
+        entries = asked if writes else asked["Keys"]
+        # The later half first: what is handed back must not always be the tail.
+        cut = len(entries) - taken(len(entries))
+        left, done = entries[:cut], entries[cut:]
+        answered: dict[str, Any] = {} if writes else {"Responses": {table: []}}
+        if done:
+            part = {**call.body, "RequestItems": {table: done if writes else {**asked, "Keys": done}}}
+            answered = json.loads(call.send(part).content)
+        name = "UnprocessedItems" if writes else "UnprocessedKeys"
+        answered[name] = {table: left if writes else {**asked, "Keys": left}} if left else {}
+        return call.answer(200, answered)
+
+    return action
+
+
+def not_taken(taken: Callable[[int], int]) -> Action:
+    """Of n messages the queue takes ``taken(n)`` and names the others as failed, in an answer that is no error."""
+
+    def action(call: Call, _: PassTime) -> AWSResponse:
+        entries = call.body["Entries"]
+        cut = len(entries) - taken(len(entries))
+        left, done = entries[:cut], entries[cut:]
+        answered = json.loads(call.send({**call.body, "Entries": done}).content) if done else {"Successful": []}
+        failed = {"SenderFault": False, "Code": "InternalError", "Message": "on purpose"}
+        answered["Failed"] = [{"Id": entry["Id"], **failed} for entry in left]
+        return call.answer(200, answered)
+
+    return action
+
+
+def half(n: int) -> int:
+    """The smaller half of a batch."""
+    return n // 2
+
+
+def partly_done(part: Action, then: Action) -> Action:
+    """A part of a batch is done, then ``then``."""
+
+    def action(call: Call, pass_time: PassTime) -> AWSResponse:
+        part(call, pass_time)
+        return then(call, pass_time)
+
+    return action
+
+
+# Which requests it happens to, counted from the n-th call
+
+
+@dataclass(frozen=True)
+class Way:
+    """An action and how long it lasts.
+
+    ``lasts``: "once" (the first attempt only: botocore repeats it), "call" (all attempts of one
+    call), "operation" (every call of the kind until the worker gives up), "outage" (every call).
+    ``only``: the operations it can happen to; all if there are none.
+    """
+
+    name: str
+    action: Action
+    lasts: str
+    only: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+    def applies_to(self, operation: str) -> bool:
+        """Whether a call of this kind can fail in this way."""
+        return not self.only or operation in self.only
+
+    def at(self, number: int, operation: str, pass_time: PassTime) -> "FailsAt":
+        """The behaviour that fails from the ``number``-th call on, which is an ``operation``."""
+        return FailsAt(self, number, operation, pass_time)
+
+
+@dataclass
+class FailsAt:
+    """A behaviour: undisturbed up to a call."""
+
+    way: Way
+    number: int
+    operation: str
+    pass_time: PassTime
+    met: int = 0
+
+    def __call__(self, call: Call) -> AWSResponse:
+        if not self._hits(call):
+            return call.send()
+        self.met += 1
+        return self.way.action(call, self.pass_time)
+
+    def _hits(self, call: Call) -> bool:
+        match self.way.lasts:
+            case "once":
+                return call.number == self.number and call.attempt == 1
+            case "call":
+                return call.number == self.number
+            case "operation":
+                return call.number >= self.number and call.operation == self.operation
+            case _:
+                return call.number >= self.number
+
+
+WAYS = (
+    Way("refused-once", refused, "once"),
+    Way("refused", refused, "call"),
+    Way("timeout-once", timed_out, "once"),
+    Way("timeout", timed_out, "call"),
+    Way("unanswered-once", unanswered, "once"),
+    Way("unanswered", unanswered, "call"),
+    Way("outage", refused, "outage"),
+    Way("outage-after-effect", unanswered, "outage"),
+    Way("throughput-exceeded-once", error("ProvisionedThroughputExceededException"), "once"),
+    Way("throughput-exceeded", error("ProvisionedThroughputExceededException"), "operation"),
+    Way("throttled-once", error("ThrottlingException"), "once"),
+    Way("throttled", error("ThrottlingException"), "operation"),
+    Way("request-limit", error("RequestLimitExceeded"), "call"),
+    Way("internal-error", error("InternalServerError", 500), "call"),
+    Way("internal-error-after-effect", error_after_effect, "call"),
+    Way("unavailable", error("ServiceUnavailable", 503), "operation"),
+    Way("access-denied", error("AccessDeniedException"), "call"),
+    Way("dies-before", dies_before, "call"),
+    Way("dies-after", dies_after, "call"),
+    Way("half-unprocessed-once", unprocessed(half), "once", only=BATCHES),
+    Way("one-processed-each-time", unprocessed(lambda n: 1), "operation", only=BATCHES),
+    Way("nothing-processed", unprocessed(lambda n: 0), "operation", only=BATCHES),
+    Way("half-done-unanswered", partly_done(unprocessed(half), timed_out), "call", only=BATCHES),
+    Way("half-done-dies", partly_done(unprocessed(half), dies_before), "call", only=BATCHES),
+)
+
+QUEUE_WAYS = (
+    Way("half-not-taken", not_taken(half), "call", only=SENDS),
+    Way("one-taken-each-time", not_taken(lambda n: 1), "operation", only=SENDS),
+    Way("none-taken", not_taken(lambda n: 0), "operation", only=SENDS),
+    Way("half-taken-unanswered", partly_done(not_taken(half), timed_out), "call", only=SENDS),
+    Way("half-taken-dies", partly_done(not_taken(half), dies_before), "call", only=SENDS),
+)
+"""What can happen besides to a batch of messages."""

@@ -1,0 +1,354 @@
+"""The whole service on moto with time as a value, faults on the wire, and a queue that redelivers.
+
+The handlers, the template's environment and the engine are the real ones. What this adds: every AWS call
+of a worker passes a ``Wire``, time moves only when told or by what calls cost, the tables can be put back
+to an earlier moment, and SQS's redelivery follows the simulated clock.
+"""
+
+import base64
+import json
+import pickle
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace, TracebackType
+from typing import Any, Self
+
+import botocore.endpoint
+from moto.backends import get_backend
+from moto.core import DEFAULT_ACCOUNT_ID
+
+from infra.local import Stack
+from infra.local.functions import Environment
+from infra.local.template import REGION
+from kanon import clock
+from kanon.gate import evaluation
+from kanon.gate.joining import Join, Joining
+from kanon.gate.mechanism.tape import Tapes
+from kanon.gate.querying import Querying
+from kanon.gate.storage.statuses import Statuses
+from kanon.gate.storage.step_log import StepLog, key_of
+from kanon.gate.types import read_types
+from kanon.keys import fetch_noise_keys, fetch_secret, set_key, slot_of
+from tests.faults.gate.wire import Behaviour, ProcessDied, Wire, Worker, undisturbed
+from tests.naive import Naive
+
+PERIOD = 3600
+SCHEDULE_OFFSET = 180.0  # cron(3 * * * ? *)
+FIRST_STEP = 472_000
+START = float(FIRST_STEP * PERIOD)
+EVALUATE_TIMEOUT = 120.0
+JOIN_TIMEOUT = 10.0
+VISIBILITY = 720.0
+MOST_RECEIVES = 3
+REPETITIONS = (60.0, 120.0)
+"""Seconds after which Lambda repeats an asynchronous invocation that failed, and repeats it again."""
+TABLES = ("StepLog", "Members", "Statuses", "Control")
+
+
+def laws(shape: str, threshold: int, query: int) -> dict[str, Any]:
+    """Two laws as a type's configuration has them."""
+    return {
+        "threshold": {"shape": shape, "epsilon": "1", "truncation": threshold},
+        "query": {"shape": shape, "epsilon": "1", "truncation": query},
+    }
+
+
+TYPES = {
+    "two": {"k": 8, "window": 6, "laws": laws("two-sided", 3, 2)},
+    "one": {"k": 6, "window": 5, "laws": laws("one-sided", 3, 3), "phase": "zero"},
+}
+
+
+class ScatteredWriters:
+    """Stands in for the pool of writers: one thread, but in an order nobody may rely on.
+
+    As in a pool, a failed write does not stop the ones that other threads have begun.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, write: Callable[[Any], None], items: Sequence[Any]) -> Iterator[None]:
+        shuffled = random.sample(list(items), len(items))
+        error: Exception | None = None
+        for i, item in enumerate(shuffled):
+            try:
+                write(item)
+            except Exception as failed:
+                error = error or failed
+                shuffled[i + 1 + random.randrange(self._workers) :] = []
+        if error is not None:
+            raise error
+        return iter([None] * len(items))
+
+
+@dataclass
+class Message:
+    """A message of the evaluator's queue, as SQS keeps it."""
+
+    body: str
+    visible_at: float
+    receives: int = 0
+
+
+@dataclass
+class World:
+    """A running service; a context manager. ``sets`` are (type name, set id)."""
+
+    sets: tuple[tuple[str, bytes], ...] = tuple((name, bytes([i])) for i in range(7) for name in TYPES)
+    types: dict[str, Any] = field(default_factory=lambda: TYPES)
+    slots: int = 1
+    sets_a_chunk: int = 5
+    parameters: dict[str, str] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        parameters = {"Types": json.dumps(self.types), "Slots": str(self.slots), **self.parameters}
+        self.stack = Stack(parameters, start=START, seed=5)
+        self.stack.__enter__()
+        self.queue: list[Message] = []
+        self.wire = Wire(self.pass_time, self.true_time)
+        self._saved = (botocore.endpoint.time, clock.sleep, evaluation.SETS_A_CHUNK, evaluation.ThreadPoolExecutor)
+        botocore.endpoint.time = SimpleNamespace(sleep=self.pass_time)
+        clock.now, clock.sleep = self.now, self.pass_time
+        evaluation.SETS_A_CHUNK, evaluation.ThreadPoolExecutor = self.sets_a_chunk, ScatteredWriters
+        for name, function in self.stack.functions.items():
+            session = self.wire.attach(self.stack.engine.session())
+            self.stack.functions[name] = replace(function, session=lambda _, session=session: session)
+        self._connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        botocore.endpoint.time, clock.sleep, evaluation.SETS_A_CHUNK, evaluation.ThreadPoolExecutor = self._saved
+        clock.now = self.stack.clock.now  # what the stack put there and takes away again
+        self.stack.__exit__(kind, error, trace)
+
+    def _connect(self) -> None:
+        """What the tests use beside the functions: calls that never fail."""
+        session, storage = self.stack.session, self.stack.storage
+        self.dynamodb, self.sqs = session.client("dynamodb"), session.client("sqs")
+        secrets = session.client("secretsmanager")
+        environment = self.stack.functions["join"].environment | self.stack.functions["evaluate"].environment
+        pepper = fetch_secret(secrets, "set-pepper", environment["KANON_SET_PEPPER_SECRET"])
+        client_key = fetch_secret(secrets, "client-key", environment["KANON_CLIENT_KEY_SECRET"])
+        noise_key = fetch_noise_keys(secrets, environment["KANON_NOISE_KEY_SECRET"], ["1"])["1"]
+        self.queue_url = environment["KANON_QUEUE_URL"]
+        self.publish_delay = int(environment["KANON_PUBLISH_DELAY"])
+        self.outage_allowance = int(environment["KANON_OUTAGE_ALLOWANCE"])
+        self.configured = read_types(json.dumps(self.types), PERIOD)
+        self.keys = {place: set_key(pepper, *place) for place in self.sets}
+        log = StepLog(self.dynamodb, storage.tables["StepLog"])
+        self.joining = Joining(self.configured, pepper, client_key, log, PERIOD, self.slots, self.outage_allowance)
+        self.new_querying = lambda: Querying(
+            self.configured,
+            pepper,
+            Statuses(self.dynamodb, storage.tables["Statuses"]),
+            PERIOD,
+            self.slots,
+            self.publish_delay,
+        )
+        self.new_naive = lambda name: Naive(
+            self.configured[name].parameters,
+            Tapes(noise_key, environment["KANON_DEPLOYMENT"], name, self.configured[name].parameters),
+        )
+        for slot in range(self.slots):  # else the first run would look through a week of empty steps
+            mark = {"name": {"S": f"slot#{slot}"}, "evaluated_through": {"N": str(FIRST_STEP - 1)}}
+            self.dynamodb.put_item(TableName=storage.tables["Control"], Item=mark)
+
+    # Time
+
+    def true_time(self) -> float:
+        """Unix seconds, whatever a worker's clock says."""
+        return self.stack.clock.now()
+
+    def now(self) -> float:
+        """What ``kanon.clock.now`` tells the worker of this thread."""
+        worker = self.wire.worker
+        return self.true_time() + (worker.skew if worker is not None else 0.0)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass; a worker at its deadline dies."""
+        self.stack.clock.set(self.true_time() + seconds)
+        if self.wire.worker is not None:
+            self.wire.check_alive(self.wire.worker)
+
+    def set_time(self, moment: float) -> None:
+        """Be at a time, forwards or backwards."""
+        self.stack.clock.set(moment)
+
+    # Workers
+
+    def cold_start(self, function: str = "evaluate") -> Environment:
+        """A new process of a function."""
+        return self.stack.cold_start(function)
+
+    @contextmanager
+    def running(self, worker: Worker, timeout: float) -> Iterator[None]:
+        """This thread is the worker; Lambda ends it ``timeout`` seconds from now."""
+        worker.deadline = self.true_time() + timeout
+        self.wire.worker = worker
+        try:
+            yield
+        finally:
+            self.wire.worker = None
+            if self.wire.mistake is not None:
+                raise self.wire.mistake
+
+    def evaluate(self, environment: Environment, body: str, worker: Worker) -> bool:
+        """Hand a message to a worker; whether it was acknowledged. ``ProcessDied`` passes through."""
+        record = {"messageId": "m", "body": body, "eventSource": "aws:sqs", "receiptHandle": "r"}
+        with self.running(worker, EVALUATE_TIMEOUT), environment._process:
+            result = environment._handler({"Records": [record]}, self._context(worker))
+        return not result["batchItemFailures"]
+
+    def _context(self, worker: Worker) -> SimpleNamespace:
+        return SimpleNamespace(
+            function_name="evaluate",
+            memory_limit_in_mb="512",
+            invoked_function_arn="arn",
+            aws_request_id="r",
+            get_remaining_time_in_millis=lambda: int((worker.deadline - self.true_time()) * 1000),
+        )
+
+    def run_schedule(self, *tries: Behaviour) -> list[Worker]:
+        """The schedule's event once, repeated as Lambda does while it fails; the n-th try meets ``tries[n]``.
+
+        Returns the workers of all tries; at most the last one has ``succeeded``.
+        """
+        workers: list[Worker] = []
+        environment: Environment | None = None
+        for wait, behaviour in zip((0.0, *REPETITIONS), (*tries, *[undisturbed] * len(REPETITIONS)), strict=False):
+            self.set_time(self.true_time() + wait)
+            worker = Worker(behaviour)
+            workers.append(worker)
+            try:
+                environment = environment or self.cold_start()
+                with self.running(worker, EVALUATE_TIMEOUT), environment._process:
+                    environment._handler({"schedule": True}, self._context(worker))
+                worker.succeeded = True
+                break
+            except ProcessDied:
+                environment = None
+            except Exception:
+                if self.wire.mistake is not None:
+                    raise
+        return workers
+
+    def run_queue(
+        self,
+        slots: Sequence[int] = (0,),
+        first: Behaviour = undisturbed,
+        *,
+        until: float = float("inf"),
+    ) -> list[Worker]:
+        """Work off one message per slot as SQS and Lambda would; the first worker meets ``first``.
+
+        A message that is not acknowledged returns after the visibility timeout; after three receives it
+        is given up. Ends when the queue is empty or the next message is due after ``until``.
+        """
+        queue = self.queue = [Message(json.dumps({"slot": slot, "hop": 0}), self.true_time()) for slot in slots]
+        workers: list[Worker] = []
+        environment: Environment | None = None
+        while queue:
+            message = min(queue, key=lambda m: m.visible_at)
+            if message.visible_at > until:
+                break
+            self.set_time(max(self.true_time(), message.visible_at))
+            message.receives += 1
+            message.visible_at = self.true_time() + VISIBILITY
+            worker = Worker(first if not workers else undisturbed)
+            workers.append(worker)
+            acknowledged = False
+            try:
+                environment = environment or self.cold_start()
+                acknowledged = self.evaluate(environment, message.body, worker)
+            except ProcessDied:
+                environment = None
+            if acknowledged or message.receives == MOST_RECEIVES:
+                queue.remove(message)
+            queue += [Message(body, self.true_time()) for body in self.sent()]
+        return workers
+
+    def sent(self) -> list[str]:
+        """The bodies of the messages the functions have put into the queue; takes them out."""
+        bodies = []
+        while messages := self.sqs.receive_message(QueueUrl=self.queue_url, MaxNumberOfMessages=10).get("Messages"):
+            for message in messages:
+                self.sqs.delete_message(QueueUrl=self.queue_url, ReceiptHandle=message["ReceiptHandle"])
+                bodies.append(message["Body"])
+        return bodies
+
+    def join(self, place: tuple[str, bytes], clients: Sequence[int], stamped: float) -> None:
+        """Put joins into the log directly, stamped at a time."""
+        self.joining.join_all([Join(*place, "client", b"%d" % c) for c in clients], stamped)
+
+    def row_key(self, place: tuple[str, bytes], client: int) -> tuple[str, ...]:
+        """Under which key :meth:`stored` has the row of a join requested in the first step."""
+        row = self.joining.row(Join(*place, "client", str(client).encode()), START)
+        return tuple(base64.b64encode(part).decode() for part in key_of(row))
+
+    def request_joins(self, joins: Sequence[tuple[tuple[str, bytes], int]], worker: Worker) -> list[bool] | None:
+        """Ask the join function for a batch; for each join whether it was acknowledged, None without an answer."""
+        entries = [
+            {"type": place[0], "set": base64.urlsafe_b64encode(place[1]).decode(), "client": str(client)}
+            for place, client in joins
+        ]
+        self.stack.restart("join")
+        with self.running(worker, JOIN_TIMEOUT):
+            try:
+                response = self.stack.request("POST", "/v1:batchJoin", {"joins": entries})
+            except ProcessDied:
+                return None
+        if response.status != 200:
+            assert response.status == 503, response
+            assert "retry-after" in {name.lower() for name, _ in response.headers}
+            return [False] * len(joins)
+        return ["error" not in result for result in json.loads(response.body)["results"]]
+
+    # What is stored and what is answered
+
+    def answers(self, at: float | None = None) -> tuple[int | None, dict[tuple[str, bytes], bool]]:
+        """What a fresh query process answers for every set: the step and the statuses."""
+        answer = self.new_querying().query(self.sets, self.true_time() if at is None else at)
+        return answer.step, dict(zip(self.sets, answer.above, strict=True))
+
+    def slot(self, place: tuple[str, bytes]) -> int:
+        """The slot of a set."""
+        return slot_of(self.keys[place], self.slots)
+
+    def _rows(self, name: str) -> Any:
+        tables = get_backend("dynamodb")[DEFAULT_ACCOUNT_ID][REGION].tables
+        return tables[self.stack.storage.tables[name]]
+
+    def save(self) -> bytes:
+        """Everything the tables hold, and the time."""
+        return pickle.dumps((self.true_time(), {name: self._rows(name).items for name in TABLES}))
+
+    def restore(self, saved: bytes) -> None:
+        """Put tables and time back."""
+        moment, tables = pickle.loads(saved)
+        self.set_time(moment)
+        for name, items in tables.items():
+            self._rows(name).items = items
+        self.sent()
+
+    def stored(self, name: str) -> dict[tuple[str, ...], dict[str, Any]]:
+        """The items of a table by key, attributes in DynamoDB's JSON."""
+        table = self._rows(name)
+        items = (item.to_json()["Attributes"] for item in table.all_items())
+        names = [table.hash_key_attr, *filter(None, [table.range_key_attr])]
+        return {tuple(_text(item[n]) for n in names): item for item in items}
+
+
+def _text(value: dict[str, Any]) -> str:
+    ((_, content),) = value.items()
+    return base64.b64encode(content).decode() if isinstance(content, bytes) else str(content)

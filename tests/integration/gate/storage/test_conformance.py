@@ -1,0 +1,586 @@
+"""What the storage layer promises, on every engine that runs here."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from botocore.exceptions import ClientError
+
+from infra.local.engines import ENGINES
+from kanon import clock
+from kanon.errors import (
+    ConfigurationError,
+    FingerprintMismatchError,
+    LeaseLostError,
+    ThrottledError,
+    UndecodableMembersError,
+)
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.members import Member
+from kanon.gate.storage.batches import ATTEMPTS
+from kanon.gate.storage.control import Mark, Progress
+from kanon.gate.storage.members import is_newer, to_item
+from kanon.gate.storage.statuses import Horizon
+from kanon.gate.storage.step_log import Row, Touched, key_of
+from tests.integration.gate.tables import Running, Tables, fresh, leave_unprocessed, refused_by_aws, running, throttle
+from tests.unit.examples import set_key
+
+STEP = 472_000
+NOW = 1_699_200_200.25
+SETS = sorted(set_key(n) for n in range(300))
+
+
+@pytest.fixture(scope="module", params=sorted(ENGINES, reverse=True))
+def engine(request: pytest.FixtureRequest) -> Iterator[Running]:
+    with running(request.param) as engine:
+        yield engine
+
+
+@pytest.fixture
+def tables(engine: Running) -> Tables:
+    return fresh(engine)
+
+
+@pytest.fixture(autouse=True)
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long every wait would have been."""
+    waits: list[float] = []
+    monkeypatch.setattr(clock, "sleep", waits.append)
+    return waits
+
+
+def _join(name: bytes, token: int | None, step: int = STEP, slot: int = 0, expires: int = 2_000_000_000) -> Row:
+    return Row(step, slot, name, token, "fledge", expires)
+
+
+def _touched(tables: Tables, step: int = STEP, slot: int = 0, after: bytes | None = None) -> list[Touched]:
+    return list(tables.log.touched(step, slot, 10_000, after))
+
+
+# StepLog
+
+
+def test_a_join_repeated_is_one_row(tables: Tables) -> None:
+    for _ in range(2):
+        tables.log.put(_join(SETS[0], 7))
+    assert tables.log.put_all([_join(SETS[0], 7)] * 2) == set()
+    assert len(tables.items("StepLog")) == 1
+    assert _touched(tables) == [Touched(SETS[0], "fledge", (7,))]
+
+
+def test_the_sets_of_a_step_come_in_the_order_of_their_keys_with_their_distinct_tokens(tables: Tables) -> None:
+    rows = [_join(name, token) for name in SETS[:40] for token in (3, 1, 2**32 - 1, 0)]
+    random.Random(1).shuffle(rows)
+    assert tables.log.put_all([*rows, *rows[:30]]) == set()
+    assert _touched(tables) == [Touched(name, "fledge", (0, 1, 3, 2**32 - 1)) for name in SETS[:40]]
+
+
+def test_a_wake_up_touches_its_set_and_adds_no_client(tables: Tables) -> None:
+    tables.log.put_wake_ups([_join(SETS[0], None), _join(SETS[1], None)])
+    tables.log.put(_join(SETS[1], 5))
+    assert _touched(tables) == [Touched(SETS[0], "fledge", ()), Touched(SETS[1], "fledge", (5,))]
+
+
+def test_a_step_and_slot_holds_only_its_own_rows(tables: Tables) -> None:
+    places = [(step, slot) for step in (-1, 0, 1, STEP, STEP + 1, STEP + 256) for slot in (0, 1, 255)]
+    tables.log.put_all(_join(SETS[n], n, step, slot) for n, (step, slot) in enumerate(places))
+    for n, (step, slot) in enumerate(places):
+        assert _touched(tables, step, slot) == [Touched(SETS[n], "fledge", (n,))]
+    assert _touched(tables, STEP + 2) == []
+
+
+def test_reading_behind_a_set_gives_every_later_set_whole(tables: Tables) -> None:
+    tables.log.put_all(_join(name, token) for name in SETS[:20] for token in (None, 0, 2**32 - 1))
+    everything = _touched(tables)
+    for n, name in enumerate(SETS[:20]):
+        assert _touched(tables, after=name) == everything[n + 1 :]
+
+
+def test_a_step_of_more_than_a_megabyte_is_read_page_by_page_without_loss(tables: Tables) -> None:
+    names, tokens, type_name = SETS[:30], range(20), "t" * 4000  # long, so that few rows fill a page
+    rows = [Row(STEP, 0, name, token, type_name, 2_000_000_000) for name in names for token in tokens]
+    assert tables.log.put_all(rows) == set()
+    tables.calls.clear()
+    assert _touched(tables) == [Touched(name, type_name, tuple(tokens)) for name in names]
+    pages = [call for call in tables.calls if call.operation == "Query"]
+    assert len(pages) > 1
+    assert all(page.asked["ConsistentRead"] for page in pages)
+
+
+def test_rows_the_log_does_not_take_at_once_are_put_again(tables: Tables, slept: list[float]) -> None:
+    leave_unprocessed(tables, "BatchWriteItem", lambda n, size: size // 2 if n <= 4 else 0)
+    rows = [_join(name, 1) for name in SETS[:100]]
+    assert tables.log.put_all(rows) == set()
+    assert len(_touched(tables)) == 100
+    assert len(slept) >= 1
+
+
+def test_rows_the_log_never_takes_are_named_and_the_others_are_stored(tables: Tables, slept: list[float]) -> None:
+    leave_unprocessed(tables, "BatchWriteItem", lambda n, size: 1)
+    rows = [_join(name, 1) for name in SETS[:25]]
+    assert tables.log.put_all(rows) == {key_of(rows[-1])}
+    assert len(_touched(tables)) == 24
+    assert len(slept) == ATTEMPTS - 1
+
+
+def test_a_throttled_batch_is_put_again(tables: Tables) -> None:
+    throttle(tables, "BatchWriteItem", often=1)
+    assert tables.log.put_all([_join(name, 1) for name in SETS[:30]]) == set()
+    assert len(_touched(tables)) == 30
+
+
+def test_wake_ups_the_log_does_not_take_are_an_error(tables: Tables) -> None:
+    leave_unprocessed(tables, "BatchWriteItem", lambda n, size: size)
+    with pytest.raises(ThrottledError, match=r"^the log did not take every wake-up; evaluate the step again$"):
+        tables.log.put_wake_ups([_join(SETS[0], None)])
+
+
+def test_a_single_join_that_is_throttled_is_an_error(tables: Tables) -> None:
+    throttle(tables, "PutItem", often=1)
+    with pytest.raises(ClientError, match="ProvisionedThroughputExceeded"):
+        tables.log.put(_join(SETS[0], 1))
+
+
+# Members
+
+
+def _state(step: int, *tokens: int) -> SetState:
+    return SetState(tuple(Member(token, step) for token in tokens), (step - 9, step), step, step + 5)
+
+
+def test_members_are_read_as_they_were_written_and_unknown_sets_are_left_out(tables: Tables) -> None:
+    state = _state(STEP, 1, 2, 3)
+    tables.members.write(to_item(SETS[0], "fledge", state, 2, 99))
+    assert tables.members.read(SETS[:2]) == {SETS[0]: state}
+    assert tables.members.read([]) == {}
+
+
+@pytest.mark.parametrize(("first", "second", "kept"), [(5, 6, 6), (5, 5, 5), (6, 5, 6)])
+def test_members_are_only_replaced_by_a_later_step(tables: Tables, first: int, second: int, kept: int) -> None:
+    tables.members.write(to_item(SETS[0], "fledge", _state(first, 1), 2, 99))
+    tables.members.write(to_item(SETS[0], "fledge", _state(second, 2), 2, 99))
+    (state,) = tables.members.read(SETS[:1]).values()
+    assert state == (_state(first, 1) if kept == first else _state(second, 2))
+
+
+def test_a_crossing_and_a_wake_up_that_are_gone_leave_no_attribute_behind(tables: Tables) -> None:
+    tables.members.write(to_item(SETS[0], "fledge", _state(5, 1), 2, 99))
+    bare = SetState((), (), 6, None)
+    tables.members.write(to_item(SETS[0], "fledge", bare, 2, 99))
+    assert tables.members.read(SETS[:1]) == {SETS[0]: bare}
+
+
+def test_many_members_are_read_consistently_in_calls_of_a_hundred_without_duplicates(tables: Tables) -> None:
+    for name in SETS[:130]:
+        tables.members.write(to_item(name, "fledge", _state(STEP, 1), 2, 99))
+    tables.calls.clear()
+    assert set(tables.members.read([*SETS, *SETS[:50]])) == set(SETS[:130])
+    assert [call.items for call in tables.calls] == [100, 100, 100]
+    assert all(next(iter(call.asked["RequestItems"].values()))["ConsistentRead"] for call in tables.calls)
+
+
+def test_members_not_answered_at_once_are_asked_again(tables: Tables, slept: list[float]) -> None:
+    for name in SETS[:40]:
+        tables.members.write(to_item(name, "fledge", _state(STEP, 1), 2, 99))
+    leave_unprocessed(tables, "BatchGetItem", lambda n, size: size // 2)
+    assert set(tables.members.read(SETS[:50])) == set(SETS[:40])
+    assert len(slept) >= 1
+
+
+def test_members_never_answered_are_never_taken_for_missing(tables: Tables) -> None:
+    tables.members.write(to_item(SETS[0], "fledge", _state(STEP, 1), 2, 99))
+    leave_unprocessed(tables, "BatchGetItem", lambda n, size: 1)
+    with pytest.raises(ThrottledError, match=r"^Members did not answer for every set; evaluate the step again$"):
+        tables.members.read(SETS[:2])
+
+
+def test_members_that_cannot_be_read_are_an_error(tables: Tables) -> None:
+    item = to_item(SETS[0], "fledge", _state(STEP, 1), 2, 99)
+    tables.other_client().put_item(TableName=tables.names["Members"], Item={**item, "members": {"B": b"\x02rest"}})
+    with pytest.raises(UndecodableMembersError):
+        tables.members.read(SETS[:2])
+
+
+def test_the_largest_members_a_type_may_have_fit_into_an_item(tables: Tables) -> None:
+    from kanon.gate.mechanism.parameters import MOST_MEMBERS
+
+    state = SetState(tuple(Member(2**32 - 1 - n, STEP) for n in range(MOST_MEMBERS)), (), STEP, None)
+    tables.members.write(to_item(SETS[0], "t" * 64, state, 4, 99))
+    assert tables.members.read(SETS[:1]) == {SETS[0]: state}
+
+
+def test_the_sets_that_wake_before_a_step_are_found_whatever_else_there_is(tables: Tables) -> None:
+    for n, wake_up in enumerate((None, STEP + 1, STEP + 4, STEP + 5)):
+        tables.members.write(to_item(SETS[n], "fledge", SetState((), (), STEP, wake_up), 2, 99))
+    assert sorted(tables.members.waking(STEP + 5)) == [(SETS[1], "fledge"), (SETS[2], "fledge")]
+
+
+def test_items_that_cannot_be_read_are_found_and_replaced_unless_that_was_done_meanwhile(tables: Tables) -> None:
+    good = to_item(SETS[0], "fledge", SetState((), (), STEP, None), 2, 99)
+    tables.members.write(good)
+    packed = (b"", b"\x01\x02", b"\x02" + bytes(9), good["members"]["B"])
+    damaged = [{**good, "set_key": {"B": SETS[n]}, "members": {"B": value}} for n, value in enumerate(packed, 1)]
+    del damaged[3]["evaluated"]
+    damaged.append({"set_key": {"B": SETS[5]}, "evaluated": {"S": "?"}})
+    for item in damaged:
+        tables.other_client().put_item(TableName=tables.names["Members"], Item=item)
+    found = sorted(tables.members.undecodable(), key=lambda item: item["set_key"]["B"])
+    assert [item["set_key"]["B"] for item in found] == SETS[1:6]
+    assert [is_newer(item) for item in found] == [False, False, True, False, False]
+
+    tables.members.write({**good, "set_key": {"B": SETS[6]}})
+    for item in found:
+        tables.members.replace(item, {**good, "set_key": item["set_key"]})
+    changed = {**good, "set_key": {"B": SETS[1]}, "members": {"B": b"changed meanwhile"}}
+    tables.other_client().put_item(TableName=tables.names["Members"], Item=changed)
+    tables.members.replace(found[0], {**good, "set_key": {"B": SETS[1]}})
+    assert [item["set_key"]["B"] for item in tables.members.undecodable()] == [SETS[1]]
+
+
+# Statuses
+
+
+@pytest.mark.parametrize(("first", "second", "kept"), [(5, 6, 6), (5, 5, 5), (6, 5, 6)])
+def test_a_status_is_only_replaced_by_a_later_crossing(tables: Tables, first: int, second: int, kept: int) -> None:
+    tables.statuses.write(SETS[0], (1, first), 100 + first)
+    tables.statuses.write(SETS[0], (2, second), 200 + second)
+    (item,) = tables.items("Statuses")
+    written = (1, first) if kept == first else (2, second)
+    assert tables.statuses.read(SETS[:1], ()) == ({SETS[0]: written}, {})
+    assert item["ttl"] == {"N": str(100 + first if kept == first else 200 + second)}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_suppression_survives_every_crossing_hides_them_and_never_expires(tables: Tables, known: bool) -> None:
+    if known:
+        tables.statuses.write(SETS[0], (2,), 99)
+    tables.statuses.suppress(SETS[0])
+    tables.statuses.suppress(SETS[0])
+    tables.statuses.write(SETS[0], (5,), 99)
+    tables.statuses.write(SETS[0], (5, 11), 99)
+    tables.statuses.write(SETS[0], (5, 10), 99)  # an older one, late
+    assert tables.statuses.read(SETS[:1], ())[0] == {SETS[0]: ()}
+    assert tables.statuses.crossings(SETS[:2]) == {SETS[0]: (5, 11)}
+    assert "ttl" not in tables.items("Statuses")[0]
+    assert tables.statuses.show(SETS[0], 199)
+    assert tables.statuses.read(SETS[:1], ())[0] == {SETS[0]: (5, 11)}
+    assert tables.items("Statuses")[0]["ttl"] == {"N": "199"}
+
+
+def test_only_a_suppressed_set_can_be_shown_again(tables: Tables) -> None:
+    assert not tables.statuses.show(SETS[0], 99)
+    assert tables.items("Statuses") == []
+
+
+def test_sets_and_horizons_are_read_together_and_never_taken_for_each_other(tables: Tables) -> None:
+    tables.statuses.write(SETS[0], (5,), 99)
+    tables.statuses.move_horizon(3, STEP, 1_699_203_800)
+    crossings, horizons = tables.statuses.read([*SETS[:2], SETS[0]], [3, 4, 3])
+    assert crossings == {SETS[0]: (5,)}
+    assert horizons == {3: Horizon(STEP, 1_699_203_800, None)}
+
+
+def test_statuses_not_answered_at_once_are_asked_again(tables: Tables) -> None:
+    for name in SETS[:60]:
+        tables.statuses.write(name, (5,), 99)
+    leave_unprocessed(tables, "BatchGetItem", lambda n, size: size // 2)
+    assert tables.statuses.read(SETS[:60], ())[0] == dict.fromkeys(SETS[:60], (5,))
+
+
+@pytest.mark.parametrize("all_of_them", [True, False])
+def test_a_status_or_horizon_never_answered_is_never_read_as_false(tables: Tables, all_of_them: bool) -> None:
+    tables.statuses.write(SETS[0], (5,), 99)
+    leave_unprocessed(tables, "BatchGetItem", lambda n, size: size if all_of_them else 1)
+    with pytest.raises(ThrottledError, match=r"^Statuses did not answer for every set; ask again$"):
+        tables.statuses.read(SETS[:2], [0])
+
+
+def test_a_throttled_read_is_repeated_and_then_an_error(tables: Tables) -> None:
+    tables.statuses.write(SETS[0], (5,), 99)
+    throttle(tables, "BatchGetItem", often=1)
+    assert tables.statuses.read(SETS[:1], ())[0] == {SETS[0]: (5,)}
+    throttle(tables, "BatchGetItem", often=99)
+    with pytest.raises(ThrottledError):
+        tables.statuses.read(SETS[:1], ())
+
+
+# Horizons (rule 3)
+
+
+def test_the_first_step_of_a_slot_is_visible_from_its_tick_on(tables: Tables) -> None:
+    tables.statuses.move_horizon(0, 7, visible_from=200)
+    horizon = tables.statuses.read((), [0])[1][0]
+    assert horizon == Horizon(through=7, visible_from=200)
+    assert [horizon.at(now) for now in (100, 199.9, 200, 10**9)] == [None, None, 7, 7]
+
+
+def test_what_was_visible_stays_so_until_the_next_step_is(tables: Tables) -> None:
+    tables.statuses.move_horizon(0, 7, visible_from=200)
+    tables.statuses.move_horizon(0, 8, visible_from=300)
+    horizon = tables.statuses.read((), [0])[1][0]
+    assert horizon == Horizon(through=8, visible_from=300, earlier=7, earlier_from=200)
+    assert [horizon.at(now) for now in (250, 300)] == [7, 8]
+
+
+def test_steps_caught_up_before_a_tick_all_become_visible_at_it(tables: Tables) -> None:
+    tables.statuses.move_horizon(0, 7, visible_from=200)
+    for step in (8, 9, 10):
+        tables.statuses.move_horizon(0, step, visible_from=400)
+    horizon = tables.statuses.read((), [0])[1][0]
+    assert horizon == Horizon(through=10, visible_from=400, earlier=7, earlier_from=200)
+
+
+@pytest.mark.parametrize("step", [6, 7])
+@pytest.mark.parametrize("visible_from", [100, 200, 999])
+def test_a_step_completed_again_moves_nothing(tables: Tables, step: int, visible_from: int) -> None:
+    tables.statuses.move_horizon(0, 7, visible_from=200)
+    tables.statuses.move_horizon(0, step, visible_from)
+    assert tables.statuses.read((), [0])[1][0] == Horizon(7, 200)
+
+
+@pytest.mark.parametrize("now", [250, 299.9, 300, 399])
+def test_a_step_completed_about_a_tick_hides_nothing_from_readers_on_either_side_of_it(
+    tables: Tables, now: float
+) -> None:
+    tables.statuses.move_horizon(0, 7, visible_from=200)
+    tables.statuses.move_horizon(0, 8, visible_from=300)
+    before = tables.statuses.read((), [0])[1][0]
+    tables.statuses.move_horizon(0, 9, visible_from=400)  # its worker's clock said 299, or 301
+    after = tables.statuses.read((), [0])[1][0]
+    assert after.at(now) == before.at(now) == (7 if now < 300 else 8)
+    assert after.at(400) == 9
+
+
+def test_a_worker_whose_clock_is_behind_shows_nothing_sooner(tables: Tables) -> None:
+    tables.statuses.move_horizon(0, 7, visible_from=300)
+    tables.statuses.move_horizon(0, 8, visible_from=200)
+    assert tables.statuses.read((), [0])[1][0] == Horizon(8, 300)
+
+
+def test_horizons_move_as_rule_3_says_in_any_history(tables: Tables) -> None:
+    random_ = random.Random(3)
+    for slot in range(8):
+        stored: Horizon | None = None
+        step, now = 0, 0.0
+        for _ in range(10):
+            step += random_.choice((-1, 0, 1, 1, 1))
+            now += random_.choice((0, 10, 100.5))
+            visible_from = (int(now) // 100 + 1) * 100
+            tables.statuses.move_horizon(slot, step, visible_from)
+            if stored is None:
+                stored = Horizon(step, visible_from)
+            elif stored.through < step and stored.visible_from < visible_from:
+                stored = Horizon(step, visible_from, stored.through, stored.visible_from, stored.earlier)
+            elif stored.through < step:
+                stored = replace(stored, through=step)
+            assert tables.statuses.read((), [slot])[1][slot] == stored
+
+
+def test_the_visible_step_never_goes_back_and_changes_at_ticks_only(tables: Tables) -> None:
+    seen: list[tuple[float, int | None]] = []
+    for step, now in enumerate(range(10, 1000, 37)):
+        tables.statuses.move_horizon(0, step, (now + 20) // 100 * 100 + 100)
+        horizon = tables.statuses.read((), [0])[1][0]
+        seen += [(at, horizon.at(at)) for at in (now, now + 36)]
+    for (before, shown), (after, then) in pairwise(seen):
+        assert (then if then is not None else -1) >= (shown if shown is not None else -1)
+        if before // 100 == after // 100:
+            assert then == shown
+
+
+# Control: leases, marks, places to resume
+
+
+def test_a_lease_is_held_by_one_until_it_is_given_back_or_runs_out(tables: Tables) -> None:
+    assert tables.control.lease(0, "a", NOW, NOW + 150) == Mark(None, None)
+    assert tables.control.lease(0, "b", NOW + 149.5, NOW + 300) is None
+    assert tables.control.lease(1, "b", NOW, NOW + 150) == Mark(None, None)  # another slot is free
+    tables.control.release(0, "a")
+    assert tables.control.lease(0, "b", NOW + 1, NOW + 151) == Mark(None, None)
+    assert tables.control.lease(0, "c", NOW + 151, NOW + 301) is None
+    assert tables.control.lease(0, "c", NOW + 151.25, NOW + 301) == Mark(None, None)
+
+
+def test_the_holder_of_a_lease_may_take_it_again(tables: Tables) -> None:
+    tables.control.lease(0, "a", NOW, NOW + 150)
+    assert tables.control.lease(0, "a", NOW, NOW + 150) == Mark(None, None)
+
+
+def test_only_its_holder_gives_a_lease_back(tables: Tables) -> None:
+    tables.control.lease(0, "a", NOW, NOW + 150)
+    tables.control.release(0, "b", resume=(0, SETS[0]))
+    assert tables.control.lease(0, "c", NOW + 1, NOW + 151) is None
+    assert "resume_step" not in tables.items("Control")[0]
+
+
+def test_a_mark_moves_from_where_its_worker_found_it(tables: Tables) -> None:
+    tables.control.advance(0, None, STEP)
+    tables.control.advance(0, STEP, STEP + 1)
+    tables.control.advance(0, STEP + 1, STEP + 9)
+    assert tables.control.lease(0, "a", NOW, NOW + 150) == Mark(STEP + 9, None)
+
+
+@pytest.mark.parametrize("before", [None, STEP - 1, STEP + 1])
+def test_a_mark_that_is_elsewhere_stops_the_worker(tables: Tables, before: int | None) -> None:
+    tables.control.advance(7, None, STEP)
+    with pytest.raises(LeaseLostError, match=r"^slot 7 was taken or moved by another worker; it goes on from there$"):
+        tables.control.advance(7, before, STEP + 2)
+    assert tables.control.lease(7, "a", NOW, NOW + 150) == Mark(STEP, None)
+
+
+def test_a_worker_that_leaves_moves_the_mark_and_gives_its_lease_back_in_one_write(tables: Tables) -> None:
+    tables.control.lease(0, "a", NOW, NOW + 150)
+    tables.control.advance(0, None, STEP, leaving="a")
+    assert tables.control.lease(0, "b", NOW, NOW + 150) == Mark(STEP, None)
+    tables.control.advance(0, STEP, STEP + 1, leaving="b")
+    assert tables.control.lease(0, "c", NOW, NOW + 150) == Mark(STEP + 1, None)
+
+
+def test_a_worker_that_leaves_after_its_lease_was_taken_moves_nothing(tables: Tables) -> None:
+    tables.control.advance(0, None, STEP)
+    tables.control.lease(0, "a", NOW, NOW + 150)
+    tables.control.lease(0, "b", NOW + 151, NOW + 301)
+    with pytest.raises(LeaseLostError):
+        tables.control.advance(0, STEP, STEP + 1, leaving="a")
+    assert tables.control.evaluated_through(0) == STEP
+    assert tables.control.lease(0, "c", NOW + 152, NOW + 302) is None
+
+
+def test_a_worker_that_expects_a_mark_never_makes_the_first_one(tables: Tables) -> None:
+    with pytest.raises(LeaseLostError):
+        tables.control.advance(7, STEP - 1, STEP)
+
+
+def test_a_worker_that_ran_out_of_time_leaves_the_place_to_go_on_from(tables: Tables) -> None:
+    tables.control.advance(0, None, STEP)
+    tables.control.lease(0, "a", NOW, NOW + 150)
+    tables.control.release(0, "a", resume=(STEP + 1, SETS[9]))
+    assert tables.control.lease(0, "b", NOW, NOW + 150) == Mark(STEP, SETS[9])
+
+
+def test_the_place_inside_a_step_that_is_done_is_forgotten(tables: Tables) -> None:
+    tables.control.advance(0, None, STEP)
+    tables.control.lease(0, "a", NOW, NOW + 150)
+    tables.control.release(0, "a", resume=(STEP + 1, SETS[9]))
+    tables.control.advance(0, STEP, STEP + 1)
+    assert tables.control.lease(0, "b", NOW, NOW + 150) == Mark(STEP + 1, None)
+
+
+def test_an_operator_sees_the_progress_of_every_slot_and_nothing_else(tables: Tables) -> None:
+    tables.control.check("join", PRINTS)
+    tables.control.advance(0, None, STEP)
+    tables.control.advance(255, None, STEP + 1)
+    tables.control.lease(255, "a", NOW, NOW + 150)
+    tables.control.lease(3, "b", NOW, NOW + 150)
+    assert sorted(tables.control.progress(), key=lambda progress: progress.slot) == [
+        Progress(0, STEP, None),
+        Progress(3, None, NOW + 150),
+        Progress(255, STEP + 1, NOW + 150),
+    ]
+
+
+# Control: fingerprints
+
+PRINTS = {"type a": "01", "key set-pepper": "02", "slots": "8"}
+
+
+def test_fingerprints_are_recorded_once_and_then_compared(tables: Tables) -> None:
+    tables.control.check("join", PRINTS)
+    tables.control.check("join", PRINTS)
+    assert tables.control.recorded("join") == PRINTS
+    assert tables.control.recorded("query") == {}
+
+
+def test_a_new_type_is_added_and_a_retired_one_is_remembered(tables: Tables) -> None:
+    tables.control.check("join", PRINTS)
+    tables.control.check("join", {"type b": "03", "slots": "8"})
+    assert tables.control.recorded("join") == {**PRINTS, "type b": "03"}
+
+
+@pytest.mark.parametrize("changed", sorted(PRINTS))
+def test_a_changed_fingerprint_is_refused_and_nothing_is_recorded(tables: Tables, changed: str) -> None:
+    tables.control.check("join", PRINTS)
+    with pytest.raises(
+        FingerprintMismatchError,
+        match=r"^join: a type's parameters, a key, the outage allowance or the number of slots",
+    ):
+        tables.control.check("join", {**PRINTS, changed: "99", "type new": "04"})
+    assert tables.control.recorded("join") == PRINTS
+
+
+def test_each_function_has_fingerprints_of_its_own(tables: Tables) -> None:
+    tables.control.check("join", PRINTS)
+    tables.control.check("query", {"slots": "16"})
+    assert tables.control.recorded("query") == {"slots": "16"}
+
+
+def test_fingerprints_too_many_for_one_update_are_refused(tables: Tables) -> None:
+    tables.control.check("join", {f"type {n}": "01" for n in range(70)})
+    with pytest.raises(ConfigurationError, match=r"^100 types and keys are more than one deployment can hold"):
+        tables.control.check("join", {f"type {n}": "01" for n in range(100)})
+
+
+# What expires
+
+
+def test_only_rows_whose_time_has_passed_are_deleted(tables: Tables) -> None:
+    tables.log.put_all([_join(SETS[0], 1, expires=999), _join(SETS[1], 1, expires=1000), _join(SETS[2], 1)])
+    tables.members.write(to_item(SETS[0], "fledge", _state(5, 1), 2, 999))
+    tables.statuses.write(SETS[0], (5,), 999)
+    tables.statuses.move_horizon(0, 7, 200)
+    assert tables.expire(1000) == 3
+    assert [touched.set_key for touched in _touched(tables)] == SETS[1:3]
+    assert tables.members.read(SETS[:1]) == {}
+    assert tables.statuses.read(SETS[:1], [0]) == ({}, {0: Horizon(7, 200)})  # a horizon has no time to live
+
+
+# The eye on the calls
+
+
+@pytest.mark.parametrize(
+    ("operation", "asked", "problem"),
+    [
+        (
+            "BatchWriteItem",
+            {
+                "RequestItems": {
+                    "x-Members": [{"PutRequest": {"Item": {"set_key": {"B": bytes([n])}}}} for n in range(26)]
+                }
+            },
+            "26 writes",
+        ),
+        (
+            "BatchWriteItem",
+            {"RequestItems": {"x-Members": [{"PutRequest": {"Item": {"set_key": {"B": b"k"}}}}] * 2}},
+            "two writes of one key",
+        ),
+        (
+            "BatchWriteItem",
+            {"RequestItems": {"x-Members": [{"PutRequest": {"Item": {"set_key": {"B": b""}}}}]}},
+            "an empty key",
+        ),
+        (
+            "BatchGetItem",
+            {"RequestItems": {"x-Members": {"Keys": [{"set_key": {"B": bytes([n])}} for n in range(101)]}}},
+            "101 keys",
+        ),
+        (
+            "BatchGetItem",
+            {"RequestItems": {"x-Members": {"Keys": [{"set_key": {"B": b"k"}}] * 2}}},
+            "a key twice",
+        ),
+        ("PutItem", {"Item": {"v": {"B": bytes(400 * 1024)}}}, "more than 400 KB"),
+        ("UpdateItem", {"UpdateExpression": "SET ttl = :t"}, "reserved words"),
+        ("UpdateItem", {"UpdateExpression": "SET a = :a", "ExpressionAttributeValues": {}}, "placeholders"),
+        (
+            "UpdateItem",
+            {"UpdateExpression": "REMOVE a", "ExpressionAttributeValues": {":a": {"N": "1"}}},
+            "placeholders",
+        ),
+        ("UpdateItem", {"UpdateExpression": "SET " + "a" * 4096}, "more than 4 KB"),
+    ],
+)
+def test_the_eye_sees_what_aws_refuses(operation: str, asked: dict[str, object], problem: str) -> None:
+    assert problem in str(refused_by_aws(operation, asked))

@@ -1,0 +1,89 @@
+"""The description of the interface is made from the code, and tells the truth about it."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from infra import openapi
+from kanon.gate.models import BatchJoinBody, JoinBody, QueryBody, ValidateHashesBody
+from tests.integration.gate.edge import Edge
+
+
+@pytest.fixture(scope="module")
+def description() -> dict[str, Any]:
+    return openapi.description()
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[Edge]:
+    with Edge() as edge:
+        yield edge
+
+
+@pytest.mark.parametrize("file", openapi.FILES, ids=lambda file: file.parent.name)
+def test_the_committed_description_is_that_of_the_code(file: Any, description: dict[str, Any]) -> None:
+    assert json.loads(file.read_text()) == description, "run: make openapi"
+
+
+def test_query_serves_the_description_of_both_functions(edge: Edge, description: dict[str, Any]) -> None:
+    result = edge.get("/openapi.json")
+    assert result.headers["Content-Type"] == "application/json"
+    assert result.json() == description
+    assert edge.calls == []
+
+
+def test_every_call_of_the_interface_is_described(description: dict[str, Any]) -> None:
+    calls = {(method, path) for path, methods in description["paths"].items() for method in methods}
+    assert calls == {
+        ("post", "/v1/types/{type}/sets/{set}:join"),
+        ("post", "/v1:batchJoin"),
+        ("post", "/v1:query"),
+        ("post", "/v1:validateHashes"),
+        ("get", "/v1/types/{type}/sets/{set}"),
+        ("get", "/v1/types"),
+        ("get", "/v1/types/{type}"),
+    }
+    assert description["openapi"].startswith("3.1")
+
+
+def test_every_reference_leads_somewhere_and_every_schema_is_used(description: dict[str, Any]) -> None:
+    references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(description)))
+    assert references == set(description["components"]["schemas"])
+
+
+def test_errors_are_described_in_the_one_form_and_none_as_422(description: dict[str, Any]) -> None:
+    for methods in description["paths"].values():
+        for operation in methods.values():
+            for code, answer in operation["responses"].items():
+                assert code in ("200", "400", "403", "404", "413", "415", "429", "500", "503")
+                if code != "200":
+                    schema = answer["content"]["application/json"]["schema"]
+                    form = "GatewayAnswer" if code in ("403", "429") else "ErrorAnswer"
+                    assert schema == {"$ref": f"#/components/schemas/{form}"}
+                later = code == "503" or (code == "200" and operation["operationId"] == "batchJoin")
+                assert ("Retry-After" in answer.get("headers", {})) == later
+            assert {"429", "500"} <= operation["responses"].keys()
+            assert ("403" in operation["responses"]) == (operation["operationId"] in ("join", "batchJoin"))
+
+
+def test_what_the_description_gives_as_examples_is_accepted(description: dict[str, Any]) -> None:
+    schemas = description["components"]["schemas"]
+    hashes = schemas["Hashes"]["examples"]
+    JoinBody.model_validate(schemas["JoinBody"]["examples"][0])
+    QueryBody.model_validate({"setsForType": hashes})
+    ValidateHashesBody.model_validate({"sets": hashes})
+    (join,) = schemas["BatchJoinBody"]["properties"]["joins"]["items"]["examples"]
+    BatchJoinBody.model_validate({"joins": [join]})
+
+
+def test_the_page_brings_everything_with_it_and_may_load_nothing(edge: Edge) -> None:
+    result = edge.get("/docs")
+    assert result.headers["Content-Type"].startswith("text/html")
+    policy = result.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; connect-src 'self';")
+    assert not re.findall(r"https?:|//[\w.]+/|\bsrc=|@import|url\(", result.body)
+    assert re.findall(r'href="([^"]*)"', result.body) == ["data:,", "openapi.json"]
+    assert 'fetch("openapi.json")' in result.body

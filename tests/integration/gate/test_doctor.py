@@ -1,0 +1,394 @@
+"""`kanon doctor`: what it finds in a stack, what it advises, and that it shows no secret."""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import boto3
+import pytest
+from typer.testing import CliRunner
+
+from infra.local import Stack
+from infra.local.engines import ROOT
+from kanon.cli.main import app
+from kanon.gate.storage.control import Control
+from kanon.tools import doctor as module
+from kanon.tools.doctor import Section, Verdict, slots_text
+from kanon.tools.stacks import StackError, deployed_stack, local_stack
+from tests.conftest import START
+from tests.infrastructure.test_documents import anchors
+from tests.integration.gate.looking import doctor, findings, seen, wrong
+
+HOUR = 3600
+JOIN = "/v1/types/fledge/sets/YWJj:join"
+
+
+def used(stack: Stack) -> Stack:
+    """The stack after a few hours in use."""
+    assert stack.request("POST", JOIN, {"client": "a"}).status == 200
+    stack.advance(3 * HOUR)
+    assert stack.request("GET", "/v1/types/fledge/sets/YWJj").status == 200
+    return stack
+
+
+def control(stack: Stack) -> Control:
+    return seen(stack).control
+
+
+def put_mark_back(stack: Stack, steps: int, slot: int = 0) -> None:
+    """As if evaluation had stood still for some steps."""
+    (progress,) = (p for p in control(stack).progress() if p.slot == slot)
+    assert progress.evaluated_through is not None
+    stack.session.client("dynamodb").update_item(
+        TableName=stack.storage.tables["Control"],
+        Key={"name": {"S": f"slot#{slot}"}},
+        UpdateExpression="SET evaluated_through = :step",
+        ExpressionAttributeValues={":step": {"N": str(progress.evaluated_through - steps)}},
+    )
+
+
+def deploy(stack: Stack, **variables: str) -> None:
+    """Give every function other variables, as a deployment does."""
+    for name, function in stack.functions.items():
+        function.environment.update(variables)  # type: ignore[attr-defined]
+        stack.restart(name)
+
+
+# All is well
+
+
+def test_nothing_is_wrong_with_a_stack_in_use(new_stack: Callable[..., Stack]) -> None:
+    stack = used(new_stack({"Slots": "8"}))
+    assert wrong(stack) == {}
+    found = findings(stack)
+    assert found["evaluation"][0].seen.startswith("slots 0-7: evaluated through step")
+    assert [f.verdict for f in found["fingerprints of join"]] == [Verdict.OK]
+    assert "client-key" in found["fingerprints of join"][0].seen
+
+
+def test_nothing_is_wrong_at_any_moment_of_an_hour(stack: Stack) -> None:
+    used(stack)
+    for _ in range(24):
+        stack.advance(151)
+        assert wrong(stack) == {}
+
+
+def test_nothing_is_wrong_with_a_stack_nobody_has_used_yet(stack: Stack) -> None:
+    assert wrong(stack) == {}
+    assert {f.verdict for f in findings(stack)["fingerprints of evaluate"]} == {Verdict.NOT_SEEN}
+
+
+def test_it_changes_nothing_and_reads_no_secret_unless_told_to(stack: Stack) -> None:
+    used(stack)
+    calls: list[str] = []
+    stack.session.events.register("before-parameter-build", lambda model, **_: calls.append(model.name))
+    found = findings(stack, secrets=False)
+    assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "GetQueueAttributes"}
+    assert [f.verdict for f in found["keys of join"]] == [Verdict.NOT_SEEN]
+    findings(stack, secrets=True)
+    assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "GetQueueAttributes", "GetSecretValue"}
+
+
+def test_it_shows_no_secret_no_fingerprint_and_no_set(stack: Stack) -> None:
+    used(stack)
+    deploy(stack, KANON_TYPES='{"fledge":{"k":51,"window":720,"profile":"published"}}')
+    _, table = doctor(stack, "--secrets")
+    _, text = doctor(stack, "--secrets", "--json")
+    recorded = {value for owner in ("join", "query", "evaluate") for value in control(stack).recorded(owner).values()}
+    hidden = {value.split()[0] for value in recorded if len(value) > 20 and not value.startswith("arn:")}
+    hidden |= {*stack.storage.secrets.values(), *json.loads(stack.storage.secrets["NoiseKey"]).values(), "YWJj"}
+    assert len(hidden) >= 7
+    assert not [value for value in hidden if value in table or value in text]
+
+
+# As a command
+
+
+def test_the_command_prints_a_table_and_ends_with_0_if_all_is_well(stack: Stack) -> None:
+    used(stack)
+    code, output = doctor(stack, "--secrets")
+    assert code == 0, output
+    assert re.search(r"evaluation +│ OK +│ slot 0: evaluated through step \d+, as it should be", output)
+    assert re.search(r"schedule +│ OK +│ enabled", output)
+    assert re.search(r"fingerprints of query +│ OK +│ .*set-pepper", output)
+
+
+def test_the_command_ends_with_1_and_says_what_to_do_if_something_is_wrong(stack: Stack) -> None:
+    used(stack)
+    put_mark_back(stack, 2)
+    code, output = doctor(stack)
+    assert code == 1
+    assert re.search(r"evaluation +│ WARN +│ slot 0: evaluated through step \d+ \(to .* UTC\), 2 behind", output)
+    assert "docs/operating.md#evaluationlate" in output
+    code, output = doctor(stack, "--json")
+    assert code == 1
+    (bad,) = (f for f in json.loads(output)["findings"] if f["verdict"] == "WARN")
+    assert (bad["check"], bad["page"]) == ("evaluation", "docs/operating.md#evaluationlate")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--skip", "--json"], "exclude each other"),
+        (["--skip", "--retire", "fledge"], "exclude each other"),
+        (["--json", "--retire", "fledge"], "exclude each other"),
+        (["--url", "http://example.org/"], "a served stack is on this machine"),
+        (["--url", "file:///etc/passwd"], "a served stack is on this machine"),
+        (["--retire", "fledge"], "it is configured: deploy without it first"),
+        (["--retire", "unknown"], "no such type was ever evaluated"),
+        (["--skip"], "evaluation catches up by itself and loses nothing"),
+    ],
+)
+def test_the_command_ends_with_2_if_it_is_used_wrongly(stack: Stack, arguments: list[str], problem: str) -> None:
+    used(stack)
+    code, output = doctor(stack, *arguments)
+    assert (code, problem in " ".join(output.replace("│", " ").split())) == (2, True), output
+
+
+def test_a_stack_that_is_not_there_is_said_so(stack: Stack) -> None:
+    with pytest.raises(StackError, match=r"^stack other cannot be seen: DescribeStacks answered ValidationError$"):
+        deployed_stack("other", stack.session)
+
+
+@pytest.mark.parametrize(
+    ("shell", "arguments", "said"),
+    [
+        ({}, [], "stack other cannot be seen: no region is set: give --region"),
+        ({}, ["--region", "eu-west-1"], "no credentials were found: sign in, or give --profile"),
+        ({}, ["--profile", "mine"], "the AWS configuration has no such profile"),
+        (
+            {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
+            ["--region", "eu-west-1"],
+            "AWS could not be reached",
+        ),
+    ],
+    ids=["region", "credentials", "profile", "network"],
+)
+def test_what_the_shell_lacks_is_said(
+    monkeypatch: pytest.MonkeyPatch, shell: dict[str, str], arguments: list[str], said: str
+) -> None:
+    nowhere = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
+    outside = {name for name in os.environ if name.startswith("AWS_")}
+    alone = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_MAX_ATTEMPTS": "1", **nowhere, **shell}
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    for name in outside - alone.keys():
+        monkeypatch.delenv(name)
+    result = CliRunner(env=alone).invoke(app, ["doctor", "--stack", "other", *arguments])
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+    assert "permissions" not in result.stderr
+
+
+def test_a_stack_of_something_else_is_said_so(stack: Stack) -> None:
+    template = {"Resources": {"Q": {"Type": "AWS::SQS::Queue"}}}
+    stack.session.client("cloudformation").create_stack(StackName="other", TemplateBody=json.dumps(template))
+    with pytest.raises(StackError, match=r"^stack other has no 'JoinFunction': is it a stack of kanon\?$"):
+        deployed_stack("other", stack.session)
+
+
+def test_a_served_stack_whose_tables_nobody_else_can_reach_is_said_so(stack: Stack) -> None:
+    server = stack.serve()
+    try:
+        with pytest.raises(StackError, match="live inside its process: serve it with `--engine ministack`"):
+            local_stack(server.url)
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"[1]", b'{"name": "kanon"}'])
+def test_a_server_of_something_else_is_said_so(answer: bytes) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(StackError, match=r"what answers at http://127\.0\.0\.1:\d+ is no local stack"):
+            local_stack(f"http://127.0.0.1:{server.server_port}")
+        thread.join()
+
+
+@pytest.mark.parametrize("option", ["--region", "--profile"])
+def test_a_region_without_a_stack_is_refused_and_not_passed_over(option: str) -> None:
+    result = CliRunner(env={"COLUMNS": "250"}).invoke(app, ["doctor", option, "eu-west-1"])
+    assert (result.exit_code, "name it with --stack" in result.stderr) == (2, True), result.stderr
+
+
+def test_an_address_at_which_nothing_is_served_is_said_so() -> None:
+    with pytest.raises(StackError, match=r"no local stack answers at http://127\.0\.0\.1:9 \(.+\): start one with"):
+        local_stack("http://127.0.0.1:9")
+
+
+def test_an_environment_that_a_function_refuses_is_said_so(stack: Stack) -> None:
+    used(stack)
+    deploy(stack, KANON_SLOTS="3")
+    code, output = doctor(stack)
+    assert code == 1
+    assert re.search(r"environment +│ FAIL +│ KANON_SLOTS: .*power of two", output)
+
+
+# What can be wrong
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "named"),
+    [
+        ("KANON_TYPES", '{"fledge":{"k":51,"window":720,"profile":"published"}}', "type fledge"),
+        ("KANON_PERIOD", "1800", "type fledge"),
+        ("KANON_SLOTS", "2", "slots"),
+        ("KANON_DEPLOYMENT", "another", "deployment"),
+    ],
+)
+def test_what_must_not_change_is_named_for_each_function_that_refuses_it(
+    stack: Stack, variable: str, value: str, named: str
+) -> None:
+    used(stack)
+    deploy(stack, **{variable: value})
+    for owner in ("join", "query", "evaluate"):
+        (finding,) = (f for f in findings(stack)[f"fingerprints of {owner}"] if f.wrong)
+        assert (finding.verdict, finding.seen) == (Verdict.FAIL, f"changed since it first started: {named}")
+
+
+def test_functions_that_were_not_all_deployed_are_said_so(stack: Stack) -> None:
+    used(stack)
+    stack.functions["query"].environment.update(KANON_SLOTS="2")  # type: ignore[attr-defined]
+    (finding,) = findings(stack)["environment"]
+    assert (finding.verdict, finding.seen) == (Verdict.FAIL, "the functions disagree on slots")
+
+
+@pytest.mark.parametrize(
+    ("secret", "variable", "failing"),
+    [
+        ("SetPepper", "KANON_SET_PEPPER_SECRET", {"fingerprints of join", "fingerprints of query"}),
+        ("ClientKey", "KANON_CLIENT_KEY_SECRET", {"fingerprints of join"}),
+        ("NoiseKey", "KANON_NOISE_KEY_SECRET", {"noise keys"}),
+    ],
+)
+def test_a_changed_key_is_seen_if_secrets_may_be_read(
+    stack: Stack, secret: str, variable: str, failing: set[str]
+) -> None:
+    used(stack)
+    arn = next(f.environment[variable] for f in stack.functions.values() if variable in f.environment)
+    value = json.dumps({"1": "another"}) if secret == "NoiseKey" else "another"
+    stack.session.client("secretsmanager").put_secret_value(SecretId=arn, SecretString=value)
+    assert set(wrong(stack)) == failing
+    assert wrong(stack, secrets=False) == {}
+
+
+def test_secrets_that_may_not_be_read_are_not_seen(stack: Stack) -> None:
+    used(stack)
+    arn = stack.functions["join"].environment["KANON_CLIENT_KEY_SECRET"]
+    stack.session.client("secretsmanager").delete_secret(SecretId=arn)
+    (finding,) = findings(stack)["keys of join"]
+    assert (finding.verdict, finding.seen[:24]) == (Verdict.NOT_SEEN, "GetSecretValue answered ")
+    assert wrong(stack) == {}
+
+
+def test_a_slot_past_its_tick_is_late_and_one_not_yet_there_is_not(stack: Stack) -> None:
+    used(stack)
+    start = stack.clock.now() // HOUR * HOUR
+    stack.clock.set(start + HOUR + 1799)  # nothing is evaluated, but the tick has not come
+    assert wrong(stack) == {}
+    stack.clock.set(start + HOUR + 1800)
+    assert wrong(stack) == {"evaluation": (Verdict.WARN, "evaluationlate")}
+
+
+def test_a_slot_too_far_behind_is_to_be_skipped(stack: Stack) -> None:
+    used(stack)
+    mark = next(iter(control(stack).progress())).evaluated_through
+    assert mark is not None
+    last_moment = (mark + 2) * HOUR + 6 * 86_400
+    stack.clock.set(last_moment - 1)
+    (finding,) = findings(stack)["evaluation"]
+    assert (finding.verdict, finding.section) == (Verdict.WARN, "evaluationlate")
+    assert module.moment(last_moment) in finding.advice
+    stack.clock.set(last_moment)
+    (finding,) = findings(stack)["evaluation"]
+    assert (finding.verdict, finding.section) == (Verdict.FAIL, "giving-up-steps")
+    assert "kanon doctor --skip" in finding.advice
+
+
+def test_a_lease_longer_than_any_worker_may_hold_is_seen_and_one_left_behind_is_not_wrong(stack: Stack) -> None:
+    used(stack)
+    now = stack.clock.now()
+    control(stack).lease(0, "worker", now, now + 150)
+    assert findings(stack)["leases"][0].seen == "slot 0 at work"
+    stack.clock.set(now + 151)
+    assert findings(stack)["leases"][0].seen.startswith("slot 0 left by a worker that was cut short")
+    assert wrong(stack) == {}
+    control(stack).lease(0, "clock ahead", now + 151, now + 9000)
+    assert wrong(stack) == {"leases": (Verdict.WARN, "a-lease-is-held-for-too-long")}
+
+
+def test_a_slot_beyond_the_configured_ones_is_seen(stack: Stack) -> None:
+    used(stack)
+    control(stack).advance(1, None, int(START) // HOUR)
+    assert wrong(stack) == {"slots": (Verdict.FAIL, "evaluationstopped")}
+
+
+def test_a_horizon_that_a_wrong_clock_moved_far_ahead_is_seen(stack: Stack) -> None:
+    used(stack)
+    step = int(stack.clock.now()) // HOUR
+    seen(stack).statuses.move_horizon(0, step, int(stack.clock.now()) + 10 * HOUR)
+    assert wrong(stack) == {"answers": (Verdict.WARN, "publishlate")}
+
+
+def test_dead_letters_and_a_queue_that_grows_are_seen(stack: Stack) -> None:
+    used(stack)
+    queue = stack.session.client("sqs")
+    for _ in range(2):
+        queue.send_message(QueueUrl=seen(stack).evaluate.queue_url, MessageBody="{}")
+    assert wrong(stack) == {}
+    queue.send_message(QueueUrl=seen(stack).evaluate.queue_url, MessageBody="{}")
+    queue.send_message(QueueUrl=seen(stack).dead_letters_url, MessageBody="{}")
+    assert wrong(stack) == {
+        "queue": (Verdict.WARN, "publishlate"),
+        "dead letters": (Verdict.WARN, "deadletterswaiting"),
+    }
+
+
+def test_a_schedule_that_is_switched_off_is_seen(stack: Stack) -> None:
+    used(stack)
+    assert doctor(stack)[0] == 0
+    name = f"{stack.template.stack_name}-schedule"
+    scheduler = stack.session.client("scheduler")
+    known = scheduler.get_schedule(Name=name)
+    changed = {k: known[k] for k in ("ScheduleExpression", "FlexibleTimeWindow", "Target")}
+    scheduler.update_schedule(Name=name, State="DISABLED", **changed)
+    code, output = doctor(stack)
+    assert code == 1
+    assert re.search(r"schedule +│ FAIL +│ disabled", output)
+
+
+def test_queues_and_schedule_that_may_not_be_looked_at_are_not_seen(stack: Stack) -> None:
+    used(stack)
+    doctor(stack)
+    stack.session.client("scheduler").delete_schedule(Name=f"{stack.template.stack_name}-schedule")
+    queue = stack.session.client("sqs")
+    queue.delete_queue(QueueUrl=seen(stack).dead_letters_url)
+    code, output = doctor(stack)
+    assert code == 0
+    assert re.search(r"schedule +│ not seen", output)
+    assert re.search(r"dead letters +│ not seen", output)
+
+
+@pytest.mark.parametrize(
+    ("slots", "text"), [([3], "slot 3"), ([0, 1, 2, 5], "slots 0-2, 5"), (list(range(256)), "slots 0-255")]
+)
+def test_slots_are_named_in_runs(slots: list[int], text: str) -> None:
+    assert slots_text(slots) == text
+
+
+# What it points to
+
+
+def test_every_section_it_names_stands_in_the_operating_page() -> None:
+    assert {*Section, "kanon-doctor"} <= anchors(ROOT / "docs" / "operating.md")

@@ -1,0 +1,638 @@
+"""Evaluation on real tables: the same answers whatever happens to a worker, and no work for idle sets."""
+
+import copy
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from moto.backends import get_backend
+from moto.dynamodb.models.dynamo_type import DynamoType
+
+from infra.local.engines import ACCOUNT, REGION
+from kanon.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    ThrottledError,
+    TooFarBehindError,
+    UndecodableMembersError,
+)
+from kanon.gate import evaluation
+from kanon.gate.evaluation import SECONDS_TO_STOP, Evaluation, NoiseKeys, Outcome, Schedule
+from kanon.gate.joining import Join, Joining
+from kanon.gate.mechanism.above_threshold import SetState, is_above
+from kanon.gate.mechanism.laws import two_sided
+from kanon.gate.mechanism.members import Member
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.mechanism.steps import end_of, first_step, instance_of, phase_of
+from kanon.gate.mechanism.tape import NoiseKey, Tapes
+from kanon.gate.storage.members import to_item
+from kanon.gate.storage.statuses import Horizon
+from kanon.gate.storage.step_log import Row, StepLog, Touched, pack
+from kanon.gate.types import Type
+from kanon.keys import Secret
+from tests.integration.gate.tables import Running, Tables, fresh, leave_unprocessed, running
+from tests.naive import Naive
+from tests.unit.examples import KEY, ONE_SIDED, SMALL, set_key
+
+PERIOD = 3600
+DAY = 86_400
+SCHEDULE = Schedule(
+    period=PERIOD, grace=120, lease=150, publish_delay=1800, publish_margin=60, outage_allowance=7 * DAY
+)
+START = 472_000
+TYPES = {"small": Type("small", SMALL, None), "one-sided": Type("one-sided", replace(ONE_SIDED, period=PERIOD), None)}
+NAMES = [set_key(n) for n in range(9)]
+KEYS = NoiseKeys(((0, KEY),))
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[Running]:
+    with running("moto") as running_:
+        yield running_
+
+
+@pytest.fixture
+def new_world(moto: Running) -> Callable[..., "World"]:
+    return lambda **options: World(fresh(moto), **options)
+
+
+@pytest.fixture
+def world(new_world: Callable[..., "World"]) -> "World":
+    return new_world()
+
+
+def forever() -> float:
+    """A worker that is never short of time."""
+    return 1e9
+
+
+def closing(step: int) -> float:
+    """The time at which the schedule evaluates ``step``."""
+    return end_of(step, PERIOD) + 180.0
+
+
+@dataclass
+class World:
+    """The tables, what was joined, and the plain algorithm beside it."""
+
+    tables: Tables
+    types: dict[str, Type] = field(default_factory=lambda: dict(TYPES))
+    keys: NoiseKeys = KEYS
+    schedule: Schedule = SCHEDULE
+    type_of: dict[bytes, str] = field(default_factory=dict)
+    naive: dict[str, Naive] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, type_ in self.types.items():
+            self.naive[name] = Naive(type_.parameters, Tapes(KEY, "deployment", name, type_.parameters))
+
+    def start(self, slot: int = 0) -> None:
+        """Nothing is left to evaluate before ``START``."""
+        self.tables.control.advance(slot, None, START - 1)
+
+    def join(self, name: bytes, tokens: Sequence[int], step: int, type_name: str = "small", slot: int = 0) -> None:
+        expires = end_of(step, PERIOD) + self.schedule.outage_allowance
+        assert not self.tables.log.put_all(Row(step, slot, name, token, type_name, expires) for token in tokens)
+        self.type_of[name] = type_name
+        for token in tokens:
+            if type_name in self.naive:
+                self.naive[type_name].join(name, token, step)
+
+    def join_history(self, seed: int, steps: int) -> None:
+        """Bursts, rejoins and silence for some sets of two types."""
+        random_ = random.Random(seed)
+        for step in range(START, START + steps):
+            for n, name in enumerate(NAMES):
+                if random_.random() < 0.4:
+                    size = random_.choice((1, 1, 2, 3, 5, 8))
+                    tokens = [random_.randrange(12) for _ in range(size)]
+                    self.join(name, tokens, step, "one-sided" if n % 3 == 0 else "small")
+
+    def worker(self, log: Callable[..., StepLog] = StepLog, client: Any = None) -> Evaluation:
+        tables = self.tables if client is None else Tables(self.tables.running, client, self.tables.names)
+        return Evaluation(
+            types=self.types,
+            noise_keys=self.keys,
+            deployment="deployment",
+            schedule=self.schedule,
+            log=log(tables.client, tables.names["StepLog"]),
+            members=tables.members,
+            statuses=tables.statuses,
+            control=tables.control,
+        )
+
+    def run(self, now: float, slot: int = 0, time_left: Callable[[], float] = forever, **options: Any) -> Outcome:
+        return self.worker(**options).run(slot, "holder", lambda: now, time_left)
+
+    def run_hourly(self, steps: Iterable[int], **options: Any) -> None:
+        for step in steps:
+            assert self.run(closing(step), **options).steps == 1
+
+    def shown(self, step: int) -> dict[bytes, bool]:
+        """What the crossings say of every set at ``step``."""
+        crossings, _ = self.tables.statuses.read(self.type_of, ())
+        return {name: self._above(name, crossings.get(name, ()), step) for name in self.type_of}
+
+    def _above(self, name: bytes, crossings: tuple[int, ...], step: int) -> bool:
+        p = self.types[self.type_of[name]].parameters
+        return is_above(crossings, step, step, phase_of(name, p.window, p.phase), p.window)
+
+    def expected(self, step: int) -> dict[bytes, bool]:
+        """What the algorithm says; steps must be asked in order."""
+        return {name: self.naive[type_name].step(name, step) for name, type_name in self.type_of.items()}
+
+    def states(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """All that is remembered of the sets."""
+        statuses = [item for item in self.tables.items("Statuses") if len(item["set_key"]["B"]) > 1]
+        return self.tables.items("Members"), statuses
+
+    def mark(self, slot: int = 0) -> int | None:
+        (item,) = (i for i in self.tables.items("Control") if i["name"]["S"] == f"slot#{slot}")
+        return int(item["evaluated_through"]["N"]) if "evaluated_through" in item else None
+
+    def horizon(self, slot: int = 0) -> Horizon | None:
+        return self.tables.statuses.read((), [slot])[1].get(slot)
+
+    def put_mark_back(self, step: int, slot: int = 0) -> None:
+        """As if a worker had died before it moved the mark."""
+        self.tables.other_client().update_item(
+            TableName=self.tables.names["Control"],
+            Key={"name": {"S": f"slot#{slot}"}},
+            UpdateExpression="SET evaluated_through = :step",
+            ExpressionAttributeValues={":step": {"N": str(step)}},
+        )
+
+
+# The same answers
+
+
+def test_every_answer_of_every_step_is_that_of_the_plain_algorithm(world: World) -> None:
+    world.start()
+    world.join_history(seed=1, steps=20)
+    for step in range(START, START + 20 + 3 * SMALL.window):  # and the silence after it
+        assert world.run(closing(step)).steps == 1
+        assert world.shown(step) == world.expected(step)
+
+
+@dataclass(frozen=True)
+class Hourly:
+    """What is remembered when every step is evaluated in its hour: after the history, and after three days."""
+
+    after_history: Any
+    after_three_days: Any
+
+
+@pytest.fixture(scope="module")
+def hourly(moto: Running) -> Hourly:
+    world = World(fresh(moto))
+    world.start()
+    world.join_history(seed=2, steps=15)
+    world.run_hourly(range(START, START + 15))
+    after_history = world.states()
+    world.run_hourly(range(START + 15, START + 72))
+    return Hourly(after_history, world.states())
+
+
+def test_a_step_evaluated_twice_gives_the_same_answers(world: World, hourly: Hourly) -> None:
+    world.start()
+    world.join_history(seed=2, steps=15)
+    for step in range(START, START + 15):
+        world.run(closing(step))
+        world.put_mark_back(step - 1)
+        world.tables.calls.clear()
+        assert world.run(closing(step)).steps == 1
+        assert not [call for call in world.tables.calls if call.puts]  # what is done is skipped whole
+    assert world.states() == hourly.after_history
+
+
+def test_an_evaluator_that_was_off_for_three_days_catches_up_exactly(world: World, hourly: Hourly) -> None:
+    world.start()
+    world.join_history(seed=2, steps=15)
+    outcome = world.run(closing(START + 71))
+    assert (outcome.steps, outcome.behind, world.mark()) == (72, 0, START + 71)
+    assert world.states() == hourly.after_three_days
+
+
+class Reversed(StepLog):
+    """The log with the sets of a step in the opposite order."""
+
+    def touched(self, step: int, slot: int, keep: int, after: bytes | None = None) -> Iterator[Touched]:
+        return iter(list(super().touched(step, slot, keep, after))[::-1])
+
+
+def test_the_order_of_the_sets_does_not_matter(world: World, hourly: Hourly) -> None:
+    world.start()
+    world.join_history(seed=2, steps=15)
+    world.run_hourly(range(START, START + 15), log=Reversed)
+    assert world.states() == hourly.after_history
+
+
+def test_two_workers_on_the_same_steps_give_the_same_answers(world: World) -> None:
+    """The second worker does everything just before the n-th call of the first one, for every n."""
+    steps, calls_of_the_first = 2, 10
+    for n in range(calls_of_the_first):
+        world.start(slot=n)
+        for i in range(4):
+            name = set_key(f"{n} {i}")
+            for step in range(START, START + steps):
+                world.join(name, range(i, 2 * i + step - START + 3), step, slot=n)
+    for n in range(calls_of_the_first):
+        second = world.worker(client=world.tables.other_client())
+        first = world.tables.running.client()
+        calls = iter(range(1000))
+
+        def before_call(n: int = n, second: Evaluation = second, calls: Iterator[int] = calls, **_: Any) -> None:
+            if next(calls) == n + 1:  # the lease itself is the first call
+                later = closing(START + steps - 1) + SCHEDULE.lease + 1
+                assert second.run(n, "second", lambda: later, forever).steps == steps
+
+        first.meta.events.register("before-call.dynamodb", before_call)
+        with pytest.raises(LeaseLostError):
+            world.run(closing(START + steps - 1), slot=n, client=first)
+        assert next(calls) > n + 1
+        assert world.mark(n) == START + steps - 1
+    for step in range(START, START + steps):
+        assert world.shown(step) == world.expected(step)
+
+
+# Leases
+
+
+def test_a_slot_that_is_leased_is_left_alone(world: World) -> None:
+    world.start()
+    world.join_history(seed=3, steps=1)
+    now = closing(START)
+    world.tables.control.lease(0, "another", now - 10, now + 140)
+    before = world.tables.items("Control"), world.states()
+    assert world.run(now) == Outcome()
+    assert (world.tables.items("Control"), world.states()) == before
+    assert world.run(now + 141).steps == 1
+
+
+def test_a_finished_worker_leaves_its_slot_free(world: World) -> None:
+    world.start()
+    assert world.run(closing(START)).steps == 1
+    assert world.run(closing(START + 1)).steps == 1
+
+
+def test_a_worker_that_fails_leaves_its_slot_free(world: World) -> None:
+    world.start()
+    world.join(NAMES[0], range(9), START)
+    leave_unprocessed(world.tables, "BatchGetItem", lambda n, size: size if n <= 6 else 0)
+    with pytest.raises(ThrottledError):
+        world.run(closing(START))
+    assert world.mark() == START - 1
+    assert world.run(closing(START)).steps == 1
+
+
+def test_slots_are_leased_apart(world: World) -> None:
+    world.start(0)
+    world.start(1)
+    world.tables.control.lease(0, "another", closing(START), closing(START) + 150)
+    assert world.run(closing(START), slot=1).steps == 1
+
+
+# Time
+
+
+def test_a_step_is_not_read_before_it_is_closed(world: World) -> None:
+    world.start()
+    end = end_of(START, PERIOD)
+    assert world.run(end + SCHEDULE.grace - 1).steps == 0
+    assert world.run(end + SCHEDULE.grace).steps == 1
+
+
+def test_a_worker_short_of_time_leaves_the_rest_to_the_next_one(
+    new_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunk = 10
+    monkeypatch.setattr(evaluation, "SETS_A_CHUNK", chunk)
+    sets = [set_key(n) for n in range(2 * chunk + 5)]
+    worlds = []
+    for times in ([forever()] * 99, [forever(), 0.0], [forever(), forever(), SECONDS_TO_STOP - 1]):
+        world = new_world()
+        world.start()
+        for name in sets:
+            world.join(name, range(5), START)
+        left = iter(times)
+        outcome = world.run(closing(START), time_left=lambda left=left: next(left))  # type: ignore[misc]
+        if len(times) < 99:
+            done = chunk * (len(times) - 1)
+            assert (outcome.steps, outcome.sets, outcome.behind) == (0, done, 1)
+            assert world.mark() == START - 1
+            assert world.horizon() is None  # half a step is never shown
+            world.tables.calls.clear()
+            rest = world.run(closing(START))
+            assert (rest.steps, rest.sets, rest.behind) == (1, len(sets) - done, 0)
+            read = [call for call in world.tables.calls if call.operation == "Query"]
+            assert sum(call.items for call in read) == 5 * (len(sets) - done)
+        worlds.append(world)
+    assert worlds[0].states() == worlds[1].states() == worlds[2].states()
+
+
+def test_a_worker_without_any_time_changes_nothing(world: World) -> None:
+    world.start()
+    world.join(NAMES[0], range(9), START)
+    outcome = world.run(closing(START + 4), time_left=lambda: 0.0)
+    assert outcome == Outcome(behind=5)
+    assert (world.mark(), world.states()) == (START - 1, ([], []))
+
+
+def test_steps_without_rows_cost_one_read_each(world: World) -> None:
+    world.start()
+    world.tables.calls.clear()
+    assert world.run(closing(START + 99)).steps == 100
+    operations = [call.operation for call in world.tables.calls]
+    assert operations.count("Query") == 100
+    assert len(operations) <= 106
+    assert world.mark() == START + 99
+
+
+def test_a_slot_without_a_mark_begins_with_the_oldest_step_the_log_may_hold(world: World) -> None:
+    now = closing(START)
+    oldest = SCHEDULE.oldest_in_log(now)
+    assert end_of(oldest, PERIOD) + SCHEDULE.outage_allowance > now
+    assert end_of(oldest - 1, PERIOD) + SCHEDULE.outage_allowance <= now
+    world.join(NAMES[0], range(9), oldest)
+    outcome = world.run(now)
+    assert (outcome.steps, world.mark()) == (START - oldest + 1, START)
+    assert world.shown(oldest) == {NAMES[0]: True}
+
+
+def test_an_evaluator_too_far_behind_stops_before_the_log_has_lost_a_row(world: World) -> None:
+    world.start()
+    world.join(NAMES[0], range(9), START)
+    most = START * PERIOD + 6 * DAY
+    with pytest.raises(TooFarBehindError, match=rf"step {START} may have lost rows; move the mark with `kanon doctor"):
+        world.run(most + PERIOD)
+    assert world.mark() == START - 1
+    world.run(most)
+    assert world.shown(START) == {NAMES[0]: True}
+
+
+# What stops a slot, and what does not
+
+
+def test_the_sets_of_a_type_no_longer_configured_are_skipped_and_counted(world: World) -> None:
+    world.start()
+    world.join(NAMES[0], range(9), START)
+    world.tables.log.put_all(Row(START, 0, set_key("gone"), token, "retired", 2**31) for token in range(9))
+    outcome = world.run(closing(START))
+    assert (outcome.steps, outcome.sets, outcome.skipped) == (1, 1, 1)
+    assert [item["set_key"]["B"] for item in world.tables.items("Members")] == [NAMES[0]]
+
+
+def test_members_that_cannot_be_read_stop_their_slot_and_no_other(world: World) -> None:
+    world.start(0)
+    world.start(1)
+    world.join(NAMES[0], range(9), START, slot=0)
+    world.join(NAMES[1], range(9), START, slot=1)
+    item = to_item(NAMES[0], "small", SetState((), (), START - 1, None), 1, 2**31)
+    world.tables.other_client().put_item(
+        TableName=world.tables.names["Members"], Item={**item, "members": {"B": b"\x09"}}
+    )
+    for _ in range(2):
+        with pytest.raises(UndecodableMembersError):
+            world.run(closing(START), slot=0)
+    assert (world.mark(0), world.horizon(0)) == (START - 1, None)
+    assert world.tables.statuses.read(NAMES[:1], ())[0] == {}
+    assert world.run(closing(START), slot=1).sets == 1
+    world.tables.other_client().delete_item(TableName=world.tables.names["Members"], Key={"set_key": {"B": NAMES[0]}})
+    assert world.run(closing(START), slot=0).sets == 1
+
+
+def test_an_instance_that_no_noise_key_covers_is_not_evaluated_with_another_one(
+    new_world: Callable[..., World],
+) -> None:
+    world = new_world(keys=NoiseKeys(((START + 100, KEY),)))
+    world.start()
+    world.join(NAMES[0], range(4), START)
+    with pytest.raises(
+        ConfigurationError, match=r"^no noise key covers an instance that begins at step \d+: a key may"
+    ):
+        world.run(closing(START))
+    assert world.mark() == START - 1
+
+
+def test_an_instance_uses_the_key_of_its_first_step(new_world: Callable[..., World]) -> None:
+    old, new = KEY, NoiseKey("2", bytes(32))
+    world = new_world(keys=NoiseKeys(((0, old), (START + 8, new))))
+    world.start()
+    parameters = {False: Tapes(old, "deployment", "small", SMALL), True: Tapes(new, "deployment", "small", SMALL)}
+    naive = {is_new: Naive(SMALL, tapes) for is_new, tapes in parameters.items()}
+    different = False
+    for step in range(START, START + 18):
+        for name in NAMES[:5]:
+            world.join(name, range(step % 5, step % 5 + 2), step)
+            for plain in naive.values():
+                for token in range(step % 5, step % 5 + 2):
+                    plain.join(name, token, step)
+        world.run(closing(step))
+        shown = world.shown(step)
+        for name in NAMES[:5]:
+            phase = phase_of(name, SMALL.window, SMALL.phase)
+            first = first_step(instance_of(step, phase, SMALL.window), phase, SMALL.window)
+            answers = {is_new: plain.step(name, step) for is_new, plain in naive.items()}
+            assert shown[name] == answers[first >= START + 8]
+            different |= answers[True] != answers[False]
+    assert different  # so the example tells the keys apart
+
+
+# Wake-ups and horizons
+
+
+def test_a_wake_up_is_left_out_only_if_the_stored_members_name_it_already(world: World) -> None:
+    world.start()
+    world.join_history(seed=4, steps=8)
+    for step in range(START, START + 20):
+        world.run(closing(step))
+        rows = {(item["step_slot"]["B"], item["set_token"]["B"]) for item in world.tables.items("StepLog")}
+        for item in world.tables.items("Members"):
+            if "wake_up" in item and int(item["wake_up"]["N"]) > step:
+                wake_up = Row(int(item["wake_up"]["N"]), 0, item["set_key"]["B"], None, "small", 0)
+                key = pack(wake_up)
+                assert (key["step_slot"]["B"], key["set_token"]["B"]) in rows
+
+
+def test_wake_ups_come_first_then_statuses_then_members_then_the_horizon_then_the_mark(world: World) -> None:
+    world.start()
+    for name in NAMES:
+        world.join(name, range(9), START)
+    world.tables.calls.clear()
+    world.run(closing(START))
+    written = [
+        (call.table, len(call.asked.get("Key", {}).get("set_key", {"B": b""})["B"]))
+        for call in world.tables.calls
+        if call.operation not in ("Query", "BatchGetItem")
+    ]
+    order = [
+        ("Control", 0),
+        ("StepLog", 0),
+        ("Statuses", 32),
+        ("Members", 0),
+        ("Statuses", 1),
+        ("Control", 0),
+    ]
+    places = [place for n, place in enumerate(written) if n == 0 or written[n - 1] != place]
+    assert places == order
+
+
+def test_a_step_in_time_is_shown_at_its_tick(world: World) -> None:
+    world.start()
+    world.run(closing(START))
+    tick = end_of(START, PERIOD) + SCHEDULE.publish_delay
+    horizon = world.horizon()
+    assert horizon == Horizon(START, tick, None)
+    assert world.run(closing(START)).late == 0
+
+
+def test_a_step_too_late_for_its_tick_is_shown_at_the_next_one_and_counted_late(world: World) -> None:
+    world.start()
+    tick = end_of(START, PERIOD) + SCHEDULE.publish_delay
+    outcome = world.run(tick - SCHEDULE.publish_margin + 0.5)
+    assert world.horizon() == Horizon(START, tick + PERIOD, None)
+    assert outcome.late == PERIOD
+
+
+def test_steps_caught_up_are_shown_together(world: World) -> None:
+    world.start()
+    world.run(closing(START))
+    world.run(closing(START + 50))
+    tick = end_of(START + 50, PERIOD) + SCHEDULE.publish_delay
+    assert world.horizon() == Horizon(START + 50, tick, START, tick - 50 * PERIOD)
+
+
+# How long rows live (rule 9)
+
+
+def test_a_join_lives_one_outage_allowance_beyond_the_end_of_its_step(world: World) -> None:
+    pepper, client_key = Secret.derived("set-pepper", "a"), Secret.derived("client-key", "b")
+    joining = Joining(world.types, pepper, client_key, world.tables.log, PERIOD, 1, SCHEDULE.outage_allowance)
+    for now in (START * PERIOD, end_of(START, PERIOD) - 0.001):
+        row = joining.row(Join("small", b"set", "client", b"me"), now)
+        assert row.expires == end_of(START, PERIOD) + SCHEDULE.outage_allowance
+    joining.join(Join("small", b"set", "client", b"me"), START * PERIOD)
+    (item,) = world.tables.items("StepLog")
+    assert item["ttl"] == {"N": str(end_of(START, PERIOD) + SCHEDULE.outage_allowance)}
+
+
+@pytest.mark.parametrize("late", [0, 40])
+def test_rows_live_as_long_as_the_answer_needs_them_however_late_they_are_written(world: World, late: int) -> None:
+    world.start()
+    world.join_history(seed=5, steps=12)
+    world.run(closing(START + 11 + late))
+    allowance = SCHEDULE.outage_allowance
+
+    def last_true(item: dict[str, Any]) -> int:
+        p = world.types[world.type_of[item["set_key"]["B"]]].parameters
+        phase = phase_of(item["set_key"]["B"], p.window, p.phase)
+        newest = int(item["crossings"]["L"][-1]["N"])
+        return first_step(instance_of(newest, phase, p.window) + 1, phase, p.window) - 1
+
+    members = world.tables.items("Members")
+    states = world.tables.members.read(item["set_key"]["B"] for item in members)
+    assert members
+    for item in members:
+        state, p = states[item["set_key"]["B"]], world.types[item["type"]["S"]].parameters
+        needed = [int(item["evaluated"]["N"])]
+        needed += [max(member.last for member in state.members) + p.window] if state.members else []
+        needed += [last_true(item)] if state.crossings else []
+        needed += [state.wake_up] if state.wake_up is not None else []
+        assert item["ttl"] == {"N": str(end_of(max(needed), PERIOD) + allowance)}
+    statuses = [item for item in world.tables.items("Statuses") if len(item["set_key"]["B"]) == 32]
+    assert statuses
+    for item in statuses:
+        assert item["ttl"] == {"N": str(end_of(last_true(item), PERIOD) + allowance)}
+    for item in world.tables.items("StepLog"):
+        step = int.from_bytes(item["step_slot"]["B"][:8], "big", signed=True)
+        assert item["ttl"] == {"N": str(end_of(step, PERIOD) + allowance)}
+    (horizon,) = (item for item in world.tables.items("Statuses") if len(item["set_key"]["B"]) == 1)
+    assert "ttl" not in horizon
+
+
+def test_expired_rows_that_are_not_yet_deleted_give_the_same_answers_as_none(new_world: Callable[..., World]) -> None:
+    short = replace(SCHEDULE, outage_allowance=7 * PERIOD)
+    swept, kept = new_world(schedule=short), new_world(schedule=short)
+    random_ = random.Random(6)
+    deleted = 0
+    for world in (swept, kept):
+        world.start()
+    for step in range(START, START + 60):
+        for n, name in enumerate(NAMES[:6]):
+            # Long silences: a set comes back when all that was known of it has expired.
+            if random_.random() < (0.5 if (step + 5 * n) % 30 < 6 else 0.0):
+                tokens = [random_.randrange(12) for _ in range(random_.choice((2, 4, 8)))]
+                for world in (swept, kept):
+                    world.join(name, tokens, step)
+        deleted += swept.tables.expire(closing(step))
+        swept.run(closing(step))
+        kept.run(closing(step))
+        assert swept.shown(step) == kept.shown(step) == kept.expected(step)
+    assert deleted > 50
+    assert len(swept.tables.items("Members")) < len(kept.tables.items("Members"))
+
+
+# Idle sets cost nothing
+
+
+def _put_idle_sets(tables: Tables, count: int) -> None:
+    """Sets that nobody joins: their members, and of every hundredth a wake-up in some later step.
+
+    One of each is written; the others are copied inside moto, where a write takes 0.3 ms.
+    """
+    state = SetState(tuple(Member(token, START - 2) for token in range(3)), (), START - 1, START + 1)
+    tables.members.write(to_item(set_key("idle"), "small", state, 1, 2**31))
+    tables.log.put(Row(START + 1, 0, set_key("idle"), None, "small", 2**31))
+    dynamodb = get_backend("dynamodb")[ACCOUNT][REGION]
+    members, log = (dynamodb.tables[tables.names[name]].items for name in ("Members", "StepLog"))
+    ((_, example),) = members.items()
+    ((_, rows),) = log.items()
+    ((_, wake_up),) = rows.items()
+    for n in range(count - 1):
+        name = DynamoType({"B": n.to_bytes(32, "big")})
+        members[name] = _copied(example, hash_key=name, attrs={**example.attrs, "set_key": name})
+        if n % 100 == 0:
+            rows[name] = _copied(wake_up, range_key=name, attrs={**wake_up.attrs, "set_token": name})
+
+
+def _copied(item: Any, **changes: Any) -> Any:
+    other = copy.copy(item)
+    vars(other).update(changes)
+    return other
+
+
+def test_a_step_reads_and_writes_the_same_items_with_a_thousand_or_a_hundred_thousand_idle_sets(
+    new_world: Callable[..., World],
+) -> None:
+    counts = []
+    for idle in (1_000, 100_000):
+        world = new_world()
+        world.start()
+        _put_idle_sets(world.tables, idle)
+        assert len(world.tables.members.read(n.to_bytes(32, "big") for n in range(50))) == 50
+        assert sum(1 for _ in world.tables.log.touched(START + 1, 0, 1)) > idle // 100
+        for n, name in enumerate(NAMES):
+            world.join(name, range(n), START)
+        world.tables.calls.clear()
+        assert world.run(closing(START)).sets == len(NAMES) - 1
+        counts.append(world.tables.counted())
+    assert counts[0] == counts[1]
+    assert counts[0]["StepLog Query items"] == sum(range(len(NAMES)))
+    assert counts[0]["Members BatchGetItem items"] == len(NAMES) - 1
+    assert counts[0]["Members PutItem items"] == len(NAMES) - 1
+
+
+def test_a_set_that_many_clients_join_is_kept_within_its_bound(new_world: Callable[..., World]) -> None:
+    laws = two_sided(Fraction(1), 2), two_sided(Fraction(1), 2)
+    bounded = Parameters(6, 24, PERIOD, *laws, client_bits=12)
+    world = new_world(types={"small": Type("small", bounded, None)})
+    world.start()
+    for step in range(START, START + 3):
+        world.join(NAMES[0], range(500 * (step - START), 500 * (step - START) + 500), step)
+    world.run_hourly(range(START, START + 3))
+    ((_, state),) = world.tables.members.read(NAMES[:1]).items()
+    assert len(state.members) == bounded.members_kept == 10
+    assert {member.last for member in state.members} == {START + 2}

@@ -1,0 +1,95 @@
+"""How far evaluation is behind: what CloudWatch is told, also of a slot that cannot tell itself."""
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+
+import pytest
+
+from infra.local import Stack
+from tests.integration.gate.looking import metrics
+
+HOUR = 3600
+SLOTS = 4
+LAG = ("StepsBehind", "PublishLag")
+
+
+@pytest.fixture
+def stack(new_stack: Callable[..., Stack]) -> Stack:
+    """Four slots with a few sets each, after three hours in time."""
+    stack = new_stack({"Slots": str(SLOTS)})
+    for _ in range(3):
+        join(stack)
+        stack.advance(HOUR)
+    return stack
+
+
+def join(stack: Stack) -> None:
+    for n in range(40):
+        name = urlsafe_b64encode(b"%03d" % n).decode()
+        assert stack.request("POST", f"/v1/types/fledge/sets/{name}:join", {"client": "a"}).status == 200
+
+
+def told(stack: Stack) -> dict[str, list[float]]:
+    """What is told in an hour, in order of size."""
+    before = {name: len(metrics(stack, name)) for name in LAG}
+    stack.advance(HOUR)
+    return {name: sorted(metrics(stack, name)[before[name] :]) for name in LAG}
+
+
+def spoil_members(stack: Stack) -> None:
+    """Let one set's item be of no known format: its slot stops."""
+    client, table = stack.session.client("dynamodb"), stack.storage.tables["Members"]
+    item = client.scan(TableName=table)["Items"][0]
+    client.put_item(TableName=table, Item={**item, "members": {"B": b"\x02"}})
+
+
+def test_each_slot_tells_once_a_step_that_it_is_in_time(stack: Stack) -> None:
+    join(stack)
+    assert told(stack) == {"StepsBehind": [0] * SLOTS, "PublishLag": [0] * SLOTS}
+
+
+def test_a_slot_that_refuses_to_go_on_is_told_behind_and_late_while_the_others_are_in_time(stack: Stack) -> None:
+    spoil_members(stack)
+    join(stack)
+    in_time = [0.0] * (SLOTS - 1)
+    assert told(stack) == {"StepsBehind": [*in_time, 0], "PublishLag": in_time}  # its tick is yet to come
+    for hours in (1, 2, 3):
+        assert told(stack) == {"StepsBehind": [*in_time, hours], "PublishLag": [*in_time, hours * HOUR]}
+
+
+def test_slots_that_fail_for_want_of_a_secret_are_told_behind_and_late(stack: Stack) -> None:
+    secret = str(stack.template.resolve({"Ref": "NoiseKey"}))
+    stack.session.client("secretsmanager").delete_secret(SecretId=secret, ForceDeleteWithoutRecovery=True)
+    stack.restart("evaluate")
+    assert told(stack) == {"StepsBehind": [0] * SLOTS, "PublishLag": []}
+    assert told(stack) == {"StepsBehind": [1] * SLOTS, "PublishLag": [HOUR] * SLOTS}
+    assert sum(metrics(stack, "SlotsFailed")) >= SLOTS
+
+
+def test_steps_that_are_made_up_for_are_told_as_late_as_they_are(stack: Stack) -> None:
+    stack.clock.set(stack.clock.now() + 2 * HOUR)  # the schedule did not fire
+    assert told(stack) == {"StepsBehind": [2] * SLOTS, "PublishLag": [2 * HOUR] * 2 * SLOTS}
+    assert told(stack) == {"StepsBehind": [0] * SLOTS, "PublishLag": [0] * SLOTS}
+
+
+def test_a_worker_that_hands_over_does_not_tell_of_a_step_that_it_has_not_completed(
+    new_stack: Callable[..., Stack],
+) -> None:
+    stack = new_stack()
+    join(stack)
+    stack.advance(HOUR)
+    join(stack)
+    stack.clock.set(stack.clock.now() + HOUR)
+    before = metrics(stack, "PublishLag")
+    record = {"messageId": "m", "body": '{"slot": 0}', "eventSource": "aws:sqs", "receiptHandle": "r"}
+    assert stack.invoke("evaluate", {"Records": [record]}, timeout=1) == {"batchItemFailures": []}
+    assert metrics(stack, "PublishLag") == before
+    stack.run_queues()
+    assert len(metrics(stack, "PublishLag")) == len(before) + 1
+
+
+def test_a_slot_that_was_never_evaluated_is_told_behind_and_not_late(new_stack: Callable[..., Stack]) -> None:
+    stack = new_stack({"Slots": str(SLOTS)})
+    first = told(stack)
+    assert first == {"StepsBehind": [1] * SLOTS, "PublishLag": [0] * SLOTS}
+    assert told(stack) == {"StepsBehind": [0] * SLOTS, "PublishLag": [0] * SLOTS}

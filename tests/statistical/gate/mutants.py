@@ -1,0 +1,400 @@
+"""Copies of the mechanism with one bug planted: each line of text replaced must stand in the module as given.
+
+A mutant of the plain module and one of the vectorised module are the same bug in the two ways to decide.
+"""
+
+import math
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+import kanon.gate.mechanism
+
+MODULES = ("steps", "laws", "parameters", "tape", "members", "above_threshold", "vectorised")
+
+Patch = tuple[str, str, str]
+"""Module, text in it, text in its place."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug, and how many trials an audit may take to reject it.
+
+    ``both`` is planted in what the two paths share, ``plain`` and ``vectorised`` in one of them.
+    ``shape`` names the laws that show the bug. Planted text may use :func:`ingredients`.
+    """
+
+    name: str
+    trials: int
+    both: tuple[Patch, ...] = ()
+    plain: tuple[Patch, ...] = ()
+    vectorised: tuple[Patch, ...] = ()
+    shape: str = "two-sided"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths this bug can live in."""
+        own = (("plain", self.plain), ("vectorised", self.vectorised))
+        return tuple(path for path, patches in own if self.both or patches)
+
+    @contextmanager
+    def planted(self, path: str) -> Iterator[ModuleType]:
+        """A copy of the mechanism with the bug."""
+        with copy_of_mechanism((*self.both, *getattr(self, path))) as code:
+            yield code
+
+
+@contextmanager
+def copy_of_mechanism(patches: tuple[Patch, ...]) -> Iterator[ModuleType]:
+    """A package like ``kanon.gate.mechanism``, its source text patched, that shares nothing with it."""
+    name = "mutated_mechanism"
+    package = ModuleType(name)
+    package.__path__ = []
+    sys.modules[name] = package
+    extra = ingredients()
+    try:
+        for module in MODULES:
+            text = source_of(module)
+            for _, old, new in (patch for patch in patches if patch[0] == module):
+                assert old in text, f"{module}.py no longer holds the text this mutant replaces: {old!r}"
+                text = text.replace(old, new)
+            text = text.replace("kanon.gate.mechanism", name)
+            copied = ModuleType(f"{name}.{module}")
+            copied.__dict__.update(extra)
+            sys.modules[copied.__name__] = copied
+            exec(compile(text, f"<{module}, mutated>", "exec"), copied.__dict__)
+            setattr(package, module, copied)
+        yield package
+    finally:
+        for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] == name]:
+            del sys.modules[loaded]
+
+
+def source_of(module: str) -> str:
+    """The source text of a module of the mechanism."""
+    assert import_module(f"kanon.gate.mechanism.{module}")
+    return (Path(kanon.gate.mechanism.__file__).parent / f"{module}.py").read_text()
+
+
+# ------------------------------------------------------------------------------ what the bugs are made of
+
+
+def ingredients() -> dict[str, object]:
+    """What planted text may use, anew for every copy: the same bug gives the same numbers in any order of tests."""
+    generator = random.Random(20_260_301)
+    return {
+        "GENERATOR": generator,
+        "RETRIED": Retried(generator),
+        "laplace": laplace,
+        "laplaces": laplaces,
+        "rounded_weights": rounded_weights,
+        "clamped_weights": clamped_weights,
+    }
+
+
+def laplace(word: int, epsilon: float, low: int, high: int) -> float:
+    """A continuous Laplace variable (geometric's continuous form if one-sided), cut to low..high."""
+    at = (word + 0.5) / 2**64
+    if low == 0:
+        return -math.log1p(-at * (1 - math.exp(-epsilon * high))) / epsilon
+    half = (1 - 2 * at) if at < 0.5 else (2 * at - 1)
+    size = -math.log1p(-half * (1 - math.exp(-epsilon * high))) / epsilon
+    return -size if at < 0.5 else size
+
+
+def laplaces(words, epsilon: float, low: int, high: int):
+    """:func:`laplace` of many words."""
+    at, rest = (words.astype(float) + 0.5) / 2**64, 1 - math.exp(-epsilon * high)
+    if low == 0:
+        return -np.log1p(-at * rest) / float(epsilon)
+    sizes = -np.log1p(-np.abs(1 - 2 * at) * rest) / float(epsilon)
+    return np.where(at < 0.5, -sizes, sizes)
+
+
+def rounded_weights(epsilon, outcomes) -> list[int]:
+    """The table of a continuous Laplace variable rounded to the nearest integer."""
+
+    def below(x: float) -> float:
+        tail = math.exp(-float(epsilon) * abs(x)) / 2
+        return tail if x < 0 else 1 - tail
+
+    start = -0.5 if outcomes.start == 0 else outcomes.start - 0.5
+    total = below(outcomes.stop - 0.5) - below(start)
+    return [int(2**64 * (below(x + 0.5) - below(x - 0.5)) / total) for x in outcomes]
+
+
+class Retried:
+    """Noise that is new whenever the same set is asked for the same step again."""
+
+    def __init__(self, generator: random.Random) -> None:
+        self.attempts: Counter[object] = Counter()
+        self.generator = generator
+
+    def nu(self, noise, i: int) -> int:
+        place = (noise.tapes.type_name, noise.set_key, noise.instance, i)
+        self.attempts[place] += 1
+        if self.attempts[place] == 1:
+            return noise.nu(i)
+        return noise.tapes.parameters.query_law.draw(self.generator.getrandbits(64))
+
+    def words(self, words, starts, stops, tapes, keys, rows, firsts, step: int):
+        words = words.copy()
+        for row, start, stop in zip(rows.tolist(), starts.tolist(), stops.tolist(), strict=True):
+            if step >= firsts[row] and start < stop:
+                place = (tapes.type_name, keys[row], step)
+                self.attempts[place] += 1
+                if self.attempts[place] > 1:
+                    words[start] = self.generator.getrandbits(64)
+        return words
+
+
+# --------------------------------------------------------------------------- bugs that trials can show
+
+TEST = "count + nu >= k + mu"
+WORDS_TEST = "words >= bounds"
+TAPE_NAME = "SET_KEY_BYTES, set_key, 8, instance"
+MU_WORD = "self.tapes.words(self.set_key, self.instance, 1), 0"
+MUS_WORD = "words(keys[row], instance, 1)"
+NUS = "instance, to)[WORD_BYTES * at :]"
+NEEDED = "needed = (thresholds - sizes)[owners] + left - law.min"
+INDEX = "np.clip(needed, 0, len(smallest) - 1)"
+WORDS = 'words = np.frombuffer(tapes, ">u8").astype(np.uint64)'
+CROSSES = "crosses(count, noise.nu(i), parameters.k, noise.mu)"
+
+STATISTICAL = [
+    Mutant(
+        "wrong sign of the comparison",
+        100,
+        plain=(("above_threshold", TEST, "count + nu <= k + mu"),),
+        vectorised=(("vectorised", WORDS_TEST, WORDS_TEST.replace(">=", "<")),),
+    ),
+    Mutant(
+        "> instead of >=",
+        500,
+        plain=(("above_threshold", TEST, "count + nu > k + mu"),),
+        vectorised=(("vectorised", NEEDED, NEEDED + " + 1"),),
+    ),
+    Mutant(
+        "no threshold noise",
+        1000,
+        plain=(("above_threshold", TEST, "count + nu >= k"),),
+        vectorised=(("vectorised", "parameters.k + mus", "parameters.k + 0 * mus"),),
+    ),
+    Mutant(
+        "threshold noise redrawn whenever it is looked at",
+        200,
+        plain=(
+            ("tape", "@cached_property\n    def mu", "@property\n    def mu"),
+            ("tape", f"_word({MU_WORD})", "GENERATOR.getrandbits(64)"),
+        ),
+        vectorised=(
+            (
+                "vectorised",
+                'np.frombuffer(words, ">u8"), side',
+                'np.frombuffer(GENERATOR.randbytes(len(words)), ">u8"), side',
+            ),
+        ),
+    ),
+    Mutant(
+        "threshold noise never refreshed at a restart",
+        500,
+        plain=(("tape", MU_WORD, "self.tapes.words(self.set_key, 0, 1), 0"),),
+        vectorised=(("vectorised", MUS_WORD, "words(keys[row], 0, 1)"),),
+    ),
+    Mutant(
+        "the same nu at every step",
+        50,
+        plain=(("tape", "_word(self._words, 1 + i)", "_word(self._words, 1)"),),
+        vectorised=(("vectorised", NUS, "instance, 2)[WORD_BYTES:] * (to - at)"),),
+    ),
+    Mutant("the same noise in both instances", 500, both=(("tape", TAPE_NAME, TAPE_NAME.replace("instance", "0")),)),
+    Mutant(
+        "the first nu is mu",
+        1000,
+        plain=(("tape", "_word(self._words, 1 + i)", "_word(self._words, i)"),),
+        vectorised=(("vectorised", NUS, "instance, to - 1)[WORD_BYTES * (at - 1) :]"),),
+    ),
+    Mutant("the same noise for all sets", 100, both=(("tape", TAPE_NAME, TAPE_NAME.replace("set_key", 'b""')),)),
+    Mutant("the same noise for two types", 100, both=(("tape", "self.type_name.encode()", 'b""'),)),
+    Mutant(
+        "the sign of the threshold noise",
+        100,
+        plain=(("above_threshold", TEST, "count + nu >= k - mu"),),
+        vectorised=(("vectorised", "parameters.k + mus", "parameters.k - mus"),),
+        shape="one-sided",
+    ),
+    Mutant(
+        "nu read at the absolute step, behind the end of the tape",
+        100,
+        plain=(("above_threshold", "noise.nu(i)", "noise.nu(step)"),),
+    ),
+    Mutant(
+        "nu indexed by absolute step in the test, by relative step in the look-ahead",
+        500,
+        plain=(("above_threshold", "noise.nu(i)", "noise.nu(step % parameters.window)"),),
+    ),
+    Mutant(
+        "nu indexed by absolute step on one tape for all instances",
+        500,
+        plain=(
+            ("tape", "self.tapes.words(self.set_key, self.instance, 1 + ", "self.tapes.words(self.set_key, 0, 1 + "),
+        ),
+        vectorised=(("vectorised", NUS, NUS.replace("instance", "0")),),
+    ),
+    Mutant(
+        "noise redrawn on a retry",
+        500,
+        plain=(("above_threshold", "noise.nu(i)", "RETRIED.nu(noise, i)"),),
+        vectorised=(
+            (
+                "vectorised",
+                WORDS,
+                WORDS
+                + "\n    words = RETRIED.words(words, starts, stops, tapes_of(step), sets.keys, rows, firsts, step)",
+            ),
+        ),
+    ),
+    Mutant("scale halved", 2000, both=(("laws", "_floors(epsilon, outcomes", "_floors(2 * epsilon, outcomes"),)),
+    Mutant("scale doubled", 2000, both=(("laws", "_floors(epsilon, outcomes", "_floors(epsilon / 2, outcomes"),)),
+    Mutant(
+        "continuous float noise",
+        2000,
+        plain=(
+            (
+                "laws",
+                "return self.lowest + bisect_right(self.cumulative, word)",
+                "return laplace(word, self.epsilon, self.min, self.max)",
+            ),
+        ),
+        vectorised=(
+            (
+                "vectorised",
+                'np.searchsorted(bounds, np.frombuffer(words, ">u8"), side="right")',
+                'laplaces(np.frombuffer(words, ">u8"), law.epsilon, law.min, law.max) - law.min',
+            ),
+            ("vectorised", INDEX, f"{INDEX}.astype(int)"),
+            (
+                "vectorised",
+                WORDS_TEST,
+                "laplaces(words, law.epsilon, law.min, law.max) - law.min >= np.repeat(needed, lengths)",
+            ),
+        ),
+    ),
+]
+
+# ------------------------------------------------------------------------- bugs that need no luck to see
+
+RESTART = "instances = (step - phases) // window"
+
+PROBED = [
+    Mutant(
+        "window longer by one",
+        0,
+        plain=(
+            ("members", "> step - window", "> step - window - 1"),
+            ("above_threshold", "members[0].last + window", "members[0].last + window + 1"),
+        ),
+        vectorised=(
+            ("members", "> step - window", "> step - window - 1"),
+            ("vectorised", "> steps[owners] - window", "> steps[owners] - window - 1"),
+        ),
+    ),
+    Mutant(
+        "window shorter by one",
+        0,
+        plain=(("members", "> step - window", "> step - window + 1"),),
+        vectorised=(
+            ("members", "> step - window", "> step - window + 1"),
+            ("vectorised", "> steps[owners] - window", "> steps[owners] - window + 1"),
+        ),
+    ),
+    Mutant(
+        "restart one step early",
+        0,
+        both=(
+            ("steps", "(step - phase) // window", "(step - phase + 1) // window"),
+            ("steps", "instance * window + phase", "instance * window + phase - 1"),
+        ),
+        vectorised=(("vectorised", RESTART, f"phases = phases - 1; {RESTART}"),),
+    ),
+    Mutant(
+        "restart one step late",
+        0,
+        both=(
+            ("steps", "(step - phase) // window", "(step - phase - 1) // window"),
+            ("steps", "instance * window + phase", "instance * window + phase + 1"),
+        ),
+        vectorised=(("vectorised", RESTART, f"phases = phases + 1; {RESTART}"),),
+    ),
+    Mutant(
+        "no restart: true for ever",
+        0,
+        both=(("above_threshold", "(x <= visible) & (instance_of(x, phase, window) == instance)", "(x <= visible)"),),
+    ),
+    Mutant(
+        "no restart: one crossing for ever",
+        0,
+        plain=(("above_threshold", "instance_of(crossings[-1], phase, parameters.window) == instance", "True"),),
+        vectorised=(("vectorised", "above = newest >= firsts", "above = newest != _NEVER"),),
+    ),
+    Mutant("no latch", 0, both=(("above_threshold", "(x <= visible) &", "(x == step) &"),)),
+    Mutant(
+        "joins counted instead of clients",
+        0,
+        both=(
+            ("members", "{member.token: member.last", "{(member.token, member.last): member.last"),
+            ("members", "dict.fromkeys(joined, step)", "{(token, step): step for token in joined}"),
+            ("members", "Member(token, at) for token, at", "Member(token, at) for (token, _), at"),
+        ),
+    ),
+]
+
+# ------------------------------------------------------------------------- bugs that no sample can show
+
+
+def clamped_weights(epsilon, outcomes) -> list[int]:
+    """The table whose ends hold the whole tails of the untruncated law."""
+    q = math.exp(-float(epsilon))
+    total = (1 + q) / (1 - q) if outcomes.start else 1 / (1 - q)
+    weights = [q ** abs(x) / total for x in outcomes]
+    weights[-1] /= 1 - q
+    weights[0] = weights[-1] if outcomes.start else weights[0]
+    return [int(2**64 * p) for p in weights]
+
+
+TABLES = [
+    Mutant(
+        "clamped tails",
+        0,
+        both=(
+            ("laws", "weights = _floors(epsilon, outcomes, bits=256)", "weights = clamped_weights(epsilon, outcomes)"),
+        ),
+    ),
+    Mutant(
+        "missing truncation",
+        0,
+        both=(
+            ("laws", "range(-truncation, truncation + 1)", "range(-2 * truncation, 2 * truncation + 1)"),
+            ("laws", "range(truncation + 1)", "range(2 * truncation + 1)"),
+        ),
+    ),
+    Mutant(
+        "a word at a boundary goes to the outcome below",
+        0,
+        both=(("laws", "import bisect_right", "import bisect_left as bisect_right"),),
+    ),
+]
+
+ROUNDED = Mutant(
+    "noise rounded from a float",
+    100_000,
+    both=(("laws", "weights = _floors(epsilon, outcomes, bits=256)", "weights = rounded_weights(epsilon, outcomes)"),),
+)

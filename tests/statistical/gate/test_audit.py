@@ -1,0 +1,94 @@
+"""The audit of the running service, its report, and its exit code."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import kanon.gate.evaluation
+import kanon.gate.querying
+from kanon.cli.main import app
+from kanon.tools.audit import AUDITED, Fit, judge
+from kanon.tools.goodness import ChiSquare
+from kanon.tools.service_audit import audit_service
+from tests.statistical.gate.mutants import PROBED, STATISTICAL
+
+SEED = 20_260_301
+ONE_TYPE = {"two-sided": AUDITED["two-sided"]}
+
+
+def mutant(name):
+    (found,) = (m for m in (*STATISTICAL, *PROBED) if m.name == name)
+    return found
+
+
+def test_the_running_service_obeys_the_exact_law():
+    report = judge(*audit_service(ONE_TYPE, 20, SEED))
+    assert report.passed, [check for check in report.checks if not check.passed]
+    assert {check.path for check in report.checks} == {"service"}
+    assert sum(check.name.startswith("probe") for check in report.checks) == 12
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize("name", ["the same nu at every step", "wrong sign of the comparison", "window longer by one"])
+def test_a_service_that_decides_wrongly_is_rejected(name, monkeypatch):
+    with mutant(name).planted("vectorised") as code:
+        monkeypatch.setattr(kanon.gate.evaluation, "evaluate_all", code.vectorised.evaluate_all)
+        assert not judge(*audit_service(ONE_TYPE, 60, SEED)).passed
+
+
+@pytest.mark.audit
+def test_a_service_that_answers_wrongly_is_rejected(monkeypatch):
+    with mutant("no latch").planted("vectorised") as code:
+        monkeypatch.setattr(kanon.gate.querying, "is_above", code.above_threshold.is_above)
+        report = judge(*audit_service(ONE_TYPE, 4, SEED))
+    assert not report.passed
+    assert {check.name for check in report.checks if not check.passed} >= {"true stays true"}
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["audit", "--service-trials", "0", "--trials", "200", "--seed", "1", *arguments])
+
+
+def test_the_report_says_what_was_tested_on_how_many_sets_and_what_came_out():
+    result = run("--json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["verdict"] == "passed"
+    assert report["seed"] == 1
+    assert report["alpha"] == 1e-6
+    first = report["checks"][0]
+    assert first.keys() >= {"name", "path", "trials", "statistic", "threshold", "p_value", "verdict"}
+    assert first["trials"] == 200
+    assert first["p_value"] >= first["threshold"]
+    assert {check["path"] for check in report["checks"]} == {"vectorised", "plain", "table"}
+
+
+def test_a_type_of_ones_own_can_be_audited():
+    law = {"shape": "one-sided", "epsilon": "1", "truncation": 4}
+    result = run("--type", json.dumps({"k": 12, "window": 6, "laws": {"threshold": law, "query": law}}))
+    assert result.exit_code == 0, result.output
+    assert "passed" in result.stdout
+
+
+def test_a_type_that_is_none_is_refused_with_the_reason():
+    result = run("--type", '{"k": 12}')
+    assert result.exit_code == 2
+    assert "window" in result.output
+
+
+def test_a_rejection_ends_with_exit_code_1(monkeypatch):
+    wrong = mutant("wrong sign of the comparison")
+    with wrong.planted("vectorised") as code:
+        monkeypatch.setattr("kanon.gate.mechanism.vectorised.evaluate_all", code.vectorised.evaluate_all)
+        told, reported = run(), run("--json")
+    assert told.exit_code == reported.exit_code == 1
+    assert "REJECTED" in told.stdout
+    assert json.loads(reported.stdout)["verdict"] == "rejected"
+
+
+def test_all_tests_together_err_with_the_stated_probability():
+    fits = [Fit("a", "b", "plain", ChiSquare(100, 5, 10.0, p)) for p in (2e-7, 3e-7, 0.5, 1.0)]
+    report = judge(fits)
+    assert report.alpha_each * len(fits) <= report.alpha
+    assert [check.passed for check in report.checks] == [False, True, True, True]

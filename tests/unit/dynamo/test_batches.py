@@ -1,0 +1,218 @@
+"""Batches to the end: in chunks, without duplicates, retried with backoff, and honest about what is left."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from kanon import aws, clock
+from kanon.gate.storage.batches import (
+    ATTEMPTS,
+    ATTEMPTS_OF_THE_CLIENT,
+    THROTTLES,
+    back_off,
+    chunks,
+    get_all,
+    is_throttle,
+    put_all,
+)
+
+Keep = Callable[[int, list[Any]], int]
+"""How many of the requests of the n-th call are left unprocessed."""
+
+
+def _none(call: int, requests: list[Any]) -> int:
+    return 0
+
+
+class Table:
+    """A table that leaves the last requests of a call unprocessed, or throttles some calls whole."""
+
+    def __init__(self, keep: Keep = _none, throttled: int = 0, code: str = "ThrottlingException") -> None:
+        self.keep, self.throttled, self.code = keep, throttled, code
+        self.calls: list[list[Any]] = []
+        self.items: dict[bytes, dict[str, Any]] = {}
+
+    def _take(self, operation: str, requests: list[Any]) -> tuple[list[Any], list[Any]]:
+        self.calls.append(requests)
+        if len(self.calls) <= self.throttled:
+            raise ClientError({"Error": {"Code": self.code, "Message": ""}}, operation)
+        cut = len(requests) - self.keep(len(self.calls), requests)
+        return requests[:cut], requests[cut:]
+
+    def batch_write_item(self, RequestItems: dict[str, Any]) -> dict[str, Any]:  # noqa: N803
+        taken, left = self._take("BatchWriteItem", RequestItems["t"])
+        for request in taken:
+            item = request["PutRequest"]["Item"]
+            self.items[item["key"]["B"]] = item
+        return {"UnprocessedItems": {"t": left} if left else {}}
+
+    def batch_get_item(self, RequestItems: dict[str, Any]) -> dict[str, Any]:  # noqa: N803
+        taken, left = self._take("BatchGetItem", RequestItems["t"]["Keys"])
+        found = [self.items[key["key"]["B"]] for key in taken if key["key"]["B"] in self.items]
+        unprocessed = {"t": {"Keys": left}} if left else {}
+        return {"Responses": {"t": found}, "UnprocessedKeys": unprocessed}
+
+
+@pytest.fixture(autouse=True)
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long every sleep would have been."""
+    waits: list[float] = []
+    monkeypatch.setattr(clock, "sleep", waits.append)
+    return waits
+
+
+def _items(count: int) -> list[dict[str, Any]]:
+    return [{"key": {"B": n.to_bytes(2, "big")}} for n in range(count)]
+
+
+def _keys(count: int) -> list[bytes]:
+    return [n.to_bytes(2, "big") for n in range(count)]
+
+
+def _put(table: Table, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return put_all(table, "t", items, ["key"])  # type: ignore[arg-type]
+
+
+def _get(table: Table, keys: list[bytes]) -> tuple[dict[bytes, Any], set[bytes]]:
+    return get_all(table, "t", keys, "key", "value", consistent=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("count", "calls"), [(0, []), (1, [1]), (25, [25]), (26, [25, 1]), (60, [25, 25, 10])])
+def test_a_call_writes_at_most_25_items(count: int, calls: list[int]) -> None:
+    table = Table()
+    assert _put(table, _items(count)) == []
+    assert [len(call) for call in table.calls] == calls
+    assert len(table.items) == count
+
+
+@pytest.mark.parametrize(("count", "calls"), [(0, []), (100, [100]), (101, [100, 1])])
+def test_a_call_reads_at_most_100_keys(count: int, calls: list[int]) -> None:
+    table = Table()
+    _put(table, _items(count))
+    table.calls.clear()
+    found, unanswered = _get(table, _keys(count))
+    assert [len(call) for call in table.calls] == calls
+    assert (set(found), unanswered) == (set(_keys(count)), set())
+
+
+def test_of_items_with_the_same_key_the_last_one_is_put_once() -> None:
+    table = Table()
+    twice = [{"key": {"B": b"k"}, "n": {"N": str(n)}} for n in range(40)]
+    assert _put(table, twice) == []
+    assert table.calls == [[{"PutRequest": {"Item": twice[-1]}}]]
+
+
+def test_a_key_asked_twice_is_read_once() -> None:
+    table = Table()
+    _put(table, _items(1))
+    table.calls.clear()
+    assert _get(table, [b"\0\0", b"\0\1", b"\0\0"]) == ({b"\0\0": _items(1)[0]}, set())
+    assert table.calls == [[{"key": {"B": b"\0\0"}}, {"key": {"B": b"\0\1"}}]]
+
+
+def test_unprocessed_items_are_sent_again_alone_until_none_is_left(slept: list[float]) -> None:
+    table = Table(keep=lambda call, requests: 10 - call if call < 4 else 0)
+    assert _put(table, _items(25)) == []
+    assert [len(call) for call in table.calls] == [25, 9, 8, 7]
+    assert Counter(len(item["key"]["B"]) for item in table.items.values()) == {2: 25}
+    assert len(slept) == 3
+
+
+def test_unprocessed_keys_are_asked_again_alone_until_all_are_answered(slept: list[float]) -> None:
+    table = Table()
+    _put(table, _items(50))
+    table.calls.clear()
+    table.keep = lambda call, requests: 30 if call == 1 else 0
+    found, unanswered = _get(table, _keys(50))
+    assert (len(found), unanswered, [len(call) for call in table.calls]) == (50, set(), [50, 30])
+    assert len(slept) == 1
+
+
+@pytest.mark.parametrize("code", sorted(THROTTLES))
+def test_a_throttled_call_is_repeated_whole(code: str) -> None:
+    table = Table(throttled=1, code=code)
+    assert _put(table, _items(3)) == []
+    assert [len(call) for call in table.calls] == [3, 3]
+    again = Table(throttled=1, code=code)
+    again.items = table.items
+    assert len(_get(again, _keys(3))[0]) == 3
+
+
+def test_what_is_never_taken_is_told_and_the_rest_is_put(slept: list[float]) -> None:
+    table = Table(keep=lambda call, requests: 2 if len(requests) != 5 else 0)
+    left = _put(table, _items(30))
+    assert [item["key"]["B"] for item in left] == _keys(25)[-2:]
+    assert set(table.items) == set(_keys(30)) - set(_keys(25)[-2:])
+    assert len(slept) == ATTEMPTS - 1
+
+
+def test_the_waits_do_not_grow_with_the_number_of_calls(slept: list[float]) -> None:
+    assert len(_put(Table(keep=lambda call, requests: len(requests)), _items(500))) == 500
+    assert len(slept) == ATTEMPTS - 1
+
+
+def test_behind_a_throttled_call_no_other_is_tried_in_the_same_round(slept: list[float]) -> None:
+    table = Table(throttled=1)
+    assert _put(table, _items(60)) == []
+    assert [len(call) for call in table.calls] == [25, 25, 25, 10]
+    hopeless = Table(throttled=99)
+    assert len(_put(hopeless, _items(500))) == 500
+    assert len(hopeless.calls) == 2  # the client repeats each of them by itself
+
+
+def test_what_is_never_answered_is_told_and_never_looks_missing() -> None:
+    table = Table()
+    _put(table, _items(3))
+    table.keep = lambda call, requests: 1
+    found, unanswered = _get(table, _keys(3))
+    assert (set(found), unanswered) == ({b"\0\0", b"\0\1"}, {b"\0\2"})
+
+
+def test_calls_that_are_throttled_to_the_end_leave_everything_undone() -> None:
+    assert _put(Table(throttled=99), _items(3)) == _items(3)
+    assert _get(Table(throttled=99), _keys(3)) == ({}, set(_keys(3)))
+
+
+def test_an_error_that_waiting_cannot_mend_is_raised_at_once(slept: list[float]) -> None:
+    for call in (lambda t: _put(t, _items(1)), lambda t: _get(t, _keys(1))):
+        with pytest.raises(ClientError):
+            call(Table(throttled=99, code="AccessDeniedException"))
+    assert slept == []
+
+
+def test_the_waits_grow_and_stay_short_enough_for_a_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(clock, "sleep", waits.append)
+    monkeypatch.setattr("random.uniform", lambda low, high: high)
+    for attempt in range(ATTEMPTS):
+        back_off(attempt)
+    assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 0.8]
+
+
+def test_only_an_error_that_may_pass_is_a_throttle() -> None:
+    def error(code: str) -> ClientError:
+        return ClientError({"Error": {"Code": code, "Message": ""}}, "PutItem")
+
+    assert is_throttle(error("ProvisionedThroughputExceededException"))
+    assert not is_throttle(error("ConditionalCheckFailedException"))
+    assert not is_throttle(error("ValidationException"))
+
+
+def test_an_item_that_a_table_refuses_stops_the_whole_batch_before_it_is_sent() -> None:
+    table = Table()
+    for wrong in ({"key": {"B": b""}}, {"key": {"B": b"k"}, "v": {"B": bytes(400 * 1024)}}):
+        with pytest.raises(ValueError, match="DynamoDB"):
+            _put(table, [*_items(1), wrong])
+    assert table.calls == []
+
+
+def test_chunks_keep_order_and_lose_nothing() -> None:
+    assert [list(chunk) for chunk in chunks(range(7), 3)] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert list(chunks([], 3)) == []
+
+
+def test_the_client_repeats_a_throttled_call_as_often_as_is_counted_here() -> None:
+    assert aws.CONFIG.retries["total_max_attempts"] == ATTEMPTS_OF_THE_CLIENT  # type: ignore[attr-defined]

@@ -1,0 +1,44 @@
+"""What DynamoDB refuses is refused before it is sent."""
+
+import pytest
+
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.members import Member
+from kanon.gate.storage import members, statuses, step_log
+from kanon.gate.storage.limits import MOST_ITEM_BYTES, check_item
+from kanon.gate.storage.units import item_size
+
+STATE = SetState((Member(1, 5),), (5,), 5, None)
+
+
+def test_an_item_of_400_kilobytes_is_the_largest() -> None:
+    item = {"key": {"B": b"k"}, "v": {"B": bytes(400 * 1024 - 5)}}
+    assert item_size(item) == 400 * 1024
+    check_item(item, ["key"])
+    item["v"] = {"B": bytes(400 * 1024 - 4)}
+    with pytest.raises(ValueError, match=rf"^an item of 409601 bytes is larger than DynamoDB's {MOST_ITEM_BYTES}$"):
+        check_item(item, ["key"])
+
+
+def test_an_empty_key_is_refused_with_the_name_of_its_attribute() -> None:
+    item = {"set_key": {"B": b"k"}, "other": {"B": b""}}
+    check_item(item, ["set_key"])
+    with pytest.raises(ValueError, match=r"^the key attribute other is empty; DynamoDB takes no empty keys$"):
+        check_item(item, ["set_key", "other"])
+
+
+@pytest.mark.parametrize("key", [b"", b"\x00", bytes(31), bytes(33)])
+def test_a_set_key_of_another_length_never_reaches_a_table(key: bytes) -> None:
+    message = f"^a set key is 32 bytes, not {len(key)}$"
+    with pytest.raises(ValueError, match=message):
+        step_log.pack(step_log.Row(5, 0, key, 1, "a", 9))
+    with pytest.raises(ValueError, match=message):
+        members.to_item(key, "a", STATE, 2, 9)
+    with pytest.raises(ValueError, match=message):
+        statuses.Statuses(None, "statuses").write(key, (5,), 9)  # type: ignore[arg-type]
+
+
+def test_members_too_many_for_an_item_are_refused() -> None:
+    many = tuple(Member(token, 5) for token in range(70_000))
+    with pytest.raises(ValueError, match=r"^an item of 4200.. bytes is larger"):
+        members.to_item(bytes(32), "a", SetState(many, (), 5, None), 4, 9)

@@ -1,0 +1,212 @@
+"""What is proved about a type, against the closed forms and against hand-made examples."""
+
+import math
+import subprocess
+import sys
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanon.gate.mechanism.bounds import (
+    Bound,
+    all_joins,
+    distinct_tokens,
+    guarantee,
+    interval_aware,
+    paper,
+    posterior,
+    rejoining,
+    round_up,
+    watching,
+    written_up,
+)
+from kanon.gate.mechanism.laws import TOTAL, two_sided
+from kanon.gate.mechanism.parameters import Parameters, profile
+from tests.unit.examples import ONE_SIDED
+
+
+def of_profile(name: str, window: int) -> Parameters:
+    return Parameters(50, window, 3600, *profile(name, window))
+
+
+PUBLISHED = of_profile("published", 168)
+
+
+@pytest.mark.parametrize(("window", "delta"), [(168, 2.716e-6), (720, 1.159e-5)])
+def test_the_papers_bound_of_the_published_profile(window: int, delta: float) -> None:
+    bound = paper(of_profile("published", window))
+    assert bound is not None
+    assert bound.epsilon == 3
+    assert float(bound.delta) == pytest.approx(delta, rel=5e-4)
+
+
+@pytest.mark.parametrize(("window", "delta"), [(168, 1.743e-6), (720, 7.435e-6)])
+def test_the_papers_bound_with_25_for_both_noises(window: int, delta: float) -> None:
+    law = two_sided(Fraction(3, 4), 25)
+    bound = paper(Parameters(51, window, 3600, law, law))
+    assert bound is not None
+    assert float(bound.delta) == pytest.approx(delta, rel=5e-4)
+
+
+def test_the_papers_bound_does_not_apply_to_a_one_sided_law() -> None:
+    assert paper(of_profile("sharp", 168)) is None
+    assert paper(ONE_SIDED) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "window", "epsilon", "delta"),
+    [
+        ("published", 168, "2.25", 9.17e-7),
+        ("published", 720, "2.25", 3.93e-6),
+        ("balanced", 168, "3", 8.87e-6),
+        ("sharp", 168, "3", 9.90e-6),
+        ("sharp", 720, "3", 6.31e-6),
+    ],
+)
+def test_the_interval_aware_bound_of_a_profile(name: str, window: int, epsilon: str, delta: float) -> None:
+    bound = interval_aware(of_profile(name, window))
+    assert bound.epsilon == Fraction(epsilon)
+    assert float(bound.delta) == pytest.approx(delta, rel=2e-3)
+
+
+def test_the_interval_aware_bound_never_exceeds_the_papers() -> None:
+    for name in ("published", "balanced"):
+        for window in (2, 24, 168, 720):
+            ours, theirs = interval_aware(of_profile(name, window)), paper(of_profile(name, window))
+            assert theirs is not None
+            assert ours.epsilon < theirs.epsilon
+            assert ours.delta < theirs.delta
+
+
+def test_one_join_is_the_shortest_case_of_rejoining() -> None:
+    for name in ("published", "balanced", "sharp"):
+        parameters = of_profile(name, 168)
+        assert rejoining(parameters, 1) == interval_aware(parameters)
+        assert watching(parameters, 1) == interval_aware(parameters)
+
+
+def test_one_join_costs_at_most_the_bound_at_every_phase_and_some_phase_reaches_it() -> None:
+    for name in ("published", "sharp"):
+        parameters = of_profile(name, 24)
+        one = interval_aware(parameters)
+        costs = [all_joins(parameters, [1000], phase) for phase in range(24)]
+        assert max(cost.epsilon for cost in costs) == one.epsilon
+        assert max(cost.delta for cost in costs) == one.delta
+
+
+def test_a_join_at_the_start_of_an_instance_meets_that_one_alone_and_costs_no_query_epsilon() -> None:
+    d1, d2 = PUBLISHED.threshold_law.shift_delta, PUBLISHED.query_law.tail_delta
+    assert all_joins(PUBLISHED, [168 * 5 + 7], phase=7) == Bound(Fraction(3, 4), max(d1, 168 * d2))
+
+
+def test_rejoining_covers_every_phase_and_every_pattern_without_gaps() -> None:
+    parameters = of_profile("sharp", 24)
+    for steps in (1, 2, 24, 25, 26, 49, 100):
+        worst = rejoining(parameters, steps)
+        for joined in (range(500, 500 + steps), {*range(500, 500 + steps, 24), 499 + steps}):
+            costs = [all_joins(parameters, joined, phase) for phase in range(24)]
+            assert max(cost.epsilon for cost in costs) <= worst.epsilon
+            assert max(cost.delta for cost in costs) <= worst.delta
+            assert max(cost.epsilon for cost in costs) == worst.epsilon
+
+
+@pytest.mark.parametrize(
+    ("steps", "epsilon", "delta"),
+    [(168, "3", 1.83e-6), (720, "6", 4.84e-6), (8760, "42", 4.87e-5)],
+)
+def test_the_figures_of_a_client_that_joins_every_hour(steps: int, epsilon: str, delta: float) -> None:
+    bound = rejoining(PUBLISHED, steps)
+    assert bound.epsilon == Fraction(epsilon)
+    assert float(bound.delta) == pytest.approx(delta, rel=5e-3)
+
+
+def test_separate_runs_pay_the_query_epsilon_each() -> None:
+    # Steps 2..5 and 10..13 of w = 4, phase 0: instances 0, 1 and 2, 3, each run begins in one and ends in the next.
+    laws = (ONE_SIDED.threshold_law, ONE_SIDED.query_law)
+    cost = all_joins(ONE_SIDED, [2, 10], phase=0)
+    d1, d2 = laws[0].shift_delta, laws[1].tail_delta
+    assert cost.epsilon == 4 * laws[0].epsilon + 2 * laws[1].epsilon
+    assert cost.delta == max(4 * d1 + 4 * d2, 8 * d2)
+
+
+def test_no_joins_cost_nothing() -> None:
+    assert all_joins(PUBLISHED, [], phase=0) == Bound(Fraction(0), Fraction(0))
+
+
+def test_choosing_the_step_by_the_answers_costs_the_threshold_delta_once_more_per_instance() -> None:
+    d1 = PUBLISHED.threshold_law.shift_delta
+    sharp = of_profile("sharp", 168)
+    assert watching(PUBLISHED, 50).delta - watching(PUBLISHED, 49).delta == d1
+    assert watching(sharp, 52).delta == interval_aware(sharp).delta + 51 * sharp.threshold_law.shift_delta
+
+
+def test_sets_add_up() -> None:
+    assert interval_aware(PUBLISHED).times(4) == Bound(9, 4 * interval_aware(PUBLISHED).delta)
+
+
+@pytest.mark.parametrize(("epsilon", "percent"), [("3", 69), ("2.25", 51)])
+def test_a_belief_of_ten_percent_grows_as_stated(epsilon: str, percent: int) -> None:
+    reached = posterior(Fraction(1, 10), Fraction(epsilon))
+    e = math.exp(float(Fraction(epsilon)))
+    assert float(reached) == pytest.approx(e * 0.1 / (1 + (e - 1) * 0.1))
+    assert round(100 * float(reached)) == percent
+
+
+def test_distinct_tokens_are_a_little_fewer_than_clients() -> None:
+    assert float(distinct_tokens(50, 16)) == pytest.approx(49.981, abs=1e-3)
+    assert distinct_tokens(1, 8) == 1
+    # mechanism.md: 50 tokens of 8 bits take about 56 clients.
+    assert distinct_tokens(55, 8) < 50 < distinct_tokens(57, 8)
+
+
+@pytest.mark.parametrize("x", [Fraction(1, 3), Fraction(2, 3), Fraction(39, 10), Fraction(9, 4), Fraction(1, 10**7)])
+def test_rounding_goes_up_and_not_far(x: Fraction) -> None:
+    rounded = round_up(x)
+    assert Fraction(repr(rounded)) >= x
+    assert Fraction(math.nextafter(rounded, 0)) < x
+
+
+@given(st.fractions(min_value=Fraction(1, 10**9), max_value=1000), st.integers(1, 9))
+def test_a_figure_is_written_with_its_last_digit_rounded_up(x: Fraction, digits: int) -> None:
+    written = Fraction(written_up(x, digits))
+    assert x <= written < x * (1 + Fraction(1, 10 ** (digits - 1)))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "written"),
+    [
+        ("2.25", "3.92001e-6", "(2.25, 3.93e-6)"),
+        ("42", "1e-5", "(42, 1.00e-5)"),
+        ("2.2500001", "9.991e-6", "(2.25001, 1.00e-5)"),
+    ],
+)
+def test_a_bound_is_written_with_at_least_what_is_proved(epsilon: str, delta: str, written: str) -> None:
+    assert str(Bound(Fraction(epsilon), Fraction(delta))) == written
+
+
+def test_the_json_of_a_guarantee_has_both_bounds_the_unit_and_the_certain_counts() -> None:
+    told = guarantee(PUBLISHED).as_json()
+    assert told["bounds"]["paper"]["epsilon"] == 3
+    assert told["bounds"]["intervalAware"]["epsilon"] == 2.25
+    assert Fraction(repr(told["bounds"]["intervalAware"]["delta"])) >= interval_aware(PUBLISHED).delta
+    assert (told["neverTrueBelow"], told["surelyTrueFrom"]) == (1, 99)
+    assert "one client, one set, one step" in told["unit"]
+    assert [span["days"] for span in told["rejoining"]] == [7, 30, 365]
+    assert told["posterior"]["prior"] == 0.1
+
+
+def test_a_one_sided_type_reports_null_for_the_papers_bound() -> None:
+    assert guarantee(of_profile("sharp", 168)).as_json()["bounds"]["paper"] is None
+
+
+def test_deltas_are_never_rounded_down() -> None:
+    law = PUBLISHED.threshold_law
+    worst = max(law.weight(u) - law.weight(u + 1) * math.exp(0.75) for u in range(law.min, law.max + 1)) / TOTAL
+    assert float(law.shift_delta) >= worst
+
+
+def test_bounds_are_computed_without_numpy() -> None:
+    code = "import sys, kanon.gate.mechanism.bounds; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

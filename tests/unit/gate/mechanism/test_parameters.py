@@ -1,0 +1,147 @@
+"""The constants of a type: what follows from them, and what is refused."""
+
+import re
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from kanon.gate.mechanism.laws import one_sided, two_sided
+from kanon.gate.mechanism.parameters import (
+    PROFILE_DELTA,
+    PROFILES,
+    InvalidParametersError,
+    interval_delta,
+    profile,
+    smallest_laws,
+)
+from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL
+
+
+def test_the_published_profile_is_never_true_below_1_and_surely_true_from_99() -> None:
+    assert PUBLISHED.never_true_below == 1
+    assert PUBLISHED.surely_true_from == PUBLISHED.members_kept == 99
+
+
+def test_the_certain_counts_come_from_the_ends_of_the_laws() -> None:
+    assert (SMALL.never_true_below, SMALL.members_kept) == (4 - 1 - 2, 4 + 1 + 2)
+    assert (ONE_SIDED.never_true_below, ONE_SIDED.members_kept) == (5 + 0 - 3, 5 + 2 - 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 0}, "k must be at least 1, not 0"),
+        ({"window": 1}, "window must lie between 2 and 65535 steps, not 1"),
+        ({"window": 65_536}, "window must lie between 2 and 65535 steps, not 65536"),
+        ({"period": 0}, "period must be at least 1 second, not 0"),
+        ({"phase": "random"}, "phase must be 'hash' or 'zero', not 'random'"),
+        (
+            {"k": 2},
+            (
+                "an empty set could be released as true: k + min(threshold law) - max(query law) is -1"
+                " and must be at least 1; raise k by 2 or lower the truncations by as much"
+            ),
+        ),
+        (
+            {"k": 16_384, "client_bits": 32},
+            "a set would keep 16387 members, more than 16384: lower k or the truncations",
+        ),
+        (
+            {"client_bits": 7},
+            "client_bits must lie between 8 (2^client_bits >= 8 x 7 members kept) and 32, not 7",
+        ),
+        (
+            {"k": 100, "client_bits": 9},
+            "client_bits must lie between 10 (2^client_bits >= 8 x 103 members kept) and 32, not 9",
+        ),
+        (
+            {"client_bits": 33},
+            "client_bits must lie between 8 (2^client_bits >= 8 x 7 members kept) and 32, not 33",
+        ),
+    ],
+)
+def test_parameters_that_no_type_may_have_are_refused_with_what_to_change(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidParametersError, match=f"^{re.escape(message)}$"):
+        replace(SMALL, **change)
+
+
+def test_what_the_message_about_an_empty_set_asks_for_is_enough() -> None:
+    assert replace(SMALL, k=2 + 2).never_true_below == 1
+
+
+def test_the_least_client_bits_are_those_that_tell_eight_times_the_members_apart() -> None:
+    exact = replace(SMALL, k=64 - 3, client_bits=9)  # M = 64, 8 M = 2^9
+    assert exact.members_kept == 64
+    with pytest.raises(InvalidParametersError, match="between 10"):
+        replace(exact, k=62)
+
+
+def test_the_fingerprint_of_the_published_type_never_changes() -> None:
+    assert PUBLISHED.fingerprint.hex() == "09c8d31067bc64ea6888b9b01446d5c88f755ba7f66926597f627e0a2d59c2a0"
+
+
+def test_every_parameter_changes_the_fingerprint() -> None:
+    others = [
+        replace(SMALL, k=5),
+        replace(SMALL, window=7),
+        replace(SMALL, period=60),
+        replace(SMALL, threshold_law=two_sided(Fraction(1), 1)),
+        replace(SMALL, query_law=two_sided(Fraction(1), 2)),
+        replace(SMALL, phase="zero"),
+        replace(SMALL, client_bits=9),
+    ]
+    assert len({p.fingerprint for p in (SMALL, *others)}) == 1 + len(others)
+
+
+def test_equal_parameters_have_equal_fingerprints() -> None:
+    assert replace(SMALL).fingerprint == SMALL.fingerprint
+    assert len(SMALL.fingerprint) == 32
+
+
+def test_exchanged_laws_are_other_parameters() -> None:
+    first, second = two_sided(Fraction(1), 1), two_sided(Fraction(1), 2)
+    one = replace(SMALL, threshold_law=first, query_law=second)
+    other = replace(SMALL, threshold_law=second, query_law=first)
+    assert one.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize("window", [168, 720])
+def test_the_published_profile_has_the_truncations_25_and_24_at_every_window(window: int) -> None:
+    assert profile("published", window) == (
+        two_sided(Fraction(3, 4), 25),
+        two_sided(Fraction(3, 4), 24),
+    )
+
+
+@pytest.mark.parametrize("name", ["balanced", "sharp"])
+@pytest.mark.parametrize("window", [24, 168, 720])
+def test_a_profile_by_window_reaches_its_delta_and_no_smaller_total_truncation_does(name: str, window: int) -> None:
+    first, second = profile(name, window)
+    assert interval_delta(first, second, window) <= PROFILE_DELTA
+    make = one_sided if PROFILES[name].shape == "one-sided" else two_sided
+    total = first.truncation + second.truncation
+    for smaller in range(1, total - 1):
+        laws = make(first.epsilon, smaller), make(second.epsilon, total - 1 - smaller)
+        assert interval_delta(*laws, window) > PROFILE_DELTA
+
+
+def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
+    message = "profile must be one of balanced, published, sharp, not 'soft'"
+    with pytest.raises(InvalidParametersError, match=f"^{message}$"):
+        profile("soft", 168)
+
+
+def test_a_delta_no_truncation_reaches_is_refused() -> None:
+    with pytest.raises(
+        InvalidParametersError,
+        match=r"^no truncation reaches delta 1e-30 at epsilons 1 and 1 over 168 steps: raise delta",
+    ):
+        smallest_laws("two-sided", Fraction(1), Fraction(1), 168, Fraction(1, 10**30))
+
+
+def test_the_delta_of_one_join_is_the_larger_of_the_two_directions() -> None:
+    law, wide = two_sided(Fraction(1), 3), two_sided(Fraction(1), 9)
+    assert interval_delta(law, wide, 10) == 2 * law.shift_delta + 9 * wide.tail_delta
+    assert interval_delta(wide, law, 10) == 10 * law.tail_delta

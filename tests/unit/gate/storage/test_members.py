@@ -1,0 +1,102 @@
+"""Packed members: a format that never changes, and items that never lie."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanon.errors import UndecodableMembersError
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.members import Member
+from kanon.gate.storage.members import from_item, pack, to_item, unpack
+from tests.unit.examples import set_key
+
+STEPS = st.integers(-(2**40), 2**40)
+
+
+@st.composite
+def states(draw: st.DrawFn, token_bytes: int) -> SetState:
+    evaluated = draw(STEPS)
+    member = st.builds(
+        lambda token, age: Member(token, evaluated - age), st.integers(0, 256**token_bytes - 1), st.integers(0, 65_535)
+    )
+    crossings = draw(st.lists(STEPS, max_size=2))
+    return SetState(tuple(draw(st.lists(member, max_size=9))), tuple(crossings), evaluated, draw(st.none() | STEPS))
+
+
+@given(st.data(), st.integers(1, 4))
+def test_a_state_is_read_as_it_was_written(data: st.DataObject, token_bytes: int) -> None:
+    state = data.draw(states(token_bytes))
+    assert from_item(to_item(set_key(1), "a", state, token_bytes, 9)) == state
+    assert unpack(pack(state, token_bytes)) == (state.evaluated, state.members)
+
+
+def test_the_bytes_of_format_1_never_change() -> None:
+    state = SetState((Member(0x0102, 472_000), Member(0xFFFE, 471_281)), (), 472_000, None)
+    packed = bytes.fromhex("01 02 00000000000733c0 0102 0000 fffe 02cf")
+    assert pack(state, 2) == packed
+    assert unpack(packed) == (472_000, state.members)
+
+
+def test_an_item_holds_what_its_state_has_and_nothing_else() -> None:
+    bare = SetState((), (), 7, None)
+    assert to_item(set_key(1), "fledge", bare, 2, 99) == {
+        "set_key": {"B": set_key(1)},
+        "type": {"S": "fledge"},
+        "members": {"B": pack(bare, 2)},
+        "evaluated": {"N": "7"},
+        "ttl": {"N": "99"},
+    }
+    full = to_item(set_key(1), "fledge", SetState((), (3, 6), 7, 9), 2, 99)
+    assert full["crossings"] == {"L": [{"N": "3"}, {"N": "6"}]}
+    assert full["wake_up"] == {"N": "9"}
+
+
+def test_a_state_that_was_never_evaluated_cannot_be_packed() -> None:
+    with pytest.raises(ValueError, match=r"^only an evaluated state can be packed$"):
+        pack(SetState(), 2)
+
+
+@pytest.mark.parametrize(
+    ("packed", "message"),
+    [
+        ("", "packed members of unknown format empty"),
+        ("01 02", "packed members of unknown format 01"),
+        ("02 02 0000000000000007", "packed members of unknown format 02"),
+        ("00 02 0000000000000007", "packed members of unknown format 00"),
+        ("01 02 0000000000000007 0102 00", "packed members of format 1 end inside a member"),
+        ("01 00 0000000000000007 0102", "packed members of format 1 end inside a member"),
+        ("01 05 0000000000000007", "packed members of format 1 end inside a member"),
+    ],
+)
+def test_bytes_of_no_known_format_are_refused(packed: str, message: str) -> None:
+    with pytest.raises(UndecodableMembersError, match=rf"^{message}$"):
+        unpack(bytes.fromhex(packed))
+
+
+ITEM = to_item(set_key(1), "fledge", SetState((Member(1, 5),), (3,), 7, 9), 2, 99)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"members": None}, "a Members item lacks an attribute or holds one of a wrong kind"),
+        ({"evaluated": None}, "a Members item lacks an attribute or holds one of a wrong kind"),
+        ({"members": {"S": "01"}}, "a Members item lacks an attribute or holds one of a wrong kind"),
+        ({"crossings": {"N": "3"}}, "a Members item lacks an attribute or holds one of a wrong kind"),
+        ({"crossings": {"L": [{"S": "x"}]}}, "a Members item lacks an attribute or holds one of a wrong kind"),
+        ({"wake_up": {"NULL": True}}, "a Members item lacks an attribute or holds one of a wrong kind"),
+        ({"evaluated": {"N": "8"}}, "packed members and their item name different steps"),
+    ],
+)
+def test_an_item_that_cannot_be_read_is_refused(change: dict[str, Any], message: str) -> None:
+    item = {name: value for name, value in {**ITEM, **change}.items() if value is not None}
+    with pytest.raises(UndecodableMembersError, match=rf"^{message}$"):
+        from_item(item)
+
+
+def test_no_message_holds_a_set_or_a_member() -> None:
+    with pytest.raises(UndecodableMembersError) as error:
+        from_item({**ITEM, "members": {"B": b"\x07" * 40}})
+    assert str(error.value) == "packed members of unknown format 07"

@@ -1,0 +1,80 @@
+"""The clock figures of an evaluation and the choice of a noise key."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanon.errors import ConfigurationError
+from kanon.gate.evaluation import DAY, NoiseKeys, Schedule, chunked
+from kanon.gate.mechanism.steps import end_of
+from kanon.gate.mechanism.tape import NoiseKey
+from kanon.gate.publishing import tick_of
+from kanon.gate.storage.step_log import Touched
+from tests.unit.examples import KEY, set_key
+
+SCHEDULE = Schedule(3600, grace=120, lease=150, publish_delay=1800, publish_margin=60, outage_allowance=7 * DAY)
+TIMES = st.integers(10**9, 2 * 10**9) | st.floats(1e9, 2e9)
+
+
+@given(TIMES)
+def test_the_last_closed_step_ended_a_grace_ago_and_the_next_one_did_not(now: float) -> None:
+    last = SCHEDULE.last_closed(now)
+    assert end_of(last, 3600) + 120 <= now < end_of(last + 1, 3600) + 120
+
+
+@given(TIMES)
+def test_the_oldest_step_in_the_log_has_not_expired_and_the_one_before_it_may_have(now: float) -> None:
+    oldest = SCHEDULE.oldest_in_log(now)
+    assert end_of(oldest - 1, 3600) + 7 * DAY <= now < end_of(oldest, 3600) + 7 * DAY
+
+
+@given(TIMES)
+def test_a_late_evaluation_keeps_a_day_in_reserve(now: float) -> None:
+    assert end_of(SCHEDULE.oldest_allowed(now), 3600) + 6 * DAY > now
+
+
+def test_of_a_short_outage_allowance_a_seventh_is_kept_in_reserve() -> None:
+    short = Schedule(60, grace=1, lease=150, publish_delay=30, publish_margin=6, outage_allowance=7 * 60)
+    now = 10**9
+    assert short.oldest_allowed(now) == short.oldest_in_log(now) + 1
+
+
+@given(TIMES)
+def test_what_is_written_now_is_shown_at_the_first_tick_a_margin_away(now: float) -> None:
+    tick = SCHEDULE.visible_from(now)
+    assert now + 60 < tick <= now + 60 + 3600
+    assert tick == tick_of(tick // 3600 - 1, 3600, 1800)
+
+
+NEW, NEWEST = NoiseKey("2", bytes(32)), NoiseKey("3", bytes(range(1, 33)))
+KEYS = NoiseKeys(((100, KEY), (200, NEW), (300, NEWEST)))
+
+
+@pytest.mark.parametrize(
+    ("first", "key"), [(100, KEY), (199, KEY), (200, NEW), (299, NEW), (300, NEWEST), (10**6, NEWEST)]
+)
+def test_an_instance_uses_the_latest_key_that_is_not_after_its_first_step(first: int, key: NoiseKey) -> None:
+    assert KEYS.for_instance(first) == key
+
+
+def test_an_instance_older_than_every_key_is_refused_with_what_to_put_back() -> None:
+    with pytest.raises(ConfigurationError) as error:
+        KEYS.for_instance(99)
+    assert str(error.value) == (
+        "no noise key covers an instance that begins at step 99: a key may only be removed once every"
+        " slot is evaluated past the next key's from_step and a window; put it back"
+    )
+
+
+def test_a_stream_of_sets_is_cut_without_reading_ahead() -> None:
+    read: list[int] = []
+
+    def stream():  # type: ignore[no-untyped-def]
+        for n in range(7):
+            read.append(n)
+            yield Touched(set_key(n), "a", ())
+
+    chunks = chunked(stream(), 3)
+    assert len(next(chunks)) == 3
+    assert read == [0, 1, 2]
+    assert [len(chunk) for chunk in chunks] == [3, 1]

@@ -1,0 +1,118 @@
+"""What must never change: named apart, compared as a whole, noise keys only added far ahead."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from kanon.errors import ConfigurationError
+from kanon.gate.fingerprints import check_evaluate, fingerprints, retire
+from kanon.gate.mechanism.tape import NoiseKey
+from kanon.gate.settings import EvaluateSettings, JoinSettings, NoiseKeyEntry, QuerySettings
+from kanon.gate.types import Type
+from kanon.keys import Secret
+from tests.unit.examples import ONE_SIDED, SMALL
+
+TYPES = {"a": Type("a", SMALL, None), "b": Type("b", ONE_SIDED, None)}  # windows of 6 and 4 steps
+KEYS = {key_id: NoiseKey(key_id, bytes([n]) * 32) for n, key_id in enumerate("123")}
+
+
+class Recorded:
+    """Control as far as the noise keys see it."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, str] = {}
+
+    def recorded(self, owner: str) -> dict[str, str]:
+        assert owner == "evaluate"
+        return dict(self.items)
+
+    def check(self, owner: str, named: Mapping[str, str]) -> None:
+        for name, value in named.items():
+            assert self.items.setdefault(name, value) == value
+
+
+def _check(control: Recorded, entries: list[tuple[str, int]], step: int, types: Mapping[str, Type] = TYPES) -> None:
+    listed = tuple(NoiseKeyEntry(id=key_id, from_step=start) for key_id, start in entries)
+    settings = EvaluateSettings.model_construct(slots=8, deployment="stack", outage_allowance=7, noise_keys=listed)
+    check_evaluate(control, settings, types, KEYS, step)  # type: ignore[arg-type]
+
+
+def test_types_slots_deployment_and_keys_have_a_fingerprint_each_and_so_has_what_rows_live_by() -> None:
+    pepper = Secret.derived("set-pepper", "text")
+    query = QuerySettings.model_construct(slots=8, deployment="stack")
+    join = JoinSettings.model_construct(slots=8, deployment="stack", outage_allowance=604_800)
+    named = fingerprints(query, TYPES, [pepper])
+    assert fingerprints(join, TYPES, [pepper]) == {**named, "outage-allowance": "604800"}
+    assert named == {
+        "slots": "8",
+        "deployment": "stack",
+        "type a": SMALL.fingerprint.hex(),
+        "type b": ONE_SIDED.fingerprint.hex(),
+        "key set-pepper": pepper.fingerprint,
+    }
+
+
+def test_the_first_keys_may_begin_at_any_step() -> None:
+    control = Recorded()
+    _check(control, [("1", 0), ("2", 101)], 100)
+    assert [name for name in control.items if name.startswith("noise-key")] == ["noise-key 1", "noise-key 2"]
+    assert control.items["noise-key 2"].endswith(" 101")
+    assert KEYS["2"].secret.hex() not in control.items["noise-key 2"]
+
+
+def test_a_new_key_must_begin_two_of_the_longest_windows_ahead() -> None:
+    control = Recorded()
+    _check(control, [("1", 0)], 100)
+    with pytest.raises(ConfigurationError) as error:
+        _check(control, [("1", 0), ("2", 111)], 100)
+    assert str(error.value) == (
+        "noise key 2 begins at step 111: a new key must begin at step 112 or later (now plus two windows)"
+    )
+    _check(control, [("1", 0), ("2", 112)], 100)
+
+
+def test_a_known_key_stays_when_its_first_step_has_come() -> None:
+    control = Recorded()
+    _check(control, [("1", 0)], 100)
+    _check(control, [("1", 0), ("2", 112)], 100)
+    _check(control, [("1", 0), ("2", 112)], 500)
+
+
+def test_the_oldest_keys_may_be_taken_away() -> None:
+    control = Recorded()
+    _check(control, [("1", 0), ("2", 112)], 100)
+    _check(control, [("2", 112)], 500)
+
+
+@pytest.mark.parametrize(("left", "missing"), [([("1", 0)], "3"), ([("1", 0), ("3", 150)], "2")])
+def test_a_key_that_is_not_older_than_all_others_may_not_be_taken_away(
+    left: list[tuple[str, int]], missing: str
+) -> None:
+    control = Recorded()
+    _check(control, [("1", 0), ("2", 112), ("3", 150)], 100)
+    with pytest.raises(ConfigurationError, match=r"only keys older than all others may be taken away; put it back$"):
+        _check(control, left, 500)
+
+
+# Types that are no longer configured
+
+
+def test_a_type_that_is_missing_is_refused_and_nothing_is_lost_when_it_is_put_back() -> None:
+    control = Recorded()
+    _check(control, [("1", 0)], 100)
+    with pytest.raises(ConfigurationError) as error:
+        _check(control, [("1", 0)], 101, {"a": TYPES["a"]})
+    assert str(error.value) == (
+        "type 'b' is no longer configured: put it back, or give it up for good with `kanon doctor --retire b`"
+    )
+    _check(control, [("1", 0)], 102)
+
+
+def test_a_type_retired_for_good_may_be_missing_and_its_name_is_not_given_again() -> None:
+    control = Recorded()
+    _check(control, [("1", 0)], 100)
+    retire(control, "b")  # type: ignore[arg-type]
+    _check(control, [("1", 0)], 101, {"a": TYPES["a"]})
+    with pytest.raises(ConfigurationError) as error:
+        _check(control, [("1", 0)], 102)
+    assert str(error.value) == "type 'b' was retired for good: give the new type another name"

@@ -1,0 +1,86 @@
+"""docs/privacy.md states figures; they must be the code's."""
+
+from fractions import Fraction
+
+import pytest
+
+from kanon.gate.mechanism.bounds import PRIOR, Bound, interval_aware, paper, posterior, rejoining, watching, written_up
+from kanon.gate.mechanism.laws import Law
+from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.tools.paper import READINGS, Reading
+from kanon.tools.planner import Target, best_plan, zone
+from tests.paths import ROOT
+
+PAGE = (ROOT / "docs" / "privacy.md").read_text()
+
+
+def of_profile(name: str, window: int) -> Parameters:
+    return Parameters(50, window, 3600, *profile(name, window))
+
+
+def cell(bound: Bound | None) -> str:
+    return str(bound or "does not apply")
+
+
+def law(of: Law) -> str:
+    return f"{float(of.epsilon):g},{of.truncation}"
+
+
+def profile_row(name: str, window: int) -> str:
+    p = of_profile(name, window)
+    false, true = zone(p)
+    return (
+        f"| `{name}`, {window} | {p.threshold_law.shape} {law(p.threshold_law)} / {law(p.query_law)} |"
+        f" {cell(interval_aware(p))} | {cell(paper(p))} | {p.never_true_below} | {p.surely_true_from} |"
+        f" {false}..{true} ({true - false} users) |"
+    )
+
+
+def rejoining_row(label: str, steps: int) -> str:
+    cells = [cell(rejoining(of_profile(name, w), steps)) for name in ("published", "sharp") for w in (168, 720)]
+    return f"| {label} | {' | '.join(cells)} |"
+
+
+def reading_row(reading: Reading) -> str:
+    epsilon, delta = reading.bound
+    return (
+        f"| {reading.meaning} | {float(reading.epsilon):g}, A={reading.truncation:g} | ({epsilon:g}, {delta:.2e}) |"
+        f" {reading.false_positive_point:.2f} | {reading.false_negative_point:.2f} |"
+    )
+
+
+@pytest.mark.parametrize("window", [24, 168, 720])
+@pytest.mark.parametrize("name", ["published", "balanced", "sharp"])
+def test_the_page_states_the_figures_of_the_profiles(name: str, window: int) -> None:
+    assert profile_row(name, window) in PAGE
+
+
+@pytest.mark.parametrize(("label", "steps"), [("one hour", 1), ("one week", 168), ("30 days", 720), ("one year", 8760)])
+def test_the_page_states_what_rejoining_costs(label: str, steps: int) -> None:
+    assert rejoining_row(label, steps) in PAGE
+
+
+@pytest.mark.parametrize("reading", READINGS, ids=lambda reading: reading.meaning)
+def test_the_page_states_every_reading_of_the_papers_setting(reading: Reading) -> None:
+    assert reading_row(reading) in PAGE
+
+
+def test_the_page_states_the_laws_the_planner_finds() -> None:
+    for window in (168, 720):
+        plan = best_plan(Target(50, window, 3600, Fraction(3), Fraction(1, 100_000)))
+        p = plan.parameters
+        false, true = plan.zone
+        assert f"{true - false} users at w=168" in PAGE or f"{true - false} at w=720" in PAGE
+        assert f"(one-sided {law(p.threshold_law)} and {law(p.query_law)})" in PAGE
+
+
+def test_the_page_states_what_a_year_of_watching_costs() -> None:
+    year = -(-8760 // 168)
+    for name, stated in (("published", "1.06e-6"), ("balanced", "1.57e-4"), ("sharp", "1.14e-4")):
+        assert str(watching(of_profile(name, 168), year)).endswith(f" {stated})")
+        assert stated in PAGE
+
+
+def test_the_page_states_what_a_belief_of_a_tenth_becomes() -> None:
+    stated = [f"{written_up(100 * posterior(PRIOR, Fraction(epsilon)), 3)}% at {epsilon}" for epsilon in ("2.25", "3")]
+    assert ", ".join(stated) in PAGE

@@ -1,0 +1,154 @@
+"""Answers: from statuses and horizons alone, the same between two ticks, false where anything is missing."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from kanon.errors import ThrottledError
+from kanon.gate.mechanism.steps import phase_of
+from kanon.gate.publishing import tick_of
+from kanon.gate.querying import MOST_CACHED, Answer, Querying
+from kanon.gate.storage.statuses import Horizon
+from kanon.gate.types import Type
+from kanon.keys import Secret, set_key, slot_of
+from tests.unit.examples import SMALL
+
+PEPPER = Secret.derived("set-pepper", "a")
+PERIOD, DELAY, STEP = 3600, 1800, 472_000
+NOW = float(tick_of(STEP, PERIOD, DELAY))
+"""From here on the clock step is ``STEP``."""
+
+
+class Table:
+    """Statuses as they stand, and what was asked of them."""
+
+    def __init__(self) -> None:
+        self.crossings: dict[bytes, tuple[int, ...]] = {}
+        self.horizons: dict[int, Horizon] = {}
+        self.asked: list[tuple[set[bytes], set[int]]] = []
+        self.throttled = False
+
+    def read(
+        self, set_keys: Iterable[bytes], slots: Iterable[int]
+    ) -> tuple[dict[bytes, tuple[int, ...]], dict[int, Horizon]]:
+        keys, wanted = set(set_keys), set(slots)
+        self.asked.append((keys, wanted))
+        if self.throttled:
+            raise ThrottledError("busy")
+        crossings = {key: self.crossings[key] for key in keys if key in self.crossings}
+        return crossings, {slot: self.horizons[slot] for slot in wanted if slot in self.horizons}
+
+
+@pytest.fixture
+def table() -> Table:
+    table = Table()
+    table.horizons = {slot: Horizon(STEP, int(NOW)) for slot in range(2)}
+    return table
+
+
+@pytest.fixture
+def querying(table: Table) -> Querying:
+    types = {"small": Type("small", SMALL, None)}
+    return Querying(types, PEPPER, table, PERIOD, 2, DELAY)  # type: ignore[arg-type]
+
+
+def _key(set_id: bytes) -> bytes:
+    return set_key(PEPPER, "small", set_id)
+
+
+def _first_of_instance(set_id: bytes) -> int:
+    """The first step of the instance of the clock step."""
+    return STEP - (STEP - phase_of(_key(set_id), SMALL.window, SMALL.phase)) % SMALL.window
+
+
+def _in_slot(slot: int) -> bytes:
+    return next(str(n).encode() for n in range(99) if slot_of(_key(str(n).encode()), 2) == slot)
+
+
+def test_a_set_that_crossed_in_the_instance_of_the_clock_step_is_true(table: Table, querying: Querying) -> None:
+    table.crossings[_key(b"a")] = (_first_of_instance(b"a"),)
+    table.crossings[_key(b"b")] = (_first_of_instance(b"b") - 1,)
+    answer = querying.query([("small", b"a"), ("small", b"b"), ("small", b"a")], NOW)
+    assert answer == Answer((True, False, True), STEP, int(NOW) + PERIOD)
+
+
+def test_unknown_sets_and_types_read_false(querying: Querying) -> None:
+    assert querying.query([("small", b"a"), ("unknown", b"a")], NOW).above == (False, False)
+
+
+def test_a_question_about_nothing_reads_nothing(table: Table, querying: Querying) -> None:
+    assert querying.query([], NOW) == Answer((), None, int(NOW) + PERIOD)
+    assert table.asked == []
+
+
+def test_a_crossing_beyond_the_horizon_is_not_seen(table: Table, querying: Querying) -> None:
+    table.crossings[_key(b"a")] = (_first_of_instance(b"a"),)
+    through = _first_of_instance(b"a") - 1
+    table.horizons = dict.fromkeys(range(2), Horizon(through, int(NOW) - PERIOD))
+    answer = querying.query([("small", b"a")], NOW)
+    assert (answer.above, answer.step) == ((False,), through)
+
+
+def test_a_horizon_ahead_of_the_clock_shows_nothing_before_its_tick(table: Table, querying: Querying) -> None:
+    table.crossings[_key(b"a")] = (STEP + 1,)
+    table.horizons = dict.fromkeys(range(2), Horizon(STEP + 1, int(NOW) + PERIOD, STEP, int(NOW)))
+    before = querying.query([("small", b"a")], NOW + PERIOD - 0.001)
+    assert (before.above, before.step) == ((False,), STEP)
+    after = querying.query([("small", b"a")], NOW + PERIOD)
+    assert (after.above, after.step) == ((True,), STEP + 1)
+
+
+def test_a_slot_never_evaluated_reads_false_and_has_no_step(table: Table, querying: Querying) -> None:
+    del table.horizons[1]
+    known, unknown = _in_slot(0), _in_slot(1)
+    for set_id in (known, unknown):
+        table.crossings[_key(set_id)] = (_first_of_instance(set_id),)
+    assert querying.query([("small", known)], NOW).step == STEP
+    answer = querying.query([("small", known), ("small", unknown)], NOW)
+    assert (answer.above, answer.step) == ((True, False), None)
+
+
+def test_the_step_of_an_answer_is_the_least_of_the_slots_asked(table: Table, querying: Querying) -> None:
+    table.horizons[1] = Horizon(STEP - 3, int(NOW) - 99)
+    assert querying.query([("small", _in_slot(0))], NOW).step == STEP
+    assert querying.query([("small", _in_slot(1))], NOW).step == STEP - 3
+    assert querying.query([("small", _in_slot(0)), ("small", _in_slot(1))], NOW).step == STEP - 3
+
+
+def test_an_answer_is_read_once_until_the_next_tick(table: Table, querying: Querying) -> None:
+    table.crossings[_key(b"a")] = (_first_of_instance(b"a"),)
+    first = querying.query([("small", b"a")], NOW)
+    table.crossings.clear()
+    assert querying.query([("small", b"a")], NOW + PERIOD - 1) == first
+    assert len(table.asked) == 1
+    assert querying.query([("small", b"a")], NOW + PERIOD).above == (False,)
+    assert len(table.asked) == 2
+
+
+def test_of_known_and_new_sets_only_the_new_ones_are_read(table: Table, querying: Querying) -> None:
+    here = [str(n).encode() for n in range(20) if slot_of(_key(str(n).encode()), 2) == 0]
+    querying.query([("small", here[0])], NOW)
+    querying.query([("small", here[0]), ("small", here[1])], NOW)
+    assert table.asked == [({_key(here[0])}, {0}), ({_key(here[1])}, set())]
+
+
+def test_a_set_read_false_because_it_is_unknown_is_remembered_like_any_other(table: Table, querying: Querying) -> None:
+    for _ in range(2):
+        querying.query([("small", b"nobody")], NOW)
+    assert len(table.asked) == 1
+
+
+def test_a_table_that_does_not_answer_is_an_error_and_nothing_is_remembered(table: Table, querying: Querying) -> None:
+    table.crossings[_key(b"a")] = (_first_of_instance(b"a"),)
+    table.throttled = True
+    with pytest.raises(ThrottledError):
+        querying.query([("small", b"a")], NOW)
+    table.throttled = False
+    assert querying.query([("small", b"a")], NOW).above == (True,)
+
+
+def test_what_is_remembered_is_bounded(table: Table, querying: Querying) -> None:
+    querying._above = dict.fromkeys(range(MOST_CACHED + 1), False)  # type: ignore[arg-type]
+    querying._tick = int(NOW) + PERIOD
+    querying.query([("small", b"a")], NOW)
+    assert len(querying._above) == 1

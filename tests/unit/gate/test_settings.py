@@ -1,0 +1,128 @@
+"""The environment of the functions: read once, every problem named at once."""
+
+import json
+import re
+
+import pytest
+
+from kanon.errors import ConfigurationError
+from kanon.gate.settings import EvaluateSettings, FunctionSettings, JoinSettings, NoiseKeyEntry, QuerySettings
+
+COMMON = {
+    "KANON_TYPES": '{"fledge": {"k": 50, "window": 720, "profile": "published"}}',
+    "KANON_PERIOD": "3600",
+    "KANON_SLOTS": "8",
+    "KANON_DEPLOYMENT": "stack/1",
+    "KANON_CONTROL_TABLE": "control",
+    "UNRELATED": "ignored",
+}
+JOIN = {
+    **COMMON,
+    "KANON_STEP_LOG_TABLE": "log",
+    "KANON_SET_PEPPER_SECRET": "arn:pepper",
+    "KANON_CLIENT_KEY_SECRET": "arn:client",
+    "KANON_OUTAGE_ALLOWANCE": "604800",
+}
+QUERY = {
+    **COMMON,
+    "KANON_STATUSES_TABLE": "statuses",
+    "KANON_SET_PEPPER_SECRET": "arn:pepper",
+    "KANON_PUBLISH_DELAY": "1800",
+}
+EVALUATE = {
+    **COMMON,
+    "KANON_STEP_LOG_TABLE": "log",
+    "KANON_MEMBERS_TABLE": "members",
+    "KANON_STATUSES_TABLE": "statuses",
+    "KANON_NOISE_KEY_SECRET": "arn:noise",
+    "KANON_NOISE_KEYS": '[{"id": "1", "from_step": 0}, {"id": "2", "from_step": 500000}]',
+    "KANON_QUEUE_URL": "https://queue",
+    "KANON_OUTAGE_ALLOWANCE": "604800",
+    "KANON_GRACE": "120",
+    "KANON_LEASE": "150",
+    "KANON_PUBLISH_DELAY": "1800",
+    "KANON_PUBLISH_MARGIN": "60",
+}
+
+
+def test_each_function_reads_its_own_environment() -> None:
+    join = JoinSettings.from_environment(JOIN)
+    assert (join.period, join.slots, join.outage_allowance, join.step_log_table) == (3600, 8, 604_800, "log")
+    assert QuerySettings.from_environment(QUERY).publish_delay == 1800
+    evaluate = EvaluateSettings.from_environment(EVALUATE)
+    assert evaluate.noise_keys == (NoiseKeyEntry(id="1", from_step=0), NoiseKeyEntry(id="2", from_step=500_000))
+    assert (evaluate.grace, evaluate.lease, evaluate.publish_margin) == (120, 150, 60)
+
+
+def test_the_types_are_those_of_the_document_at_the_period() -> None:
+    types = JoinSettings.from_environment(JOIN).read_types()
+    assert types["fledge"].parameters.period == 3600
+
+
+@pytest.mark.parametrize(
+    ("settings", "environment"), [(JoinSettings, JOIN), (QuerySettings, QUERY), (EvaluateSettings, EVALUATE)]
+)
+def test_every_missing_variable_is_named(settings: type[FunctionSettings], environment: dict[str, str]) -> None:
+    wanted = {name for name in environment if name.startswith("KANON_")}
+    with pytest.raises(ConfigurationError) as error:
+        settings.from_environment({})
+    assert str(error.value) == "; ".join(f"KANON_{name.upper()}: Field required" for name in settings.model_fields)
+    assert {f"KANON_{name.upper()}" for name in settings.model_fields} == wanted
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("KANON_PERIOD", "0", "KANON_PERIOD: Input should be greater than or equal to 1"),
+        ("KANON_PERIOD", "86401", "KANON_PERIOD: Input should be less than or equal to 86400"),
+        ("KANON_PERIOD", "an hour", "KANON_PERIOD: Input should be a valid integer"),
+        ("KANON_SLOTS", "0", "KANON_SLOTS: Input should be greater than or equal to 1"),
+        ("KANON_SLOTS", "512", "KANON_SLOTS: Input should be less than or equal to 256"),
+        ("KANON_SLOTS", "6", "KANON_SLOTS: Value error, the number of slots must be a power of two"),
+        ("KANON_DEPLOYMENT", "", "KANON_DEPLOYMENT: String should have at least 1 character"),
+        ("KANON_GRACE", "-1", "KANON_GRACE: Input should be greater than or equal to 0"),
+        ("KANON_LEASE", "a while", "KANON_LEASE: Input should be a valid integer"),
+        ("KANON_OUTAGE_ALLOWANCE", "99999999", "KANON_OUTAGE_ALLOWANCE: Input should be less than or equal to"),
+    ],
+)
+def test_a_wrong_variable_is_named_with_what_it_should_be(variable: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(message)}"):
+        EvaluateSettings.from_environment({**EVALUATE, variable: value})
+
+
+@pytest.mark.parametrize("slots", [1, 2, 64, 256])
+def test_the_number_of_slots_is_a_power_of_two_up_to_256(slots: int) -> None:
+    assert JoinSettings.from_environment({**JOIN, "KANON_SLOTS": str(slots)}).slots == slots
+
+
+LISTED_ONCE = "KANON_NOISE_KEYS: Value error, list each noise key once, in the order of its from_step, at least one"
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([], LISTED_ONCE),
+        ([("1", 5), ("2", 5)], LISTED_ONCE),
+        ([("1", 5), ("2", 4)], LISTED_ONCE),
+        ([("1", 5), ("1", 9)], LISTED_ONCE),
+        ([("1", -1)], "KANON_NOISE_KEYS: Input should be greater than or equal to 0"),
+        ([("", 1)], "KANON_NOISE_KEYS: String should match pattern"),
+        ([("a b", 1)], "KANON_NOISE_KEYS: String should match pattern"),
+        ([("1\n", 1)], "KANON_NOISE_KEYS: String should match pattern"),
+    ],
+)
+def test_a_wrong_list_of_noise_keys_is_refused(entries: list[tuple[str, int]], message: str) -> None:
+    text = json.dumps([{"id": key_id, "from_step": step} for key_id, step in entries])
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(message)}"):
+        EvaluateSettings.from_environment({**EVALUATE, "KANON_NOISE_KEYS": text})
+
+
+@pytest.mark.parametrize("text", ["", "{", "1", '[{"id": "1"}]', '[{"id": "1", "from_step": 0, "key": "x"}]'])
+def test_noise_keys_that_are_no_list_of_ids_and_steps_are_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^KANON_NOISE_KEYS: "):
+        EvaluateSettings.from_environment({**EVALUATE, "KANON_NOISE_KEYS": text})
+
+
+def test_a_publish_margin_longer_than_the_period_is_refused():
+    with pytest.raises(ConfigurationError, match=r"KANON_PUBLISH_MARGIN.*must not be longer than the period"):
+        EvaluateSettings.from_environment(EVALUATE | {"KANON_PERIOD": "300", "KANON_PUBLISH_MARGIN": "301"})

@@ -1,0 +1,215 @@
+"""The planner: its laws meet the target, and its figures are those of the exact law."""
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from kanon.gate.mechanism.bounds import interval_aware
+from kanon.gate.mechanism.exact_law import first_crossing, first_crossing_exact
+from kanon.gate.mechanism.parameters import InvalidParametersError, Parameters
+from kanon.gate.types import read_types
+from kanon.tools.planner import (
+    Plan,
+    Target,
+    best_plan,
+    compare,
+    decimal_text,
+    law_as_json,
+    profile_plan,
+)
+from tests.unit.examples import ONE_SIDED, SMALL
+
+GOAL = Target(50, 168, 3600, Fraction(3), Fraction(1, 100_000))
+CONFIDENCE = Fraction(99, 100)
+
+
+def width(plan: Plan) -> int:
+    return plan.zone[1] - plan.zone[0]
+
+
+@pytest.mark.parametrize(("window", "at_most"), [(24, 10), (168, 12), (720, 13)])
+def test_the_goal_for_the_99_percent_zone_is_reached(window: int, at_most: int) -> None:
+    target = replace(GOAL, window=window)
+    plan = best_plan(target)
+    reached = interval_aware(plan.parameters)
+    assert reached.epsilon <= target.epsilon
+    assert reached.delta <= target.delta
+    assert plan.parameters.never_true_below >= 1
+    assert width(plan) <= at_most
+
+
+@pytest.mark.parametrize(
+    ("k", "window", "epsilon", "delta"),
+    [(50, 168, "2.25", "9.2e-7"), (50, 24, "1", "1e-5"), (1000, 720, "0.5", "1e-6"), (20, 168, "4", "1e-4")],
+)
+def test_every_plan_meets_its_target(k: int, window: int, epsilon: str, delta: str) -> None:
+    target = Target(k, window, 3600, Fraction(epsilon), Fraction(delta))
+    plan = best_plan(target)
+    reached = interval_aware(plan.parameters)
+    assert reached.epsilon == target.epsilon
+    assert reached.delta <= target.delta
+    assert plan.parameters.k == k
+    assert plan.parameters.never_true_below >= 1
+
+
+def test_a_truncation_smaller_by_one_would_miss_delta() -> None:
+    plan = best_plan(GOAL)
+    configuration = plan.as_json()["laws"]
+    for role in ("threshold", "query"):
+        laws = json.loads(json.dumps(configuration))
+        laws[role]["truncation"] -= 1
+        document = json.dumps({"t": {"k": 50, "window": 168, "laws": laws}})
+        assert interval_aware(read_types(document, 3600)["t"].parameters).delta > GOAL.delta
+
+
+def test_a_target_no_law_can_meet_says_what_to_raise() -> None:
+    with pytest.raises(InvalidParametersError, match="raise k, epsilon or delta"):
+        best_plan(replace(GOAL, epsilon=Fraction(1, 2)))
+    with pytest.raises(InvalidParametersError, match="raise k, epsilon or delta"):
+        best_plan(replace(GOAL, k=5))
+
+
+def test_the_laws_of_a_plan_are_a_types_configuration() -> None:
+    for plan in (*compare(GOAL), profile_plan("sharp", replace(GOAL, delta=Fraction(1, 10**8)))):
+        told = plan.as_json()
+        document = json.dumps({"t": {"k": told["k"], "window": told["window"], "laws": told["laws"]}})
+        configured = read_types(document, 3600)["t"].parameters
+        assert configured.threshold_law == plan.parameters.threshold_law
+        assert configured.query_law == plan.parameters.query_law
+        assert configured.fingerprint == plan.parameters.fingerprint
+
+
+def test_the_json_of_a_plan_holds_what_an_operator_must_know() -> None:
+    told = json.loads(json.dumps(profile_plan("published", GOAL).as_json()))
+    assert told["bounds"]["paper"] == {"epsilon": 3.0, "delta": pytest.approx(2.716e-6, rel=1e-3)}
+    assert told["bounds"]["interval_aware"] == {"epsilon": 2.25, "delta": pytest.approx(9.169e-7, rel=1e-3)}
+    assert (told["never_true_below"], told["surely_true_from"], told["members_kept"]) == (1, 99, 99)
+    assert told["zone_99"] == [35, 57]
+    assert told["laws"]["threshold"] == {"shape": "two-sided", "epsilon": "0.75", "truncation": 25}
+    assert told["distinct_tokens_at_k"] == pytest.approx(49.98, abs=0.01)
+    assert told["curve"][0]["expected_delay"] is None
+    assert told["curve"][-1] == {
+        "count": 99,
+        "true_at_once": 1.0,
+        "true_within_instance": 1.0,
+        "expected_delay": pytest.approx(0, abs=1e-12),
+    }
+
+
+@pytest.mark.parametrize(
+    ("window", "name", "zone"),
+    [
+        (168, "published", (35, 57)),
+        (168, "balanced", (39, 55)),
+        (168, "sharp", (42, 54)),
+        (720, "published", (34, 57)),
+        (720, "balanced", (37, 55)),
+        (720, "sharp", (41, 54)),
+    ],
+)
+def test_the_zones_of_the_profiles(window: int, name: str, zone: tuple[int, int]) -> None:
+    plan = next(p for p in compare(replace(GOAL, window=window)) if p.name == name)
+    assert plan.zone == zone
+
+
+@pytest.mark.parametrize("name", ["published", "sharp"])
+def test_a_zone_is_right_in_exact_rationals(name: str) -> None:
+    plan = next(p for p in compare(replace(GOAL, window=24)) if p.name == name)
+    false, true = plan.zone
+
+    def never(count: int) -> Fraction:
+        return first_crossing_exact(plan.parameters, [count] * 24)[-1]
+
+    def at_once(count: int) -> Fraction:
+        return first_crossing_exact(plan.parameters, [count])[0]
+
+    assert never(false) >= CONFIDENCE > never(false + 1)
+    assert at_once(true) >= CONFIDENCE > at_once(true - 1)
+
+
+def test_the_curve_is_the_exact_law_of_a_constant_count() -> None:
+    plan = Plan("small", SMALL)
+    for count, once, within in zip(plan.counts, plan.true_at_once, plan.true_within_instance, strict=True):
+        law = first_crossing(SMALL, [count] * SMALL.window)
+        assert once == pytest.approx(law[0], abs=1e-14)
+        assert within == pytest.approx(1 - law[-1], abs=1e-14)
+
+
+@pytest.mark.parametrize("parameters", [SMALL, ONE_SIDED], ids=["two-sided", "one-sided"])
+def test_the_expected_delay_is_that_of_the_chain_of_instances(parameters: Parameters) -> None:
+    """Against a sum over what happens, instance by instance, until nothing is left to happen."""
+    plan = Plan("small", parameters)
+    w = parameters.window
+    for count, delay in zip(plan.counts, plan.expected_delay, strict=True):
+        law = first_crossing(parameters, [count] * w)
+        if law[-1] > 1 - 1e-12:
+            assert delay == np.inf
+            continue
+        expected = 0.0
+        for begin in range(w):
+            left, waited = 1.0, 0
+            for steps in (w - begin, *[w] * 20_000):
+                expected += left * sum((waited + j) * law[j] for j in range(steps)) / w
+                left *= 1 - law[:steps].sum()
+                waited += steps
+                if left < 1e-15:
+                    break
+        assert delay == pytest.approx(expected, rel=1e-6, abs=1e-12)
+
+
+def test_the_delay_falls_and_the_curves_rise_with_the_count() -> None:
+    plan = best_plan(GOAL)
+    assert np.all(np.diff(plan.true_at_once) >= -1e-15)
+    assert np.all(np.diff(plan.true_within_instance) >= -1e-15)
+    finite = plan.expected_delay[np.isfinite(plan.expected_delay)]
+    assert np.all(np.diff(finite) <= 1e-12)
+    assert finite[-1] == pytest.approx(0, abs=1e-12)
+
+
+def test_a_profile_widens_its_laws_for_a_smaller_delta_and_a_longer_window() -> None:
+    usual = profile_plan("sharp", GOAL).parameters
+    for harder in (replace(GOAL, delta=Fraction(1, 10**8)), replace(GOAL, window=8760)):
+        wider = profile_plan("sharp", harder).parameters
+        assert interval_aware(wider).delta <= harder.delta
+        assert wider.query_law.truncation > usual.query_law.truncation
+        assert wider.query_law.epsilon == usual.query_law.epsilon
+
+
+def test_a_profile_that_misses_the_target_is_refused() -> None:
+    with pytest.raises(InvalidParametersError, match=r"profile published gives \(2.25, 9.17e-7\).*plan without one"):
+        profile_plan("published", replace(GOAL, epsilon=Fraction(2)))
+    with pytest.raises(InvalidParametersError, match="profile must be one of"):
+        profile_plan("blunt", GOAL)
+
+
+def test_a_comparison_leaves_out_profiles_too_wide_for_k() -> None:
+    assert [plan.name for plan in compare(GOAL)] == ["published", "balanced", "sharp", "planned"]
+    assert [plan.name for plan in compare(replace(GOAL, k=20))] == ["sharp", "planned"]
+
+
+def test_a_large_k_gets_the_client_bits_its_members_need() -> None:
+    plan = best_plan(replace(GOAL, k=10_000))
+    assert plan.parameters.client_bits == 17
+    assert 2**17 >= 8 * plan.parameters.members_kept > 2**16
+
+
+def test_the_size_of_a_set_is_that_of_its_item() -> None:
+    small, large = profile_plan("sharp", GOAL), profile_plan("published", GOAL)
+    members = large.parameters.members_kept - small.parameters.members_kept
+    assert large.bytes_per_set - small.bytes_per_set == 4 * members  # two bytes of token, two of age
+    assert 400 < large.bytes_per_set < 1024  # one write unit
+
+
+def test_epsilon_is_written_as_the_exact_decimal() -> None:
+    assert decimal_text(Fraction(9, 10)) == "0.9"
+    assert decimal_text(Fraction("0.0605")) == "0.0605"
+    assert decimal_text(Fraction(3)) == "3"
+    with pytest.raises(ValueError, match="no finite decimal"):
+        decimal_text(Fraction(1, 3))
+
+
+def test_a_law_is_written_with_its_shape() -> None:
+    assert law_as_json(ONE_SIDED.query_law) == {"shape": "one-sided", "epsilon": "0.5", "truncation": 3}
