@@ -12,6 +12,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from kanon import aws, clock
+from kanon.dynamo.batches import chunks
 from kanon.errors import (
     ConfigurationError,
     FingerprintMismatchError,
@@ -22,7 +23,6 @@ from kanon.gate.evaluation import Evaluation, NoiseKeys, Schedule
 from kanon.gate.fingerprints import check_evaluate
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.settings import EvaluateSettings
-from kanon.gate.storage.batches import chunks
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses

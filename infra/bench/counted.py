@@ -9,12 +9,13 @@ from typing import Any
 from infra.bench.measure import Count
 from infra.bench.service import PERIOD, START
 from infra.local import Stack
+from kanon.dynamo.units import item_size
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
+from kanon.gate.names import set_key
 from kanon.gate.storage.members import to_item
-from kanon.gate.storage.units import item_size
 from kanon.gate.types import read_types
-from kanon.keys import Secret, set_key
+from kanon.keys import Secret
 
 TYPES = json.dumps({"fledge": {"k": 50, "window": 720, "profile": "published"}})
 BATCH = 500

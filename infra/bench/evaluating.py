@@ -24,10 +24,11 @@ from kanon.gate.mechanism.exact_law import first_crossing, first_crossing_exact
 from kanon.gate.mechanism.members import Member, count_at
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
-from kanon.gate.mechanism.tape import WORD_BYTES, Noise, NoiseKey, Tapes, length_prefixed
+from kanon.gate.mechanism.tape import Noise, Tapes
 from kanon.gate.storage.step_log import StepLog
 from kanon.gate.types import read_types
 from kanon.keys import Secret
+from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
 
 
 @dataclass

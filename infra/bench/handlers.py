@@ -14,8 +14,9 @@ from pydantic import BaseModel
 
 from infra.bench.measure import Ratio, Turn, compare
 from infra.bench.service import CONTEXT, PERIOD, START, Service
+from kanon.gate.names import set_key
 from kanon.gate.storage.statuses import Statuses
-from kanon.keys import Secret, set_key
+from kanon.keys import Secret
 
 TYPE = "fledge"
 BATCH = 500

@@ -25,9 +25,10 @@ from botocore.httpsession import URLLib3Session
 from infra.load.workload import Joined
 from infra.local import Stack
 from kanon.gate.mechanism.steps import step_at
+from kanon.gate.names import client_token, set_key
 from kanon.gate.storage.step_log import StepLog
 from kanon.gate.types import read_types
-from kanon.keys import Secret, client_token, set_key
+from kanon.keys import Secret
 
 Row = tuple[bytes, int]
 """A set key and a client token."""

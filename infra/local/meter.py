@@ -1,7 +1,7 @@
 """Counts the DynamoDB units a function spends, from its real calls.
 
 Emulators report consumed capacity wrongly, so the sizes of what is sent and received are
-measured with ``kanon.gate.storage.units``. A replaced item is charged at its new size (DynamoDB
+measured with ``kanon.dynamo.units``. A replaced item is charged at its new size (DynamoDB
 charges the larger of the two), an update at the size of its key and values, a projection at what is
 shown (DynamoDB charges the whole item; ours are far below the 4 KiB of one unit).
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import boto3
 
-from kanon.gate.storage.units import item_size, read_units, write_units
+from kanon.dynamo.units import item_size, read_units, write_units
 
 
 class Meter:

@@ -20,9 +20,9 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel, BeforeValidator, WithJsonSchema
 
+from kanon.dynamo.batches import is_throttle
 from kanon.errors import FingerprintMismatchError, ThrottledError
 from kanon.gate.models import BASE64URL, TYPE_NAME, Error, ErrorAnswer, GatewayAnswer, Problem, decode_base64url
-from kanon.gate.storage.batches import is_throttle
 
 MOST_BODY_BYTES = 1 << 20
 MOST_RELAXED_CHARACTERS = 1 << 13

@@ -1,9 +1,4 @@
-"""Names and keys: what a set and a client are called inside the service.
-
-A set is known by its *set key*, an HMAC under the set pepper: a plain hash would let a reader of the tables
-test guessed values. A client is known by a short *token*, different in every set: two sets' tokens cannot be
-joined, and no table holds an identity.
-"""
+"""Secrets: keys derived from generated texts, and where they are fetched from."""
 
 import hmac
 import json
@@ -11,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from kanon.errors import ConfigurationError
-from kanon.gate.mechanism.tape import NoiseKey, length_prefixed
+from kanon.noise.words import NoiseKey, length_prefixed
 
 if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient
-
-ClientKind = Literal["client", "short"]
-"""The literal client "2" and the short identifier 2 are different clients."""
 
 
 @dataclass(frozen=True)
@@ -52,22 +44,6 @@ class Secret:
 
     def __repr__(self) -> str:
         return f"Secret({self.name!r})"
-
-
-def set_key(pepper: Secret, type_name: str, set_id: bytes) -> bytes:
-    """The 32-byte key of a set."""
-    return pepper.mac(type_name.encode(), set_id)
-
-
-def client_token(client_key: Secret, set_key: bytes, kind: ClientKind, client: bytes, bits: int) -> int:
-    """The first ``bits`` bits (at most 32) of the client's HMAC in this set."""
-    digest = client_key.mac(set_key, kind.encode(), client)
-    return int.from_bytes(digest[:4], "big") >> (32 - bits)
-
-
-def slot_of(set_key: bytes, slots: int) -> int:
-    """The slot of a set: the leading bits of its key; ``slots`` is a power of two up to 256."""
-    return set_key[0] * slots >> 8
 
 
 def fetch_secret(client: "SecretsManagerClient", name: str, arn: str) -> Secret:

@@ -15,7 +15,8 @@ import yaml
 from infra.local import Stack
 from infra.local.engines import ROOT
 from infra.local.gateway import Request, event
-from kanon.keys import fetch_secret, set_key
+from kanon.keys import fetch_secret
+from kanon.gate.names import set_key
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.publishing import clock_step, tick_of
 from kanon.gate.storage.members import Members

@@ -24,7 +24,7 @@ from botocore.exceptions import ClientError
 
 from infra import smoke
 from infra.local.engines import ROOT, Ministack
-from kanon.gate.storage.batches import chunks
+from kanon.dynamo.batches import chunks
 
 pytestmark = pytest.mark.deployed
 

@@ -3,9 +3,10 @@
 from fractions import Fraction
 from hashlib import sha256
 
-from kanon.gate.mechanism.laws import one_sided, two_sided
 from kanon.gate.mechanism.parameters import Parameters, profile
-from kanon.gate.mechanism.tape import Noise, NoiseKey, Tapes
+from kanon.gate.mechanism.tape import Noise, Tapes
+from kanon.noise.laws import one_sided, two_sided
+from kanon.noise.words import NoiseKey
 
 SMALL = Parameters(
     k=4,

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanon.errors import ConfigurationError
-from kanon.keys import Secret, client_token, fetch_noise_keys, fetch_secret, set_key, slot_of
+from kanon.gate.names import client_token, set_key, slot_of
+from kanon.keys import Secret, fetch_noise_keys, fetch_secret
 
 PEPPER = Secret.derived("set-pepper", "a" * 64)
 CLIENT_KEY = Secret.derived("client-key", "b" * 64)

@@ -199,7 +199,8 @@ def _unsuppress(stack: "RunningStack", place: str) -> None:
 def _set(stack: "RunningStack", place: str, option: str) -> tuple[int, bytes]:
     """The window of the type, and the key of the set, that TYPE/SET names."""
     from kanon.gate.models import decode_base64url
-    from kanon.keys import fetch_secret, set_key
+    from kanon.gate.names import set_key
+    from kanon.keys import fetch_secret
 
     type_name, _, text = place.partition("/")
     types = stack.evaluate.read_types()

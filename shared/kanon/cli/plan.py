@@ -81,7 +81,8 @@ def _show(plans: "list[Plan]", target: "Target") -> None:
 def _facts(plans: "list[Plan]", target: "Target") -> "Table":
     from rich.table import Table
 
-    from kanon.gate.mechanism.bounds import PRIOR, written_up
+    from kanon.gate.mechanism.bounds import PRIOR
+    from kanon.noise.exact import written_up
 
     p = plans[0].parameters
     table = Table(title=f"k = {p.k}, window = {p.window} steps of {p.period} s", title_justify="left")

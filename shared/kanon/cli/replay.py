@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from kanon.cli.joinlog import Join, JoinLog
-from kanon.gate.storage.batches import chunks as batched
+from kanon.dynamo.batches import chunks as batched
 
 if TYPE_CHECKING:
     from infra.local import Stack

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 from kanon.errors import ConfigurationError, TooFarBehindError
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.steps import end_of, first_step, instance_of, phase_of, step_at
-from kanon.gate.mechanism.tape import NoiseKey, Tapes
+from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.mechanism.vectorised import evaluate_all
 from kanon.gate.publishing import clock_step, next_tick, tick_of
 from kanon.gate.settings import EvaluateSettings
@@ -24,6 +24,7 @@ from kanon.gate.storage.members import Members, to_item
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import Row, StepLog, Touched
 from kanon.gate.types import Type
+from kanon.noise.words import NoiseKey
 
 SETS_A_CHUNK = 500
 """Decided at once: half as many cost a tenth more (docs/performance.md)."""

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from kanon.errors import ConfigurationError
-from kanon.gate.mechanism.tape import NoiseKey
 from kanon.gate.settings import EvaluateSettings, FunctionSettings, JoinSettings, NoiseKeyEntry
 from kanon.gate.storage.control import Control
 from kanon.gate.types import Type
 from kanon.keys import Secret
+from kanon.noise.words import NoiseKey
 
 NOISE_KEY, TYPE, RETIRED = "noise-key ", "type ", "retired "
 

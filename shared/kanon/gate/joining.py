@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kanon.gate.mechanism.steps import end_of, step_at
+from kanon.gate.names import ClientKind, client_token, set_key, slot_of
 from kanon.gate.storage.step_log import Row, StepLog, key_of
 from kanon.gate.types import Type
-from kanon.keys import ClientKind, Secret, client_token, set_key, slot_of
+from kanon.keys import Secret
 
 
 @dataclass(frozen=True)

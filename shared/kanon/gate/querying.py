@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 from kanon.gate.mechanism.above_threshold import is_above
 from kanon.gate.mechanism.steps import phase_of
+from kanon.gate.names import set_key, slot_of
 from kanon.gate.publishing import clock_step, next_tick
 from kanon.gate.storage.statuses import Horizon, Statuses
 from kanon.gate.types import Type
-from kanon.keys import Secret, set_key, slot_of
+from kanon.keys import Secret
 
 MOST_CACHED = 100_000
 

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
 
 from kanon.errors import ConfigurationError
-from kanon.gate.mechanism.laws import SHAPES, Law, Shape
 from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.gate.mechanism.steps import PhaseRule
+from kanon.noise.laws import SHAPES, Law, Shape
 
 TYPE_NAME = r"^[a-z0-9][a-z0-9_-]{0,63}\Z"
 

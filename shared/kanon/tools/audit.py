@@ -27,9 +27,10 @@ import kanon.gate.mechanism
 import kanon.gate.mechanism.above_threshold
 import kanon.gate.mechanism.vectorised
 from kanon.gate.mechanism.exact_law import first_crossing
-from kanon.gate.mechanism.laws import TOTAL, Law, one_sided, two_sided
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.steps import PhaseRule
+from kanon.noise.laws import Law, one_sided, two_sided
+from kanon.noise.words import TOTAL
 from kanon.tools import goodness
 from kanon.tools.goodness import Binomial, ChiSquare
 
@@ -129,7 +130,7 @@ def subject(
     """
     window, rule = parameters.window, parameters.phase
     laws = (parameters.threshold_law, parameters.query_law)
-    own_laws = [code.laws.SHAPES[law.shape](law.epsilon, law.truncation) for law in laws]
+    own_laws = [code.parameters.SHAPES[law.shape](law.epsilon, law.truncation) for law in laws]
     own = code.parameters.Parameters(parameters.k, window, parameters.period, *own_laws, parameters.client_bits, rule)
     tapes = code.tape.Tapes(code.tape.NoiseKey("audit", secret), "audit", type_name, own)
 
@@ -445,7 +446,7 @@ def check_table(name: str, law: Law, code: ModuleType = kanon.gate.mechanism) ->
 
     The weights are recomputed in decimal arithmetic of 120 digits: nothing of ``laws`` is used.
     """
-    own = code.laws.SHAPES[law.shape](law.epsilon, law.truncation)
+    own = code.parameters.SHAPES[law.shape](law.epsilon, law.truncation)
     expected = expected_weights(law.shape, law.epsilon, law.truncation)
     wrong = sum(
         own.weight(x) != expected.get(x, 0) for x in range(min(own.min, *expected), max(own.max, *expected) + 1)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kanon.gate.mechanism.exact_law import Floats, never_at_constant
-from kanon.gate.mechanism.laws import two_sided
 from kanon.gate.mechanism.parameters import Parameters
+from kanon.noise.laws import two_sided
 
 WINDOW = 168
 K = 50

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from kanon.dynamo.units import item_size
 from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.bounds import Bound, Guarantee, distinct_tokens, guarantee
+from kanon.gate.mechanism.bounds import Guarantee, distinct_tokens, guarantee
 from kanon.gate.mechanism.exact_law import Floats, never_at_constant
-from kanon.gate.mechanism.laws import SHAPES, Law, Shape
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import (
     PROFILES,
@@ -27,7 +27,8 @@ from kanon.gate.mechanism.parameters import (
     smallest_laws,
 )
 from kanon.gate.storage.members import to_item
-from kanon.gate.storage.units import item_size
+from kanon.noise.bound import Bound
+from kanon.noise.laws import SHAPES, Law, Shape
 
 CONFIDENCE = 0.99
 _ROUNDING = 1e-12

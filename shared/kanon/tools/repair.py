@@ -7,10 +7,10 @@ Its clients count from the steps that follow: too few for one window, never too 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kanon.dynamo.batches import Item, chunks
 from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.storage.batches import Item, chunks
+from kanon.gate.names import slot_of
 from kanon.gate.storage.members import is_newer, to_item
-from kanon.keys import slot_of
 from kanon.tools.stacks import RunningStack
 
 SETS_A_READ = 100

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from infra.local import Stack
-from kanon.gate.mechanism.laws import Law
+from kanon.dynamo.batches import chunks
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.models import MOST_HASHES, MOST_JOINS
-from kanon.gate.storage.batches import chunks
-from kanon.keys import Secret, set_key
+from kanon.gate.names import set_key
+from kanon.keys import Secret
+from kanon.noise.laws import Law
 from kanon.tools.audit import (
     FIRST_INSTANCE,
     Check,

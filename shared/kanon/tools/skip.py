@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from kanon.errors import KanonError
+from kanon.gate.names import slot_of
 from kanon.gate.storage.step_log import Row
-from kanon.keys import slot_of
 from kanon.tools.stacks import RunningStack
 
 LEASE = 3600

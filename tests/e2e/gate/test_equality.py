@@ -72,11 +72,11 @@ def test_every_status_equals_the_naive_algorithm_on_generated_logs(oracle, event
         assert oracle.finish_step() == 0
 
 
-ANSWERS = ""
+ANSWERS = "addfd191956981e13b8a94ffa919e1bd953bbe4a154bf396be1863dda54f4ddc"
 """SHA-256 of every answer of the replay below. It never changes."""
-ROWS = ""
+ROWS = "377b23fd3be568b7feba5a50ea6a9537a4108d5fcf2ded77afce5b9f46a504a1"
 """SHA-256 of every row the replay leaves in the four tables. It changes only in a commit that changes a row's form."""
-UNITS = 0.0
+UNITS = 22_005
 """Write units the replay takes."""
 
 

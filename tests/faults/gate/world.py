@@ -26,11 +26,12 @@ from kanon import clock
 from kanon.gate import evaluation
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.tape import Tapes
+from kanon.gate.names import set_key, slot_of
 from kanon.gate.querying import Querying
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog, key_of
 from kanon.gate.types import read_types
-from kanon.keys import fetch_noise_keys, fetch_secret, set_key, slot_of
+from kanon.keys import fetch_noise_keys, fetch_secret
 from tests.faults.gate.wire import Behaviour, ProcessDied, Wire, Worker, undisturbed
 from tests.naive import Naive
 

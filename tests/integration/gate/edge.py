@@ -25,8 +25,9 @@ from moto import mock_aws
 
 from infra.local.template import Template
 from kanon import clock
+from kanon.gate.names import set_key, slot_of
 from kanon.gate.storage.statuses import Statuses
-from kanon.keys import Secret, set_key, slot_of
+from kanon.keys import Secret
 from tests.paths import ROOT
 from tests.watched.watch import Log, Watch
 

@@ -16,11 +16,11 @@ from moto.dynamodb.parsing.reserved_keywords import ReservedKeywords
 from infra.local.engines import ENGINES, ROOT, Engine
 from infra.local.template import Template
 from kanon import aws
+from kanon.dynamo.units import item_size
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
-from kanon.gate.storage.units import item_size
 
 KEYS = {
     "StepLog": ("step_slot", "set_token"),

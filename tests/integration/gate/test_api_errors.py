@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from kanon.keys import Secret, client_token
+from kanon.gate.names import client_token
+from kanon.keys import Secret
 from tests.integration.gate.edge import CLIENT_KEY, PEPPER, Edge, base64url, key_of
 
 SET_ID = b"secret set id of a test"

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from infra.local import Stack
+from kanon.gate.names import set_key
 from kanon.gate.storage.statuses import Statuses
-from kanon.keys import fetch_secret, set_key
+from kanon.keys import fetch_secret
 from tests.paths import ROOT
 
 PAGE = ROOT / "docs" / "api.md"

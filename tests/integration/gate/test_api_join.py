@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from kanon.gate.names import client_token
 from kanon.gate.storage.step_log import partition
-from kanon.keys import Secret, client_token
+from kanon.keys import Secret
 from tests.integration.gate.edge import CLIENT_KEY, NOW, PERIOD, Edge, base64url, key_of, slot_of_set
 
 ASDF = bytes([0x6A, 0xC7, 0x5F])  # base64url: asdf

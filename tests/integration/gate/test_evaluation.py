@@ -23,16 +23,17 @@ from kanon.gate import evaluation
 from kanon.gate.evaluation import SECONDS_TO_STOP, Evaluation, NoiseKeys, Outcome, Schedule
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState, is_above
-from kanon.gate.mechanism.laws import two_sided
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.steps import end_of, first_step, instance_of, phase_of
-from kanon.gate.mechanism.tape import NoiseKey, Tapes
+from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.storage.members import to_item
 from kanon.gate.storage.statuses import Horizon
 from kanon.gate.storage.step_log import Row, StepLog, Touched, pack
 from kanon.gate.types import Type
 from kanon.keys import Secret
+from kanon.noise.laws import two_sided
+from kanon.noise.words import NoiseKey
 from tests.integration.gate.tables import Running, Tables, fresh, leave_unprocessed, running
 from tests.naive import Naive
 from tests.unit.examples import KEY, ONE_SIDED, SMALL, set_key

@@ -26,10 +26,12 @@ from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import count_at
 from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.gate.mechanism.steps import end_of, instance_of, phase_of
-from kanon.gate.mechanism.tape import WORD_BYTES, Tapes
+from kanon.gate.mechanism.tape import Tapes
+from kanon.gate.names import set_key
 from kanon.gate.querying import Querying
 from kanon.gate.types import Type
-from kanon.keys import Secret, set_key
+from kanon.keys import Secret
+from kanon.noise.words import WORD_BYTES
 from tests.e2e.gate.oracle import encoded
 from tests.integration.gate.tables import Running, fresh, running
 from tests.paths import REAL_LOG

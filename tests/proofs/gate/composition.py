@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kanon.gate.mechanism.exact_law import first_crossing_exact
-from kanon.gate.mechanism.laws import Law
+from kanon.noise.laws import Law
 from tests.proofs.gate.enumeration import Claim, Floats, Ratio, Small, describe
 
 FLAT = 1e-15

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kanon.gate.mechanism.exact_law import first_crossing, first_crossing_exact
-from kanon.gate.mechanism.laws import SHAPES, Law, Shape, exp_bounds, one_sided, two_sided
 from kanon.gate.mechanism.parameters import Parameters
+from kanon.noise.exact import exp_bounds
+from kanon.noise.laws import SHAPES, Law, Shape, one_sided, two_sided
 
 Floats = NDArray[np.float64]
 

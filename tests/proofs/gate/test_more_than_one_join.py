@@ -9,9 +9,10 @@ from itertools import combinations, pairwise, product
 
 import pytest
 
-from kanon.gate.mechanism.bounds import Bound, all_joins, rejoining
-from kanon.gate.mechanism.laws import Law, Shape, one_sided, two_sided
+from kanon.gate.mechanism.bounds import all_joins, rejoining
 from kanon.gate.mechanism.steps import first_step
+from kanon.noise.bound import Bound
+from kanon.noise.laws import Law, Shape, one_sided, two_sided
 from tests.proofs.gate.composition import Case, Claims, Leak, Part, costs, in_turn, of_one_join, one_run, worst
 from tests.proofs.gate.enumeration import Claim, Small, largest, mechanisms, wide
 
@@ -229,7 +230,7 @@ def test_a_forced_key_change_can_cost_more_than_the_theorem_says_without_one() -
 def test_what_instances_leak_together_is_what_trying_everything_finds(
     law: Callable[[Fraction, int], Law], adding: bool
 ) -> None:
-    """The edges of :mod:`tests.proofs.gate.composition` against every sequence of counts after every outcome, one by one."""
+    """The edges of ``composition`` against every sequence of counts after every outcome, one by one."""
     leak = Leak(law(Fraction(3, 4), 1), law(Fraction(5, 4), 2), adding)
     for parts in (
         in_turn([(True,)], [(True,)], [(True,)]),

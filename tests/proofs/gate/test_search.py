@@ -9,8 +9,9 @@ import pytest
 from scipy.optimize import linprog
 
 from kanon.gate.mechanism.bounds import interval_aware
-from kanon.gate.mechanism.laws import TOTAL, Law, one_sided
 from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.noise.laws import Law, one_sided
+from kanon.noise.words import TOTAL
 from kanon.tools.planner import Target, best_plan, zone
 from tests.proofs.gate.search import blocks, needed_epsilon, search
 

@@ -11,14 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
-import kanon.gate.mechanism
-
-MODULES = ("steps", "laws", "parameters", "tape", "members", "above_threshold", "vectorised")
+MODULES = {
+    "kanon.noise": ("exact", "words", "laws"),
+    "kanon.gate.mechanism": ("steps", "parameters", "tape", "members", "above_threshold", "vectorised"),
+}
+"""What a copy is made of: modules by package, in the order of their imports."""
 
 Patch = tuple[str, str, str]
 """Module, text in it, text in its place."""
@@ -61,12 +64,13 @@ def copy_of_mechanism(patches: tuple[Patch, ...]) -> Iterator[ModuleType]:
     sys.modules[name] = package
     extra = ingredients()
     try:
-        for module in MODULES:
+        for module in chain.from_iterable(MODULES.values()):
             text = source_of(module)
             for _, old, new in (patch for patch in patches if patch[0] == module):
                 assert old in text, f"{module}.py no longer holds the text this mutant replaces: {old!r}"
                 text = text.replace(old, new)
-            text = text.replace("kanon.gate.mechanism", name)
+            for copied_package in MODULES:
+                text = text.replace(copied_package, name)
             copied = ModuleType(f"{name}.{module}")
             copied.__dict__.update(extra)
             sys.modules[copied.__name__] = copied
@@ -80,8 +84,8 @@ def copy_of_mechanism(patches: tuple[Patch, ...]) -> Iterator[ModuleType]:
 
 def source_of(module: str) -> str:
     """The source text of a module of the mechanism."""
-    assert import_module(f"kanon.gate.mechanism.{module}")
-    return (Path(kanon.gate.mechanism.__file__).parent / f"{module}.py").read_text()
+    package = next(package for package, modules in MODULES.items() if module in modules)
+    return Path(str(import_module(f"{package}.{module}").__file__)).read_text()
 
 
 # ------------------------------------------------------------------------------ what the bugs are made of

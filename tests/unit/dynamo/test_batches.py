@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kanon import aws, clock
-from kanon.gate.storage.batches import (
+from kanon.dynamo.batches import (
     ATTEMPTS,
     ATTEMPTS_OF_THE_CLIENT,
     THROTTLES,

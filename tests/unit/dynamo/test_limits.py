@@ -2,11 +2,11 @@
 
 import pytest
 
+from kanon.dynamo.limits import MOST_ITEM_BYTES, check_item
+from kanon.dynamo.units import item_size
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
 from kanon.gate.storage import members, statuses, step_log
-from kanon.gate.storage.limits import MOST_ITEM_BYTES, check_item
-from kanon.gate.storage.units import item_size
 
 STATE = SetState((Member(1, 5),), (5,), 5, None)
 

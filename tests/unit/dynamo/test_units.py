@@ -2,9 +2,9 @@
 
 import pytest
 
+from kanon.dynamo.units import item_size, number_size, read_units, value_size, write_units
 from kanon.gate.storage.members import to_item
 from kanon.gate.storage.step_log import Row, pack
-from kanon.gate.storage.units import item_size, number_size, read_units, value_size, write_units
 from tests.unit.examples import PUBLISHED, set_key
 
 KB = 1024

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from kanon.errors import ConfigurationError
 from kanon.gate.evaluation import DAY, NoiseKeys, Schedule, chunked
 from kanon.gate.mechanism.steps import end_of
-from kanon.gate.mechanism.tape import NoiseKey
 from kanon.gate.publishing import tick_of
 from kanon.gate.storage.step_log import Touched
+from kanon.noise.words import NoiseKey
 from tests.unit.examples import KEY, set_key
 
 SCHEDULE = Schedule(3600, grace=120, lease=150, publish_delay=1800, publish_margin=60, outage_allowance=7 * DAY)

@@ -6,10 +6,10 @@ import pytest
 
 from kanon.errors import ConfigurationError
 from kanon.gate.fingerprints import check_evaluate, fingerprints, retire
-from kanon.gate.mechanism.tape import NoiseKey
 from kanon.gate.settings import EvaluateSettings, JoinSettings, NoiseKeyEntry, QuerySettings
 from kanon.gate.types import Type
 from kanon.keys import Secret
+from kanon.noise.words import NoiseKey
 from tests.unit.examples import ONE_SIDED, SMALL
 
 TYPES = {"a": Type("a", SMALL, None), "b": Type("b", ONE_SIDED, None)}  # windows of 6 and 4 steps

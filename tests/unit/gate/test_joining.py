@@ -6,9 +6,10 @@ import pytest
 
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.steps import end_of
+from kanon.gate.names import client_token, set_key, slot_of
 from kanon.gate.storage.step_log import Row, StepLog, key_of, pack
 from kanon.gate.types import Type
-from kanon.keys import Secret, client_token, set_key, slot_of
+from kanon.keys import Secret
 from tests.unit.examples import SMALL
 
 PEPPER, CLIENT_KEY = Secret.derived("set-pepper", "a"), Secret.derived("client-key", "b")

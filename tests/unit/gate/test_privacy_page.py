@@ -4,9 +4,11 @@ from fractions import Fraction
 
 import pytest
 
-from kanon.gate.mechanism.bounds import PRIOR, Bound, interval_aware, paper, posterior, rejoining, watching, written_up
-from kanon.gate.mechanism.laws import Law
+from kanon.gate.mechanism.bounds import PRIOR, interval_aware, paper, rejoining, watching
 from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.noise.bound import Bound, posterior
+from kanon.noise.exact import written_up
+from kanon.noise.laws import Law
 from kanon.tools.paper import READINGS, Reading
 from kanon.tools.planner import Target, best_plan, zone
 from tests.paths import ROOT

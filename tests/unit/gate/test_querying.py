@@ -6,11 +6,12 @@ import pytest
 
 from kanon.errors import ThrottledError
 from kanon.gate.mechanism.steps import phase_of
+from kanon.gate.names import set_key, slot_of
 from kanon.gate.publishing import tick_of
 from kanon.gate.querying import MOST_CACHED, Answer, Querying
 from kanon.gate.storage.statuses import Horizon
 from kanon.gate.types import Type
-from kanon.keys import Secret, set_key, slot_of
+from kanon.keys import Secret
 from tests.unit.examples import SMALL
 
 PEPPER = Secret.derived("set-pepper", "a")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate.mechanism.laws import one_sided, two_sided
 from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.gate.types import Type, read_types
+from kanon.noise.laws import one_sided, two_sided
 
 ENTRY: dict[str, Any] = {"k": 50, "window": 720, "profile": "published"}
 LAWS: dict[str, Any] = {

@@ -10,8 +10,10 @@ from math import floor
 import pytest
 from scipy.stats import chisquare
 
-from kanon.gate.mechanism.laws import TOTAL, Law, exp_bounds, one_sided, two_sided
 from kanon.gate.mechanism.parameters import PROFILES, profile
+from kanon.noise.exact import exp_bounds
+from kanon.noise.laws import Law, one_sided, two_sided
+from kanon.noise.words import TOTAL
 
 FALSE_ALARM = 1e-6
 """Probability with which a correct table fails a chi-square test of its draws."""

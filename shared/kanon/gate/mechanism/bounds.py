@@ -4,42 +4,22 @@ Every figure is computed from the integer tables the service draws from, in exac
 where it becomes a float. Proofs and limits: docs/privacy.md.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 from typing import Any
 
-from kanon.gate.mechanism.laws import TOTAL, Law, exp_bounds
 from kanon.gate.mechanism.parameters import Parameters, interval_delta
 from kanon.gate.mechanism.steps import first_step, instance_of
+from kanon.noise.bound import Bound, posterior
+from kanon.noise.exact import round_up
+from kanon.noise.laws import Law
 
 UNIT = "one join more or less: one client, one set, one step"
 DAY = 86_400
 SPANS = (7, 30, 365)
 """Days of joining again and again for which :func:`guarantee` reports a figure."""
 PRIOR = Fraction(1, 10)
-
-
-@dataclass(frozen=True)
-class Bound:
-    """``P[M(D) in O] <= e**epsilon P[M(D') in O] + delta`` for neighbours D, D' and every set O of answers."""
-
-    epsilon: Fraction
-    delta: Fraction
-
-    def times(self, sets: int) -> "Bound":
-        """Composition over ``sets`` sets (or types), whose noise is independent."""
-        return Bound(sets * self.epsilon, sets * self.delta)
-
-    def __str__(self) -> str:
-        """``(2.25, 3.93e-6)``: as people write it, never less than what is proved."""
-        return f"({written_up(self.epsilon, 6).normalize():f}, {written_up(self.delta, 3):.2e})"
-
-    def as_json(self) -> dict[str, float]:
-        """The two numbers as floats, rounded up."""
-        return {"epsilon": round_up(self.epsilon), "delta": round_up(self.delta)}
 
 
 @dataclass(frozen=True)
@@ -106,12 +86,11 @@ def paper(parameters: Parameters) -> Bound | None:
     It asks both laws to satisfy Definition 4.1 under shifts by one *both* ways. A law with a one-sided shape
     does so only with a delta of the order of its first probability: None.
     """
-    laws = (parameters.threshold_law, parameters.query_law)
-    if any(law.shape == "one-sided" for law in laws):
+    first, second = parameters.threshold_law, parameters.query_law
+    d1, d2 = first.two_way_shift_delta, second.two_way_shift_delta
+    if d1 is None or d2 is None:
         return None
-    epsilon = sum((law.epsilon for law in laws), Fraction(0))
-    delta = sum((max(law.shift_delta, _shift_down_delta(law)) for law in laws), Fraction(0))
-    return Bound(2 * epsilon, 2 * (parameters.window + 1) * delta)
+    return Bound(2 * (first.epsilon + second.epsilon), 2 * (parameters.window + 1) * (d1 + d2))
 
 
 def interval_aware(parameters: Parameters) -> Bound:
@@ -183,34 +162,7 @@ def _larger_direction(first: Law, second: Law, instances: int, outside: list[int
     )
 
 
-def posterior(prior: Fraction, epsilon: Fraction) -> Fraction:
-    """The most an observer who believed something with probability ``prior`` can come to believe it.
-
-    ``e^eps p / (1 + (e^eps - 1) p)``, but for the probability delta; rounded up.
-    """
-    _, factor = exp_bounds(epsilon)
-    return factor * prior / (1 + (factor - 1) * prior)
-
-
 def distinct_tokens(clients: int, client_bits: int) -> Fraction:
     """The expected number of distinct tokens of ``clients`` clients: what a count sees of them."""
     tokens = 1 << client_bits
     return tokens * (1 - Fraction(tokens - 1, tokens) ** clients)
-
-
-def round_up(x: Fraction) -> float:
-    """The float next to ``x`` whose decimal text, as JSON shows it, is at least ``x``."""
-    nearest = float(x)
-    return nearest if Fraction(repr(nearest)) >= x else math.nextafter(nearest, math.inf)
-
-
-def written_up(x: Fraction, digits: int) -> Decimal:
-    """The least decimal of so many significant digits that is at least ``x``."""
-    return Context(prec=digits, rounding=ROUND_CEILING).divide(Decimal(x.numerator), Decimal(x.denominator))
-
-
-def _shift_down_delta(law: Law) -> Fraction:
-    """``sum_u max(0, P(u) - e**epsilon P(u-1))``, rounded up."""
-    low, _ = exp_bounds(law.epsilon)
-    excess = (law.weight(u) - low * law.weight(u - 1) for u in range(law.min, law.max + 1))
-    return sum((e for e in excess if e > 0), Fraction(0)) / TOTAL

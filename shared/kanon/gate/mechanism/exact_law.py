@@ -14,8 +14,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kanon.gate.mechanism.laws import TOTAL, WORD_BITS, Law, exp_bounds
 from kanon.gate.mechanism.parameters import Parameters
+from kanon.noise.exact import exp_bounds
+from kanon.noise.laws import Law
+from kanon.noise.words import TOTAL, WORD_BITS
 
 Floats = NDArray[np.float64]
 

@@ -10,8 +10,8 @@ from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import get_args
 
-from kanon.gate.mechanism.laws import SHAPES, Law, Shape
 from kanon.gate.mechanism.steps import PhaseRule
+from kanon.noise.laws import SHAPES, Law, Shape
 
 MOST_MEMBERS = 16_384  # a Members item must stay far below DynamoDB's 400 KB
 LONGEST_WINDOW = 65_535  # last steps are packed as two bytes

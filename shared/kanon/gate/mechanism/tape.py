@@ -12,31 +12,21 @@ from functools import cached_property
 from struct import Struct
 
 from kanon.gate.mechanism.parameters import Parameters
+from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
 
-WORD_BYTES = 8
 SET_KEY_BYTES = 32
 _PLACE = Struct(f">q{SET_KEY_BYTES}sqq")
 """``length_prefixed(set key, instance)`` in one call: a million sets are named twice each."""
 
 
-def length_prefixed(*parts: bytes) -> bytes:
-    """An injective encoding: every part behind its length as 8 bytes, big-endian."""
-    return b"".join([len(part).to_bytes(8, "big") + part for part in parts])
+def check_set_key(set_key: bytes) -> None:
+    """A set key is never empty, and never as short as the name of a slot's horizon.
 
-
-@dataclass(frozen=True)
-class NoiseKey:
-    """A secret of 32 bytes and its public id. Whoever holds it can remove the noise."""
-
-    id: str
-    secret: bytes
-
-    def __post_init__(self) -> None:
-        if len(self.secret) != 32:
-            raise ValueError("a noise key is 32 bytes")
-
-    def __repr__(self) -> str:
-        return f"NoiseKey(id={self.id!r})"
+    Raises:
+        ValueError: it has another length.
+    """
+    if len(set_key) != SET_KEY_BYTES:
+        raise ValueError(f"a set key is {SET_KEY_BYTES} bytes, not {len(set_key)}")
 
 
 @dataclass(frozen=True)
@@ -63,8 +53,7 @@ class Tapes:
 
     def words(self, set_key: bytes, instance: int, count: int) -> bytes:
         """The first ``count`` words of the tape, ``8 * count`` bytes."""
-        if len(set_key) != SET_KEY_BYTES:
-            raise ValueError(f"a set key is {SET_KEY_BYTES} bytes")
+        check_set_key(set_key)
         shake = self._prefix.copy()
         shake.update(_PLACE.pack(SET_KEY_BYTES, set_key, 8, instance))
         return shake.digest(WORD_BYTES * count)  # type: ignore[call-arg]

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.laws import Law
 from kanon.gate.mechanism.members import most_recent
 from kanon.gate.mechanism.parameters import Parameters
-from kanon.gate.mechanism.tape import WORD_BYTES, Tapes
+from kanon.gate.mechanism.tape import Tapes
+from kanon.noise.laws import Law
+from kanon.noise.words import WORD_BYTES
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kanon.dynamo.conditions import unless_refused
+from kanon.dynamo.limits import MOST_EXPRESSION_BYTES
 from kanon.errors import ConfigurationError, FingerprintMismatchError, LeaseLostError
-from kanon.gate.storage.conditions import unless_refused
-from kanon.gate.storage.limits import MOST_EXPRESSION_BYTES
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -4,12 +4,13 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from kanon.dynamo.batches import Item, get_all
+from kanon.dynamo.conditions import unless_refused
+from kanon.dynamo.limits import check_item
 from kanon.errors import ThrottledError, UndecodableMembersError
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
-from kanon.gate.storage.batches import Item, get_all
-from kanon.gate.storage.conditions import unless_refused
-from kanon.gate.storage.limits import check_item, check_set_key
+from kanon.gate.mechanism.tape import check_set_key
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

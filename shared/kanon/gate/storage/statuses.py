@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kanon.dynamo.batches import Item, get_all
+from kanon.dynamo.conditions import unless_refused
 from kanon.errors import ThrottledError
-from kanon.gate.storage.batches import Item, get_all
-from kanon.gate.storage.conditions import unless_refused
-from kanon.gate.storage.limits import check_set_key
+from kanon.gate.mechanism.tape import check_set_key
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

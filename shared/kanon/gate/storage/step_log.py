@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from kanon.dynamo.batches import Item, put_all
 from kanon.errors import ThrottledError
-from kanon.gate.storage.batches import Item, put_all
-from kanon.gate.storage.limits import SET_KEY_BYTES, check_set_key
+from kanon.gate.mechanism.tape import SET_KEY_BYTES, check_set_key
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

@@ -10,6 +10,7 @@ from botocore.exceptions import ClientError
 
 from infra.local.engines import ENGINES
 from kanon import clock
+from kanon.dynamo.batches import ATTEMPTS
 from kanon.errors import (
     ConfigurationError,
     FingerprintMismatchError,
@@ -19,7 +20,6 @@ from kanon.errors import (
 )
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
-from kanon.gate.storage.batches import ATTEMPTS
 from kanon.gate.storage.control import Mark, Progress
 from kanon.gate.storage.members import is_newer, to_item
 from kanon.gate.storage.statuses import Horizon

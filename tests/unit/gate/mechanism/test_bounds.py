@@ -10,20 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanon.gate.mechanism.bounds import (
-    Bound,
     all_joins,
     distinct_tokens,
     guarantee,
     interval_aware,
     paper,
-    posterior,
     rejoining,
-    round_up,
     watching,
-    written_up,
 )
-from kanon.gate.mechanism.laws import TOTAL, two_sided
 from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.noise.bound import Bound, posterior
+from kanon.noise.exact import round_up, written_up
+from kanon.noise.laws import two_sided
+from kanon.noise.words import TOTAL
 from tests.unit.examples import ONE_SIDED
 
 

@@ -17,8 +17,8 @@ from kanon.gate.mechanism.exact_law import (
     never_at_constant,
     two_instances,
 )
-from kanon.gate.mechanism.laws import one_sided, two_sided
 from kanon.gate.mechanism.parameters import PROFILES, Parameters, profile
+from kanon.noise.laws import one_sided, two_sided
 from tests.unit.examples import ONE_SIDED, SMALL
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from kanon.gate.mechanism.laws import one_sided, two_sided
 from kanon.gate.mechanism.parameters import (
     PROFILE_DELTA,
     PROFILES,
@@ -16,6 +15,7 @@ from kanon.gate.mechanism.parameters import (
     profile,
     smallest_laws,
 )
+from kanon.noise.laws import one_sided, two_sided
 from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL
 
 

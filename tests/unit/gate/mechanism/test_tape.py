@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanon.gate.mechanism.laws import two_sided
 from kanon.gate.mechanism.parameters import Parameters
-from kanon.gate.mechanism.tape import Noise, NoiseKey, Tapes, length_prefixed
+from kanon.gate.mechanism.tape import Noise, Tapes
+from kanon.noise.laws import two_sided
+from kanon.noise.words import NoiseKey, length_prefixed
 from tests.unit.examples import KEY, PUBLISHED, SMALL, set_key
 
 TAPES = Tapes(KEY, "deployment", "type", PUBLISHED)

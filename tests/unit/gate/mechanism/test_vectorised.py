@@ -10,11 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kanon.gate.mechanism.above_threshold import SetState, evaluate
-from kanon.gate.mechanism.laws import two_sided
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
-from kanon.gate.mechanism.tape import NoiseKey, Tapes
+from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.mechanism.vectorised import ROWS_A_BLOCK, decide, evaluate_all
+from kanon.noise.laws import two_sided
+from kanon.noise.words import NoiseKey
 from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL, noise, set_key, tapes
 
 TYPES = st.sampled_from([SMALL, ONE_SIDED, replace(SMALL, phase="zero"), replace(SMALL, window=2), replace(SMALL, k=9)])

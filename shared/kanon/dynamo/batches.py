@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from botocore.exceptions import ClientError
 
 from kanon import clock
-from kanon.gate.storage.limits import check_item
+from kanon.dynamo.limits import check_item
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

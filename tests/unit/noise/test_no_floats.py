@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-import kanon.gate.mechanism
+import kanon
 
-MECHANISM = Path(kanon.gate.mechanism.__file__).parent
-DECIDING = ("steps", "tape", "members", "above_threshold", "vectorised")
-TABLES = ("laws", "parameters")
+DECIDING = tuple(f"gate/mechanism/{name}" for name in ("steps", "tape", "members", "above_threshold", "vectorised"))
+TABLES = ("noise/words", "noise/laws", "gate/mechanism/parameters")
+VECTORISED = "gate/mechanism/vectorised"
 INTEGER_NUMPY = {
     "arange",
     "array",
@@ -39,7 +39,7 @@ INTEGER_NUMPY = {
 
 
 def _tree(module: str) -> ast.Module:
-    return ast.parse((MECHANISM / f"{module}.py").read_text())
+    return ast.parse((Path(kanon.__file__).parent / f"{module}.py").read_text())
 
 
 def _uses_of_float(tree: ast.AST) -> list[int]:
@@ -91,13 +91,13 @@ def test_only_the_vectorised_module_uses_numpy_and_none_uses_math_or_random(modu
         "time",
         "os",
     }
-    assert ("numpy" in imported) == (module == "vectorised")
+    assert ("numpy" in imported) == (module == VECTORISED)
 
 
 def test_the_vectorised_module_uses_only_what_keeps_integers_integers() -> None:
     used = {
         node.attr
-        for node in ast.walk(_tree("vectorised"))
+        for node in ast.walk(_tree(VECTORISED))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "np"
     }
     assert used <= INTEGER_NUMPY
@@ -121,8 +121,8 @@ def test_every_quotient_in_the_making_of_a_law_is_a_fraction() -> None:
         quotients.append(type(a / b))
         return a / b
 
-    tree = ast.fix_missing_locations(_Watched().visit(_tree("laws")))
-    laws: dict[str, Any] = {"_quotient": quotient, "__name__": "kanon.gate.mechanism.laws"}
+    tree = ast.fix_missing_locations(_Watched().visit(_tree("noise/laws")))
+    laws: dict[str, Any] = {"_quotient": quotient, "__name__": "kanon.noise.laws"}
     exec(compile(tree, "laws.py", "exec"), laws)  # the module itself, its divisions watched
     for shape in ("two_sided", "one_sided"):
         law = laws[shape](Fraction(3, 4), 24)

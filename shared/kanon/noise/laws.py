@@ -17,31 +17,10 @@ from hashlib import sha256
 from itertools import accumulate, pairwise
 from typing import Literal
 
-WORD_BITS = 64
-TOTAL = 1 << WORD_BITS
+from kanon.noise.exact import exp_bounds
+from kanon.noise.words import TOTAL
 
 Shape = Literal["two-sided", "one-sided"]
-
-
-@lru_cache(maxsize=64)
-def exp_bounds(x: Fraction, bits: int = 256) -> tuple[Fraction, Fraction]:
-    """Rational bounds ``(low, high)`` of ``e**x`` for ``x >= 0``, about ``2**-bits`` apart.
-
-    The Taylor series in fixed point: every term is rounded down for ``low`` and up for ``high``; the rest of
-    the series is at most the last term once ``n >= 2x``.
-    """
-    if x < 0:
-        raise ValueError("exp_bounds takes x >= 0; use the reciprocal for negative x")
-    one = 1 << bits
-    low = high = term_low = term_high = one
-    n = 0
-    while term_high > 1 or n < 2 * x:
-        n += 1
-        term_low = term_low * x.numerator // (x.denominator * n)
-        term_high = -(-term_high * x.numerator // (x.denominator * n))
-        low += term_low
-        high += term_high
-    return Fraction(low, one), Fraction(high + term_high, one)
 
 
 @dataclass(frozen=True)
@@ -98,6 +77,18 @@ class Law:
         outcomes = range(self.min, self.max + 1)
         excess = (Fraction(self.weight(u)) - low * self.weight(u + 1) for u in outcomes)
         return sum((e for e in excess if e > 0), Fraction(0)) / TOTAL
+
+    @property
+    def two_way_shift_delta(self) -> Fraction | None:
+        """The larger delta of a shift by one up and by one down, rounded up; None for a one-sided law.
+
+        A one-sided law shifted down would need a delta of the order of its first probability.
+        """
+        if self.shape == "one-sided":
+            return None
+        low, _ = exp_bounds(self.epsilon)
+        excess = (self.weight(u) - low * self.weight(u - 1) for u in range(self.min, self.max + 1))
+        return max(self.shift_delta, sum((e for e in excess if e > 0), Fraction(0)) / TOTAL)
 
     @cached_property
     def tail_delta(self) -> Fraction:

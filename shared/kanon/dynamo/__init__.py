@@ -1,0 +1,1 @@
+"""What any table module needs: batches, conditions, limits, capacity units."""

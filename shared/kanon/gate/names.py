@@ -1,0 +1,29 @@
+"""What a set and a client are called inside the service.
+
+A set is known by its *set key*, an HMAC under the set pepper: a plain hash would let a reader of the tables
+test guessed values. A client is known by a short *token*, different in every set: two sets' tokens cannot be
+joined, and no table holds an identity.
+"""
+
+from typing import Literal
+
+from kanon.keys import Secret
+
+ClientKind = Literal["client", "short"]
+"""The literal client "2" and the short identifier 2 are different clients."""
+
+
+def set_key(pepper: Secret, type_name: str, set_id: bytes) -> bytes:
+    """The 32-byte key of a set."""
+    return pepper.mac(type_name.encode(), set_id)
+
+
+def client_token(client_key: Secret, set_key: bytes, kind: ClientKind, client: bytes, bits: int) -> int:
+    """The first ``bits`` bits (at most 32) of the client's HMAC in this set."""
+    digest = client_key.mac(set_key, kind.encode(), client)
+    return int.from_bytes(digest[:4], "big") >> (32 - bits)
+
+
+def slot_of(set_key: bytes, slots: int) -> int:
+    """The slot of a set: the leading bits of its key; ``slots`` is a power of two up to 256."""
+    return set_key[0] * slots >> 8
