@@ -98,7 +98,7 @@ faults: install  ## let every AWS call fail in every way, and hundreds of histor
 
 .PHONY: load
 load: install  ## drive the local stack at several rates, evaluate a step of 100,000 joins (ARGS="--rates 5 --joins 5000")
-	@$(BIN)/python -m infra.load $(ARGS)
+	@$(BIN)/python -m infra.measure.load $(ARGS)
 
 .PHONY: fuzz
 fuzz: install  ## throw thousands of bad inputs at the interface and at every parser (EXAMPLES=2000)
@@ -107,7 +107,7 @@ fuzz: install  ## throw thousands of bad inputs at the interface and at every pa
 
 .PHONY: bench
 bench: install  ## measure what the service costs against the bare libraries (minutes; ARGS=--short: seconds)
-	@$(BIN)/python -m infra.bench --history docs/benchmarks.jsonl $(ARGS)
+	@$(BIN)/python -m infra.measure.bench --history docs/benchmarks.jsonl $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.project  ## check style and likely bugs

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from infra.local import Stack
+from kanon.local import Stack
 from tests.watched.watch import look_at_all, watching
 
 START = 1_700_000_000.0

@@ -14,29 +14,22 @@ from kanon import aws, clock
 from kanon.gate.fingerprints import fingerprints
 from kanon.gate.joining import Join, Joining
 from kanon.gate.models import (
+    NOT_LOGGED,
+    UNKNOWN_TYPE,
     BatchedJoin,
     BatchJoinAnswer,
     BatchJoinBody,
-    ErrorAnswer,
     JoinAnswer,
     JoinBody,
+    SetInPath,
+    TypeInPath,
 )
 from kanon.gate.settings import JoinSettings
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.step_log import StepLog
-from kanon.http import (
-    NOT_LOGGED,
-    RETRY_AFTER,
-    UNKNOWN_TYPE,
-    RequestError,
-    SetInPath,
-    TypeInPath,
-    described,
-    handle,
-    invalid,
-    json_answer,
-    resolver,
-)
+from kanon.http.answers import ErrorAnswer
+from kanon.http.bodies import RequestError
+from kanon.http.edge import RETRY_AFTER, described, handle, invalid, json_answer, resolver
 from kanon.keys import fetch_secret
 
 SETTINGS = JoinSettings.from_environment()

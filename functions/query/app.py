@@ -12,14 +12,16 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
 from kanon.gate.fingerprints import fingerprints
-from kanon.gate.mechanism.bounds import guarantee
 from kanon.gate.models import (
+    UNKNOWN_TYPE,
     Hashes,
     HashesAnswer,
     QueryAnswer,
     QueryBody,
     SetAnswer,
+    SetInPath,
     TypeAnswer,
+    TypeInPath,
     TypesAnswer,
     ValidateHashesBody,
 )
@@ -27,17 +29,9 @@ from kanon.gate.querying import Answer, Querying
 from kanon.gate.settings import QuerySettings
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.statuses import Statuses
-from kanon.http import (
-    NOWHERE,
-    UNKNOWN_TYPE,
-    RequestError,
-    SetInPath,
-    TypeInPath,
-    described,
-    handle,
-    json_answer,
-    resolver,
-)
+from kanon.http.answers import NOWHERE
+from kanon.http.bodies import RequestError
+from kanon.http.edge import described, handle, json_answer, resolver
 from kanon.keys import fetch_secret
 
 SETTINGS = QuerySettings.from_environment()
@@ -145,18 +139,8 @@ def docs() -> Response[str]:
 
 @cache
 def describe(type_name: str) -> TypeAnswer:
-    """What may be told of a type: everything."""
-    type_ = TYPES[type_name]
-    p = type_.parameters
-    return TypeAnswer(
-        type=type_name,
-        k=p.k,
-        window=p.window,
-        period=p.period,
-        profile=type_.profile,
-        client_bits=p.client_bits,
-        **guarantee(p).as_json(),
-    )
+    """The description of a type, made once per environment."""
+    return TypeAnswer.of(TYPES[type_name])
 
 
 def _hashes(asked: list[Hashes]) -> Response[QueryAnswer]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.local import Stack
-from infra.local.engines import ROOT
+from kanon.local import Stack
+from kanon.local.source import ROOT
 
 
 def make(target: str, variable: str, directory: Path, *path: Path) -> Path:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.local import Stack
-from infra.local.engines import ROOT
-from infra.local.gateway import Request, event
+from kanon.local import Stack
+from kanon.local.source import ROOT
+from kanon.local.gateway import Request, event
 from kanon.keys import fetch_secret
 from kanon.gate.names import set_key
 from kanon.gate.mechanism.steps import step_at

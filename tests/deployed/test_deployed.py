@@ -23,8 +23,9 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from infra import smoke
-from infra.local.engines import ROOT, Ministack
 from kanon.dynamo.batches import chunks
+from kanon.local.engines import Ministack
+from kanon.local.source import ROOT
 
 pytestmark = pytest.mark.deployed
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from infra.local import Stack
-from kanon.cli.joinlog import Join, JoinLog
 from kanon.cli.main import app
-from kanon.cli.replay import ApiError, replay
+from kanon.joinlog import Join, JoinLog
+from kanon.local import Stack
+from kanon.local.replay import ApiError, replay
 
 START = 1_700_000_000 // 3600 * 3600
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.local import engines
+from kanon.local import engines
 
 
 @pytest.fixture

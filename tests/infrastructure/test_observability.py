@@ -12,7 +12,7 @@ import pytest
 from cfnlint.decode import cfn_yaml
 from moto import mock_aws
 
-from infra.local.template import Template
+from kanon.local.template import Template
 from tests.infrastructure.template import ROOT, Document, of_type, properties, read, strings
 from tests.watched.words import METRICS
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from infra.local.template import Template
-from kanon.gate.settings import EvaluateSettings, FunctionSettings, JoinSettings, QuerySettings
+from kanon.gate.settings import EvaluateSettings, GateSettings, JoinSettings, QuerySettings
 from kanon.gate.types import read_types
+from kanon.local.template import Template
 from tests.infrastructure.template import PATH, configured, environment, functions, parameter, read
 
-SETTINGS: dict[str, type[FunctionSettings]] = {
+SETTINGS: dict[str, type[GateSettings]] = {
     "Join": JoinSettings,
     "Evaluate": EvaluateSettings,
     "Query": QuerySettings,

@@ -1,9 +1,10 @@
-"""Imports point one way: functions -> use cases -> storage, mechanism; mechanism imports nothing of ours."""
+"""Imports follow the arrows of docs/architecture.md: functions -> a capability -> noise, dynamo, http, aws."""
 
 import ast
 import os
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,26 +14,47 @@ import kanon
 KANON = Path(kanon.__file__).parent
 ROOT = KANON.parents[1]
 
-LAYERS: dict[str, set[str]] = {
-    # What a module, or a package, may import of ours. Only later layers see earlier ones.
-    "mechanism": {"mechanism"},
-    "errors": set(),
+ARROWS: dict[str, set[str]] = {
+    # What a room, or a module of its own, may import of ours besides itself.
     "clock": set(),
+    "errors": set(),
+    "strict_json": set(),
     "aws": set(),
-    "storage": {"storage", "mechanism", "errors", "clock"},
-    "types": {"mechanism", "errors"},
-    "settings": {"types", "errors"},
-    "keys": {"mechanism", "errors"},
-    "publishing": {"mechanism"},
-    "fingerprints": {"storage", "mechanism", "keys", "settings", "types", "errors"},
-    "joining": {"storage", "mechanism", "keys", "types"},
-    "evaluation": {"storage", "mechanism", "publishing", "settings", "types", "errors"},
-    "querying": {"storage", "mechanism", "publishing", "keys", "types", "errors"},
-    "models": set(),
-    "http": {"storage", "models", "errors"},
+    "noise": set(),
+    "settings": {"errors"},
+    "keys": {"noise", "errors"},
+    "dynamo": {"clock", "errors"},
+    "http": {"dynamo", "errors", "strict_json"},
+    "gate": {"noise", "dynamo", "http", "keys", "settings", "errors", "strict_json"},
+    "joinlog": set(),
+    "client": set(),
+    "plan": {"gate", "noise", "dynamo"},
+    "operate": {"gate", "noise", "dynamo", "keys", "clock", "errors"},
+    "local": {"gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
+    "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
+    "cli": {
+        *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog"),
+        *("client", "plan", "operate", "local", "audit"),
+    },
 }
-FOR_PEOPLE = {"cli", "tools", "client"}
-"""Packages for people, left out of the layer: they may import anything, nothing of the layer imports them."""
+LAYER = {"__init__", "aws", "clock", "dynamo", "errors", "gate", "http", "keys", "noise", "settings", "strict_json"}
+"""The part of the package that the functions need: shared/Makefile lists the same names."""
+
+GATE: dict[str, set[str]] = {
+    # What a module of the gate, or a folder in it, may import of the gate besides itself.
+    "mechanism": set(),
+    "storage": {"mechanism"},
+    "types": {"mechanism"},
+    "settings": {"types"},
+    "names": set(),
+    "publishing": {"mechanism"},
+    "schedule": {"mechanism", "publishing", "settings"},
+    "fingerprints": {"storage", "mechanism", "settings", "types"},
+    "joining": {"storage", "mechanism", "names", "types"},
+    "evaluation": {"storage", "mechanism", "schedule", "types"},
+    "querying": {"storage", "mechanism", "names", "publishing", "types"},
+    "models": {"mechanism", "types"},
+}
 
 
 def _imports(path: Path) -> set[str]:
@@ -54,36 +76,72 @@ def _imports(path: Path) -> set[str]:
     return found
 
 
-def _part(path: Path) -> str:
-    return path.relative_to(KANON).parts[0].removesuffix(".py")
+def _part(path: Path, below: Path = KANON) -> str:
+    return path.relative_to(below).parts[0].removesuffix(".py")
 
 
 SOURCES = sorted(path for path in KANON.rglob("*.py") if path != KANON / "__init__.py")
-LAYER_SOURCES = [path for path in SOURCES if _part(path) not in FOR_PEOPLE]
+LAYER_SOURCES = [path for path in SOURCES if _part(path) in LAYER]
+GATE_SOURCES = [path for path in LAYER_SOURCES if _part(path) == "gate" and path.name != "__init__.py"]
 
 
-def test_every_module_of_the_layer_has_its_place_in_the_order() -> None:
-    assert {_part(path) for path in LAYER_SOURCES} == set(LAYERS)
+def _imported_parts(path: Path, package: str) -> set[str]:
+    """The modules and folders of ``package`` that a file imports."""
+    return {name.removeprefix(f"{package}.").split(".")[0] for name in _imports(path) if name.startswith(f"{package}.")}
 
 
-@pytest.mark.parametrize("path", LAYER_SOURCES, ids=lambda path: str(path.relative_to(KANON)))
-def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
-    ours = {name.split(".")[1] for name in _imports(path) if name.startswith("kanon.")}
-    assert ours <= LAYERS[_part(path)]
+def test_every_room_has_its_arrows() -> None:
+    assert {_part(path) for path in SOURCES} == set(ARROWS)
+    assert {_part(path, KANON / "gate") for path in GATE_SOURCES} == set(GATE)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(KANON)))
+def test_a_module_imports_only_along_the_arrows(path: Path) -> None:
+    assert _imported_parts(path, "kanon") <= ARROWS[_part(path)] | {_part(path)}
     assert not {name.split(".")[0] for name in _imports(path)} & {"functions", "infra", "tests", "join", "query"}
 
 
-@pytest.mark.parametrize("path", [p for p in LAYER_SOURCES if _part(p) == "mechanism"], ids=lambda path: str(path.name))
-def test_the_mechanism_is_pure_no_aws_no_clock_no_environment_no_randomness(path: Path) -> None:
+@pytest.mark.parametrize("path", GATE_SOURCES, ids=lambda path: str(path.relative_to(KANON)))
+def test_a_module_of_the_gate_imports_only_along_its_arrows(path: Path) -> None:
+    part = _part(path, KANON / "gate")
+    assert _imported_parts(path, "kanon.gate") <= GATE[part] | {part}
+
+
+@pytest.mark.parametrize("arrows", [ARROWS, GATE])
+def test_no_arrows_form_a_circle(arrows: dict[str, set[str]]) -> None:
+    assert set(TopologicalSorter(arrows).static_order()) >= set(arrows)  # raises a CycleError
+
+
+def test_modules_of_one_room_import_each_other_without_a_circle() -> None:
+    graph = {}
+    for path in SOURCES:
+        module = ".".join(path.relative_to(KANON.parent).with_suffix("").parts)
+        imported = {name if name in MODULES else name.rpartition(".")[0] for name in _imports(path)}
+        graph[module] = (imported & MODULES) - {module}
+    assert set(TopologicalSorter(graph).static_order()) >= MODULES - PACKAGES
+
+
+MODULES = {".".join(path.relative_to(KANON.parent).with_suffix("").parts) for path in SOURCES}
+PACKAGES = {module for module in MODULES if module.endswith("__init__")}
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if _part(p) == "noise" or "gate/mechanism" in str(p)], ids=str)
+def test_noise_and_mechanism_are_pure(path: Path) -> None:
     outside = {name.split(".")[0] for name in _imports(path)}
     assert not outside & {"boto3", "botocore", "aws_lambda_powertools", "pydantic", "time", "os", "random", "secrets"}
     if path.stem not in ("vectorised", "exact_law"):
         assert "numpy" not in outside
 
 
+def test_the_layer_is_made_of_the_rooms_that_are_listed() -> None:
+    makefile = (ROOT / "shared" / "Makefile").read_text()
+    listed = next(line for line in makefile.splitlines() if line.startswith("LAYER := ")).split()[2:]
+    assert {name.removesuffix(".py") for name in listed} == LAYER | {"py.typed"}
+
+
 def test_only_storage_knows_the_names_of_attributes() -> None:
     for path in LAYER_SOURCES:
-        if _part(path) not in ("storage", "keys"):
+        if "storage" not in path.parts and path.stem != "names":
             names = {n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant)}
             assert not names & {"set_token", "step_slot", "set_key", "crossings", "visible_from", "lease_until"}, path
 
@@ -109,14 +167,14 @@ def _modules_of(function: str) -> set[str]:
 @pytest.mark.parametrize("function", ["join", "query"])
 def test_join_and_query_start_without_numpy_and_without_the_mechanism_of_evaluation(function: str) -> None:
     modules = _modules_of(function)
-    assert "kanon.http" in modules
+    assert "kanon.http.edge" in modules
     assert not {"numpy", "kanon.gate.evaluation", "kanon.gate.mechanism.vectorised"} & modules
 
 
 @pytest.mark.parametrize("function", ["join", "query", "evaluate"])
 def test_no_function_starts_what_is_for_people(function: str) -> None:
-    roots = {".".join(name.split(".")[:2]) for name in _modules_of(function)}
-    assert not {f"kanon.{name}" for name in FOR_PEOPLE} & roots
+    roots = {name.split(".")[1] for name in _modules_of(function) if name.startswith("kanon.")}
+    assert roots <= LAYER
     assert not {"typer", "rich", "matplotlib", "moto", "yaml", "infra"} & roots
 
 

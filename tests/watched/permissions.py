@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from infra.local.template import Template
+from kanon.local.template import Template
 
 SERVICES = {"queue": "sqs"}  # botocore's name for it: IAM's
 ACTIONS = {"sqs:SendMessageBatch": "sqs:SendMessage"}  # the batch call has no action of its own

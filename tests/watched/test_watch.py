@@ -9,8 +9,7 @@ import pytest
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
-from infra.local import Stack
-from kanon import aws, http
+from kanon import aws
 from kanon.errors import ConfigurationError, TooFarBehindError
 from kanon.gate.evaluation import Evaluation
 from kanon.gate.joining import Join, Joining
@@ -18,6 +17,10 @@ from kanon.gate.models import HashesAnswer, JoinAnswer
 from kanon.gate.querying import Querying
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.step_log import StepLog
+from kanon.http import edge
+from kanon.http.answers import error_answer
+from kanon.http.bodies import RequestError
+from kanon.local import Stack
 from tests.watched import words
 from tests.watched.private import Private
 from tests.watched.watch import Watch
@@ -149,8 +152,8 @@ def a_pepper_in_an_error_that_leaves_the_handler(monkeypatch: pytest.MonkeyPatch
 
 @plant("an answer has the header X-Key")
 def a_key_in_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = http.json_answer
-    monkeypatch.setattr(http, "json_answer", lambda body, headers=None: real(body, {"X-Key": "abc"}))
+    real = edge.json_answer
+    monkeypatch.setattr(edge, "json_answer", lambda body, headers=None: real(body, {"X-Key": "abc"}))
 
 
 @plant("a join is answered")
@@ -172,7 +175,7 @@ def a_set_that_nobody_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
 @plant("a number that could be a count")
 def a_count_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def query(self: Querying, *_: Any) -> None:
-        raise http.RequestError(http.error_answer(503, "the set has 57 joins, ask later"))
+        raise RequestError(error_answer(503, "the set has 57 joins, ask later"))
 
     before(monkeypatch, Querying, "query", query)
 
@@ -180,7 +183,7 @@ def a_count_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 @plant("private: ")
 def a_set_id_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def query(self: Querying, sets: Any, now: float) -> None:
-        raise http.RequestError(http.error_answer(503, f"cannot read {sets[0][1].hex()}"))
+        raise RequestError(error_answer(503, f"cannot read {sets[0][1].hex()}"))
 
     before(monkeypatch, Querying, "query", query)
 

@@ -17,13 +17,13 @@ from math import gcd
 from typing import Any, TextIO
 from unittest import mock
 
-from infra.local.engines import ROOT
-from infra.local.functions import Environment, Function, FunctionError
-from infra.local.stack import Stack
-from infra.local.template import Template
-from kanon.gate.models import decode_base64
-from kanon.http import RequestError, read_json
+from kanon.http.bodies import RequestError, read_json
+from kanon.http.encoding import decode_base64
 from kanon.keys import Secret
+from kanon.local.functions import Environment, Function, FunctionError
+from kanon.local.source import ROOT
+from kanon.local.stack import Stack
+from kanon.local.template import Template
 from tests.watched import words
 from tests.watched.permissions import Call, Resources, permissions
 from tests.watched.private import Private

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from kanon.http import STATUS_NAMES
+from kanon.http.answers import STATUS_NAMES
 from tests.paths import ROOT
 
 Problems = Iterator[str]

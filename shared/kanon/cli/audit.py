@@ -9,8 +9,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kanon.audit.mechanism import Check, Fit, Report
     from kanon.gate.mechanism.parameters import Parameters
-    from kanon.tools.audit import Check, Fit, Report
 
 
 def audit(
@@ -25,7 +25,7 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Compare crossing steps of many sets with the exact law; exit with 1 if they differ."""
-    from kanon.tools.audit import AUDITED, audit_in_process, judge
+    from kanon.audit.mechanism import AUDITED, audit_in_process, judge
 
     seed = secrets.randbelow(2**32) if seed is None else seed
     types = AUDITED if of_type is None else _one_type(of_type)
@@ -44,7 +44,7 @@ def audit(
 
 def _service(types: "Mapping[str, Parameters]", trials: int, seed: int) -> "tuple[list[Fit], list[Check]]":
     try:
-        from kanon.tools.service_audit import ServiceError, audit_service
+        from kanon.audit.service import ServiceError, audit_service
     except ModuleNotFoundError as error:
         typer.echo(
             f"kanon audit: no {error.name}: audit the service from a checkout, or say --service-trials 0", err=True

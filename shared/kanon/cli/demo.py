@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from infra.local import Stack
-    from kanon.cli.replay import Result
+    from kanon.local import Stack
+    from kanon.local.replay import Result
 
 
 def demo(
@@ -26,11 +26,11 @@ def demo(
     engine: Annotated[str, typer.Option(help="AWS emulator: ministack or moto.")] = "ministack",
 ) -> None:
     """Replay a join log hour by hour, and compare every answer with the exact counts."""
-    from infra.local import EngineError, Stack
-    from kanon.cli.joinlog import LogError, generated_log, read_log
-    from kanon.cli.picture import draw
-    from kanon.cli.replay import TYPE, ApiError, replay
     from kanon.gate.types import read_types
+    from kanon.joinlog import LogError, generated_log, read_log
+    from kanon.local import EngineError, Stack
+    from kanon.local.picture import draw
+    from kanon.local.replay import TYPE, ApiError, replay
 
     console, began = Console(), time.monotonic()
     try:

@@ -11,8 +11,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kanon.tools.doctor import Finding
-    from kanon.tools.stacks import RunningStack
+    from kanon.operate.doctor import Finding
+    from kanon.operate.stacks import RunningStack
 
 
 def doctor(
@@ -46,8 +46,8 @@ def doctor(
 
     from kanon import clock
     from kanon.errors import ConfigurationError, KanonError
-    from kanon.tools.doctor import Finding, Section, Verdict, examine
-    from kanon.tools.stacks import reason
+    from kanon.operate.doctor import Finding, Section, Verdict, examine
+    from kanon.operate.stacks import reason
 
     changes: list[Callable[[RunningStack], None]] = [
         *([partial(_skip, yes=yes)] if skip else []),
@@ -96,7 +96,7 @@ def doctor(
 def _find(stack: str | None, region: str | None, profile: str | None, url: str) -> "RunningStack":
     import boto3
 
-    from kanon.tools.stacks import deployed_stack, local_stack
+    from kanon.operate.stacks import deployed_stack, local_stack
 
     if stack is None:
         return local_stack(url)
@@ -107,7 +107,7 @@ def _show(findings: "Sequence[Finding]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from kanon.tools.doctor import Verdict
+    from kanon.operate.doctor import Verdict
 
     styles = {Verdict.FAIL: "bold red", Verdict.WARN: "yellow", Verdict.NOT_SEEN: "dim"}
     table = Table("check", "verdict", "seen", "what to do")
@@ -119,8 +119,8 @@ def _show(findings: "Sequence[Finding]") -> None:
 
 def _skip(stack: "RunningStack", *, yes: bool) -> None:
     from kanon import clock
-    from kanon.tools.doctor import moment
-    from kanon.tools.skip import SkipRefusedError, gaps, skip
+    from kanon.operate.doctor import moment
+    from kanon.operate.skip import SkipRefusedError, gaps, skip
 
     found, period = gaps(stack, clock.now()), stack.evaluate.period
     if not found:
@@ -161,7 +161,7 @@ def _retire(stack: "RunningStack", type_name: str, *, yes: bool) -> None:
 
 
 def _repair(stack: "RunningStack", *, yes: bool) -> None:
-    from kanon.tools.repair import damage, repair
+    from kanon.operate.repair import damage, repair
 
     found = damage(stack)
     if not found.items:
@@ -198,8 +198,8 @@ def _unsuppress(stack: "RunningStack", place: str) -> None:
 
 def _set(stack: "RunningStack", place: str, option: str) -> tuple[int, bytes]:
     """The window of the type, and the key of the set, that TYPE/SET names."""
-    from kanon.gate.models import decode_base64url
     from kanon.gate.names import set_key
+    from kanon.http.encoding import decode_base64url
     from kanon.keys import fetch_secret
 
     type_name, _, text = place.partition("/")

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kanon.tools.planner import Plan, Target
+    from kanon.plan.planner import Plan, Target
 
 
 def plan(
@@ -27,7 +27,7 @@ def plan(
 ) -> None:
     """Find noise laws for a privacy target, and say how a type with them behaves."""
     from kanon.gate.mechanism.parameters import InvalidParametersError
-    from kanon.tools import planner
+    from kanon.plan import planner
 
     if paper is not None:
         _paper(paper)
@@ -49,7 +49,7 @@ def plan(
         typer.echo(f"kanon plan: {error}", err=True)
         raise typer.Exit(1) from error
     if plot is not None:
-        from kanon.tools.figures import draw_plans
+        from kanon.plan.figures import draw_plans
 
         draw_plans(plans, plot)
     if as_json:
@@ -109,15 +109,15 @@ def _facts(plans: "list[Plan]", target: "Target") -> "Table":
         f"a belief of {float(PRIOR):.0%} becomes at most",
         *(f"{written_up(100 * one.proved.posterior, 3)}%" for one in plans),
     )
-    row("never true below", *(str(f["never_true_below"]) for f in facts))
-    row("99%: false for a whole instance up to", *(str(f["zone_99"][0]) for f in facts))
-    row("99%: true at once from", *(str(f["zone_99"][1]) for f in facts))
-    row("99% zone, clients", *(str(f["zone_99"][1] - f["zone_99"][0]) for f in facts))
-    row("surely true from", *(str(f["surely_true_from"]) for f in facts))
-    row("members kept", *(str(f["members_kept"]) for f in facts))
-    row("bytes of a full set", *(str(f["bytes_per_set"]) for f in facts))
-    row("client bits", *(str(f["client_bits"]) for f in facts))
-    row("distinct tokens of k clients", *(f"{f['distinct_tokens_at_k']:.3f}" for f in facts))
+    row("never true below", *(str(f["neverTrueBelow"]) for f in facts))
+    row("99%: false for a whole instance up to", *(str(f["zone99"][0]) for f in facts))
+    row("99%: true at once from", *(str(f["zone99"][1]) for f in facts))
+    row("99% zone, clients", *(str(f["zone99"][1] - f["zone99"][0]) for f in facts))
+    row("surely true from", *(str(f["surelyTrueFrom"]) for f in facts))
+    row("members kept", *(str(f["membersKept"]) for f in facts))
+    row("bytes of a full set", *(str(f["bytesPerSet"]) for f in facts))
+    row("client bits", *(str(f["clientBits"]) for f in facts))
+    row("distinct tokens of k clients", *(f"{f['distinctTokensAtK']:.3f}" for f in facts))
     return table
 
 
@@ -130,10 +130,10 @@ def _curve(one: "Plan") -> "Table":
     low, high = one.zone
     for point in one.as_json()["curve"]:
         if low - 2 <= point["count"] <= high + 2:
-            delay = point["expected_delay"]
+            delay = point["expectedDelay"]
             shown = "never" if delay is None else f"{delay:.2f}" if delay < 10**6 else f"{delay:.1e}"
             table.add_row(
-                str(point["count"]), f"{point['true_at_once']:.4f}", f"{point['true_within_instance']:.4f}", shown
+                str(point["count"]), f"{point['trueAtOnce']:.4f}", f"{point['trueWithinInstance']:.4f}", shown
             )
     return table
 
@@ -142,8 +142,8 @@ def _paper(path: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from kanon.tools.figures import draw_figure_1
-    from kanon.tools.paper import READINGS
+    from kanon.plan.figures import draw_figure_1
+    from kanon.plan.paper import READINGS
 
     draw_figure_1(path)
     table = Table(title='Readings of "eps = 3, delta < 1e-5, A = 25", w = 168', title_justify="left")

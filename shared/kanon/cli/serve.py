@@ -30,8 +30,8 @@ def serve(
     verbose: Annotated[bool, typer.Option(help="Show what the functions log.")] = False,
 ) -> None:
     """Serve the HTTP API on this machine until Ctrl-C."""
-    from infra.local import EngineError, Stack
-    from infra.local.clock import Every
+    from kanon.local import EngineError, Stack
+    from kanon.local.clock import Every
 
     console = Console()
     parameters = {

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from kanon.errors import ConfigurationError
-from kanon.gate.settings import EvaluateSettings, FunctionSettings, JoinSettings, NoiseKeyEntry
+from kanon.gate.settings import EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry
 from kanon.gate.storage.control import Control
 from kanon.gate.types import Type
 from kanon.keys import Secret
@@ -12,7 +12,7 @@ from kanon.noise.words import NoiseKey
 NOISE_KEY, TYPE, RETIRED = "noise-key ", "type ", "retired "
 
 
-def fingerprints(settings: FunctionSettings, types: Mapping[str, Type], keys: Iterable[Secret]) -> dict[str, str]:
+def fingerprints(settings: GateSettings, types: Mapping[str, Type], keys: Iterable[Secret]) -> dict[str, str]:
     """The fingerprints of a function's settings, types and keys, by the name of an attribute in Control.
 
     Whoever writes rows has the outage allowance among them: a row lives for what was allowed when it was written, so
@@ -33,7 +33,7 @@ def noise_key_fingerprints(entries: Sequence[NoiseKeyEntry], keys: Mapping[str, 
     return {f"{NOISE_KEY}{entry.id}": f"{_secret(keys[entry.id]).fingerprint} {entry.from_step}" for entry in entries}
 
 
-def first_step_recorded(fingerprint: str) -> int:
+def from_step_recorded(fingerprint: str) -> int:
     """The step from which instances begin under a recorded noise key."""
     return int(fingerprint.rpartition(" ")[2])
 
@@ -84,7 +84,7 @@ def refuse_noise_keys(
     Raises:
         ConfigurationError: a new entry begins too early, or an entry that is not among the oldest is missing.
     """
-    known = {name: first_step_recorded(value) for name, value in recorded.items() if name.startswith(NOISE_KEY)}
+    known = {name: from_step_recorded(value) for name, value in recorded.items() if name.startswith(NOISE_KEY)}
     configured = {f"{NOISE_KEY}{entry.id}": entry.from_step for entry in entries}
     for name, start in known.items():
         if name not in configured and start >= entries[0].from_step:

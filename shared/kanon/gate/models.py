@@ -3,12 +3,10 @@
 Names are snake_case here, camelCase on the wire. Fields of a request not listed are ignored.
 """
 
-import binascii
-import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
+from aws_lambda_powertools.event_handler.openapi.params import Path
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -19,53 +17,45 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
+
+from kanon.gate.mechanism.bounds import PRIOR, guarantee
+from kanon.gate.types import TYPE_NAME, Type
+from kanon.http.answers import Answer, Body, ErrorAnswer, Problem, error_answer
+from kanon.http.encoding import BASE64, BASE64URL, decode_base64, decode_base64url
+from kanon.noise import bound as noise
+from kanon.noise.exact import round_up
 
 MOST_HASHES = 1_000
 MOST_JOINS = 500
 MOST_CLIENT_BYTES = 256
-MOST_SET_ID_BYTES = 64
 SHORT_CLIENTS = 1 << 53  # what every JSON reader keeps exact
-
-TYPE_NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"
-
-# 1 to 64 bytes: up to 20 full groups and a last one of 3, 2 or 1 byte, or 21 groups and 1 byte.
-BASE64URL = "^(?:C{4}){0,20}C{2,4}$|^C{86}$".replace("C", "[A-Za-z0-9_-]")
-BASE64 = "^(?:C{4}){0,20}(?:C{4}|C{3}=?|C{2}(?:==)?)$|^C{86}(?:==)?$".replace("C", "[0-9A-Za-z+/_-]")
-_BASE64URL = re.compile(BASE64URL)
-_BASE64 = re.compile(BASE64)
-_STANDARD = bytes.maketrans(b"-_", b"+/")
-
-
-def decode_base64url(text: Any) -> bytes:
-    """The 1 to 64 bytes of base64url text without padding.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    if not isinstance(text, str) or not _BASE64URL.fullmatch(text):
-        raise ValueError(f"must be base64url without padding of 1 to {MOST_SET_ID_BYTES} bytes")
-    return _decoded(text)
-
-
-def decode_base64(text: Any) -> bytes:
-    """The 1 to 64 bytes of base64 text, of the standard or the URL-safe alphabet, padded or not.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    if not isinstance(text, str) or not _BASE64.fullmatch(text):
-        raise ValueError(f"must be base64 of 1 to {MOST_SET_ID_BYTES} bytes")
-    return _decoded(text)
-
-
-def _decoded(text: str) -> bytes:
-    return binascii.a2b_base64(text.rstrip("=").encode().translate(_STANDARD) + b"==")
 
 
 def _asked(text: Any) -> tuple[str, bytes]:
     return text, decode_base64(text)
 
+
+TypeInPath = Annotated[
+    str,
+    Path(
+        alias="type",
+        pattern=TYPE_NAME,
+        description="A type of this deployment",
+        examples=["fledge"],
+    ),
+]
+SetInPath = Annotated[
+    bytes,
+    BeforeValidator(decode_base64url),
+    WithJsonSchema({"type": "string", "pattern": BASE64URL, "examples": ["c2V0IG9uZQ"]}),
+    Path(alias="set", description="The set id, 1 to 64 bytes, as base64url without padding"),
+]
+UNKNOWN_TYPE = error_answer(
+    404,
+    "no such type: GET /v1/types lists those of this deployment",
+    Problem(field="type", reason="unknown"),
+)
+NOT_LOGGED = error_answer(503, "this join is not in the log; repeat it after the time in Retry-After")
 
 TypeName = Annotated[StrictStr, Field(pattern=TYPE_NAME)]
 
@@ -81,17 +71,6 @@ Hash = Annotated[tuple[str, bytes], PlainValidator(_asked), _BASE64_SCHEMA]
 """A set as it is asked for: the text, which is answered as it came, and the set id it stands for."""
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True)
-
-    def __repr_args__(self) -> list[Any]:
-        return []  # Powertools puts every body into a text for its debug log
-
-
-class _Answer(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
-
-
 # Either may be left out, neither may be null: the schema is that of a value that is there.
 ClientId = Annotated[
     Annotated[StrictStr, Field(min_length=1, max_length=MOST_CLIENT_BYTES)] | None,
@@ -104,7 +83,7 @@ ShortClientId = Annotated[
 _ONE_CLIENT: dict[str, Any] = {"oneOf": [{"required": ["client"]}, {"required": ["shortClientIdentifier"]}]}
 
 
-class JoinBody(_Body):
+class JoinBody(Body):
     """Who joins: an opaque ``client`` of 1 to 256 bytes, or the short number some browsers use."""
 
     model_config = ConfigDict(json_schema_extra={**_ONE_CLIENT, "examples": [{"client": "client-1"}]})
@@ -141,7 +120,7 @@ class BatchedJoin(JoinBody):
     set: SetId
 
 
-class BatchJoinBody(_Body):
+class BatchJoinBody(Body):
     """Up to 500 joins, each checked on its own: a bad one does not fail its neighbours."""
 
     joins: Annotated[
@@ -158,7 +137,7 @@ class BatchJoinBody(_Body):
     ]
 
 
-class Hashes(_Body):
+class Hashes(Body):
     """Sets of one type: ids of 1 to 64 bytes as base64, of the standard or URL-safe alphabet."""
 
     model_config = ConfigDict(
@@ -180,7 +159,7 @@ def _few_hashes(entries: list[Hashes]) -> list[Hashes]:
     return entries
 
 
-class QueryBody(_Body):
+class QueryBody(Body):
     """Which sets are asked, by type: up to 1,000 hashes altogether."""
 
     sets_for_type: Annotated[list[Hashes], Field(max_length=MOST_HASHES)]
@@ -189,7 +168,7 @@ class QueryBody(_Body):
     _few = field_validator("sets_for_type")(staticmethod(_few_hashes))
 
 
-class ValidateHashesBody(_Body):
+class ValidateHashesBody(Body):
     """The same question as servers of the Bidding and Auction services put it."""
 
     sets: Annotated[list[Hashes], Field(max_length=MOST_HASHES)]
@@ -198,41 +177,13 @@ class ValidateHashesBody(_Body):
     _few = field_validator("sets")(staticmethod(_few_hashes))
 
 
-class Problem(_Answer):
-    """What is wrong with one field."""
-
-    field: str
-    reason: str
-
-
-class Error(_Answer):
-    """Why a request was refused and what to change."""
-
-    code: int
-    status: str
-    message: str
-    details: list[Problem]
-
-
-class ErrorAnswer(_Answer):
-    """The one form of an error."""
-
-    error: Error
-
-
-class GatewayAnswer(_Answer):
-    """What API Gateway answers in front of the service: to a request not signed, or above the rates."""
-
-    message: str
-
-
-class JoinAnswer(_Answer):
+class JoinAnswer(Answer):
     """An empty object: the join is in the log."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class BatchJoinAnswer(_Answer):
+class BatchJoinAnswer(Answer):
     """One entry for every join, in order: an empty object, or its error."""
 
     results: list[JoinAnswer | ErrorAnswer]
@@ -251,14 +202,14 @@ NextUpdate = Annotated[
 ]
 
 
-class HashesAnswer(_Answer):
+class HashesAnswer(Answer):
     """Those of the hashes asked that are k-anonymous."""
 
     type: str
     hashes: list[str]
 
 
-class QueryAnswer(_Answer):
+class QueryAnswer(Answer):
     """One entry for every type asked, in order."""
 
     k_anonymous_sets: list[HashesAnswer]
@@ -266,7 +217,7 @@ class QueryAnswer(_Answer):
     next_update: NextUpdate
 
 
-class SetAnswer(_Answer):
+class SetAnswer(Answer):
     """The status of one set."""
 
     k_anonymous: bool
@@ -274,14 +225,19 @@ class SetAnswer(_Answer):
     next_update: NextUpdate
 
 
-class Bound(_Answer):
+class Bound(Answer):
     """Differential privacy: at most ``epsilon``, but for the probability ``delta``."""
 
     epsilon: float
     delta: float
 
+    @classmethod
+    def of(cls, bound: noise.Bound, **more: Any) -> Self:
+        """The two numbers as floats, rounded up."""
+        return cls(epsilon=round_up(bound.epsilon), delta=round_up(bound.delta), **more)
 
-class Bounds(_Answer):
+
+class Bounds(Answer):
     """For one join: the paper's bound (null where it does not apply) and the one proved here."""
 
     paper: Bound | None
@@ -294,14 +250,14 @@ class Rejoining(Bound):
     days: int
 
 
-class Posterior(_Answer):
+class Posterior(Answer):
     """An observer who believed ``prior`` cannot come to believe more than ``atMost``."""
 
     prior: float
     at_most: float
 
 
-class TypeAnswer(_Answer):
+class TypeAnswer(Answer):
     """A type in force: its parameters, what is proved about them, and the certain counts."""
 
     type: str
@@ -317,8 +273,30 @@ class TypeAnswer(_Answer):
     never_true_below: Annotated[int, Field(description="Below this count a set cannot become true")]
     surely_true_from: Annotated[int, Field(description="From this count on it becomes true")]
 
+    @classmethod
+    def of(cls, type_: Type) -> Self:
+        """Everything that may be told of a type."""
+        p, proved = type_.parameters, guarantee(type_.parameters)
+        return cls(
+            type=type_.name,
+            k=p.k,
+            window=p.window,
+            period=p.period,
+            profile=type_.profile,
+            client_bits=p.client_bits,
+            unit=proved.unit,
+            bounds=Bounds(
+                paper=None if proved.paper is None else Bound.of(proved.paper),
+                interval_aware=Bound.of(proved.interval_aware),
+            ),
+            rejoining=[Rejoining.of(bound, days=days) for days, bound in proved.rejoining],
+            posterior=Posterior(prior=float(PRIOR), at_most=round_up(proved.posterior)),
+            never_true_below=proved.never_true_below,
+            surely_true_from=proved.surely_true_from,
+        )
 
-class TypesAnswer(_Answer):
+
+class TypesAnswer(Answer):
     """The types of this deployment."""
 
     types: list[TypeAnswer]

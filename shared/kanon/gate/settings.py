@@ -1,28 +1,20 @@
-"""The environment of each function as a typed model, checked at cold start."""
+"""The environment of the gate's functions, composed of small models."""
 
 import json
-import os
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationInfo, field_validator
 
-from kanon.errors import ConfigurationError
 from kanon.gate.types import Type, read_types
+from kanon.settings import Deployment, Seconds, Settings
 
-Seconds = Annotated[int, Field(ge=0, le=366 * 86_400)]
 
-
-class FunctionSettings(BaseModel):
-    """What every function is told. A field ``period`` is read from ``KANON_PERIOD``."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
+class GateSettings(Deployment):
+    """What every function of the gate is told."""
 
     types: str
     period: Annotated[int, Field(ge=1, le=86_400)]
     slots: Annotated[int, Field(ge=1, le=256)]
-    deployment: Annotated[str, Field(min_length=1)]
-    control_table: str
 
     @field_validator("slots")
     @classmethod
@@ -31,40 +23,39 @@ class FunctionSettings(BaseModel):
             raise ValueError("the number of slots must be a power of two")
         return slots
 
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """Read the settings.
-
-        Raises:
-            ConfigurationError: names every variable that is missing or wrong.
-        """
-        values = {name: environment[f"KANON_{name.upper()}"] for name in cls.model_fields if _name(name) in environment}
-        try:
-            return cls.model_validate(values)
-        except ValidationError as error:
-            problems = (f"{_name(str(e['loc'][0]))}: {e['msg']}" for e in error.errors())
-            raise ConfigurationError("; ".join(problems)) from error
-
     def read_types(self) -> dict[str, Type]:
         """The types of this deployment by name."""
         return read_types(self.types, self.period)
 
 
-class JoinSettings(FunctionSettings):
-    """The environment of ``join``."""
+class SetPepper(Settings):
+    """Where the key is that names sets."""
+
+    set_pepper_secret: str
+
+
+class LogWriter(Settings):
+    """Where the log is, and for how many seconds after its step a row is needed."""
 
     step_log_table: str
-    set_pepper_secret: str
-    client_key_secret: str
     outage_allowance: Seconds
 
 
-class QuerySettings(FunctionSettings):
-    """The environment of ``query``."""
+class StatusTable(Settings):
+    """Where the statuses are, and how many seconds after a step's end they become visible."""
 
     statuses_table: str
-    set_pepper_secret: str
     publish_delay: Seconds
+
+
+class JoinSettings(GateSettings, SetPepper, LogWriter):
+    """The environment of ``join``."""
+
+    client_key_secret: str
+
+
+class QuerySettings(GateSettings, SetPepper, StatusTable):
+    """The environment of ``query``."""
 
 
 class NoiseKeyEntry(BaseModel):
@@ -76,19 +67,15 @@ class NoiseKeyEntry(BaseModel):
     from_step: Annotated[StrictInt, Field(ge=0)]
 
 
-class EvaluateSettings(FunctionSettings):
+class EvaluateSettings(GateSettings, LogWriter, StatusTable):
     """The environment of ``evaluate``."""
 
-    step_log_table: str
     members_table: str
-    statuses_table: str
     noise_key_secret: str
     noise_keys: tuple[NoiseKeyEntry, ...]
     queue_url: str
-    outage_allowance: Seconds
     grace: Seconds
     lease: Seconds
-    publish_delay: Seconds
     publish_margin: Seconds
 
     @field_validator("publish_margin")
@@ -114,7 +101,3 @@ class EvaluateSettings(FunctionSettings):
         if not entries or steps != sorted(set(steps)) or len({entry.id for entry in entries}) != len(entries):
             raise ValueError("list each noise key once, in the order of its from_step, at least one")
         return entries
-
-
-def _name(field: str) -> str:
-    return f"KANON_{field.upper()}"

@@ -6,7 +6,6 @@ Each type has a threshold ``k`` (clients), a ``window`` (steps) and either a ``p
 (as ``kanon plan --json`` prints them); ``client_bits`` and ``phase`` are optional.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from decimal import Decimal
@@ -15,12 +14,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
 
+from kanon import strict_json
 from kanon.errors import ConfigurationError
 from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.gate.mechanism.steps import PhaseRule
 from kanon.noise.laws import SHAPES, Law, Shape
 
-TYPE_NAME = r"^[a-z0-9][a-z0-9_-]{0,63}\Z"
+TYPE_NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 
 
 class _Strict(BaseModel):
@@ -87,7 +87,7 @@ def read_types(document: str, period: int) -> dict[str, Type]:
         ConfigurationError: what is wrong with the document, and where.
     """
     try:
-        entries = json.loads(document, object_pairs_hook=_without_duplicates)
+        entries = strict_json.parse(document)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"the type document is not valid JSON: {error}") from error
     if not isinstance(entries, dict) or not entries:
@@ -96,7 +96,7 @@ def read_types(document: str, period: int) -> dict[str, Type]:
 
 
 def _read_type(name: str, entry: Any, period: int) -> Type:
-    if not re.match(TYPE_NAME, name):
+    if not re.fullmatch(TYPE_NAME, name):
         raise ConfigurationError(f"type name {name!r} must match {TYPE_NAME}")
     try:
         configuration = TypeConfiguration.model_validate(entry)
@@ -107,10 +107,3 @@ def _read_type(name: str, entry: Any, period: int) -> Type:
         raise ConfigurationError(f"type {name!r}{': ' + where if where else ''}: {first['msg']}") from error
     except ValueError as error:
         raise ConfigurationError(f"type {name!r}: {error}") from error
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entries = dict(pairs)
-    if len(entries) != len(pairs):
-        raise ValueError("a key is given twice")
-    return entries

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kanon.noise.exact import exp_bounds, round_up, written_up
+from kanon.noise.exact import exp_bounds, written_up
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,6 @@ class Bound:
     def __str__(self) -> str:
         """``(2.25, 3.93e-6)``: as people write it, never less than what is proved."""
         return f"({written_up(self.epsilon, 6).normalize():f}, {written_up(self.delta, 3):.2e})"
-
-    def as_json(self) -> dict[str, float]:
-        """The two numbers as floats, rounded up."""
-        return {"epsilon": round_up(self.epsilon), "delta": round_up(self.delta)}
 
 
 def posterior(prior: Fraction, epsilon: Fraction) -> Fraction:

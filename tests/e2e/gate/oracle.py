@@ -4,12 +4,12 @@ import base64
 import json
 from typing import Any
 
-from infra.local.stack import Stack
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.names import client_token, set_key
 from kanon.gate.types import read_types
 from kanon.keys import fetch_noise_keys, fetch_secret
+from kanon.local.stack import Stack
 from tests.naive import Naive
 
 

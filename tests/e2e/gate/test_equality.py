@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from infra.local.stack import Stack
+from kanon.local.stack import Stack
 from tests.e2e.gate.oracle import Oracle, encoded
 from tests.paths import REAL_LOG
 

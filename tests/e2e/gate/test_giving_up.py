@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.local import Stack
 from kanon.errors import LeaseLostError
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.storage.members import Members
-from kanon.tools import skip as skipping
-from kanon.tools.skip import SkipRefusedError, gaps, skip
+from kanon.local import Stack
+from kanon.operate import skip as skipping
+from kanon.operate.skip import SkipRefusedError, gaps, skip
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
 from tests.integration.gate.looking import doctor, seen, wrong

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from infra.local.stack import Stack
+from kanon.local.stack import Stack
 from tests.watched.permissions import Call
 from tests.watched.watch import Watch
 

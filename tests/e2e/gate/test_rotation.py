@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.local import Stack
+from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
 from tests.integration.gate.looking import findings, seen, wrong

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from infra.local.stack import Stack
 from kanon.gate.mechanism.steps import phase_of
+from kanon.local.stack import Stack
 from tests.e2e.gate.oracle import Oracle, encoded
 
 START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()

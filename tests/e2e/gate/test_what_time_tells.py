@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from infra.local import Stack
-from infra.local.functions import Function
 from kanon.gate.names import set_key
 from kanon.gate.querying import Answer, Querying
 from kanon.gate.storage.step_log import Row, StepLog
 from kanon.keys import fetch_secret
+from kanon.local import Stack
+from kanon.local.functions import Function
 
 START = 1_772_323_200.0  # a whole hour: 2026-03-01 00:00 UTC
 TYPES = {"fledge": {"k": 50, "window": 24, "profile": "published"}}

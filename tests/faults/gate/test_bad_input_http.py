@@ -24,8 +24,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from infra.local import Stack, gateway
 from infra.openapi import description
+from kanon.local import Stack, gateway
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
 START = 1_700_000_000.0

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from infra.local import Stack, gateway
 from kanon.errors import ConfigurationError, UndecodableMembersError
 from kanon.gate.settings import EvaluateSettings
 from kanon.gate.storage import members
 from kanon.gate.types import Type, read_types
+from kanon.local import Stack, gateway
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
 START = 1_700_000_000.0

@@ -5,10 +5,11 @@ from itertools import islice
 
 import pytest
 
-from infra.load import joins, step
-from infra.load.served import Served
-from infra.load.workload import joins as workload
-from infra.local.engines import MINISTACK_PYTHON
+from infra.measure import load_joins as joins
+from infra.measure import load_step as step
+from infra.measure.served import Served
+from infra.measure.workload import joins as workload
+from kanon.local.engines import MINISTACK_PYTHON
 
 pytestmark = pytest.mark.skipif(not MINISTACK_PYTHON.exists(), reason="needs ministack: run `make install`")
 

@@ -19,9 +19,6 @@ import botocore.endpoint
 from moto.backends import get_backend
 from moto.core import DEFAULT_ACCOUNT_ID
 
-from infra.local import Stack
-from infra.local.functions import Environment
-from infra.local.template import REGION
 from kanon import clock
 from kanon.gate import evaluation
 from kanon.gate.joining import Join, Joining
@@ -32,6 +29,9 @@ from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog, key_of
 from kanon.gate.types import read_types
 from kanon.keys import fetch_noise_keys, fetch_secret
+from kanon.local import Stack
+from kanon.local.functions import Environment
+from kanon.local.template import REGION
 from tests.faults.gate.wire import Behaviour, ProcessDied, Wire, Worker, undisturbed
 from tests.naive import Naive
 

@@ -23,11 +23,11 @@ import botocore.loaders
 import botocore.session
 from moto import mock_aws
 
-from infra.local.template import Template
 from kanon import clock
 from kanon.gate.names import set_key, slot_of
 from kanon.gate.storage.statuses import Statuses
 from kanon.keys import Secret
+from kanon.local.template import Template
 from tests.paths import ROOT
 from tests.watched.watch import Log, Watch
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from infra.local import Stack
 from kanon.cli.main import app
-from kanon.tools.doctor import Finding, Verdict, examine
-from kanon.tools.stacks import RunningStack, described_stack
+from kanon.local import Stack
+from kanon.operate.doctor import Finding, Verdict, examine
+from kanon.operate.stacks import RunningStack, described_stack
 
 
 def seen(stack: Stack) -> RunningStack:

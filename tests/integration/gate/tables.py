@@ -13,14 +13,15 @@ from typing import Any
 import boto3
 from moto.dynamodb.parsing.reserved_keywords import ReservedKeywords
 
-from infra.local.engines import ENGINES, ROOT, Engine
-from infra.local.template import Template
 from kanon import aws
 from kanon.dynamo.units import item_size
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
+from kanon.local.engines import ENGINES, Engine
+from kanon.local.source import ROOT
+from kanon.local.template import Template
 
 KEYS = {
     "StepLog": ("step_slot", "set_token"),

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.local import Stack
 from kanon.gate.names import set_key
 from kanon.gate.storage.statuses import Statuses
 from kanon.keys import fetch_secret
+from kanon.local import Stack
 from tests.paths import ROOT
 
 PAGE = ROOT / "docs" / "api.md"

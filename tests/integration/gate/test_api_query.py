@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kanon.gate.mechanism.bounds import guarantee
+from kanon.gate.models import TypeAnswer
 from kanon.gate.types import read_types
 from tests.integration.gate.edge import DELAY, NOW, PERIOD, TYPES, Edge, base64url, key_of, slot_of_set
 
@@ -170,12 +170,16 @@ def test_a_table_that_does_not_answer_is_503_and_never_false(edge: Edge) -> None
 # Types
 
 
+GUARANTEE = ("unit", "bounds", "rejoining", "posterior", "neverTrueBelow", "surelyTrueFrom")
+
+
 def test_the_types_tell_their_parameters_and_what_is_proved_about_them(edge: Edge) -> None:
     types = read_types(json.dumps(TYPES), PERIOD)
     answer = edge.get("/v1/types").json()["types"]
     assert [entry["type"] for entry in answer] == list(TYPES)
     for entry in answer:
-        configured, parameters = TYPES[entry["type"]], types[entry["type"]].parameters
+        configured = TYPES[entry["type"]]
+        told = TypeAnswer.of(types[entry["type"]]).model_dump(by_alias=True)
         assert entry == {
             "type": entry["type"],
             "k": configured["k"],
@@ -183,7 +187,7 @@ def test_the_types_tell_their_parameters_and_what_is_proved_about_them(edge: Edg
             "profile": configured["profile"],
             "period": PERIOD,
             "clientBits": 16,
-            **guarantee(parameters).as_json(),
+            **{name: told[name] for name in GUARANTEE},
         }
         assert edge.get(f"/v1/types/{entry['type']}").json() == entry
 

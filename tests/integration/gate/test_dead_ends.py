@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from infra.local import Stack
 from kanon.gate.names import set_key
 from kanon.keys import fetch_secret
+from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle, encoded
 from tests.integration.gate.looking import doctor, seen, wrong

@@ -11,13 +11,13 @@ import boto3
 import pytest
 from typer.testing import CliRunner
 
-from infra.local import Stack
-from infra.local.engines import ROOT
 from kanon.cli.main import app
 from kanon.gate.storage.control import Control
-from kanon.tools import doctor as module
-from kanon.tools.doctor import Section, Verdict, slots_text
-from kanon.tools.stacks import StackError, deployed_stack, local_stack
+from kanon.local import Stack
+from kanon.local.source import ROOT
+from kanon.operate import doctor as module
+from kanon.operate.doctor import Section, Verdict, slots_text
+from kanon.operate.stacks import StackError, deployed_stack, local_stack
 from tests.conftest import START
 from tests.infrastructure.test_documents import anchors
 from tests.integration.gate.looking import doctor, findings, seen, wrong

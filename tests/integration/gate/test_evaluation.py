@@ -11,7 +11,6 @@ import pytest
 from moto.backends import get_backend
 from moto.dynamodb.models.dynamo_type import DynamoType
 
-from infra.local.engines import ACCOUNT, REGION
 from kanon.errors import (
     ConfigurationError,
     LeaseLostError,
@@ -32,6 +31,7 @@ from kanon.gate.storage.statuses import Horizon
 from kanon.gate.storage.step_log import Row, StepLog, Touched, pack
 from kanon.gate.types import Type
 from kanon.keys import Secret
+from kanon.local.engines import ACCOUNT, REGION
 from kanon.noise.laws import two_sided
 from kanon.noise.words import NoiseKey
 from tests.integration.gate.tables import Running, Tables, fresh, leave_unprocessed, running

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from infra.local import Stack
+from kanon.local import Stack
 from tests.integration.gate.looking import metrics
 
 HOUR = 3600

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from infra.local.clock import Clock, Cron, Every
 from kanon import clock as service_clock
+from kanon.local.clock import Clock, Cron, Every
 
 
 def at(text: str) -> int:

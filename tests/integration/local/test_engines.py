@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.local import EngineError, engines
-from infra.local.engines import ROOT, Ministack
+from kanon.local import EngineError, engines
+from kanon.local.engines import Ministack
+from kanon.local.source import ROOT
 
 LISTENING = "0A"
 
@@ -53,7 +54,7 @@ def test_ministack_listens_on_loopback_and_nowhere_else() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ministack_ends_when_its_parent_is_killed() -> None:
-    program = "from infra.local.engines import Ministack; e = Ministack(); e.start(); print(e.pid, flush=True); input()"
+    program = "from kanon.local.engines import Ministack; e = Ministack(); e.start(); print(e.pid, flush=True); input()"
     paths = f"{ROOT}:{ROOT / 'shared'}"
     with subprocess.Popen(
         [sys.executable, "-c", program],

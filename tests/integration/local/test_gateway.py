@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from infra.local.gateway import Gateway, Request, Route, event, response
-from infra.local.template import TemplateError
+from kanon.local.gateway import Gateway, Request, Route, event, response
+from kanon.local.template import TemplateError
 
 GATEWAY = Gateway(
     [

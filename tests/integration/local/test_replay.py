@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import kanon.gate.evaluation
-from infra.local import Stack
 from kanon.gate.evaluation import Evaluation, NoiseKeys, Schedule
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState
@@ -31,6 +30,7 @@ from kanon.gate.names import set_key
 from kanon.gate.querying import Querying
 from kanon.gate.types import Type
 from kanon.keys import Secret
+from kanon.local import Stack
 from kanon.noise.words import WORD_BYTES
 from tests.e2e.gate.oracle import encoded
 from tests.integration.gate.tables import Running, fresh, running

@@ -2,8 +2,8 @@
 
 import pytest
 
-from infra.local.gateway import Request, Response
-from infra.local.server import Server
+from kanon.local.gateway import Request, Response
+from kanon.local.server import Server
 
 
 def _answer(_: Request) -> Response:

@@ -15,9 +15,9 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from infra import smoke
-from infra.local import Stack
-from infra.local.gateway import Request, Response, message
-from infra.local.server import Server
+from kanon.local import Stack
+from kanon.local.gateway import Request, Response, message
+from kanon.local.server import Server
 
 KEY = Credentials("caller", "the caller's secret")
 REFUSED = message(403, "Forbidden")

@@ -16,8 +16,8 @@ from typing import Any
 import boto3
 import pytest
 
-from infra.local import FunctionError, Stack
-from infra.local.gateway import PAYLOAD_LIMIT
+from kanon.local import FunctionError, Stack
+from kanon.local.gateway import PAYLOAD_LIMIT
 
 ECHO = Path(__file__).parent / "echo_stack" / "template.yaml"
 START = 1_700_000_000.0  # 13 minutes past the hour

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from infra.local.template import Template, TemplateError
+from kanon.local.template import Template, TemplateError
 
 ECHO = Path(__file__).parent / "echo_stack" / "template.yaml"
 

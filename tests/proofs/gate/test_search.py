@@ -12,7 +12,7 @@ from kanon.gate.mechanism.bounds import interval_aware
 from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.noise.laws import Law, one_sided
 from kanon.noise.words import TOTAL
-from kanon.tools.planner import Target, best_plan, zone
+from kanon.plan.planner import Target, best_plan, zone
 from tests.proofs.gate.search import blocks, needed_epsilon, search
 
 # In the default run: a pair the search found before, so that the tightness cannot silently go.

@@ -7,10 +7,10 @@ from typer.testing import CliRunner
 
 import kanon.gate.evaluation
 import kanon.gate.querying
+from kanon.audit.goodness import ChiSquare
+from kanon.audit.mechanism import AUDITED, Fit, judge
+from kanon.audit.service import audit_service
 from kanon.cli.main import app
-from kanon.tools.audit import AUDITED, Fit, judge
-from kanon.tools.goodness import ChiSquare
-from kanon.tools.service_audit import audit_service
 from tests.statistical.gate.mutants import PROBED, STATISTICAL
 
 SEED = 20_260_301

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kanon.audit.mechanism import AUDITED, check_table, fits_in_process, judge, probes_in_process
 from kanon.gate.mechanism.parameters import Parameters, profile
-from kanon.tools.audit import AUDITED, check_table, fits_in_process, judge, probes_in_process
 from tests.statistical.gate.mutants import PROBED, ROUNDED, STATISTICAL, TABLES, copy_of_mechanism
 
 SEED = 20_260_301

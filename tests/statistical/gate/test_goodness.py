@@ -6,9 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from kanon.audit import goodness
+from kanon.audit.mechanism import AUDITED, two_instances
 from kanon.gate.mechanism.exact_law import first_crossing
-from kanon.tools import goodness
-from kanon.tools.audit import AUDITED, two_instances
 
 
 @pytest.mark.parametrize("statistic", [0.1, 1.0, 10.0, 60.0, 400.0])

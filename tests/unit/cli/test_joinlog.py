@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kanon.cli.joinlog import Join, JoinLog, LogError, generated_log, read_log
+from kanon.joinlog import Join, JoinLog, LogError, generated_log, read_log
 
 LINES = "time,set,client\n7200,b,2\n3700.5,a,1\n2024-02-03T04:05:06,c,3\n2024-02-03T04:05:06+01:00,c,4\n"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from matplotlib import image
 
-from kanon.cli.picture import draw, near_threshold
-from kanon.cli.replay import Result
 from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.local.picture import draw, near_threshold
+from kanon.local.replay import Result
 
 PARAMETERS = Parameters(50, 168, 3600, *profile("published", 168))
 

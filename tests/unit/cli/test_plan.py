@@ -34,18 +34,18 @@ def test_the_table_tells_laws_bounds_and_zone() -> None:
 
 def test_json_has_the_keys_a_program_needs() -> None:
     told = json.loads(run("--window", "168", "--json").output)
-    assert {"laws", "bounds", "never_true_below", "surely_true_from", "zone_99"} <= told.keys()
+    assert {"laws", "bounds", "neverTrueBelow", "surelyTrueFrom", "zone99"} <= told.keys()
     assert told["bounds"]["paper"] is None
-    assert told["bounds"]["interval_aware"]["epsilon"] == 3
-    assert told["bounds"]["interval_aware"]["delta"] <= 1e-5
-    false, true = told["zone_99"]
+    assert told["bounds"]["intervalAware"]["epsilon"] == 3
+    assert told["bounds"]["intervalAware"]["delta"] <= 1e-5
+    false, true = told["zone99"]
     assert true - false <= 12
 
 
 def test_a_profile_keeps_its_split_of_epsilon() -> None:
     told = json.loads(run("--profile", "sharp", "--delta", "1e-8", "--json").output)
     assert [told["laws"][role]["epsilon"] for role in ("threshold", "query")] == ["0.9", "1.2"]
-    assert told["bounds"]["interval_aware"]["delta"] <= 1e-8
+    assert told["bounds"]["intervalAware"]["delta"] <= 1e-8
 
 
 def test_a_comparison_shows_the_profiles_side_by_side() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kanon.cli.joinlog import Join
-from kanon.cli.replay import ApiError, Client, ExactCounts, History, Result, set_id
+from kanon.joinlog import Join
+from kanon.local.replay import ApiError, Client, ExactCounts, History, Result, set_id
 
 
 def test_the_recount_is_the_number_of_distinct_clients_in_the_window() -> None:

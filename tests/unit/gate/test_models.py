@@ -2,6 +2,7 @@
 
 import base64
 import re
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -9,18 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from kanon.gate import models, types
-from kanon.gate.models import BatchedJoin, BatchJoinBody, JoinBody, QueryBody, ValidateHashesBody
+from kanon.gate import types
+from kanon.gate.mechanism.bounds import interval_aware
+from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.gate.models import BatchedJoin, BatchJoinBody, JoinBody, QueryBody, TypeAnswer, ValidateHashesBody
+from kanon.gate.types import Type
+from kanon.http import encoding
+from tests.unit.examples import PUBLISHED
 
-IDS = st.binary(min_size=1, max_size=models.MOST_SET_ID_BYTES)
+IDS = st.binary(min_size=1, max_size=encoding.MOST_ID_BYTES)
 
 
 @given(IDS)
 def test_every_way_to_write_an_id_in_base64_reads_as_the_id(set_id: bytes) -> None:
     standard, urlsafe = base64.b64encode(set_id).decode(), base64.urlsafe_b64encode(set_id).decode()
     for text in (standard, urlsafe, standard.rstrip("="), urlsafe.rstrip("=")):
-        assert models.decode_base64(text) == set_id
-    assert models.decode_base64url(urlsafe.rstrip("=")) == set_id
+        assert encoding.decode_base64(text) == set_id
+    assert encoding.decode_base64url(urlsafe.rstrip("=")) == set_id
 
 
 @given(st.text(max_size=100) | st.text("AZaz09+/-_=", max_size=100))
@@ -34,7 +40,7 @@ def test_a_text_is_an_id_exactly_if_python_decodes_its_padded_form_to_1_to_64_by
         return None
 
     try:
-        decoded = models.decode_base64(text)
+        decoded = encoding.decode_base64(text)
     except ValueError:
         decoded = None
     assert decoded == expected(text)
@@ -45,12 +51,17 @@ def test_a_text_is_an_id_exactly_if_python_decodes_its_padded_form_to_1_to_64_by
 )
 def test_a_path_takes_base64url_without_padding_only(text: Any) -> None:
     with pytest.raises(ValueError, match="base64url without padding of 1 to 64 bytes"):
-        models.decode_base64url(text)
+        encoding.decode_base64url(text)
 
 
-def test_a_type_name_follows_the_same_rule_as_in_the_configuration() -> None:
-    configured, asked = re.compile(types.TYPE_NAME), models.TYPE_NAME
-    assert configured.pattern.removesuffix(r"\Z") == asked.removesuffix("$")
+@pytest.mark.parametrize("name", ["fledge", "a", "0-_", "a" * 64, "", "-a", "A", "a" * 65, "a\n", "é"])
+def test_a_type_name_follows_the_same_rule_as_in_the_configuration(name: str) -> None:
+    try:
+        BatchedJoin.model_validate({"type": name, "set": "YQ", "client": "c"})
+        accepted = True
+    except ValidationError:
+        accepted = False
+    assert accepted == bool(re.fullmatch(types.TYPE_NAME, name))
 
 
 @pytest.mark.parametrize(
@@ -205,3 +216,21 @@ def test_a_body_that_is_printed_tells_nothing_of_what_it_holds(model: type[BaseM
     assert "private" in str(read.model_dump())
     assert repr(read) == f"{model.__name__}()"
     assert str(read) == ""
+
+
+SHARP = Parameters(50, 168, 3600, *profile("sharp", 168))
+
+
+def test_the_json_of_a_guarantee_has_both_bounds_the_unit_and_the_certain_counts() -> None:
+    told = TypeAnswer.of(Type("fledge", PUBLISHED, "published")).model_dump(by_alias=True)
+    assert told["bounds"]["paper"]["epsilon"] == 3
+    assert told["bounds"]["intervalAware"]["epsilon"] == 2.25
+    assert Fraction(repr(told["bounds"]["intervalAware"]["delta"])) >= interval_aware(PUBLISHED).delta
+    assert (told["neverTrueBelow"], told["surelyTrueFrom"]) == (1, 99)
+    assert "one client, one set, one step" in told["unit"]
+    assert [span["days"] for span in told["rejoining"]] == [7, 30, 365]
+    assert told["posterior"]["prior"] == 0.1
+
+
+def test_a_one_sided_type_reports_null_for_the_papers_bound() -> None:
+    assert TypeAnswer.of(Type("sharp", SHARP, "sharp")).bounds.paper is None

@@ -9,8 +9,8 @@ from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.noise.bound import Bound, posterior
 from kanon.noise.exact import written_up
 from kanon.noise.laws import Law
-from kanon.tools.paper import READINGS, Reading
-from kanon.tools.planner import Target, best_plan, zone
+from kanon.plan.paper import READINGS, Reading
+from kanon.plan.planner import Target, best_plan, zone
 from tests.paths import ROOT
 
 PAGE = (ROOT / "docs" / "privacy.md").read_text()

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate.settings import EvaluateSettings, FunctionSettings, JoinSettings, NoiseKeyEntry, QuerySettings
+from kanon.gate.settings import EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry, QuerySettings
 
 COMMON = {
     "KANON_TYPES": '{"fledge": {"k": 50, "window": 720, "profile": "published"}}',
@@ -62,7 +62,7 @@ def test_the_types_are_those_of_the_document_at_the_period() -> None:
 @pytest.mark.parametrize(
     ("settings", "environment"), [(JoinSettings, JOIN), (QuerySettings, QUERY), (EvaluateSettings, EVALUATE)]
 )
-def test_every_missing_variable_is_named(settings: type[FunctionSettings], environment: dict[str, str]) -> None:
+def test_every_missing_variable_is_named(settings: type[GateSettings], environment: dict[str, str]) -> None:
     wanted = {name for name in environment if name.startswith("KANON_")}
     with pytest.raises(ConfigurationError) as error:
         settings.from_environment({})

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kanon.tools.paper import (
+from kanon.plan.paper import (
     READINGS,
     WINDOW,
     continuous_delta,
@@ -73,7 +73,7 @@ def test_the_continuous_curve_agrees_with_simulated_noise() -> None:
 
 def test_the_integral_has_converged(monkeypatch: pytest.MonkeyPatch) -> None:
     coarse = continuous_point(0.75, 25, WINDOW, 0.99)
-    monkeypatch.setattr("kanon.tools.paper._CELLS", 40_000)
+    monkeypatch.setattr("kanon.plan.paper._CELLS", 40_000)
     assert continuous_point(0.75, 25, WINDOW, 0.99) == pytest.approx(coarse, abs=1e-3)
 
 

@@ -11,7 +11,7 @@ from kanon.gate.mechanism.bounds import interval_aware
 from kanon.gate.mechanism.exact_law import first_crossing, first_crossing_exact
 from kanon.gate.mechanism.parameters import InvalidParametersError, Parameters
 from kanon.gate.types import read_types
-from kanon.tools.planner import (
+from kanon.plan.planner import (
     Plan,
     Target,
     best_plan,
@@ -85,17 +85,17 @@ def test_the_laws_of_a_plan_are_a_types_configuration() -> None:
 def test_the_json_of_a_plan_holds_what_an_operator_must_know() -> None:
     told = json.loads(json.dumps(profile_plan("published", GOAL).as_json()))
     assert told["bounds"]["paper"] == {"epsilon": 3.0, "delta": pytest.approx(2.716e-6, rel=1e-3)}
-    assert told["bounds"]["interval_aware"] == {"epsilon": 2.25, "delta": pytest.approx(9.169e-7, rel=1e-3)}
-    assert (told["never_true_below"], told["surely_true_from"], told["members_kept"]) == (1, 99, 99)
-    assert told["zone_99"] == [35, 57]
+    assert told["bounds"]["intervalAware"] == {"epsilon": 2.25, "delta": pytest.approx(9.169e-7, rel=1e-3)}
+    assert (told["neverTrueBelow"], told["surelyTrueFrom"], told["membersKept"]) == (1, 99, 99)
+    assert told["zone99"] == [35, 57]
     assert told["laws"]["threshold"] == {"shape": "two-sided", "epsilon": "0.75", "truncation": 25}
-    assert told["distinct_tokens_at_k"] == pytest.approx(49.98, abs=0.01)
-    assert told["curve"][0]["expected_delay"] is None
+    assert told["distinctTokensAtK"] == pytest.approx(49.98, abs=0.01)
+    assert told["curve"][0]["expectedDelay"] is None
     assert told["curve"][-1] == {
         "count": 99,
-        "true_at_once": 1.0,
-        "true_within_instance": 1.0,
-        "expected_delay": pytest.approx(0, abs=1e-12),
+        "trueAtOnce": 1.0,
+        "trueWithinInstance": 1.0,
+        "expectedDelay": pytest.approx(0, abs=1e-12),
     }
 
 

@@ -7,12 +7,10 @@ where it becomes a float. Proofs and limits: docs/privacy.md.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from kanon.gate.mechanism.parameters import Parameters, interval_delta
 from kanon.gate.mechanism.steps import first_step, instance_of
 from kanon.noise.bound import Bound, posterior
-from kanon.noise.exact import round_up
 from kanon.noise.laws import Law
 
 UNIT = "one join more or less: one client, one set, one step"
@@ -46,23 +44,6 @@ class Guarantee:
     def posterior(self) -> Fraction:
         """What a belief of :data:`PRIOR` becomes at most, by the answers that one join changes."""
         return posterior(PRIOR, self.interval_aware.epsilon)
-
-    def as_json(self) -> dict[str, Any]:
-        """The form of ``GET /v1/types``. A client in m sets can lose m times as much."""
-        return {
-            "unit": self.unit,
-            "bounds": {
-                "paper": None if self.paper is None else self.paper.as_json(),
-                "intervalAware": self.interval_aware.as_json(),
-            },
-            "rejoining": [{"days": days, **bound.as_json()} for days, bound in self.rejoining],
-            "posterior": {
-                "prior": float(PRIOR),
-                "atMost": round_up(self.posterior),
-            },
-            "neverTrueBelow": self.never_true_below,
-            "surelyTrueFrom": self.surely_true_from,
-        }
 
 
 def guarantee(parameters: Parameters) -> Guarantee:

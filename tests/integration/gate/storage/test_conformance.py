@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 from botocore.exceptions import ClientError
 
-from infra.local.engines import ENGINES
 from kanon import clock
 from kanon.dynamo.batches import ATTEMPTS
 from kanon.errors import (
@@ -24,6 +23,7 @@ from kanon.gate.storage.control import Mark, Progress
 from kanon.gate.storage.members import is_newer, to_item
 from kanon.gate.storage.statuses import Horizon
 from kanon.gate.storage.step_log import Row, Touched, key_of
+from kanon.local.engines import ENGINES
 from tests.integration.gate.tables import Running, Tables, fresh, leave_unprocessed, refused_by_aws, running, throttle
 from tests.unit.examples import set_key
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kanon.gate.mechanism.bounds import (
     all_joins,
     distinct_tokens,
-    guarantee,
     interval_aware,
     paper,
     rejoining,
@@ -183,21 +182,6 @@ def test_a_figure_is_written_with_its_last_digit_rounded_up(x: Fraction, digits:
 )
 def test_a_bound_is_written_with_at_least_what_is_proved(epsilon: str, delta: str, written: str) -> None:
     assert str(Bound(Fraction(epsilon), Fraction(delta))) == written
-
-
-def test_the_json_of_a_guarantee_has_both_bounds_the_unit_and_the_certain_counts() -> None:
-    told = guarantee(PUBLISHED).as_json()
-    assert told["bounds"]["paper"]["epsilon"] == 3
-    assert told["bounds"]["intervalAware"]["epsilon"] == 2.25
-    assert Fraction(repr(told["bounds"]["intervalAware"]["delta"])) >= interval_aware(PUBLISHED).delta
-    assert (told["neverTrueBelow"], told["surelyTrueFrom"]) == (1, 99)
-    assert "one client, one set, one step" in told["unit"]
-    assert [span["days"] for span in told["rejoining"]] == [7, 30, 365]
-    assert told["posterior"]["prior"] == 0.1
-
-
-def test_a_one_sided_type_reports_null_for_the_papers_bound() -> None:
-    assert guarantee(of_profile("sharp", 168)).as_json()["bounds"]["paper"] is None
 
 
 def test_deltas_are_never_rounded_down() -> None:

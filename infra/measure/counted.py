@@ -1,0 +1,100 @@
+"""What is counted and not timed: capacity units, bytes and items. The same on every machine."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from infra.measure.measure import Count
+from infra.measure.service import PERIOD, START
+from kanon.dynamo.units import item_size
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.members import Member
+from kanon.gate.names import set_key
+from kanon.gate.storage.members import to_item
+from kanon.gate.types import read_types
+from kanon.keys import Secret
+from kanon.local import Stack
+
+TYPES = json.dumps({"fledge": {"k": 50, "window": 720, "profile": "published"}})
+BATCH = 500
+
+
+def counts(tail_sets: int, hot_joins: int, idle_sets: int) -> list[Count]:
+    """Everything that is counted; the arguments say how large."""
+    few, many = work_among(idle_sets), work_among(10 * idle_sets)
+    return [
+        Count("write units a join, one join per set and hour", f"{tail_sets} sets, 3 hours", long_tail(tail_sets), 2.1),
+        Count("write units a join, one set", f"{hot_joins} joins in an hour", hot(hot_joins), 1.01),
+        Count("bytes of a Members item with all its members", "published profile, w = 720", members_item(), 1023),
+        Count(
+            "items read and written by a step among ten times the idle sets",
+            f"among {idle_sets} ({few[0]} read, {few[1]} written)",
+            sum(many) / sum(few),
+            1.0,
+        ),
+    ]
+
+
+def encoded(number: int) -> str:
+    """A set id as it is sent."""
+    return base64.urlsafe_b64encode(number.to_bytes(32, "big")).decode().rstrip("=")
+
+
+def log(stack: Stack, joins: list[dict[str, str]]) -> None:
+    """Send joins in batches."""
+    for start in range(0, len(joins), BATCH):
+        answer = stack.request("POST", "/v1:batchJoin", {"joins": joins[start : start + BATCH]})
+        assert answer.json()["results"] == [{}] * len(joins[start : start + BATCH])
+
+
+def long_tail(sets: int) -> float:
+    """Write units a join when every set gets one join an hour, a client's first."""
+    with Stack({"Types": TYPES}, start=START, seed=1) as stack:
+        for hour in range(3):
+            log(stack, [{"type": "fledge", "set": encoded(n), "client": f"{hour}-{n}"} for n in range(sets)])
+            stack.advance(PERIOD)
+        stack.advance(PERIOD)  # the last step has its grace
+        assert not stack.failures
+        return sum(stack.meter.written.values()) / (3 * sets)
+
+
+def hot(joins: int) -> float:
+    """Write units a join when all of an hour's joins are in one set."""
+    with Stack({"Types": TYPES}, start=START, seed=1) as stack:
+        log(stack, [{"type": "fledge", "set": encoded(1), "client": str(n)} for n in range(joins)])
+        stack.advance(2 * PERIOD)
+        assert not stack.failures
+        return sum(stack.meter.written.values()) / joins
+
+
+def members_item() -> int:
+    """Bytes of the largest item Members can hold with the published profile."""
+    parameters = read_types(TYPES, PERIOD)["fledge"].parameters
+    step = START // PERIOD
+    members = tuple(Member(token, step) for token in range(parameters.members_kept))
+    state = SetState(members, (step - parameters.window, step), step, step + parameters.window)
+    return item_size(to_item(bytes(31) + b"\1", "fledge", state, -(-parameters.client_bits // 8), START + 10**7))
+
+
+def work_among(idle: int, joined: int = 20) -> tuple[int, int]:
+    """Items read and written by the evaluation of a step with joins in some sets, among idle ones."""
+    with Stack({"Types": TYPES}, start=START, seed=1) as stack:
+        client, members = stack.session.client("dynamodb"), stack.storage.tables["Members"]
+        pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
+        step = START // PERIOD - 1
+        control = stack.storage.tables["Control"]
+        mark = {"name": {"S": "slot#0"}, "evaluated_through": {"N": str(step)}}
+        client.put_item(TableName=control, Item=mark)
+        puts: list[Any] = [
+            {"PutRequest": {"Item": to_item(name, "fledge", SetState((Member(7, step),), (), step), 4, START + 10**7)}}
+            for name in (set_key(pepper, "fledge", number.to_bytes(32, "big")) for number in range(idle))
+        ]
+        for start in range(0, idle, 25):
+            client.batch_write_item(RequestItems={members: puts[start : start + 25]})
+        log(stack, [{"type": "fledge", "set": encoded(n), "client": "someone"} for n in range(joined)])
+        read, written = stack.meter.items_read["evaluate"], stack.meter.items_written["evaluate"]
+        stack.advance(2 * PERIOD)
+        assert not stack.failures
+        return stack.meter.items_read["evaluate"] - read, stack.meter.items_written["evaluate"] - written

@@ -1,0 +1,129 @@
+"""Joins over HTTP at a given rate: an open loop, so a slow service does not slow its callers down.
+
+A request begins when the schedule says so; its latency counts from then, waiting for a free environment included.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from queue import SimpleQueue
+
+from infra.measure.served import Row, Served
+from infra.measure.workload import Joined
+
+SENDERS = 64
+NO_ANSWER = 0
+SINGLE = 0.5
+"""Share of the requests that hold one join; the others hold a batch."""
+BATCH = 50
+
+
+@dataclass
+class Tally:
+    """What became of the requests at one rate. ``latencies`` in s, one per request.
+
+    ``refused_alone`` are those of the refused joins whose batch was answered 200: each has its own 503.
+    """
+
+    rate: float
+    joins: int = 0
+    acknowledged: list[Joined] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+    refused: int = 0
+    refused_alone: int = 0
+    without_retry_after: int = 0
+    latencies: list[float] = field(default_factory=list)
+    missing: int = 0
+    seconds: float = 0.0
+
+    def percentile(self, share: float) -> float:
+        """The latency, s, that this share of the requests stayed below."""
+        ordered = sorted(self.latencies)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    def line(self) -> str:
+        """The figures as a row of a table."""
+        statuses = ", ".join(f"{count} x {status}" for status, count in sorted(self.statuses.items()))
+        p50, p95, p99 = (1000 * self.percentile(share) for share in (0.5, 0.95, 0.99))
+        return (
+            f"| {self.rate:g} | {self.joins} | {len(self.acknowledged)} | {self.missing} |"
+            f" {self.refused} | {self.refused_alone} | {self.without_retry_after} |"
+            f" {statuses} | {p50:.0f} / {p95:.0f} / {p99:.0f} |"
+        )
+
+
+HEADER = (
+    "| requests/s | joins sent | acknowledged | of them not in the log | refused | of them alone |"
+    " without Retry-After | answers | latency ms, 50% / 95% / 99% |\n|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def drive(served: Served, workload: Iterator[Joined], rate: float, seconds: float, seed: int = 0) -> Tally:
+    """Send requests for ``seconds`` at ``rate`` a second, then look for every acknowledged join in the log."""
+    tally, lock, chance = Tally(rate), threading.Lock(), random.Random(seed)
+    free: SimpleQueue[http.client.HTTPConnection] = SimpleQueue()
+    for url in served.urls:
+        free.put(http.client.HTTPConnection(url.removeprefix("http://"), timeout=30))
+
+    def send(due: float, joins: Sequence[Joined]) -> None:
+        connection = free.get()  # to an environment that has nothing to do
+        try:
+            status, retry_after, taken = _request(connection, joins)
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            status, retry_after, taken = NO_ANSWER, False, [False] * len(joins)
+        finally:
+            free.put(connection)
+        with lock:
+            tally.latencies.append(time.monotonic() - due)
+            tally.statuses[status] += 1
+            tally.joins += len(joins)
+            tally.without_retry_after += status not in (200, NO_ANSWER) and not retry_after
+            tally.acknowledged += [join for join, ok in zip(joins, taken, strict=True) if ok]
+            tally.refused += taken.count(False)
+            tally.refused_alone += status == 200 and taken.count(False)
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(SENDERS) as senders:
+        due = began
+        sent = []
+        while (due := due + chance.expovariate(rate)) < began + seconds:
+            joins = list(islice(workload, 1 if chance.random() < SINGLE else BATCH))
+            time.sleep(max(0.0, due - time.monotonic()))
+            sent.append(senders.submit(send, due, joins))
+        for done in sent:
+            done.result()
+    for _ in served.urls:
+        free.get().close()
+    tally.seconds = time.monotonic() - began
+    logged: set[Row] = served.rows()
+    tally.missing = sum(served.row(join) not in logged for join in tally.acknowledged)
+    return tally
+
+
+def _request(connection: http.client.HTTPConnection, joins: Sequence[Joined]) -> tuple[int, bool, list[bool]]:
+    """Status, whether it tells when to retry, and for each join whether it was acknowledged."""
+    if len(joins) == 1:
+        path = f"/v1/types/{joins[0].type_name}/sets/{joins[0].encoded_set}:join"
+        body: object = {"client": joins[0].client}
+    else:
+        path = "/v1:batchJoin"
+        body = {"joins": [{"type": j.type_name, "set": j.encoded_set, "client": j.client} for j in joins]}
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    told = json.loads(response.read())
+    taken = [response.status == 200] * len(joins)
+    if response.status == 200 and len(joins) > 1:
+        taken = ["error" not in result for result in told["results"]]
+        if {result["error"]["code"] for result in told["results"] if "error" in result} - {503}:
+            raise RuntimeError("a join of a batch was refused with something other than 503")
+    return response.status, response.getheader("Retry-After") is not None, taken

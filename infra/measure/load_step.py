@@ -1,0 +1,147 @@
+"""The evaluation of one large step: memory, speed, and how a worker near its time limit hands over."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from infra.measure import worker
+from infra.measure.workload import joins
+from kanon.gate.joining import Join, Joining
+from kanon.gate.storage.step_log import StepLog
+from kanon.gate.types import read_types
+from kanon.keys import Secret
+from kanon.local import Stack
+from kanon.local.source import ROOT
+
+START = 1_700_000_000.0 // 3600 * 3600
+SETS_A_JOIN = 0.4
+"""How many sets share the joins: 40,000 of 100,000 joins."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one evaluation took. Memory in MiB, times in s."""
+
+    joins: int
+    sets: int
+    resident_at_start: float
+    resident_at_most: float
+    pages: int
+    rows: int
+    largest_page: int
+    hops: int
+    invocations: tuple[float, ...]
+    evaluated: int
+    complete: bool
+
+    def line(self) -> str:
+        """The figures as a row of a table."""
+        seconds = sum(self.invocations)
+        return (
+            f"| {self.joins} | {self.sets} | {self.resident_at_start:.0f} | {self.resident_at_most:.0f} |"
+            f" {self.pages} | {self.largest_page} | {len(self.invocations)} | {max(self.invocations):.0f} |"
+            f" {self.sets / seconds:.0f} | {'yes' if self.complete else 'NO'} |"
+        )
+
+
+HEADER = (
+    "| joins | sets | MiB at start | MiB at most | pages read | rows in the largest | invocations |"
+    " longest s | sets/s | all done |\n|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def evaluate_step(
+    count: int, timeout: float = 120.0, seconds_per_call: float | None = None, engine: str = "ministack"
+) -> Figures:
+    """Fill a step with ``count`` joins and evaluate it in another process, the engine in a third.
+
+    A worker has ``timeout`` seconds for a message: real ones, or ``seconds_per_call`` for each DynamoDB call.
+    """
+    with Stack({}, engine=engine, start=START, seed=3) as stack:
+        sets = _fill(stack, count)
+        control = stack.storage.tables["Control"]
+        client = stack.session.client("dynamodb")
+        step = int(START) // 3600
+        mark = {"name": {"S": "slot#0"}, "evaluated_through": {"N": str(step - 1)}}
+        client.put_item(TableName=control, Item=mark)
+        function = stack.functions["evaluate"]
+        url = function.environment["KANON_QUEUE_URL"]
+        stack.session.client("sqs").send_message(QueueUrl=url, MessageBody='{"slot": 0, "hop": 0}')
+        asked = {
+            "environment": {**function.environment, "AWS_DEFAULT_REGION": "us-east-1"},
+            "handler": str(function.directory / "app.py"),
+            "now": START + 3600 + 180,
+            "timeout": timeout,
+            "seconds_per_call": seconds_per_call,
+        }
+        report = _worker(asked)
+        item = client.get_item(TableName=control, Key={"name": mark["name"]}, ConsistentRead=True)["Item"]
+        done = client.scan(TableName=stack.storage.tables["Members"], Select="COUNT")
+        evaluated = done["Count"]
+        while "LastEvaluatedKey" in done:
+            done = client.scan(
+                TableName=stack.storage.tables["Members"], Select="COUNT", ExclusiveStartKey=done["LastEvaluatedKey"]
+            )
+            evaluated += done["Count"]
+        complete = item["evaluated_through"]["N"] == str(step) and evaluated == sets and "failed" not in report
+    return Figures(
+        joins=count,
+        sets=sets,
+        resident_at_start=report["resident_at_start"],
+        resident_at_most=report["resident_at_most"],
+        pages=report["pages"],
+        rows=report["rows"],
+        largest_page=report["largest"],
+        hops=report["hops"],
+        invocations=tuple(report["invocations"]),
+        evaluated=evaluated,
+        complete=complete,
+    )
+
+
+def _worker(asked: dict[str, object]) -> dict[str, Any]:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'shared'}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, str(Path(worker.__file__))],
+        input=json.dumps(asked),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the worker ended with {done.returncode}: {done.stderr[-2000:]}")
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def _fill(stack: Stack, count: int) -> int:
+    """Put joins of the first step into the log; returns how many sets they are of."""
+    environment = stack.functions["join"].environment
+    joining = Joining(
+        read_types(environment["KANON_TYPES"], 3600),
+        Secret.derived("set-pepper", stack.storage.secrets["SetPepper"]),
+        Secret.derived("client-key", stack.storage.secrets["ClientKey"]),
+        StepLog(stack.session.client("dynamodb"), stack.storage.tables["StepLog"]),
+        3600,
+        1,
+        604_800,
+    )
+    workload = [
+        Join(joined.type_name, joined.set_id, "client", joined.client.encode())
+        for joined in islice(joins("fledge", int(count * SETS_A_JOIN), seed=1), count)
+    ]
+    portions = [workload[start : start + 500] for start in range(0, count, 500)]
+    with ThreadPoolExecutor(4) as writers:
+        for logged in writers.map(lambda portion: joining.join_all(portion, START + 5), portions):
+            if not all(logged):
+                raise RuntimeError("the engine did not take every join; run again")
+    return len({join.set_id for join in workload})

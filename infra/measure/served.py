@@ -1,0 +1,200 @@
+"""The local stack in processes of its own, so that the load and what is loaded do not share an interpreter.
+
+As on Lambda each environment of the function is a process that answers one request at a time.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import RawValue
+from typing import Any, NoReturn, Self, cast
+
+import boto3
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse, HeadersDict
+from botocore.compat import HTTPHeaders
+from botocore.httpsession import URLLib3Session
+
+from infra.measure.workload import Joined
+from kanon.gate.mechanism.steps import step_at
+from kanon.gate.names import client_token, set_key
+from kanon.gate.storage.step_log import StepLog
+from kanon.gate.types import read_types
+from kanon.keys import Secret
+from kanon.local import Stack
+
+Row = tuple[bytes, int]
+"""A set key and a client token."""
+
+
+class Served:
+    """A stack that is served over HTTP by so many environments until closed; a context manager."""
+
+    def __init__(self, engine: str, environments: int = 16) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, engine, environments), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        started: dict[str, Any] = self._connection.recv()
+        self.urls: list[str] = started["urls"]
+        self._pepper = Secret.derived("set-pepper", started["pepper"])
+        self._client_key = Secret.derived("client-key", started["client_key"])
+        self._types = read_types(started["types"], 3600)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.send(("stop", None))
+        self._process.join(30)
+        if self._process.is_alive():
+            self._process.kill()
+
+    def throttle(self, share: float) -> None:
+        """From now on DynamoDB refuses this share of the writes of join, of batches some in part."""
+        self._connection.send(("throttle", share))
+        self._connection.recv()
+
+    def rows(self) -> set[Row]:
+        """The joins that are in the log, those of the last two hours."""
+        self._connection.send(("rows", None))
+        rows: set[Row] = self._connection.recv()
+        return rows
+
+    def row(self, join: Joined) -> Row:
+        """Under which set key and token a join must be in the log."""
+        name = set_key(self._pepper, join.type_name, join.set_id)
+        bits = self._types[join.type_name].parameters.client_bits
+        return name, client_token(self._client_key, name, "client", join.client.encode(), bits)
+
+
+def _serve(connection: Connection, engine: str, environments: int) -> None:
+    """The process: serves, and answers what it is asked over the connection."""
+    throttle = Throttle()
+    with Stack({"Slots": "4"}, engine=engine, logs=_Discard()) as stack:
+        join = stack.functions["join"]
+        stack.functions["join"] = replace(join, session=lambda name: throttle.before(join.session(name)))
+        with _forked(stack, throttle, environments) as urls:
+            connection.send(
+                {
+                    "urls": urls,
+                    "pepper": stack.storage.secrets["SetPepper"],
+                    "client_key": stack.storage.secrets["ClientKey"],
+                    "types": join.environment["KANON_TYPES"],
+                }
+            )
+            log = StepLog(stack.session.client("dynamodb"), stack.storage.tables["StepLog"])
+            while (asked := connection.recv())[0] != "stop":
+                if asked[0] == "throttle":
+                    throttle.share.value = asked[1]
+                    connection.send(None)
+                else:
+                    now = step_at(stack.clock.now(), 3600)
+                    connection.send(
+                        {
+                            (touched.set_key, token)
+                            for step in (now - 1, now)
+                            for slot in range(4)
+                            for touched in log.touched(step, slot, 1 << 32)
+                            for token in touched.joined
+                        }
+                    )
+
+
+@contextmanager
+def _forked(stack: Stack, throttle: Throttle, environments: int) -> Iterator[list[str]]:
+    """Copies of this process, each of which serves the stack; the addresses. They end with the block."""
+    stack.cold_start("join")  # what the copies share is imported once
+    ends, alive = os.pipe()
+    told, tell = os.pipe()
+    copies = []
+    for number in range(environments):
+        copy = os.fork()
+        if not copy:
+            os.close(alive)
+            throttle.chance.seed(number)
+            _environment(stack, tell, ends)
+        copies.append(copy)
+    os.close(tell)
+    with os.fdopen(told) as lines:  # to its end: every copy closes it
+        urls = lines.read().split()
+    try:
+        yield urls
+    finally:
+        os.close(alive)
+        for copy in copies:
+            os.waitpid(copy, 0)
+        os.close(ends)
+
+
+def _environment(stack: Stack, tell: int, ends: int) -> NoReturn:
+    """A copy: serves until the first process closes the other end of ``ends``, or is gone."""
+    try:
+        server = stack.serve()
+        os.write(tell, f"{server.url}\n".encode())
+        os.close(tell)
+        os.read(ends, 1)
+    finally:
+        os._exit(0)  # what the copies share is for the first process to stop
+
+
+class Throttle:
+    """Stands before the engine and refuses a share of the writes, as a busy table does.
+
+    Every second batch of those is refused in part: half of it is written, the other half handed back.
+    """
+
+    def __init__(self) -> None:
+        self.share = RawValue("d", 0.0)  # one for all copies of the process
+        self.chance = random.Random(1)
+        self._http = URLLib3Session()
+
+    def before(self, session: boto3.Session) -> boto3.Session:
+        """Have it asked before every write of the session's clients."""
+        for operation in ("PutItem", "BatchWriteItem"):
+            session.events.register(f"before-send.dynamodb.{operation}", self._before_send)
+        return session
+
+    def _before_send(self, event_name: str, request: AWSPreparedRequest, **_: object) -> Any:
+        if self.chance.random() >= self.share.value:
+            return None
+        if event_name.endswith("BatchWriteItem") and self.chance.random() < 0.5:
+            return self._half(request)
+        body = {"__type": "com.amazonaws#ProvisionedThroughputExceededException", "message": "on purpose"}
+        return _answer(request, 400, body)
+
+    def _half(self, request: AWSPreparedRequest) -> AWSResponse:
+        """The later half of a batch is written."""
+        ((table, asked),) = json.loads(cast(bytes, request.body))["RequestItems"].items()
+        cut = -(-len(asked) // 2)
+        if asked[cut:]:
+            body = json.dumps({"RequestItems": {table: asked[cut:]}}).encode()
+            headers: Any = HeadersDict({**request.headers, "Content-Length": str(len(body))})
+            part = AWSPreparedRequest("POST", request.url, headers, body, stream_output=False)
+            written = self._http.send(part)
+            if written.status_code != 200 or json.loads(written.content).get("UnprocessedItems"):
+                raise RuntimeError(f"the engine did not take half of a batch: {written.status_code}")
+        return _answer(request, 200, {"UnprocessedItems": {table: asked[:cut]}})
+
+
+def _answer(request: AWSPreparedRequest, status: int, body: object) -> AWSResponse:
+    return AWSResponse(request.url, status, HTTPHeaders(), _Raw(json.dumps(body).encode()))
+
+
+class _Raw(io.BytesIO):
+    """A body as botocore reads it."""
+
+    def stream(self, **_: object) -> Iterator[bytes]:
+        yield self.read()
+
+
+class _Discard(io.StringIO):
+    def write(self, text: str) -> int:
+        return len(text)

@@ -1,0 +1,99 @@
+"""The functions as Lambda runs them, warm, on an emulator in another process.
+
+What is measured is the processor time of this process: the function's code and its AWS client. The emulator's
+is not in it, nor is the time spent waiting for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import runpy
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import boto3
+
+from kanon.local import Stack
+from kanon.local.gateway import Request, event
+
+PERIOD = 3600
+START = 1_700_000_000 // PERIOD * PERIOD
+"""Where the service's clock begins: a step's first second."""
+
+CONTEXT = SimpleNamespace(
+    function_name="bench",
+    memory_limit_in_mb="1769",
+    invoked_function_arn="arn:aws:lambda:us-east-1:000000000000:function:bench",
+    aws_request_id="bench",
+    get_remaining_time_in_millis=lambda: 120_000,
+)
+
+
+class Service:
+    """A stack whose functions are started in this process, with nothing between them and boto3."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.tables = stack.storage.tables
+        self.environments = {name: dict(function.environment) for name, function in stack.functions.items()}
+        with variables(self.environments["join"]):
+            boto3.setup_default_session()
+            self.dynamodb = boto3.client("dynamodb")
+        self._handlers: dict[str, Any] = {}
+
+    def request(self, method: str, path: str, body: object) -> dict[str, Any]:
+        """The event of a request."""
+        asked = Request(method, path, (("content-type", "application/json"),), json.dumps(body).encode())
+        found = self.stack.gateway.find(asked)
+        assert found is not None, path
+        return event(asked, *found, self.stack.clock.now())
+
+    def call(self, name: str, asked: dict[str, Any]) -> Any:
+        """The answer of a function, which is started by its first event."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            if name not in self._handlers:
+                path = self.stack.functions[name].directory / "app.py"
+                with variables(self.environments[name]):
+                    self._handlers[name] = runpy.run_path(str(path))["handler"]
+                    return self._handlers[name](asked, CONTEXT)
+            return self._handlers[name](asked, CONTEXT)
+
+    def new_table(self, name: str, *keys: str) -> str:
+        """A table of binary keys for the bare calls."""
+        self.dynamodb.create_table(
+            TableName=name,
+            BillingMode="PAY_PER_REQUEST",
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "B"} for key in keys],
+            KeySchema=[
+                {"AttributeName": keys[0], "KeyType": "HASH"},
+                *({"AttributeName": key, "KeyType": "RANGE"} for key in keys[1:]),  # type: ignore[list-item]
+            ],
+        )
+        return name
+
+
+@contextlib.contextmanager
+def variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    """The environment variables of a function, for its cold start and its clients'."""
+    outside = dict(os.environ)
+    os.environ.update({"AWS_DEFAULT_REGION": "us-east-1", "AWS_LAMBDA_FUNCTION_NAME": "bench", **wanted})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(outside)
+
+
+@contextlib.contextmanager
+def service(parameters: Mapping[str, str] | None = None) -> Iterator[Service]:
+    """A service that runs until the block ends, on a clock that is set."""
+    session = boto3.DEFAULT_SESSION
+    with Stack(parameters or {}, engine="ministack", start=START, seed=1) as stack:
+        try:
+            yield Service(stack)
+        finally:
+            boto3.DEFAULT_SESSION = session

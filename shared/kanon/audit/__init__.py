@@ -1,0 +1,1 @@
+"""The audit: does the mechanism, and does the running service, answer with the distribution claimed for it?"""

@@ -1,0 +1,492 @@
+"""The audit: does the mechanism answer with the law that is claimed for it?
+
+Many sets get the same joins at the same steps of two consecutive instances; the steps at which they cross are
+compared with the exact first-crossing law. Goodness of fit finds bugs that a test of the privacy inequality
+cannot (a wrong sign is still private). Probes with counts 0 and 200, whose answers are certain, pin down what
+no luck is needed for: window, restart, latch, distinct clients. Tables are checked weight by weight, since
+clamped tails have probabilities no sample shows.
+
+This module audits the code that decides, in this process; ``service_audit`` the whole service.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import cached_property, partial
+from hashlib import sha256
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+import kanon.gate.mechanism
+import kanon.gate.mechanism.above_threshold
+import kanon.gate.mechanism.vectorised
+from kanon.audit import goodness
+from kanon.audit.goodness import Binomial, ChiSquare
+from kanon.gate.mechanism.exact_law import first_crossing
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.mechanism.steps import PhaseRule
+from kanon.noise.laws import Law, one_sided, two_sided
+from kanon.noise.words import TOTAL
+
+Ints = NDArray[np.int64]
+
+ALPHA = 1e-6
+"""Probability with which a correct service fails an audit, all its statistical tests together."""
+
+Path = Literal["plain", "vectorised", "service"]
+"""What decided: the definition, what the service runs, or the service itself."""
+
+AUDITED = {
+    "two-sided": Parameters(14, 24, 3600, two_sided(Fraction(3, 4), 7), two_sided(Fraction(3, 4), 6), client_bits=32),
+    "one-sided": Parameters(12, 24, 3600, one_sided(Fraction(9, 10), 6), one_sided(Fraction(6, 5), 5), client_bits=32),
+}
+"""The types audited unless an operator names one: small, so that trials are cheap. Tokens of 32 bits, so that
+no two clients of a set share one and the counts are certain."""
+
+
+# ------------------------------------------------------------------------------------------ schedules
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The joins of a set: the clients that join at each step, counted from the first step of an instance.
+
+    A client may stand at several steps, and twice at one: it counts once.
+    """
+
+    window: int
+    joined: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def counts(self) -> Ints:
+        """Distinct clients of the window that ends at each step, (steps,)."""
+        windows = (self.joined[max(0, r - self.window + 1) : r + 1] for r in range(len(self.joined)))
+        return np.array([len({client for step in window for client in step}) for window in windows])
+
+
+def two_instances(parameters: Parameters) -> Schedule:
+    """Two instances whose counts stay, rise and fall in the threshold's neighbourhood.
+
+    At two of three steps nobody joins, so most crossings are found by the look-ahead; one client comes back at
+    every third one, so that joins differ from distinct clients and a retry has something to redraw; the second
+    instance begins with members of the first.
+    """
+    w = parameters.window
+    low = likely_count(parameters)
+    joined = [(0, 0) if r % 3 == 0 else () for r in range(2 * w)]
+    more = {
+        0: range(low),
+        2 * w // 3: range(low - 1, low + 3),
+        w - 2: range(low - 1),
+        w + w // 4: range(low + 1, low + 4),
+        w + 2 * w // 3: range(low + 4, low + 8),
+    }
+    for r, clients in more.items():
+        joined[r] = (*joined[r], *clients)
+    return Schedule(w, tuple(joined))
+
+
+def likely_count(parameters: Parameters) -> int:
+    """The least constant count at which an instance crosses with probability 0.4 or more."""
+    counts = np.arange(parameters.surely_true_from + 1)
+    never = first_crossing(parameters, np.repeat(counts[:, None], parameters.window, axis=1))[:, -1]
+    return int(np.argmax(never <= 0.6))
+
+
+# ------------------------------------------------------------------------------------ what is audited
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The code that decides for one type.
+
+    ``decide(step, [(set key, state, clients)])`` gives the states after the step, ``fresh`` is the state of an
+    unknown set, ``answer(set key, crossings, step)`` what a query reads.
+    """
+
+    parameters: Parameters
+    fresh: Any
+    decide: Callable[[int, Sequence[tuple[bytes, Any, Sequence[int]]]], list[Any]]
+    answer: Callable[[bytes, tuple[int, ...], int], bool]
+
+
+def subject(
+    parameters: Parameters, secret: bytes, type_name: str, path: Path, code: ModuleType = kanon.gate.mechanism
+) -> Subject:
+    """The mechanism of the package ``code`` with the constants of ``parameters``, built by that package.
+
+    Args:
+        parameters: what is claimed; ``code`` builds its own laws from the same figures.
+        secret: 32 bytes, the noise key.
+        type_name: part of the name of every tape.
+        path: ``plain`` or ``vectorised``.
+        code: ``kanon.gate.mechanism``, or a copy of it.
+    """
+    window, rule = parameters.window, parameters.phase
+    laws = (parameters.threshold_law, parameters.query_law)
+    own_laws = [code.parameters.SHAPES[law.shape](law.epsilon, law.truncation) for law in laws]
+    own = code.parameters.Parameters(parameters.k, window, parameters.period, *own_laws, parameters.client_bits, rule)
+    tapes = code.tape.Tapes(code.tape.NoiseKey("audit", secret), "audit", type_name, own)
+
+    def decide_plain(step: int, sets: Sequence[tuple[bytes, Any, Sequence[int]]]) -> list[Any]:
+        return [
+            code.above_threshold.evaluate(own, key, state, joined, step, partial(code.tape.Noise, tapes, key))
+            for key, state, joined in sets
+        ]
+
+    def decide_vectorised(step: int, sets: Sequence[tuple[bytes, Any, Sequence[int]]]) -> list[Any]:
+        after: list[Any] = code.vectorised.evaluate_all(own, lambda _first: tapes, step, sets)
+        return after
+
+    def answer(key: bytes, crossings: tuple[int, ...], step: int) -> bool:
+        phase = code.steps.phase_of(key, window, rule)
+        return bool(code.above_threshold.is_above(crossings, step, step, phase, window))
+
+    decide = decide_plain if path == "plain" else decide_vectorised
+    return Subject(parameters, code.above_threshold.SetState(), decide, answer)
+
+
+FIRST_INSTANCE = 20_000
+"""Steps of an audit are large numbers, as hours since 1970 are."""
+ATTEMPTS = 3
+"""As often as the queue delivers a message."""
+
+
+def run(subject: Subject, schedules: Mapping[bytes, Schedule]) -> Iterator[tuple[int, dict[bytes, Any]]]:
+    """Evaluate sets step by step as the service does: at steps with joins or a wake-up, and not otherwise.
+
+    Every step is evaluated :data:`ATTEMPTS` times from the same state, as after crashes before the state was
+    written; what any attempt decides is released, and the last one's state is kept.
+
+    Yields:
+        The step, and the states of the sets touched at it: of the attempts, one that crossed.
+    """
+    window = subject.parameters.window
+    joins: dict[int, dict[bytes, tuple[int, ...]]] = defaultdict(dict)
+    for key, schedule in schedules.items():
+        for r, clients in enumerate(schedule.joined):
+            if clients:
+                joins[first_step(subject.parameters, key) + r][key] = clients
+    wake_ups: dict[int, set[bytes]] = defaultdict(set)
+    states: dict[bytes, Any] = {}
+    longest = max(len(schedule.joined) for schedule in schedules.values())
+    begin = FIRST_INSTANCE * window
+    for step in range(begin, begin + longest + window):
+        rows = joins.pop(step, {})
+        touched = sorted(rows.keys() | wake_ups.pop(step, set()))
+        sets = [(key, states.get(key, subject.fresh), rows.get(key, ())) for key in touched]
+        released: dict[bytes, Any] = {}
+        for _ in range(ATTEMPTS if sets else 0):
+            after = subject.decide(step, sets)
+            for (key, before, _), state in zip(sets, after, strict=True):
+                if key not in released or state.crossings != before.crossings:
+                    released[key] = state
+                if state.wake_up is not None:
+                    wake_ups[state.wake_up].add(key)
+        if sets:
+            states.update(zip(touched, after, strict=True))
+        yield step, released
+
+
+def first_step(parameters: Parameters, set_key: bytes) -> int:
+    """The step at which a set's schedule begins: the first one of :data:`FIRST_INSTANCE`."""
+    return FIRST_INSTANCE * parameters.window + phase(set_key, parameters.window, parameters.phase)
+
+
+def phase(set_key: bytes, window: int, rule: PhaseRule) -> int:
+    """The documented phase of a set, written down once more: the audit must not believe the code."""
+    return int.from_bytes(set_key[24:32], "big") % window if rule == "hash" else 0
+
+
+def crossing_steps(subject: Subject, keys: Sequence[bytes], schedule: Schedule) -> Ints:
+    """When each set crosses in its two instances: (sets, 2), from 0; the window if it does not."""
+    window = schedule.window
+    steps = np.full((len(keys), 2), window)
+    rows = {key: row for row, key in enumerate(keys)}
+    for step, released in run(subject, dict.fromkeys(keys, schedule)):
+        for key, state in released.items():
+            if state.crossings and state.crossings[-1] == step:
+                instance, i = divmod(step - first_step(subject.parameters, key), window)
+                if 0 <= instance < 2:
+                    steps[rows[key], instance] = min(i, steps[rows[key], instance])
+    return steps
+
+
+# --------------------------------------------------------------------------------------------- report
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A statistical test still to be judged: how strictly depends on how many there are."""
+
+    name: str
+    subject: str
+    path: Path
+    outcome: ChiSquare | Binomial
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing the audit looked at, and its verdict.
+
+    The last four belong to statistical tests: they pass unless ``p_value`` is below ``threshold``.
+    """
+
+    name: str
+    subject: str
+    path: str
+    trials: int
+    passed: bool
+    detail: str = ""
+    cells: int | None = None
+    statistic: float | None = None
+    threshold: float | None = None
+    p_value: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in a word."""
+        return "passed" if self.passed else "rejected"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an audit found; ``alpha_each`` is the level of each of its statistical tests."""
+
+    checks: tuple[Check, ...]
+    alpha: float
+    alpha_each: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        """The report for machines; an infinite statistic (an impossible outcome was seen) is null."""
+        checks = [asdict(check) | {"verdict": check.verdict} for check in self.checks]
+        for check in checks:
+            del check["passed"]
+            if check["statistic"] == math.inf:
+                check["statistic"] = None
+        verdict = "passed" if self.passed else "rejected"
+        return {"verdict": verdict, "alpha": self.alpha, "alpha_each": self.alpha_each, "checks": checks}
+
+
+def judge(fits: Sequence[Fit], others: Iterable[Check] = (), alpha: float = ALPHA) -> Report:
+    """The verdict: each of n tests at ``alpha / n`` (Bonferroni), so that together they err with at most alpha."""
+    each = alpha / max(1, len(fits))
+    checks = [
+        Check(
+            fit.name,
+            fit.subject,
+            fit.path,
+            fit.outcome.trials,
+            fit.outcome.p_value >= each,
+            cells=fit.outcome.cells if isinstance(fit.outcome, ChiSquare) else None,
+            statistic=fit.outcome.statistic,
+            threshold=each,
+            p_value=fit.outcome.p_value,
+        )
+        for fit in fits
+    ]
+    return Report((*checks, *others), alpha, each)
+
+
+# --------------------------------------------------------------------------------- crossing steps: luck
+
+
+def fits(name: str, path: Path, parameters: Parameters, schedule: Schedule, steps: Sequence[Ints]) -> list[Fit]:
+    """The tests of crossing steps, (sets, 2) for each of two types with the same sets.
+
+    Marginals of both instances, their joint law, and the independence of neighbouring sets and of the two
+    types: noise is fresh everywhere, so all of these are products.
+    """
+    window = schedule.window
+    laws = [first_crossing(parameters, counts) for counts in (schedule.counts[:window], schedule.counts[window:])]
+    instances = np.concatenate(steps)
+    pairs = len(steps[0]) // 2 * 2
+    sets = [np.concatenate([each[start:pairs:2, 0] for each in steps]) for start in (0, 1)]
+    types = [each[:, 0] for each in steps]
+    outcomes: dict[str, ChiSquare | Binomial] = {
+        "crossing step, first instance": goodness.marginal(instances[:, 0], laws[0]),
+        "crossing step, second instance": goodness.marginal(instances[:, 1], laws[1]),
+        "crosses at all, first instance": goodness.crossings(instances[:, 0], laws[0]),
+        "crosses at all, second instance": goodness.crossings(instances[:, 1], laws[1]),
+        "two instances, joint law": goodness.joint(instances[:, 0], instances[:, 1], laws[0], laws[1]),
+        "two instances, equal steps": goodness.coincidences(instances[:, 0], instances[:, 1], laws[0], laws[1]),
+        "two sets, joint law": goodness.joint(sets[0], sets[1], laws[0], laws[0]),
+        "two sets, equal steps": goodness.coincidences(sets[0], sets[1], laws[0], laws[0]),
+        "two types, joint law": goodness.joint(types[0], types[1], laws[0], laws[0]),
+        "two types, equal steps": goodness.coincidences(types[0], types[1], laws[0], laws[0]),
+    }
+    return [Fit(test, name, path, outcome) for test, outcome in outcomes.items()]
+
+
+def fits_in_process(
+    name: str, parameters: Parameters, trials: int, seed: int, path: Path, code: ModuleType = kanon.gate.mechanism
+) -> list[Fit]:
+    """The tests of the deciding code: half of the trials in each of two types with the same sets."""
+    schedule = two_instances(parameters)
+    keys = [sha256(f"audit {seed} set {n}".encode()).digest() for n in range(trials // 2)]
+    secret = sha256(f"audit {seed}".encode()).digest()
+    types = [subject(parameters, secret, type_name, path, code) for type_name in ("audit-a", "audit-b")]
+    return fits(name, path, parameters, schedule, [crossing_steps(each, keys, schedule) for each in types])
+
+
+# ------------------------------------------------------------------------------------ probes: no luck
+
+
+def probed(window: int, period: int) -> dict[str, Parameters]:
+    """The types that are probed, by phase rule.
+
+    Surely false below 51 clients, surely true from 149 on: counts 0 and 200 leave nothing to chance.
+    """
+    laws = two_sided(Fraction(3, 4), 25), two_sided(Fraction(3, 4), 24)
+    rules: tuple[PhaseRule, ...] = ("hash", "zero")
+    return {rule: Parameters(100, window, period, *laws, client_bits=32, phase=rule) for rule in rules}
+
+
+CROWD = 200
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Joins whose answers are certain: true exactly at the steps ``true``, of three instances."""
+
+    name: str
+    schedule: Schedule
+    true: range
+
+
+def probes(window: int) -> list[Probe]:
+    """The probes of a type: what each would catch is in its name."""
+    crowd = tuple(range(CROWD))
+    few = tuple(range(8)) * 2
+    steps = 3 * window
+
+    def schedule(joined: Mapping[int, tuple[int, ...]]) -> Schedule:
+        return Schedule(window, tuple(joined.get(r, ()) for r in range(steps)))
+
+    return [
+        Probe("200 clients at the first step: the window is not longer", schedule({0: crowd}), range(window)),
+        Probe(
+            "200 clients at the second step: nor shorter, and true stays", schedule({1: crowd}), range(1, 2 * window)
+        ),
+        Probe(
+            "200 clients at the last step: a restart begins anew",
+            schedule({window - 1: crowd}),
+            range(window - 1, 2 * window),
+        ),
+        Probe(
+            "200 clients who come back: only their last join counts",
+            schedule(dict.fromkeys((0, max(1, window // 3)), crowd)),
+            range(2 * window),
+        ),
+        Probe(
+            "8 clients joining 400 times: distinct clients count",
+            schedule(dict.fromkeys(range(window + 1), few)),
+            range(0),
+        ),
+        Probe("one client: nothing comes from nothing", schedule({0: (0,)}), range(0)),
+    ]
+
+
+def judge_probe(probe: Probe, rule: str, path: Path, answers: Sequence[Mapping[int, bool]]) -> Check:
+    """Compare the answers of each set by step, counted from the first one of its schedule."""
+    wrong = [r for of_set in answers for r, above in of_set.items() if above != (r in probe.true)]
+    detail = f"{len(wrong)} wrong answers, the first at step {wrong[0]}" if wrong else ""
+    return Check(f"probe: {probe.name}", f"phase {rule}", path, len(answers), not wrong, detail)
+
+
+def probes_in_process(path: Path, window: int = 24, code: ModuleType = kanon.gate.mechanism) -> list[Check]:
+    """All probes, at several phases, for both phase rules."""
+    checks = []
+    for rule, parameters in probed(window, 3600).items():
+        own = subject(parameters, bytes(32), "audit-probe", path, code)
+        phases = (0, 1, window // 2, window - 1)
+        keys = {
+            (n, at): sha256(f"probe {n} {at}".encode()).digest()[:24] + at.to_bytes(8, "big")
+            for n in range(len(probes(window)))
+            for at in phases
+        }
+        schedules = {key: probes(window)[n].schedule for (n, _), key in keys.items()}
+        answers = answers_in_process(own, schedules)
+        checks += [
+            judge_probe(probe, rule, path, [answers[keys[n, at]] for at in phases])
+            for n, probe in enumerate(probes(window))
+        ]
+    return checks
+
+
+def answers_in_process(subject: Subject, schedules: Mapping[bytes, Schedule]) -> dict[bytes, dict[int, bool]]:
+    """The answer of each set at each step of its schedule, counted from its first one."""
+    crossings: dict[bytes, tuple[int, ...]] = dict.fromkeys(schedules, ())
+    answers: dict[bytes, dict[int, bool]] = {key: {} for key in schedules}
+    for step, released in run(subject, schedules):
+        crossings.update({key: state.crossings for key, state in released.items()})
+        for key, schedule in schedules.items():
+            r = step - first_step(subject.parameters, key)
+            if 0 <= r < len(schedule.joined):
+                answers[key][r] = subject.answer(key, crossings[key], step)
+    return answers
+
+
+# ------------------------------------------------------------------------------------- tables: exactly
+
+
+def check_table(name: str, law: Law, code: ModuleType = kanon.gate.mechanism) -> Check:
+    """Compare every weight of a law with ``floor(2^64 p(x))``, and draw at every boundary of its table.
+
+    The weights are recomputed in decimal arithmetic of 120 digits: nothing of ``laws`` is used.
+    """
+    own = code.parameters.SHAPES[law.shape](law.epsilon, law.truncation)
+    expected = expected_weights(law.shape, law.epsilon, law.truncation)
+    wrong = sum(
+        own.weight(x) != expected.get(x, 0) for x in range(min(own.min, *expected), max(own.max, *expected) + 1)
+    )
+    below = 0
+    for x, weight in sorted(expected.items()):
+        wrong += own.draw(below) != x or own.draw(below + weight - 1) != x
+        below += weight
+    detail = f"{wrong} weights or boundaries differ" if wrong else ""
+    title = f"table: {law.shape}, epsilon {float(law.epsilon):g}, truncation {law.truncation}"
+    return Check(title, name, "table", len(expected), not wrong, detail)
+
+
+def expected_weights(shape: str, epsilon: Fraction, truncation: int) -> dict[int, int]:
+    """The weights by outcome as the documentation defines them."""
+    outcomes = range(-truncation if shape == "two-sided" else 0, truncation + 1)
+    with localcontext() as context:
+        context.prec = 120
+        rate = Decimal(epsilon.numerator) / Decimal(epsilon.denominator)
+        mass = {x: (-rate * abs(x)).exp() for x in outcomes}
+        total = sum(mass.values())
+        weights = {x: int(TOTAL * mass[x] / total) for x in outcomes}
+    weights[0] += TOTAL - sum(weights.values())
+    return weights
+
+
+def audit_in_process(types: Mapping[str, Parameters], trials: int, seed: int) -> tuple[list[Fit], list[Check]]:
+    """Everything that needs no service; the plain module, which is slow, gets a tenth of the trials."""
+    shares: dict[Path, int] = {"vectorised": trials, "plain": max(200, trials // 10)}
+    found = [
+        fit
+        for path, share in shares.items()
+        for name, parameters in types.items()
+        for fit in fits_in_process(name, parameters, share, seed, path)
+    ]
+    windows = {parameters.window for parameters in types.values()}
+    checks = [check for path in shares for window in windows for check in probes_in_process(path, window)]
+    checks += [
+        check_table(name, law)
+        for name, parameters in types.items()
+        for law in (parameters.threshold_law, parameters.query_law)
+    ]
+    return found, checks

@@ -1,0 +1,193 @@
+"""The audit of the whole service: joins over HTTP, evaluation by schedule and queue, answers over HTTP.
+
+Runs on the local stack (``kanon.local``, built from template.yaml) with types of its own. Nothing inside the
+service is touched; its set pepper is read, since schedules begin at the first step of an instance of a set.
+"""
+
+import base64
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from kanon.audit.mechanism import (
+    FIRST_INSTANCE,
+    Check,
+    Fit,
+    Ints,
+    Schedule,
+    first_step,
+    fits,
+    judge_probe,
+    probed,
+    probes,
+    two_instances,
+)
+from kanon.dynamo.batches import chunks
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.models import MOST_HASHES, MOST_JOINS
+from kanon.gate.names import set_key
+from kanon.keys import Secret
+from kanon.local import Stack
+from kanon.noise.laws import Law
+
+Place = tuple[str, bytes]
+"""Type name and set id."""
+
+SLOTS = 2
+LOG_REACHES_BACK = 172_800
+"""Seconds; the least the template allows, since the first evaluation walks through all of it."""
+
+
+def audit_service(types: Mapping[str, Parameters], trials: int, seed: int) -> tuple[list[Fit], list[Check]]:
+    """Crossing steps of ``trials`` sets of each type, and the probes, all as clients see them.
+
+    All types have the same window and period. Client tokens get 32 bits, since two clients that share a shorter
+    one are a single client.
+
+    Raises:
+        ServiceError: the service answered a request with an error.
+    """
+    ((window, period),) = {(parameters.window, parameters.period) for parameters in types.values()}
+    schedules: dict[Place, Schedule] = {}
+    configured: dict[str, Parameters] = {}
+    sets = [sha256(f"audit {seed} set {n}".encode()).digest() for n in range(trials // 2)]
+    for name, parameters in types.items():
+        for twin in _twins(name):
+            configured[twin] = replace(parameters, client_bits=32)
+            schedules |= {(twin, set_id): two_instances(parameters) for set_id in sets}
+    for rule, parameters in probed(window, period).items():
+        configured[f"audit-probe-{rule}"] = parameters
+        for n, probe in enumerate(probes(window)):
+            schedules[f"audit-probe-{rule}", bytes([n])] = probe.schedule
+    answers = answers_of_service(configured, schedules, seed)
+    found, checks = [], []
+    for name, parameters in types.items():
+        steps = [_crossings([answers[twin, set_id] for set_id in sets], window) for twin in _twins(name)]
+        found += fits(name, "service", parameters, two_instances(parameters), steps)
+        observed = [answers[twin, set_id] for twin in _twins(name) for set_id in sets]
+        unstable = sum(not _latched(of_set, window) for of_set in observed)
+        detail = f"{unstable} sets turned false inside an instance" if unstable else ""
+        checks.append(Check("true stays true", name, "service", len(observed), not unstable, detail))
+    for rule in probed(window, period):
+        for n, probe in enumerate(probes(window)):
+            checks.append(judge_probe(probe, rule, "service", [answers[f"audit-probe-{rule}", bytes([n])]]))
+    return found, checks
+
+
+class ServiceError(RuntimeError):
+    """The service refused what the audit sent; without its answer there is nothing to judge."""
+
+
+def answers_of_service(
+    types: Mapping[str, Parameters], schedules: Mapping[Place, Schedule], seed: int
+) -> dict[Place, dict[int, bool]]:
+    """The answer about each set at each step of its schedule, counted from its first one."""
+    ((window, period),) = {(p.window, p.period) for p in types.values()}
+    begin = FIRST_INSTANCE * window
+    parameters = {
+        "Types": json.dumps({name: _configuration(p) for name, p in types.items()}),
+        "Period": str(period),
+        "Slots": str(SLOTS),
+        "OutageAllowance": str(LOG_REACHES_BACK),
+    }
+    with Stack(parameters, start=float(begin * period), seed=seed, name="audit") as stack:
+        client = _Client(stack)
+        pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
+        firsts = {place: first_step(types[place[0]], set_key(pepper, *place)) for place in schedules}
+        log: dict[int, list[tuple[Place, int]]] = defaultdict(list)
+        for place, schedule in schedules.items():
+            for r, clients in enumerate(schedule.joined):
+                log[firsts[place] + r] += [(place, number) for number in clients]
+        answers: dict[Place, dict[int, bool]] = {place: {} for place in schedules}
+        longest = max(len(schedule.joined) for schedule in schedules.values())
+        for step in range(begin, begin + window + longest):
+            client.join(log.pop(step, []))
+            stack.advance_to(client.tick(step))
+            running = [place for place in schedules if 0 <= step - firsts[place] < len(schedules[place].joined)]
+            true = client.true(running, step)
+            for place in running:
+                answers[place][step - firsts[place]] = place in true
+        return answers
+
+
+@dataclass(frozen=True)
+class _Client:
+    """Joins and asks over HTTP."""
+
+    stack: Stack
+
+    def join(self, joins: Sequence[tuple[Place, int]]) -> None:
+        for batch in chunks(joins, MOST_JOINS):
+            body = [{"type": name, "set": _text(set_id), "client": f"c{number}"} for (name, set_id), number in batch]
+            results = self._post("/v1:batchJoin", {"joins": body})["results"]
+            if results != [{}] * len(batch):
+                raise ServiceError("joins were not taken")
+
+    def true(self, places: Sequence[Place], step: int) -> set[Place]:
+        """Those of the sets that are k-anonymous at ``step``, the current one."""
+        found: set[Place] = set()
+        for batch in chunks(places, MOST_HASHES):
+            asked: dict[str, list[str]] = defaultdict(list)
+            for name, set_id in batch:
+                asked[name].append(_text(set_id))
+            body = {"setsForType": [{"type": name, "hashes": hashes} for name, hashes in asked.items()]}
+            answer = self._post("/v1:query", body)
+            if answer["step"] != step:
+                raise ServiceError(f"answers stand at step {answer['step']} and not at {step}: evaluation is late")
+            found.update(_places(answer["kAnonymousSets"]))
+        return found
+
+    def tick(self, step: int) -> float:
+        variables = self.stack.functions["evaluate"].environment
+        return float((step + 1) * int(variables["KANON_PERIOD"]) + int(variables["KANON_PUBLISH_DELAY"]))
+
+    def _post(self, path: str, body: Any) -> Any:
+        answer = self.stack.request("POST", path, body)
+        if answer.status != 200:
+            raise ServiceError(f"POST {path} was answered with {answer.status}")
+        return json.loads(answer.body)
+
+
+def _places(entries: Sequence[Mapping[str, Any]]) -> Iterator[Place]:
+    for entry in entries:
+        for text in entry["hashes"]:
+            yield entry["type"], base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def _text(set_id: bytes) -> str:
+    return base64.urlsafe_b64encode(set_id).decode().rstrip("=")
+
+
+def _twins(name: str) -> tuple[str, str]:
+    """Two types of the same parameters: their noise must differ nevertheless."""
+    return f"audit-{name}-a", f"audit-{name}-b"
+
+
+def _configuration(parameters: Parameters) -> dict[str, Any]:
+    return {
+        "k": parameters.k,
+        "window": parameters.window,
+        "laws": {"threshold": _law(parameters.threshold_law), "query": _law(parameters.query_law)},
+        "client_bits": parameters.client_bits,
+        "phase": parameters.phase,
+    }
+
+
+def _law(law: Law) -> dict[str, Any]:
+    numerator, denominator = law.epsilon.as_integer_ratio()
+    return {"shape": law.shape, "epsilon": str(numerator / denominator), "truncation": law.truncation}
+
+
+def _crossings(observed: Sequence[Mapping[int, bool]], window: int) -> Ints:
+    """When each set turned true in each of two instances, (sets, 2); the window if it did not."""
+    table = np.array([[[of_set[q * window + i] for i in range(window)] for q in (0, 1)] for of_set in observed])
+    return np.where(table.any(axis=2), table.argmax(axis=2), window)
+
+
+def _latched(of_set: Mapping[int, bool], window: int) -> bool:
+    return not any(of_set[r] and not of_set[r + 1] for r in range(2 * window - 1) if (r + 1) % window)

@@ -1,0 +1,103 @@
+"""Bodies as real clients send them: JSON, or nearly JSON, in any encoding API Gateway hands over."""
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kanon import strict_json
+from kanon.http.answers import ErrorAnswer, Problem, error_answer
+
+MOST_BODY_BYTES = 1 << 20
+MOST_RELAXED_CHARACTERS = 1 << 13
+
+
+class RequestError(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, answer: ErrorAnswer) -> None:
+        super().__init__(answer.error.message)
+        self.answer = answer
+
+
+def read_json(text: str) -> dict[str, Any]:
+    """The object of a body: JSON, or JSON as some real clients write it (bare keys, single quotes).
+
+    Raises:
+        RequestError: 400, saying what is wrong.
+    """
+    try:
+        try:
+            body = strict_json.parse(text)
+        except json.JSONDecodeError:
+            if len(text) > MOST_RELAXED_CHARACTERS:
+                raise
+            strict = _RELAXED.sub(_strict, text)
+            if strict == text:
+                raise
+            body = strict_json.parse(strict)
+    except RecursionError:
+        raise _unreadable("it is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise _unreadable(f"{error.msg} at line {error.lineno} column {error.colno}") from None
+    except strict_json.NotJSONError as error:
+        raise _unreadable(str(error)) from None
+    except ValueError:
+        raise _unreadable("a number has too many digits") from None
+    # Validation would silently take the first entry of a list.
+    if not isinstance(body, dict):
+        problem = Problem(field="body", reason="not an object")
+        raise RequestError(error_answer(400, "the body must be a JSON object", problem))
+    return body
+
+
+def _unreadable(reason: str) -> RequestError:
+    problem = Problem(field="body", reason=reason)
+    return RequestError(error_answer(400, f"the body is not valid JSON: {reason}", problem))
+
+
+# "Strings" pass as they are, 'text' and key: are put into double quotes. No branch backtracks.
+_RELAXED = re.compile(
+    r""" "(?:[^"\\]|\\.)*+"? | '([^'"\\]*+)' | ([A-Za-z_]\w*+)(\s*:)? """,
+    re.DOTALL | re.VERBOSE | re.ASCII,
+)
+
+
+def _strict(token: re.Match[str]) -> str:
+    quoted, word, colon = token.groups()
+    if quoted is not None:
+        return f'"{quoted}"'
+    return f'"{word}"{colon}' if colon else token[0]
+
+
+def readable(event: Mapping[str, Any]) -> dict[str, Any]:
+    """The event with its body as text, of the one content type the resolver takes.
+
+    Raises:
+        RequestError: 400, 413 or 415.
+    """
+    text = event.get("body") or ""
+    encoded = bool(event.get("isBase64Encoded"))
+    if len(text) > (MOST_BODY_BYTES * 4 // 3 + 4 if encoded else MOST_BODY_BYTES):
+        raise _too_large()
+    headers = event.get("headers") or {}
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in ("", "application/json"):
+        raise RequestError(error_answer(415, "send the body as Content-Type: application/json"))
+    try:
+        data = base64.b64decode(text, validate=True) if encoded else text.encode()
+        text = data.decode()
+    except ValueError:
+        problem = Problem(field="body", reason="not UTF-8")
+        message = "the body is not UTF-8 text; send JSON in UTF-8"
+        raise RequestError(error_answer(400, message, problem)) from None
+    if len(data) > MOST_BODY_BYTES:
+        raise _too_large()
+    plain = {"body": text, "isBase64Encoded": False}
+    return {**event, **plain, "headers": {**headers, "content-type": "application/json"}}
+
+
+def _too_large() -> RequestError:
+    message = f"the body is larger than {MOST_BODY_BYTES} bytes; split the request"
+    return RequestError(error_answer(413, message))

@@ -1,0 +1,40 @@
+"""Ids in JSON and in paths: 1 to 64 bytes as base64."""
+
+import binascii
+import re
+from typing import Any
+
+MOST_ID_BYTES = 64
+
+# 1 to 64 bytes: up to 20 full groups and a last one of 3, 2 or 1 byte, or 21 groups and 1 byte.
+BASE64URL = "^(?:C{4}){0,20}C{2,4}$|^C{86}$".replace("C", "[A-Za-z0-9_-]")
+BASE64 = "^(?:C{4}){0,20}(?:C{4}|C{3}=?|C{2}(?:==)?)$|^C{86}(?:==)?$".replace("C", "[0-9A-Za-z+/_-]")
+_BASE64URL = re.compile(BASE64URL)
+_BASE64 = re.compile(BASE64)
+_STANDARD = bytes.maketrans(b"-_", b"+/")
+
+
+def decode_base64url(text: Any) -> bytes:
+    """The 1 to 64 bytes of base64url text without padding.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(text, str) or not _BASE64URL.fullmatch(text):
+        raise ValueError(f"must be base64url without padding of 1 to {MOST_ID_BYTES} bytes")
+    return _decoded(text)
+
+
+def decode_base64(text: Any) -> bytes:
+    """The 1 to 64 bytes of base64 text, of the standard or the URL-safe alphabet, padded or not.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(text, str) or not _BASE64.fullmatch(text):
+        raise ValueError(f"must be base64 of 1 to {MOST_ID_BYTES} bytes")
+    return _decoded(text)
+
+
+def _decoded(text: str) -> bytes:
+    return binascii.a2b_base64(text.rstrip("=").encode().translate(_STANDARD) + b"==")

@@ -1,0 +1,288 @@
+"""The two AWS emulators the local stack can stand on.
+
+``moto`` lives in this process and is the default of the tests. ``ministack`` is a child process
+in an environment of its own and what ``kanon serve`` and ``kanon demo`` use. Neither may expire
+rows by itself (ministack would, by the real clock): time to live follows the stack's clock, see
+``expire``. docs/local-stack.md has the measurements behind the choice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import IO, Any
+
+import boto3
+import botocore.loaders
+import botocore.session
+from botocore.config import Config
+
+from kanon.local.source import ROOT
+from kanon.local.template import ACCOUNT, REGION
+
+MINISTACK_PYTHON = ROOT / ".venv-ministack" / "bin" / "python"
+_START_SECONDS = 60.0
+
+
+class EngineError(RuntimeError):
+    """The emulator cannot be started; the message says what to do."""
+
+
+_LOADER = botocore.loaders.create_loader()  # reads each service's description once, not per session
+
+
+class _Core(botocore.session.Session):
+    """A botocore session that knows its clients while they are in use."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.clients: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def create_client(self, *args: Any, **options: Any) -> Any:
+        client = super().create_client(*args, **options)
+        self.clients.add(client)
+        return client
+
+
+class Engine(ABC):
+    """An emulator of DynamoDB, SQS and Secrets Manager."""
+
+    endpoint: str | None = None
+
+    def __init__(self) -> None:
+        self._sessions: list[_Core] = []
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start, or raise ``EngineError``."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop and forget everything; harmless twice."""
+
+    def close_clients(self) -> None:
+        """Close the connections of every client made from ``session``."""
+        for core in self._sessions:
+            for client in core.clients:
+                client.close()
+        self._sessions.clear()
+
+    @abstractmethod
+    def expire(self, table: str, attribute: str, now: float) -> int:
+        """Delete the rows whose time to live passed before ``now``; return how many."""
+
+    def session(self) -> boto3.Session:
+        """A session whose clients reach this engine and nothing else, whatever the shell says."""
+        alone = {
+            "profile": (None, None, None, None),
+            "config_file": (None, None, os.devnull, None),
+            "credentials_file": (None, None, os.devnull, None),
+        }
+        core = _Core(session_vars=alone)
+        core.register_component("data_loader", _LOADER)
+        # botocore composes its own user agent anew for each call: a seventh of the call's time.
+        core.set_default_client_config(Config(user_agent="kanon-local"))
+        self._sessions.append(core)
+        config = core.get_component("config_store")
+        config.set_config_variable("ignore_configured_endpoint_urls", self.endpoint is None)
+        if self.endpoint is not None:
+            config.set_config_variable("endpoint_url", self.endpoint)
+        return boto3.Session(
+            aws_access_key_id="local",
+            aws_secret_access_key="local",  # noqa: S106, checked by nobody
+            region_name=REGION,
+            botocore_session=core,
+        )
+
+    def environment(self) -> dict[str, str]:
+        """What a function's process needs to reach the engine, as Lambda gives it credentials."""
+        variables = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
+        if self.endpoint is not None:
+            variables["AWS_ENDPOINT_URL"] = self.endpoint
+        return variables
+
+
+class Moto(Engine):
+    """moto in this process. Stacks side by side share it, under names of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._mock: Any = None
+
+    def start(self) -> None:
+        """Let moto answer boto3 in this process."""
+        from moto import mock_aws
+
+        _query_partitions()
+        self._mock = mock_aws()
+        self._mock.start()
+
+    def stop(self) -> None:
+        """Give boto3 back; the last stack to stop forgets everything."""
+        self.close_clients()
+        if self._mock is not None:
+            self._mock.stop()
+            self._mock = None
+
+    def expire(self, table: str, attribute: str, now: float) -> int:
+        """Delete inside moto's table: a scan through its API would take seconds."""
+        from moto.backends import get_backend
+
+        rows: Any = get_backend("dynamodb")[ACCOUNT][REGION].tables[table]
+
+        def expired(item: Any) -> bool:
+            ttl = item.attrs.get(attribute)
+            return ttl is not None and int(ttl.value) < now
+
+        deleted = 0
+        for partition, content in list(rows.items.items()):
+            if rows.range_key_attr:
+                for key in [key for key, item in list(content.items()) if expired(item)]:
+                    del content[key]
+                    deleted += 1
+                if not content:
+                    del rows.items[partition]
+            elif expired(content):
+                del rows.items[partition]
+                deleted += 1
+        return deleted
+
+
+def _query_partitions() -> None:
+    """Let moto's Query read one partition; by itself it sorts and compares the whole table."""
+    from moto.dynamodb.models.table import Table
+
+    if getattr(Table.query, "reads_one_partition", False):
+        return
+    whole_query, whole_items = Table.query, Table.all_items
+    reading = threading.local()
+
+    def query(self: Any, hash_key: Any, *args: Any, **options: Any) -> Any:
+        reading.partition = hash_key
+        try:
+            return whole_query(self, hash_key, *args, **options)
+        finally:
+            reading.partition = None
+
+    def all_items(self: Any) -> Any:
+        partition = getattr(reading, "partition", None)
+        if partition is None or self.global_indexes or self.indexes:
+            return whole_items(self)
+        content = self.items.get(partition)
+        if content is None:
+            return []
+        return list(content.values()) if self.range_key_attr else [content]
+
+    query.reads_one_partition = True  # type: ignore[attr-defined]
+    Table.query = query  # type: ignore[method-assign]
+    Table.all_items = all_items  # type: ignore[method-assign]
+
+
+class Ministack(Engine):
+    """ministack as a child process on a free loopback port; it ends when this process does.
+
+    ``settings`` are environment variables of its own, for example ``AUTH="true"``.
+    """
+
+    def __init__(self, **settings: str) -> None:
+        super().__init__()
+        self._settings = settings
+        self._child: subprocess.Popen[bytes] | None = None
+        self._client: Any = None
+
+    def start(self) -> None:
+        """Start the child on a free port; ``EngineError`` if it is missing or does not run."""
+        if not MINISTACK_PYTHON.exists():
+            missing = MINISTACK_PYTHON.relative_to(ROOT)
+            raise EngineError(f"{missing} does not exist: run `make install`")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")} | {
+            "BIND_HOST": "127.0.0.1",
+            "GATEWAY_PORT": str(port),
+            "IOT_MTLS_ENABLED": "0",
+            "SFTP_ENABLED": "0",
+            "SERVICES": "dynamodb,sqs,secretsmanager",
+            "LOG_LEVEL": "ERROR",
+            "MINISTACK_ACCOUNT_ID": ACCOUNT,
+            **self._settings,
+        }
+        messages = tempfile.TemporaryFile()  # noqa: SIM115, the child writes to it
+        self._child = subprocess.Popen(
+            [str(MINISTACK_PYTHON), str(Path(__file__).with_name("ministack_child.py"))],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=messages,
+            start_new_session=True,  # Ctrl-C is for the parent, which then closes the pipe
+        )
+        self._await(port, messages)
+        messages.close()
+        self.endpoint = f"http://127.0.0.1:{port}"
+        self._client = self.session().client("dynamodb")
+
+    def _await(self, port: int, messages: IO[bytes]) -> None:
+        assert self._child is not None
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            if self._child.poll() is not None:
+                messages.seek(0)
+                raise EngineError(f"ministack ended: {messages.read().decode()[-2000:]}")
+            with contextlib.suppress(OSError):
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+                with contextlib.closing(connection):
+                    connection.request("GET", "/_ministack/health")
+                    if connection.getresponse().status == 200:
+                        return
+            time.sleep(0.05)
+        self.stop()
+        raise EngineError(f"ministack did not answer within {_START_SECONDS:.0f} s: start it again")
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        assert self._child is not None
+        return self._child.pid
+
+    def stop(self) -> None:
+        """End the child and wait for it."""
+        self.close_clients()
+        if self._child is not None:
+            assert self._child.stdin is not None
+            self._child.stdin.close()  # the child ends with its pipe, as it would if we crashed
+            try:
+                self._child.wait(10)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+                self._child.wait()
+            self._child = None
+
+    def expire(self, table: str, attribute: str, now: float) -> int:
+        """Scan for the expired rows and delete them in batches."""
+        client = self._client
+        keys = [key["AttributeName"] for key in client.describe_table(TableName=table)["Table"]["KeySchema"]]
+        names = {f"#k{i}": name for i, name in enumerate(keys)}
+        pages = client.get_paginator("scan").paginate(
+            TableName=table,
+            FilterExpression="#ttl < :now",
+            ProjectionExpression=", ".join(names),
+            ExpressionAttributeNames={**names, "#ttl": attribute},
+            ExpressionAttributeValues={":now": {"N": str(int(now))}},
+        )
+        expired = [{"DeleteRequest": {"Key": item}} for page in pages for item in page["Items"]]
+        for start in range(0, len(expired), 25):
+            client.batch_write_item(RequestItems={table: expired[start : start + 25]})
+        return len(expired)
+
+
+ENGINES: dict[str, type[Engine]] = {"moto": Moto, "ministack": Ministack}

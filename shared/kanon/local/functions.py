@@ -1,0 +1,238 @@
+"""Lambda functions run in this process: cold starts, context, captured output.
+
+A function's module is imported from its own file, under a name of its own, with exactly the
+environment variables its template gives it. Every further cold start is a further copy, so a
+test can hold two workers, or restart one, as Lambda does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import boto3
+
+from kanon.local.template import ACCOUNT, REGION
+
+_OWN_PREFIXES = ("AWS_", "KANON_", "POWERTOOLS_")  # never leak from the developer's shell
+_numbers = itertools.count()
+# Powertools keeps the request it answers in a class: two functions that share a process, as they never do
+# on Lambda, would read each other's.
+_answering = threading.RLock()
+_cold_start = threading.RLock()  # os.environ belongs to the whole process
+
+
+def function_arn(name: str) -> str:
+    """The ARN of a function, which is what Lambda's context and API Gateway call it by."""
+    return f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}"
+
+
+class FunctionError(Exception):
+    """A handler raised; as on Lambda the caller sees the type and the message only."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.payload = {"errorType": type(error).__name__, "errorMessage": str(error)}
+
+
+@dataclass
+class Context:
+    """What Lambda passes as the second argument. ``deadline`` is on the monotonic clock, in s."""
+
+    function_name: str
+    memory_limit_in_mb: str
+    deadline: float
+    aws_request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    function_version: str = "$LATEST"
+    log_stream_name: str = "local"
+    identity: None = None
+    client_context: None = None
+
+    @property
+    def invoked_function_arn(self) -> str:
+        """The function's ARN."""
+        return function_arn(self.function_name)
+
+    @property
+    def log_group_name(self) -> str:
+        """Lambda's default log group."""
+        return f"/aws/lambda/{self.function_name}"
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Milliseconds until the timeout, never negative."""
+        return max(0, int((self.deadline - time.monotonic()) * 1000))
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function as the template defines it. ``timeout`` in s, ``memory`` in MB."""
+
+    name: str
+    directory: Path
+    handler: str
+    environment: Mapping[str, str]
+    timeout: float
+    memory: int
+    session: Callable[[str], boto3.Session]
+    logs: TextIO
+    on_failure: str | None = None  # ARN of the destination of failed asynchronous invocations
+
+    @property
+    def arn(self) -> str:
+        """The function's ARN."""
+        return function_arn(self.name)
+
+    def cold_start(self) -> Environment:
+        """Import the handler anew with the function's environment variables.
+
+        Raises:
+            FunctionError: the module did not import.
+        """
+        module_name, function_name = self.handler.rsplit(".", 1)
+        path = self.directory / f"{module_name}.py"
+        name = f"{self.directory.name}_{module_name}_{next(_numbers)}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        process = _Process(self.session(self.directory.name), self.logs)
+        with process, self._variables():
+            try:
+                spec.loader.exec_module(module)
+            except Exception as error:
+                traceback.print_exc(file=self.logs)
+                raise FunctionError(error) from error
+        return Environment(self, getattr(module, function_name), process)
+
+    @contextlib.contextmanager
+    def _variables(self) -> Iterator[None]:
+        """The environment variables of a fresh Lambda process."""
+        runtime = {
+            "AWS_LAMBDA_FUNCTION_NAME": self.name,
+            "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(self.memory),
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "_HANDLER": self.handler,
+            "TZ": ":UTC",
+        }
+        with _cold_start:
+            outside = dict(os.environ)
+            inherited = {k: v for k, v in outside.items() if not k.startswith(_OWN_PREFIXES)}
+            os.environ.clear()
+            os.environ.update({**inherited, **runtime, **self.environment})
+            try:
+                yield
+            finally:
+                os.environ.clear()
+                os.environ.update(outside)
+
+
+class Environment:
+    """One warm copy of a function. Like Lambda's it works on one event at a time."""
+
+    def __init__(self, function: Function, handler: Callable[[Any, Context], Any], process: _Process) -> None:
+        self._function = function
+        self._handler = handler
+        self._process = process
+        self._busy = threading.Lock()
+
+    def invoke(self, event: Any, timeout: float | None = None) -> Any:
+        """The handler's answer to a JSON event; ``FunctionError`` if it raises.
+
+        ``timeout`` (s) replaces the template's, to bring a worker near its limit.
+        """
+        function = self._function
+        context = Context(
+            function.name,
+            str(function.memory),
+            time.monotonic() + (function.timeout if timeout is None else timeout),
+        )
+        answering = _answering if "requestContext" in event else contextlib.nullcontext()
+        with self._busy, answering, self._process:
+            try:
+                result = self._handler(json.loads(json.dumps(event)), context)
+                return json.loads(json.dumps(result))
+            except Exception as error:
+                traceback.print_exc(file=function.logs)
+                raise FunctionError(error) from error
+
+
+class _Process:
+    """What belongs to a Lambda process and here to the thread that runs a function.
+
+    What it prints goes to the function's log, boto3's default session is the function's own. Entered
+    around every event; the process-wide names are replaced by ones that look at the thread.
+    """
+
+    def __init__(self, session: boto3.Session, logs: TextIO) -> None:
+        self.session = session
+        self.logs = logs
+
+    def __enter__(self) -> None:
+        if not isinstance(sys.stdout, _Output):
+            sys.stdout = cast(TextIO, _Output(sys.stdout))
+        if not isinstance(sys.stderr, _Output):
+            sys.stderr = cast(TextIO, _Output(sys.stderr))
+        if not isinstance(boto3.DEFAULT_SESSION, _DefaultSession):
+            boto3.DEFAULT_SESSION = cast(boto3.Session, _DefaultSession(boto3.DEFAULT_SESSION))
+        self._outer = getattr(_thread, "process", None)
+        _thread.process = self
+
+    def __exit__(self, *_: object) -> None:
+        _thread.process = self._outer
+
+
+_thread = threading.local()
+
+
+class _Output:
+    """A stdout or stderr that writes to the log of the function running in this thread, if any.
+
+    Not an ``io`` class: one of those closes, and so flushes, when it is collected, and by then what it
+    stands before may long be closed.
+    """
+
+    def __init__(self, outside: TextIO) -> None:
+        self.outside = outside
+
+    def __getattr__(self, name: str) -> Any:
+        process: _Process | None = getattr(_thread, "process", None)
+        return getattr(self.outside if process is None else process.logs, name)
+
+
+class _DefaultSession:
+    """boto3's default session: the one of the function running in this thread, if any."""
+
+    def __init__(self, outside: boto3.Session | None) -> None:
+        self.outside = outside
+
+    def __getattr__(self, name: str) -> Any:
+        process: _Process | None = getattr(_thread, "process", None)
+        if process is not None:
+            return getattr(process.session, name)
+        if self.outside is None:
+            self.outside = boto3.Session()
+        return getattr(self.outside, name)
+
+
+def release_process() -> None:
+    """Give the process its own output and default session back."""
+    if isinstance(sys.stdout, _Output):
+        sys.stdout = sys.stdout.outside
+    if isinstance(sys.stderr, _Output):
+        sys.stderr = sys.stderr.outside
+    session: object = boto3.DEFAULT_SESSION
+    if isinstance(session, _DefaultSession):
+        boto3.DEFAULT_SESSION = session.outside

@@ -1,0 +1,224 @@
+"""API Gateway (HTTP API, payload format 2.0): HTTP requests to events, results to responses."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from kanon.local.template import ACCOUNT, Template, TemplateError
+
+PAYLOAD_LIMIT = 10 * 1024 * 1024  # bytes, the gateway's quota
+_TEXT = re.compile(r"text/|application/(json|javascript|xml|[\w.-]+\+(json|xml))\s*(;|$)", re.IGNORECASE)
+_SEGMENT = re.compile(r"\{[\w.:-]+\+?\}|[a-zA-Z0-9.:_-]+")
+
+
+@dataclass(frozen=True)
+class Request:
+    """An HTTP request. ``target`` is the request line's: percent-encoded path and query."""
+
+    method: str
+    target: str
+    headers: Sequence[tuple[str, str]] = ()
+    body: bytes = b""
+    source: str = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Response:
+    """An HTTP response; header names as the function gave them."""
+
+    status: int
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    body: bytes = b""
+
+    def json(self) -> Any:
+        """The body, parsed."""
+        return json.loads(self.body)
+
+    def header(self, name: str) -> str | None:
+        """The first header of that name, case-insensitive."""
+        return next((v for k, v in self.headers if k.lower() == name.lower()), None)
+
+
+def message(status: int, text: str) -> Response:
+    """The gateway's own answer."""
+    return Response(status, [("content-type", "application/json")], json.dumps({"message": text}).encode())
+
+
+NOT_FOUND = message(404, "Not Found")
+TOO_LARGE = message(413, "Request Entity Too Large")
+SERVER_ERROR = message(500, "Internal Server Error")
+
+
+@dataclass(frozen=True)
+class Route:
+    """One route of the API: its key (``POST /a/{b}``) and the logical id of its function."""
+
+    key: str
+    function: str
+
+    @property
+    def method(self) -> str:
+        """``GET``, ``ANY``, ..."""
+        return self.key.partition(" ")[0]
+
+    @property
+    def segments(self) -> list[str]:
+        """The path's segments, variables in braces."""
+        return self.key.partition(" ")[2].strip("/").split("/")
+
+    @property
+    def rank(self) -> tuple[bool, int, int, bool]:
+        """Most specific first: no greedy variable, fewest variables, longest, a named method."""
+        variables = [s for s in self.segments if s.startswith("{")]
+        greedy = any(s.endswith("+}") for s in variables)
+        return (greedy, len(variables), -len(self.segments), self.method == "ANY")
+
+    def match(self, method: str, path: Sequence[str]) -> dict[str, str] | None:
+        """The path parameters, decoded, if the route answers this method and raw path."""
+        if self.method not in (method, "ANY"):
+            return None
+        parameters: dict[str, str] = {}
+        for position, segment in enumerate(self.segments):
+            if segment.endswith("+}"):
+                rest = "/".join(unquote(part) for part in path[position:])
+                return {**parameters, segment[1:-2]: rest} if rest else None
+            if position >= len(path):
+                return None
+            value = unquote(path[position])
+            if segment.startswith("{"):
+                if not value:
+                    return None
+                parameters[segment[1:-1]] = value
+            elif segment != value:
+                return None
+        return parameters if len(path) == len(self.segments) else None
+
+
+class Gateway:
+    """The routes of a template, and the translation both ways."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        for route in routes:
+            for segment in route.segments:
+                if segment and not _SEGMENT.fullmatch(segment):
+                    raise TemplateError(f"route {route.key!r}: API Gateway refuses the segment {segment!r}")
+        self.routes = sorted(routes, key=lambda route: route.rank)
+
+    @classmethod
+    def from_template(cls, template: Template, functions: dict[str, str]) -> Gateway:
+        """Read the routes; ``functions`` maps a function's ARN to its logical id."""
+        integrations = {
+            f"integrations/{template.resolve({'Ref': resource.logical_id})}": resource
+            for resource in template.resources("AWS::ApiGatewayV2::Integration")
+        }
+        routes = []
+        for resource in template.resources("AWS::ApiGatewayV2::Route"):
+            key, target = resource.properties["RouteKey"], resource.properties.get("Target")
+            if target not in integrations:
+                raise TemplateError(f"route {key!r}: {target!r} is not an integration")
+            uri = str(integrations[target].properties["IntegrationUri"])
+            names = [name for arn, name in functions.items() if arn in uri.split("/")]
+            if uri in functions:
+                names = [functions[uri]]
+            if not names:
+                raise TemplateError(f"route {key!r}: no function has the address {uri}")
+            routes.append(Route(key, names[0]))
+        return cls(routes)
+
+    def find(self, request: Request) -> tuple[Route, dict[str, str]] | None:
+        """The most specific route for a request, with its path parameters."""
+        path = request.target.partition("?")[0][1:].split("/")
+        for route in self.routes:
+            parameters = route.match(request.method, path)
+            if parameters is not None:
+                return route, parameters
+        return None
+
+
+def event(request: Request, route: Route, parameters: dict[str, str], now: float) -> dict[str, Any]:
+    """The version 2.0 event of a request that arrives at ``now`` (unix seconds)."""
+    raw_path, _, query = request.target.partition("?")
+    path = unquote(raw_path)
+    headers: dict[str, list[str]] = {}
+    for name, value in request.headers:
+        headers.setdefault(name.lower(), []).append(value)
+    cookies = [c.strip() for v in headers.pop("cookie", []) for c in v.split(";") if c.strip()]
+    joined = {name: ",".join(values) for name, values in headers.items()}
+    host = joined.setdefault("host", "127.0.0.1")
+    result: dict[str, Any] = {
+        "version": "2.0",
+        "routeKey": route.key,
+        "rawPath": path,
+        "rawQueryString": query,
+        "headers": joined,
+        "requestContext": {
+            "accountId": ACCOUNT,
+            "apiId": "local",
+            "domainName": host,
+            "domainPrefix": host.partition(".")[0],
+            "http": {
+                "method": request.method,
+                "path": path,
+                "protocol": "HTTP/1.1",
+                "sourceIp": request.source,
+                "userAgent": joined.get("user-agent", ""),
+            },
+            "requestId": str(uuid.uuid4()),
+            "routeKey": route.key,
+            "stage": "$default",
+            "time": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(now)),
+            "timeEpoch": int(now * 1000),
+        },
+        "isBase64Encoded": False,
+    }
+    if cookies:
+        result["cookies"] = cookies
+    if query:
+        pairs: dict[str, list[str]] = {}
+        for name, value in parse_qsl(query, keep_blank_values=True):
+            pairs.setdefault(name, []).append(value)
+        result["queryStringParameters"] = {name: ",".join(v) for name, v in pairs.items()}
+    if parameters:
+        result["pathParameters"] = parameters
+    if request.body:
+        result["body"], result["isBase64Encoded"] = _body(request.body, joined.get("content-type"))
+    return result
+
+
+def _body(body: bytes, content_type: str | None) -> tuple[str, bool]:
+    """Text types pass as they are; anything else, or what is not UTF-8, in base64."""
+    if content_type is None or _TEXT.match(content_type.strip()):
+        try:
+            return body.decode(), False
+        except UnicodeDecodeError:
+            pass
+    return base64.b64encode(body).decode(), True
+
+
+def response(result: Any) -> Response:
+    """The HTTP response to a function's result (format 2.0, or its inferred short form)."""
+    if not isinstance(result, dict) or "statusCode" not in result:
+        return Response(200, [("content-type", "application/json")], json.dumps(result).encode())
+    try:
+        status = int(result["statusCode"])
+        headers = [(str(k), _header(v)) for k, v in (result.get("headers") or {}).items()]
+        headers += [("set-cookie", str(cookie)) for cookie in result.get("cookies") or []]
+        text = result.get("body") or ""
+        body = base64.b64decode(text) if result.get("isBase64Encoded") else text.encode()
+    except (ValueError, TypeError, AttributeError):
+        return SERVER_ERROR
+    if not any(name.lower() == "content-type" for name, _ in headers):
+        headers.append(("content-type", "text/plain;charset=UTF-8"))
+    return Response(status, headers, body)
+
+
+def _header(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

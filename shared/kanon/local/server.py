@@ -1,0 +1,85 @@
+"""The HTTP front of the local stack: waitress, bound to loopback."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from waitress.server import create_server
+
+from kanon.local.gateway import PAYLOAD_LIMIT, Request, Response
+
+Answer = Callable[[Request], Response]
+_HOP_BY_HOP = {"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"}
+
+
+class Server:
+    """Serves ``answer`` on a port (0: a free one) in a thread until closed."""
+
+    def __init__(self, answer: Answer, port: int = 0) -> None:
+        logging.getLogger("waitress").setLevel(logging.ERROR)  # a queue of one request is no news
+        server: Any = create_server(
+            _application(answer),
+            host="127.0.0.1",
+            port=port,
+            threads=8,
+            max_request_body_size=PAYLOAD_LIMIT + 1024,
+            ident=None,
+        )
+        self._server = server
+        port = server.socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Finish what is being answered, drop the connections, stop listening."""
+        self._server.task_dispatcher.shutdown()  # first: a worker needs the loop's trigger to the end
+        # The server's own thread closes it, at the next turn of its loop; that closes the trigger too, and may
+        # be the turn of an earlier pull, before this one has written to the trigger.
+        pulled = threading.Event()
+        self._server.trigger.pull_trigger(partial(self._close, pulled))
+        pulled.set()
+        self._thread.join(10)
+
+    def _close(self, pulled: threading.Event) -> None:
+        pulled.wait()
+        for channel in list(self._server.active_channels.values()):
+            channel.handle_close()
+        self._server.close()
+
+
+def _application(answer: Answer) -> Callable[[dict[str, Any], Any], Iterable[bytes]]:
+    def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        response = answer(_request(environ))
+        headers = [(k, v) for k, v in response.headers if k.lower() not in _HOP_BY_HOP]
+        headers.append(("Content-Length", str(len(response.body))))
+        start_response(f"{response.status} {_phrase(response.status)}", headers)
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
+
+    return application
+
+
+def _request(environ: dict[str, Any]) -> Request:
+    headers = [(key[5:].replace("_", "-").lower(), value) for key, value in environ.items() if key.startswith("HTTP_")]
+    headers += [
+        (key.replace("_", "-").lower(), environ[key]) for key in ("CONTENT_TYPE", "CONTENT_LENGTH") if environ.get(key)
+    ]
+    return Request(
+        method=environ["REQUEST_METHOD"],
+        target=environ["REQUEST_URI"],
+        headers=headers,
+        body=environ["wsgi.input"].read(PAYLOAD_LIMIT + 1),
+        source=environ["REMOTE_ADDR"],
+    )
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Unknown"

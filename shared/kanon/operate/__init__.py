@@ -1,0 +1,1 @@
+"""What an operator does with a running stack: examine it, give up steps, repair."""

@@ -1,0 +1,395 @@
+"""``kanon doctor``: looks at a running stack and says what is wrong and what to do.
+
+Reads Control, the horizons, two queues and the schedule; with ``secrets`` also the three secrets, to compare
+their fingerprints. Names no set, no client and no count of one, and shows neither a key nor a fingerprint.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import pairwise
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from kanon.errors import ConfigurationError
+from kanon.gate.fingerprints import (
+    NOISE_KEY,
+    RETIRED,
+    TYPE,
+    fingerprints,
+    from_step_recorded,
+    noise_key_fingerprints,
+    refuse_noise_keys,
+    refuse_types,
+)
+from kanon.gate.mechanism.steps import end_of, step_at
+from kanon.gate.publishing import tick_of
+from kanon.gate.settings import GateSettings
+from kanon.gate.storage.control import Progress
+from kanon.gate.storage.statuses import Horizon
+from kanon.keys import Secret, fetch_noise_keys, fetch_secret
+from kanon.operate.stacks import RunningStack, reason
+
+PAGE = "docs/operating.md"
+UNDO = "undo the change and deploy; what must differ needs a type of another name, or a stack of its own"
+
+
+class Verdict(StrEnum):
+    """``NOT_SEEN`` is neither good nor bad: the shell may not look, or there is nothing yet."""
+
+    OK = "OK"
+    WARN = "WARN"
+    FAIL = "FAIL"
+    NOT_SEEN = "not seen"
+
+
+class Section(StrEnum):
+    """The sections of the runbook that a finding may point to."""
+
+    EVALUATION_STOPPED = "evaluationstopped"
+    JOINS_REFUSED = "joinsrefused"
+    QUERIES_REFUSED = "queriesrefused"
+    TYPE_MISSING = "a-type-is-missing"
+    NOISE_KEYS = "rotating-the-noise-key"
+    GIVING_UP = "giving-up-steps"
+    EVALUATION_LATE = "evaluationlate"
+    LEASE = "a-lease-is-held-for-too-long"
+    PUBLISH_LATE = "publishlate"
+    DEAD_LETTERS = "deadletterswaiting"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check saw; ``advice`` says what to do, ``section`` where in the runbook it stands."""
+
+    check: str
+    verdict: Verdict
+    seen: str
+    advice: str = ""
+    section: Section | None = None
+
+    @property
+    def page(self) -> str:
+        """Where to read on, empty if there is nothing to do."""
+        return f"{PAGE}#{self.section}" if self.section else ""
+
+    @property
+    def wrong(self) -> bool:
+        """Whether somebody has to look at it."""
+        return self.verdict in (Verdict.WARN, Verdict.FAIL)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A stack and what was read from it at ``now`` (Unix s)."""
+
+    stack: RunningStack
+    now: float
+    recorded: Mapping[str, Mapping[str, str]]
+    slots: Mapping[int, Progress]
+    horizons: Mapping[int, Horizon]
+    secrets: bool
+
+    @property
+    def configured(self) -> dict[int, Progress]:
+        """The progress of every configured slot."""
+        return {slot: self.slots.get(slot, Progress(slot, None, None)) for slot in range(self.stack.evaluate.slots)}
+
+
+def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[Finding]:
+    """All findings, in the order of the checks.
+
+    Args:
+        stack: what to look at.
+        now: Unix seconds.
+        secrets: read the secrets and compare them too.
+
+    Raises:
+        BotoCoreError, ClientError: Control or the horizons cannot be read.
+        ThrottledError: the horizons were not answered.
+    """
+    control = stack.control
+    recorded = {owner: control.recorded(owner) for owner in ("join", "query", "evaluate")}
+    slots = {progress.slot: progress for progress in control.progress()}
+    _, horizons = stack.statuses.read((), range(stack.evaluate.slots))
+    case = Case(stack, now, recorded, slots, horizons, secrets)
+    return [finding for check in CHECKS for finding in check(case)]
+
+
+# Fingerprints
+
+
+def _environments(case: Case) -> Iterator[Finding]:
+    """A deployment that was cut short leaves functions that disagree."""
+    stack, names = case.stack, ("types", "period", "slots", "deployment", "control_table")
+    settings: tuple[GateSettings, ...] = (stack.join, stack.query, stack.evaluate)
+    differing = [name for name in names if len({getattr(each, name) for each in settings}) > 1]
+    if differing:
+        yield Finding(
+            "environment",
+            Verdict.FAIL,
+            f"the functions disagree on {', '.join(differing)}",
+            "deploy again: a deployment was cut short",
+            Section.EVALUATION_STOPPED,
+        )
+    else:
+        yield Finding("environment", Verdict.OK, "join, query and evaluate are told the same")
+
+
+def _fingerprints(case: Case) -> Iterator[Finding]:
+    stack = case.stack
+    for owner, settings, section, arns in (
+        ("join", stack.join, Section.JOINS_REFUSED,
+         {"set-pepper": stack.join.set_pepper_secret, "client-key": stack.join.client_key_secret}),
+        ("query", stack.query, Section.QUERIES_REFUSED, {"set-pepper": stack.query.set_pepper_secret}),
+        ("evaluate", stack.evaluate, Section.EVALUATION_STOPPED, {}),
+    ):  # fmt: skip
+        check, recorded = f"fingerprints of {owner}", case.recorded[owner]
+        if not recorded:
+            yield Finding(check, Verdict.NOT_SEEN, "it has not started yet")
+            continue
+        types = settings.read_types()
+        keys, unread = _keys(case, arns)
+        current = fingerprints(settings, types, keys)
+        changed = _changed(recorded, current)
+        compared = [name.removeprefix(TYPE).removeprefix("key ") for name in current]
+        yield (
+            Finding(check, Verdict.FAIL, f"changed since it first started: {', '.join(changed)}", UNDO, section)
+            if changed
+            else Finding(check, Verdict.OK, f"as it first started: {', '.join(compared)}")
+        )
+        if unread:
+            yield Finding(f"keys of {owner}", Verdict.NOT_SEEN, unread)
+
+
+def _keys(case: Case, arns: Mapping[str, str]) -> tuple[list[Secret], str]:
+    """The keys behind some secrets; or none, and why."""
+    if not arns or not case.secrets:
+        return [], "compared with --secrets only, which reads them" if arns else ""
+    manager = case.stack.client("secretsmanager")
+    try:
+        return [fetch_secret(manager, name, arn) for name, arn in arns.items()], ""
+    except (BotoCoreError, ClientError) as error:
+        return [], reason(error)
+
+
+def _changed(recorded: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
+    return [name for name, value in current.items() if recorded.get(name, value) != value]
+
+
+def _types(case: Case) -> Iterator[Finding]:
+    recorded = case.recorded["evaluate"]
+    try:
+        refuse_types(recorded, case.stack.evaluate.read_types())
+    except ConfigurationError as error:
+        yield Finding("types", Verdict.FAIL, str(error), "nothing is evaluated until then", Section.TYPE_MISSING)
+        return
+    retired = sorted(name.removeprefix(RETIRED) for name in recorded if name.startswith(RETIRED))
+    yield Finding("types", Verdict.OK, f"none is missing; retired: {', '.join(retired) or 'none'}")
+
+
+def _noise_keys(case: Case) -> Iterator[Finding]:
+    """The configured noise keys against the recorded ones, and which of them may be taken out."""
+    settings, recorded, section = case.stack.evaluate, case.recorded["evaluate"], Section.NOISE_KEYS
+    entries, types = settings.noise_keys, settings.read_types()
+    try:
+        refuse_noise_keys(recorded, entries, types, step_at(case.now, settings.period))
+        if case.secrets:
+            manager = case.stack.client("secretsmanager")
+            keys = fetch_noise_keys(manager, settings.noise_key_secret, [entry.id for entry in entries])
+            changed = _changed(recorded, noise_key_fingerprints(entries, keys))
+        else:
+            starts = {f"{NOISE_KEY}{entry.id}": entry.from_step for entry in entries}
+            changed = [
+                name for name in starts if from_step_recorded(recorded.get(name, str(starts[name]))) != starts[name]
+            ]
+    except ConfigurationError as error:
+        yield Finding("noise keys", Verdict.FAIL, str(error), "nothing is evaluated until then", section)
+        return
+    except (BotoCoreError, ClientError) as error:
+        yield Finding("noise keys", Verdict.NOT_SEEN, reason(error))
+        return
+    if changed:
+        yield Finding("noise keys", Verdict.FAIL, f"changed since first used: {', '.join(changed)}", UNDO, section)
+        return
+    window = max(t.parameters.window for t in types.values())
+    for old, new in pairwise(entries):
+        last = new.from_step + window
+        marks = [progress.evaluated_through for progress in case.configured.values()]
+        done = all(mark is not None and mark >= last for mark in marks)
+        yield (
+            Finding("noise keys", Verdict.OK, f"key {old.id} is needed no more: it can be destroyed", "", section)
+            if done
+            else Finding(
+                "noise keys",
+                Verdict.OK,
+                f"key {old.id} is needed until every slot is evaluated through step {last}"
+                f" ({moment(tick_of(last, settings.period, settings.publish_delay))})",
+            )
+        )
+    seen = (
+        "as recorded" if case.secrets else "ids and first steps as recorded; the keys are compared with --secrets only"
+    )
+    yield Finding("noise keys", Verdict.OK, f"{', '.join(entry.id for entry in entries)}: {seen}")
+
+
+# Progress
+
+
+def _lag(case: Case) -> Iterator[Finding]:
+    """Which slots are evaluated as far as they should be; slots that are alike in one finding."""
+    alike: dict[Finding, list[int]] = {}
+    for slot, progress in case.configured.items():
+        alike.setdefault(_lag_of(progress.evaluated_through, case), []).append(slot)
+    for finding, slots in alike.items():
+        yield replace(finding, seen=f"{slots_text(slots)}: {finding.seen}")
+
+
+def _lag_of(mark: int | None, case: Case) -> Finding:
+    """What there is to say of a slot evaluated through ``mark``."""
+    if mark is None:
+        return Finding("evaluation", Verdict.NOT_SEEN, "never evaluated: the next message begins")
+    schedule, last = case.stack.schedule, case.stack.schedule.last_closed(case.now)
+    through = f"evaluated through step {mark} (to {moment(end_of(mark, schedule.period))}), {last - mark} behind"
+    if mark + 1 < schedule.oldest_allowed(case.now):
+        return Finding(
+            "evaluation",
+            Verdict.FAIL,
+            f"{through}: more than the outage allowance less its reserve, so joins may be lost",
+            "mend the cause, then `kanon doctor --skip`",
+            Section.GIVING_UP,
+        )
+    if schedule.overdue(mark, case.now):
+        until = moment(schedule.allowed_until(mark + 1))
+        advice = f"mend the cause: until {until} it catches up by itself"
+        return Finding("evaluation", Verdict.WARN, through, advice, Section.EVALUATION_LATE)
+    return Finding("evaluation", Verdict.OK, f"evaluated through step {mark}, as it should be")
+
+
+def _leases(case: Case) -> Iterator[Finding]:
+    longest = case.now + case.stack.schedule.lease
+    held = {slot: p.lease_until for slot, p in case.configured.items() if p.lease_until is not None}
+    too_long = [slot for slot, until in held.items() if until > longest]
+    if too_long:
+        until = moment(max(held[slot] for slot in too_long))
+        yield Finding(
+            "leases",
+            Verdict.WARN,
+            f"{slots_text(too_long)}: held until {until}, longer than a worker may",
+            "a `--skip` cut short or a clock far ahead: it passes by itself then",
+            Section.LEASE,
+        )
+        return
+    dead = [slot for slot, until in held.items() if until < case.now]
+    at_work = [slot for slot in held if slot not in dead]
+    seen = [f"{slots_text(at_work)} at work"] if at_work else []
+    seen += [f"{slots_text(dead)} left by a worker that was cut short; the next one takes it"] if dead else []
+    yield Finding("leases", Verdict.OK, "; ".join(seen) or "no worker is at a slot")
+
+
+def _visible(case: Case) -> Iterator[Finding]:
+    """What readers see follows the marks: an evaluation moves the horizon first, then the mark."""
+    marks = {slot: p.evaluated_through for slot, p in case.configured.items() if p.evaluated_through is not None}
+    short = [slot for slot, mark in marks.items() if slot not in case.horizons or case.horizons[slot].through < mark]
+    period, delay = case.stack.schedule.period, case.stack.schedule.publish_delay
+    far = [slot for slot, horizon in case.horizons.items() if horizon.visible_from > case.now + 2 * period + delay]
+    if far:
+        yield Finding(
+            "answers",
+            Verdict.WARN,
+            f"{slots_text(far)}: to be seen at a tick far ahead: evaluated by a clock that was wrong",
+            "answers stay as they are until then",
+            Section.PUBLISH_LATE,
+        )
+    if short:
+        seen = f"{slots_text(short)}: not yet seen as far as given up or evaluated; the next evaluation moves it"
+        yield Finding("answers", Verdict.OK, seen)
+    elif not far:
+        yield Finding("answers", Verdict.OK, "seen as far as evaluated, from the tick on" if marks else "none yet")
+
+
+def _beyond(case: Case) -> Iterator[Finding]:
+    count = case.stack.evaluate.slots
+    beyond = sorted(slot for slot in case.slots if slot >= count)
+    if beyond:
+        yield Finding(
+            "slots",
+            Verdict.FAIL,
+            f"{slots_text(beyond)}: evaluated once, but only {count} are configured",
+            UNDO,
+            Section.EVALUATION_STOPPED,
+        )
+    else:
+        yield Finding("slots", Verdict.OK, f"{count} configured, none beyond")
+
+
+# Queues and schedule
+
+
+def _queues(case: Case) -> Iterator[Finding]:
+    queue = case.stack.client("sqs")
+    for check, url, most, verdict, advice, section in (
+        ("queue", case.stack.evaluate.queue_url, 2 * case.stack.evaluate.slots, Verdict.WARN,
+         "messages wait for workers: raise MaximumConcurrency", Section.PUBLISH_LATE),
+        ("dead letters", case.stack.dead_letters_url, 0, Verdict.WARN, "find the cause, then purge the queue",
+         Section.DEAD_LETTERS),
+    ):  # fmt: skip
+        names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+        try:
+            attributes = queue.get_queue_attributes(QueueUrl=url, AttributeNames=list(names))["Attributes"]
+        except (BotoCoreError, ClientError) as error:
+            yield Finding(check, Verdict.NOT_SEEN, reason(error))
+            continue
+        waiting, in_hand = (int(attributes.get(name, 0)) for name in names)
+        seen = f"{waiting} waiting, {in_hand} in hand or waiting for redelivery"
+        yield (Finding(check, verdict, seen, advice, section) if waiting > most else Finding(check, Verdict.OK, seen))
+
+
+def _schedule(case: Case) -> Iterator[Finding]:
+    if case.stack.schedule_name is None:
+        local = case.stack.endpoint is not None
+        seen = "a local stack wakes its evaluation itself" if local else "may not be looked at"
+        yield Finding("schedule", Verdict.NOT_SEEN, seen)
+        return
+    try:
+        state = case.stack.client("scheduler").get_schedule(Name=case.stack.schedule_name)["State"]
+    except (BotoCoreError, ClientError) as error:
+        yield Finding("schedule", Verdict.NOT_SEEN, reason(error))
+        return
+    if state == "ENABLED":
+        yield Finding("schedule", Verdict.OK, "enabled")
+    else:
+        advice = "enable it, or deploy again: nothing else wakes the evaluation"
+        yield Finding("schedule", Verdict.FAIL, state.lower(), advice, Section.EVALUATION_LATE)
+
+
+CHECKS: tuple[Callable[[Case], Iterable[Finding]], ...] = (
+    _environments,
+    _fingerprints,
+    _types,
+    _noise_keys,
+    _lag,
+    _leases,
+    _visible,
+    _beyond,
+    _queues,
+    _schedule,
+)
+
+
+def moment(time: float) -> str:
+    """A Unix time (s) as people read it."""
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def slots_text(slots: Sequence[int]) -> str:
+    """``slot 3``, or ``slots 0-4, 7``."""
+    runs: list[list[int]] = []
+    for slot in sorted(slots):
+        if runs and slot == runs[-1][-1] + 1:
+            runs[-1].append(slot)
+        else:
+            runs.append([slot])
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return f"slot{'s' if len(slots) > 1 else ''} {', '.join(texts)}"

@@ -1,0 +1,273 @@
+"""The planner: laws that meet a privacy target, and what an operator must know of them.
+
+Privacy is :mod:`kanon.gate.mechanism.bounds`, accuracy the exact law; nothing is simulated.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import cached_property
+from math import exp, floor, log10
+from typing import Any
+
+import numpy as np
+
+from kanon.dynamo.units import item_size
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.bounds import Guarantee, distinct_tokens, guarantee
+from kanon.gate.mechanism.exact_law import Floats, never_at_constant
+from kanon.gate.mechanism.members import Member
+from kanon.gate.mechanism.parameters import (
+    PROFILES,
+    InvalidParametersError,
+    Parameters,
+    interval_delta,
+    profile,
+    smallest_laws,
+)
+from kanon.gate.models import TypeAnswer
+from kanon.gate.storage.members import to_item
+from kanon.gate.types import Type
+from kanon.noise.bound import Bound
+from kanon.noise.laws import SHAPES, Law, Shape
+
+CONFIDENCE = 0.99
+_ROUNDING = 1e-12
+"""Probabilities are compared with this much to spare: the exact law in floats is off by less than 1e-14."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is asked for: (epsilon, delta) for one join, by the interval-aware bound, at k and a window."""
+
+    k: int
+    window: int
+    period: int
+    epsilon: Fraction
+    delta: Fraction
+
+    @property
+    def bound(self) -> Bound:
+        """What is asked for."""
+        return Bound(self.epsilon, self.delta)
+
+    def covers(self, bound: Bound) -> bool:
+        """Whether what is proved is enough."""
+        return bound.epsilon <= self.epsilon and bound.delta <= self.delta
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A type's parameters and how it behaves. ``name`` says where the laws come from."""
+
+    name: str
+    parameters: Parameters
+
+    @cached_property
+    def counts(self) -> range:
+        """Every count the noise can decide on, and one certain count at either end."""
+        return range(self.parameters.never_true_below - 1, self.parameters.surely_true_from + 1)
+
+    @cached_property
+    def true_at_once(self) -> Floats:
+        """Probability of true at a step that nothing preceded in its instance, for each of ``counts``."""
+        return np.maximum(0, 1 - never_at_constant(self.parameters, self.counts, 1))
+
+    @cached_property
+    def true_within_instance(self) -> Floats:
+        """Probability of true at some step of an instance of constant count, for each of ``counts``."""
+        return np.maximum(0, 1 - never_at_constant(self.parameters, self.counts, self.parameters.window))
+
+    @cached_property
+    def expected_delay(self) -> Floats:
+        """Expected steps until true, for each of ``counts``; inf where true is impossible.
+
+        The set is empty before, reaches its count at a uniformly random step of an instance and stays there;
+        0 is true at once.
+        """
+        w = self.parameters.window
+        # missed[c, m - 1]: no crossing in m steps on end of one instance.
+        missed = never_at_constant(self.parameters, np.array(self.counts)[:, None], np.arange(1, w + 1))
+        waited = np.cumsum(missed, axis=1)  # E[min(delay, m)] within one instance
+        with np.errstate(divide="ignore"):
+            from_start = waited[:, -1] / (1 - missed[:, -1])
+        with np.errstate(invalid="ignore"):
+            delay: Floats = np.mean(waited + missed * from_start[:, None], axis=1)
+        return np.where(1 - missed[:, -1] > _ROUNDING, delay, np.inf)
+
+    @cached_property
+    def proved(self) -> Guarantee:
+        """What is proved about the parameters."""
+        return guarantee(self.parameters)
+
+    @cached_property
+    def zone(self) -> tuple[int, int]:
+        """The 99% points, between which the noise decides.
+
+        The highest count that is false for a whole instance and the lowest that is true at once, each with
+        probability at least 0.99: the points of false positives and of false negatives.
+        """
+        return zone(self.parameters)
+
+    @cached_property
+    def bytes_per_set(self) -> int:
+        """The size of a full set's Members item, without the letters of its type's name."""
+        p = self.parameters
+        step = 499_999  # the current hour has as many digits
+        members = tuple(Member(token, step) for token in range(p.members_kept))
+        state = SetState(members, (step - p.window, step), step, step)
+        return item_size(to_item(bytes(32), "", state, -(-p.client_bits // 8), step * p.period))
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``kanon plan --json`` prints; ``laws`` is what a type's configuration takes."""
+        p = self.parameters
+        return {
+            **TypeAnswer.of(Type(self.name, p, None)).model_dump(by_alias=True, exclude={"type", "profile"}),
+            "name": self.name,
+            "laws": {"threshold": law_as_json(p.threshold_law), "query": law_as_json(p.query_law)},
+            "zone99": list(self.zone),
+            "membersKept": p.members_kept,
+            "bytesPerSet": self.bytes_per_set,
+            "distinctTokensAtK": round(float(distinct_tokens(p.k, p.client_bits)), 6),
+            "curve": [
+                {
+                    "count": count,
+                    "trueAtOnce": float(once),
+                    "trueWithinInstance": float(within),
+                    "expectedDelay": float(delay) if np.isfinite(delay) else None,
+                }
+                for count, once, within, delay in zip(
+                    self.counts, self.true_at_once, self.true_within_instance, self.expected_delay, strict=True
+                )
+            ],
+        }
+
+
+def zone(parameters: Parameters, confidence: float = CONFIDENCE) -> tuple[int, int]:
+    """The highest count false for a whole instance and the lowest true at once, with ``confidence``."""
+    counts = np.arange(parameters.never_true_below - 1, parameters.surely_true_from + 1)
+    false = never_at_constant(parameters, counts, parameters.window) >= confidence + _ROUNDING
+    true = 1 - never_at_constant(parameters, counts, 1) >= confidence + _ROUNDING
+    return int(counts[false].max()), int(counts[true].min())
+
+
+def law_as_json(law: Law) -> dict[str, Any]:
+    """A law in the form of a type's configuration."""
+    return {"shape": law.shape, "epsilon": decimal_text(law.epsilon), "truncation": law.truncation}
+
+
+def decimal_text(x: Fraction) -> str:
+    """The exact decimal of a fraction that has a finite one."""
+    text = format((Decimal(x.numerator) / Decimal(x.denominator)).normalize(), "f")
+    if Fraction(text) != x:
+        raise ValueError(f"{x} has no finite decimal: give epsilon as a decimal")
+    return text
+
+
+def best_plan(target: Target) -> Plan:
+    """The laws with the smallest 99% zone that meet the target; among equals the fewest members kept.
+
+    Every split of epsilon is tried that spends it whole, ``2 e1 + e2 = epsilon`` with ``2 e2 <= epsilon``, in
+    about a hundred steps, for each shape of law, with the smallest truncations that meet delta.
+
+    Raises:
+        InvalidParametersError: no laws meet the target at this k.
+    """
+    splits = sorted(_splits(target))
+    best: tuple[tuple[int, int, Fraction], Parameters] | None = None
+    for width, shape, threshold_epsilon, query_epsilon in splits:
+        if best is not None and width > best[0][0]:
+            break
+        found = _fitted(target, shape, threshold_epsilon, query_epsilon)
+        if found is not None:
+            false, true = zone(found)
+            delta = interval_delta(found.threshold_law, found.query_law, found.window)
+            rank = (true - false, found.members_kept - found.never_true_below, delta)
+            if best is None or rank < best[0]:
+                best = rank, found
+    if best is None:
+        raise InvalidParametersError(
+            f"no laws give {target.bound} at k={target.k} over"
+            f" {target.window} steps without a risk of releasing an empty set: raise k, epsilon or delta"
+        )
+    return Plan("planned", best[1])
+
+
+def profile_plan(name: str, target: Target) -> Plan:
+    """A profile's shape and split of epsilon, with the truncations that the target's delta needs.
+
+    Raises:
+        InvalidParametersError: no such profile, or it does not meet the target at this k.
+    """
+    if name in PROFILES and PROFILES[name].truncations is None:
+        chosen = PROFILES[name]
+        laws = smallest_laws(chosen.shape, chosen.threshold_epsilon, chosen.query_epsilon, target.window, target.delta)
+    else:
+        laws = profile(name, target.window)
+    found = _parameters(target, *laws)
+    reached = guarantee(found).interval_aware
+    if not target.covers(reached):
+        raise InvalidParametersError(
+            f"profile {name} gives {reached} over {target.window} steps, more than {target.bound}: choose another"
+            f" profile, plan without one, or raise the target"
+        )
+    return Plan(name, found)
+
+
+def compare(target: Target) -> list[Plan]:
+    """The profiles as a type gets them, and the best laws for the target. Profiles too wide for k are left out."""
+    plans = []
+    for name in PROFILES:
+        try:
+            plans.append(Plan(name, _parameters(target, *profile(name, target.window))))
+        except InvalidParametersError:
+            continue
+    return [*plans, best_plan(target)]
+
+
+def _splits(target: Target) -> Iterator[tuple[int, Shape, Fraction, Fraction]]:
+    """(width of the 99% zone if delta were no concern, shape, e1, e2) for the splits of epsilon."""
+    grid = Fraction(10) ** (floor(log10(target.epsilon)) - 2)
+    for n in range(int(target.epsilon / grid / 5), int(target.epsilon / grid / 2) + 1):
+        query_epsilon = n * grid
+        threshold_epsilon = (target.epsilon - query_epsilon) / 2
+        for shape, law in SHAPES.items():
+            if not _leaves_room(target, query_epsilon):
+                continue
+            try:
+                wide = [law(epsilon, _as_wide_as_needed(epsilon)) for epsilon in (threshold_epsilon, query_epsilon)]
+            except ValueError:
+                continue
+            # Any k will do: the width of the zone does not depend on it.
+            false, true = zone(Parameters(1000, target.window, target.period, wide[0], wide[1], 32))
+            yield true - false, shape, threshold_epsilon, query_epsilon
+
+
+def _leaves_room(target: Target, query_epsilon: Fraction) -> bool:
+    """Whether the query law's own delta can be met with a truncation below k.
+
+    ``w T(A) <= delta`` at its highest outcome A, whose probability is at least this in either shape.
+    """
+    r = exp(-query_epsilon)
+    least = (1 - r) / 2 * r ** (target.k - 1)
+    return target.window * least <= target.delta
+
+
+def _as_wide_as_needed(epsilon: Fraction) -> int:
+    """A truncation whose tails, below 1e-10, do not move a 99% point."""
+    return max(2, int(23 / epsilon))
+
+
+def _fitted(target: Target, shape: Shape, threshold_epsilon: Fraction, query_epsilon: Fraction) -> Parameters | None:
+    try:
+        return _parameters(target, *smallest_laws(shape, threshold_epsilon, query_epsilon, target.window, target.delta))
+    except InvalidParametersError:
+        return None
+
+
+def _parameters(target: Target, threshold_law: Law, query_law: Law) -> Parameters:
+    """With the 16 client bits of a type, or as many as the members kept need."""
+    kept = target.k + threshold_law.max - query_law.min
+    bits = max(16, (8 * kept - 1).bit_length())
+    return Parameters(target.k, target.window, target.period, threshold_law, query_law, bits)

@@ -1,0 +1,45 @@
+"""The environment of a function as a typed model, checked at cold start.
+
+A function composes its settings of small models, one for each thing it is told.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kanon.errors import ConfigurationError
+
+Seconds = Annotated[int, Field(ge=0, le=366 * 86_400)]
+
+
+class Settings(BaseModel):
+    """What a function is told. A field ``period`` is read from ``KANON_PERIOD``."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """Read the settings.
+
+        Raises:
+            ConfigurationError: names every variable that is missing or wrong.
+        """
+        values = {name: environment[f"KANON_{name.upper()}"] for name in cls.model_fields if _name(name) in environment}
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            problems = (f"{_name(str(e['loc'][0]))}: {e['msg']}" for e in error.errors())
+            raise ConfigurationError("; ".join(problems)) from error
+
+
+class Deployment(Settings):
+    """The name of the deployment, and the table that records what must never change in it."""
+
+    deployment: Annotated[str, Field(min_length=1)]
+    control_table: str
+
+
+def _name(field: str) -> str:
+    return f"KANON_{field.upper()}"
