@@ -19,9 +19,10 @@ from kanon.errors import (
     TooFarBehindError,
     UndecodableMembersError,
 )
-from kanon.gate.evaluation import Evaluation, NoiseKeys, Schedule
+from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.fingerprints import check_evaluate
 from kanon.gate.mechanism.steps import step_at
+from kanon.gate.schedule import Schedule
 from kanon.gate.settings import EvaluateSettings
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members

@@ -75,7 +75,7 @@ def members_item() -> int:
     step = START // PERIOD
     members = tuple(Member(token, step) for token in range(parameters.members_kept))
     state = SetState(members, (step - parameters.window, step), step, step + parameters.window)
-    return item_size(to_item(bytes(31) + b"\1", "fledge", state, -(-parameters.client_bits // 8), START + 10**7))
+    return item_size(to_item(bytes(31) + b"\1", "fledge", state, parameters.client_bits, START + 10**7))
 
 
 def work_among(idle: int, joined: int = 20) -> tuple[int, int]:
@@ -88,7 +88,7 @@ def work_among(idle: int, joined: int = 20) -> tuple[int, int]:
         mark = {"name": {"S": "slot#0"}, "evaluated_through": {"N": str(step)}}
         client.put_item(TableName=control, Item=mark)
         puts: list[Any] = [
-            {"PutRequest": {"Item": to_item(name, "fledge", SetState((Member(7, step),), (), step), 4, START + 10**7)}}
+            {"PutRequest": {"Item": to_item(name, "fledge", SetState((Member(7, step),), (), step), 32, START + 10**7)}}
             for name in (set_key(pepper, "fledge", number.to_bytes(32, "big")) for number in range(idle))
         ]
         for start in range(0, idle, 25):

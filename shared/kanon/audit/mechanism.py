@@ -50,11 +50,11 @@ AUDITED = {
 no two clients of a set share one and the counts are certain."""
 
 
-# ------------------------------------------------------------------------------------------ schedules
+# ------------------------------------------------------------------------------------------ scenarios
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Scenario:
     """The joins of a set: the clients that join at each step, counted from the first step of an instance.
 
     A client may stand at several steps, and twice at one: it counts once.
@@ -70,7 +70,7 @@ class Schedule:
         return np.array([len({client for step in window for client in step}) for window in windows])
 
 
-def two_instances(parameters: Parameters) -> Schedule:
+def rise_and_fall(parameters: Parameters) -> Scenario:
     """Two instances whose counts stay, rise and fall in the threshold's neighbourhood.
 
     At two of three steps nobody joins, so most crossings are found by the look-ahead; one client comes back at
@@ -89,7 +89,7 @@ def two_instances(parameters: Parameters) -> Schedule:
     }
     for r, clients in more.items():
         joined[r] = (*joined[r], *clients)
-    return Schedule(w, tuple(joined))
+    return Scenario(w, tuple(joined))
 
 
 def likely_count(parameters: Parameters) -> int:
@@ -158,7 +158,7 @@ ATTEMPTS = 3
 """As often as the queue delivers a message."""
 
 
-def run(subject: Subject, schedules: Mapping[bytes, Schedule]) -> Iterator[tuple[int, dict[bytes, Any]]]:
+def run(subject: Subject, scenarios: Mapping[bytes, Scenario]) -> Iterator[tuple[int, dict[bytes, Any]]]:
     """Evaluate sets step by step as the service does: at steps with joins or a wake-up, and not otherwise.
 
     Every step is evaluated :data:`ATTEMPTS` times from the same state, as after crashes before the state was
@@ -169,13 +169,13 @@ def run(subject: Subject, schedules: Mapping[bytes, Schedule]) -> Iterator[tuple
     """
     window = subject.parameters.window
     joins: dict[int, dict[bytes, tuple[int, ...]]] = defaultdict(dict)
-    for key, schedule in schedules.items():
-        for r, clients in enumerate(schedule.joined):
+    for key, scenario in scenarios.items():
+        for r, clients in enumerate(scenario.joined):
             if clients:
-                joins[first_step(subject.parameters, key) + r][key] = clients
+                joins[first_step_of(subject.parameters, key) + r][key] = clients
     wake_ups: dict[int, set[bytes]] = defaultdict(set)
     states: dict[bytes, Any] = {}
-    longest = max(len(schedule.joined) for schedule in schedules.values())
+    longest = max(len(scenario.joined) for scenario in scenarios.values())
     begin = FIRST_INSTANCE * window
     for step in range(begin, begin + longest + window):
         rows = joins.pop(step, {})
@@ -194,8 +194,8 @@ def run(subject: Subject, schedules: Mapping[bytes, Schedule]) -> Iterator[tuple
         yield step, released
 
 
-def first_step(parameters: Parameters, set_key: bytes) -> int:
-    """The step at which a set's schedule begins: the first one of :data:`FIRST_INSTANCE`."""
+def first_step_of(parameters: Parameters, set_key: bytes) -> int:
+    """The step at which a set's scenario begins: the first one of :data:`FIRST_INSTANCE`."""
     return FIRST_INSTANCE * parameters.window + phase(set_key, parameters.window, parameters.phase)
 
 
@@ -204,15 +204,15 @@ def phase(set_key: bytes, window: int, rule: PhaseRule) -> int:
     return int.from_bytes(set_key[24:32], "big") % window if rule == "hash" else 0
 
 
-def crossing_steps(subject: Subject, keys: Sequence[bytes], schedule: Schedule) -> Ints:
+def crossing_steps(subject: Subject, keys: Sequence[bytes], scenario: Scenario) -> Ints:
     """When each set crosses in its two instances: (sets, 2), from 0; the window if it does not."""
-    window = schedule.window
+    window = scenario.window
     steps = np.full((len(keys), 2), window)
     rows = {key: row for row, key in enumerate(keys)}
-    for step, released in run(subject, dict.fromkeys(keys, schedule)):
+    for step, released in run(subject, dict.fromkeys(keys, scenario)):
         for key, state in released.items():
             if state.crossings and state.crossings[-1] == step:
-                instance, i = divmod(step - first_step(subject.parameters, key), window)
+                instance, i = divmod(step - first_step_of(subject.parameters, key), window)
                 if 0 <= instance < 2:
                     steps[rows[key], instance] = min(i, steps[rows[key], instance])
     return steps
@@ -302,14 +302,14 @@ def judge(fits: Sequence[Fit], others: Iterable[Check] = (), alpha: float = ALPH
 # --------------------------------------------------------------------------------- crossing steps: luck
 
 
-def fits(name: str, path: Path, parameters: Parameters, schedule: Schedule, steps: Sequence[Ints]) -> list[Fit]:
+def fits(name: str, path: Path, parameters: Parameters, scenario: Scenario, steps: Sequence[Ints]) -> list[Fit]:
     """The tests of crossing steps, (sets, 2) for each of two types with the same sets.
 
     Marginals of both instances, their joint law, and the independence of neighbouring sets and of the two
     types: noise is fresh everywhere, so all of these are products.
     """
-    window = schedule.window
-    laws = [first_crossing(parameters, counts) for counts in (schedule.counts[:window], schedule.counts[window:])]
+    window = scenario.window
+    laws = [first_crossing(parameters, counts) for counts in (scenario.counts[:window], scenario.counts[window:])]
     instances = np.concatenate(steps)
     pairs = len(steps[0]) // 2 * 2
     sets = [np.concatenate([each[start:pairs:2, 0] for each in steps]) for start in (0, 1)]
@@ -333,11 +333,11 @@ def fits_in_process(
     name: str, parameters: Parameters, trials: int, seed: int, path: Path, code: ModuleType = kanon.gate.mechanism
 ) -> list[Fit]:
     """The tests of the deciding code: half of the trials in each of two types with the same sets."""
-    schedule = two_instances(parameters)
+    scenario = rise_and_fall(parameters)
     keys = [sha256(f"audit {seed} set {n}".encode()).digest() for n in range(trials // 2)]
     secret = sha256(f"audit {seed}".encode()).digest()
     types = [subject(parameters, secret, type_name, path, code) for type_name in ("audit-a", "audit-b")]
-    return fits(name, path, parameters, schedule, [crossing_steps(each, keys, schedule) for each in types])
+    return fits(name, path, parameters, scenario, [crossing_steps(each, keys, scenario) for each in types])
 
 
 # ------------------------------------------------------------------------------------ probes: no luck
@@ -361,7 +361,7 @@ class Probe:
     """Joins whose answers are certain: true exactly at the steps ``true``, of three instances."""
 
     name: str
-    schedule: Schedule
+    scenario: Scenario
     true: range
 
 
@@ -371,35 +371,35 @@ def probes(window: int) -> list[Probe]:
     few = tuple(range(8)) * 2
     steps = 3 * window
 
-    def schedule(joined: Mapping[int, tuple[int, ...]]) -> Schedule:
-        return Schedule(window, tuple(joined.get(r, ()) for r in range(steps)))
+    def scenario(joined: Mapping[int, tuple[int, ...]]) -> Scenario:
+        return Scenario(window, tuple(joined.get(r, ()) for r in range(steps)))
 
     return [
-        Probe("200 clients at the first step: the window is not longer", schedule({0: crowd}), range(window)),
+        Probe("200 clients at the first step: the window is not longer", scenario({0: crowd}), range(window)),
         Probe(
-            "200 clients at the second step: nor shorter, and true stays", schedule({1: crowd}), range(1, 2 * window)
+            "200 clients at the second step: nor shorter, and true stays", scenario({1: crowd}), range(1, 2 * window)
         ),
         Probe(
             "200 clients at the last step: a restart begins anew",
-            schedule({window - 1: crowd}),
+            scenario({window - 1: crowd}),
             range(window - 1, 2 * window),
         ),
         Probe(
             "200 clients who come back: only their last join counts",
-            schedule(dict.fromkeys((0, max(1, window // 3)), crowd)),
+            scenario(dict.fromkeys((0, max(1, window // 3)), crowd)),
             range(2 * window),
         ),
         Probe(
             "8 clients joining 400 times: distinct clients count",
-            schedule(dict.fromkeys(range(window + 1), few)),
+            scenario(dict.fromkeys(range(window + 1), few)),
             range(0),
         ),
-        Probe("one client: nothing comes from nothing", schedule({0: (0,)}), range(0)),
+        Probe("one client: nothing comes from nothing", scenario({0: (0,)}), range(0)),
     ]
 
 
 def judge_probe(probe: Probe, rule: str, path: Path, answers: Sequence[Mapping[int, bool]]) -> Check:
-    """Compare the answers of each set by step, counted from the first one of its schedule."""
+    """Compare the answers of each set by step, counted from the first one of its scenario."""
     wrong = [r for of_set in answers for r, above in of_set.items() if above != (r in probe.true)]
     detail = f"{len(wrong)} wrong answers, the first at step {wrong[0]}" if wrong else ""
     return Check(f"probe: {probe.name}", f"phase {rule}", path, len(answers), not wrong, detail)
@@ -416,8 +416,8 @@ def probes_in_process(path: Path, window: int = 24, code: ModuleType = kanon.gat
             for n in range(len(probes(window)))
             for at in phases
         }
-        schedules = {key: probes(window)[n].schedule for (n, _), key in keys.items()}
-        answers = answers_in_process(own, schedules)
+        scenarios = {key: probes(window)[n].scenario for (n, _), key in keys.items()}
+        answers = answers_in_process(own, scenarios)
         checks += [
             judge_probe(probe, rule, path, [answers[keys[n, at]] for at in phases])
             for n, probe in enumerate(probes(window))
@@ -425,15 +425,15 @@ def probes_in_process(path: Path, window: int = 24, code: ModuleType = kanon.gat
     return checks
 
 
-def answers_in_process(subject: Subject, schedules: Mapping[bytes, Schedule]) -> dict[bytes, dict[int, bool]]:
-    """The answer of each set at each step of its schedule, counted from its first one."""
-    crossings: dict[bytes, tuple[int, ...]] = dict.fromkeys(schedules, ())
-    answers: dict[bytes, dict[int, bool]] = {key: {} for key in schedules}
-    for step, released in run(subject, schedules):
+def answers_in_process(subject: Subject, scenarios: Mapping[bytes, Scenario]) -> dict[bytes, dict[int, bool]]:
+    """The answer of each set at each step of its scenario, counted from its first one."""
+    crossings: dict[bytes, tuple[int, ...]] = dict.fromkeys(scenarios, ())
+    answers: dict[bytes, dict[int, bool]] = {key: {} for key in scenarios}
+    for step, released in run(subject, scenarios):
         crossings.update({key: state.crossings for key, state in released.items()})
-        for key, schedule in schedules.items():
-            r = step - first_step(subject.parameters, key)
-            if 0 <= r < len(schedule.joined):
+        for key, scenario in scenarios.items():
+            r = step - first_step_of(subject.parameters, key)
+            if 0 <= r < len(scenario.joined):
                 answers[key][r] = subject.answer(key, crossings[key], step)
     return answers
 

@@ -1,7 +1,7 @@
 """The audit of the whole service: joins over HTTP, evaluation by schedule and queue, answers over HTTP.
 
 Runs on the local stack (``kanon.local``, built from template.yaml) with types of its own. Nothing inside the
-service is touched; its set pepper is read, since schedules begin at the first step of an instance of a set.
+service is touched; its set pepper is read, since scenarios begin at the first step of an instance of a set.
 """
 
 import base64
@@ -19,13 +19,13 @@ from kanon.audit.mechanism import (
     Check,
     Fit,
     Ints,
-    Schedule,
-    first_step,
+    Scenario,
+    first_step_of,
     fits,
     judge_probe,
     probed,
     probes,
-    two_instances,
+    rise_and_fall,
 )
 from kanon.dynamo.batches import chunks
 from kanon.gate.mechanism.parameters import Parameters
@@ -53,22 +53,22 @@ def audit_service(types: Mapping[str, Parameters], trials: int, seed: int) -> tu
         ServiceError: the service answered a request with an error.
     """
     ((window, period),) = {(parameters.window, parameters.period) for parameters in types.values()}
-    schedules: dict[Place, Schedule] = {}
+    scenarios: dict[Place, Scenario] = {}
     configured: dict[str, Parameters] = {}
     sets = [sha256(f"audit {seed} set {n}".encode()).digest() for n in range(trials // 2)]
     for name, parameters in types.items():
         for twin in _twins(name):
             configured[twin] = replace(parameters, client_bits=32)
-            schedules |= {(twin, set_id): two_instances(parameters) for set_id in sets}
+            scenarios |= {(twin, set_id): rise_and_fall(parameters) for set_id in sets}
     for rule, parameters in probed(window, period).items():
         configured[f"audit-probe-{rule}"] = parameters
         for n, probe in enumerate(probes(window)):
-            schedules[f"audit-probe-{rule}", bytes([n])] = probe.schedule
-    answers = answers_of_service(configured, schedules, seed)
+            scenarios[f"audit-probe-{rule}", bytes([n])] = probe.scenario
+    answers = answers_of_service(configured, scenarios, seed)
     found, checks = [], []
     for name, parameters in types.items():
         steps = [_crossings([answers[twin, set_id] for set_id in sets], window) for twin in _twins(name)]
-        found += fits(name, "service", parameters, two_instances(parameters), steps)
+        found += fits(name, "service", parameters, rise_and_fall(parameters), steps)
         observed = [answers[twin, set_id] for twin in _twins(name) for set_id in sets]
         unstable = sum(not _latched(of_set, window) for of_set in observed)
         detail = f"{unstable} sets turned false inside an instance" if unstable else ""
@@ -84,9 +84,9 @@ class ServiceError(RuntimeError):
 
 
 def answers_of_service(
-    types: Mapping[str, Parameters], schedules: Mapping[Place, Schedule], seed: int
+    types: Mapping[str, Parameters], scenarios: Mapping[Place, Scenario], seed: int
 ) -> dict[Place, dict[int, bool]]:
-    """The answer about each set at each step of its schedule, counted from its first one."""
+    """The answer about each set at each step of its scenario, counted from its first one."""
     ((window, period),) = {(p.window, p.period) for p in types.values()}
     begin = FIRST_INSTANCE * window
     parameters = {
@@ -98,17 +98,17 @@ def answers_of_service(
     with Stack(parameters, start=float(begin * period), seed=seed, name="audit") as stack:
         client = _Client(stack)
         pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
-        firsts = {place: first_step(types[place[0]], set_key(pepper, *place)) for place in schedules}
+        firsts = {place: first_step_of(types[place[0]], set_key(pepper, *place)) for place in scenarios}
         log: dict[int, list[tuple[Place, int]]] = defaultdict(list)
-        for place, schedule in schedules.items():
-            for r, clients in enumerate(schedule.joined):
+        for place, scenario in scenarios.items():
+            for r, clients in enumerate(scenario.joined):
                 log[firsts[place] + r] += [(place, number) for number in clients]
-        answers: dict[Place, dict[int, bool]] = {place: {} for place in schedules}
-        longest = max(len(schedule.joined) for schedule in schedules.values())
+        answers: dict[Place, dict[int, bool]] = {place: {} for place in scenarios}
+        longest = max(len(scenario.joined) for scenario in scenarios.values())
         for step in range(begin, begin + window + longest):
             client.join(log.pop(step, []))
             stack.advance_to(client.tick(step))
-            running = [place for place in schedules if 0 <= step - firsts[place] < len(schedules[place].joined)]
+            running = [place for place in scenarios if 0 <= step - firsts[place] < len(scenarios[place].joined)]
             true = client.true(running, step)
             for place in running:
                 answers[place][step - firsts[place]] = place in true

@@ -10,17 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from kanon.errors import ConfigurationError, TooFarBehindError
 from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.steps import end_of, first_step, instance_of, phase_of, step_at
+from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.mechanism.vectorised import evaluate_all
-from kanon.gate.publishing import clock_step, next_tick, tick_of
-from kanon.gate.settings import EvaluateSettings
+from kanon.gate.schedule import Schedule
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members, to_item
+from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import Row, StepLog, Touched
 from kanon.gate.types import Type
@@ -31,68 +30,6 @@ SETS_A_CHUNK = 500
 WRITERS = 16
 SECONDS_TO_STOP = 20.0
 """A worker with less time left than this starts no further chunk."""
-
-DAY = 86_400
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The clock figures of a deployment, all in seconds (docs/architecture.md, rules 2, 3, 8 and 9)."""
-
-    period: int
-    grace: int
-    lease: int
-    publish_delay: int
-    publish_margin: int
-    outage_allowance: int
-
-    @classmethod
-    def of(cls, settings: EvaluateSettings) -> Self:
-        """The figures a function is told."""
-        return cls(
-            period=settings.period,
-            grace=settings.grace,
-            lease=settings.lease,
-            publish_delay=settings.publish_delay,
-            publish_margin=settings.publish_margin,
-            outage_allowance=settings.outage_allowance,
-        )
-
-    def last_closed(self, now: float) -> int:
-        """The last step that no join can enter any more."""
-        return step_at(now - self.grace, self.period) - 1
-
-    def oldest_in_log(self, now: float) -> int:
-        """The oldest step whose rows cannot have expired."""
-        return step_at(now - self.outage_allowance, self.period)
-
-    def oldest_allowed(self, now: float) -> int:
-        """The oldest step from which a late evaluation may go on: a day's reserve before the log is gone."""
-        return step_at(now - self.outage_allowance + self._reserve, self.period)
-
-    def allowed_until(self, step: int) -> int:
-        """Until when a late evaluation may go on from ``step`` (Unix seconds)."""
-        return end_of(step, self.period) + self.outage_allowance - self._reserve
-
-    @property
-    def _reserve(self) -> int:
-        return min(DAY, self.outage_allowance // 7)
-
-    def first_after_skip(self, now: float) -> int:
-        """The step with which a slot that is too far behind goes on: the oldest that leaves two periods to begin."""
-        return min(self.oldest_allowed(now + 2 * self.period), self.last_closed(now))
-
-    def expiry(self, step: int) -> int:
-        """When a row that is needed up to ``step`` may go (Unix seconds)."""
-        return end_of(step, self.period) + self.outage_allowance
-
-    def overdue(self, evaluated_through: int, now: float) -> int:
-        """How many steps a slot lacks whose tick has come."""
-        return max(0, clock_step(now, self.period, self.publish_delay) - evaluated_through)
-
-    def visible_from(self, now: float) -> int:
-        """The first tick late enough for every reader to see what is written at ``now``."""
-        return next_tick(now + self.publish_margin, self.period, self.publish_delay)
 
 
 @dataclass(frozen=True)
@@ -144,6 +81,35 @@ class Outcome:
 
 
 @dataclass
+class Run:
+    """The state of one run over a slot.
+
+    Attributes:
+        slot: the slot.
+        holder: the name of this worker, which holds the lease.
+        through: the stored mark; None for a new slot.
+        after: the last set committed in ``step``; None before the first one.
+        step: the step that is evaluated.
+        last: the last closed step.
+        idle: how many steps without rows, just before ``step``, are not completed yet.
+        resume: where the next run goes on inside a step, as (step, last set committed).
+        leased: whether this worker still holds the lease.
+        outcome: what the run did so far.
+    """
+
+    slot: int
+    holder: str
+    through: int | None
+    after: bytes | None
+    step: int = 0
+    last: int = 0
+    idle: int = 0
+    resume: tuple[int, bytes] | None = None
+    leased: bool = True
+    outcome: Outcome = Outcome()
+
+
+@dataclass
 class Evaluation:
     """Everything an evaluation needs."""
 
@@ -173,45 +139,66 @@ class Evaluation:
         now = clock()
         mark = self.control.lease(slot, holder, now, now + self.schedule.lease)
         if mark is None:
-            return Outcome()  # somebody else is at the slot
-        resume: tuple[int, bytes] | None = None
-        held = True
+            return Outcome()  # another worker holds the slot
+        run = Run(slot, holder, mark.evaluated_through, mark.resume_after)
         try:
-            step = self._first_step(mark.evaluated_through, now)
-            outcome, after = Outcome(), mark.resume_after
-            through, idle = mark.evaluated_through, 0
-            last = self.schedule.last_closed(clock())
+            run.step = self._next_step(mark.evaluated_through, now)
+            run.last = self.schedule.last_closed(clock())
             with ThreadPoolExecutor(WRITERS) as writers:
-                while step <= last:
-                    chunks = chunked(self.log.touched(step, slot, self._most_kept, after), SETS_A_CHUNK)
-                    while (in_time := time_left() >= SECONDS_TO_STOP) and (chunk := next(chunks, None)):
-                        if idle:
-                            through, idle = self._complete(slot, through, step - 1, clock()), 0
-                        outcome = self._evaluate_chunk(step, slot, chunk, writers, outcome)
-                        after = chunk[-1].set_key
-                    if not in_time:
-                        if idle:
-                            self._complete(slot, through, step - 1, clock())
-                        resume = None if after is None else (step, after)
-                        return replace(outcome, behind=last - step + 1)
-                    if after is None and step < last:
-                        idle += 1  # steps without rows are completed together: each costs one read
-                    else:
-                        if through is not None:  # a new slot's past is not late
-                            outcome = replace(outcome, late=max(outcome.late, self._late(step - idle, clock())))
-                        # Looks again at the clock: a step that closes meanwhile finds its message acknowledged.
-                        last = self.schedule.last_closed(clock())
-                        ends = step >= last
-                        through, idle = self._complete(slot, through, step, clock(), holder if ends else None), 0
-                        held = not ends
-                    outcome = replace(outcome, steps=outcome.steps + 1)
-                    step, after = step + 1, None
-            return outcome
+                while run.step <= run.last:
+                    if not self._evaluate_step(run, clock, time_left, writers):
+                        self._complete_idle(run, clock)
+                        run.resume = None if run.after is None else (run.step, run.after)
+                        return replace(run.outcome, behind=run.last - run.step + 1)
+                    self._finish_step(run, clock)
+            return run.outcome
         finally:
-            if held:
-                self.control.release(slot, holder, resume)
+            if run.leased:
+                self.control.release(slot, holder, run.resume)
 
-    def _first_step(self, evaluated_through: int | None, now: float) -> int:
+    def _evaluate_step(
+        self, run: Run, clock: Callable[[], float], time_left: Callable[[], float], writers: ThreadPoolExecutor
+    ) -> bool:
+        """Evaluate the sets of the run's step, chunk by chunk; false if time is short before all are done."""
+        chunks = chunked(self.log.touched(run.step, run.slot, self._most_kept, run.after), SETS_A_CHUNK)
+        while time_left() >= SECONDS_TO_STOP:
+            chunk = next(chunks, None)
+            if chunk is None:
+                return True
+            self._complete_idle(run, clock)
+            run.outcome = self._evaluate_chunk(run.step, run.slot, chunk, writers, run.outcome)
+            run.after = chunk[-1].set_key
+        return False
+
+    def _finish_step(self, run: Run, clock: Callable[[], float]) -> None:
+        """Complete the run's step, unless it is idle and a later one is closed: idle steps are completed together."""
+        if run.after is None and run.step < run.last:
+            run.idle += 1
+        else:
+            if run.through is not None:  # a new slot's past is not late
+                late = self._late(run.step - run.idle, clock())
+                run.outcome = replace(run.outcome, late=max(run.outcome.late, late))
+            # Read the clock again: a message for a step that closes during this run is acknowledged without work.
+            run.last = self.schedule.last_closed(clock())
+            self._complete(run, run.step, clock(), leaving=run.step >= run.last)
+        run.outcome = replace(run.outcome, steps=run.outcome.steps + 1)
+        run.step, run.after = run.step + 1, None
+
+    def _complete_idle(self, run: Run, clock: Callable[[], float]) -> None:
+        """Complete the idle steps before the run's step."""
+        if run.idle:
+            self._complete(run, run.step - 1, clock())
+
+    def _complete(self, run: Run, step: int, now: float, *, leaving: bool = False) -> None:
+        """Publish the steps up to ``step``, all of whose rows are written; then move the mark.
+
+        A run that is ``leaving`` gives its lease back with the mark.
+        """
+        self.statuses.move_horizon(run.slot, step, self.schedule.visible_from(now))
+        self.control.advance(run.slot, run.through, step, run.holder if leaving else None)
+        run.through, run.idle, run.leased = step, 0, not leaving
+
+    def _next_step(self, evaluated_through: int | None, now: float) -> int:
         if evaluated_through is None:
             return self.schedule.oldest_in_log(now)
         if evaluated_through + 1 < self.schedule.oldest_allowed(now):
@@ -279,9 +266,8 @@ class Evaluation:
             needed.append(self._last_true(e))
         if e.after.wake_up is not None:
             needed.append(e.after.wake_up)
-        token_bytes = -(-parameters.client_bits // 8)
-        item = to_item(e.touched.set_key, e.touched.type_name, e.after, token_bytes, self.schedule.expiry(max(needed)))
-        self.members.write(item)
+        expires = self.schedule.expiry(max(needed))
+        self.members.write(e.touched.set_key, e.touched.type_name, e.after, parameters.client_bits, expires)
 
     def _last_true(self, e: Evaluated) -> int:
         """The last step of the instance of the newest crossing."""
@@ -290,19 +276,9 @@ class Evaluation:
         instance = instance_of(e.after.crossings[-1], phase, parameters.window)
         return first_step(instance + 1, phase, parameters.window) - 1
 
-    def _complete(self, slot: int, through: int | None, step: int, now: float, leaving: str | None = None) -> int:
-        """Publish the steps after ``through`` up to ``step``, all of whose rows are written; then move the mark.
-
-        A holder that is ``leaving`` gives its lease back with the mark.
-        """
-        self.statuses.move_horizon(slot, step, self.schedule.visible_from(now))
-        self.control.advance(slot, through, step, leaving)
-        return step
-
     def _late(self, step: int, now: float) -> int:
         """Seconds by which a step completed at ``now`` misses its tick."""
-        tick = tick_of(step, self.schedule.period, self.schedule.publish_delay)
-        return max(0, self.schedule.visible_from(now) - tick)
+        return max(0, self.schedule.visible_from(now) - self.schedule.tick_of(step))
 
     def _tapes_of(self, type_name: str, first: int) -> Tapes:
         """The tapes of a type's instances that begin at step ``first``."""

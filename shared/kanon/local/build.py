@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import boto3
 
-from kanon.local.clock import Cron, Schedule
+from kanon.local.clock import Cron, Trigger
 from kanon.local.functions import Function, function_arn
 from kanon.local.template import ACCOUNT, REGION, Template, TemplateError
 
@@ -212,12 +212,12 @@ def queue_mappings(template: Template, functions: Mapping[str, str]) -> list[Map
 class Wake:
     """A schedule with the function it invokes and the payload it gives it."""
 
-    schedule: Schedule
+    schedule: Trigger
     function: str
     payload: Any
 
 
-def wakes(template: Template, functions: Mapping[str, str], replacement: Schedule | None) -> list[Wake]:
+def wakes(template: Template, functions: Mapping[str, str], replacement: Trigger | None) -> list[Wake]:
     """The template's schedules; ``functions``: name by ARN."""
     if replacement is not None:
         template.replace("AWS::Scheduler::Schedule", "ScheduleExpression", "replaced")

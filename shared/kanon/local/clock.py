@@ -40,7 +40,7 @@ class Clock:
             service_clock.now = time.time
 
 
-class Schedule(Protocol):
+class Trigger(Protocol):
     """Says when the evaluation is woken."""
 
     def next_after(self, moment: float) -> float:

@@ -19,7 +19,7 @@ import boto3
 
 from kanon.local import gateway
 from kanon.local.build import Mapped, Wake, build_functions, build_storage, queue_mappings, wakes
-from kanon.local.clock import Clock, Schedule
+from kanon.local.clock import Clock, Trigger
 from kanon.local.engines import ENGINES
 from kanon.local.functions import Environment, FunctionError, release_process
 from kanon.local.meter import Meter
@@ -55,7 +55,7 @@ class Stack:
         start: float | None = None,
         seed: int | None = None,
         name: str = "kanon-local",
-        schedule: Schedule | None = None,
+        schedule: Trigger | None = None,
         template: Path = ROOT / "template.yaml",
         logs: TextIO | None = None,
     ) -> None:

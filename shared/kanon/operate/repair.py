@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from kanon.dynamo.batches import Item, chunks
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.names import slot_of
-from kanon.gate.storage.members import is_newer, to_item
+from kanon.gate.storage.members import is_newer
 from kanon.operate.stacks import RunningStack
 
 SETS_A_READ = 100
+
+EMPTY_BITS = 8
+"""A state without members is written as if tokens had so many bits: as many as the least type has."""
 
 
 @dataclass(frozen=True)
@@ -51,4 +54,4 @@ def repair(stack: RunningStack, found: Damage) -> None:
             state = SetState(crossings=crossings.get(set_key, ()), evaluated=mark)
             type_name = item.get("type", {}).get("S", "")
             # A crossing is at the step after the mark at the latest, and its instance one window long.
-            members.replace(item, to_item(set_key, type_name, state, 1, stack.schedule.expiry(mark + 1 + window)))
+            members.replace(item, type_name, state, EMPTY_BITS, stack.schedule.expiry(mark + 1 + window))

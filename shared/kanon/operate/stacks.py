@@ -22,7 +22,7 @@ from botocore.exceptions import (
 )
 
 from kanon.errors import KanonError
-from kanon.gate.evaluation import Schedule
+from kanon.gate.schedule import Schedule
 from kanon.gate.settings import EvaluateSettings, JoinSettings, QuerySettings
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members

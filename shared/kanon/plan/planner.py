@@ -117,7 +117,7 @@ class Plan:
         step = 499_999  # the current hour has as many digits
         members = tuple(Member(token, step) for token in range(p.members_kept))
         state = SetState(members, (step - p.window, step), step, step)
-        return item_size(to_item(bytes(32), "", state, -(-p.client_bits // 8), step * p.period))
+        return item_size(to_item(bytes(32), "", state, p.client_bits, step * p.period))
 
     def as_json(self) -> dict[str, Any]:
         """What ``kanon plan --json`` prints; ``laws`` is what a type's configuration takes."""

@@ -19,13 +19,14 @@ from kanon.errors import (
     UndecodableMembersError,
 )
 from kanon.gate import evaluation
-from kanon.gate.evaluation import SECONDS_TO_STOP, Evaluation, NoiseKeys, Outcome, Schedule
+from kanon.gate.evaluation import SECONDS_TO_STOP, Evaluation, NoiseKeys, Outcome
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState, is_above
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.steps import end_of, first_step, instance_of, phase_of
 from kanon.gate.mechanism.tape import Tapes
+from kanon.gate.schedule import Schedule
 from kanon.gate.storage.members import to_item
 from kanon.gate.storage.statuses import Horizon
 from kanon.gate.storage.step_log import Row, StepLog, Touched, pack
@@ -391,7 +392,7 @@ def test_members_that_cannot_be_read_stop_their_slot_and_no_other(world: World) 
     world.start(1)
     world.join(NAMES[0], range(9), START, slot=0)
     world.join(NAMES[1], range(9), START, slot=1)
-    item = to_item(NAMES[0], "small", SetState((), (), START - 1, None), 1, 2**31)
+    item = to_item(NAMES[0], "small", SetState((), (), START - 1, None), 8, 2**31)
     world.tables.other_client().put_item(
         TableName=world.tables.names["Members"], Item={**item, "members": {"B": b"\x09"}}
     )
@@ -585,7 +586,7 @@ def _put_idle_sets(tables: Tables, count: int) -> None:
     One of each is written; the others are copied inside moto, where a write takes 0.3 ms.
     """
     state = SetState(tuple(Member(token, START - 2) for token in range(3)), (), START - 1, START + 1)
-    tables.members.write(to_item(set_key("idle"), "small", state, 1, 2**31))
+    tables.members.write(set_key("idle"), "small", state, 8, 2**31)
     tables.log.put(Row(START + 1, 0, set_key("idle"), None, "small", 2**31))
     dynamodb = get_backend("dynamodb")[ACCOUNT][REGION]
     members, log = (dynamodb.tables[tables.names[name]].items for name in ("Members", "StepLog"))

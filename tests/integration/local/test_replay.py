@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import kanon.gate.evaluation
-from kanon.gate.evaluation import Evaluation, NoiseKeys, Schedule
+from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import count_at
@@ -28,6 +28,7 @@ from kanon.gate.mechanism.steps import end_of, instance_of, phase_of
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.names import set_key
 from kanon.gate.querying import Querying
+from kanon.gate.schedule import Schedule
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.local import Stack

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kanon.audit import goodness
-from kanon.audit.mechanism import AUDITED, two_instances
+from kanon.audit.mechanism import AUDITED, rise_and_fall
 from kanon.gate.mechanism.exact_law import first_crossing
 
 
@@ -71,7 +71,7 @@ def test_the_bound_of_pearsons_tail_holds_in_every_case_of_six_trials():
 
 def cells_of_an_audit(trials):
     """Expected counts of the chi-square tests of an audit, from the audit's own laws."""
-    counts = two_instances(AUDITED["two-sided"]).counts
+    counts = rise_and_fall(AUDITED["two-sided"]).counts
     laws = [first_crossing(AUDITED["two-sided"], part) for part in (counts[:24], counts[24:])]
     least = math.sqrt(goodness.LEAST_EXPECTED / trials)
     yield from (np.bincount(goodness.merged(law * trials, 5.0), law) * trials for law in laws)

@@ -33,7 +33,7 @@ def test_a_set_key_of_another_length_never_reaches_a_table(key: bytes) -> None:
     with pytest.raises(ValueError, match=message):
         step_log.pack(step_log.Row(5, 0, key, 1, "a", 9))
     with pytest.raises(ValueError, match=message):
-        members.to_item(key, "a", STATE, 2, 9)
+        members.to_item(key, "a", STATE, 16, 9)
     with pytest.raises(ValueError, match=message):
         statuses.Statuses(None, "statuses").write(key, (5,), 9)  # type: ignore[arg-type]
 
@@ -41,4 +41,4 @@ def test_a_set_key_of_another_length_never_reaches_a_table(key: bytes) -> None:
 def test_members_too_many_for_an_item_are_refused() -> None:
     many = tuple(Member(token, 5) for token in range(70_000))
     with pytest.raises(ValueError, match=r"^an item of 4200.. bytes is larger"):
-        members.to_item(bytes(32), "a", SetState(many, (), 5, None), 4, 9)
+        members.to_item(bytes(32), "a", SetState(many, (), 5, None), 32, 9)

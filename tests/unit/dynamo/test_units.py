@@ -105,7 +105,7 @@ def test_a_join_is_one_write_unit_and_so_are_the_members_of_a_full_set_of_the_pu
     join = pack(Row(472_000, 0, set_key(1), 7, "a" * 64, 1_700_000_001))
     assert write_units(item_size(join)) == 1
     kept = tuple(Member(token, 472_000 - token) for token in range(PUBLISHED.members_kept))
-    full = to_item(set_key(1), "a" * 64, SetState(kept, (471_001, 471_999), 472_000, 472_001), 2, 1_700_000_001)
+    full = to_item(set_key(1), "a" * 64, SetState(kept, (471_001, 471_999), 472_000, 472_001), 16, 1_700_000_001)
     assert write_units(item_size(full)) == 1
 
 
@@ -115,5 +115,5 @@ def test_about_200_members_fit_into_one_write_unit(kept: int) -> None:
     from kanon.gate.mechanism.members import Member
 
     members = tuple(Member(token, 472_000 - token) for token in range(kept))
-    item = to_item(set_key(1), "fledge", SetState(members, (471_001, 471_999), 472_000, 472_001), 2, 1_700_000_001)
+    item = to_item(set_key(1), "fledge", SetState(members, (471_001, 471_999), 472_000, 472_001), 16, 1_700_000_001)
     assert write_units(item_size(item)) == 1

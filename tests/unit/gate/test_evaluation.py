@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanon.errors import ConfigurationError
-from kanon.gate.evaluation import DAY, NoiseKeys, Schedule, chunked
+from kanon.gate.evaluation import NoiseKeys, chunked
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.publishing import tick_of
+from kanon.gate.schedule import DAY, Schedule
 from kanon.gate.storage.step_log import Touched
 from kanon.noise.words import NoiseKey
 from tests.unit.examples import KEY, set_key

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 
+UNLESS_EVALUATED = "attribute_not_exists(evaluated) OR evaluated < :step"
+UNLESS_REPLACED = "attribute_not_exists(members) OR members = :damaged"
+
 
 def pack(state: SetState, token_bytes: int) -> bytes:
     """Format 1: version, bytes a token, evaluated step (8 bytes), then per member its token and age (2 bytes).
@@ -53,13 +56,13 @@ def unpack(packed: bytes) -> tuple[int, tuple[Member, ...]]:
     return evaluated, tuple(members)
 
 
-def to_item(set_key: bytes, type_name: str, state: SetState, token_bytes: int, expires: int) -> Item:
-    """The state of a set as an item."""
+def to_item(set_key: bytes, type_name: str, state: SetState, client_bits: int, expires: int) -> Item:
+    """The state of a set as an item; a token takes as many bytes as ``client_bits`` need."""
     check_set_key(set_key)
     item: Item = {
         "set_key": {"B": set_key},
         "type": {"S": type_name},
-        "members": {"B": pack(state, token_bytes)},
+        "members": {"B": pack(state, -(-client_bits // 8))},
         "evaluated": {"N": str(state.evaluated)},
         "ttl": {"N": str(expires)},
     }
@@ -137,22 +140,24 @@ class Members:
             except UndecodableMembersError:
                 yield item
 
-    def replace(self, damaged: Item, item: Item) -> None:
-        """Put ``item`` in the place of one that cannot be read, unless that was replaced meanwhile."""
+    def replace(self, damaged: Item, type_name: str, state: SetState, client_bits: int, expires: int) -> None:
+        """Put ``state`` in the place of an item that cannot be read, unless that was replaced meanwhile."""
+        item = to_item(damaged["set_key"]["B"], type_name, state, client_bits, expires)
         unless_refused(
             self._client.put_item,
             TableName=self._table,
             Item=item,
-            ConditionExpression="attribute_not_exists(members) OR members = :damaged",
+            ConditionExpression=UNLESS_REPLACED,
             ExpressionAttributeValues={":damaged": damaged.get("members", {"NULL": True})},
         )
 
-    def write(self, item: Item) -> None:
+    def write(self, set_key: bytes, type_name: str, state: SetState, client_bits: int, expires: int) -> None:
         """Write the state of a set unless it already is at this step or beyond: then the work is done."""
+        item = to_item(set_key, type_name, state, client_bits, expires)
         unless_refused(
             self._client.put_item,
             TableName=self._table,
             Item=item,
-            ConditionExpression="attribute_not_exists(evaluated) OR evaluated < :step",
+            ConditionExpression=UNLESS_EVALUATED,
             ExpressionAttributeValues={":step": item["evaluated"]},
         )

@@ -152,29 +152,29 @@ def _state(step: int, *tokens: int) -> SetState:
 
 def test_members_are_read_as_they_were_written_and_unknown_sets_are_left_out(tables: Tables) -> None:
     state = _state(STEP, 1, 2, 3)
-    tables.members.write(to_item(SETS[0], "fledge", state, 2, 99))
+    tables.members.write(SETS[0], "fledge", state, 16, 99)
     assert tables.members.read(SETS[:2]) == {SETS[0]: state}
     assert tables.members.read([]) == {}
 
 
 @pytest.mark.parametrize(("first", "second", "kept"), [(5, 6, 6), (5, 5, 5), (6, 5, 6)])
 def test_members_are_only_replaced_by_a_later_step(tables: Tables, first: int, second: int, kept: int) -> None:
-    tables.members.write(to_item(SETS[0], "fledge", _state(first, 1), 2, 99))
-    tables.members.write(to_item(SETS[0], "fledge", _state(second, 2), 2, 99))
+    tables.members.write(SETS[0], "fledge", _state(first, 1), 16, 99)
+    tables.members.write(SETS[0], "fledge", _state(second, 2), 16, 99)
     (state,) = tables.members.read(SETS[:1]).values()
     assert state == (_state(first, 1) if kept == first else _state(second, 2))
 
 
 def test_a_crossing_and_a_wake_up_that_are_gone_leave_no_attribute_behind(tables: Tables) -> None:
-    tables.members.write(to_item(SETS[0], "fledge", _state(5, 1), 2, 99))
+    tables.members.write(SETS[0], "fledge", _state(5, 1), 16, 99)
     bare = SetState((), (), 6, None)
-    tables.members.write(to_item(SETS[0], "fledge", bare, 2, 99))
+    tables.members.write(SETS[0], "fledge", bare, 16, 99)
     assert tables.members.read(SETS[:1]) == {SETS[0]: bare}
 
 
 def test_many_members_are_read_consistently_in_calls_of_a_hundred_without_duplicates(tables: Tables) -> None:
     for name in SETS[:130]:
-        tables.members.write(to_item(name, "fledge", _state(STEP, 1), 2, 99))
+        tables.members.write(name, "fledge", _state(STEP, 1), 16, 99)
     tables.calls.clear()
     assert set(tables.members.read([*SETS, *SETS[:50]])) == set(SETS[:130])
     assert [call.items for call in tables.calls] == [100, 100, 100]
@@ -183,21 +183,21 @@ def test_many_members_are_read_consistently_in_calls_of_a_hundred_without_duplic
 
 def test_members_not_answered_at_once_are_asked_again(tables: Tables, slept: list[float]) -> None:
     for name in SETS[:40]:
-        tables.members.write(to_item(name, "fledge", _state(STEP, 1), 2, 99))
+        tables.members.write(name, "fledge", _state(STEP, 1), 16, 99)
     leave_unprocessed(tables, "BatchGetItem", lambda n, size: size // 2)
     assert set(tables.members.read(SETS[:50])) == set(SETS[:40])
     assert len(slept) >= 1
 
 
 def test_members_never_answered_are_never_taken_for_missing(tables: Tables) -> None:
-    tables.members.write(to_item(SETS[0], "fledge", _state(STEP, 1), 2, 99))
+    tables.members.write(SETS[0], "fledge", _state(STEP, 1), 16, 99)
     leave_unprocessed(tables, "BatchGetItem", lambda n, size: 1)
     with pytest.raises(ThrottledError, match=r"^Members did not answer for every set; evaluate the step again$"):
         tables.members.read(SETS[:2])
 
 
 def test_members_that_cannot_be_read_are_an_error(tables: Tables) -> None:
-    item = to_item(SETS[0], "fledge", _state(STEP, 1), 2, 99)
+    item = to_item(SETS[0], "fledge", _state(STEP, 1), 16, 99)
     tables.other_client().put_item(TableName=tables.names["Members"], Item={**item, "members": {"B": b"\x02rest"}})
     with pytest.raises(UndecodableMembersError):
         tables.members.read(SETS[:2])
@@ -207,19 +207,20 @@ def test_the_largest_members_a_type_may_have_fit_into_an_item(tables: Tables) ->
     from kanon.gate.mechanism.parameters import MOST_MEMBERS
 
     state = SetState(tuple(Member(2**32 - 1 - n, STEP) for n in range(MOST_MEMBERS)), (), STEP, None)
-    tables.members.write(to_item(SETS[0], "t" * 64, state, 4, 99))
+    tables.members.write(SETS[0], "t" * 64, state, 32, 99)
     assert tables.members.read(SETS[:1]) == {SETS[0]: state}
 
 
 def test_the_sets_that_wake_before_a_step_are_found_whatever_else_there_is(tables: Tables) -> None:
     for n, wake_up in enumerate((None, STEP + 1, STEP + 4, STEP + 5)):
-        tables.members.write(to_item(SETS[n], "fledge", SetState((), (), STEP, wake_up), 2, 99))
+        tables.members.write(SETS[n], "fledge", SetState((), (), STEP, wake_up), 16, 99)
     assert sorted(tables.members.waking(STEP + 5)) == [(SETS[1], "fledge"), (SETS[2], "fledge")]
 
 
 def test_items_that_cannot_be_read_are_found_and_replaced_unless_that_was_done_meanwhile(tables: Tables) -> None:
-    good = to_item(SETS[0], "fledge", SetState((), (), STEP, None), 2, 99)
-    tables.members.write(good)
+    state = SetState((), (), STEP, None)
+    good = to_item(SETS[0], "fledge", state, 16, 99)
+    tables.members.write(SETS[0], "fledge", state, 16, 99)
     packed = (b"", b"\x01\x02", b"\x02" + bytes(9), good["members"]["B"])
     damaged = [{**good, "set_key": {"B": SETS[n]}, "members": {"B": value}} for n, value in enumerate(packed, 1)]
     del damaged[3]["evaluated"]
@@ -230,12 +231,12 @@ def test_items_that_cannot_be_read_are_found_and_replaced_unless_that_was_done_m
     assert [item["set_key"]["B"] for item in found] == SETS[1:6]
     assert [is_newer(item) for item in found] == [False, False, True, False, False]
 
-    tables.members.write({**good, "set_key": {"B": SETS[6]}})
+    tables.members.write(SETS[6], "fledge", state, 16, 99)
     for item in found:
-        tables.members.replace(item, {**good, "set_key": item["set_key"]})
+        tables.members.replace(item, "fledge", state, 16, 99)
     changed = {**good, "set_key": {"B": SETS[1]}, "members": {"B": b"changed meanwhile"}}
     tables.other_client().put_item(TableName=tables.names["Members"], Item=changed)
-    tables.members.replace(found[0], {**good, "set_key": {"B": SETS[1]}})
+    tables.members.replace(found[0], "fledge", state, 16, 99)
     assert [item["set_key"]["B"] for item in tables.members.undecodable()] == [SETS[1]]
 
 
@@ -527,7 +528,7 @@ def test_fingerprints_too_many_for_one_update_are_refused(tables: Tables) -> Non
 
 def test_only_rows_whose_time_has_passed_are_deleted(tables: Tables) -> None:
     tables.log.put_all([_join(SETS[0], 1, expires=999), _join(SETS[1], 1, expires=1000), _join(SETS[2], 1)])
-    tables.members.write(to_item(SETS[0], "fledge", _state(5, 1), 2, 999))
+    tables.members.write(SETS[0], "fledge", _state(5, 1), 16, 999)
     tables.statuses.write(SETS[0], (5,), 999)
     tables.statuses.move_horizon(0, 7, 200)
     assert tables.expire(1000) == 3

@@ -28,7 +28,7 @@ def states(draw: st.DrawFn, token_bytes: int) -> SetState:
 @given(st.data(), st.integers(1, 4))
 def test_a_state_is_read_as_it_was_written(data: st.DataObject, token_bytes: int) -> None:
     state = data.draw(states(token_bytes))
-    assert from_item(to_item(set_key(1), "a", state, token_bytes, 9)) == state
+    assert from_item(to_item(set_key(1), "a", state, 8 * token_bytes, 9)) == state
     assert unpack(pack(state, token_bytes)) == (state.evaluated, state.members)
 
 
@@ -41,14 +41,14 @@ def test_the_bytes_of_format_1_never_change() -> None:
 
 def test_an_item_holds_what_its_state_has_and_nothing_else() -> None:
     bare = SetState((), (), 7, None)
-    assert to_item(set_key(1), "fledge", bare, 2, 99) == {
+    assert to_item(set_key(1), "fledge", bare, 16, 99) == {
         "set_key": {"B": set_key(1)},
         "type": {"S": "fledge"},
         "members": {"B": pack(bare, 2)},
         "evaluated": {"N": "7"},
         "ttl": {"N": "99"},
     }
-    full = to_item(set_key(1), "fledge", SetState((), (3, 6), 7, 9), 2, 99)
+    full = to_item(set_key(1), "fledge", SetState((), (3, 6), 7, 9), 16, 99)
     assert full["crossings"] == {"L": [{"N": "3"}, {"N": "6"}]}
     assert full["wake_up"] == {"N": "9"}
 
@@ -75,7 +75,7 @@ def test_bytes_of_no_known_format_are_refused(packed: str, message: str) -> None
         unpack(bytes.fromhex(packed))
 
 
-ITEM = to_item(set_key(1), "fledge", SetState((Member(1, 5),), (3,), 7, 9), 2, 99)
+ITEM = to_item(set_key(1), "fledge", SetState((Member(1, 5),), (3,), 7, 9), 16, 99)
 
 
 @pytest.mark.parametrize(

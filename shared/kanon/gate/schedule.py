@@ -1,0 +1,74 @@
+"""The clock of a deployment: when a step is closed, how far back the log reaches, when a step becomes visible."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from kanon.gate.mechanism.steps import end_of, step_at
+from kanon.gate.publishing import clock_step, next_tick, tick_of
+from kanon.gate.settings import EvaluateSettings
+
+DAY = 86_400
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The clock figures of a deployment, all in seconds (docs/architecture.md, rules 2, 3, 8 and 9)."""
+
+    period: int
+    grace: int
+    lease: int
+    publish_delay: int
+    publish_margin: int
+    outage_allowance: int
+
+    @classmethod
+    def of(cls, settings: EvaluateSettings) -> Self:
+        """The figures a function is told."""
+        return cls(
+            period=settings.period,
+            grace=settings.grace,
+            lease=settings.lease,
+            publish_delay=settings.publish_delay,
+            publish_margin=settings.publish_margin,
+            outage_allowance=settings.outage_allowance,
+        )
+
+    def last_closed(self, now: float) -> int:
+        """The last step that no join can enter any more."""
+        return step_at(now - self.grace, self.period) - 1
+
+    def oldest_in_log(self, now: float) -> int:
+        """The oldest step whose rows cannot have expired."""
+        return step_at(now - self.outage_allowance, self.period)
+
+    def oldest_allowed(self, now: float) -> int:
+        """The oldest step from which a late evaluation may go on: a day's reserve before the log is gone."""
+        return step_at(now - self.outage_allowance + self._reserve, self.period)
+
+    def allowed_until(self, step: int) -> int:
+        """Until when a late evaluation may go on from ``step`` (Unix seconds)."""
+        return end_of(step, self.period) + self.outage_allowance - self._reserve
+
+    @property
+    def _reserve(self) -> int:
+        return min(DAY, self.outage_allowance // 7)
+
+    def first_after_skip(self, now: float) -> int:
+        """The step with which a slot that is too far behind goes on: the oldest that leaves two periods to begin."""
+        return min(self.oldest_allowed(now + 2 * self.period), self.last_closed(now))
+
+    def expiry(self, step: int) -> int:
+        """When a row that is needed up to ``step`` may go (Unix seconds)."""
+        return end_of(step, self.period) + self.outage_allowance
+
+    def overdue(self, evaluated_through: int, now: float) -> int:
+        """How many steps a slot lacks whose tick has come."""
+        return max(0, clock_step(now, self.period, self.publish_delay) - evaluated_through)
+
+    def visible_from(self, now: float) -> int:
+        """The first tick late enough for every reader to see what is written at ``now``."""
+        return next_tick(now + self.publish_margin, self.period, self.publish_delay)
+
+    def tick_of(self, step: int) -> int:
+        """The Unix time (seconds) at which ``step`` may become visible."""
+        return tick_of(step, self.period, self.publish_delay)
