@@ -1,6 +1,6 @@
 """Lambda function `join`: takes joins into the log. Sees two secrets, reads no row of any table."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -86,9 +86,8 @@ def batch_join(body: BatchJoinBody) -> Response[BatchJoinAnswer]:
         logged = joining().join_all(joins, now)
     finally:
         _count(sum(logged), len(joins))
-    outcomes = iter(logged)
     headers = None if all(logged) else {"Retry-After": RETRY_AFTER}
-    return json_answer(BatchJoinAnswer(results=[_result(entry, outcomes) for entry in read]), headers)
+    return json_answer(BatchJoinAnswer(results=_results(read, logged)), headers)
 
 
 def _join(type_name: str, set_id: bytes, body: JoinBody) -> Join:
@@ -106,10 +105,16 @@ def _read(entry: Any) -> Join | ErrorAnswer:
     return _join(body.type, body.set, body) if body.type in TYPES else UNKNOWN_TYPE
 
 
-def _result(entry: Join | ErrorAnswer, logged: Iterator[bool]) -> JoinAnswer | ErrorAnswer:
-    if isinstance(entry, ErrorAnswer):
-        return entry
-    return JoinAnswer() if next(logged) else NOT_LOGGED
+def _results(read: Sequence[Join | ErrorAnswer], logged: Sequence[bool]) -> list[JoinAnswer | ErrorAnswer]:
+    """One answer for every entry, in order; ``logged`` has one value for every entry that is a join."""
+    outcomes = iter(logged)
+    results: list[JoinAnswer | ErrorAnswer] = []
+    for entry in read:
+        if isinstance(entry, ErrorAnswer):
+            results.append(entry)
+        else:
+            results.append(JoinAnswer() if next(outcomes) else NOT_LOGGED)
+    return results
 
 
 def _count(accepted: int, joins: int) -> None:

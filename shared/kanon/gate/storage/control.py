@@ -11,7 +11,12 @@ from kanon.errors import ConfigurationError, FingerprintMismatchError, LeaseLost
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-_GIVE_BACK = "REMOVE lease_until, lease_holder"
+RELEASE = "REMOVE lease_until, lease_holder"
+
+IF_FREE_OR_EXPIRED_OR_OWN = "attribute_not_exists(lease_until) OR lease_until < :now OR lease_holder = :holder"
+IF_STILL_HELD = "lease_holder = :holder"
+IF_NEVER_MARKED = "attribute_not_exists(evaluated_through)"
+IF_MARKED_AT = "evaluated_through = :before"
 
 
 @dataclass(frozen=True)
@@ -43,14 +48,25 @@ class Control:
         self._table = table
 
     def lease(self, slot: int, holder: str, now: float, until: float) -> Mark | None:
-        """Take the lease of a slot; None if somebody else holds it.
+        """Take the lease of a slot; None if another worker holds it.
 
-        A holder may take its own again: its first call may have been repeated for want of an answer.
+        A holder may take its own lease again. Otherwise a lost response would lock the slot:
+
+            worker A   lease ------> stored        (the response is lost)
+            worker A   lease (retried by the client) ------> its own name is there: it holds the lease
+            worker B                    lease ------> refused until ``until``
+
+        A lease that has expired may be taken by anyone. Its old holder may still be writing:
+
+            worker A   lease .. evaluates .. paused .................. advance ------> refused: the mark has moved
+            worker B                             lease .. advance ---> stored
+
+        Both write the same rows, since noise and counts are functions of the log; only one of them moves the mark.
         """
         answer = self._update(
             _slot(slot),
             "SET lease_until = :until, lease_holder = :holder",
-            "attribute_not_exists(lease_until) OR lease_until < :now OR lease_holder = :holder",
+            IF_FREE_OR_EXPIRED_OR_OWN,
             {":until": {"N": str(until)}, ":holder": {"S": holder}, ":now": {"N": str(now)}},
             ReturnValues="ALL_NEW",
         )
@@ -64,11 +80,11 @@ class Control:
     def release(self, slot: int, holder: str, resume: tuple[int, bytes] | None = None) -> None:
         """Give the lease back, if it still is this holder's; ``resume`` is (step, last set key done)."""
         values: dict[str, Any] = {":holder": {"S": holder}}
-        update = _GIVE_BACK
+        update = RELEASE
         if resume is not None:
             update += " SET resume_step = :step, resume_after = :after"
             values |= {":step": {"N": str(resume[0])}, ":after": {"B": resume[1]}}
-        self._update(_slot(slot), update, "lease_holder = :holder", values)
+        self._update(_slot(slot), update, IF_STILL_HELD, values)
 
     def advance(self, slot: int, before: int | None, step: int, leaving: str | None = None) -> None:
         """Move the mark of a slot from ``before`` (None: it has none) to ``step``.
@@ -78,14 +94,14 @@ class Control:
         Raises:
             LeaseLostError: the mark is elsewhere, or the lease is no longer that holder's.
         """
-        update, condition = "SET evaluated_through = :step", "attribute_not_exists(evaluated_through)"
+        update, condition = "SET evaluated_through = :step", IF_NEVER_MARKED
         values: dict[str, Any] = {":step": {"N": str(step)}}
         if before is not None:
-            condition = "evaluated_through = :before"
+            condition = IF_MARKED_AT
             values[":before"] = {"N": str(before)}
         if leaving is not None:
-            update += f" {_GIVE_BACK}"
-            condition += " AND lease_holder = :holder"
+            update += f" {RELEASE}"
+            condition += f" AND {IF_STILL_HELD}"
             values[":holder"] = {"S": leaving}
         if self._update(_slot(slot), update, condition, values) is None:
             raise LeaseLostError(f"slot {slot} was taken or moved by another worker; it goes on from there")

@@ -12,6 +12,12 @@ from kanon.gate.mechanism.tape import check_set_key
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
+UNLESS_NEWER = "(attribute_not_exists(newest) OR newest < :newest)"
+UNLESS_SUPPRESSED = "attribute_not_exists(suppressed)"
+IF_SUPPRESSED = "attribute_exists(suppressed)"
+IF_LATER_TICK = "through < :step AND visible_from < :from"
+IF_SAME_TICK = "attribute_not_exists(through) OR (through < :step AND visible_from >= :from)"
+
 SHOWN = "crossings, suppressed, through, visible_from, earlier, earlier_from, earliest"
 """What a query reads of an item: of a set the first two, of a slot the others."""
 
@@ -50,10 +56,7 @@ class Statuses:
         An update and not a put: a suppression survives. The item of a suppressed set never expires.
         """
         check_set_key(set_key)
-        update, older = (
-            "SET crossings = :crossings, newest = :newest",
-            "(attribute_not_exists(newest) OR newest < :newest)",
-        )
+        update = "SET crossings = :crossings, newest = :newest"
         values = {
             ":crossings": {"L": [{"N": str(step)} for step in crossings]},
             ":newest": {"N": str(crossings[-1])},
@@ -61,12 +64,12 @@ class Statuses:
         written = self._update(
             set_key,
             f"{update}, #ttl = :expires",
-            f"{older} AND attribute_not_exists(suppressed)",
+            f"{UNLESS_NEWER} AND {UNLESS_SUPPRESSED}",
             {**values, ":expires": {"N": str(expires)}},
             ExpressionAttributeNames={"#ttl": "ttl"},
         )
         if not written:
-            self._update(set_key, update, f"{older} AND attribute_exists(suppressed)", values)
+            self._update(set_key, update, f"{UNLESS_NEWER} AND {IF_SUPPRESSED}", values)
 
     def suppress(self, set_key: bytes) -> None:
         """Show a set as false from now on, whatever it crosses."""
@@ -74,7 +77,7 @@ class Statuses:
         self._update(
             set_key,
             "SET suppressed = :true REMOVE #ttl",
-            "attribute_not_exists(suppressed)",
+            UNLESS_SUPPRESSED,
             {":true": {"BOOL": True}},
             ExpressionAttributeNames={"#ttl": "ttl"},
         )
@@ -84,7 +87,7 @@ class Statuses:
         return self._update(
             set_key,
             "SET #ttl = :expires REMOVE suppressed",
-            "attribute_exists(suppressed)",
+            IF_SUPPRESSED,
             {":expires": {"N": str(expires)}},
             ExpressionAttributeNames={"#ttl": "ttl"},
         )
@@ -100,14 +103,14 @@ class Statuses:
             bytes([slot]),
             "SET earliest = if_not_exists(earlier, :none), earlier = through, earlier_from = visible_from,"
             " through = :step, visible_from = :from",
-            "through < :step AND visible_from < :from",
+            IF_LATER_TICK,
             {**values, ":none": {"NULL": True}},
         )
         if not shifted:
             self._update(
                 bytes([slot]),
                 "SET through = :step, visible_from = if_not_exists(visible_from, :from)",
-                "attribute_not_exists(through) OR (through < :step AND visible_from >= :from)",
+                IF_SAME_TICK,
                 values,
             )
 
