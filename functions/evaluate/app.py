@@ -1,4 +1,4 @@
-"""Lambda function `evaluate`: has no public entrance. The schedule wakes it; a queue message names a slot."""
+"""Lambda function `evaluate`: it has no public endpoint. The schedule starts it; a queue message names a slot."""
 
 from functools import lru_cache
 from typing import Annotated, Any
@@ -41,7 +41,7 @@ processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failu
 
 
 class SlotMessage(BaseModel):
-    """A message of the queue: evaluate this slot. ``hop`` counts how often a worker passed the rest on."""
+    """A queue message: evaluate this slot. ``hop`` counts how often a worker passed on unfinished work."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,7 +51,7 @@ class SlotMessage(BaseModel):
 
 @lru_cache(maxsize=1)
 def evaluation() -> Evaluation:
-    """The use case with its keys; made once per environment, refused if a fingerprint differs."""
+    """The use case with its keys, built once per execution environment. A changed fingerprint is an error."""
     dynamodb = aws.dynamodb()
     ids = [entry.id for entry in SETTINGS.noise_keys]
     keys = fetch_noise_keys(aws.secrets_manager(), SETTINGS.noise_key_secret, ids)
@@ -71,10 +71,10 @@ def evaluation() -> Evaluation:
 
 
 def send_slots(messages: list[SlotMessage]) -> None:
-    """Put messages into the function's own queue.
+    """Send messages to the function's own queue.
 
     Raises:
-        RuntimeError: the queue did not take every message; the schedule repeats the call.
+        RuntimeError: the queue did not accept every message; the schedule retries the call.
     """
     queue = aws.sqs()
     for batch in chunks(messages, 10):
@@ -85,11 +85,11 @@ def send_slots(messages: list[SlotMessage]) -> None:
 
 
 def measure_lag() -> None:
-    """Tell for every slot how far it is behind, from its mark: a slot that is stuck cannot tell itself."""
+    """Emit the lag of every slot, computed from its mark. A stuck worker cannot report its own lag."""
     control, now = Control(aws.dynamodb(), SETTINGS.control_table), clock.now()
     for slot in range(SETTINGS.slots):
         mark = control.evaluated_through(slot)
-        # A slot that was never evaluated has nothing to show late, but the second schedule must find its mark.
+        # A slot without a mark counts as one step behind: an alarm follows if the next schedule finds no mark either.
         behind = 1 if mark is None else SCHEDULE.overdue(mark, now)
         metrics.add_metric("StepsBehind", MetricUnit.Count, behind)
         if behind and mark is not None:
@@ -97,7 +97,7 @@ def measure_lag() -> None:
 
 
 def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
-    """Evaluate the slot of a message; what is left when time is short goes back into the queue."""
+    """Evaluate the slot of a message. When time is short, send the rest back to the queue."""
     message = SlotMessage.model_validate_json(record.body)
     if message.slot >= SETTINGS.slots:
         raise ConfigurationError(f"there are {SETTINGS.slots} slots, and the message names slot {message.slot}")
@@ -110,8 +110,8 @@ def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
         metrics.add_metric("EvaluationStopped", MetricUnit.Count, 1)
         raise
     except Exception as error:
-        # The text of other errors may hold keys; their kind is enough, and the queue repeats the message.
-        logger.warning("evaluation failed and will be repeated", slot=message.slot, kind=type(error).__name__)
+        # The text of other errors may contain keys, so log only their kind. The queue redelivers the message.
+        logger.warning("evaluation failed and will be retried", slot=message.slot, kind=type(error).__name__)
         raise
     if outcome.behind and message.hop < MOST_HOPS:
         send_slots([SlotMessage(slot=message.slot, hop=message.hop + 1)])
@@ -119,13 +119,13 @@ def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
         metrics.add_metric("PublishLag", MetricUnit.Seconds, outcome.late)
     if outcome.skipped:
         logger.warning("rows of types no longer configured were skipped", slot=message.slot)
-        metrics.add_metric("SlotsWithRowsSkipped", MetricUnit.Count, 1)  # how many rows there were is data
+        metrics.add_metric("SlotsWithRowsSkipped", MetricUnit.Count, 1)  # the number of rows would be data
 
 
 @logger.inject_lambda_context(log_event=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> Any:
-    """Entry point: the schedule's event sends one message per slot, the queue's event evaluates slots."""
+    """Entry point: on a schedule event, send one message per slot; on a queue event, evaluate slots."""
     if event.get("schedule") is True:
         send_slots([SlotMessage(slot=slot) for slot in range(SETTINGS.slots)])
         measure_lag()

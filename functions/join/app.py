@@ -1,4 +1,4 @@
-"""Lambda function `join`: takes joins into the log. Sees two secrets, reads no row of any table."""
+"""Lambda function `join`: writes joins to the log. It reads two secrets and no row of any table."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -42,7 +42,7 @@ app = resolver(logger)
 
 @lru_cache(maxsize=1)
 def joining() -> Joining:
-    """The use case with its secrets; made once per environment, refused if a key differs."""
+    """The use case with its secrets, built once per execution environment. A changed fingerprint is an error."""
     dynamodb, secrets = aws.dynamodb(), aws.secrets_manager()
     pepper = fetch_secret(secrets, "set-pepper", SETTINGS.set_pepper_secret)
     client_key = fetch_secret(secrets, "client-key", SETTINGS.client_key_secret)
@@ -58,7 +58,7 @@ def joining() -> Joining:
     responses=described("The join is in the log", 400, 403, 404, 413, 415, 503),
 )
 def join(type_name: TypeInPath, set_id: SetInPath, body: JoinBody) -> Response[JoinAnswer]:
-    """Log that a client joined a set. To repeat a join within a step changes nothing."""
+    """Log that a client joined a set. Repeating a join within a step changes nothing."""
     if type_name not in TYPES:
         raise RequestError(UNKNOWN_TYPE)
     accepted = 0
@@ -74,10 +74,10 @@ def join(type_name: TypeInPath, set_id: SetInPath, body: JoinBody) -> Response[J
     "/v1:batchJoin",
     summary="Join many sets at once",
     operation_id="batchJoin",
-    responses=described("What became of each join", 400, 403, 413, 415, 503, partly_later=True),
+    responses=described("The result of each join", 400, 403, 413, 415, 503, partly_later=True),
 )
 def batch_join(body: BatchJoinBody) -> Response[BatchJoinAnswer]:
-    """Log up to 500 joins, each on its own; ``results`` has one entry for every join, in order."""
+    """Log up to 500 joins independently; ``results`` has one entry for every join, in order."""
     now = clock.now()
     read = [_read(entry) for entry in body.joins]
     joins = [entry for entry in read if isinstance(entry, Join)]
@@ -97,7 +97,7 @@ def _join(type_name: str, set_id: bytes, body: JoinBody) -> Join:
 
 
 def _read(entry: Any) -> Join | ErrorAnswer:
-    """The join of a batch's entry, or the error that answers it."""
+    """The join of one entry of a batch, or its error."""
     try:
         body = BatchedJoin.model_validate(entry)
     except ValidationError as error:
@@ -106,7 +106,7 @@ def _read(entry: Any) -> Join | ErrorAnswer:
 
 
 def _results(read: Sequence[Join | ErrorAnswer], logged: Sequence[bool]) -> list[JoinAnswer | ErrorAnswer]:
-    """One answer for every entry, in order; ``logged`` has one value for every entry that is a join."""
+    """One answer per entry, in order; ``logged`` has one value for each entry that is a valid join."""
     outcomes = iter(logged)
     results: list[JoinAnswer | ErrorAnswer] = []
     for entry in read:
@@ -118,7 +118,7 @@ def _results(read: Sequence[Join | ErrorAnswer], logged: Sequence[bool]) -> list
 
 
 def _count(accepted: int, joins: int) -> None:
-    """Every well-formed join is either in the log or refused: what the service level is about."""
+    """Count well-formed joins, accepted and refused: the service level is their ratio."""
     metrics.add_metric("JoinsAccepted", MetricUnit.Count, accepted)
     metrics.add_metric("JoinsRefused", MetricUnit.Count, joins - accepted)
 

@@ -1,4 +1,4 @@
-"""Lambda function `query`: serves statuses. Sees one table and the set pepper, never a join."""
+"""Lambda function `query`: serves statuses. It reads the Statuses table and the set pepper, never a join."""
 
 from datetime import UTC, datetime
 from functools import cache, lru_cache
@@ -45,7 +45,7 @@ app = resolver(logger)
 
 @lru_cache(maxsize=1)
 def querying() -> Querying:
-    """The use case with its secret; made once per environment, refused if a fingerprint differs."""
+    """The use case with its secret, built once per execution environment. A changed fingerprint is an error."""
     dynamodb = aws.dynamodb()
     pepper = fetch_secret(aws.secrets_manager(), "set-pepper", SETTINGS.set_pepper_secret)
     Control(dynamodb, SETTINGS.control_table).check("query", fingerprints(SETTINGS, TYPES, (pepper,)))
@@ -57,27 +57,27 @@ def querying() -> Querying:
     "/v1:query",
     summary="Which of these sets are k-anonymous?",
     operation_id="query",
-    responses=described("Those of the sets that are k-anonymous", 400, 413, 415, 503),
+    responses=described("The sets that are k-anonymous", 400, 413, 415, 503),
 )
 def query(body: QueryBody) -> Response[QueryAnswer]:
-    """The hashes that are k-anonymous: one entry for every type asked, empty if none is."""
+    """The hashes that are k-anonymous: one entry for every type in the request, empty if none is."""
     return _hashes(body.sets_for_type)
 
 
 @app.post(
     "/v1:validateHashes",
-    summary="The same, as Bidding and Auction servers ask it",
+    summary="The same query in the format of Bidding and Auction servers",
     operation_id="validateHashes",
-    responses=described("Those of the sets that are k-anonymous", 400, 413, 415, 503),
+    responses=described("The sets that are k-anonymous", 400, 413, 415, 503),
 )
 def validate_hashes(body: ValidateHashesBody) -> Response[QueryAnswer]:
-    """The hashes that are k-anonymous: one entry for every type asked, empty if none is."""
+    """The hashes that are k-anonymous: one entry for every type in the request, empty if none is."""
     return _hashes(body.sets)
 
 
 @app.get("/v1/types/<type>/sets/<set>:<verb>", include_in_schema=False)
 def verb_of_a_set() -> None:
-    """Nothing is to be got behind a set's id: verbs are for POST."""
+    """A GET on a verb path is 404."""
     raise RequestError(NOWHERE)
 
 
@@ -104,7 +104,7 @@ def one_set(type_name: TypeInPath, set_id: SetInPath) -> Response[SetAnswer]:
     responses=described("Every type of this deployment"),
 )
 def list_types() -> Response[TypesAnswer]:
-    """Every type with its parameters and what is proved about them."""
+    """Every type with its parameters and its guarantee."""
     return json_answer(TypesAnswer(types=[describe(name) for name in TYPES]))
 
 
@@ -115,7 +115,7 @@ def list_types() -> Response[TypesAnswer]:
     responses=described("The type", 400, 404),
 )
 def one_type(type_name: TypeInPath) -> Response[TypeAnswer]:
-    """The parameters of a type, the privacy bounds that apply, and the certain counts."""
+    """The parameters of a type, its privacy bounds, and the counts whose answer is certain."""
     if type_name not in TYPES:
         raise RequestError(UNKNOWN_TYPE)
     return json_answer(describe(type_name))
@@ -123,14 +123,14 @@ def one_type(type_name: TypeInPath) -> Response[TypeAnswer]:
 
 @app.get("/openapi.json", include_in_schema=False)
 def openapi() -> Response[str]:
-    """The description of the whole interface, of join's routes too; ``make openapi`` writes it."""
+    """The OpenAPI description of all routes, including those of ``join``; ``make openapi`` writes it."""
     return Response(200, "application/json", (HERE / "openapi.json").read_text())
 
 
 @app.get("/docs", include_in_schema=False)
 def docs() -> Response[str]:
-    """A page to read the description and to try the calls."""
-    # The page brings everything with it: it may load nothing, and call this service only.
+    """A page that shows the API description and sends requests."""
+    # The page is self-contained: it may load nothing, and call only this service.
     inline = "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
     policy = f"default-src 'none'; connect-src 'self'; {inline}"
     page = (HERE / "docs.html").read_text()
@@ -139,7 +139,7 @@ def docs() -> Response[str]:
 
 @cache
 def describe(type_name: str) -> TypeAnswer:
-    """The description of a type, made once per environment."""
+    """The description of a type, built once per execution environment."""
     return TypeAnswer.of(TYPES[type_name])
 
 

@@ -1,5 +1,5 @@
-"""kanon: a serverless, differentially private k-anonymity service.
+"""kanon: serverless, differentially private measurement.
 
-``mechanism`` decides, ``storage`` remembers, ``joining``, ``evaluation`` and ``querying`` are the three
-use cases the functions call.
+``gate`` answers whether about k clients share a value. Its ``mechanism`` decides, its ``storage`` keeps the
+state, and the functions call its use cases ``joining``, ``evaluation`` and ``querying``.
 """

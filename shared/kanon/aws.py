@@ -1,4 +1,4 @@
-"""The AWS clients of a function: one per service and environment, with timeouts that fit a handler."""
+"""AWS clients: one per service and execution environment, with timeouts that fit into a handler's time limit."""
 
 import json
 from base64 import b64decode
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from mypy_boto3_secretsmanager import SecretsManagerClient
     from mypy_boto3_sqs import SQSClient
 
-# Two retries of at most 2 s each stay inside a 10 s handler: no write may outlive its handler (rule 2).
-# Parameters come from typed code; to have botocore check them anew takes a sixth of a batch's time
-# (docs/performance.md). To compose its description of itself anew takes a fifth of every call.
+# Two retries of at most 2 s each fit into a 10 s handler: no write may outlive its handler (rule 2).
+# Typed code builds the parameters; validating them again takes a sixth of a batch's time (docs/performance.md).
+# A fixed user agent saves a fifth of every call, because botocore would build its own each time.
 CONFIG = Config(
     connect_timeout=1,
     read_timeout=2,
@@ -27,7 +27,7 @@ CONFIG = Config(
 
 
 def dynamodb() -> "DynamoDBClient":
-    """A client of the tables; what it reads is parsed by :func:`_parse`."""
+    """A DynamoDB client; :func:`_parse` parses what it reads."""
     client = boto3.client("dynamodb", config=CONFIG)
     for operation in ("BatchGetItem", "Query"):
         client.meta.events.register(f"before-parse.dynamodb.{operation}", _parse)
@@ -35,20 +35,20 @@ def dynamodb() -> "DynamoDBClient":
 
 
 def secrets_manager() -> "SecretsManagerClient":
-    """A client of the secrets."""
+    """A Secrets Manager client."""
     return boto3.client("secretsmanager", config=CONFIG)
 
 
 def sqs() -> "SQSClient":
-    """A client of the queue."""
+    """An SQS client."""
     return boto3.client("sqs", config=CONFIG)
 
 
 def _parse(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """Parse an answer before botocore does, which looks for all ten kinds of value in each value.
+    """Parse a response before botocore does, which tests each value for all ten DynamoDB types.
 
-    JSON already has the form that botocore gives an answer, but for bytes, which it carries as base64.
-    An error, or what is not JSON, is left to botocore.
+    The JSON body already has the form of botocore's result, except that bytes are in base64.
+    Errors and bodies that are not JSON are left to botocore.
     """
     if response_dict["status_code"] != HTTPStatus.OK:
         return
@@ -61,7 +61,7 @@ def _parse(response_dict: dict[str, Any], customized_response_dict: dict[str, An
 
 
 def _with_bytes(value: dict[str, Any]) -> dict[str, Any]:
-    if isinstance(value.get("B"), str):  # an attribute may be named B too, but is no text then
+    if isinstance(value.get("B"), str):  # an attribute named B has a dictionary as its value
         value["B"] = b64decode(value["B"])
     elif isinstance(value.get("BS"), list):
         value["BS"] = [b64decode(text) for text in value["BS"]]

@@ -1,4 +1,4 @@
-"""The server's clock: the one place where time enters. Everything below a handler takes time as a value."""
+"""The server's clock, the only source of time. All code below the handlers takes time as an argument."""
 
 import time
 

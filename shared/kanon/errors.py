@@ -1,4 +1,4 @@
-"""What can go wrong outside a request's own form. Messages say what to do; none names a set or a client."""
+"""Errors that a well-formed request can meet. Messages say what to do; none names a set or a client."""
 
 
 class KanonError(Exception):
@@ -6,7 +6,7 @@ class KanonError(Exception):
 
 
 class ConfigurationError(KanonError):
-    """The environment or the type document cannot be used; the function refuses to start."""
+    """The environment or the type document is invalid; the function refuses to start."""
 
 
 class FingerprintMismatchError(KanonError):
@@ -14,16 +14,16 @@ class FingerprintMismatchError(KanonError):
 
 
 class ThrottledError(KanonError):
-    """A table did not take or give everything within the time for retries. Nothing may be assumed done."""
+    """A table left requests unprocessed after all retries. Do not assume that any of them succeeded."""
 
 
 class UndecodableMembersError(KanonError):
-    """A Members item cannot be read; its slot stops, since going on would forget clients."""
+    """A Members item cannot be decoded. Its slot stops, because going on would lose members."""
 
 
 class TooFarBehindError(KanonError):
-    """The log of the next step may have expired; an operator must move the mark."""
+    """The log rows of the next step may have expired; an operator must move the mark."""
 
 
 class LeaseLostError(KanonError):
-    """Another worker moved this slot's mark; this one must stop."""
+    """Another worker moved this slot's mark; this worker must stop."""

@@ -1,4 +1,4 @@
-"""Secrets: keys derived from generated texts, and where they are fetched from."""
+"""Keys, derived from the random strings that Secrets Manager stores."""
 
 import hmac
 import json
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Secret:
-    """A key of 32 bytes derived from a generated text, in a domain of its own."""
+    """A 32-byte key derived from a random string; different names give independent keys."""
 
     name: str
     key: bytes
 
     @classmethod
     def derived(cls, name: str, text: str) -> "Secret":
-        """Derive the key; the text must come from a generator of at least 256 bits."""
+        """Derive the key. The generator of ``text`` must provide at least 256 bits of randomness."""
         return cls(name, sha256(length_prefixed(b"kanon/secret/1", name.encode(), text.encode())).digest())
 
     @property
     def fingerprint(self) -> str:
-        """16 bytes in hexadecimal that recognise the key and tell nothing about it."""
+        """16 bytes in hexadecimal that identify the key and reveal nothing about it."""
         return sha256(length_prefixed(b"kanon/fingerprint/1", self.name.encode(), self.key)).hexdigest()[:32]
 
     def mac(self, *parts: bytes) -> bytes:
@@ -40,19 +40,19 @@ class Secret:
 
     @cached_property
     def _begun(self) -> hmac.HMAC:
-        return hmac.new(self.key, digestmod="sha256")  # to begin anew costs more than all the rest
+        return hmac.new(self.key, digestmod="sha256")  # key setup dominates the cost; reuse it
 
     def __repr__(self) -> str:
         return f"Secret({self.name!r})"
 
 
 def fetch_secret(client: "SecretsManagerClient", name: str, arn: str) -> Secret:
-    """Read a generated text from Secrets Manager and derive its key."""
+    """Read a random string from Secrets Manager and derive its key."""
     return Secret.derived(name, client.get_secret_value(SecretId=arn)["SecretString"])
 
 
 def fetch_noise_keys(client: "SecretsManagerClient", arn: str, ids: Sequence[str]) -> dict[str, NoiseKey]:
-    """Read the noise keys of the given ids; the secret is a JSON object of generated texts by key id.
+    """Read the noise keys with the given ids. The secret is a JSON object of random strings by key id.
 
     Raises:
         ConfigurationError: the secret lacks one of the ids.
@@ -61,5 +61,5 @@ def fetch_noise_keys(client: "SecretsManagerClient", arn: str, ids: Sequence[str
     missing = [key_id for key_id in ids if key_id not in texts]
     if missing:
         named = ", ".join(f"key {key_id}" for key_id in missing)
-        raise ConfigurationError(f"the noise key secret lacks {named}: put it there first")
+        raise ConfigurationError(f"the noise key secret lacks {named}: add it to the secret first")
     return {key_id: NoiseKey(key_id, Secret.derived(f"noise-key/{key_id}", texts[key_id]).key) for key_id in ids}

@@ -1,6 +1,6 @@
-"""The environment of a function as a typed model, checked at cold start.
+"""The environment variables of a function as a typed model, checked at cold start.
 
-A function composes its settings of small models, one for each thing it is told.
+The settings of a function combine small models, one per topic.
 """
 
 import os
@@ -15,7 +15,7 @@ Seconds = Annotated[int, Field(ge=0, le=366 * 86_400)]
 
 
 class Settings(BaseModel):
-    """What a function is told. A field ``period`` is read from ``KANON_PERIOD``."""
+    """The settings of a function. The field ``period`` is read from ``KANON_PERIOD``."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -24,7 +24,7 @@ class Settings(BaseModel):
         """Read the settings.
 
         Raises:
-            ConfigurationError: names every variable that is missing or wrong.
+            ConfigurationError: the message names every variable that is missing or invalid.
         """
         values = {name: environment[f"KANON_{name.upper()}"] for name in cls.model_fields if _name(name) in environment}
         try:
@@ -35,7 +35,7 @@ class Settings(BaseModel):
 
 
 class Deployment(Settings):
-    """The name of the deployment, and the table that records what must never change in it."""
+    """The name of the deployment, and the table that records its immutable values."""
 
     deployment: Annotated[str, Field(min_length=1)]
     control_table: str

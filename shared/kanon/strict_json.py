@@ -1,11 +1,11 @@
-"""JSON without what Python's reader lets pass: keys given twice, NaN and Infinity."""
+"""A JSON parser that refuses what Python's parser also accepts: duplicate keys, NaN and Infinity."""
 
 import json
 from typing import Any
 
 
 class NotJSONError(ValueError):
-    """A text that Python reads and JSON does not allow; the message says what it holds."""
+    """A text that Python's parser accepts and this one refuses; the message says why."""
 
 
 def parse(text: str) -> Any:

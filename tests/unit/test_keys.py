@@ -112,4 +112,4 @@ def test_a_missing_noise_key_is_refused_with_its_id_and_without_any_text() -> No
     secrets = Secrets(arn=json.dumps({"1": "secret text"}))
     with pytest.raises(ConfigurationError) as error:
         fetch_noise_keys(secrets, "arn", ["1", "2", "3"])  # type: ignore[arg-type]
-    assert str(error.value) == "the noise key secret lacks key 2, key 3: put it there first"
+    assert str(error.value) == "the noise key secret lacks key 2, key 3: add it to the secret first"

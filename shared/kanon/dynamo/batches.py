@@ -1,7 +1,7 @@
-"""BatchWriteItem and BatchGetItem to the end: chunks, no duplicate keys, unprocessed items drained.
+"""Complete BatchWriteItem and BatchGetItem: chunks, no duplicate keys, retries of unprocessed items.
 
-DynamoDB refuses a batch with two requests for one key, takes 25 writes or 100 keys a call, and may leave any
-of them unprocessed.
+DynamoDB refuses a batch with two requests for one key, takes at most 25 writes or 100 keys per call, and may
+leave any of them unprocessed.
 """
 
 import random
@@ -23,7 +23,7 @@ WRITES_A_CALL = 25
 KEYS_A_CALL = 100
 ATTEMPTS = 6
 ATTEMPTS_OF_THE_CLIENT = 3
-"""A call that is throttled as a whole was already repeated by the client (``kanon.aws``)."""
+"""The AWS client has already retried a call that was throttled as a whole (``kanon.aws``)."""
 
 THROTTLES = frozenset(
     {
@@ -38,15 +38,15 @@ THROTTLES = frozenset(
 
 
 def is_throttle(error: ClientError) -> bool:
-    """Whether the call may succeed later as it is."""
+    """Whether the same call may succeed later."""
     return error.response["Error"]["Code"] in THROTTLES
 
 
 def put_all(client: "DynamoDBClient", table: str, items: Iterable[Item], key_names: Sequence[str]) -> list[Item]:
-    """Put every item, unconditionally; of items with the same key the last one is put.
+    """Put every item without a condition. Of several items with the same key, the last one is put.
 
     Returns:
-        The items that were still not taken after all retries; empty if everything is stored.
+        The items that were not stored after all retries; empty if everything is stored.
     """
     distinct = {tuple(item[name]["B"] for name in key_names): item for item in items}
     for item in distinct.values():
@@ -63,10 +63,10 @@ def put_all(client: "DynamoDBClient", table: str, items: Iterable[Item], key_nam
 def get_all(
     client: "DynamoDBClient", table: str, keys: Iterable[bytes], key_name: str, attributes: str, *, consistent: bool
 ) -> tuple[dict[bytes, Item], set[bytes]]:
-    """Get the items of ``keys`` by key, their ``attributes`` (a projection) alone; a missing item is left out.
+    """Get the ``attributes`` (a projection expression) of the items with these keys. Missing items are left out.
 
     Returns:
-        The items found, and the keys that were still not answered after all retries.
+        The items found, by key, and the keys that were not answered after all retries.
     """
     found: dict[bytes, Item] = {}
 
@@ -90,9 +90,9 @@ def get_all(
 
 
 def _drain(requests: list[Any], size: int, send: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
-    """Send all requests, ``size`` a call, in rounds with a wait between; what is left after the last round.
+    """Send all requests, ``size`` per call, in rounds with a pause between them. Returns what is left at the end.
 
-    Rounds, and not each call to its end: how long it takes does not grow with the number of calls.
+    Each round sends every call once, so the number of pauses does not grow with the number of calls.
     """
     attempt = 0
     while requests and attempt < ATTEMPTS:
@@ -105,7 +105,7 @@ def _drain(requests: list[Any], size: int, send: Callable[[Sequence[Any]], list[
             except ClientError as error:
                 if not is_throttle(error):
                     raise
-                left += requests[start:]  # the calls behind a throttled one would only wait like it
+                left += requests[start:]  # the calls after a throttled one would be throttled too
                 attempt += ATTEMPTS_OF_THE_CLIENT - 1
                 break
         requests = left
@@ -114,10 +114,10 @@ def _drain(requests: list[Any], size: int, send: Callable[[Sequence[Any]], list[
 
 
 def back_off(attempt: int) -> None:
-    """Wait before the next attempt: exponential with full jitter, at most 0.8 s (10 s handlers must end in time)."""
+    """Wait before the next attempt: exponential with full jitter, at most 0.8 s, so that a 10 s handler can finish."""
     clock.sleep(random.uniform(0, min(0.8, 0.05 * 2**attempt)))  # noqa: S311, guards no secret
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Cut ``items`` into runs of at most ``size``."""
+    """Split ``items`` into chunks of at most ``size``."""
     return (items[start : start + size] for start in range(0, len(items), size))

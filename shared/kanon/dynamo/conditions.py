@@ -1,4 +1,4 @@
-"""Writes on a condition: whoever comes second finds the work done."""
+"""Conditional writes: a failed condition means that another worker has finished."""
 
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def unless_refused(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """The answer of a call with a condition, None if the condition did not hold and nothing was written."""
+    """The response of a conditional call; None if the condition failed and nothing was written."""
     try:
         return call(*args, **kwargs)
     except ClientError as error:

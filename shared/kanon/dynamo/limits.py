@@ -1,4 +1,4 @@
-"""What DynamoDB refuses and emulators accept, refused before it is sent.
+"""Limits of DynamoDB that emulators do not enforce, checked before an item is sent.
 
 Source: Amazon DynamoDB Developer Guide, "Service, account, and table quotas".
 """
@@ -13,13 +13,13 @@ MOST_EXPRESSION_BYTES = 4096
 
 
 def check_item(item: dict[str, Any], key_names: Sequence[str]) -> None:
-    """An item that a table takes.
+    """Check that DynamoDB accepts an item.
 
     Raises:
         ValueError: a key attribute is empty, or the item is too large.
     """
     for name in key_names:
         if not item[name]["B"]:
-            raise ValueError(f"the key attribute {name} is empty; DynamoDB takes no empty keys")
+            raise ValueError(f"the key attribute {name} is empty; DynamoDB accepts no empty keys")
     if (size := item_size(item)) > MOST_ITEM_BYTES:
-        raise ValueError(f"an item of {size} bytes is larger than DynamoDB's {MOST_ITEM_BYTES}")
+        raise ValueError(f"an item of {size} bytes exceeds DynamoDB's limit of {MOST_ITEM_BYTES}")

@@ -1,4 +1,4 @@
-"""DynamoDB's sizes and capacity units, by its documented rules (emulators report them wrongly).
+"""Item sizes and capacity units by DynamoDB's documented rules (emulators report them wrongly).
 
 Source: Amazon DynamoDB Developer Guide, "Item sizes and formats" and "Read and write capacity".
 """
@@ -42,7 +42,7 @@ def value_size(value: Mapping[str, Any]) -> int:
 
 
 def number_size(number: str) -> int:
-    """About one byte per two significant digits and one more, and one for a minus sign; at most 21."""
+    """Bytes of a number: about one per two significant digits, plus one, plus one for a minus sign; at most 21."""
     digits = number.lstrip("-+").partition("e")[0].partition("E")[0]
     whole, _, part = digits.partition(".")
     significant = (whole + part).strip("0") if part else whole.lstrip("0").rstrip("0")
@@ -50,10 +50,10 @@ def number_size(number: str) -> int:
 
 
 def write_units(size: int) -> int:
-    """Units of writing an item of ``size`` bytes: 1 KB each, at least one."""
+    """Write units for an item of ``size`` bytes: one per KB, at least one."""
     return max(1, -(-size // WRITE_UNIT))
 
 
 def read_units(size: int, *, consistent: bool) -> float:
-    """Units of reading ``size`` bytes: 4 KB each, at least one, half if eventually consistent."""
+    """Read units for ``size`` bytes: one per 4 KB, at least one; half of that if eventually consistent."""
     return max(1, -(-size // READ_UNIT)) * (1.0 if consistent else 0.5)

@@ -1,8 +1,8 @@
 """Use case: evaluate the closed steps of a slot, in order, and publish them at their ticks.
 
-Correct under crashes, repetitions and several workers because of the order of writes (docs/architecture.md,
-rule 8): per chunk of sets all wake-ups, then all statuses, then Members; after the last chunk of a step the
-horizon, then the mark. Noise is a function of set and step, so repeated work writes the same values.
+The order of writes keeps it correct under crashes, retries and several workers (docs/architecture.md, rule 8):
+for each chunk of sets all wake-ups, then all statuses, then Members; after the last chunk of a step the horizon,
+then the mark. Noise is a function of set and step, so repeated work writes the same values.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from kanon.gate.types import Type
 from kanon.noise.words import NoiseKey
 
 SETS_A_CHUNK = 500
-"""Decided at once: half as many cost a tenth more (docs/performance.md)."""
+"""Sets decided at once. Chunks of half this size cost a tenth more (docs/performance.md)."""
 WRITERS = 16
 SECONDS_TO_STOP = 20.0
 """A worker with less time left than this starts no further chunk."""
@@ -34,7 +34,7 @@ SECONDS_TO_STOP = 20.0
 
 @dataclass(frozen=True)
 class NoiseKeys:
-    """The noise keys by the step from which instances begin under them, oldest first."""
+    """The noise keys, oldest first, each with the step from which new instances use it."""
 
     entries: tuple[tuple[int, NoiseKey], ...]
 
@@ -42,19 +42,19 @@ class NoiseKeys:
         """The key of an instance that begins at step ``first``: the latest entry not after it.
 
         Raises:
-            ConfigurationError: no entry is that old; an old key was removed before its time.
+            ConfigurationError: no entry is that old; an old key was removed too early.
         """
         for start, key in reversed(self.entries):
             if start <= first:
                 return key
         raise ConfigurationError(
-            f"no noise key covers an instance that begins at step {first}: a key may only be removed once every"
-            f" slot is evaluated past the next key's from_step and a window; put it back"
+            f"no noise key covers an instance that begins at step {first}: put the removed key back; it may only be"
+            f" removed once every slot is evaluated one window past the next key's from_step"
         )
 
 
 class Evaluated(NamedTuple):
-    """A touched set, its state before and after the step."""
+    """A touched set with its state before and after the step."""
 
     touched: Touched
     before: SetState
@@ -69,8 +69,8 @@ class Outcome:
         steps: steps completed.
         sets: sets touched by them.
         skipped: sets of types no longer configured.
-        behind: closed steps that are left.
-        late: seconds by which the latest of the completed steps missed its tick.
+        behind: closed steps that remain.
+        late: the largest delay of a completed step after its tick, in seconds.
     """
 
     steps: int = 0
@@ -89,12 +89,12 @@ class Run:
         holder: the name of this worker, which holds the lease.
         through: the stored mark; None for a new slot.
         after: the last set committed in ``step``; None before the first one.
-        step: the step that is evaluated.
+        step: the step to evaluate.
         last: the last closed step.
-        idle: how many steps without rows, just before ``step``, are not completed yet.
-        resume: where the next run goes on inside a step, as (step, last set committed).
+        idle: the number of steps without rows, directly before ``step``, that are not completed yet.
+        resume: where the next run continues inside a step, as (step, last set committed).
         leased: whether this worker still holds the lease.
-        outcome: what the run did so far.
+        outcome: what the run has done so far.
     """
 
     slot: int
@@ -124,7 +124,7 @@ class Evaluation:
     _tapes: dict[tuple[str, str], Tapes] = field(default_factory=dict)
 
     def run(self, slot: int, holder: str, clock: Callable[[], float], time_left: Callable[[], float]) -> Outcome:
-        """Evaluate the closed steps of ``slot`` that are not evaluated yet, until all are or time is short.
+        """Evaluate the closed steps of ``slot`` that are not evaluated yet, until all are done or time is short.
 
         Args:
             slot: which slot.
@@ -133,13 +133,13 @@ class Evaluation:
             time_left: seconds until this worker must have stopped.
 
         Raises:
-            TooFarBehindError: the log of the next step may have expired.
+            TooFarBehindError: the log rows of the next step may have expired.
             LeaseLostError, ThrottledError, UndecodableMembersError: run again; nothing is lost or half done.
         """
         now = clock()
         mark = self.control.lease(slot, holder, now, now + self.schedule.lease)
         if mark is None:
-            return Outcome()  # another worker holds the slot
+            return Outcome()  # another worker holds the lease
         run = Run(slot, holder, mark.evaluated_through, mark.resume_after)
         try:
             run.step = self._next_step(mark.evaluated_through, now)
@@ -159,7 +159,7 @@ class Evaluation:
     def _evaluate_step(
         self, run: Run, clock: Callable[[], float], time_left: Callable[[], float], writers: ThreadPoolExecutor
     ) -> bool:
-        """Evaluate the sets of the run's step, chunk by chunk; false if time is short before all are done."""
+        """Evaluate the sets of the run's step, chunk by chunk; False if time ran short."""
         chunks = chunked(self.log.touched(run.step, run.slot, self._most_kept, run.after), SETS_A_CHUNK)
         while time_left() >= SECONDS_TO_STOP:
             chunk = next(chunks, None)
@@ -171,14 +171,14 @@ class Evaluation:
         return False
 
     def _finish_step(self, run: Run, clock: Callable[[], float]) -> None:
-        """Complete the run's step, unless it is idle and a later one is closed: idle steps are completed together."""
+        """Complete the run's step. An idle step waits while later steps are closed: they are completed together."""
         if run.after is None and run.step < run.last:
             run.idle += 1
         else:
-            if run.through is not None:  # a new slot's past is not late
+            if run.through is not None:  # the first steps of a new slot do not count as late
                 late = self._late(run.step - run.idle, clock())
                 run.outcome = replace(run.outcome, late=max(run.outcome.late, late))
-            # Read the clock again: a message for a step that closes during this run is acknowledged without work.
+            # Read the clock again: the message for a step that closes during this run finds the lease taken.
             run.last = self.schedule.last_closed(clock())
             self._complete(run, run.step, clock(), leaving=run.step >= run.last)
         run.outcome = replace(run.outcome, steps=run.outcome.steps + 1)
@@ -190,9 +190,9 @@ class Evaluation:
             self._complete(run, run.step - 1, clock())
 
     def _complete(self, run: Run, step: int, now: float, *, leaving: bool = False) -> None:
-        """Publish the steps up to ``step``, all of whose rows are written; then move the mark.
+        """Publish the steps up to ``step``, then move the mark. All rows of these steps are already written.
 
-        A run that is ``leaving`` gives its lease back with the mark.
+        If the run is ``leaving``, the same write releases its lease.
         """
         self.statuses.move_horizon(run.slot, step, self.schedule.visible_from(now))
         self.control.advance(run.slot, run.through, step, run.holder if leaving else None)
@@ -203,7 +203,7 @@ class Evaluation:
             return self.schedule.oldest_in_log(now)
         if evaluated_through + 1 < self.schedule.oldest_allowed(now):
             raise TooFarBehindError(
-                f"evaluation is behind by more than the outage allowance less its reserve: step"
+                f"evaluation is behind by more than the outage allowance minus its reserve: step"
                 f" {evaluated_through + 1} may have lost rows; move the mark with `kanon doctor --skip`"
             )
         return evaluated_through + 1
@@ -294,13 +294,13 @@ class Evaluation:
 
 
 def chunked(items: Iterable[Touched], size: int) -> Iterator[list[Touched]]:
-    """Cut a stream into lists of at most ``size``."""
+    """Split a stream into lists of at most ``size``."""
     stream = iter(items)
     while chunk := list(islice(stream, size)):
         yield chunk
 
 
 def _each(writers: ThreadPoolExecutor, write: Callable[[Evaluated], None], decided: Iterable[Evaluated]) -> None:
-    """Write side by side; all are done, or an error is raised, on return."""
+    """Write in parallel. On return all writes are done; an error of any of them is raised."""
     for _ in list(writers.map(write, decided)):
         pass

@@ -1,4 +1,4 @@
-"""What must never change in a deployment, by name: compared in Control when a function starts (rule 7)."""
+"""Fingerprints of the immutable values of a deployment, compared with Control when a function starts (rule 7)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,8 +15,8 @@ NOISE_KEY, TYPE, RETIRED = "noise-key ", "type ", "retired "
 def fingerprints(settings: GateSettings, types: Mapping[str, Type], keys: Iterable[Secret]) -> dict[str, str]:
     """The fingerprints of a function's settings, types and keys, by the name of an attribute in Control.
 
-    Whoever writes rows has the outage allowance among them: a row lives for what was allowed when it was written, so
-    that a longer allowance would trust in rows that are gone.
+    A function that writes rows includes the outage allowance. Each row expires by the allowance of its own time, so
+    evaluation with a longer allowance would rely on rows that have expired.
     """
     told = {"slots": str(settings.slots), "deployment": settings.deployment}
     if isinstance(settings, JoinSettings | EvaluateSettings):
@@ -34,20 +34,20 @@ def noise_key_fingerprints(entries: Sequence[NoiseKeyEntry], keys: Mapping[str, 
 
 
 def from_step_recorded(fingerprint: str) -> int:
-    """The step from which instances begin under a recorded noise key."""
+    """The step from which new instances use a recorded noise key."""
     return int(fingerprint.rpartition(" ")[2])
 
 
 def retire(control: Control, type_name: str) -> None:
-    """Record that a type is gone for good: evaluation goes on without it, and no other type may have its name."""
+    """Retire a type permanently: evaluation continues without it, and no other type may have its name."""
     control.check("evaluate", {f"{RETIRED}{type_name}": "for good"})
 
 
 def refuse_types(recorded: Mapping[str, str], types: Mapping[str, Type]) -> None:
-    """Only a type that was retired may be missing, and it never comes back.
+    """Check that every missing type was retired, and that no retired type is back.
 
-    While a type is missing the wake-ups of its sets are passed over. Were it put back, a set would be looked at
-    only when somebody joined it, and its answer could show that one join.
+    While a type is missing, the wake-ups of its sets are skipped. If the type came back, a set would next be
+    evaluated when a client joins it, and its answer could reveal that one join.
 
     Args:
         recorded: the fingerprints recorded for ``evaluate``.
@@ -59,10 +59,10 @@ def refuse_types(recorded: Mapping[str, str], types: Mapping[str, Type]) -> None
     for name in sorted(name.removeprefix(TYPE) for name in recorded if name.startswith(TYPE)):
         retired = f"{RETIRED}{name}" in recorded
         if name in types and retired:
-            raise ConfigurationError(f"type {name!r} was retired for good: give the new type another name")
+            raise ConfigurationError(f"type {name!r} was retired permanently: give the new type another name")
         if name not in types and not retired:
             raise ConfigurationError(
-                f"type {name!r} is no longer configured: put it back, or give it up for good with"
+                f"type {name!r} is no longer configured: put it back, or retire it permanently with"
                 f" `kanon doctor --retire {name}`"
             )
 
@@ -70,16 +70,16 @@ def refuse_types(recorded: Mapping[str, str], types: Mapping[str, Type]) -> None
 def refuse_noise_keys(
     recorded: Mapping[str, str], entries: Sequence[NoiseKeyEntry], types: Mapping[str, Type], step: int
 ) -> None:
-    """A new noise key must lie far enough ahead of ``step``, and only the oldest may be taken away.
+    """Check that new noise keys begin at least two windows after ``step``, and that only the oldest are removed.
 
-    Two windows ahead no instance that has begun, or that a look-ahead has decided, changes its key. For the
-    same reason only the oldest entries may be taken away: without a newer one its instances would be drawn again.
+    Then no instance that has begun, or that a look-ahead has decided, changes its key. If a newer key were
+    removed, its instances would be drawn again under another key.
 
     Args:
         recorded: the fingerprints recorded for ``evaluate``.
         entries: the noise keys configured, oldest first.
         types: the types configured.
-        step: the step of now.
+        step: the current step.
 
     Raises:
         ConfigurationError: a new entry begins too early, or an entry that is not among the oldest is missing.
@@ -89,8 +89,8 @@ def refuse_noise_keys(
     for name, start in known.items():
         if name not in configured and start >= entries[0].from_step:
             raise ConfigurationError(
-                f"{name} begins at step {start} and is missing: only keys older than all others may be taken away;"
-                f" put it back"
+                f"{name} begins at step {start} and is missing: put it back; only keys older than all others may be"
+                f" removed"
             )
     earliest = step + 2 * max(t.parameters.window for t in types.values())
     for entry in entries:
@@ -104,18 +104,18 @@ def refuse_noise_keys(
 def check_evaluate(
     control: Control, settings: EvaluateSettings, types: Mapping[str, Type], keys: Mapping[str, NoiseKey], step: int
 ) -> None:
-    """Compare all that ``evaluate`` must find unchanged, and record what is new.
+    """Compare the immutable values of ``evaluate`` with those recorded, and record new ones.
 
     Args:
-        control: where it is recorded.
-        settings: what the function is told.
+        control: the table that records them.
+        settings: the settings of the function.
         types: the types configured.
         keys: the noise keys configured, by their id.
-        step: the step of now.
+        step: the current step.
 
     Raises:
-        ConfigurationError: as :func:`refuse_types` and :func:`refuse_noise_keys` say.
-        FingerprintMismatchError: something recorded has another fingerprint, or a noise key another first step.
+        ConfigurationError: see :func:`refuse_types` and :func:`refuse_noise_keys`.
+        FingerprintMismatchError: a recorded fingerprint, or the first step of a noise key, has changed.
     """
     control.check("evaluate", fingerprints(settings, types, ()))
     recorded = control.recorded("evaluate")

@@ -1,4 +1,4 @@
-"""Use case: take joins into the log. Reads nothing, so nothing can depend on what others joined."""
+"""Use case: write joins to the log. It reads nothing, so no join can depend on the joins of others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Joining:
     outage_allowance: int
 
     def join(self, join: Join, now: float) -> None:
-        """Log one join at ``now``; a repetition within the step changes nothing.
+        """Log one join at ``now``. Repeating it within the step changes nothing.
 
         Raises:
             KeyError: the type is not configured.
@@ -41,13 +41,13 @@ class Joining:
         self.log.put(self.row(join, now))
 
     def join_all(self, joins: Sequence[Join], now: float) -> list[bool]:
-        """Log many joins; for each, whether it is in the log."""
+        """Log many joins and say for each whether it is in the log."""
         rows = [self.row(join, now) for join in joins]
         left = self.log.put_all(rows)
         return [not left or key_of(row) not in left for row in rows]
 
     def row(self, join: Join, now: float) -> Row:
-        """The row of a join at ``now``. It lives until the outage allowance after the end of its step."""
+        """The row of a join at ``now``. It expires one outage allowance after the end of its step."""
         step = step_at(now, self.period)
         name = set_key(self.pepper, join.type_name, join.set_id)
         bits = self.types[join.type_name].parameters.client_bits

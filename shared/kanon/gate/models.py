@@ -1,6 +1,6 @@
 """The bodies and answers of the HTTP interface (docs/api.md), as real clients send and expect them.
 
-Names are snake_case here, camelCase on the wire. Fields of a request not listed are ignored.
+Names are snake_case here and camelCase on the wire. Unknown fields of a request are ignored.
 """
 
 from typing import Annotated, Any, Self
@@ -28,7 +28,7 @@ from kanon.noise.exact import round_up
 MOST_HASHES = 1_000
 MOST_JOINS = 500
 MOST_CLIENT_BYTES = 256
-SHORT_CLIENTS = 1 << 53  # what every JSON reader keeps exact
+SHORT_CLIENTS = 1 << 53  # every JSON parser represents smaller integers exactly
 
 
 def _asked(text: Any) -> tuple[str, bytes]:
@@ -61,17 +61,17 @@ TypeName = Annotated[StrictStr, Field(pattern=TYPE_NAME)]
 
 
 def _whole(number: Any) -> Any:
-    """To JSON 2.0 is the integer 2."""
+    """JSON does not distinguish 2.0 from the integer 2."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 _BASE64_SCHEMA = WithJsonSchema({"type": "string", "pattern": BASE64})
 SetId = Annotated[bytes, BeforeValidator(decode_base64), _BASE64_SCHEMA]
 Hash = Annotated[tuple[str, bytes], PlainValidator(_asked), _BASE64_SCHEMA]
-"""A set as it is asked for: the text, which is answered as it came, and the set id it stands for."""
+"""A set in a query: its text, which the answer repeats unchanged, and the set id that the text encodes."""
 
 
-# Either may be left out, neither may be null: the schema is that of a value that is there.
+# Both are optional; neither is nullable.
 ClientId = Annotated[
     Annotated[StrictStr, Field(min_length=1, max_length=MOST_CLIENT_BYTES)] | None,
     WithJsonSchema({"type": "string", "minLength": 1, "maxLength": MOST_CLIENT_BYTES}),
@@ -84,7 +84,7 @@ _ONE_CLIENT: dict[str, Any] = {"oneOf": [{"required": ["client"]}, {"required": 
 
 
 class JoinBody(Body):
-    """Who joins: an opaque ``client`` of 1 to 256 bytes, or the short number some browsers use."""
+    """The client that joins: an opaque ``client`` of 1 to 256 bytes, or the short number that some browsers use."""
 
     model_config = ConfigDict(json_schema_extra={**_ONE_CLIENT, "examples": [{"client": "client-1"}]})
 
@@ -121,7 +121,7 @@ class BatchedJoin(JoinBody):
 
 
 class BatchJoinBody(Body):
-    """Up to 500 joins, each checked on its own: a bad one does not fail its neighbours."""
+    """Up to 500 joins, each validated independently: an invalid join does not affect the others."""
 
     joins: Annotated[
         list[Any],
@@ -138,7 +138,7 @@ class BatchJoinBody(Body):
 
 
 class Hashes(Body):
-    """Sets of one type: ids of 1 to 64 bytes as base64, of the standard or URL-safe alphabet."""
+    """Sets of one type: ids of 1 to 64 bytes as base64, in the standard or the URL-safe alphabet."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"type": "fledge", "hashes": ["c2V0IG9uZQ", "c2V0IHR3bw=="]}]}
@@ -160,7 +160,7 @@ def _few_hashes(entries: list[Hashes]) -> list[Hashes]:
 
 
 class QueryBody(Body):
-    """Which sets are asked, by type: up to 1,000 hashes altogether."""
+    """The sets to query, by type: up to 1,000 hashes in total."""
 
     sets_for_type: Annotated[list[Hashes], Field(max_length=MOST_HASHES)]
 
@@ -169,7 +169,7 @@ class QueryBody(Body):
 
 
 class ValidateHashesBody(Body):
-    """The same question as servers of the Bidding and Auction services put it."""
+    """The same query in the format of Bidding and Auction servers."""
 
     sets: Annotated[list[Hashes], Field(max_length=MOST_HASHES)]
 
@@ -190,12 +190,12 @@ class BatchJoinAnswer(Answer):
 
 
 Step = Annotated[
-    int | None, Field(description="The step of the answer; null before the first evaluation, or if nothing is asked")
+    int | None, Field(description="The step of the answer; null before the first evaluation, or if no set is queried")
 ]
 NextUpdate = Annotated[
     str,
     Field(
-        description="No answer changes before this moment",
+        description="No answer changes before this time",
         examples=["2026-07-01T10:30:00Z"],
         json_schema_extra={"format": "date-time"},
     ),
@@ -203,14 +203,14 @@ NextUpdate = Annotated[
 
 
 class HashesAnswer(Answer):
-    """Those of the hashes asked that are k-anonymous."""
+    """The hashes of the query that are k-anonymous."""
 
     type: str
     hashes: list[str]
 
 
 class QueryAnswer(Answer):
-    """One entry for every type asked, in order."""
+    """One entry for every type in the query, in order."""
 
     k_anonymous_sets: list[HashesAnswer]
     step: Step
@@ -226,7 +226,7 @@ class SetAnswer(Answer):
 
 
 class Bound(Answer):
-    """Differential privacy: at most ``epsilon``, but for the probability ``delta``."""
+    """A differential privacy bound: (``epsilon``, ``delta``)."""
 
     epsilon: float
     delta: float
@@ -238,34 +238,34 @@ class Bound(Answer):
 
 
 class Bounds(Answer):
-    """For one join: the paper's bound (null where it does not apply) and the one proved here."""
+    """Bounds for one join: the paper's (null where it does not apply) and the one proved by this project."""
 
     paper: Bound | None
     interval_aware: Bound
 
 
 class Rejoining(Bound):
-    """For a client that keeps joining one set for so many days."""
+    """The bound for a client that keeps joining one set for ``days`` days."""
 
     days: int
 
 
 class Posterior(Answer):
-    """An observer who believed ``prior`` cannot come to believe more than ``atMost``."""
+    """An observer who assigned the probability ``prior`` to a join can assign at most ``atMost`` afterwards."""
 
     prior: float
     at_most: float
 
 
 class TypeAnswer(Answer):
-    """A type in force: its parameters, what is proved about them, and the certain counts."""
+    """A type: its parameters, its privacy bounds, and the counts whose answer is certain."""
 
     type: str
     k: Annotated[int, Field(description="The threshold, in clients")]
     window: Annotated[int, Field(description="For how many steps a join counts")]
     period: Annotated[int, Field(description="The length of a step in seconds")]
-    profile: Annotated[str | None, Field(description="null for a type with laws of its own")]
-    client_bits: Annotated[int, Field(description="Bits kept of a client's pseudonym in a set")]
+    profile: Annotated[str | None, Field(description="null for a type with its own noise distributions")]
+    client_bits: Annotated[int, Field(description="The length of a client token in bits")]
     unit: Annotated[str, Field(description="What the bounds protect")]
     bounds: Bounds
     rejoining: list[Rejoining]
@@ -275,7 +275,7 @@ class TypeAnswer(Answer):
 
     @classmethod
     def of(cls, type_: Type) -> Self:
-        """Everything that may be told of a type."""
+        """The public description of a type."""
         p, proved = type_.parameters, guarantee(type_.parameters)
         return cls(
             type=type_.name,

@@ -1,8 +1,8 @@
-"""What a set and a client are called inside the service.
+"""The names of sets and clients inside the service.
 
-A set is known by its *set key*, an HMAC under the set pepper: a plain hash would let a reader of the tables
-test guessed values. A client is known by a short *token*, different in every set: two sets' tokens cannot be
-joined, and no table holds an identity.
+A set has a *set key*, an HMAC under the set pepper: with a plain hash, a reader of the tables could test guessed
+values. A client has a short *token*, different in every set: tokens of two sets cannot be linked, and no table
+holds an identity.
 """
 
 from typing import Literal

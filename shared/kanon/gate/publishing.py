@@ -1,13 +1,13 @@
 """Ticks: the only moments at which answers change.
 
-The tick of a step is ``publish_delay`` after its end; between two ticks every answer stays as it is.
+The tick of a step is ``publish_delay`` seconds after its end. Between two ticks no answer changes.
 """
 
 from kanon.gate.mechanism.steps import end_of, step_at
 
 
 def clock_step(now: float, period: int, publish_delay: int) -> int:
-    """The step whose tick was the last one at or before ``now``."""
+    """The step with the latest tick at or before ``now``."""
     return step_at(now - publish_delay, period) - 1
 
 

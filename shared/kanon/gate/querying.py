@@ -1,4 +1,4 @@
-"""Use case: read the released bit of sets. Sees statuses and horizons, never a join."""
+"""Use case: read the statuses of sets. It sees statuses and horizons, never a join."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ MOST_CACHED = 100_000
 
 @dataclass(frozen=True)
 class Answer:
-    """Which of the sets asked are k-anonymous, at which step, and until when (Unix s) that stands.
+    """Whether each queried set is k-anonymous, at which step, and when the next update is (Unix s).
 
-    ``step`` is the least step over the slots asked, None if one was never evaluated or nothing was asked.
+    ``step`` is the smallest step of the queried slots; None if one was never evaluated or no set was queried.
     """
 
     above: tuple[bool, ...]
@@ -28,7 +28,7 @@ class Answer:
 
 @dataclass
 class Querying:
-    """Everything a query needs, and what was read since the last tick: it cannot change before the next."""
+    """Everything a query needs, and a cache of what was read since the last tick; it is valid until the next tick."""
 
     types: dict[str, Type]
     pepper: Secret
@@ -63,14 +63,14 @@ class Querying:
         return Answer(tuple(self._above[key] for key in keys), step, tick)
 
     def _read(self, new: Iterable[bytes], slots: set[int]) -> dict[bytes, tuple[int, ...]]:
-        """The crossings of new sets; learns the horizons of their slots that are not known yet."""
+        """The crossings of new sets. Reads also the horizons that are not cached yet."""
         unknown = slots - self._horizons.keys()
         crossings, horizons = self.statuses.read(new, unknown)
         self._horizons |= {slot: horizons.get(slot) for slot in unknown}
         return crossings
 
     def _visible(self, slot: int, at: int, now: float) -> int | None:
-        """The step at which a slot answers, None before its first."""
+        """The step of a slot's answers; None before its first evaluation."""
         horizon = self._horizons[slot]
         through = None if horizon is None else horizon.at(now)
         return None if through is None else min(at, through)

@@ -12,7 +12,7 @@ DAY = 86_400
 
 @dataclass(frozen=True)
 class Schedule:
-    """The clock figures of a deployment, all in seconds (docs/architecture.md, rules 2, 3, 8 and 9)."""
+    """The durations of a deployment, all in seconds (docs/architecture.md, rules 2, 3, 8 and 9)."""
 
     period: int
     grace: int
@@ -23,7 +23,7 @@ class Schedule:
 
     @classmethod
     def of(cls, settings: EvaluateSettings) -> Self:
-        """The figures a function is told."""
+        """The durations in the settings of a function."""
         return cls(
             period=settings.period,
             grace=settings.grace,
@@ -42,11 +42,11 @@ class Schedule:
         return step_at(now - self.outage_allowance, self.period)
 
     def oldest_allowed(self, now: float) -> int:
-        """The oldest step from which a late evaluation may go on: a day's reserve before the log is gone."""
+        """The oldest step from which a late evaluation may continue, with a reserve before its rows expire."""
         return step_at(now - self.outage_allowance + self._reserve, self.period)
 
     def allowed_until(self, step: int) -> int:
-        """Until when a late evaluation may go on from ``step`` (Unix seconds)."""
+        """The Unix time (seconds) until which a late evaluation may continue from ``step``."""
         return end_of(step, self.period) + self.outage_allowance - self._reserve
 
     @property
@@ -54,15 +54,15 @@ class Schedule:
         return min(DAY, self.outage_allowance // 7)
 
     def first_after_skip(self, now: float) -> int:
-        """The step with which a slot that is too far behind goes on: the oldest that leaves two periods to begin."""
+        """The step at which a slot that is too far behind continues: the oldest that leaves two periods to start."""
         return min(self.oldest_allowed(now + 2 * self.period), self.last_closed(now))
 
     def expiry(self, step: int) -> int:
-        """When a row that is needed up to ``step`` may go (Unix seconds)."""
+        """The Unix time (seconds) at which a row that is needed up to ``step`` may expire."""
         return end_of(step, self.period) + self.outage_allowance
 
     def overdue(self, evaluated_through: int, now: float) -> int:
-        """How many steps a slot lacks whose tick has come."""
+        """The number of steps whose tick has passed and that a slot has not evaluated."""
         return max(0, clock_step(now, self.period, self.publish_delay) - evaluated_through)
 
     def visible_from(self, now: float) -> int:

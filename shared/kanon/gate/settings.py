@@ -1,4 +1,4 @@
-"""The environment of the gate's functions, composed of small models."""
+"""The settings of the gate's functions, combined from small models."""
 
 import json
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from kanon.settings import Deployment, Seconds, Settings
 
 
 class GateSettings(Deployment):
-    """What every function of the gate is told."""
+    """The settings that all functions of the gate have."""
 
     types: str
     period: Annotated[int, Field(ge=1, le=86_400)]
@@ -29,20 +29,20 @@ class GateSettings(Deployment):
 
 
 class SetPepper(Settings):
-    """Where the key is that names sets."""
+    """The secret that holds the set pepper."""
 
     set_pepper_secret: str
 
 
 class LogWriter(Settings):
-    """Where the log is, and for how many seconds after its step a row is needed."""
+    """The log, and for how many seconds after its step a row is needed."""
 
     step_log_table: str
     outage_allowance: Seconds
 
 
 class StatusTable(Settings):
-    """Where the statuses are, and how many seconds after a step's end they become visible."""
+    """The statuses, and how many seconds after the end of a step they become visible."""
 
     statuses_table: str
     publish_delay: Seconds
@@ -59,7 +59,7 @@ class QuerySettings(GateSettings, SetPepper, StatusTable):
 
 
 class NoiseKeyEntry(BaseModel):
-    """From which step on instances begin under a noise key."""
+    """A noise key, and the step from which new instances use it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -81,7 +81,7 @@ class EvaluateSettings(GateSettings, LogWriter, StatusTable):
     @field_validator("publish_margin")
     @classmethod
     def _at_most_a_period(cls, margin: int, info: ValidationInfo) -> int:
-        """A horizon remembers what is seen at its last ticks; a longer margin would leave more of them pending."""
+        """A horizon stores three steps; with a longer margin, more of them could be pending."""
         if margin > info.data.get("period", margin):
             raise ValueError("the publish margin must not be longer than the period")
         return margin
@@ -99,5 +99,5 @@ class EvaluateSettings(GateSettings, LogWriter, StatusTable):
     def _ordered(cls, entries: tuple[NoiseKeyEntry, ...]) -> tuple[NoiseKeyEntry, ...]:
         steps = [entry.from_step for entry in entries]
         if not entries or steps != sorted(set(steps)) or len({entry.id for entry in entries}) != len(entries):
-            raise ValueError("list each noise key once, in the order of its from_step, at least one")
+            raise ValueError("list at least one noise key, each one once, in the order of from_step")
         return entries

@@ -2,8 +2,8 @@
 
     {"fledge": {"k": 50, "window": 720, "profile": "published"}}
 
-Each type has a threshold ``k`` (clients), a ``window`` (steps) and either a ``profile`` or its own ``laws``
-(as ``kanon plan --json`` prints them); ``client_bits`` and ``phase`` are optional.
+Each type has a threshold ``k`` (clients), a ``window`` (steps) and either a ``profile`` or its own noise
+distributions (``laws``, as ``kanon plan --json`` prints them); ``client_bits`` and ``phase`` are optional.
 """
 
 import re
@@ -28,7 +28,7 @@ class _Strict(BaseModel):
 
 
 class LawConfiguration(_Strict):
-    """One noise law; ``epsilon`` is a decimal, best given as a string."""
+    """One noise distribution; ``epsilon`` is a decimal, preferably written as a string."""
 
     shape: Shape
     epsilon: Annotated[Decimal, Field(gt=0, le=20, max_digits=12)]
@@ -40,7 +40,7 @@ class LawConfiguration(_Strict):
 
 
 class LawsConfiguration(_Strict):
-    """The two laws of a type."""
+    """The two noise distributions of a type."""
 
     threshold: LawConfiguration
     query: LawConfiguration
@@ -84,7 +84,7 @@ def read_types(document: str, period: int) -> dict[str, Type]:
     """The types of a document by name.
 
     Raises:
-        ConfigurationError: what is wrong with the document, and where.
+        ConfigurationError: the document is invalid; the message says what is wrong and where.
     """
     try:
         entries = strict_json.parse(document)

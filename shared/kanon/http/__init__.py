@@ -1,1 +1,1 @@
-"""The edge of an HTTP function: routing, validation, one form of errors. Nothing in it knows a set."""
+"""The HTTP layer of a function: routing, validation, one error format. It knows nothing about sets."""

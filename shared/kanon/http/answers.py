@@ -1,11 +1,11 @@
-"""The forms of answers and bodies: camelCase on the wire, and one form for every error."""
+"""Models of request bodies and answers: camelCase on the wire, and one format for every error."""
 
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-# An HTTP API answers 401, 403 and 429 itself, in a form of its own (docs/api.md).
+# API Gateway itself answers 401, 403 and 429, in its own format (docs/api.md).
 STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -20,16 +20,16 @@ STATUS_NAMES = {
 
 
 class Body(BaseModel):
-    """What a client sends. Fields it does not list are ignored."""
+    """A request body. Unknown fields are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True)
 
     def __repr_args__(self) -> list[Any]:
-        return []  # Powertools puts every body into a text for its debug log
+        return []  # Powertools formats every body for its debug log
 
 
 class Answer(BaseModel):
-    """What the service answers."""
+    """An answer of the service."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
 
@@ -51,23 +51,23 @@ class Error(Answer):
 
 
 class ErrorAnswer(Answer):
-    """The one form of an error."""
+    """An error in the one format of the service."""
 
     error: Error
 
 
 class GatewayAnswer(Answer):
-    """What API Gateway answers in front of the service: to a request not signed, or above the rates."""
+    """The answer of API Gateway to a request that is not signed or exceeds the rate limits."""
 
     message: str
 
 
 def error_answer(code: int, message: str, *details: Problem) -> ErrorAnswer:
-    """The one form of an error; the message says what to change and names no set or client."""
+    """An error answer. The message says what to change and names no set or client."""
     status = STATUS_NAMES[code]
     error = Error(code=code, status=status, message=message, details=list(details))
     return ErrorAnswer(error=error)
 
 
 NOWHERE = error_answer(404, "no such path or method: GET /openapi.json describes them")
-NOT_NOW = error_answer(503, "the service cannot do this now; repeat the request after the time in Retry-After")
+NOT_NOW = error_answer(503, "the service is temporarily unavailable; retry after the time in Retry-After")

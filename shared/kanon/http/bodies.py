@@ -1,4 +1,4 @@
-"""Bodies as real clients send them: JSON, or nearly JSON, in any encoding API Gateway hands over."""
+"""Parsing of request bodies: JSON or relaxed JSON, in any encoding that API Gateway passes on."""
 
 import base64
 import json
@@ -22,10 +22,10 @@ class RequestError(Exception):
 
 
 def read_json(text: str) -> dict[str, Any]:
-    """The object of a body: JSON, or JSON as some real clients write it (bare keys, single quotes).
+    """Parse a body as a JSON object. Bare keys and single quotes are accepted, since some real clients send them.
 
     Raises:
-        RequestError: 400, saying what is wrong.
+        RequestError: 400, with the reason.
     """
     try:
         try:
@@ -57,7 +57,7 @@ def _unreadable(reason: str) -> RequestError:
     return RequestError(error_answer(400, f"the body is not valid JSON: {reason}", problem))
 
 
-# "Strings" pass as they are, 'text' and key: are put into double quotes. No branch backtracks.
+# "Strings" stay as they are; 'text' and key: get double quotes. No branch backtracks.
 _RELAXED = re.compile(
     r""" "(?:[^"\\]|\\.)*+"? | '([^'"\\]*+)' | ([A-Za-z_]\w*+)(\s*:)? """,
     re.DOTALL | re.VERBOSE | re.ASCII,
@@ -72,7 +72,7 @@ def _strict(token: re.Match[str]) -> str:
 
 
 def readable(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The event with its body as text, of the one content type the resolver takes.
+    """The event with its body decoded to text and the one content type that the resolver accepts.
 
     Raises:
         RequestError: 400, 413 or 415.

@@ -1,8 +1,8 @@
-"""The edge: what both HTTP functions share. Makes bodies readable, answers errors in one form.
+"""What the HTTP functions share: they decode bodies and answer every error in one format.
 
-Powertools routes, validates and describes (OpenAPI). What this module adds is the error form of
-docs/api.md, the bodies real clients send, and that nothing of a request is ever logged. Such bodies are read by the
-resolver's own deserialiser: what the event holds is normalised only in its encoding and its content type.
+Powertools routes, validates and generates OpenAPI. This module adds the error format of docs/api.md and relaxed
+JSON bodies, and it logs nothing of a request. It changes only the encoding and the content type of an event; the
+resolver's deserialiser parses the body.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ RETRY_AFTER = "5"
 
 
 def invalid(errors: Iterable[Any]) -> ErrorAnswer:
-    """The answer to pydantic's errors: each field with what is wrong, nothing of what was sent."""
+    """The answer to pydantic's errors: each field and its problem, without any value that was sent."""
     problems = [_problem(error) for error, _ in zip(errors, range(MOST_DETAILS), strict=False)]
     return error_answer(400, f"{problems[0].field}: {problems[0].reason}", *problems)
 
@@ -35,12 +35,12 @@ Content = TypeVar("Content", bound=BaseModel)
 
 
 def json_answer(body: Content, headers: Mapping[str, str] | None = None) -> Response[Content]:
-    """A good answer."""
+    """An answer with status 200."""
     return Response(200, "application/json", body, headers)
 
 
 def described(answer: str, *codes: int, partly_later: bool = False) -> dict[int, Any]:
-    """The answers of a route for its description: the good one, the errors it may give, and API Gateway's own."""
+    """The OpenAPI responses of a route: success, its own errors, and those of API Gateway."""
     answers: dict[int, Any] = {200: {"description": answer}}
     for code in sorted({*codes, 429, 500}):
         model = GatewayAnswer if code in (403, 429) else ErrorAnswer
@@ -52,18 +52,18 @@ def described(answer: str, *codes: int, partly_later: bool = False) -> dict[int,
 
 
 def resolver(logger: Logger) -> APIGatewayHttpResolver:
-    """A resolver that validates, reads relaxed bodies and answers every error in the one form."""
+    """A resolver that validates requests, reads relaxed JSON and answers every error in one format."""
     app = APIGatewayHttpResolver(
         enable_validation=True,
         json_body_deserializer=read_json,
-        debug=False,  # whatever the environment says: it would print whole requests
+        debug=False,  # even if the environment asks for it: debug mode prints whole requests
     )
     app.exception_handler(Exception)(lambda error: _refusal(_translated(error, logger)))
     return app
 
 
 def _translated(error: Exception, logger: Logger) -> ErrorAnswer:
-    """The one place where an error becomes an answer, and the one that logs it."""
+    """Turn an error into an answer and log it. No other code does either."""
     match error:
         case RequestError():
             return error.answer
@@ -78,7 +78,7 @@ def _translated(error: Exception, logger: Logger) -> ErrorAnswer:
             return NOT_NOW
         case ClientError():
             if not is_throttle(error):
-                # The text of the service's message may name a key; operation and code do not.
+                # The message of the AWS service may contain a key; the operation and the code do not.
                 code = error.response["Error"]["Code"]
                 logger.error("call refused", operation=error.operation_name, code=code)
             return NOT_NOW
@@ -86,13 +86,13 @@ def _translated(error: Exception, logger: Logger) -> ErrorAnswer:
             logger.error("call failed", kind=type(error).__name__)
             return NOT_NOW
         case _:
-            # The text of an unforeseen error may hold anything; only its kind and place are told.
-            logger.error("unforeseen error", kind=type(error).__name__, place=_place(error))
-            return error_answer(500, "internal error; the operator has been told")
+            # The text of an unexpected error may contain anything; log only its kind and place.
+            logger.error("unexpected error", kind=type(error).__name__, place=_place(error))
+            return error_answer(500, "internal error; the operator has been notified")
 
 
 def handle(app: APIGatewayHttpResolver, event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-    """Answer an API Gateway event (format 2.0); an unreadable body goes no further."""
+    """Answer an API Gateway event (format 2.0). An unreadable body is refused before routing."""
     if event["requestContext"]["http"]["method"] == "POST":
         try:
             event = readable(event)

@@ -15,10 +15,10 @@ _STANDARD = bytes.maketrans(b"-_", b"+/")
 
 
 def decode_base64url(text: Any) -> bytes:
-    """The 1 to 64 bytes of base64url text without padding.
+    """Decode base64url text without padding to 1 to 64 bytes.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text is not of this form.
     """
     if not isinstance(text, str) or not _BASE64URL.fullmatch(text):
         raise ValueError(f"must be base64url without padding of 1 to {MOST_ID_BYTES} bytes")
@@ -26,10 +26,10 @@ def decode_base64url(text: Any) -> bytes:
 
 
 def decode_base64(text: Any) -> bytes:
-    """The 1 to 64 bytes of base64 text, of the standard or the URL-safe alphabet, padded or not.
+    """Decode base64 text to 1 to 64 bytes: standard or URL-safe alphabet, with or without padding.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text is not of this form.
     """
     if not isinstance(text, str) or not _BASE64.fullmatch(text):
         raise ValueError(f"must be base64 of 1 to {MOST_ID_BYTES} bytes")

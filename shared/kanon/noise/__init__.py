@@ -1,4 +1,4 @@
-"""Noise that every capability shares: exact integer distributions, certain rounding, keyed words, bounds.
+"""Noise for all capabilities: exact integer distributions, directed rounding, keyed words, privacy bounds.
 
-Pure: no clock, no input or output, no randomness, nothing of another package.
+Pure: no clock, no input or output, no randomness, no import from the rest of kanon.
 """

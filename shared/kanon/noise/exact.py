@@ -1,4 +1,4 @@
-"""Certain rounding: rational bounds of exponentials, and floats and decimals that are never too small."""
+"""Directed rounding: rational bounds of exponentials, and floats and decimals that are never too small."""
 
 import math
 from decimal import ROUND_CEILING, Context, Decimal
@@ -10,8 +10,8 @@ from functools import lru_cache
 def exp_bounds(x: Fraction, bits: int = 256) -> tuple[Fraction, Fraction]:
     """Rational bounds ``(low, high)`` of ``e**x`` for ``x >= 0``, about ``2**-bits`` apart.
 
-    The Taylor series in fixed point: every term is rounded down for ``low`` and up for ``high``; the rest of
-    the series is at most the last term once ``n >= 2x``.
+    Sums the Taylor series in fixed point. Every term is rounded down for ``low`` and up for ``high``. Once
+    ``n >= 2x``, the rest of the series is at most the last term.
     """
     if x < 0:
         raise ValueError("exp_bounds takes x >= 0; use the reciprocal for negative x")
@@ -28,11 +28,11 @@ def exp_bounds(x: Fraction, bits: int = 256) -> tuple[Fraction, Fraction]:
 
 
 def round_up(x: Fraction) -> float:
-    """The float next to ``x`` whose decimal text, as JSON shows it, is at least ``x``."""
+    """The float nearest to ``x``, or the next larger one, so that its decimal text in JSON is at least ``x``."""
     nearest = float(x)
     return nearest if Fraction(repr(nearest)) >= x else math.nextafter(nearest, math.inf)
 
 
 def written_up(x: Fraction, digits: int) -> Decimal:
-    """The least decimal of so many significant digits that is at least ``x``."""
+    """The smallest decimal with ``digits`` significant digits that is at least ``x``."""
     return Context(prec=digits, rounding=ROUND_CEILING).divide(Decimal(x.numerator), Decimal(x.denominator))

@@ -1,10 +1,10 @@
-"""The noise laws: tables of integer weights that sum to 2^64.
+"""Noise distributions (laws): tables of integer weights that sum to 2^64.
 
-Counts are integers, so the noise is integer too, and no floating-point number takes part in drawing it.
-A law *is* its table; what is proved about it is computed from the same integers that are drawn from.
+Counts are integers, so the noise is an integer too, and drawing it uses no floating-point numbers.
+A law is its table: drawing and the proved bounds use the same integers.
 
 * two-sided: ``P(x) ~ exp(-epsilon |x|)`` on ``-A..A``, the discrete form of the paper's truncated Laplace
-  (section 4.1), conditioned on the interval and not clamped to it: no atoms at the ends.
+  (section 4.1). It is conditioned on the interval, not clamped to it, so no mass piles up at the ends.
 * one-sided: ``P(x) ~ exp(-epsilon x)`` on ``0..A``.
 """
 
@@ -25,10 +25,10 @@ Shape = Literal["two-sided", "one-sided"]
 
 @dataclass(frozen=True)
 class Law:
-    """An integer law: outcome ``lowest + i`` has probability ``weights[i] / 2**64``.
+    """A law (noise distribution): outcome ``lowest + i`` has probability ``weights[i] / 2**64``.
 
-    Privacy guarantee: for one unit of shift the law gives ``(epsilon, shift_delta)`` in density and
-    ``(epsilon, tail_delta)`` in its upper tail, both computed from the table.
+    Privacy guarantee: under a shift by one, the law satisfies ``(epsilon, shift_delta)`` in density and
+    ``(epsilon, tail_delta)`` in its upper tail. Both are computed from the table.
     """
 
     shape: Shape
@@ -72,7 +72,7 @@ class Law:
 
     @cached_property
     def shift_delta(self) -> Fraction:
-        """``sum_u max(0, P(u) - e**epsilon P(u+1))``, rounded up by at most the bound of ``e**epsilon``."""
+        """``sum_u max(0, P(u) - e**epsilon P(u+1))``, rounded up by no more than the error of :func:`exp_bounds`."""
         low, _ = exp_bounds(self.epsilon)
         outcomes = range(self.min, self.max + 1)
         excess = (Fraction(self.weight(u)) - low * self.weight(u + 1) for u in outcomes)
@@ -80,9 +80,9 @@ class Law:
 
     @property
     def two_way_shift_delta(self) -> Fraction | None:
-        """The larger delta of a shift by one up and by one down, rounded up; None for a one-sided law.
+        """The larger delta of a shift up by one and a shift down by one, rounded up; None for a one-sided law.
 
-        A one-sided law shifted down would need a delta of the order of its first probability.
+        A one-sided law that is shifted down needs a delta of the order of its first probability.
         """
         if self.shape == "one-sided":
             return None
@@ -113,11 +113,11 @@ SHAPES: dict[Shape, Callable[[Fraction, int], Law]] = {"two-sided": two_sided, "
 
 @lru_cache(maxsize=1024)
 def _law(shape: Shape, epsilon: Fraction, truncation: int, outcomes: range) -> Law:
-    """``w_x = floor(2**64 p(x))`` for ``x != 0``; ``w_0`` takes the rest."""
+    """``w_x = floor(2**64 p(x))`` for ``x != 0``; ``w_0`` is the remainder."""
     if not Fraction(1, 1000) <= epsilon <= 20:
-        raise ValueError(f"the epsilon of a law must lie between 0.001 and 20, not {float(epsilon):g}")
+        raise ValueError(f"the epsilon of a noise distribution must lie between 0.001 and 20, not {float(epsilon):g}")
     if not 1 <= truncation <= 10_000:
-        raise ValueError(f"the truncation of a law must lie between 1 and 10000, not {truncation}")
+        raise ValueError(f"the truncation of a noise distribution must lie between 1 and 10000, not {truncation}")
     weights = _floors(epsilon, outcomes, bits=256)
     if 0 in weights:
         raise ValueError(
@@ -129,7 +129,7 @@ def _law(shape: Shape, epsilon: Fraction, truncation: int, outcomes: range) -> L
 
 
 def _floors(epsilon: Fraction, outcomes: range, bits: int) -> list[int]:
-    """``floor(2**64 p(x))``, certain: bounds of ``p(x)`` from both sides must agree on it."""
+    """``floor(2**64 p(x))``, exact: ``bits`` doubles until the lower and upper bounds of ``p(x)`` give one floor."""
     low, high = exp_bounds(epsilon, bits)
     one = 1 << bits
     # q**n for q = e**-epsilon, in fixed point, rounded down and up.

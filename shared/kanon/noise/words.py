@@ -1,21 +1,21 @@
-"""Keyed words: what names a stream of noise, and the key that makes it secret."""
+"""Keyed words: the encoding that names a stream of noise, and the key that keeps it secret."""
 
 from dataclasses import dataclass
 
 WORD_BITS = 64
 WORD_BYTES = WORD_BITS // 8
 TOTAL = 1 << WORD_BITS
-"""How many words there are: the sum of the weights of every table."""
+"""The number of words; also the sum of the weights of every table."""
 
 
 def length_prefixed(*parts: bytes) -> bytes:
-    """An injective encoding: every part behind its length as 8 bytes, big-endian."""
+    """An injective encoding: each part follows its length (8 bytes, big-endian)."""
     return b"".join([len(part).to_bytes(8, "big") + part for part in parts])
 
 
 @dataclass(frozen=True)
 class NoiseKey:
-    """A secret of 32 bytes and its public id. Whoever holds it can remove the noise."""
+    """A 32-byte secret and its public id. Anyone who has the secret can remove the noise."""
 
     id: str
     secret: bytes

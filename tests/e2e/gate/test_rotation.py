@@ -145,7 +145,7 @@ def test_an_old_key_taken_out_too_early_stops_evaluation_until_it_is_put_back(ro
     rotating.deploy(("1", 0), ("2", first))
     rotating.put_keys(**{"2": "n" * 64})  # out of the secret, but still configured
     rotating.stack.restart("evaluate")
-    assert rotating.stops() == "the noise key secret lacks key 1: put it there first"
+    assert rotating.stops() == "the noise key secret lacks key 1: add it to the secret first"
 
     rotating.put_keys(**{"1": old(rotating), "2": "n" * 64})
     rotating.stack.restart("evaluate")

@@ -290,7 +290,7 @@ def test_a_type_that_vanished_stops_evaluation_and_nothing_is_lost_when_it_is_pu
     deploy(stack, KANON_TYPES=json.dumps({"a": TYPES["a"]}))
     for _ in range(3):
         assert not evaluates(stack)
-    assert "type 'b' is no longer configured: put it back, or give it up for good" in stopped(stack)[-1]["reason"]
+    assert "type 'b' is no longer configured: put it back, or retire it permanently" in stopped(stack)[-1]["reason"]
     assert (join(stack, "a"), join(stack, "b")) == (200, 404)
     asked = {"setsForType": [{"type": "b", "hashes": ["bmV3"]}]}
     answer = stack.request("POST", "/v1:query", asked)
@@ -322,7 +322,7 @@ def test_a_type_retired_for_good_is_passed_over_with_a_warning_and_never_comes_b
 
     deploy(stack, KANON_TYPES=DOCUMENT)
     assert not evaluates(stack)
-    assert stopped(stack)[-1]["reason"] == "type 'b' was retired for good: give the new type another name"
+    assert stopped(stack)[-1]["reason"] == "type 'b' was retired permanently: give the new type another name"
     renamed = {"a": TYPES["a"], "b2": TYPES["b"]}
     deploy(stack, KANON_TYPES=json.dumps(renamed))
     assert evaluates(stack)

@@ -16,14 +16,14 @@ def test_an_item_of_400_kilobytes_is_the_largest() -> None:
     assert item_size(item) == 400 * 1024
     check_item(item, ["key"])
     item["v"] = {"B": bytes(400 * 1024 - 4)}
-    with pytest.raises(ValueError, match=rf"^an item of 409601 bytes is larger than DynamoDB's {MOST_ITEM_BYTES}$"):
+    with pytest.raises(ValueError, match=rf"^an item of 409601 bytes exceeds DynamoDB's limit of {MOST_ITEM_BYTES}$"):
         check_item(item, ["key"])
 
 
 def test_an_empty_key_is_refused_with_the_name_of_its_attribute() -> None:
     item = {"set_key": {"B": b"k"}, "other": {"B": b""}}
     check_item(item, ["set_key"])
-    with pytest.raises(ValueError, match=r"^the key attribute other is empty; DynamoDB takes no empty keys$"):
+    with pytest.raises(ValueError, match=r"^the key attribute other is empty; DynamoDB accepts no empty keys$"):
         check_item(item, ["set_key", "other"])
 
 
@@ -40,5 +40,5 @@ def test_a_set_key_of_another_length_never_reaches_a_table(key: bytes) -> None:
 
 def test_members_too_many_for_an_item_are_refused() -> None:
     many = tuple(Member(token, 5) for token in range(70_000))
-    with pytest.raises(ValueError, match=r"^an item of 4200.. bytes is larger"):
+    with pytest.raises(ValueError, match=r"^an item of 4200.. bytes exceeds"):
         members.to_item(bytes(32), "a", SetState(many, (), 5, None), 32, 9)

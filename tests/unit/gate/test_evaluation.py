@@ -62,8 +62,8 @@ def test_an_instance_older_than_every_key_is_refused_with_what_to_put_back() -> 
     with pytest.raises(ConfigurationError) as error:
         KEYS.for_instance(99)
     assert str(error.value) == (
-        "no noise key covers an instance that begins at step 99: a key may only be removed once every"
-        " slot is evaluated past the next key's from_step and a window; put it back"
+        "no noise key covers an instance that begins at step 99: put the removed key back; it may only be"
+        " removed once every slot is evaluated one window past the next key's from_step"
     )
 
 

@@ -90,7 +90,7 @@ def test_a_key_that_is_not_older_than_all_others_may_not_be_taken_away(
 ) -> None:
     control = Recorded()
     _check(control, [("1", 0), ("2", 112), ("3", 150)], 100)
-    with pytest.raises(ConfigurationError, match=r"only keys older than all others may be taken away; put it back$"):
+    with pytest.raises(ConfigurationError, match=r"put it back; only keys older than all others may be removed$"):
         _check(control, left, 500)
 
 
@@ -103,7 +103,7 @@ def test_a_type_that_is_missing_is_refused_and_nothing_is_lost_when_it_is_put_ba
     with pytest.raises(ConfigurationError) as error:
         _check(control, [("1", 0)], 101, {"a": TYPES["a"]})
     assert str(error.value) == (
-        "type 'b' is no longer configured: put it back, or give it up for good with `kanon doctor --retire b`"
+        "type 'b' is no longer configured: put it back, or retire it permanently with `kanon doctor --retire b`"
     )
     _check(control, [("1", 0)], 102)
 
@@ -115,4 +115,4 @@ def test_a_type_retired_for_good_may_be_missing_and_its_name_is_not_given_again(
     _check(control, [("1", 0)], 101, {"a": TYPES["a"]})
     with pytest.raises(ConfigurationError) as error:
         _check(control, [("1", 0)], 102)
-    assert str(error.value) == "type 'b' was retired for good: give the new type another name"
+    assert str(error.value) == "type 'b' was retired permanently: give the new type another name"

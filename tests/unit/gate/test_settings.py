@@ -95,7 +95,7 @@ def test_the_number_of_slots_is_a_power_of_two_up_to_256(slots: int) -> None:
     assert JoinSettings.from_environment({**JOIN, "KANON_SLOTS": str(slots)}).slots == slots
 
 
-LISTED_ONCE = "KANON_NOISE_KEYS: Value error, list each noise key once, in the order of its from_step, at least one"
+LISTED_ONCE = "KANON_NOISE_KEYS: Value error, list at least one noise key, each one once, in the order of from_step"
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_a_type_that_cannot_be_is_refused_with_its_name_and_what_to_change(entry
         ({"epsilon": "21"}, "laws.threshold.epsilon: Input should be less than or equal to 20"),
         ({"epsilon": "0.1234567890123"}, "laws.threshold.epsilon: Decimal input should have no more than 12 digits"),
         ({"epsilon": "NaN"}, "laws.threshold.epsilon: Input should be a finite number"),
-        ({"epsilon": "0.0001"}, "the epsilon of a law must lie between 0.001 and 20"),
+        ({"epsilon": "0.0001"}, "the epsilon of a noise distribution must lie between 0.001 and 20"),
         ({"truncation": 0}, "laws.threshold.truncation: Input should be greater than or equal to 1"),
         ({"truncation": 10_001}, "laws.threshold.truncation: Input should be less than or equal to 10000"),
         ({"truncation": 100}, "truncation 100 is too large for epsilon 0.9"),

@@ -157,10 +157,10 @@ def test_probabilities_add_to_one_exactly(shape: type, epsilon: str) -> None:
 @pytest.mark.parametrize(
     ("epsilon", "truncation", "message"),
     [
-        (Fraction(1, 2000), 5, "the epsilon of a law must lie between 0.001 and 20"),
-        (Fraction(21), 5, "the epsilon of a law must lie between 0.001 and 20"),
-        (Fraction(1), 0, "the truncation of a law must lie between 1 and 10000, not 0"),
-        (Fraction(1), 10_001, "the truncation of a law must lie between 1 and 10000, not 10001"),
+        (Fraction(1, 2000), 5, "the epsilon of a noise distribution must lie between 0.001 and 20"),
+        (Fraction(21), 5, "the epsilon of a noise distribution must lie between 0.001 and 20"),
+        (Fraction(1), 0, "the truncation of a noise distribution must lie between 1 and 10000, not 0"),
+        (Fraction(1), 10_001, "the truncation of a noise distribution must lie between 1 and 10000, not 10001"),
         (Fraction(1), 50, "truncation 50 is too large for epsilon 1"),
     ],
 )

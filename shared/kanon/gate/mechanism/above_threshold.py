@@ -1,7 +1,7 @@
-"""AboveThreshold with periodic restart (the paper's Algorithms 1 and 2), one set, one step at a time.
+"""AboveThreshold with periodic restart (the paper's Algorithms 1 and 2) for one set, one step at a time.
 
-A pure function of (state, joins of the step, noise): no clock, no input or output, no randomness. The state
-holds what the algorithm would recompute from the whole log: the most recent members and the last crossings.
+:func:`evaluate` is a pure function of (state, joins of the step, noise): no clock, no input or output, no
+randomness. The state replaces the whole log: it holds the most recent members and the last crossings.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,11 +18,11 @@ NoiseOf = Callable[[int], Noise]
 
 @dataclass(frozen=True)
 class SetState:
-    """What is known of a set after a step.
+    """The state of a set after a step.
 
     Attributes:
         members: the M most recent distinct clients, latest first.
-        crossings: the steps at which the set crossed in its last two instances with a crossing, oldest first.
+        crossings: the steps of the last two crossings, oldest first; an instance has at most one crossing.
         evaluated: the last step at which the set was evaluated.
         wake_up: the first later step at which the set crosses if nobody joins, or None.
     """
@@ -36,7 +36,7 @@ class SetState:
 def crosses(count: int, nu: int, k: int, mu: int) -> bool:
     """Algorithm 2's test ``c_t + nu_t >= k + mu``.
 
-    It is ``>=``, as in the paper; the public explainer prints ``<=``, which would answer the opposite.
+    The paper has ``>=`` too. The public explainer prints ``<=``, which gives the opposite answer.
     """
     return count + nu >= k + mu
 
@@ -44,13 +44,13 @@ def crosses(count: int, nu: int, k: int, mu: int) -> bool:
 def evaluate(
     parameters: Parameters, set_key: bytes, state: SetState, joined: Iterable[int], step: int, noise_of: NoiseOf
 ) -> SetState:
-    """Evaluate a set at ``step``, at which the tokens ``joined`` joined.
+    """Evaluate a set at ``step``, in which the tokens ``joined`` joined.
 
     Args:
         parameters: the constants of the type.
-        set_key: 32 bytes; gives the phase.
-        state: the state after the last step at which the set was touched; later steps without joins and
-            without a wake-up need no evaluation, since nothing can cross at them.
+        set_key: 32 bytes; determines the phase.
+        state: the state after the last evaluated step. Later steps without joins and without a wake-up need
+            no evaluation, because the set cannot cross in them.
         joined: client tokens, in any order, repetitions allowed.
         step: later than ``state.evaluated``.
         noise_of: the noise of this set by instance.
@@ -67,7 +67,7 @@ def evaluate(
         noise = noise_of(instance)
         i = step - first_step(instance, phase, parameters.window)
         count = count_at(members, step, parameters.window)
-        # Lazily: the tape is needed only where the threshold noise leaves the question open.
+        # Draw the query noise only if the count and the threshold noise leave the result open.
         if _reachable(count, parameters, noise) and crosses(count, noise.nu(i), parameters.k, noise.mu):
             crossings = (*crossings[-1:], step)
             above = True
@@ -80,9 +80,9 @@ def next_crossing(
 ) -> int | None:
     """The first step after ``step`` at which the set crosses if nobody joins, or None.
 
-    ``above`` tells whether the set has crossed in the instance of ``step``; then only the next one matters.
-    Members leave within one window, so a set that nobody joins is empty, and false, from the instance after
-    the next one on.
+    ``above`` says whether the set has crossed in the instance of ``step``; if so, only the next instance
+    matters. If nobody joins, all members leave within one window. So the set is empty, and false, from the
+    instance after the next one.
     """
     if not members:
         return None
@@ -102,17 +102,17 @@ def next_crossing(
 
 
 def _reachable(count: int, parameters: Parameters, noise: Noise) -> bool:
-    """Whether some query noise lets ``count`` cross; decided without reading it."""
+    """Whether ``count`` can cross with some query noise. The answer does not draw it."""
     return count >= parameters.never_true_below and crosses(count, parameters.query_law.max, parameters.k, noise.mu)
 
 
 def is_above(crossings: Iterable[int], visible: int, step: int, phase: int, window: int) -> bool:
-    """The answer at ``step`` if crossings up to the step ``visible`` may be seen.
+    """The answer at ``step`` if crossings up to step ``visible`` are visible.
 
     True if the set crossed at some step ``x <= visible`` in the instance of ``step``: a status stays true to
     the end of its instance (Algorithm 2) and reads false in the next one until it crosses again.
     """
     instance = instance_of(step, phase, window)
-    # Every crossing is looked at, one that may not be seen yet among them: the time must not tell of it.
+    # Test every crossing, even one that is not visible yet: the response time must not reveal it.
     counts = [(x <= visible) & (instance_of(x, phase, window) == instance) for x in crossings]
     return any(counts)

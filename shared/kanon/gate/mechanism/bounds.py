@@ -1,7 +1,7 @@
-"""What is proved about a type: (epsilon, delta) for one join, for all joins of a client, for many sets.
+"""The proved bounds of a type: (epsilon, delta) for one join, for all joins of a client, for many sets.
 
-Every figure is computed from the integer tables the service draws from, in exact arithmetic, and rounded up
-where it becomes a float. Proofs and limits: docs/privacy.md.
+Every bound is computed in exact arithmetic from the integer tables that the service draws from. It is rounded
+up when it becomes a float. Proofs and limits: docs/privacy.md.
 """
 
 from collections.abc import Iterable
@@ -16,13 +16,13 @@ from kanon.noise.laws import Law
 UNIT = "one join more or less: one client, one set, one step"
 DAY = 86_400
 SPANS = (7, 30, 365)
-"""Days of joining again and again for which :func:`guarantee` reports a figure."""
+"""Days of repeated joining for which :func:`guarantee` reports a bound."""
 PRIOR = Fraction(1, 10)
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What the service tells of a type.
+    """What the service states about a type.
 
     Attributes:
         unit: what the bounds protect.
@@ -42,7 +42,7 @@ class Guarantee:
 
     @property
     def posterior(self) -> Fraction:
-        """What a belief of :data:`PRIOR` becomes at most, by the answers that one join changes."""
+        """The most that a prior of :data:`PRIOR` can become for an observer of the answers that one join changes."""
         return posterior(PRIOR, self.interval_aware.epsilon)
 
 
@@ -64,8 +64,8 @@ def guarantee(parameters: Parameters) -> Guarantee:
 def paper(parameters: Parameters) -> Bound | None:
     """The paper's bound for one join, Theorem 4.2 with Corollary 3.1: ``2 (e1+e2)``, ``2 (d1+d2) (w+1)``.
 
-    It asks both laws to satisfy Definition 4.1 under shifts by one *both* ways. A law with a one-sided shape
-    does so only with a delta of the order of its first probability: None.
+    The theorem requires that both laws satisfy Definition 4.1 under a shift by one in *both* directions. A
+    one-sided law does so only with a delta of the order of its first probability; then the result is None.
     """
     first, second = parameters.threshold_law, parameters.query_law
     d1, d2 = first.two_way_shift_delta, second.two_way_shift_delta
@@ -77,8 +77,8 @@ def paper(parameters: Parameters) -> Bound | None:
 def interval_aware(parameters: Parameters) -> Bound:
     """Our bound for one join: ``max(2 e1 + e2, 2 e2)``, ``max(2 d1 + (w-1) d2, w d2)``.
 
-    d1 is :attr:`Law.shift_delta` of the threshold law, d2 :attr:`Law.tail_delta` of the query law. The join's
-    own step must not depend on the set's answers (:func:`watching`); all other joins may.
+    d1 is :attr:`Law.shift_delta` of the threshold law, d2 :attr:`Law.tail_delta` of the query law. The step
+    of this join must not depend on the set's answers (see :func:`watching`); the steps of other joins may.
     """
     first, second = parameters.threshold_law, parameters.query_law
     return Bound(
@@ -88,10 +88,10 @@ def interval_aware(parameters: Parameters) -> Bound:
 
 
 def watching(parameters: Parameters, instances: int) -> Bound:
-    """One join whose step is chosen by looking at the set's answers over ``instances`` instances.
+    """The bound for one join whose step depends on the set's answers during ``instances`` instances.
 
-    A truncated threshold noise can show itself, with probability d1 an instance, before the join is made; so
-    delta grows by d1 for every instance more in which the join could have come. ``instances = 1`` is
+    The answers can reveal a truncated threshold noise before the join, with probability d1 per instance. So
+    delta grows by d1 for each further instance in which the join could happen. ``instances = 1`` gives
     :func:`interval_aware`.
     """
     one = interval_aware(parameters)
@@ -101,12 +101,12 @@ def watching(parameters: Parameters, instances: int) -> Bound:
 
 
 def all_joins(parameters: Parameters, joined: Iterable[int], phase: int) -> Bound:
-    """All joins of one client in one set with phase ``phase``, made at the steps ``joined``.
+    """The bound for all joins of one client in one set with phase ``phase``, made at the steps ``joined``.
 
-    With D the steps at which the client counts: in an instance that D meets, removing it costs e1, and e2 and
-    d2 a step if steps outside D follow its begin there; adding it costs e2, and d2 a step of D. The client's
-    token must be its own in the set: another client with the same token can cut D into more pieces, and then
-    every instance may cost ``e1 + e2``.
+    Let D be the steps at which the client counts. Consider each instance that contains steps of D. Removing
+    the client costs e1 and d1 there; if later steps of the instance are outside D, it also costs e2, and d2
+    for each of them. Adding the client costs e2, and d2 for each step of D. No other client may have the same
+    token in the set: it could cut D into more pieces, and then every instance could cost ``e1 + e2``.
     """
     w = parameters.window
     first, second = parameters.threshold_law, parameters.query_law
@@ -119,10 +119,11 @@ def all_joins(parameters: Parameters, joined: Iterable[int], phase: int) -> Boun
 
 
 def rejoining(parameters: Parameters, steps: int) -> Bound:
-    """A client that joins one set at every step (or at least once a window) for ``steps`` steps: worst phase.
+    """The bound for a client that joins one set at every step (or once per window) for ``steps`` steps.
 
-    It counts at ``steps + w - 1`` steps on end, in at most ``1 + ceil((steps + w - 2) / w)`` instances; only
-    in the last one do steps without it follow, at most ``w - 1``.
+    The phase is the worst one. The client counts at ``steps + w - 1`` consecutive steps, in at most
+    ``1 + ceil((steps + w - 2) / w)`` instances. Only the last instance continues without it, for at most
+    ``w - 1`` steps.
     """
     w = parameters.window
     length = steps + w - 1
@@ -131,9 +132,9 @@ def rejoining(parameters: Parameters, steps: int) -> Bound:
 
 
 def _larger_direction(first: Law, second: Law, instances: int, outside: list[int], present: int) -> Bound:
-    """The larger of removing and adding.
+    """The larger bound of removing and adding the client.
 
-    ``outside`` holds, for the instances met, how many steps without the client follow its first one.
+    ``outside`` has one entry per instance: the number of steps without the client after its first step there.
     """
     d1, d2 = first.shift_delta, second.tail_delta
     interrupted = sum(n > 0 for n in outside)
@@ -144,6 +145,6 @@ def _larger_direction(first: Law, second: Law, instances: int, outside: list[int
 
 
 def distinct_tokens(clients: int, client_bits: int) -> Fraction:
-    """The expected number of distinct tokens of ``clients`` clients: what a count sees of them."""
+    """The expected number of distinct tokens of ``clients`` clients; a count counts tokens."""
     tokens = 1 << client_bits
     return tokens * (1 - Fraction(tokens - 1, tokens) ** clients)

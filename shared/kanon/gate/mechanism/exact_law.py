@@ -1,8 +1,8 @@
-"""The exact law of an instance: at which step it first crosses, for any sequence of counts.
+"""The exact distribution (law) of the first crossing in an instance, for any sequence of counts.
 
 An instance of w steps has only w + 1 outcomes, "crosses at step j" for j < w and "never", so nothing needs
-simulation: ``P(j) = sum_u p1(u) prod_{i<j} P(nu < k+u-c_i) P(nu >= k+u-c_j)``. In numpy (absolute error below
-1e-14) for curves, searches and the audit; in exact rationals for certificates.
+simulation: ``P(j) = sum_u p1(u) prod_{i<j} P(nu < k+u-c_i) P(nu >= k+u-c_j)``. Curves, searches and the audit
+use numpy (absolute error below 1e-14); certificates use exact rationals.
 """
 
 import math
@@ -62,7 +62,7 @@ def _threshold(law: Law) -> tuple[NDArray[np.int64], Floats]:
 
 
 def first_crossing(parameters: Parameters, counts: ArrayLike) -> Floats:
-    """The law of the first crossing.
+    """The distribution of the first crossing.
 
     Args:
         parameters: the constants of the type; its window is not used.
@@ -77,7 +77,7 @@ def first_crossing(parameters: Parameters, counts: ArrayLike) -> Floats:
 
 
 def given_threshold(parameters: Parameters, counts: ArrayLike) -> Floats:
-    """The law of the first crossing for each outcome of the threshold noise, shape ``(outcomes, ..., n + 1)``."""
+    """:func:`first_crossing` given each outcome of the threshold noise, shape ``(outcomes, ..., n + 1)``."""
     steps = np.asarray(counts, dtype=np.int64)
     tails = _tails(parameters.query_law)
     outcomes, _ = _threshold(parameters.threshold_law)
@@ -92,7 +92,7 @@ def given_threshold(parameters: Parameters, counts: ArrayLike) -> Floats:
 
 
 def never_at_constant(parameters: Parameters, counts: ArrayLike, steps: ArrayLike) -> Floats:
-    """The probability that a set with a constant count does not cross in so many steps of an instance.
+    """The probability that a set with a constant count does not cross in ``steps`` steps of an instance.
 
     Args:
         parameters: the constants of the type; its window is not used.
@@ -127,9 +127,9 @@ def first_crossing_exact(parameters: Parameters, counts: Sequence[int]) -> tuple
 
 
 def two_instances(parameters: Parameters, first: ArrayLike, second: ArrayLike) -> Floats:
-    """The joint law of two consecutive instances with counts ``first`` and ``second``.
+    """The joint distribution of two consecutive instances with counts ``first`` and ``second``.
 
-    Their noise is independent: shape ``(n + 1, m + 1)``, the product of the two laws.
+    Their noise is independent, so it is the product of the two distributions, of shape ``(n + 1, m + 1)``.
     """
     return np.multiply.outer(first_crossing(parameters, first), first_crossing(parameters, second))
 
@@ -137,14 +137,14 @@ def two_instances(parameters: Parameters, first: ArrayLike, second: ArrayLike) -
 def hockey_stick(p: ArrayLike, q: ArrayLike, epsilon: float) -> float:
     """``sum_o max(0, p(o) - e**epsilon q(o))``: the least delta with p <= e**epsilon q + delta everywhere.
 
-    Both directions of a privacy guarantee are this one and the one with p and q exchanged.
+    Exchange p and q for the other direction of a privacy guarantee.
     """
     excess = np.asarray(p, dtype=np.float64) - math.exp(epsilon) * np.asarray(q, dtype=np.float64)
     return float(np.maximum(excess, 0.0).sum())
 
 
 def hockey_stick_exact(p: Sequence[Fraction], q: Sequence[Fraction], epsilon: Fraction) -> tuple[Fraction, Fraction]:
-    """Bounds from below and above of :func:`hockey_stick` in exact rationals; they differ by less than 2^-200."""
+    """Lower and upper bounds of :func:`hockey_stick` in exact rationals; they differ by less than 2^-200."""
     low, high = exp_bounds(epsilon)
     return (
         sum((max(Fraction(0), a - high * b) for a, b in zip(p, q, strict=True)), Fraction(0)),

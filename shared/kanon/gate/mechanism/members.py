@@ -1,8 +1,8 @@
-"""The M most recent distinct clients of a set: all that any later decision can depend on.
+"""The M most recent distinct clients of a set. No later decision depends on any others.
 
-With ``M = k + max(law1) - min(law2)`` a count of M or more crosses whatever is drawn, so ``min(count, M)``
-decides like ``count``; and in every later window ``min(count, M)`` depends only on the M clients that joined
-last. (Not in the paper; proof in docs/privacy.md.)
+Let ``M = k + max(threshold law) - min(query law)``. A count of M or more crosses with any noise, so
+``min(count, M)`` and ``count`` give the same decision. In every later window ``min(count, M)`` depends only on
+the M clients that joined last. (Not in the paper; proof in docs/privacy.md.)
 """
 
 from collections.abc import Iterable
@@ -19,10 +19,10 @@ class Member(NamedTuple):
 def most_recent(
     members: Iterable[Member], joined: Iterable[int], step: int, window: int, keep: int
 ) -> tuple[Member, ...]:
-    """Fold the distinct tokens that joined at ``step`` into ``members``: the ``keep`` most recent, latest first.
+    """Add the tokens that joined at ``step`` to ``members``; return the ``keep`` most recent, latest first.
 
-    Members whose last join left the window ``(step - window, step]`` are dropped. Among members with the same
-    last step the order is by token, so the result does not depend on the order of the rows.
+    Members whose last join is outside the window ``(step - window, step]`` are dropped. Members with the same
+    last step are ordered by token, so the result does not depend on the order of the rows.
     """
     last = {member.token: member.last for member in members if member.last > step - window}
     last.update(dict.fromkeys(joined, step))
@@ -31,5 +31,5 @@ def most_recent(
 
 
 def count_at(members: Iterable[Member], step: int, window: int) -> int:
-    """How many members joined in ``(step - window, step]``, if nobody joins after the latest of them."""
+    """The number of members whose last join is in ``(step - window, step]``, if nobody joins after the latest."""
     return sum(member.last > step - window for member in members)

@@ -1,6 +1,6 @@
-"""The constants of one type: threshold, window, laws. Immutable once used; the fingerprint says so.
+"""The constants of one type: threshold, window, laws. They never change once used; a fingerprint checks this.
 
-Profiles (the laws of a type by name) are listed in :data:`PROFILES`.
+Profiles (named rules for the laws of a type) are listed in :data:`PROFILES`.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ LONGEST_WINDOW = 65_535  # last steps are packed as two bytes
 
 
 class InvalidParametersError(ValueError):
-    """Parameters no type may have; the message says what to change."""
+    """Invalid parameters; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Parameters:
         phase: where instances start: a public hash of the set, or 0 for every set.
 
     Raises:
-        InvalidParametersError: what must change for the parameters to be usable.
+        InvalidParametersError: the parameters are invalid; the message says what to change.
     """
 
     k: int
@@ -57,7 +57,7 @@ class Parameters:
             raise InvalidParametersError(f"phase must be 'hash' or 'zero', not {self.phase!r}")
         if self.never_true_below < 1:
             raise InvalidParametersError(
-                f"an empty set could be released as true: k + min(threshold law) - max(query law) is"
+                f"an empty set could be released as true: k + min(threshold noise) - max(query noise) is"
                 f" {self.never_true_below} and must be at least 1; raise k by {1 - self.never_true_below} or"
                 f" lower the truncations by as much"
             )
@@ -74,7 +74,7 @@ class Parameters:
 
     @property
     def members_kept(self) -> int:
-        """M: a set of at least M clients crosses whatever is drawn."""
+        """M: a count of at least M crosses with any noise."""
         return self.k + self.threshold_law.max - self.query_law.min
 
     @property
@@ -84,12 +84,12 @@ class Parameters:
 
     @property
     def never_true_below(self) -> int:
-        """The count below which a set cannot cross whatever is drawn; at least 1."""
+        """The count below which a set cannot cross with any noise; at least 1."""
         return self.k + self.threshold_law.min - self.query_law.max
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """32 bytes that name these parameters; the same noise never meets other ones."""
+        """32 bytes that identify these parameters. They are part of the noise tape's name: others draw other noise."""
         fields = (
             "kanon/type/1",
             self.k,
@@ -105,9 +105,9 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Profile:
-    """How a profile gets its laws: shape and split of epsilon fixed, truncations from the window.
+    """A rule for the laws of a type: the shape and the split of epsilon are fixed.
 
-    ``truncations`` are fixed ones; without them they are the smallest for :data:`PROFILE_DELTA`.
+    If ``truncations`` is None, the window determines them: the smallest that reach :data:`PROFILE_DELTA`.
     """
 
     shape: Shape
@@ -117,10 +117,10 @@ class Profile:
 
 
 PROFILE_DELTA = Fraction(1, 100_000)
-MOST_TRUNCATION = 512  # wide enough for an epsilon of 0.05 at any delta a type would have
+MOST_TRUNCATION = 512  # enough for an epsilon of 0.05 at any practical delta
 
 PROFILES: dict[str, Profile] = {
-    # The published setting: "eps=3, A=25" is 0.75 and A=25 per noise. 24 keeps an empty set false with certainty.
+    # The published "eps=3, A=25" means epsilon 0.75 and A=25 for each noise. With 24, an empty set is never true.
     "published": Profile("two-sided", Fraction(3, 4), Fraction(3, 4), (25, 24)),
     "balanced": Profile("two-sided", Fraction(1), Fraction(1)),
     "sharp": Profile("one-sided", Fraction(9, 10), Fraction(6, 5)),
@@ -146,9 +146,9 @@ def profile(name: str, window: int) -> tuple[Law, Law]:
 def smallest_laws(
     shape: Shape, threshold_epsilon: Fraction, query_epsilon: Fraction, window: int, delta: Fraction
 ) -> tuple[Law, Law]:
-    """The laws of least total truncation whose interval-aware delta is at most ``delta``.
+    """The two laws with the smallest total truncation whose interval-aware delta is at most ``delta``.
 
-    ``max(2 d1 + (w-1) d2, w d2) <= delta`` (docs/privacy.md), with the smaller delta among equal totals.
+    ``max(2 d1 + (w-1) d2, w d2) <= delta`` (docs/privacy.md). Of equal totals, the one with the smaller delta.
 
     Raises:
         InvalidParametersError: no truncation reaches ``delta`` at these epsilons.
@@ -183,19 +183,19 @@ def smallest_laws(
 
 
 def _smallest(reaches: Callable[[int], bool]) -> int:
-    """The least truncation that ``reaches`` its aim, if one below MOST_TRUNCATION does; deltas fall as it grows."""
+    """The smallest truncation for which ``reaches`` holds, or MOST_TRUNCATION. It holds for all larger ones."""
     low, high = 1, MOST_TRUNCATION
     while low < high:
         middle = (low + high) // 2
         try:
             reached = reaches(middle)
         except ValueError:
-            reached = True  # too wide for a table, so more than wide enough
+            reached = True  # too large for a table, so more than large enough
         low, high = (low, middle) if reached else (middle + 1, high)
     return low
 
 
 def interval_delta(threshold_law: Law, query_law: Law, window: int) -> Fraction:
-    """``max(2 d1 + (w-1) d2, w d2)``: the delta of one join over the two instances it can meet."""
+    """``max(2 d1 + (w-1) d2, w d2)``: the delta of one join over the two instances it can affect."""
     first, second = threshold_law.shift_delta, query_law.tail_delta
     return max(2 * first + (window - 1) * second, window * second)

@@ -1,7 +1,7 @@
-"""Time: steps of one period, instances of exactly one window of steps, and the phase of a set.
+"""Time: steps of one period, instances of one window of steps, and the phase of a set.
 
 A step is ``floor(unix_time / period)``. Instance ``q`` of a set with phase ``f`` covers the steps ``t`` with
-``floor((t - f) / w) == q`` (the paper's Algorithm 1, with a floor where it prints a ceiling).
+``floor((t - f) / w) == q`` (the paper's Algorithm 1, which prints a ceiling instead of the floor).
 """
 
 from typing import Literal
@@ -20,9 +20,9 @@ def end_of(step: int, period: int) -> int:
 
 
 def phase_of(set_key: bytes, window: int, rule: PhaseRule) -> int:
-    """The phase of a set, ``0..window-1``: a public hash of the set, so that it cannot depend on the data.
+    """The phase of a set, ``0..window-1``: a public hash of the set, so it cannot depend on the joins.
 
-    The set key is uniform; its last 8 bytes are used since its first bits choose the slot.
+    The set key is uniform. The phase uses its last 8 bytes, because its first bits choose the slot.
     """
     return int.from_bytes(set_key[-8:], "big") % window if rule == "hash" else 0
 
@@ -33,5 +33,5 @@ def instance_of(step: int, phase: int, window: int) -> int:
 
 
 def first_step(instance: int, phase: int, window: int) -> int:
-    """The first step of ``instance``; it has ``window`` of them."""
+    """The first of the ``window`` steps of ``instance``."""
     return instance * window + phase

@@ -1,9 +1,9 @@
-"""The noise tape: all noise of a set and instance is a keyed function, not a stream.
+"""The noise tape: the noise of a set and instance is a keyed function, not a random stream.
 
-``SHAKE-256(prefix, set key, instance)`` read as 64-bit words: word 0 gives the threshold noise mu, word
-``1 + i`` the query noise nu of the ``i``-th step of the instance. A retry, a crash or a second worker draws
-the same noise. Deployment, type and parameters are part of the name of a tape, since the same noise must
-never meet two different questions or two different logs.
+The tape is ``SHAKE-256(prefix, set key, instance)`` as 64-bit words. Word 0 gives the threshold noise mu, word
+``1 + i`` the query noise nu of the ``i``-th step of the instance. A retry, a worker after a crash and a second
+worker draw the same noise. The prefix names deployment, type and parameters, because two different questions
+or two different logs must never share noise.
 """
 
 import hashlib
@@ -16,14 +16,14 @@ from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
 
 SET_KEY_BYTES = 32
 _PLACE = Struct(f">q{SET_KEY_BYTES}sqq")
-"""``length_prefixed(set key, instance)`` in one call: a million sets are named twice each."""
+"""``length_prefixed(set key, instance)`` in one call: evaluating a million sets needs it two million times."""
 
 
 def check_set_key(set_key: bytes) -> None:
-    """A set key is never empty, and never as short as the name of a slot's horizon.
+    """Check the length of a set key. A key of one byte would name a slot's horizon.
 
     Raises:
-        ValueError: it has another length.
+        ValueError: the length is not 32 bytes.
     """
     if len(set_key) != SET_KEY_BYTES:
         raise ValueError(f"a set key is {SET_KEY_BYTES} bytes, not {len(set_key)}")

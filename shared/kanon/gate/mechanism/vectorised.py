@@ -1,7 +1,7 @@
-"""The decisions of ``above_threshold`` for many sets of one type at once, bit for bit the same.
+"""The decisions of ``above_threshold`` for many sets of one type at once, with identical results.
 
-The plain module is the definition and the test oracle; this one is how ``evaluate`` decides. Integers only:
-instead of drawing every query noise it compares the words of a tape with the smallest word that crosses.
+``above_threshold`` is the definition and the test oracle; the service runs this module. It uses integers only:
+instead of drawing every query noise, it compares the words of a tape with the smallest word that crosses.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,12 +23,12 @@ Bools = NDArray[np.bool_]
 Words = NDArray[np.uint64]
 
 TapesOf = Callable[[int], Tapes]
-"""The tapes of instances that begin at a given step (noise keys rotate)."""
+"""Gives the tapes of the instances that begin at a step (noise keys rotate)."""
 
 _NEVER = int(np.iinfo(np.int64).min)
 
 ROWS_A_BLOCK = 256
-"""Tapes decided together: with 720 steps each, what is read still fits into a processor's cache."""
+"""Tapes decided together. With 720 steps each, they still fit into a processor's cache."""
 
 
 def evaluate_all(
@@ -71,9 +71,9 @@ def decide(
         parameters: the constants of the type.
         tapes_of: the tapes by first step of an instance.
         step: the step.
-        keys: set keys, n of them.
+        keys: n set keys.
         sizes: members per set, (n,); all joined in ``(step - window, step]``.
-        lasts: their last steps, latest first, set after set, (sum of sizes,).
+        lasts: the last steps of all members, set after set, latest first, (sum of sizes,).
         newest: the last crossing per set, (n,); int64's minimum if there is none.
 
     Returns:
@@ -97,7 +97,7 @@ def decide(
     crossed = crossing == step
     wake_ups = np.where(crossed, _NEVER, crossing)
 
-    # The next instance; a set that nobody joins is empty from the one after it on.
+    # The next instance. If nobody joins, the set is empty from the instance after that.
     asked = np.flatnonzero((above | crossed | (crossing == _NEVER)) & (sizes > 0))
     nexts = firsts + window
     left = sets.count_at(nexts, window)
@@ -114,7 +114,7 @@ class _Sets:
     starts: Ints
 
     def count_at(self, steps: Ints, window: int) -> Ints:
-        """Members of each set at a step of its own, if nobody joins."""
+        """The count of set n at ``steps[n]`` if nobody joins."""
         owners = np.repeat(np.arange(len(self.keys)), np.diff(self.starts))
         return np.bincount(owners[self.lasts > steps[owners] - window], minlength=len(self.keys))
 
@@ -129,10 +129,10 @@ def _first_crossings(
     counts: Ints,
     step: int,
 ) -> Ints:
-    """The first crossing, not before ``step``, of the sets ``asked`` in an instance each.
+    """The first crossing at or after ``step`` of each set in ``asked``, within one instance per set.
 
-    ``counts`` are those at the start of the question; they only fall while nobody joins, so they tell without
-    any query noise who cannot cross, and who crosses at once.
+    ``counts`` holds the counts at the first step in question. They only fall while nobody joins. So they show,
+    without any query noise, which sets cannot cross and which cross at once.
     """
     result = np.full(len(sets.keys), _NEVER)
     sure = asked[counts[asked] >= parameters.surely_true_from]
@@ -170,25 +170,25 @@ def _block_crossings(
     thresholds: Ints,
     step: int,
 ) -> Ints:
-    """The first crossings, not before ``step``, of some rows whose tapes are read as far as they may cross.
+    """The first crossings at or after ``step`` of a block of rows. Each tape is read as far as its row can cross.
 
-    From one member's leaving to the next the count stays, and with it the smallest word that crosses: each row
-    is cut into stretches of steps, one a member, oldest first. The stretches of all rows lie end to end. Every
-    row has a member; after its last one left nothing can cross (``k + min - max >= 1``).
+    Until the next member leaves, the count is constant, and so is the smallest word that crosses. Each row is
+    therefore cut into stretches of steps, one per member, oldest member first. The stretches of all rows are
+    concatenated. Every row has a member; after its last member leaves, it cannot cross (``k + min - max >= 1``).
     """
     window, law, first = parameters.window, parameters.query_law, firsts[rows]
     begins = np.maximum(step, first) - first
     sizes = np.diff(sets.starts)[rows]
     owners = np.repeat(np.arange(len(rows)), sizes)
-    left = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # members gone before the stretch
+    left = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # members that left before the stretch
     members = sets.starts[rows + 1][owners] - 1 - left
-    # A member leaves at its last join plus a window, and its stretch ends; only what is asked for counts.
+    # A member leaves one window after its last join, and its stretch ends there, within the steps in question.
     leaves = np.clip(sets.lasts[members] + window - first[owners], begins[owners], window)
     lengths = leaves - np.where(left == 0, begins[owners], np.roll(leaves, 1))
-    # nu >= needed exactly if the word is not below the cumulative weight of all smaller outcomes.
+    # nu >= needed if and only if the word is at least the cumulative weight of all smaller outcomes.
     needed = (thresholds - sizes)[owners] + left - law.min
     smallest = np.array((0, *law.cumulative[:-1]), np.uint64)
-    lengths[needed >= len(smallest)] = 0  # no word crosses, nor in the stretches that follow
+    lengths[needed >= len(smallest)] = 0  # no word crosses here or in later stretches
     bounds = np.repeat(smallest[np.clip(needed, 0, len(smallest) - 1)], lengths)
 
     stops = np.cumsum(lengths)[np.cumsum(sizes) - 1]

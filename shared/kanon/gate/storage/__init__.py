@@ -1,4 +1,4 @@
-"""The four tables, one module each: the only place that knows attribute names.
+"""The four tables, one module each. No other code knows the names of attributes.
 
-They take DynamoDB's low-level client: its plain dictionaries cost less than the resource layer.
+The modules use DynamoDB's low-level client: its plain dictionaries cost less than the resource layer.
 """

@@ -1,4 +1,4 @@
-"""Control: how far each slot is evaluated, who is at it, and the fingerprints of what must never change."""
+"""Control: the mark and the lease of each slot, and the fingerprints of immutable values."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ IF_MARKED_AT = "evaluated_through = :before"
 class Mark:
     """The progress of a slot.
 
-    ``evaluated_through`` is None before the first step; ``resume_after`` is the last set key done of the
-    step after it, if a worker ran out of time inside.
+    ``evaluated_through`` is the last evaluated step, or None before the first one. If a worker ran out of time
+    inside the next step, ``resume_after`` is the last set key that it committed there.
     """
 
     evaluated_through: int | None
@@ -33,7 +33,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Progress:
-    """A slot as an operator sees it; ``lease_until`` (Unix s) is None if nobody has the lease."""
+    """A slot as an operator sees it; ``lease_until`` (Unix s) is None if nobody holds the lease."""
 
     slot: int
     evaluated_through: int | None
@@ -48,7 +48,7 @@ class Control:
         self._table = table
 
     def lease(self, slot: int, holder: str, now: float, until: float) -> Mark | None:
-        """Take the lease of a slot; None if another worker holds it.
+        """Take the lease of a slot and return its mark; None if another worker holds the lease.
 
         A holder may take its own lease again. Otherwise a lost response would lock the slot:
 
@@ -56,7 +56,7 @@ class Control:
             worker A   lease (retried by the client) ------> its own name is there: it holds the lease
             worker B                    lease ------> refused until ``until``
 
-        A lease that has expired may be taken by anyone. Its old holder may still be writing:
+        Any worker may take an expired lease. The old holder may still be writing:
 
             worker A   lease .. evaluates .. paused .................. advance ------> refused: the mark has moved
             worker B                             lease .. advance ---> stored
@@ -78,7 +78,7 @@ class Control:
         return Mark(mark, bytes(item["resume_after"]["B"]) if resumes else None)
 
     def release(self, slot: int, holder: str, resume: tuple[int, bytes] | None = None) -> None:
-        """Give the lease back, if it still is this holder's; ``resume`` is (step, last set key done)."""
+        """Release the lease if this holder still has it; ``resume`` is (step, last set key committed)."""
         values: dict[str, Any] = {":holder": {"S": holder}}
         update = RELEASE
         if resume is not None:
@@ -89,10 +89,10 @@ class Control:
     def advance(self, slot: int, before: int | None, step: int, leaving: str | None = None) -> None:
         """Move the mark of a slot from ``before`` (None: it has none) to ``step``.
 
-        A holder that is ``leaving`` gives its lease back in the same write.
+        ``leaving`` names a holder whose lease is released in the same write.
 
         Raises:
-            LeaseLostError: the mark is elsewhere, or the lease is no longer that holder's.
+            LeaseLostError: the mark is not at ``before``, or ``leaving`` no longer holds the lease.
         """
         update, condition = "SET evaluated_through = :step", IF_NEVER_MARKED
         values: dict[str, Any] = {":step": {"N": str(step)}}
@@ -104,7 +104,7 @@ class Control:
             condition += f" AND {IF_STILL_HELD}"
             values[":holder"] = {"S": leaving}
         if self._update(_slot(slot), update, condition, values) is None:
-            raise LeaseLostError(f"slot {slot} was taken or moved by another worker; it goes on from there")
+            raise LeaseLostError(f"another worker took slot {slot} or moved its mark, and continues there")
 
     def evaluated_through(self, slot: int) -> int | None:
         """The mark of a slot, strongly consistent; None before its first step."""
@@ -113,7 +113,7 @@ class Control:
         return None if mark is None else int(mark["N"])
 
     def progress(self) -> Iterator[Progress]:
-        """Every slot that was ever leased, strongly consistent, in no order."""
+        """Every slot that was ever leased, strongly consistent, in no particular order."""
         pages = self._client.get_paginator("scan").paginate(
             TableName=self._table,
             ConsistentRead=True,
@@ -136,11 +136,11 @@ class Control:
         return {name: value["S"] for name, value in answer.get("Item", {}).items() if name != "name"}
 
     def check(self, owner: str, fingerprints: Mapping[str, str]) -> None:
-        """Record fingerprints that are new and compare those that are known, in one conditional update.
+        """Record new fingerprints and compare known ones, in one conditional update.
 
         Raises:
-            ConfigurationError: they are too many for one update.
-            FingerprintMismatchError: something that must never change has changed.
+            ConfigurationError: there are too many for one update.
+            FingerprintMismatchError: an immutable value has changed.
         """
         names = {f"#n{i}": name for i, name in enumerate(fingerprints)}
         values: dict[str, Any] = {f":v{i}": {"S": value} for i, value in enumerate(fingerprints.values())}
@@ -148,7 +148,8 @@ class Control:
         condition = " AND ".join(f"(attribute_not_exists(#n{i}) OR #n{i} = :v{i})" for i in range(len(names)))
         if max(len(update), len(condition)) > MOST_EXPRESSION_BYTES:
             raise ConfigurationError(
-                f"{len(names)} types and keys are more than one deployment can hold; move some types to another one"
+                f"{len(names)} types and keys are more than one deployment can hold; move some types to another"
+                f" deployment"
             )
         changed = self._update(
             f"function#{owner}",

@@ -1,4 +1,4 @@
-"""Members: what is known of each set between its steps. Written last, never by two steps out of order."""
+"""Members: the state of each set between steps. It is written last in a chunk, and never by an earlier step."""
 
 import struct
 from collections.abc import Iterable, Iterator
@@ -22,9 +22,9 @@ UNLESS_REPLACED = "attribute_not_exists(members) OR members = :damaged"
 
 
 def pack(state: SetState, token_bytes: int) -> bytes:
-    """Format 1: version, bytes a token, evaluated step (8 bytes), then per member its token and age (2 bytes).
+    """Format 1: version, bytes per token, evaluated step (8 bytes), then each member's token and age (2 bytes).
 
-    The age is the number of steps between the last join and the evaluated step, below the window.
+    The age is the number of steps between the last join and the evaluated step; it is less than the window.
     """
     if state.evaluated is None:
         raise ValueError("only an evaluated state can be packed")
@@ -75,16 +75,16 @@ def to_item(set_key: bytes, type_name: str, state: SetState, client_bits: int, e
 
 
 def is_newer(item: Item) -> bool:
-    """Whether the packed members say that a newer version wrote them."""
+    """Whether the format number of the packed members is newer than this version's."""
     packed: bytes = item.get("members", {}).get("B", b"")
     return packed[:1] > bytes([FORMAT])
 
 
 def from_item(item: Item) -> SetState:
-    """The state an item holds.
+    """The state in an item.
 
     Raises:
-        UndecodableMembersError: it holds none.
+        UndecodableMembersError: the item cannot be decoded.
     """
     try:
         evaluated, members = unpack(item["members"]["B"])
@@ -93,7 +93,7 @@ def from_item(item: Item) -> SetState:
         if evaluated != int(item["evaluated"]["N"]):
             raise UndecodableMembersError("packed members and their item name different steps")
     except (KeyError, ValueError, TypeError) as error:
-        raise UndecodableMembersError("a Members item lacks an attribute or holds one of a wrong kind") from error
+        raise UndecodableMembersError("a Members item lacks an attribute or has one of the wrong type") from error
     return SetState(members, crossings, evaluated, wake_up)
 
 
@@ -108,8 +108,8 @@ class Members:
         """The states of the sets that have one, strongly consistent.
 
         Raises:
-            ThrottledError: some were not answered; absence may not be assumed.
-            UndecodableMembersError: an item cannot be read.
+            ThrottledError: some sets were not answered; do not treat them as absent.
+            UndecodableMembersError: an item cannot be decoded.
         """
         found, unanswered = get_all(
             self._client, self._table, set_keys, "set_key", "members, evaluated, crossings, wake_up", consistent=True
@@ -119,7 +119,7 @@ class Members:
         return {set_key: from_item(item) for set_key, item in found.items()}
 
     def waking(self, before: int) -> Iterator[tuple[bytes, str]]:
-        """Set key and type of every set whose wake-up is at a step earlier than ``before``: reads the whole table."""
+        """The set key and type of every set with a wake-up earlier than step ``before``. Reads the whole table."""
         pages = self._client.get_paginator("scan").paginate(
             TableName=self._table,
             ConsistentRead=True,
@@ -132,7 +132,7 @@ class Members:
             yield item["set_key"]["B"], item["type"]["S"]
 
     def undecodable(self) -> Iterator[Item]:
-        """Every item that :func:`from_item` refuses, strongly consistent: reads the whole table."""
+        """Every item that :func:`from_item` refuses, strongly consistent. Reads the whole table."""
         pages = self._client.get_paginator("scan").paginate(TableName=self._table, ConsistentRead=True)
         for item in (item for page in pages for item in page["Items"]):
             try:
@@ -141,7 +141,7 @@ class Members:
                 yield item
 
     def replace(self, damaged: Item, type_name: str, state: SetState, client_bits: int, expires: int) -> None:
-        """Put ``state`` in the place of an item that cannot be read, unless that was replaced meanwhile."""
+        """Replace an item that cannot be decoded by ``state``, unless its members have changed meanwhile."""
         item = to_item(damaged["set_key"]["B"], type_name, state, client_bits, expires)
         unless_refused(
             self._client.put_item,
@@ -152,7 +152,7 @@ class Members:
         )
 
     def write(self, set_key: bytes, type_name: str, state: SetState, client_bits: int, expires: int) -> None:
-        """Write the state of a set unless it already is at this step or beyond: then the work is done."""
+        """Write the state of a set, unless the stored state is from this step or a later one: then the work is done."""
         item = to_item(set_key, type_name, state, client_bits, expires)
         unless_refused(
             self._client.put_item,

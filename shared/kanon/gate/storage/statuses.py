@@ -19,15 +19,16 @@ IF_LATER_TICK = "through < :step AND visible_from < :from"
 IF_SAME_TICK = "attribute_not_exists(through) OR (through < :step AND visible_from >= :from)"
 
 SHOWN = "crossings, suppressed, through, visible_from, earlier, earlier_from, earliest"
-"""What a query reads of an item: of a set the first two, of a slot the others."""
+"""The attributes that a query reads: the first two from a set's item, the others from a slot's."""
 
 
 @dataclass(frozen=True)
 class Horizon:
-    """Up to which step a slot may be seen: ``through`` from ``visible_from`` (Unix s) on.
+    """The visible step of a slot over time.
 
-    Until then ``earlier`` from ``earlier_from`` on, and before that ``earliest``. Three and not two: when a
-    step is completed about the tick of the one before, some readers have passed that tick and some have not.
+    It is ``earliest`` until ``earlier_from`` (Unix s), ``earlier`` from then until ``visible_from`` (Unix s),
+    and ``through`` from then on. Two steps are not enough: when a step is completed near the tick of the step
+    before it, some readers have passed that tick and others have not.
     """
 
     through: int
@@ -44,16 +45,16 @@ class Horizon:
 
 
 class Statuses:
-    """The query table."""
+    """The table that queries read."""
 
     def __init__(self, client: "DynamoDBClient", table: str) -> None:
         self._client = client
         self._table = table
 
     def write(self, set_key: bytes, crossings: tuple[int, ...], expires: int) -> None:
-        """Record a crossing (the last of ``crossings``) unless it, or a later one, already is.
+        """Record a crossing (the last of ``crossings``), unless it or a later one is already recorded.
 
-        An update and not a put: a suppression survives. The item of a suppressed set never expires.
+        This is an update, because a put would remove a suppression. The item of a suppressed set never expires.
         """
         check_set_key(set_key)
         update = "SET crossings = :crossings, newest = :newest"
@@ -72,7 +73,7 @@ class Statuses:
             self._update(set_key, update, f"{UNLESS_NEWER} AND {IF_SUPPRESSED}", values)
 
     def suppress(self, set_key: bytes) -> None:
-        """Show a set as false from now on, whatever it crosses."""
+        """Force a set to read false, even if it crosses."""
         check_set_key(set_key)
         self._update(
             set_key,
@@ -83,7 +84,7 @@ class Statuses:
         )
 
     def show(self, set_key: bytes, expires: int) -> bool:
-        """Show a suppressed set as it is again; whether it was one. Its item may go at ``expires`` (Unix s)."""
+        """Stop suppressing a set; False if it was not suppressed. Its item may expire at ``expires`` (Unix s)."""
         return self._update(
             set_key,
             "SET #ttl = :expires REMOVE suppressed",
@@ -95,8 +96,8 @@ class Statuses:
     def move_horizon(self, slot: int, step: int, visible_from: int) -> None:
         """Complete ``step`` for a slot: it becomes visible at the tick ``visible_from``.
 
-        What readers see until that tick stays. A horizon already at ``step`` stays; one that is to be seen
-        at the same or a later tick shows ``step`` there too.
+        What readers see before that tick does not change. A horizon already at ``step`` does not change. If the
+        last completed step becomes visible at the same or a later tick, ``step`` becomes visible with it.
         """
         values = {":step": {"N": str(step)}, ":from": {"N": str(visible_from)}}
         shifted = self._update(
@@ -117,30 +118,30 @@ class Statuses:
     def read(
         self, set_keys: Iterable[bytes], slots: Iterable[int]
     ) -> tuple[dict[bytes, tuple[int, ...]], dict[int, Horizon]]:
-        """The crossings of the sets that may be shown, and the horizons of the slots that have one.
+        """The crossings of the sets and the horizons of the slots that have any.
 
-        A suppressed set has no crossings to show, like an unknown one.
+        A suppressed set has no crossings here, like an unknown one.
 
         Raises:
-            ThrottledError: some keys were not answered; none may be read as false.
+            ThrottledError: some keys were not answered; do not read them as false.
         """
         keys = [*set_keys, *(bytes([slot]) for slot in slots)]
         found, unanswered = get_all(self._client, self._table, keys, "set_key", SHOWN, consistent=False)
         if unanswered:
-            raise ThrottledError("Statuses did not answer for every set; ask again")
+            raise ThrottledError("Statuses did not answer for every set; repeat the query")
         crossings = {key: _shown(item) for key, item in found.items() if len(key) > 1}
         horizons = {key[0]: _horizon(item) for key, item in found.items() if len(key) == 1}
         return crossings, horizons
 
     def crossings(self, set_keys: Iterable[bytes]) -> dict[bytes, tuple[int, ...]]:
-        """What was ever released of the sets that have an item, suppressed or not, strongly consistent.
+        """The stored crossings of the sets that have an item, suppressed or not, strongly consistent.
 
         Raises:
             ThrottledError: some keys were not answered.
         """
         found, unanswered = get_all(self._client, self._table, set_keys, "set_key", "crossings", consistent=True)
         if unanswered:
-            raise ThrottledError("Statuses did not answer for every set; run again")
+            raise ThrottledError("Statuses did not answer for every set; run the command again")
         return {key: _crossings(item) for key, item in found.items()}
 
     def _update(self, key: bytes, update: str, condition: str, values: dict[str, Any], **more: Any) -> bool:

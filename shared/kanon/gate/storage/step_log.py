@@ -1,4 +1,4 @@
-"""StepLog: one row per (step, slot, set, client token), and the wake-ups. The log all answers derive from."""
+"""StepLog: one row per (step, slot, set, client token), and the wake-ups. All answers derive from this log."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Touched:
-    """A set with rows in a step: its distinct tokens, at most as many as were asked for."""
+    """A set with rows in a step, and the distinct tokens that joined, at most as many as requested."""
 
     set_key: bytes
     type_name: str
@@ -53,7 +53,7 @@ def pack(row: Row) -> Item:
 
 
 def partition(step: int, slot: int) -> bytes:
-    """The partition key: the step, signed, big-endian, 8 bytes, and the slot, 1 byte."""
+    """The partition key: the step (8 bytes, signed, big-endian), then the slot (1 byte)."""
     return step.to_bytes(8, "big", signed=True) + bytes([slot])
 
 
@@ -65,11 +65,11 @@ class StepLog:
         self._table = table
 
     def put(self, row: Row) -> None:
-        """Put one row; the same row again changes nothing."""
+        """Put one row. Putting the same row again changes nothing."""
         self._client.put_item(TableName=self._table, Item=pack(row))
 
     def put_all(self, rows: Iterable[Row]) -> set[tuple[bytes, bytes]]:
-        """Put many rows, retrying what was not taken.
+        """Put many rows; rows that were not stored are retried.
 
         Returns:
             The keys (:func:`key_of`) of the rows not stored.
@@ -78,13 +78,13 @@ class StepLog:
         return {(item["step_slot"]["B"], item["set_token"]["B"]) for item in left}
 
     def put_wake_ups(self, rows: Iterable[Row]) -> None:
-        """Put wake-ups, all or an error.
+        """Put wake-ups.
 
         Raises:
-            ThrottledError: some were not taken; none of their sets may be committed.
+            ThrottledError: some were not stored; do not commit their sets.
         """
         if self.put_all(rows):
-            raise ThrottledError("the log did not take every wake-up; evaluate the step again")
+            raise ThrottledError("the log did not store every wake-up; evaluate the step again")
 
     def touched(self, step: int, slot: int, keep: int, after: bytes | None = None) -> Iterator[Touched]:
         """The sets with rows in ``step``, in the order of their keys, strongly consistent, page by page.
@@ -92,8 +92,8 @@ class StepLog:
         Args:
             step: a closed step.
             slot: the slot to read.
-            keep: at most so many tokens a set are kept; the rest could change nothing.
-            after: start behind this set key.
+            keep: the largest number of tokens returned per set; more tokens cannot change a decision.
+            after: start after this set key.
         """
         for set_key, items in groupby(self._items(step, slot, after), key=_set_key):
             type_name = ""
@@ -113,7 +113,7 @@ class StepLog:
             "ExpressionAttributeValues": {":here": {"B": partition(step, slot)}},
         }
         if after is not None:
-            # Every row of the set `after` sorts below its key followed by one byte more than a token holds.
+            # This key sorts after every row of the set: its suffix is one byte longer than a token.
             query["KeyConditionExpression"] += " AND set_token > :after"
             query["ExpressionAttributeValues"][":after"] = {"B": after + b"\xff" * (TOKEN_BYTES + 1)}
         while True:

@@ -133,7 +133,7 @@ def test_a_throttled_batch_is_put_again(tables: Tables) -> None:
 
 def test_wake_ups_the_log_does_not_take_are_an_error(tables: Tables) -> None:
     leave_unprocessed(tables, "BatchWriteItem", lambda n, size: size)
-    with pytest.raises(ThrottledError, match=r"^the log did not take every wake-up; evaluate the step again$"):
+    with pytest.raises(ThrottledError, match=r"^the log did not store every wake-up; evaluate the step again$"):
         tables.log.put_wake_ups([_join(SETS[0], None)])
 
 
@@ -294,7 +294,7 @@ def test_statuses_not_answered_at_once_are_asked_again(tables: Tables) -> None:
 def test_a_status_or_horizon_never_answered_is_never_read_as_false(tables: Tables, all_of_them: bool) -> None:
     tables.statuses.write(SETS[0], (5,), 99)
     leave_unprocessed(tables, "BatchGetItem", lambda n, size: size if all_of_them else 1)
-    with pytest.raises(ThrottledError, match=r"^Statuses did not answer for every set; ask again$"):
+    with pytest.raises(ThrottledError, match=r"^Statuses did not answer for every set; repeat the query$"):
         tables.statuses.read(SETS[:2], [0])
 
 
@@ -426,7 +426,7 @@ def test_a_mark_moves_from_where_its_worker_found_it(tables: Tables) -> None:
 @pytest.mark.parametrize("before", [None, STEP - 1, STEP + 1])
 def test_a_mark_that_is_elsewhere_stops_the_worker(tables: Tables, before: int | None) -> None:
     tables.control.advance(7, None, STEP)
-    with pytest.raises(LeaseLostError, match=r"^slot 7 was taken or moved by another worker; it goes on from there$"):
+    with pytest.raises(LeaseLostError, match=r"^another worker took slot 7 or moved its mark, and continues there$"):
         tables.control.advance(7, before, STEP + 2)
     assert tables.control.lease(7, "a", NOW, NOW + 150) == Mark(STEP, None)
 

@@ -40,7 +40,7 @@ def test_the_certain_counts_come_from_the_ends_of_the_laws() -> None:
         (
             {"k": 2},
             (
-                "an empty set could be released as true: k + min(threshold law) - max(query law) is -1"
+                "an empty set could be released as true: k + min(threshold noise) - max(query noise) is -1"
                 " and must be at least 1; raise k by 2 or lower the truncations by as much"
             ),
         ),

@@ -81,12 +81,12 @@ ITEM = to_item(set_key(1), "fledge", SetState((Member(1, 5),), (3,), 7, 9), 16, 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"members": None}, "a Members item lacks an attribute or holds one of a wrong kind"),
-        ({"evaluated": None}, "a Members item lacks an attribute or holds one of a wrong kind"),
-        ({"members": {"S": "01"}}, "a Members item lacks an attribute or holds one of a wrong kind"),
-        ({"crossings": {"N": "3"}}, "a Members item lacks an attribute or holds one of a wrong kind"),
-        ({"crossings": {"L": [{"S": "x"}]}}, "a Members item lacks an attribute or holds one of a wrong kind"),
-        ({"wake_up": {"NULL": True}}, "a Members item lacks an attribute or holds one of a wrong kind"),
+        ({"members": None}, "a Members item lacks an attribute or has one of the wrong type"),
+        ({"evaluated": None}, "a Members item lacks an attribute or has one of the wrong type"),
+        ({"members": {"S": "01"}}, "a Members item lacks an attribute or has one of the wrong type"),
+        ({"crossings": {"N": "3"}}, "a Members item lacks an attribute or has one of the wrong type"),
+        ({"crossings": {"L": [{"S": "x"}]}}, "a Members item lacks an attribute or has one of the wrong type"),
+        ({"wake_up": {"NULL": True}}, "a Members item lacks an attribute or has one of the wrong type"),
         ({"evaluated": {"N": "8"}}, "packed members and their item name different steps"),
     ],
 )
