@@ -107,7 +107,7 @@ fuzz: install  ## throw thousands of bad inputs at the interface and at every pa
 
 .PHONY: bench
 bench: install  ## measure what the service costs against the bare libraries (minutes; ARGS=--short: seconds)
-	@$(BIN)/python -m infra.measure.bench --history docs/benchmarks.jsonl $(ARGS)
+	@$(BIN)/python -m infra.measure.bench --history docs/evidence/benchmarks.jsonl $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.project  ## check style and likely bugs

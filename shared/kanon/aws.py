@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 # Two retries of at most 2 s each fit into a 10 s handler: no write may outlive its handler (rule 2).
-# Typed code builds the parameters; validating them again takes a sixth of a batch's time (docs/performance.md).
+# Typed code builds the parameters; validating them again takes a sixth of a batch's time (docs/evidence/performance.md).
 # A fixed user agent saves a fifth of every call, because botocore would build its own each time.
 CONFIG = Config(
     connect_timeout=1,

@@ -2,7 +2,7 @@
 
 Functions run as processes of their own from what `sam build` made, with the roles, variables and schedule of the
 template. The clock is the real one: a step takes a minute here, so the tests wait for it. What no emulator shows of
-AWS is listed in docs/not-shown-here.md.
+AWS is listed in docs/evidence/not-shown-here.md.
 """
 
 import base64
@@ -262,8 +262,8 @@ def test_production_as_configured_makes_a_change_set_of_another_stack(deployed):
 
 
 def documented(*options: str) -> list[str]:
-    """The actions that docs/operating.md names for `kanon doctor` with these options."""
-    page = (ROOT / "docs" / "operating.md").read_text()
+    """The actions that docs/guides/operate.md names for `kanon doctor` with these options."""
+    page = (ROOT / "docs" / "guides" / "operate.md").read_text()
     rows = page.split("| it calls |")[1].split("\n\n")[0].splitlines()[2:]
     actions = []
     for row in rows:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.infrastructure.template import ROOT, read
 
-CONFIGURATION = ROOT / "docs" / "configuration.md"
-RUNBOOK = ROOT / "docs" / "operating.md"
+CONFIGURATION = ROOT / "docs" / "reference" / "configuration.md"
+RUNBOOK = ROOT / "docs" / "guides" / "operate.md"
 PARAMETERS = read()["Parameters"]
 
 
@@ -58,7 +58,7 @@ def test_a_parameter_without_a_row_would_be_noticed() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.name
+    "page", [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"], ids=lambda page: page.name
 )
 def test_links_lead_somewhere(page: Path) -> None:
     for link, anchor in re.findall(r"\]\((?!https:)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
@@ -74,7 +74,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_outputs_named_in_the_pages_exist() -> None:
-    text = (ROOT / "docs" / "deploying.md").read_text()
+    text = (ROOT / "docs" / "guides" / "deploy.md").read_text()
     assert {"ApiUrl", "NoiseKeySecret"} <= set(read()["Outputs"])
     assert set(re.findall(r"output `(\w+)`", text)) <= set(read()["Outputs"])
 

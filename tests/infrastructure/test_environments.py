@@ -7,7 +7,7 @@ import pytest
 
 from tests.infrastructure.template import ROOT, configured
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ENVIRONMENTS = ("dev", "prod")
 
 
@@ -36,7 +36,7 @@ def test_every_command_of_a_page_says_of_which_stack_it_is(page: Path) -> None:
 
 def test_commands_are_found() -> None:
     assert len(commands(ROOT / "README.md")) == 1
-    assert len(commands(ROOT / "docs" / "deploying.md")) >= 3
+    assert len(commands(ROOT / "docs" / "guides" / "deploy.md")) >= 3
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)

@@ -77,7 +77,7 @@ def doctor(
         typer.echo(f"kanon doctor: {error}", err=True)
         raise typer.Exit(2) from error
     except (BotoCoreError, ClientError) as error:
-        permissions = ": docs/operating.md#kanon-doctor names the permissions"
+        permissions = ": docs/guides/operate.md#kanon-doctor names the permissions"
         typer.echo(f"kanon doctor: {reason(error)}{permissions if isinstance(error, ClientError) else ''}", err=True)
         raise typer.Exit(2) from error
     wrong = any(finding.wrong for finding in findings)

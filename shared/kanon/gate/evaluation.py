@@ -26,7 +26,7 @@ from kanon.gate.types import Type
 from kanon.noise.words import NoiseKey
 
 SETS_A_CHUNK = 500
-"""Sets decided at once. Chunks of half this size cost a tenth more (docs/performance.md)."""
+"""Sets decided at once. Chunks of half this size cost a tenth more (docs/evidence/performance.md)."""
 WRITERS = 16
 SECONDS_TO_STOP = 20.0
 """A worker with less time left than this starts no further chunk."""

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-# API Gateway itself answers 401, 403 and 429, in its own format (docs/api.md).
+# API Gateway itself answers 401, 403 and 429, in its own format (docs/reference/api.md).
 STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",

@@ -3,7 +3,7 @@
 ``moto`` lives in this process and is the default of the tests. ``ministack`` is a child process
 in an environment of its own and what ``kanon serve`` and ``kanon demo`` use. Neither may expire
 rows by itself (ministack would, by the real clock): time to live follows the stack's clock, see
-``expire``. docs/local-stack.md has the measurements behind the choice.
+``expire``. docs/explanation/local-stack.md has the measurements behind the choice.
 """
 
 from __future__ import annotations

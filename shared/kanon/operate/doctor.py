@@ -31,7 +31,7 @@ from kanon.gate.storage.statuses import Horizon
 from kanon.keys import Secret, fetch_noise_keys, fetch_secret
 from kanon.operate.stacks import RunningStack, reason
 
-PAGE = "docs/operating.md"
+PAGE = "docs/guides/operate.md"
 UNDO = "undo the change and deploy; what must differ needs a type of another name, or a stack of its own"
 
 

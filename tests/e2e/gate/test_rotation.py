@@ -1,4 +1,4 @@
-"""The noise key rotated as docs/operating.md says: every instance under the key of its first step, none drawn twice."""
+"""The noise key rotated as docs/guides/operate.md says: each instance keeps the key of its first step."""
 
 import json
 import random

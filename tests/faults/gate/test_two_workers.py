@@ -223,7 +223,7 @@ class Disorder(RuleBasedStateMachine):
         self._forget_ended()
 
     def _bury_if_horizon_is_old(self, worker: SteppedEvaluator) -> None:
-        """No worker may sleep between reading the clock and moving the horizon: docs/reliability.md."""
+        """No worker may sleep between reading the clock and moving the horizon: docs/evidence/faults.md."""
         since = worker.horizon_since
         if since is not None and self.world.true_time() - since > CALL_TIMEOUT:
             worker.finish(dies)

@@ -1,4 +1,4 @@
-"""The examples of docs/api.md, run as they stand against a service on this machine."""
+"""The examples of docs/reference/api.md, run as they stand against a service on this machine."""
 
 import base64
 import os
@@ -15,7 +15,7 @@ from kanon.keys import fetch_secret
 from kanon.local import Stack
 from tests.paths import ROOT
 
-PAGE = ROOT / "docs" / "api.md"
+PAGE = ROOT / "docs" / "reference" / "api.md"
 # Every curl of the page says what it sent and fails if it is refused.
 CURL = 'curl() { command curl --silent --show-error --fail-with-body "$@" || exit 1; echo; }\n'
 

@@ -122,11 +122,11 @@ def test_the_command_ends_with_1_and_says_what_to_do_if_something_is_wrong(stack
     code, output = doctor(stack)
     assert code == 1
     assert re.search(r"evaluation +│ WARN +│ slot 0: evaluated through step \d+ \(to .* UTC\), 2 behind", output)
-    assert "docs/operating.md#evaluationlate" in output
+    assert "docs/guides/operate.md#evaluationlate" in output
     code, output = doctor(stack, "--json")
     assert code == 1
     (bad,) = (f for f in json.loads(output)["findings"] if f["verdict"] == "WARN")
-    assert (bad["check"], bad["page"]) == ("evaluation", "docs/operating.md#evaluationlate")
+    assert (bad["check"], bad["page"]) == ("evaluation", "docs/guides/operate.md#evaluationlate")
 
 
 @pytest.mark.parametrize(
@@ -391,4 +391,4 @@ def test_slots_are_named_in_runs(slots: list[int], text: str) -> None:
 
 
 def test_every_section_it_names_stands_in_the_operating_page() -> None:
-    assert {*Section, "kanon-doctor"} <= anchors(ROOT / "docs" / "operating.md")
+    assert {*Section, "kanon-doctor"} <= anchors(ROOT / "docs" / "guides" / "operate.md")

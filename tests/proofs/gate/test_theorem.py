@@ -1,4 +1,4 @@
-"""The interval-aware theorem (docs/privacy.md), on every small case there is.
+"""The interval-aware theorem (docs/proofs/privacy.md), on every small case there is.
 
 Exhaustive: all integer count sequences, all steps at which a client can count, both directions, both shapes of
 law. The largest ratio of what leaks to what is claimed is printed (``pytest -s``, or ``make prove``).

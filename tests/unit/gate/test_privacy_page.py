@@ -1,4 +1,4 @@
-"""docs/privacy.md states figures; they must be the code's."""
+"""docs/proofs/privacy.md states figures; they must be the code's."""
 
 from fractions import Fraction
 
@@ -13,7 +13,7 @@ from kanon.plan.paper import READINGS, Reading
 from kanon.plan.planner import Target, best_plan, zone
 from tests.paths import ROOT
 
-PAGE = (ROOT / "docs" / "privacy.md").read_text()
+PAGE = (ROOT / "docs" / "proofs" / "privacy.md").read_text()
 
 
 def of_profile(name: str, window: int) -> Parameters:

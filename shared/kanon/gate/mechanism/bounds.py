@@ -1,7 +1,7 @@
 """The proved bounds of a type: (epsilon, delta) for one join, for all joins of a client, for many sets.
 
 Every bound is computed in exact arithmetic from the integer tables that the service draws from. It is rounded
-up when it becomes a float. Proofs and limits: docs/privacy.md.
+up when it becomes a float. Proofs and limits: docs/proofs/privacy.md.
 """
 
 from collections.abc import Iterable

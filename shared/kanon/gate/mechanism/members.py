@@ -2,7 +2,7 @@
 
 Let ``M = k + max(threshold law) - min(query law)``. A count of M or more crosses with any noise, so
 ``min(count, M)`` and ``count`` give the same decision. In every later window ``min(count, M)`` depends only on
-the M clients that joined last. (Not in the paper; proof in docs/privacy.md.)
+the M clients that joined last. (Not in the paper; proof in docs/proofs/privacy.md.)
 """
 
 from collections.abc import Iterable

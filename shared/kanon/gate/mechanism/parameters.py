@@ -148,7 +148,7 @@ def smallest_laws(
 ) -> tuple[Law, Law]:
     """The two laws with the smallest total truncation whose interval-aware delta is at most ``delta``.
 
-    ``max(2 d1 + (w-1) d2, w d2) <= delta`` (docs/privacy.md). Of equal totals, the one with the smaller delta.
+    ``max(2 d1 + (w-1) d2, w d2) <= delta`` (docs/proofs/privacy.md). Of equal totals, the one with the smaller delta.
 
     Raises:
         InvalidParametersError: no truncation reaches ``delta`` at these epsilons.
