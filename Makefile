@@ -160,6 +160,10 @@ paper: install  ## redraw the paper's Figure 1 and the profiles' curves, print w
 openapi: $(VENV)/.project  ## write the OpenAPI description from the code
 	@$(BIN)/python -m infra.openapi
 
+.PHONY: reference
+reference: $(VENV)/.project  ## write docs/reference/cli.md from the code
+	@$(BIN)/python -m infra.reference
+
 .PHONY: template
 template: $(VENV)/.project .venv-sam/.requirements  ## check template.yaml
 	@$(BIN)/cfn-lint --append-rules cfn_lint_serverless.rules --template template.yaml

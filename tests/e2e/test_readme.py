@@ -1,43 +1,66 @@
-"""The commands of the README, run as they stand."""
+"""The commands of docs/start.md, run as they stand: every block of `sh`, and the output shown below it."""
 
-import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
-import time
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.test_cli import serving
 from tests.paths import ROOT
 
-PAGE = (ROOT / "README.md").read_text()
-SECONDS = 30  # for a join to show: the page says fifteen
+PAGE = (ROOT / "docs" / "start.md").read_text()
+BLOCKS = re.findall(r"^```sh\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", PAGE, re.MULTILINE | re.DOTALL)
+SERVE, DEMO = "make serve", "make demo LOG=joins.csv"
+MARK = "---next---"
+KANON = f"{shlex.quote(sys.executable)} -m kanon.cli.main"
 
 
-@pytest.mark.skipif(not all(map(shutil.which, ("bash", "curl"))), reason="needs curl")
-def test_the_crowd_of_the_readme_becomes_k_anonymous_by_the_clock_of_serve() -> None:
-    (block,) = re.findall(r"^`make serve` .+?^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    crowd_joins, one_set, many_sets, one_type = block.strip().split("\n\n")
+def script(address: str) -> str:
+    """The blocks of the page as one script, which prints a mark after each."""
+    commands = "".join(f"{command.replace(DEMO, demo())}\necho\necho {MARK}\n" for command, _ in BLOCKS[1:])
+    assert commands.count("http://127.0.0.1:8000") == 1
+    return commands.replace("http://127.0.0.1:8000", address)
+
+
+def demo() -> str:
+    """What `make` runs for the demo of the page, on the engine that lives in one process."""
+    made = subprocess.run(
+        ["make", "--dry-run", *DEMO.split()[1:]], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout
+    (command,) = [line for line in made.splitlines() if "/kanon demo" in line]
+    return re.sub(r"^\S*/kanon", lambda _: KANON, command) + " --engine moto"
+
+
+def shows(output: str, promised: str) -> bool:
+    """Whether every promised line is a line of the output, in this order. ``...`` stands for any text."""
+    lines = iter(output.splitlines())
+    patterns = [re.compile(".*".join(map(re.escape, line.split("...")))) for line in promised.splitlines()]
+    return all(any(pattern.fullmatch(line) for line in lines) for pattern in patterns)
+
+
+@pytest.mark.skipif(not all(map(shutil.which, ("bash", "curl", "make"))), reason="needs bash, curl and make")
+def test_every_command_of_the_start_page_prints_what_the_page_shows(tmp_path: Path) -> None:
+    assert BLOCKS[0][0].strip() == SERVE
     with serving("moto") as address:
+        environment = {**os.environ, "no_proxy": "127.0.0.1", "COLUMNS": "120"}
+        ran = subprocess.run(
+            ["bash", "-euc", script(address)],
+            capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=tmp_path,
+        )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    outputs = ran.stdout.split(MARK)[:-1]
+    assert len(outputs) == len(BLOCKS) - 1
+    for (command, promised), output in zip(BLOCKS[1:], outputs, strict=True):
+        assert shows(output, promised), f"{command}{output}"
+    assert sum(bool(promised) for _, promised in BLOCKS) == PAGE.count("```text") == 5
 
-        def answer(commands: str) -> str:
-            assert "http://127.0.0.1:8000/" in commands
-            script = commands.replace("http://127.0.0.1:8000", address)
-            environment = {**os.environ, "no_proxy": "127.0.0.1"}
-            done = subprocess.run(
-                ["bash", "-euc", script], capture_output=True, text=True, timeout=60, check=False, env=environment
-            )
-            assert done.returncode == 0, done.stderr
-            return done.stdout
 
-        assert json.loads(answer(one_set))["kAnonymous"] is False
-        assert answer(crowd_joins) == "{}" * 100
-        deadline = time.monotonic() + SECONDS
-        while not (found := json.loads(answer(one_set))["kAnonymous"]) and time.monotonic() < deadline:
-            time.sleep(0.5)
-        assert found
-        asked = json.loads(answer(many_sets))["kAnonymousSets"]
-        assert asked == [{"type": "fledge", "hashes": ["aGVsbG8"]}]
-        assert json.loads(answer(one_type))["k"] == 50
+def test_an_output_that_differs_from_the_page_would_be_noticed() -> None:
+    assert shows('{"a":false,"step":7}\nmore\n', '{"a":false,"step":...}\n')
+    assert not shows('{"a":true,"step":7}\n', '{"a":false,"step":...}\n')
+    assert not shows("one\ntwo\n", "two\none\n")

@@ -69,7 +69,7 @@ def _explain(console: Console, url: str, period: int) -> None:
         "here; on AWS batchJoin does, and join by default. Ctrl-C stops.\n"
     )
     examples = (
-        f"# 100 clients join a set: from 99 on it is k-anonymous for sure\n"
+        f"# 100 clients join a set; with 99 or more distinct tokens it is certain to become k-anonymous\n"
         f"for n in $(seq 100); do curl -s {url}/v1/types/fledge/sets/{id_}:join \\\n"
         f"  --json '{{\"client\": \"client-'$n'\"}}'; done\n\n"
         f"# its status, {period + VISIBLE} s later\n"

@@ -1,0 +1,71 @@
+"""Writes the reference of the commands from the Typer app: ``python -m infra.reference``."""
+
+import inspect
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from kanon.cli.main import app
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
+KINDS = {int: "NUMBER", float: "NUMBER", Path: "PATH", datetime: "DATE"}
+HEAD = """# Commands
+
+This page is generated from the code by `make reference`. `kanon COMMAND --help` prints the same. In a checkout the
+program is `.venv/bin/kanon`; `make demo` and `make serve` call it.
+
+A command ends with status 0 if it succeeds and with 2 if it is used wrongly. Its description names other statuses.
+"""
+
+
+def text() -> str:
+    """The page: one section for each command, those of groups included."""
+    return "\n".join([HEAD, *_sections("kanon", get_command(app))])
+
+
+# A command is a `click` object: Typer brings its own copy, so its types have no public name.
+def _sections(path: str, command: Any) -> list[str]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        return [_section(path, command)]
+    return [section for name, one in inner.items() if not one.hidden for section in _sections(f"{path} {name}", one)]
+
+
+def _section(path: str, command: Any) -> str:
+    parameters = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+    words = [path, *(_word(parameter) for parameter in parameters if parameter.param_type_name == "argument")]
+    options = any(parameter.param_type_name == "option" for parameter in parameters)
+    usage = " ".join([*words, *(["[OPTIONS]"] if options else [])])
+    table = ["| option | default | meaning |", "|---|---|---|", *map(_row, parameters)] if parameters else []
+    return "\n".join([f"## {path}", "", f"`{usage}`", "", inspect.cleandoc(command.help or ""), "", *table, ""])
+
+
+def _word(argument: Any) -> str:
+    name = argument.name.upper() + ("..." if argument.nargs != 1 else "")
+    return name if argument.required else f"[{name}]"
+
+
+def _row(parameter: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    value = "" if parameter.param_type_name == "argument" else _value(parameter)
+    default = parameter.default
+    shown = "required" if parameter.required else "" if default in (None, False) else f"`{default}`"
+    meaning = (parameter.help or "").replace("|", "\\|")
+    return f"| {names}{value} | {shown} | {meaning} |"
+
+
+def _value(option: Any) -> str:
+    """What stands behind the name of an option."""
+    kind = option.type_descriptor.annotation
+    return "" if kind is bool else f" {option.metavar or KINDS.get(kind, 'TEXT')}"
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(text())
+
+
+if __name__ == "__main__":
+    main()
