@@ -1,19 +1,23 @@
 """What the pages say of parameters, links, outputs and commands is so."""
 
+import ast
 import json
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from infra import reference
 from tests.infrastructure.template import ROOT, read
 
 CONFIGURATION = ROOT / "docs" / "reference" / "configuration.md"
 RUNBOOK = ROOT / "docs" / "guides" / "operate.md"
 PARAMETERS = read()["Parameters"]
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md")])
 
 
 def rows(text: str) -> dict[str, tuple[str, str]]:
@@ -57,14 +61,83 @@ def test_a_parameter_without_a_row_would_be_noticed() -> None:
     assert set(PARAMETERS) - set(rows(text)) == {"Lease"}
 
 
-@pytest.mark.parametrize(
-    "page", [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"], ids=lambda page: page.name
-)
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@each_page
 def test_links_lead_somewhere(page: Path) -> None:
-    for link, anchor in re.findall(r"\]\((?!https:)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
-        target = page.parent / link if link else page
-        assert target.exists(), link
-        assert not anchor or anchor in anchors(target), (link, anchor)
+    assert broken_links(page, page.read_text()) == []
+
+
+def test_a_broken_link_would_be_noticed() -> None:
+    page = ROOT / "docs" / "start.md"
+    links = "[a](nowhere.md) [b](guides/choose.md#nowhere) [c](guides/choose.md#window-and-period) [d](../../shared/x)"
+    assert broken_links(page, links) == ["nowhere.md", "guides/choose.md#nowhere", "../../shared/x"]
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    """The links that lead to no file of the repository, or to no heading of it."""
+    found = []
+    for link, anchor in re.findall(r"\]\((?!https:)([^)#]*)(?:#([^)]*))?\)", text):
+        target = (page.parent / link).resolve() if link else page
+        inside = target.is_relative_to(ROOT) and target.exists()
+        if not inside or (anchor and anchor not in anchors(target)):
+            found.append(f"{link}#{anchor}" if anchor else link)
+    return found
+
+
+@each_page
+def test_code_blocks_parse(page: Path) -> None:
+    assert unreadable_blocks(page.read_text()) == []
+
+
+def test_a_block_that_does_not_parse_would_be_noticed() -> None:
+    text = "```sh\nfor n in 1 2; do\n```\n\n```json\n{'a': 1}\n```\n\n```python\nif x\n```\n\n```sh\necho\n```\n"
+    assert [language for language, _ in unreadable_blocks(text)] == ["sh", "json", "python"]
+
+
+def unreadable_blocks(text: str) -> list[tuple[str, str]]:
+    """The code blocks that are not valid in their language."""
+    blocks = re.findall(r"^( *)```(\w+)\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+    return [(language, code) for indent, language, code in blocks if not parses(language, textwrap.dedent(code))]
+
+
+def parses(language: str, code: str) -> bool:
+    """Whether the code is valid; True for a language that is not checked."""
+    try:
+        if language == "json":
+            json.loads(code)
+        elif language == "python":
+            ast.parse(code)
+    except (ValueError, SyntaxError):
+        return False
+    if language != "sh":
+        return True
+    return subprocess.run(["bash", "-n"], input=code, capture_output=True, text=True, check=False).returncode == 0
+
+
+@each_page
+def test_files_named_in_a_page_are_in_the_repository(page: Path) -> None:
+    assert missing_files(page.read_text()) == []
+
+
+def test_a_file_that_is_missing_would_be_noticed() -> None:
+    assert missing_files(
+        "`tests/nowhere/test_x.py` and `docs/start.md`, `tests/e2e/`, `../shared/design/house.md`"
+    ) == [
+        "tests/nowhere/test_x.py",
+        "../shared/design/house.md",
+    ]
+
+
+def missing_files(text: str) -> list[str]:
+    """The paths in a page, given from the top of the checkout, that are not there."""
+    paths = re.findall(r"(?<![\w/.])((?:tests|docs|functions|infra|shared|requirements|\.\./shared)/[\w./-]*\w)", text)
+    return [path for path in paths if ".." in path or not (ROOT / path).exists()]
+
+
+def test_the_reference_of_the_commands_is_generated_from_the_code() -> None:
+    assert reference.PAGE.read_text() == reference.text(), "run `make reference`"
 
 
 def anchors(page: Path) -> set[str]:
