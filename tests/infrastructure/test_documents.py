@@ -71,8 +71,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_a_broken_link_would_be_noticed() -> None:
     page = ROOT / "docs" / "start.md"
-    links = "[a](nowhere.md) [b](guides/choose.md#nowhere) [c](guides/choose.md#window-and-period) [d](../../shared/x)"
-    assert broken_links(page, links) == ["nowhere.md", "guides/choose.md#nowhere", "../../shared/x"]
+    links = "[a](nowhere.md) [b](guides/choose.md#nowhere) [c](guides/choose.md#window-and-period) [d](../../beside/x)"
+    assert broken_links(page, links) == ["nowhere.md", "guides/choose.md#nowhere", "../../beside/x"]
 
 
 def broken_links(page: Path, text: str) -> list[str]:
@@ -122,17 +122,15 @@ def test_files_named_in_a_page_are_in_the_repository(page: Path) -> None:
 
 
 def test_a_file_that_is_missing_would_be_noticed() -> None:
-    assert missing_files(
-        "`tests/nowhere/test_x.py` and `docs/start.md`, `tests/e2e/`, `../shared/design/house.md`"
-    ) == [
+    assert missing_files("`tests/nowhere/test_x.py` and `docs/start.md`, `tests/e2e/`, `../beside/page.md`") == [
         "tests/nowhere/test_x.py",
-        "../shared/design/house.md",
+        "../beside/page.md",
     ]
 
 
 def missing_files(text: str) -> list[str]:
     """The paths in a page, given from the top of the checkout, that are not there."""
-    paths = re.findall(r"(?<![\w/.])((?:tests|docs|functions|infra|shared|requirements|\.\./shared)/[\w./-]*\w)", text)
+    paths = re.findall(r"(?<![\w/.(])((?:tests|docs|functions|infra|shared|requirements|\.\.)/[\w./-]*\w)", text)
     return [path for path in paths if ".." in path or not (ROOT / path).exists()]
 
 

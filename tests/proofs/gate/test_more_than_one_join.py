@@ -1,4 +1,4 @@
-"""Several joins of one client, shared tokens and a forced key change (docs/proofs/privacy.md), on every small case there is.
+"""Several joins of one client, shared tokens and a forced key change (docs/proofs/privacy.md), on every small case.
 
 Everybody else's joins may answer to answers: the counts in an instance are the worst for what came before it.
 """
