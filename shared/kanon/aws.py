@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 # Two retries of at most 2 s each fit into a 10 s handler: no write may outlive its handler (rule 2).
-# Typed code builds the parameters; validating them again takes a sixth of a batch's time (docs/evidence/performance.md).
-# A fixed user agent saves a fifth of every call, because botocore would build its own each time.
+# Typed code builds the parameters; validating them again takes a sixth of a batch's time. A fixed user agent saves a
+# fifth of every call, because botocore would build its own each time (docs/evidence/performance.md).
 CONFIG = Config(
     connect_timeout=1,
     read_timeout=2,

@@ -1,8 +1,8 @@
 """What the HTTP functions share: they decode bodies and answer every error in one format.
 
-Powertools routes, validates and generates OpenAPI. This module adds the error format of docs/reference/api.md and relaxed
-JSON bodies, and it logs nothing of a request. It changes only the encoding and the content type of an event; the
-resolver's deserialiser parses the body.
+Powertools routes, validates and generates OpenAPI. This module adds the error format of docs/reference/api.md and
+relaxed JSON bodies, and it logs nothing of a request. It changes only the encoding and the content type of an event;
+the resolver's deserialiser parses the body.
 """
 
 from collections.abc import Iterable, Mapping
