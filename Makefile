@@ -1,5 +1,5 @@
-# `make` lists what one can do. Everything needs Python 3.11 or newer and nothing else:
-# the first target that is asked for makes its own environment.
+# `make` lists the targets. They need only Python 3.11 or newer: each target first creates the
+# environments that it uses.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,21 +10,21 @@ MAKEFLAGS += --no-builtin-rules
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-# The first interpreter that is new enough and can make a virtual environment.
+# The first interpreter that is new enough and can create a virtual environment.
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 \
 	$(HOME)/.pyenv/versions/3.1[1-9]*/bin/python3; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo "$$p" && break; done)
 
-# The locks are complete and checked by `pip check`: nothing is left to resolve.
+# The locks are complete, and `pip check` verifies them: pip resolves nothing.
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install --quiet --require-hashes --no-deps
 
-# How many processes run the tests.
+# The number of processes that run the tests.
 WORKERS ?= auto
 
 define new_environment
-@[ -n "$(PYTHON)" ] || { echo "No Python >= 3.11 that can make virtual environments was found: \
-	install it (with its venv module) or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
+@[ -n "$(PYTHON)" ] || { echo "No Python >= 3.11 that can create virtual environments was found: \
+	install it (with its venv module) or run make PYTHON=/path/to/python3.11" >&2; exit 1; }
 @echo "installing $(1) into $(2) with $$($(PYTHON) --version)"
 @[ ! -e $(2)/bin/python ] || $(2)/bin/python -c '' 2>/dev/null || rm -rf $(2)
 @[ -x $(2)/bin/python ] || $(PYTHON) -m venv $(2)
@@ -60,7 +60,7 @@ $(VENV)/.project: $(VENV)/.requirements pyproject.toml
 	@touch $@
 
 .PHONY: install
-install: $(VENV)/.project .venv-ministack/.requirements  ## make the environments (.venv, .venv-ministack)
+install: $(VENV)/.project .venv-ministack/.requirements  ## create the environments (.venv, .venv-ministack)
 
 .PHONY: lock
 lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/*.in (UPGRADE=1: newest versions)
@@ -92,21 +92,21 @@ test: install  ## run the tests (ARGS="tests/unit -k laws")
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: faults
-faults: install  ## let every AWS call fail in every way, and hundreds of histories of workers in disorder (minutes)
+faults: install  ## fail every AWS call in every way, and run workers in hundreds of random orders (minutes)
 	@FAULTS=all $(BIN)/python -m pytest --numprocesses $(WORKERS) tests/faults \
 		--ignore-glob '*test_bad_input*' $(ARGS)
 
 .PHONY: load
-load: install  ## drive the local stack at several rates, evaluate a step of 100,000 joins (ARGS="--rates 5 --joins 5000")
+load: install  ## put the local stack under load at several rates, evaluate a step of 100,000 joins (ARGS="--rates 5 --joins 5000")
 	@$(BIN)/python -m infra.measure.load $(ARGS)
 
 .PHONY: fuzz
-fuzz: install  ## throw thousands of bad inputs at the interface and at every parser (EXAMPLES=2000)
+fuzz: install  ## send thousands of bad inputs to the API and to every parser (EXAMPLES=2000)
 	@FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest --numprocesses $(WORKERS) \
 		tests/faults/gate/test_bad_input_http.py tests/faults/gate/test_bad_input_parsers.py $(ARGS)
 
 .PHONY: bench
-bench: install  ## measure what the service costs against the bare libraries (minutes; ARGS=--short: seconds)
+bench: install  ## measure the cost of the service relative to the bare libraries (minutes; ARGS=--short: seconds)
 	@$(BIN)/python -m infra.measure.bench --history docs/evidence/benchmarks.jsonl $(ARGS)
 
 .PHONY: lint
@@ -115,7 +115,7 @@ lint: $(VENV)/.project  ## check style and likely bugs
 	@$(BIN)/ruff format --check .
 
 .PHONY: format
-format: $(VENV)/.project  ## put the code into the house's form
+format: $(VENV)/.project  ## format the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
@@ -123,23 +123,24 @@ format: $(VENV)/.project  ## put the code into the house's form
 types: $(VENV)/.project  ## check the types
 	@$(BIN)/mypy
 
-# Code: ruff's rules S are bandit's, and `make lint` applies them too. Templates: .checkov.yaml says what is not asked
-# and why. The tests show that both find what is planted, that no exception is idle, and look at the requirements.
+# Code: ruff's rules S are bandit's; `make lint` applies them too. Templates: .checkov.yaml lists the skipped checks
+# with reasons. The tests show that both tools find planted weaknesses and that every exception is needed, and check
+# the requirements.
 .PHONY: security
-security: $(VENV)/.project .venv-security/.requirements  ## look for weak code, weak settings, loose requirements (offline)
+security: $(VENV)/.project .venv-security/.requirements  ## find weak code, weak settings, unpinned requirements (offline)
 	@$(BIN)/ruff check --select S,PLE2502 --ignore S101 .
 	@.venv-security/bin/checkov --config-file .checkov.yaml
 	@$(BIN)/python -m pytest -m "security or not build" \
 		tests/infrastructure/test_requirements.py tests/infrastructure/test_weaknesses.py $(ARGS)
 
 .PHONY: audit-dependencies
-audit-dependencies: .venv-security/.requirements  ## ask PyPI for known holes in all that is pinned (needs the internet)
+audit-dependencies: .venv-security/.requirements  ## ask PyPI for known vulnerabilities of the pinned packages (needs the internet)
 	@failed=; for file in requirements/*.txt shared/requirements.txt functions/*/requirements.txt; do echo "$$file"; \
 		.venv-security/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off --requirement "$$file" \
-		|| failed="$$failed $$file"; done; [ -z "$$failed" ] || { echo "known holes:$$failed" >&2; exit 1; }
+		|| failed="$$failed $$file"; done; [ -z "$$failed" ] || { echo "known vulnerabilities:$$failed" >&2; exit 1; }
 
 .PHONY: audit
-audit: install  ## compare mechanism and service with the exact law, and the audit with planted bugs (three quarters of an hour)
+audit: install  ## compare mechanism and service with the exact distribution, try the audit on planted bugs (45 minutes)
 	@$(BIN)/kanon audit --trials 100000 --service-trials 500
 	@for type in published,720 balanced,720 sharp,168; do \
 		$(BIN)/kanon audit --trials 2000 --service-trials 0 --json \
@@ -148,11 +149,11 @@ audit: install  ## compare mechanism and service with the exact law, and the aud
 	@$(BIN)/python -m pytest -m audit tests/statistical tests/integration/local/test_replay.py -s $(ARGS)
 
 .PHONY: prove
-prove: install  ## every enumeration and search behind the privacy proof (minutes)
+prove: install  ## run every enumeration and search behind the privacy proof (minutes)
 	@$(BIN)/python -m pytest tests/proofs -m "prove or not prove" -s $(ARGS)
 
 .PHONY: paper
-paper: install  ## redraw the paper's Figure 1 and the profiles' curves, print what they say
+paper: install  ## redraw the paper's Figure 1 and the profiles' curves, print their numbers
 	@$(BIN)/kanon plan --paper docs/figure-1.png
 	@$(BIN)/kanon plan --compare --plot docs/profiles.png
 
@@ -170,7 +171,7 @@ template: $(VENV)/.project .venv-sam/.requirements  ## check template.yaml
 	@SAM_CLI_TELEMETRY=0 .venv-sam/bin/sam validate --lint
 
 .PHONY: build-test
-build-test: install .venv-sam/.requirements  ## build for AWS and for this machine, and test what was built
+build-test: install .venv-sam/.requirements  ## build for AWS and for this machine, and test the builds
 	@$(BIN)/python -m pytest -m build $(ARGS)
 
 .PHONY: e2e
@@ -178,23 +179,23 @@ e2e: install build-host  ## deploy to an emulator that enforces permissions, and
 	@$(BIN)/python -m pytest -m deployed tests/deployed $(ARGS)
 
 .PHONY: smoke
-smoke: $(VENV)/.project  ## ask a deployed service everything once (URL=https://...)
+smoke: $(VENV)/.project  ## send every kind of request to a deployed service once (URL=https://...)
 	@$(BIN)/python -m infra.smoke "$(URL)"
 
 # --- build and deploy -------------------------------------------------------------------------
 
-# What AWS runs. The wheels are made for it, so neither Docker nor that Python is needed here.
+# The platform on AWS. The build installs wheels for it, so it needs neither Docker nor that Python here.
 RUNTIME ?= python3.13
 ARCHITECTURE ?= arm64
 BUILD_DIR ?= .aws-sam/build
 HOST_BUILD_DIR ?= .aws-sam/host
 
-# What this machine can run.
+# The platform of this machine.
 HOST_RUNTIME = $(shell $(BIN)/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
 HOST_ARCHITECTURE := $(if $(filter arm64 aarch64,$(shell uname -m)),arm64,x86_64)
 
-# SAM hands a makefile neither runtime nor architecture: they go to shared/Makefile by environment.
-# uv takes wheels only, and only those whose hash is known.
+# SAM passes neither runtime nor architecture to a makefile, so shared/Makefile reads them from the environment.
+# uv installs only wheels with a known hash.
 .PHONY: build
 build: .venv-sam/.requirements  ## build the functions and the layer (RUNTIME=python3.13 ARCHITECTURE=arm64)
 	@PATH="$(CURDIR)/.venv-sam/bin:$$PATH" SAM_CLI_TELEMETRY=0 UV_REQUIRE_HASHES=1 UV_NO_BUILD=1 \
@@ -205,6 +206,6 @@ build: .venv-sam/.requirements  ## build the functions and the layer (RUNTIME=py
 		awk -v part=$$part '{s += $$1} END {printf "%-9s %5.1f MB\n", part, s / 1e6}'; done
 
 .PHONY: build-host
-build-host: $(VENV)/.project  ## build what this machine can run, into .aws-sam/host
+build-host: $(VENV)/.project  ## build for this machine, into .aws-sam/host
 	@$(MAKE) --no-print-directory build RUNTIME=$(HOST_RUNTIME) ARCHITECTURE=$(HOST_ARCHITECTURE) \
 		BUILD_DIR=$(HOST_BUILD_DIR)

@@ -1,6 +1,6 @@
 """Writes the OpenAPI description of the whole interface: ``python -m infra.openapi``.
 
-The routes of join and query make one description. It lies beside query, which serves it, and in docs.
+One description covers the routes of join and query. It is stored beside query, which serves it, and in docs.
 """
 
 import importlib.util
@@ -13,9 +13,9 @@ from unittest import mock
 ROOT = Path(__file__).parents[1]
 FILES = (ROOT / "functions" / "query" / "openapi.json", ROOT / "docs" / "openapi.json")
 TITLE = "kanon"
-VERSION = "1"  # of the interface, as in its paths
+VERSION = "1"  # of the API, as in its paths
 ABOUT = "Is this value shared by at least about k different clients in the past window?"
-# A handler's module reads its environment when it is imported; no value of it is in the description.
+# A handler's module reads its environment when it is imported. The description contains no value of it.
 ENVIRONMENT = {
     "KANON_TYPES": '{"fledge":{"k":50,"window":720,"profile":"published"}}',
     "KANON_PERIOD": "3600",
@@ -62,7 +62,7 @@ def description() -> dict[str, Any]:
 
 
 def _untitled(value: Any) -> Any:
-    """Without the titles made from names: they say nothing, and nothing here is called title."""
+    """Remove the titles that pydantic derives from names. No field of ours is called title."""
     if isinstance(value, dict):
         return {name: _untitled(entry) for name, entry in value.items() if name != "title"}
     return [_untitled(entry) for entry in value] if isinstance(value, list) else value
@@ -81,7 +81,7 @@ def _of(function: str) -> dict[str, Any]:
 
 
 def text() -> str:
-    """What the files hold."""
+    """The content of the files."""
     return json.dumps(description(), indent=2, sort_keys=True) + "\n"
 
 

@@ -1,8 +1,7 @@
-"""``python -m infra.measure.bench``: what the service costs against the bare libraries, all measured in this run.
+"""``python -m infra.measure.bench``: measures the cost of the service relative to the bare libraries.
 
-Prints a table, and appends the figures as one line of JSON to a history file if one is named. Ends with a
-status other than 0 if something counted missed its target; times are shown and not judged, they are the
-machine's too.
+Prints a table, and appends the results as one line of JSON to a history file if one is given. Exits with a status
+other than 0 if a count misses its target. Times depend on the machine, so they are shown but not judged.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from kanon.local.source import ROOT
 def main(arguments: list[str] | None = None) -> int:
     """Measure everything; 1 if a counted quantity missed its target."""
     parser = argparse.ArgumentParser(prog="python -m infra.measure.bench", description=__doc__)
-    parser.add_argument("--short", action="store_true", help="small sizes: the counts hold, the times say little")
-    parser.add_argument("--history", type=Path, help="append the figures of a whole run to this file, a line of JSON")
+    parser.add_argument("--short", action="store_true", help="small sizes: the counts are valid, the times are rough")
+    parser.add_argument("--history", type=Path, help="append the results of a full run to this file, as a line of JSON")
     asked = parser.parse_args(arguments)
     results: list[Count | Ratio] = []
     print("| what | against | figure | lowest, highest | target | met |\n|---|---|---|---|---|---|")
@@ -42,9 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measured(*, short: bool) -> Iterator[Count | Ratio]:
-    """Every figure, as it is taken."""
+    """Every result, as soon as it is measured."""
     yield from counts(200 if short else 500, 2_000 if short else 10_000, 50 if short else 1_000)
-    turns, times = (1, 1) if short else (39, 5)  # many short turns: what disturbs one leaves the median
+    turns, times = (1, 1) if short else (39, 5)  # many short turns: a disturbed turn does not move the median
     parameters = read_types(TYPES, PERIOD)["fledge"].parameters
     yield from evaluating.decide(parameters, min(turns, 3), 2_000 if short else 1_000_000)
     yield evaluating.exact_law(parameters, min(turns, 3))
@@ -69,7 +68,7 @@ def line(result: Count | Ratio) -> str:
 
 
 def run(results: list[Count | Ratio]) -> dict[str, object]:
-    """The figures of a run and what it ran on."""
+    """The results of a run, with the commit, the Python version and the machine."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     )

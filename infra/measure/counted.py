@@ -1,4 +1,4 @@
-"""What is counted and not timed: capacity units, bytes and items. The same on every machine."""
+"""Counts of capacity units, bytes and items. They are the same on every machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCH = 500
 
 
 def counts(tail_sets: int, hot_joins: int, idle_sets: int) -> list[Count]:
-    """Everything that is counted; the arguments say how large."""
+    """All counts; the arguments are the sizes of the workloads."""
     few, many = work_among(idle_sets), work_among(10 * idle_sets)
     return [
         Count("write units a join, one join per set and hour", f"{tail_sets} sets, 3 hours", long_tail(tail_sets), 2.1),
@@ -38,7 +38,7 @@ def counts(tail_sets: int, hot_joins: int, idle_sets: int) -> list[Count]:
 
 
 def encoded(number: int) -> str:
-    """A set id as it is sent."""
+    """A set id in the encoding of the API."""
     return base64.urlsafe_b64encode(number.to_bytes(32, "big")).decode().rstrip("=")
 
 
@@ -50,18 +50,18 @@ def log(stack: Stack, joins: list[dict[str, str]]) -> None:
 
 
 def long_tail(sets: int) -> float:
-    """Write units a join when every set gets one join an hour, a client's first."""
+    """Write units per join when every set gets one join per hour, each of a new client."""
     with Stack({"Types": TYPES}, start=START, seed=1) as stack:
         for hour in range(3):
             log(stack, [{"type": "fledge", "set": encoded(n), "client": f"{hour}-{n}"} for n in range(sets)])
             stack.advance(PERIOD)
-        stack.advance(PERIOD)  # the last step has its grace
+        stack.advance(PERIOD)  # wait for the grace of the last step
         assert not stack.failures
         return sum(stack.meter.written.values()) / (3 * sets)
 
 
 def hot(joins: int) -> float:
-    """Write units a join when all of an hour's joins are in one set."""
+    """Write units per join when all joins of an hour are in one set."""
     with Stack({"Types": TYPES}, start=START, seed=1) as stack:
         log(stack, [{"type": "fledge", "set": encoded(1), "client": str(n)} for n in range(joins)])
         stack.advance(2 * PERIOD)
@@ -70,7 +70,7 @@ def hot(joins: int) -> float:
 
 
 def members_item() -> int:
-    """Bytes of the largest item Members can hold with the published profile."""
+    """Bytes of the largest item of Members with the published profile."""
     parameters = read_types(TYPES, PERIOD)["fledge"].parameters
     step = START // PERIOD
     members = tuple(Member(token, step) for token in range(parameters.members_kept))
@@ -79,7 +79,7 @@ def members_item() -> int:
 
 
 def work_among(idle: int, joined: int = 20) -> tuple[int, int]:
-    """Items read and written by the evaluation of a step with joins in some sets, among idle ones."""
+    """Items read and written by evaluating a step in which ``joined`` sets have joins and ``idle`` sets exist."""
     with Stack({"Types": TYPES}, start=START, seed=1) as stack:
         client, members = stack.session.client("dynamodb"), stack.storage.tables["Members"]
         pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])

@@ -1,4 +1,4 @@
-"""Evaluating a step against the bare writes, deciding against the bare hashing, the law against rationals."""
+"""Evaluating a step relative to bare writes, deciding to bare hashing, the exact law to exact rationals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
 
 @dataclass
 class Steps:
-    """Steps with joins, one after the other: the same sets again and again, and some that are new."""
+    """Consecutive steps with joins: in recurring sets, and in some new ones."""
 
     service: Service
     sets: int
@@ -74,7 +74,7 @@ class Steps:
 
 
 def evaluate(service: Service, turns: int, joins: int) -> Ratio:
-    """A step of a long tail of sets, most of them known; against a conditional put of a small item per set."""
+    """A step with a long tail of sets, most of them known; relative to a conditional put of a small item per set."""
     steps = Steps(service, 2 * joins, joins)
     table = service.new_table("bare-members", "set_key")
     chance = Random(4)
@@ -124,7 +124,7 @@ def evaluate(service: Service, turns: int, joins: int) -> Ratio:
 
 @dataclass(frozen=True)
 class Mix:
-    """Sets of mixed sizes at one step: 80% under 5 clients, 15% around k, 5% saturated; last joins anywhere."""
+    """Sets of mixed sizes at one step: 80% below 5 members, 15% near k, 5% full; last joins at random steps."""
 
     parameters: Parameters
     step: int
@@ -150,14 +150,14 @@ class Mix:
         return cls(parameters, step, keys, sizes, lasts[order])
 
     def chunks(self) -> Iterator[tuple[Sequence[bytes], Any, Any]]:
-        """As evaluation meets them, a chunk at a time."""
+        """The sets chunk by chunk, as evaluation reads them."""
         ends = np.concatenate(([0], np.cumsum(self.sizes)))
         for start in range(0, len(self.keys), SETS_A_CHUNK):
             stop = min(start + SETS_A_CHUNK, len(self.keys))
             yield self.keys[start:stop], self.sizes[start:stop], self.lasts[ends[start] : ends[stop]]
 
     def states(self) -> Iterator[tuple[bytes, SetState]]:
-        """The same as the plain mechanism takes them."""
+        """The same sets as inputs of the plain mechanism."""
         ends = np.concatenate(([0], np.cumsum(self.sizes))).tolist()
         lasts = self.lasts.tolist()
         for number, key in enumerate(self.keys):
@@ -167,19 +167,19 @@ class Mix:
 
 @dataclass(frozen=True)
 class Needed(Tapes):
-    """Tapes that remember what was read of them: the longest of each."""
+    """Tapes that record the largest number of words read from each."""
 
     read: dict[tuple[bytes, int], int] = field(default_factory=dict)
 
     def words(self, set_key: bytes, instance: int, count: int) -> bytes:
-        """The words, noted."""
+        """Read the words and record how many."""
         place = set_key, instance
         self.read[place] = max(self.read.get(place, 0), count)
         return super().words(set_key, instance, count)
 
 
 def decide(parameters: Parameters, turns: int, sets: int) -> list[Ratio]:
-    """Look-ahead included, in chunks as evaluation makes them; against hashing alone, and the plain loop."""
+    """Decisions with look-ahead, in evaluation's chunks; relative to hashing alone, and to the plain loop."""
     key = NoiseKey("1", bytes(32))
     tapes = Tapes(key, "bench", "fledge", parameters)
     needed = Needed(key, "bench", "fledge", parameters)
@@ -250,7 +250,7 @@ def decide(parameters: Parameters, turns: int, sets: int) -> list[Ratio]:
 
 
 def exact_law(parameters: Parameters, turns: int) -> Ratio:
-    """The law of an instance's first crossing, which the planner and the audit compute by the thousand."""
+    """The exact law of the first crossing, which the planner and the audit compute thousands of times."""
     chance = Random(7)
     counts = [parameters.k + chance.randint(-15, 5) for _ in range(parameters.window)]
 
@@ -275,7 +275,7 @@ def _turn(units: int, work: Callable[[], object], _: int) -> Turn:
 
 
 def straightforward(parameters: Parameters, set_key: bytes, state: SetState, step: int, tapes: Tapes) -> bool:
-    """Whether a set crosses at ``step``; tries every step to the end of the next instance, as one would at first."""
+    """Whether a set crosses at ``step``. The naive way: it tests every step to the end of the next instance."""
     window, k = parameters.window, parameters.k
     phase = phase_of(set_key, window, parameters.phase)
     first = first_step(instance_of(step, phase, window), phase, window)

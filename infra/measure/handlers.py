@@ -1,4 +1,4 @@
-"""Join, batchJoin and query against the least that a handler of their kind can be."""
+"""Join, batchJoin and query relative to minimal handlers of the same kind."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def at_path(asked: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def names(chance: Random, count: int) -> list[str]:
-    """Set ids as they are sent."""
+    """Set ids in the encoding of the API."""
     return [base64.urlsafe_b64encode(chance.randbytes(32)).decode().rstrip("=") for _ in range(count)]
 
 
 def join(service: Service, turns: int, requests: int) -> Ratio:
-    """One request after the other, each of another client in another set."""
+    """Consecutive requests, each of a new client in a new set."""
     chance = Random(1)
     bare = minimal_join(service, service.new_table("bare-join", "step_slot", "set_token"))
 
@@ -114,7 +114,7 @@ def join(service: Service, turns: int, requests: int) -> Ratio:
 
 
 def batch_join(service: Service, turns: int, requests: int) -> Ratio:
-    """Batches of 500 joins against the same items in bare calls of 25."""
+    """Batches of 500 joins relative to the same items in bare calls of 25."""
     chance = Random(2)
     table = service.new_table("bare-batch", "step_slot", "set_token")
 
@@ -161,7 +161,7 @@ def batch_join(service: Service, turns: int, requests: int) -> Ratio:
 
 @dataclass
 class Queries:
-    """Requests of 100 hashes each, and the clock that makes what is cached old."""
+    """Requests of 100 hashes each, and a clock that invalidates the cache."""
 
     service: Service
     requests: int
@@ -169,7 +169,7 @@ class Queries:
     hours: int = 0
 
     def tick(self) -> None:
-        """Let an hour pass: whatever is cached is not used any more."""
+        """Let an hour pass, which invalidates the cache."""
         self.hours += 1
         self.service.stack.clock.set(START + PERIOD * self.hours)
 
@@ -189,7 +189,7 @@ class Queries:
             assert self.service.call("query", each)["statusCode"] == 200
 
     def cold(self, _: int) -> Turn:
-        """Each is the first after a tick: it reads the slot's horizon too, 101 keys, which are two calls."""
+        """Each request is the first after a tick. It also reads the slot's horizon: 101 keys in two calls."""
         asked = self.asked()
 
         def work() -> None:
@@ -200,21 +200,21 @@ class Queries:
         return Turn(self.requests, work)
 
     def new(self, _: int) -> Turn:
-        """The horizon is known, the sets are not: one call of 100 keys."""
+        """The horizon is cached, the sets are not: one call of 100 keys."""
         asked = self.asked()
         self.tick()
         self.call(self.asked()[:1])
         return Turn(self.requests, lambda: self.call(asked))
 
     def warm(self, _: int) -> Turn:
-        """All was asked before, since the last tick."""
+        """Everything is cached since the last tick."""
         asked = self.asked()
         self.call(asked)
         return Turn(self.requests, lambda: self.call(asked))
 
 
 def query(service: Service, turns: int, requests: int) -> list[Ratio]:
-    """100 hashes a request, half of them of sets with an item, with three states of the cache."""
+    """Requests of 100 hashes, half of them of sets with an item, in three states of the cache."""
     queries = Queries(service, requests, Random(3))
     table = service.new_table("bare-query", "set_key")
     bare = minimal_query(service, table)
@@ -246,7 +246,7 @@ def query(service: Service, turns: int, requests: int) -> list[Ratio]:
 
 
 def fill_statuses(service: Service, known: list[str]) -> None:
-    """Give the sets an item with a crossing, as evaluation does."""
+    """Write an item with a crossing for each set, as evaluation does."""
     pepper = Secret.derived("set-pepper", service.stack.storage.secrets["SetPepper"])
     statuses = Statuses(service.dynamodb, service.tables["Statuses"])
     step = START // PERIOD

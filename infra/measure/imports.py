@@ -1,4 +1,4 @@
-"""Starting a function: imports and one client, in fresh interpreters."""
+"""The start of a function in a new interpreter: imports and one client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ assert "numpy" not in sys.modules
 
 
 def start(function: str, environment: Mapping[str, str], turns: int) -> Ratio:
-    """Importing a function and creating its client; against the libraries alone."""
+    """Importing a function and creating its client, relative to the libraries alone."""
     paths = [str(ROOT / "functions" / function), str(ROOT / "shared")]
     variables = {**environment, "AWS_DEFAULT_REGION": "us-east-1", "PYTHONPATH": os.pathsep.join(paths)}
 

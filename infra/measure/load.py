@@ -1,4 +1,4 @@
-"""``python -m infra.measure.load``: load on the local stack; prints tables and fails if a promise was broken."""
+"""``python -m infra.measure.load``: puts the local stack under load, prints tables, fails if a promise is broken."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from infra.measure.served import Served
 from infra.measure.workload import joins as workload
 
 MEMORY = 256.0
-"""MiB an evaluation may take."""
+"""The largest memory, in MiB, that an evaluation may use."""
 
 
 def main() -> int:
-    """Run what was asked for; 1 if an acknowledged join is missing, memory is over, or a step is unfinished."""
+    """Run the load; 1 if an acknowledged join is missing, memory exceeds its limit, or a step is unfinished."""
     parser = argparse.ArgumentParser(prog="python -m infra.measure.load", description=__doc__)
-    parser.add_argument("--rates", default="10,25,50", help="requests a second, one run each")
+    parser.add_argument("--rates", default="10,25,50", help="requests per second, one run each")
     parser.add_argument("--seconds", type=float, default=20, help="length of each run")
     parser.add_argument("--throttle", type=float, default=0.6, help="share of refused writes in the last run")
-    parser.add_argument("--throttled-rate", type=float, default=10, help="requests a second of that run")
+    parser.add_argument("--throttled-rate", type=float, default=10, help="requests per second of that run")
     parser.add_argument("--joins", default="10000,100000", help="sizes of the steps that are evaluated")
     parser.add_argument("--timeout", type=float, default=120, help="seconds a worker has for one message")
     asked = parser.parse_args()
@@ -60,7 +60,7 @@ def _evaluate(asked: argparse.Namespace) -> list[str]:
         figures = step.evaluate_step(size, asked.timeout)
         print(figures.line(), flush=True)
         if not figures.complete:
-            broken.append(f"the step of {size} joins was not evaluated whole")
+            broken.append(f"the step of {size} joins was not evaluated completely")
         if figures.resident_at_most > MEMORY:
             broken.append(f"{figures.resident_at_most:.0f} MiB for {size} joins, more than {MEMORY:.0f}")
         if size > 20_000 and figures.largest_page > size / 2:

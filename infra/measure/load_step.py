@@ -1,4 +1,4 @@
-"""The evaluation of one large step: memory, speed, and how a worker near its time limit hands over."""
+"""The evaluation of one large step: memory, speed, and how a worker near its time limit passes on its work."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from kanon.local.source import ROOT
 
 START = 1_700_000_000.0 // 3600 * 3600
 SETS_A_JOIN = 0.4
-"""How many sets share the joins: 40,000 of 100,000 joins."""
+"""The number of sets per join: 100,000 joins are in 40,000 sets."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What one evaluation took. Memory in MiB, times in s."""
+    """The measurements of one evaluation. Memory in MiB, times in s."""
 
     joins: int
     sets: int
@@ -124,7 +124,7 @@ def _worker(asked: dict[str, object]) -> dict[str, Any]:
 
 
 def _fill(stack: Stack, count: int) -> int:
-    """Put joins of the first step into the log; returns how many sets they are of."""
+    """Write joins of the first step to the log; returns the number of their sets."""
     environment = stack.functions["join"].environment
     joining = Joining(
         read_types(environment["KANON_TYPES"], 3600),
@@ -143,5 +143,5 @@ def _fill(stack: Stack, count: int) -> int:
     with ThreadPoolExecutor(4) as writers:
         for logged in writers.map(lambda portion: joining.join_all(portion, START + 5), portions):
             if not all(logged):
-                raise RuntimeError("the engine did not take every join; run again")
+                raise RuntimeError("the engine did not store every join; run again")
     return len({join.set_id for join in workload})

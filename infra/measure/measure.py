@@ -1,7 +1,7 @@
 """Ratios of processor time, measured turn by turn in one process.
 
-Times on a shared machine differ from minute to minute; what two pieces of work take next to each other does
-not. So both take turns, and the ratio is of turns that are neighbours.
+Times on a shared machine vary from minute to minute, but the ratio of two adjacent measurements is stable. So both
+pieces of work take turns, and each ratio is that of two adjacent turns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 
 class Turn(NamedTuple):
-    """A piece of work and how many units of it there are; to prepare it is not measured."""
+    """A piece of work and the number of its units. Its preparation is not measured."""
 
     units: int
     work: Callable[[], Any]
@@ -24,9 +24,9 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Ratio:
-    """What was measured: processor time against that of something else, and the target.
+    """A measured ratio of processor times, and its target.
 
-    ``at_least`` turns the target round: the ratio is to be no smaller. Times in s, for one of ``unit``.
+    ``at_least`` makes the target a lower limit. Times in s, for one of ``unit``.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Count:
-    """What was counted, not timed: the same on every machine. ``most`` is the target."""
+    """A count, which is the same on every machine. ``most`` is the target."""
 
     name: str
     against: str
@@ -98,23 +98,23 @@ def compare(
     at_least: bool = False,
     children: bool = False,
 ) -> Ratio:
-    """Let both take turns, one more turn than counted to warm up.
+    """Let both pieces of work take turns. The first turn warms up and is not counted.
 
     Args:
         name: what is measured.
-        against: what it is measured against.
-        unit: what the units of a turn are.
-        ours: prepares a turn.
-        bare: prepares a turn of the other.
-        turns: how many are counted.
-        target: what the ratio of their times is to be at most, or at least.
-        at_least: the ratio is that of the other to ours: the larger the better.
-        children: the work is done by processes that are started and awaited; theirs is the time.
+        against: the reference of the measurement.
+        unit: the unit of a turn.
+        ours: prepares a turn of our work.
+        bare: prepares a turn of the reference.
+        turns: the number of counted turns.
+        target: the upper limit of the ratio; with ``at_least`` the lower limit.
+        at_least: the ratio is that of the reference to ours, so larger is better.
+        children: measure the time of child processes, which do the work and are awaited.
     """
     mine: list[float] = []
     theirs: list[float] = []
     for number in range(turns + 1):
-        # Each goes first every other time.
+        # They alternate in going first.
         for prepare, taken in [(ours, mine), (bare, theirs)][:: 1 if number % 2 else -1]:
             turn = prepare(number)
             gc.collect()
@@ -127,6 +127,6 @@ def compare(
 
 
 def _spent(children: bool) -> float:
-    """Processor time so far, s, of this process or of those it has awaited."""
+    """The processor time so far, in s, of this process or of its awaited children."""
     times = os.times()
     return times.children_user + times.children_system if children else time.process_time()

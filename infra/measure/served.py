@@ -1,6 +1,6 @@
-"""The local stack in processes of its own, so that the load and what is loaded do not share an interpreter.
+"""The local stack in separate processes, so that it does not share an interpreter with the load.
 
-As on Lambda each environment of the function is a process that answers one request at a time.
+As on Lambda, each environment of the function is a process that answers one request at a time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Row = tuple[bytes, int]
 
 
 class Served:
-    """A stack that is served over HTTP by so many environments until closed; a context manager."""
+    """A stack that ``environments`` processes serve over HTTP until it is closed; a context manager."""
 
     def __init__(self, engine: str, environments: int = 16) -> None:
         context = multiprocessing.get_context("spawn")
@@ -58,25 +58,25 @@ class Served:
             self._process.kill()
 
     def throttle(self, share: float) -> None:
-        """From now on DynamoDB refuses this share of the writes of join, of batches some in part."""
+        """Make DynamoDB refuse this share of the writes of join from now on; some batches are refused in part."""
         self._connection.send(("throttle", share))
         self._connection.recv()
 
     def rows(self) -> set[Row]:
-        """The joins that are in the log, those of the last two hours."""
+        """The joins of the last two hours that are in the log."""
         self._connection.send(("rows", None))
         rows: set[Row] = self._connection.recv()
         return rows
 
     def row(self, join: Joined) -> Row:
-        """Under which set key and token a join must be in the log."""
+        """The set key and the token that a join must have in the log."""
         name = set_key(self._pepper, join.type_name, join.set_id)
         bits = self._types[join.type_name].parameters.client_bits
         return name, client_token(self._client_key, name, "client", join.client.encode(), bits)
 
 
 def _serve(connection: Connection, engine: str, environments: int) -> None:
-    """The process: serves, and answers what it is asked over the connection."""
+    """The process: it serves, and answers requests from the connection."""
     throttle = Throttle()
     with Stack({"Slots": "4"}, engine=engine, logs=_Discard()) as stack:
         join = stack.functions["join"]
@@ -110,8 +110,8 @@ def _serve(connection: Connection, engine: str, environments: int) -> None:
 
 @contextmanager
 def _forked(stack: Stack, throttle: Throttle, environments: int) -> Iterator[list[str]]:
-    """Copies of this process, each of which serves the stack; the addresses. They end with the block."""
-    stack.cold_start("join")  # what the copies share is imported once
+    """Copies of this process, each of which serves the stack. Yields their addresses; they end with the block."""
+    stack.cold_start("join")  # import once what the copies share
     ends, alive = os.pipe()
     told, tell = os.pipe()
     copies = []
@@ -123,7 +123,7 @@ def _forked(stack: Stack, throttle: Throttle, environments: int) -> Iterator[lis
             _environment(stack, tell, ends)
         copies.append(copy)
     os.close(tell)
-    with os.fdopen(told) as lines:  # to its end: every copy closes it
+    with os.fdopen(told) as lines:  # read to its end: every copy closes it
         urls = lines.read().split()
     try:
         yield urls
@@ -135,20 +135,20 @@ def _forked(stack: Stack, throttle: Throttle, environments: int) -> Iterator[lis
 
 
 def _environment(stack: Stack, tell: int, ends: int) -> NoReturn:
-    """A copy: serves until the first process closes the other end of ``ends``, or is gone."""
+    """A copy: it serves until the first process closes the other end of ``ends`` or ends itself."""
     try:
         server = stack.serve()
         os.write(tell, f"{server.url}\n".encode())
         os.close(tell)
         os.read(ends, 1)
     finally:
-        os._exit(0)  # what the copies share is for the first process to stop
+        os._exit(0)  # the first process stops what the copies share
 
 
 class Throttle:
-    """Stands before the engine and refuses a share of the writes, as a busy table does.
+    """Intercepts the writes to the engine and refuses a share of them, as a busy table does.
 
-    Every second batch of those is refused in part: half of it is written, the other half handed back.
+    Every second refused batch is refused in part: half of it is written, the other half is unprocessed.
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Throttle:
         self._http = URLLib3Session()
 
     def before(self, session: boto3.Session) -> boto3.Session:
-        """Have it asked before every write of the session's clients."""
+        """Intercept every write of the session's clients."""
         for operation in ("PutItem", "BatchWriteItem"):
             session.events.register(f"before-send.dynamodb.{operation}", self._before_send)
         return session
@@ -171,7 +171,7 @@ class Throttle:
         return _answer(request, 400, body)
 
     def _half(self, request: AWSPreparedRequest) -> AWSResponse:
-        """The later half of a batch is written."""
+        """Write only the second half of a batch."""
         ((table, asked),) = json.loads(cast(bytes, request.body))["RequestItems"].items()
         cut = -(-len(asked) // 2)
         if asked[cut:]:
@@ -180,7 +180,7 @@ class Throttle:
             part = AWSPreparedRequest("POST", request.url, headers, body, stream_output=False)
             written = self._http.send(part)
             if written.status_code != 200 or json.loads(written.content).get("UnprocessedItems"):
-                raise RuntimeError(f"the engine did not take half of a batch: {written.status_code}")
+                raise RuntimeError(f"the engine did not store half of a batch: {written.status_code}")
         return _answer(request, 200, {"UnprocessedItems": {table: asked[:cut]}})
 
 
@@ -189,7 +189,7 @@ def _answer(request: AWSPreparedRequest, status: int, body: object) -> AWSRespon
 
 
 class _Raw(io.BytesIO):
-    """A body as botocore reads it."""
+    """A body that botocore can read."""
 
     def stream(self, **_: object) -> Iterator[bytes]:
         yield self.read()

@@ -1,7 +1,7 @@
 """The functions as Lambda runs them, warm, on an emulator in another process.
 
-What is measured is the processor time of this process: the function's code and its AWS client. The emulator's
-is not in it, nor is the time spent waiting for it.
+The processor time of this process is measured: the function's code and its AWS client. It includes neither the
+emulator's time nor the time spent waiting for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kanon.local.gateway import Request, event
 
 PERIOD = 3600
 START = 1_700_000_000 // PERIOD * PERIOD
-"""Where the service's clock begins: a step's first second."""
+"""The start of the service's clock: the first second of a step."""
 
 CONTEXT = SimpleNamespace(
     function_name="bench",
@@ -53,7 +53,7 @@ class Service:
         return event(asked, *found, self.stack.clock.now())
 
     def call(self, name: str, asked: dict[str, Any]) -> Any:
-        """The answer of a function, which is started by its first event."""
+        """The answer of a function; its first event starts it."""
         with contextlib.redirect_stdout(io.StringIO()):
             if name not in self._handlers:
                 path = self.stack.functions[name].directory / "app.py"
@@ -78,7 +78,7 @@ class Service:
 
 @contextlib.contextmanager
 def variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """The environment variables of a function, for its cold start and its clients'."""
+    """The environment variables of a function, for its cold start and for creating its clients."""
     outside = dict(os.environ)
     os.environ.update({"AWS_DEFAULT_REGION": "us-east-1", "AWS_LAMBDA_FUNCTION_NAME": "bench", **wanted})
     try:
@@ -90,7 +90,7 @@ def variables(wanted: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def service(parameters: Mapping[str, str] | None = None) -> Iterator[Service]:
-    """A service that runs until the block ends, on a clock that is set."""
+    """A service that runs until the block ends, on a simulated clock."""
     session = boto3.DEFAULT_SESSION
     with Stack(parameters or {}, engine="ministack", start=START, seed=1) as stack:
         try:

@@ -1,8 +1,8 @@
-"""One evaluate worker in a process of its own: reads its surroundings from stdin, reports on stdout.
+"""One evaluate worker in its own process: reads its settings from stdin, reports on stdout.
 
-It works off the queue as Lambda would, message by message, each with its own time limit, and measures its
-own memory: the engine, the load and this tool live in other processes. Given ``seconds_per_call``, the time
-that is left is counted in DynamoDB calls, so that where a worker stops does not depend on the machine.
+It handles the queue as Lambda does, message by message, each with its own time limit, and measures its own memory;
+the engine and the load run in other processes. With ``seconds_per_call``, DynamoDB calls measure the time that is
+left, so the point at which a worker stops does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def main() -> None:
 
 
 def resident() -> float:
-    """The most memory this program has had resident so far, MiB.
+    """The peak resident memory of this program so far, MiB.
 
-    Linux's ``ru_maxrss`` begins with what the process had before it became this program, the parent's.
+    On Linux, ``ru_maxrss`` also covers the process before it became this program: the memory of the parent.
     """
     status = Path("/proc/self/status")
     if status.exists():

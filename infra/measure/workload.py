@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 TAIL = 1.1
-"""Exponent of the Pareto law of a set's popularity: near 1 most of the weight is in few sets."""
+"""Exponent of the Pareto distribution of a set's popularity. Near 1, few sets have most of the weight."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Joined:
 
 
 def joins(type_name: str, sets: int, seed: int) -> Iterator[Joined]:
-    """Endless joins of different clients in ``sets`` sets."""
+    """An endless stream of joins of different clients in ``sets`` sets."""
     chance = random.Random(seed)
     weights = [1 / (rank + 1) ** TAIL for rank in range(sets)]
     names = [chance.randbytes(32) for _ in range(sets)]

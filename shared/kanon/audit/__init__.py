@@ -1,1 +1,1 @@
-"""The audit: does the mechanism, and does the running service, answer with the distribution claimed for it?"""
+"""The audit: do the answers of the mechanism and of the running service have the claimed distribution?"""

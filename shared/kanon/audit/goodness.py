@@ -1,9 +1,9 @@
-"""Tests of observed outcomes against a law that is known exactly: no parameter is estimated from the data.
+"""Tests of observed outcomes against a distribution (law) that is known exactly; no parameter is estimated.
 
-Pearson's chi-square over cells merged until each expects at least :data:`LEAST_EXPECTED` observations, with
-cells less one degrees of freedom; and an exact binomial test for how often two outcomes are equal. No p-value
-below :data:`SUSPICIOUS` is an approximation: where cells expect few, Pearson's statistic has a far heavier tail
-than chi-square, so there the tail is bounded from above (:func:`pearson_tail`).
+Pearson's chi-square test merges cells until each expects at least :data:`LEAST_EXPECTED` observations; it has one
+degree of freedom less than cells. An exact binomial test checks how often two outcomes are equal. In cells with
+few expected observations, Pearson's statistic has a far heavier tail than chi-square. So a p-value below
+:data:`SUSPICIOUS` is never an approximation, but an upper bound (:func:`pearson_tail`).
 """
 
 import math
@@ -37,7 +37,7 @@ class ChiSquare:
 
 @dataclass(frozen=True)
 class Binomial:
-    """The exact two-sided test of a number: ``statistic`` of ``trials``, each with ``probability``."""
+    """The exact two-sided test of ``statistic`` successes in ``trials``, each with ``probability``."""
 
     trials: int
     probability: float
@@ -74,14 +74,14 @@ def crossings(observed: Ints, law: Floats) -> Binomial:
 def coincidences(first: Ints, second: Ints, first_law: Floats, second_law: Floats) -> Binomial:
     """Test how often two independent outcomes, both (n,), are equal; the last one (never) does not count.
 
-    Noise used twice makes equal outcomes frequent, which the merged cells of :func:`joint` blur.
+    Reused noise makes equal outcomes frequent; the merged cells of :func:`joint` can hide that.
     """
     equal = int(((first == second) & (first < first_law.size - 1)).sum())
     return binomial(equal, first.size, float((first_law * second_law)[:-1].sum()))
 
 
 def binomial(number: int, trials: int, probability: float) -> Binomial:
-    """Twice the smaller tail of the binomial law."""
+    """Twice the smaller tail of the binomial distribution."""
     at_most, at_least = binomial_tails(trials, probability)
     return Binomial(trials, probability, number, min(1.0, 2 * float(min(at_most[number], at_least[number]))))
 
@@ -96,7 +96,7 @@ def binomial_tails(trials: int, probability: float) -> tuple[Floats, Floats]:
 
 
 def merged(expected: Floats, least: float) -> Ints:
-    """The group of each outcome: neighbours are joined until a group expects at least ``least``."""
+    """The group of each outcome: neighbours are merged until a group expects at least ``least``."""
     groups = np.zeros(expected.size, np.int64)
     group, total = 0, 0.0
     for i, value in enumerate(expected):
@@ -119,11 +119,11 @@ def pearson(observed: Ints, expected: Floats, impossible: bool = False) -> ChiSq
 
 
 def pearson_tail(statistic: float, expected: Floats) -> float:
-    """An upper bound of the probability that Pearson's statistic reaches ``statistic`` in right data.
+    """An upper bound of the probability that Pearson's statistic reaches ``statistic`` if the law is right.
 
-    Counts of cells are independent Poisson variables on the condition that they sum to n. Without it the law of
-    the statistic is a convolution; every contribution is rounded up to a multiple of ``statistic / GRID``.
-    The condition costs a factor ``1 / P(Poisson(n) = n) <= sqrt(2 pi n) e^(1/12n)`` (Stirling).
+    The counts of the cells are independent Poisson variables, conditioned on their sum n. Without the condition,
+    the distribution of the statistic is a convolution; every contribution is rounded up to a multiple of
+    ``statistic / GRID``. The condition costs a factor ``1 / P(Poisson(n) = n) <= sqrt(2 pi n) e^(1/12n)`` (Stirling).
     """
     alive, reached = np.zeros(GRID), 0.0
     alive[0] = 1.0
@@ -132,7 +132,7 @@ def pearson_tail(statistic: float, expected: Floats) -> float:
         low, high = max(0, math.floor(mean - reach)), math.ceil(mean + reach)
         counts = np.arange(low, high + 1)
         weights = np.exp([x * math.log(mean) - mean - math.lgamma(x + 1) for x in counts.tolist()])
-        # Beyond either end a Poisson's weights fall at least like a geometric series.
+        # Beyond each end, Poisson weights fall at least as fast as a geometric series.
         outside = weights[-1] * mean / (high + 1 - mean)
         outside += weights[0] * low / (mean - low + 1)
         places = np.ceil((counts - mean) ** 2 / mean * (GRID / statistic)).astype(np.int64)

@@ -1,12 +1,12 @@
-"""The audit: does the mechanism answer with the law that is claimed for it?
+"""The audit: do the answers of the mechanism have the claimed distribution?
 
-Many sets get the same joins at the same steps of two consecutive instances; the steps at which they cross are
-compared with the exact first-crossing law. Goodness of fit finds bugs that a test of the privacy inequality
-cannot (a wrong sign is still private). Probes with counts 0 and 200, whose answers are certain, pin down what
-no luck is needed for: window, restart, latch, distinct clients. Tables are checked weight by weight, since
-clamped tails have probabilities no sample shows.
+Many sets get the same joins at the same steps of two consecutive instances. The audit compares the steps at which
+they cross with the exact first-crossing law. Goodness of fit finds bugs that a test of the privacy inequality
+cannot (a wrong sign is still private). Probes with counts 0 and 200 have certain answers. They check the window,
+the restart, the latch, and that distinct clients count. Tables are checked weight by weight, because no sample
+shows the small probabilities of clamped tails.
 
-This module audits the code that decides, in this process; ``service_audit`` the whole service.
+This module audits the code that decides, in this process; ``kanon.audit.service`` audits the whole service.
 """
 
 import math
@@ -37,17 +37,17 @@ from kanon.noise.words import TOTAL
 Ints = NDArray[np.int64]
 
 ALPHA = 1e-6
-"""Probability with which a correct service fails an audit, all its statistical tests together."""
+"""The probability that a correct service fails an audit, over all its statistical tests."""
 
 Path = Literal["plain", "vectorised", "service"]
-"""What decided: the definition, what the service runs, or the service itself."""
+"""Which code decided: the definition, the code that the service runs, or the service itself."""
 
 AUDITED = {
     "two-sided": Parameters(14, 24, 3600, two_sided(Fraction(3, 4), 7), two_sided(Fraction(3, 4), 6), client_bits=32),
     "one-sided": Parameters(12, 24, 3600, one_sided(Fraction(9, 10), 6), one_sided(Fraction(6, 5), 5), client_bits=32),
 }
-"""The types audited unless an operator names one: small, so that trials are cheap. Tokens of 32 bits, so that
-no two clients of a set share one and the counts are certain."""
+"""The types that are audited by default. They are small, so trials are cheap. Tokens have 32 bits, so no two clients
+of a set share a token and the counts are certain."""
 
 
 # ------------------------------------------------------------------------------------------ scenarios
@@ -57,7 +57,7 @@ no two clients of a set share one and the counts are certain."""
 class Scenario:
     """The joins of a set: the clients that join at each step, counted from the first step of an instance.
 
-    A client may stand at several steps, and twice at one: it counts once.
+    A client may appear at several steps, and twice at one step; it counts once.
     """
 
     window: int
@@ -65,16 +65,16 @@ class Scenario:
 
     @cached_property
     def counts(self) -> Ints:
-        """Distinct clients of the window that ends at each step, (steps,)."""
+        """The number of distinct clients in the window that ends at each step, (steps,)."""
         windows = (self.joined[max(0, r - self.window + 1) : r + 1] for r in range(len(self.joined)))
         return np.array([len({client for step in window for client in step}) for window in windows])
 
 
 def rise_and_fall(parameters: Parameters) -> Scenario:
-    """Two instances whose counts stay, rise and fall in the threshold's neighbourhood.
+    """Two instances whose counts stay constant, rise and fall near the threshold.
 
-    At two of three steps nobody joins, so most crossings are found by the look-ahead; one client comes back at
-    every third one, so that joins differ from distinct clients and a retry has something to redraw; the second
+    Nobody joins at two of three steps, so the look-ahead finds most crossings. One client returns at every third
+    step, so the numbers of joins and of distinct clients differ, and a retry could draw other noise. The second
     instance begins with members of the first.
     """
     w = parameters.window
@@ -93,7 +93,7 @@ def rise_and_fall(parameters: Parameters) -> Scenario:
 
 
 def likely_count(parameters: Parameters) -> int:
-    """The least constant count at which an instance crosses with probability 0.4 or more."""
+    """The smallest constant count at which an instance crosses with probability 0.4 or more."""
     counts = np.arange(parameters.surely_true_from + 1)
     never = first_crossing(parameters, np.repeat(counts[:, None], parameters.window, axis=1))[:, -1]
     return int(np.argmax(never <= 0.6))
@@ -122,7 +122,7 @@ def subject(
     """The mechanism of the package ``code`` with the constants of ``parameters``, built by that package.
 
     Args:
-        parameters: what is claimed; ``code`` builds its own laws from the same figures.
+        parameters: the claimed ones; ``code`` builds its own laws from the same numbers.
         secret: 32 bytes, the noise key.
         type_name: part of the name of every tape.
         path: ``plain`` or ``vectorised``.
@@ -153,19 +153,19 @@ def subject(
 
 
 FIRST_INSTANCE = 20_000
-"""Steps of an audit are large numbers, as hours since 1970 are."""
+"""Steps of an audit are large numbers, like hours since 1970."""
 ATTEMPTS = 3
-"""As often as the queue delivers a message."""
+"""The number of times that the queue delivers a message."""
 
 
 def run(subject: Subject, scenarios: Mapping[bytes, Scenario]) -> Iterator[tuple[int, dict[bytes, Any]]]:
-    """Evaluate sets step by step as the service does: at steps with joins or a wake-up, and not otherwise.
+    """Evaluate sets step by step as the service does: only at steps with joins or a wake-up.
 
-    Every step is evaluated :data:`ATTEMPTS` times from the same state, as after crashes before the state was
-    written; what any attempt decides is released, and the last one's state is kept.
+    Every step is evaluated :data:`ATTEMPTS` times from the same state, as after crashes before the state is
+    written. The decisions of all attempts are released; the state of the last attempt is kept.
 
     Yields:
-        The step, and the states of the sets touched at it: of the attempts, one that crossed.
+        The step, and the states of the sets touched at it. If attempts differ, the state of one that crossed.
     """
     window = subject.parameters.window
     joins: dict[int, dict[bytes, tuple[int, ...]]] = defaultdict(dict)
@@ -195,17 +195,17 @@ def run(subject: Subject, scenarios: Mapping[bytes, Scenario]) -> Iterator[tuple
 
 
 def first_step_of(parameters: Parameters, set_key: bytes) -> int:
-    """The step at which a set's scenario begins: the first one of :data:`FIRST_INSTANCE`."""
+    """The step at which a set's scenario begins: the first step of :data:`FIRST_INSTANCE`."""
     return FIRST_INSTANCE * parameters.window + phase(set_key, parameters.window, parameters.phase)
 
 
 def phase(set_key: bytes, window: int, rule: PhaseRule) -> int:
-    """The documented phase of a set, written down once more: the audit must not believe the code."""
+    """The documented phase of a set. The audit computes it without the audited code."""
     return int.from_bytes(set_key[24:32], "big") % window if rule == "hash" else 0
 
 
 def crossing_steps(subject: Subject, keys: Sequence[bytes], scenario: Scenario) -> Ints:
-    """When each set crosses in its two instances: (sets, 2), from 0; the window if it does not."""
+    """The step at which each set crosses in its two instances: (sets, 2), from 0; the window if it does not cross."""
     window = scenario.window
     steps = np.full((len(keys), 2), window)
     rows = {key: row for row, key in enumerate(keys)}
@@ -223,7 +223,7 @@ def crossing_steps(subject: Subject, keys: Sequence[bytes], scenario: Scenario) 
 
 @dataclass(frozen=True)
 class Fit:
-    """A statistical test still to be judged: how strictly depends on how many there are."""
+    """The result of a statistical test, without a verdict: the level depends on the number of tests."""
 
     name: str
     subject: str
@@ -233,9 +233,9 @@ class Fit:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing the audit looked at, and its verdict.
+    """One check of the audit, and its verdict.
 
-    The last four belong to statistical tests: they pass unless ``p_value`` is below ``threshold``.
+    The last four attributes belong to statistical tests, which pass unless ``p_value`` is below ``threshold``.
     """
 
     name: str
@@ -251,13 +251,13 @@ class Check:
 
     @property
     def verdict(self) -> str:
-        """The verdict in a word."""
+        """The verdict as one word."""
         return "passed" if self.passed else "rejected"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What an audit found; ``alpha_each`` is the level of each of its statistical tests."""
+    """The result of an audit; ``alpha_each`` is the level of each of its statistical tests."""
 
     checks: tuple[Check, ...]
     alpha: float
@@ -269,7 +269,7 @@ class Report:
         return all(check.passed for check in self.checks)
 
     def as_json(self) -> dict[str, Any]:
-        """The report for machines; an infinite statistic (an impossible outcome was seen) is null."""
+        """The report as JSON values; an infinite statistic (an impossible outcome was seen) is null."""
         checks = [asdict(check) | {"verdict": check.verdict} for check in self.checks]
         for check in checks:
             del check["passed"]
@@ -280,7 +280,7 @@ class Report:
 
 
 def judge(fits: Sequence[Fit], others: Iterable[Check] = (), alpha: float = ALPHA) -> Report:
-    """The verdict: each of n tests at ``alpha / n`` (Bonferroni), so that together they err with at most alpha."""
+    """The verdict. Each of n tests has the level ``alpha / n`` (Bonferroni), so together they err at most at alpha."""
     each = alpha / max(1, len(fits))
     checks = [
         Check(
@@ -299,14 +299,14 @@ def judge(fits: Sequence[Fit], others: Iterable[Check] = (), alpha: float = ALPH
     return Report((*checks, *others), alpha, each)
 
 
-# --------------------------------------------------------------------------------- crossing steps: luck
+# -------------------------------------------------------------------- crossing steps: statistical tests
 
 
 def fits(name: str, path: Path, parameters: Parameters, scenario: Scenario, steps: Sequence[Ints]) -> list[Fit]:
     """The tests of crossing steps, (sets, 2) for each of two types with the same sets.
 
-    Marginals of both instances, their joint law, and the independence of neighbouring sets and of the two
-    types: noise is fresh everywhere, so all of these are products.
+    They test the marginals of both instances, their joint law, and the independence of neighbouring sets and of
+    the two types. Noise is independent everywhere, so every joint law is a product.
     """
     window = scenario.window
     laws = [first_crossing(parameters, counts) for counts in (scenario.counts[:window], scenario.counts[window:])]
@@ -340,13 +340,13 @@ def fits_in_process(
     return fits(name, path, parameters, scenario, [crossing_steps(each, keys, scenario) for each in types])
 
 
-# ------------------------------------------------------------------------------------ probes: no luck
+# ---------------------------------------------------------------------------- probes: certain answers
 
 
 def probed(window: int, period: int) -> dict[str, Parameters]:
     """The types that are probed, by phase rule.
 
-    Surely false below 51 clients, surely true from 149 on: counts 0 and 200 leave nothing to chance.
+    A count below 51 never crosses and a count from 149 on always does, so the answers for 0 and 200 are certain.
     """
     laws = two_sided(Fraction(3, 4), 25), two_sided(Fraction(3, 4), 24)
     rules: tuple[PhaseRule, ...] = ("hash", "zero")
@@ -358,7 +358,7 @@ CROWD = 200
 
 @dataclass(frozen=True)
 class Probe:
-    """Joins whose answers are certain: true exactly at the steps ``true``, of three instances."""
+    """Joins with certain answers in three instances: true exactly at the steps ``true``."""
 
     name: str
     scenario: Scenario
@@ -366,7 +366,7 @@ class Probe:
 
 
 def probes(window: int) -> list[Probe]:
-    """The probes of a type: what each would catch is in its name."""
+    """The probes of a type. The name of each says what it checks."""
     crowd = tuple(range(CROWD))
     few = tuple(range(8)) * 2
     steps = 3 * window
@@ -375,12 +375,14 @@ def probes(window: int) -> list[Probe]:
         return Scenario(window, tuple(joined.get(r, ()) for r in range(steps)))
 
     return [
-        Probe("200 clients at the first step: the window is not longer", scenario({0: crowd}), range(window)),
+        Probe("200 clients at the first step: the window is not too long", scenario({0: crowd}), range(window)),
         Probe(
-            "200 clients at the second step: nor shorter, and true stays", scenario({1: crowd}), range(1, 2 * window)
+            "200 clients at the second step: the window is not too short, and true stays true",
+            scenario({1: crowd}),
+            range(1, 2 * window),
         ),
         Probe(
-            "200 clients at the last step: a restart begins anew",
+            "200 clients at the last step: a restart forgets the crossing",
             scenario({window - 1: crowd}),
             range(window - 1, 2 * window),
         ),
@@ -394,12 +396,12 @@ def probes(window: int) -> list[Probe]:
             scenario(dict.fromkeys(range(window + 1), few)),
             range(0),
         ),
-        Probe("one client: nothing comes from nothing", scenario({0: (0,)}), range(0)),
+        Probe("one client: never reported", scenario({0: (0,)}), range(0)),
     ]
 
 
 def judge_probe(probe: Probe, rule: str, path: Path, answers: Sequence[Mapping[int, bool]]) -> Check:
-    """Compare the answers of each set by step, counted from the first one of its scenario."""
+    """Compare the answers of each set by step, counted from the first step of its scenario."""
     wrong = [r for of_set in answers for r, above in of_set.items() if above != (r in probe.true)]
     detail = f"{len(wrong)} wrong answers, the first at step {wrong[0]}" if wrong else ""
     return Check(f"probe: {probe.name}", f"phase {rule}", path, len(answers), not wrong, detail)
@@ -426,7 +428,7 @@ def probes_in_process(path: Path, window: int = 24, code: ModuleType = kanon.gat
 
 
 def answers_in_process(subject: Subject, scenarios: Mapping[bytes, Scenario]) -> dict[bytes, dict[int, bool]]:
-    """The answer of each set at each step of its scenario, counted from its first one."""
+    """The answer of each set at each step of its scenario, counted from its first step."""
     crossings: dict[bytes, tuple[int, ...]] = dict.fromkeys(scenarios, ())
     answers: dict[bytes, dict[int, bool]] = {key: {} for key in scenarios}
     for step, released in run(subject, scenarios):
@@ -438,13 +440,13 @@ def answers_in_process(subject: Subject, scenarios: Mapping[bytes, Scenario]) ->
     return answers
 
 
-# ------------------------------------------------------------------------------------- tables: exactly
+# -------------------------------------------------------------------------------- tables: exact checks
 
 
 def check_table(name: str, law: Law, code: ModuleType = kanon.gate.mechanism) -> Check:
     """Compare every weight of a law with ``floor(2^64 p(x))``, and draw at every boundary of its table.
 
-    The weights are recomputed in decimal arithmetic of 120 digits: nothing of ``laws`` is used.
+    The expected weights are computed with 120 decimal digits, without any code of ``laws``.
     """
     own = code.parameters.SHAPES[law.shape](law.epsilon, law.truncation)
     expected = expected_weights(law.shape, law.epsilon, law.truncation)
@@ -474,7 +476,7 @@ def expected_weights(shape: str, epsilon: Fraction, truncation: int) -> dict[int
 
 
 def audit_in_process(types: Mapping[str, Parameters], trials: int, seed: int) -> tuple[list[Fit], list[Check]]:
-    """Everything that needs no service; the plain module, which is slow, gets a tenth of the trials."""
+    """All checks that need no service. The plain module is slow, so it gets a tenth of the trials."""
     shares: dict[Path, int] = {"vectorised": trials, "plain": max(200, trials // 10)}
     found = [
         fit

@@ -1,7 +1,7 @@
 """The audit of the whole service: joins over HTTP, evaluation by schedule and queue, answers over HTTP.
 
-Runs on the local stack (``kanon.local``, built from template.yaml) with types of its own. Nothing inside the
-service is touched; its set pepper is read, since scenarios begin at the first step of an instance of a set.
+It runs on the local stack (``kanon.local``, built from template.yaml) with its own types and changes nothing inside
+the service. It reads the set pepper, because each scenario begins at the first step of an instance of its set.
 """
 
 import base64
@@ -40,14 +40,14 @@ Place = tuple[str, bytes]
 
 SLOTS = 2
 LOG_REACHES_BACK = 172_800
-"""Seconds; the least the template allows, since the first evaluation walks through all of it."""
+"""Seconds; the smallest value that the template allows, because the first evaluation reads all of it."""
 
 
 def audit_service(types: Mapping[str, Parameters], trials: int, seed: int) -> tuple[list[Fit], list[Check]]:
-    """Crossing steps of ``trials`` sets of each type, and the probes, all as clients see them.
+    """The crossing steps of ``trials`` sets of each type, and the probes, as clients see them.
 
-    All types have the same window and period. Client tokens get 32 bits, since two clients that share a shorter
-    one are a single client.
+    All types have the same window and period. Client tokens have 32 bits, because two clients that share a token
+    count as one.
 
     Raises:
         ServiceError: the service answered a request with an error.
@@ -86,7 +86,7 @@ class ServiceError(RuntimeError):
 def answers_of_service(
     types: Mapping[str, Parameters], scenarios: Mapping[Place, Scenario], seed: int
 ) -> dict[Place, dict[int, bool]]:
-    """The answer about each set at each step of its scenario, counted from its first one."""
+    """The answer for each set at each step of its scenario, counted from its first step."""
     ((window, period),) = {(p.window, p.period) for p in types.values()}
     begin = FIRST_INSTANCE * window
     parameters = {
@@ -164,7 +164,7 @@ def _text(set_id: bytes) -> str:
 
 
 def _twins(name: str) -> tuple[str, str]:
-    """Two types of the same parameters: their noise must differ nevertheless."""
+    """Two types with the same parameters; their noise must still differ."""
     return f"audit-{name}-a", f"audit-{name}-b"
 
 
@@ -184,7 +184,7 @@ def _law(law: Law) -> dict[str, Any]:
 
 
 def _crossings(observed: Sequence[Mapping[int, bool]], window: int) -> Ints:
-    """When each set turned true in each of two instances, (sets, 2); the window if it did not."""
+    """The step at which each set turned true in each of two instances, (sets, 2); the window if it did not."""
     table = np.array([[[of_set[q * window + i] for i in range(window)] for q in (0, 1)] for of_set in observed])
     return np.where(table.any(axis=2), table.argmax(axis=2), window)
 

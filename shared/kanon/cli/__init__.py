@@ -1,1 +1,1 @@
-"""The command line: for people with a checkout, not part of the layer."""
+"""The command line; not part of the layer."""

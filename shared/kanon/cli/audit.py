@@ -1,4 +1,4 @@
-"""``kanon audit``: does the service answer with the law that is claimed for it?"""
+"""``kanon audit``: do the answers of the service have the claimed distribution?"""
 
 import json
 import secrets
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 def audit(
     trials: Annotated[int, typer.Option(min=200, help="Sets per type decided in this process.")] = 10_000,
     service_trials: Annotated[
-        int, typer.Option(min=0, help="Sets per type through the local service; 0 leaves the service out.")
+        int, typer.Option(min=0, help="Sets per type through the local service; 0 skips the service.")
     ] = 100,
     of_type: Annotated[
         str | None, typer.Option("--type", help="Audit this type (JSON, as in the type document).")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Repeat the audit of this seed.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Repeat the audit with this seed.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Compare crossing steps of many sets with the exact law; exit with 1 if they differ."""
+    """Compare the crossing steps of many sets with the exact distribution; exit with 1 if they differ."""
     from kanon.audit.mechanism import AUDITED, audit_in_process, judge
 
     seed = secrets.randbelow(2**32) if seed is None else seed

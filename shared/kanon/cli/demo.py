@@ -1,4 +1,4 @@
-"""``kanon demo``: a join log through the HTTP API on a simulated clock, and how the answers compare."""
+"""``kanon demo``: sends a join log through the HTTP API on a simulated clock and compares the answers."""
 
 import time
 from datetime import datetime
@@ -21,7 +21,7 @@ def demo(
         datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="First day of the log.")
     ] = None,
     last: Annotated[datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="Last day of the log.")] = None,
-    picture: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("build/demo.png"),
+    picture: Annotated[Path, typer.Option(help="File for the picture.")] = Path("build/demo.png"),
     seed: Annotated[int, typer.Option(help="Seed of the generated log and of the keys.")] = 1,
     engine: Annotated[str, typer.Option(help="AWS emulator: ministack or moto.")] = "ministack",
 ) -> None:
@@ -53,7 +53,7 @@ def demo(
 
 
 def summary(result: "Result", stack: "Stack", elapsed: float) -> Table:
-    """What the replay saw, as a table. ``elapsed`` in s."""
+    """The results of the replay as a table. ``elapsed`` in s."""
     confusion, meter = result.confusion(), stack.meter
     pairs = sum(confusion.values()) or 1
     joins = result.joins or 1

@@ -1,4 +1,4 @@
-"""``kanon doctor``: what is wrong with a running stack, and what to do."""
+"""``kanon doctor``: checks the health of a running stack and says what to do."""
 
 import json
 from functools import partial
@@ -20,28 +20,24 @@ def doctor(
     region: Annotated[str | None, typer.Option(help="Its region; by default the shell's.")] = None,
     profile: Annotated[str | None, typer.Option(help="AWS profile; by default the shell's.")] = None,
     url: Annotated[
-        str, typer.Option(help="Without --stack: where `kanon serve` serves on this machine.")
+        str, typer.Option(help="Without --stack: the URL of `kanon serve` on this machine.")
     ] = "http://127.0.0.1:8000",
     secrets: Annotated[bool, typer.Option("--secrets", help="Read the secrets and compare them too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     skip: Annotated[
-        bool, typer.Option("--skip", help="Give up steps of slots too far behind, so that they go on.")
+        bool, typer.Option("--skip", help="Skip steps of slots that are too far behind, so that they continue.")
     ] = False,
     retire: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="Give up a type that is no longer configured, for good.")
+        str | None, typer.Option(metavar="TYPE", help="Permanently retire a type that is no longer configured.")
     ] = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Let sets count anew whose Members item cannot be read.")
+        bool, typer.Option("--repair", help="Reset the counts of sets whose Members item cannot be decoded.")
     ] = False,
-    suppress: Annotated[
-        str | None, typer.Option(metavar="TYPE/SET", help="Let a set read false, whoever joins it.")
-    ] = None,
-    unsuppress: Annotated[
-        str | None, typer.Option(metavar="TYPE/SET", help="Let a suppressed set read as it is again.")
-    ] = None,
+    suppress: Annotated[str | None, typer.Option(metavar="TYPE/SET", help="Force a set to read false.")] = None,
+    unsuppress: Annotated[str | None, typer.Option(metavar="TYPE/SET", help="Stop suppressing a set.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --skip, --retire or --repair.")] = False,
 ) -> None:
-    """Look at a running stack; exit with 1 if something is wrong, 2 if it cannot be looked at."""
+    """Check the health of a running stack; exit with 1 if something is wrong, 2 if it cannot be checked."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     from kanon import clock
@@ -63,7 +59,7 @@ def doctor(
     if stack is None and (region or profile):
         raise typer.BadParameter("--region and --profile are for a deployed stack: name it with --stack")
     if urlsplit(url).scheme != "http" or urlsplit(url).hostname not in ("127.0.0.1", "localhost"):
-        raise typer.BadParameter("a served stack is on this machine: http://127.0.0.1:PORT", param_hint="--url")
+        raise typer.BadParameter("give the URL of a stack on this machine: http://127.0.0.1:PORT", param_hint="--url")
     try:
         found = _find(stack, region, profile, url)
         if changes:
@@ -125,20 +121,20 @@ def _skip(stack: "RunningStack", *, yes: bool) -> None:
     found, period = gaps(stack, clock.now()), stack.evaluate.period
     if not found:
         raise SkipRefusedError(
-            "nothing was moved: no slot is behind by more than the outage allowance less its reserve; evaluation"
+            "nothing was moved: no slot is behind by more than the outage allowance minus its reserve; evaluation"
             " catches up by itself and loses nothing"
         )
     for gap in found:
         typer.echo(
-            f"slot {gap.slot}: to give up steps {gap.mark + 1} to {gap.first - 1}"
+            f"slot {gap.slot}: to skip steps {gap.mark + 1} to {gap.first - 1}"
             f" ({moment((gap.mark + 1) * period)} to {moment(gap.first * period)})"
         )
-    typer.echo("Their joins are lost: for one window counts are too low, never too high. There is no way back.")
+    typer.echo("Their joins are lost: for one window counts are too low, never too high. This cannot be undone.")
     if not yes:
-        typer.confirm("Give them up?", abort=True)
+        typer.confirm("Skip them?", abort=True)
     skip(stack, found, f"doctor {uuid4()}", clock.now())
     for gap in found:
-        typer.echo(f"slot {gap.slot}: goes on with step {gap.first} when the next message comes")
+        typer.echo(f"slot {gap.slot}: continues with step {gap.first} at the next message")
 
 
 def _retire(stack: "RunningStack", type_name: str, *, yes: bool) -> None:
@@ -146,18 +142,16 @@ def _retire(stack: "RunningStack", type_name: str, *, yes: bool) -> None:
 
     recorded = stack.control.recorded("evaluate")
     if any(type_name in told.read_types() for told in (stack.join, stack.query, stack.evaluate)):
-        raise typer.BadParameter("it is configured: deploy without it first, all functions", param_hint="--retire")
+        raise typer.BadParameter("it is still configured: first deploy all functions without it", param_hint="--retire")
     if f"{TYPE}{type_name}" not in recorded:
         raise typer.BadParameter("no such type was ever evaluated", param_hint="--retire")
     if f"{RETIRED}{type_name}" in recorded:
-        raise typer.BadParameter("it is retired already", param_hint="--retire")
-    typer.echo(
-        f"Type {type_name}: what is left of it is passed over until it expires. Its name can never be used again."
-    )
+        raise typer.BadParameter("it is already retired", param_hint="--retire")
+    typer.echo(f"Type {type_name}: its remaining rows are skipped until they expire. Its name can never be used again.")
     if not yes:
-        typer.confirm("Give it up?", abort=True)
+        typer.confirm("Retire it?", abort=True)
     retire(stack.control, type_name)
-    typer.echo(f"Type {type_name} is retired; evaluation goes on with the next message.")
+    typer.echo(f"Type {type_name} is retired; evaluation continues with the next message.")
 
 
 def _repair(stack: "RunningStack", *, yes: bool) -> None:
@@ -165,18 +159,18 @@ def _repair(stack: "RunningStack", *, yes: bool) -> None:
 
     found = damage(stack)
     if not found.items:
-        typer.echo("Every Members item can be read: nothing was changed.")
+        typer.echo("Every Members item can be decoded: nothing was changed.")
         return
-    typer.echo(f"{len(found.items)} Members items cannot be read. Their sets will count anew: too low for one window.")
+    typer.echo(f"{len(found.items)} Members items cannot be decoded. A reset makes counts too low for one window.")
     if found.newer:
         typer.echo(
-            f"{found.newer} of them name the format of a newer version. If one was ever deployed here, stop and deploy"
-            " it again: it reads them, and nothing is lost."
+            f"{found.newer} of them have the format of a newer version. If one was ever deployed here, stop and deploy"
+            " it again: it can decode them, and nothing is lost."
         )
     if not yes:
-        typer.confirm("Let them count anew?", abort=True)
+        typer.confirm("Reset them?", abort=True)
     repair(stack, found)
-    typer.echo("Done; evaluation goes on with the next message.")
+    typer.echo("Done; evaluation continues with the next message.")
 
 
 def _suppress(stack: "RunningStack", place: str) -> None:
@@ -193,7 +187,7 @@ def _unsuppress(stack: "RunningStack", place: str) -> None:
     last_true = step_at(clock.now(), stack.schedule.period) + window
     if not stack.statuses.show(key, stack.schedule.expiry(last_true)):
         raise typer.BadParameter("it is not suppressed", param_hint="--unsuppress")
-    typer.echo("The set reads as it is from the next tick on.")
+    typer.echo("The set is no longer suppressed from the next tick on.")
 
 
 def _set(stack: "RunningStack", place: str, option: str) -> tuple[int, bytes]:

@@ -14,7 +14,7 @@ from kanon.cli.serve import serve
 COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, plan, audit, doctor)
 
 app = typer.Typer(
-    help="A differentially private k-anonymity service, on this machine.",
+    help="Run, plan, audit and operate kanon, a differentially private k-anonymity service.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -25,7 +25,7 @@ for command in COMMANDS:
 
 @app.callback()
 def kanon() -> None:
-    """Keep ``kanon COMMAND`` the form, however many commands there are."""
+    """Require ``kanon COMMAND`` even if there is only one command."""
 
 
 if __name__ == "__main__":

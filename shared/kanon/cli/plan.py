@@ -1,4 +1,4 @@
-"""``kanon plan``: laws that meet a privacy target, and what an operator must know of them."""
+"""``kanon plan``: noise distributions that meet a privacy target, and how a type with them behaves."""
 
 import json
 from fractions import Fraction
@@ -19,13 +19,13 @@ def plan(
     epsilon: Annotated[str, typer.Option(help="Target for one join, a decimal.")] = "3",
     delta: Annotated[str, typer.Option(help="Target for one join, a decimal.")] = "1e-5",
     period: Annotated[int, typer.Option(min=1, help="Seconds per step.")] = 3600,
-    profile: Annotated[str | None, typer.Option(help="Keep a profile's shape and split of epsilon.")] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="The profiles and the best laws, side by side.")] = False,
+    profile: Annotated[str | None, typer.Option(help="Use the shape and the split of epsilon of a profile.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Compare the profiles and the best noise.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write the operating curve and the delay as a PNG.")] = None,
-    paper: Annotated[Path | None, typer.Option(help="Write the paper's Figure 1 as a PNG, print its figures.")] = None,
+    paper: Annotated[Path | None, typer.Option(help="Write the paper's Figure 1 as a PNG, print its numbers.")] = None,
 ) -> None:
-    """Find noise laws for a privacy target, and say how a type with them behaves."""
+    """Find noise distributions for a privacy target, and show how a type with them behaves."""
     from kanon.gate.mechanism.parameters import InvalidParametersError
     from kanon.plan import planner
 
@@ -97,8 +97,8 @@ def _facts(plans: "list[Plan]", target: "Target") -> "Table":
     def law(role: str) -> list[str]:
         return ["{shape} {epsilon}, A={truncation}".format(**f["laws"][role]) for f in facts]
 
-    row("threshold law (mu)", *law("threshold"))
-    row("query law (nu)", *law("query"))
+    row("threshold noise (mu)", *law("threshold"))
+    row("query noise (nu)", *law("query"))
     row("one join: paper's bound", *(str(one.proved.paper or "does not apply") for one in plans))
     row("one join: interval-aware bound", *(str(one.proved.interval_aware) for one in plans))
     if len(plans) > 1:
@@ -106,7 +106,7 @@ def _facts(plans: "list[Plan]", target: "Target") -> "Table":
     for n, (days, _) in enumerate(plans[0].proved.rejoining):
         row(f"re-joining one set for {days} days", *(str(one.proved.rejoining[n][1]) for one in plans))
     row(
-        f"a belief of {float(PRIOR):.0%} becomes at most",
+        f"a prior of {float(PRIOR):.0%} becomes at most",
         *(f"{written_up(100 * one.proved.posterior, 3)}%" for one in plans),
     )
     row("never true below", *(str(f["neverTrueBelow"]) for f in facts))

@@ -13,11 +13,11 @@ from rich.console import Console
 GRACE, EVALUATED, VISIBLE = 2, 3, 5
 """Seconds after the end of a step at which it is closed, evaluated and visible."""
 LOG_STEPS = 60
-"""How many steps the log reaches back: the outage allowance, and what the first evaluation looks at."""
+"""The outage allowance in steps; the first evaluation reads all of them."""
 
 
 class _Discard(io.StringIO):
-    """A served stack runs for hours; its functions' log lines are not kept."""
+    """Drops the functions' log lines, because a served stack runs for hours."""
 
     def write(self, text: str) -> int:
         return len(text)
@@ -65,8 +65,8 @@ def _explain(console: Console, url: str, period: int) -> None:
     console.print(f"\n[bold]kanon[/bold] serves on [bold]{url}[/bold] (a page to try it: {url}/docs).\n")
     console.print(
         f"A step takes {period} s; it is evaluated {EVALUATED} s after its end and visible {VISIBLE} s after it:\n"
-        f"a join shows after {VISIBLE} to {period + VISIBLE} s. Nothing is kept. Requests need no signature\n"
-        "here; on AWS batchJoin does, and join by default. Ctrl-C stops.\n"
+        f"a join shows after {VISIBLE} to {period + VISIBLE} s. Ctrl-C stops the stack and deletes its data. Requests\n"
+        "need no signature here; on AWS batchJoin always needs one, and join by default.\n"
     )
     examples = (
         f"# 100 clients join a set; with 99 or more distinct tokens it is certain to become k-anonymous\n"
@@ -77,9 +77,9 @@ def _explain(console: Console, url: str, period: int) -> None:
         f"# many sets at once\n"
         f"curl -s {url}/v1:query \\\n"
         f'  --json \'{{"setsForType": [{{"type": "fledge", "hashes": ["aGVsbG8", "d29ybGQ"]}}]}}\'\n\n'
-        f"# is everything as it should be?\n"
+        f"# check the health of the stack\n"
         f"kanon doctor --url {url}\n\n"
-        f"# the parameters in force and what they guarantee\n"
+        f"# the parameters and their guarantee\n"
         f"curl -s {url}/v1/types/fledge\n"
     )
     console.print(examples, markup=False, highlight=False, soft_wrap=True)

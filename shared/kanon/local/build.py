@@ -1,4 +1,4 @@
-"""Creates a template's tables, queues and secrets on an engine, its functions in this process."""
+"""Creates a template's tables, queues and secrets on an engine, and its functions in this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Storage:
 
 
 def build_storage(template: Template, session: boto3.Session, prefix: str, seed: int | None) -> Storage:
-    """Create everything that holds data. Nothing of it expires by the engine's own clock."""
+    """Create everything that holds data. The engine's own clock never expires any of it."""
     storage = Storage()
     _build_tables(template, session.client("dynamodb"), prefix, storage)
     _build_queues(template, session.client("sqs"), prefix, storage)
@@ -101,7 +101,7 @@ def build_functions(
 ) -> dict[str, Function]:
     """The template's functions by the name of their folder (``join``, ``evaluate``, ...)."""
     resources = template.resources(_FUNCTION)
-    for resource in resources:  # first the names, they may stand in each other's variables
+    for resource in resources:  # first the names, which each other's variables may contain
         name = f"{prefix}-{resource.logical_id}"
         template.identify(resource.logical_id, Ref=name, Arn=function_arn(name))
     functions = {}
@@ -139,7 +139,7 @@ def _on_failure(template: Template, logical_id: str, properties: Mapping[str, An
 
 @dataclass(frozen=True)
 class Mapped:
-    """A queue whose messages Lambda hands to a function."""
+    """A queue whose messages Lambda passes to a function."""
 
     function: str
     queue_arn: str
@@ -210,7 +210,7 @@ def queue_mappings(template: Template, functions: Mapping[str, str]) -> list[Map
 
 @dataclass(frozen=True)
 class Wake:
-    """A schedule with the function it invokes and the payload it gives it."""
+    """A schedule, the function that it invokes, and the payload."""
 
     schedule: Trigger
     function: str

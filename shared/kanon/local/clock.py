@@ -25,7 +25,7 @@ class Clock:
         return time.time() if self._time is None else self._time
 
     def set(self, moment: float) -> None:
-        """Move simulated time, forwards or backwards; nothing fires on the way."""
+        """Move simulated time, forwards or backwards, without firing any schedule."""
         if self._time is None:
             raise RuntimeError("a real clock cannot be set: start the stack with a start time")
         self._time = float(moment)
@@ -35,13 +35,13 @@ class Clock:
         service_clock.now = self.now
 
     def uninstall(self) -> None:
-        """Give the service the real clock back, unless another one has been installed."""
+        """Restore the real clock of the service, unless another one has been installed."""
         if service_clock.now == self.now:
             service_clock.now = time.time
 
 
 class Trigger(Protocol):
-    """Says when the evaluation is woken."""
+    """Decides when the evaluation starts."""
 
     def next_after(self, moment: float) -> float:
         """The first unix second after ``moment`` at which the schedule fires."""
@@ -66,7 +66,7 @@ class Cron:
     expression: str
 
     def next_after(self, moment: float) -> float:
-        """The first such second after ``moment``; ``ValueError`` if there is none or no sense."""
+        """The first such second after ``moment``; ``ValueError`` if there is none or the expression is invalid."""
         match = re.fullmatch(r"cron\((\S+) (\S+) (\S+) (\S+) (\S+) (\S+)\)", self.expression)
         if match is None:
             raise ValueError(f"{self.expression!r} is not cron(...) with six fields")

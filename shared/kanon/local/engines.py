@@ -1,4 +1,4 @@
-"""The two AWS emulators the local stack can stand on.
+"""The two AWS emulators on which the local stack can run.
 
 ``moto`` lives in this process and is the default of the tests. ``ministack`` is a child process
 in an environment of its own and what ``kanon serve`` and ``kanon demo`` use. Neither may expire
@@ -41,7 +41,7 @@ _LOADER = botocore.loaders.create_loader()  # reads each service's description o
 
 
 class _Core(botocore.session.Session):
-    """A botocore session that knows its clients while they are in use."""
+    """A botocore session that keeps track of its clients."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -67,7 +67,7 @@ class Engine(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop and forget everything; harmless twice."""
+        """Stop and discard all data. Stopping twice is harmless."""
 
     def close_clients(self) -> None:
         """Close the connections of every client made from ``session``."""
@@ -81,7 +81,7 @@ class Engine(ABC):
         """Delete the rows whose time to live passed before ``now``; return how many."""
 
     def session(self) -> boto3.Session:
-        """A session whose clients reach this engine and nothing else, whatever the shell says."""
+        """A session whose clients reach only this engine, whatever the shell's AWS configuration is."""
         alone = {
             "profile": (None, None, None, None),
             "config_file": (None, None, os.devnull, None),
@@ -89,7 +89,7 @@ class Engine(ABC):
         }
         core = _Core(session_vars=alone)
         core.register_component("data_loader", _LOADER)
-        # botocore composes its own user agent anew for each call: a seventh of the call's time.
+        # A fixed user agent: botocore would build its own for each call, a seventh of the call's time.
         core.set_default_client_config(Config(user_agent="kanon-local"))
         self._sessions.append(core)
         config = core.get_component("config_store")
@@ -104,7 +104,7 @@ class Engine(ABC):
         )
 
     def environment(self) -> dict[str, str]:
-        """What a function's process needs to reach the engine, as Lambda gives it credentials."""
+        """The variables with which a function's process reaches the engine. Lambda also passes credentials this way."""
         variables = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
         if self.endpoint is not None:
             variables["AWS_ENDPOINT_URL"] = self.endpoint
@@ -112,7 +112,7 @@ class Engine(ABC):
 
 
 class Moto(Engine):
-    """moto in this process. Stacks side by side share it, under names of their own."""
+    """moto in this process. Concurrent stacks share it and use different names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Moto(Engine):
         self._mock.start()
 
     def stop(self) -> None:
-        """Give boto3 back; the last stack to stop forgets everything."""
+        """Restore boto3. When the last stack stops, all data is lost."""
         self.close_clients()
         if self._mock is not None:
             self._mock.stop()
@@ -158,7 +158,7 @@ class Moto(Engine):
 
 
 def _query_partitions() -> None:
-    """Let moto's Query read one partition; by itself it sorts and compares the whole table."""
+    """Make moto's Query read one partition; without this it sorts and compares the whole table."""
     from moto.dynamodb.models.table import Table
 
     if getattr(Table.query, "reads_one_partition", False):
@@ -190,7 +190,7 @@ def _query_partitions() -> None:
 class Ministack(Engine):
     """ministack as a child process on a free loopback port; it ends when this process does.
 
-    ``settings`` are environment variables of its own, for example ``AUTH="true"``.
+    ``settings`` are additional environment variables for it, for example ``AUTH="true"``.
     """
 
     def __init__(self, **settings: str) -> None:

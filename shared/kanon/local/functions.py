@@ -1,8 +1,7 @@
 """Lambda functions run in this process: cold starts, context, captured output.
 
-A function's module is imported from its own file, under a name of its own, with exactly the
-environment variables its template gives it. Every further cold start is a further copy, so a
-test can hold two workers, or restart one, as Lambda does.
+Each cold start imports the function's module from its file under a new name, with exactly the
+environment variables of the template. So a test can hold two workers, or restart one, as Lambda does.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from kanon.local.template import ACCOUNT, REGION
 
 _OWN_PREFIXES = ("AWS_", "KANON_", "POWERTOOLS_")  # never leak from the developer's shell
 _numbers = itertools.count()
-# Powertools keeps the request it answers in a class: two functions that share a process, as they never do
-# on Lambda, would read each other's.
+# Powertools stores the current request in a class. Here two functions share a process, unlike on Lambda, and
+# without this lock they would read each other's request.
 _answering = threading.RLock()
 _cold_start = threading.RLock()  # os.environ belongs to the whole process
 
 
 def function_arn(name: str) -> str:
-    """The ARN of a function, which is what Lambda's context and API Gateway call it by."""
+    """The ARN of a function, as Lambda's context and API Gateway name it."""
     return f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}"
 
 
 class FunctionError(Exception):
-    """A handler raised; as on Lambda the caller sees the type and the message only."""
+    """A handler raised. As on Lambda, the caller sees only the type and the message."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
@@ -95,10 +94,10 @@ class Function:
         return function_arn(self.name)
 
     def cold_start(self) -> Environment:
-        """Import the handler anew with the function's environment variables.
+        """Import a new copy of the handler with the function's environment variables.
 
         Raises:
-            FunctionError: the module did not import.
+            FunctionError: the import failed.
         """
         module_name, function_name = self.handler.rsplit(".", 1)
         path = self.directory / f"{module_name}.py"
@@ -140,7 +139,7 @@ class Function:
 
 
 class Environment:
-    """One warm copy of a function. Like Lambda's it works on one event at a time."""
+    """One warm copy of a function. As on Lambda, it handles one event at a time."""
 
     def __init__(self, function: Function, handler: Callable[[Any, Context], Any], process: _Process) -> None:
         self._function = function
@@ -170,10 +169,10 @@ class Environment:
 
 
 class _Process:
-    """What belongs to a Lambda process and here to the thread that runs a function.
+    """The state of a Lambda process. Here it belongs to the thread that runs the function.
 
-    What it prints goes to the function's log, boto3's default session is the function's own. Entered
-    around every event; the process-wide names are replaced by ones that look at the thread.
+    Output goes to the function's log, and boto3's default session is the function's own. It is entered around
+    every event. Objects that look up the thread replace the process-wide names.
     """
 
     def __init__(self, session: boto3.Session, logs: TextIO) -> None:
@@ -200,8 +199,8 @@ _thread = threading.local()
 class _Output:
     """A stdout or stderr that writes to the log of the function running in this thread, if any.
 
-    Not an ``io`` class: one of those closes, and so flushes, when it is collected, and by then what it
-    stands before may long be closed.
+    It is not an ``io`` class: those close and flush when they are collected, and the stream behind it may already
+    be closed by then.
     """
 
     def __init__(self, outside: TextIO) -> None:
@@ -228,7 +227,7 @@ class _DefaultSession:
 
 
 def release_process() -> None:
-    """Give the process its own output and default session back."""
+    """Restore the process's own output and default session."""
     if isinstance(sys.stdout, _Output):
         sys.stdout = sys.stdout.outside
     if isinstance(sys.stderr, _Output):

@@ -1,4 +1,4 @@
-"""API Gateway (HTTP API, payload format 2.0): HTTP requests to events, results to responses."""
+"""API Gateway (HTTP API, payload format 2.0): turns HTTP requests into events, and results into responses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Response:
 
 
 def message(status: int, text: str) -> Response:
-    """The gateway's own answer."""
+    """An answer of the gateway itself."""
     return Response(status, [("content-type", "application/json")], json.dumps({"message": text}).encode())
 
 
@@ -194,7 +194,7 @@ def event(request: Request, route: Route, parameters: dict[str, str], now: float
 
 
 def _body(body: bytes, content_type: str | None) -> tuple[str, bool]:
-    """Text types pass as they are; anything else, or what is not UTF-8, in base64."""
+    """UTF-8 bodies of text types stay as they are; all other bodies become base64."""
     if content_type is None or _TEXT.match(content_type.strip()):
         try:
             return body.decode(), False

@@ -1,9 +1,9 @@
 """Counts the DynamoDB units a function spends, from its real calls.
 
-Emulators report consumed capacity wrongly, so the sizes of what is sent and received are
-measured with ``kanon.dynamo.units``. A replaced item is charged at its new size (DynamoDB
-charges the larger of the two), an update at the size of its key and values, a projection at what is
-shown (DynamoDB charges the whole item; ours are far below the 4 KiB of one unit).
+Emulators report consumed capacity wrongly, so ``kanon.dynamo.units`` measures the sizes of requests and responses.
+A replaced item counts with its new size (DynamoDB charges the larger of the two), an update with the size of its key
+and values. A projection counts with the attributes it returns. DynamoDB charges the whole item, but ours are far
+below the 4 KiB of one unit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Meter:
         def after(model: Any, parsed: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
             params = context.pop("kanon_params", {})
             units, items = _written(model.name, params, parsed), _items_written(model.name, params)
-            with self._lock:  # a function writes side by side, and an addition is not one step
+            with self._lock:  # a function writes in parallel, and an addition is not atomic
                 self.calls[function, model.name] += 1
                 self.written[function] += units
                 self.items_written[function] += items
@@ -99,7 +99,7 @@ def _read(operation: str, params: dict[str, Any], parsed: dict[str, Any]) -> flo
 
 
 def _batch_read(request: dict[str, Any], found: list[dict[str, Any]]) -> float:
-    """Every key costs a read of its own, also one without an item."""
+    """Every key costs a read, even if it has no item."""
     consistent = request.get("ConsistentRead", False)
     sizes = [item_size(item) for item in found] + [0] * (len(request["Keys"]) - len(found))
     return sum(read_units(size, consistent=consistent) for size in sizes)

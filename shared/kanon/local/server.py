@@ -21,7 +21,7 @@ class Server:
     """Serves ``answer`` on a port (0: a free one) in a thread until closed."""
 
     def __init__(self, answer: Answer, port: int = 0) -> None:
-        logging.getLogger("waitress").setLevel(logging.ERROR)  # a queue of one request is no news
+        logging.getLogger("waitress").setLevel(logging.ERROR)  # hide its warning about queued requests
         server: Any = create_server(
             _application(answer),
             host="127.0.0.1",
@@ -37,10 +37,10 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish what is being answered, drop the connections, stop listening."""
+        """Finish current requests, close the connections, stop listening."""
         self._server.task_dispatcher.shutdown()  # first: a worker needs the loop's trigger to the end
-        # The server's own thread closes it, at the next turn of its loop; that closes the trigger too, and may
-        # be the turn of an earlier pull, before this one has written to the trigger.
+        # The server's own thread closes the server and the trigger, at the next turn of its loop. An earlier pull may
+        # cause that turn, so the thread waits until this pull has written to the trigger.
         pulled = threading.Event()
         self._server.trigger.pull_trigger(partial(self._close, pulled))
         pulled.set()

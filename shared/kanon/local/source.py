@@ -1,6 +1,6 @@
-"""Where the template and the handlers are that the local stack is built from.
+"""The location of the template and the handlers from which the local stack is built.
 
-In a checkout they are at its root. In an installed package they travel as data beside this module.
+In a checkout they are at the root. In an installed package they are data beside this module.
 """
 
 from pathlib import Path

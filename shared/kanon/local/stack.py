@@ -1,7 +1,7 @@
 """The whole service in one process, built from template.yaml.
 
-Real handlers with their real environment variables behind real events; what is not real is the AWS
-below them (``engines``) and, if wanted, the clock.
+The handlers, their environment variables and the events are real. AWS is emulated (``engines``), and the clock can
+be simulated.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Stack:
         start: unix seconds at which simulated time starts; ``None`` for the real clock.
         seed: makes the generated secrets reproducible; ``None`` for random ones.
         name: the stack's name, which is part of ``AWS::StackId`` and so of every noise tape.
-        schedule: replaces the template's; with it the limits the template sets on its parameters,
-            which are made for EventBridge's minutes, no longer apply.
+        schedule: replaces the template's schedule. The template's limits for parameters then do not apply,
+            because they assume the minutes of EventBridge.
         logs: receives what the functions print.
     """
 
@@ -120,7 +120,7 @@ class Stack:
         return self.functions[function].cold_start()
 
     def restart(self, function: str) -> None:
-        """Let the next event of a function meet a cold start."""
+        """Make the next event of a function a cold start."""
         self._warm.pop(function, None)
 
     def invoke(self, function: str, event: Any, timeout: float | None = None) -> Any:
@@ -133,7 +133,7 @@ class Stack:
     # HTTP
 
     def answer(self, request: gateway.Request) -> gateway.Response:
-        """What the gateway answers to an HTTP request."""
+        """The gateway's answer to an HTTP request."""
         if len(request.body) > gateway.PAYLOAD_LIMIT:
             return gateway.TOO_LARGE
         found = self.gateway.find(request)
@@ -166,7 +166,7 @@ class Stack:
         return self.answer(gateway.Request(method, target, list(content.items()), data))
 
     def serve(self, port: int = 0) -> Server:
-        """Serve HTTP on loopback, and there a description of the stack; the caller closes the server."""
+        """Serve HTTP on loopback, and with it a description of the stack. The caller closes the server."""
 
         def answer(request: gateway.Request) -> gateway.Response:
             if (request.method, request.target) == ("GET", DESCRIPTION):
@@ -177,7 +177,7 @@ class Stack:
         return Server(answer, port)
 
     def describe(self) -> dict[str, Any]:
-        """Where the parts of the stack are, for ``kanon doctor``; no secret is in it."""
+        """The location of the stack's parts, for ``kanon doctor``. It contains no secret."""
         dead_letters = self.template.resolve({"Ref": "DeadLetters"})
         return {
             "name": self.template.stack_name,
@@ -235,7 +235,7 @@ class Stack:
         self.run_queues()
 
     def _invoke_asynchronously(self, function: str, payload: Any) -> None:
-        """Invoke as Lambda does for EventBridge: retried, then given to the failure destination."""
+        """Invoke as Lambda does for EventBridge: retry, then send the event to the failure destination."""
         for _ in range(_RETRIES + 1):
             try:
                 self.invoke(function, payload)
@@ -250,7 +250,7 @@ class Stack:
     # Queues and rows
 
     def run_queues(self) -> None:
-        """Hand every visible message to its function until the queues are quiet."""
+        """Pass every visible message to its function until no message is visible."""
         now = self.clock.now()
         for visible, url, receipt in [hidden for hidden in self._hidden if hidden[0] <= now]:
             self._hidden.remove((visible, url, receipt))
@@ -285,7 +285,7 @@ class Stack:
         return True
 
     def messages(self, queue: str) -> list[str]:
-        """The bodies of the messages waiting in a queue (logical id), left where they are."""
+        """The bodies of the messages waiting in a queue (logical id), without removing them."""
         url = self.storage.queue_urls[self.template.resolve({"Fn::GetAtt": [queue, "Arn"]})]
         found = self._sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=0)
         return [message["Body"] for message in found.get("Messages", [])]

@@ -1,7 +1,7 @@
 """template.yaml as CloudFormation reads it: parameters, conditions, intrinsic functions.
 
-The local stack is built from the template, not beside it. Only what the stack needs is
-understood; anything else raises ``TemplateError`` instead of being skipped silently.
+The local stack is built from the template. Only what the stack needs is supported; anything
+else raises ``TemplateError`` instead of being skipped silently.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Resource:
 class Template:
     """A template with its parameters fixed.
 
-    ``identify`` tells it what ``Ref`` and ``GetAtt`` of a built resource answer; a resource nobody
-    has built answers with the names CloudFormation would give it.
+    ``identify`` sets the values of ``Ref`` and ``GetAtt`` for a built resource. For any other resource, they
+    are the names that CloudFormation would give it.
     """
 
     def __init__(
@@ -125,11 +125,11 @@ class Template:
         return properties
 
     def identify(self, logical_id: str, **attributes: str) -> None:
-        """Set what ``Ref`` (given as ``Ref=``) and ``GetAtt`` answer for a built resource."""
+        """Set the values of ``Ref`` (given as ``Ref=``) and ``GetAtt`` for a built resource."""
         self._identities.setdefault(logical_id, {}).update(attributes)
 
     def replace(self, type_: str, property_: str, value: Any) -> None:
-        """Put a value of one's own into every resource of a type."""
+        """Replace a property in every resource of a type."""
         for body in self._document["Resources"].values():
             if body["Type"] == type_:
                 body["Properties"][property_] = value

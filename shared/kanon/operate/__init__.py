@@ -1,1 +1,1 @@
-"""What an operator does with a running stack: examine it, give up steps, repair."""
+"""Operator tasks on a running stack: check it, skip steps, repair it."""

@@ -1,7 +1,7 @@
-"""``kanon doctor``: looks at a running stack and says what is wrong and what to do.
+"""``kanon doctor``: checks a running stack and says what is wrong and what to do.
 
-Reads Control, the horizons, two queues and the schedule; with ``secrets`` also the three secrets, to compare
-their fingerprints. Names no set, no client and no count of one, and shows neither a key nor a fingerprint.
+It reads Control, the horizons, two queues and the schedule; with ``secrets`` also the three secrets, to compare
+their fingerprints. Its output contains no set, no client, no count of them, no key and no fingerprint.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,11 +32,11 @@ from kanon.keys import Secret, fetch_noise_keys, fetch_secret
 from kanon.operate.stacks import RunningStack, reason
 
 PAGE = "docs/guides/operate.md"
-UNDO = "undo the change and deploy; what must differ needs a type of another name, or a stack of its own"
+UNDO = "undo the change and deploy; other values need a new type name or a new stack"
 
 
 class Verdict(StrEnum):
-    """``NOT_SEEN`` is neither good nor bad: the shell may not look, or there is nothing yet."""
+    """``NOT_SEEN`` is neither good nor bad: a permission is missing, or there is nothing to see yet."""
 
     OK = "OK"
     WARN = "WARN"
@@ -61,7 +61,7 @@ class Section(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check saw; ``advice`` says what to do, ``section`` where in the runbook it stands."""
+    """The result of a check; ``advice`` says what to do, ``section`` is the section of the runbook."""
 
     check: str
     verdict: Verdict
@@ -71,12 +71,12 @@ class Finding:
 
     @property
     def page(self) -> str:
-        """Where to read on, empty if there is nothing to do."""
+        """The address of the section; empty if there is nothing to do."""
         return f"{PAGE}#{self.section}" if self.section else ""
 
     @property
     def wrong(self) -> bool:
-        """Whether somebody has to look at it."""
+        """Whether an operator must act."""
         return self.verdict in (Verdict.WARN, Verdict.FAIL)
 
 
@@ -101,7 +101,7 @@ def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[F
     """All findings, in the order of the checks.
 
     Args:
-        stack: what to look at.
+        stack: the stack to check.
         now: Unix seconds.
         secrets: read the secrets and compare them too.
 
@@ -121,7 +121,7 @@ def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[F
 
 
 def _environments(case: Case) -> Iterator[Finding]:
-    """A deployment that was cut short leaves functions that disagree."""
+    """An interrupted deployment leaves functions with inconsistent environments."""
     stack, names = case.stack, ("types", "period", "slots", "deployment", "control_table")
     settings: tuple[GateSettings, ...] = (stack.join, stack.query, stack.evaluate)
     differing = [name for name in names if len({getattr(each, name) for each in settings}) > 1]
@@ -129,12 +129,12 @@ def _environments(case: Case) -> Iterator[Finding]:
         yield Finding(
             "environment",
             Verdict.FAIL,
-            f"the functions disagree on {', '.join(differing)}",
-            "deploy again: a deployment was cut short",
+            f"the functions have inconsistent environments: {', '.join(differing)}",
+            "deploy again: a deployment was interrupted",
             Section.EVALUATION_STOPPED,
         )
     else:
-        yield Finding("environment", Verdict.OK, "join, query and evaluate are told the same")
+        yield Finding("environment", Verdict.OK, "join, query and evaluate have consistent environments")
 
 
 def _fingerprints(case: Case) -> Iterator[Finding]:
@@ -147,7 +147,7 @@ def _fingerprints(case: Case) -> Iterator[Finding]:
     ):  # fmt: skip
         check, recorded = f"fingerprints of {owner}", case.recorded[owner]
         if not recorded:
-            yield Finding(check, Verdict.NOT_SEEN, "it has not started yet")
+            yield Finding(check, Verdict.NOT_SEEN, "the function has not started yet")
             continue
         types = settings.read_types()
         keys, unread = _keys(case, arns)
@@ -157,16 +157,16 @@ def _fingerprints(case: Case) -> Iterator[Finding]:
         yield (
             Finding(check, Verdict.FAIL, f"changed since it first started: {', '.join(changed)}", UNDO, section)
             if changed
-            else Finding(check, Verdict.OK, f"as it first started: {', '.join(compared)}")
+            else Finding(check, Verdict.OK, f"unchanged since it first started: {', '.join(compared)}")
         )
         if unread:
             yield Finding(f"keys of {owner}", Verdict.NOT_SEEN, unread)
 
 
 def _keys(case: Case, arns: Mapping[str, str]) -> tuple[list[Secret], str]:
-    """The keys behind some secrets; or none, and why."""
+    """The keys of some secrets; or none, and the reason."""
     if not arns or not case.secrets:
-        return [], "compared with --secrets only, which reads them" if arns else ""
+        return [], "compared only with --secrets, which reads them" if arns else ""
     manager = case.stack.client("secretsmanager")
     try:
         return [fetch_secret(manager, name, arn) for name, arn in arns.items()], ""
@@ -190,7 +190,7 @@ def _types(case: Case) -> Iterator[Finding]:
 
 
 def _noise_keys(case: Case) -> Iterator[Finding]:
-    """The configured noise keys against the recorded ones, and which of them may be taken out."""
+    """Compare the configured noise keys with the recorded ones, and say which may be removed."""
     settings, recorded, section = case.stack.evaluate, case.recorded["evaluate"], Section.NOISE_KEYS
     entries, types = settings.noise_keys, settings.read_types()
     try:
@@ -219,7 +219,7 @@ def _noise_keys(case: Case) -> Iterator[Finding]:
         marks = [progress.evaluated_through for progress in case.configured.values()]
         done = all(mark is not None and mark >= last for mark in marks)
         yield (
-            Finding("noise keys", Verdict.OK, f"key {old.id} is needed no more: it can be destroyed", "", section)
+            Finding("noise keys", Verdict.OK, f"key {old.id} is no longer needed: it can be destroyed", "", section)
             if done
             else Finding(
                 "noise keys",
@@ -228,9 +228,7 @@ def _noise_keys(case: Case) -> Iterator[Finding]:
                 f" ({moment(tick_of(last, settings.period, settings.publish_delay))})",
             )
         )
-    seen = (
-        "as recorded" if case.secrets else "ids and first steps as recorded; the keys are compared with --secrets only"
-    )
+    seen = "as recorded" if case.secrets else "ids and first steps as recorded; keys are compared only with --secrets"
     yield Finding("noise keys", Verdict.OK, f"{', '.join(entry.id for entry in entries)}: {seen}")
 
 
@@ -238,7 +236,7 @@ def _noise_keys(case: Case) -> Iterator[Finding]:
 
 
 def _lag(case: Case) -> Iterator[Finding]:
-    """Which slots are evaluated as far as they should be; slots that are alike in one finding."""
+    """How far each slot is evaluated. Slots with the same finding share one line."""
     alike: dict[Finding, list[int]] = {}
     for slot, progress in case.configured.items():
         alike.setdefault(_lag_of(progress.evaluated_through, case), []).append(slot)
@@ -247,24 +245,24 @@ def _lag(case: Case) -> Iterator[Finding]:
 
 
 def _lag_of(mark: int | None, case: Case) -> Finding:
-    """What there is to say of a slot evaluated through ``mark``."""
+    """The finding for a slot that is evaluated through ``mark``."""
     if mark is None:
-        return Finding("evaluation", Verdict.NOT_SEEN, "never evaluated: the next message begins")
+        return Finding("evaluation", Verdict.NOT_SEEN, "never evaluated: the next message starts it")
     schedule, last = case.stack.schedule, case.stack.schedule.last_closed(case.now)
     through = f"evaluated through step {mark} (to {moment(end_of(mark, schedule.period))}), {last - mark} behind"
     if mark + 1 < schedule.oldest_allowed(case.now):
         return Finding(
             "evaluation",
             Verdict.FAIL,
-            f"{through}: more than the outage allowance less its reserve, so joins may be lost",
-            "mend the cause, then `kanon doctor --skip`",
+            f"{through}: more than the outage allowance minus its reserve, so joins may be lost",
+            "fix the cause, then run `kanon doctor --skip`",
             Section.GIVING_UP,
         )
     if schedule.overdue(mark, case.now):
         until = moment(schedule.allowed_until(mark + 1))
-        advice = f"mend the cause: until {until} it catches up by itself"
+        advice = f"fix the cause: until {until} evaluation can still catch up by itself"
         return Finding("evaluation", Verdict.WARN, through, advice, Section.EVALUATION_LATE)
-    return Finding("evaluation", Verdict.OK, f"evaluated through step {mark}, as it should be")
+    return Finding("evaluation", Verdict.OK, f"evaluated through step {mark}, on time")
 
 
 def _leases(case: Case) -> Iterator[Finding]:
@@ -276,20 +274,20 @@ def _leases(case: Case) -> Iterator[Finding]:
         yield Finding(
             "leases",
             Verdict.WARN,
-            f"{slots_text(too_long)}: held until {until}, longer than a worker may",
-            "a `--skip` cut short or a clock far ahead: it passes by itself then",
+            f"{slots_text(too_long)}: held until {until}, longer than a worker may hold it",
+            "the cause is an interrupted `--skip` or a clock far ahead; the lease expires by itself",
             Section.LEASE,
         )
         return
     dead = [slot for slot, until in held.items() if until < case.now]
     at_work = [slot for slot in held if slot not in dead]
-    seen = [f"{slots_text(at_work)} at work"] if at_work else []
-    seen += [f"{slots_text(dead)} left by a worker that was cut short; the next one takes it"] if dead else []
-    yield Finding("leases", Verdict.OK, "; ".join(seen) or "no worker is at a slot")
+    seen = [f"{slots_text(at_work)} held by a worker"] if at_work else []
+    seen += [f"{slots_text(dead)} left by an interrupted worker; the next worker takes over"] if dead else []
+    yield Finding("leases", Verdict.OK, "; ".join(seen) or "no slot is held")
 
 
 def _visible(case: Case) -> Iterator[Finding]:
-    """What readers see follows the marks: an evaluation moves the horizon first, then the mark."""
+    """Compare the horizons with the marks: an evaluation moves the horizon first, then the mark."""
     marks = {slot: p.evaluated_through for slot, p in case.configured.items() if p.evaluated_through is not None}
     short = [slot for slot, mark in marks.items() if slot not in case.horizons or case.horizons[slot].through < mark]
     period, delay = case.stack.schedule.period, case.stack.schedule.publish_delay
@@ -298,15 +296,15 @@ def _visible(case: Case) -> Iterator[Finding]:
         yield Finding(
             "answers",
             Verdict.WARN,
-            f"{slots_text(far)}: to be seen at a tick far ahead: evaluated by a clock that was wrong",
-            "answers stay as they are until then",
+            f"{slots_text(far)}: visible only from a tick far ahead, because a clock was wrong",
+            "answers do not change until then",
             Section.PUBLISH_LATE,
         )
     if short:
-        seen = f"{slots_text(short)}: not yet seen as far as given up or evaluated; the next evaluation moves it"
+        seen = f"{slots_text(short)}: not yet visible up to the mark; the next evaluation moves the horizon"
         yield Finding("answers", Verdict.OK, seen)
     elif not far:
-        yield Finding("answers", Verdict.OK, "seen as far as evaluated, from the tick on" if marks else "none yet")
+        yield Finding("answers", Verdict.OK, "visible up to the mark, from the tick on" if marks else "none yet")
 
 
 def _beyond(case: Case) -> Iterator[Finding]:
@@ -316,12 +314,12 @@ def _beyond(case: Case) -> Iterator[Finding]:
         yield Finding(
             "slots",
             Verdict.FAIL,
-            f"{slots_text(beyond)}: evaluated once, but only {count} are configured",
+            f"{slots_text(beyond)}: evaluated before, but only {count} slots are configured",
             UNDO,
             Section.EVALUATION_STOPPED,
         )
     else:
-        yield Finding("slots", Verdict.OK, f"{count} configured, none beyond")
+        yield Finding("slots", Verdict.OK, f"{count} configured, no others recorded")
 
 
 # Queues and schedule
@@ -342,14 +340,14 @@ def _queues(case: Case) -> Iterator[Finding]:
             yield Finding(check, Verdict.NOT_SEEN, reason(error))
             continue
         waiting, in_hand = (int(attributes.get(name, 0)) for name in names)
-        seen = f"{waiting} waiting, {in_hand} in hand or waiting for redelivery"
+        seen = f"{waiting} waiting, {in_hand} in progress or waiting for redelivery"
         yield (Finding(check, verdict, seen, advice, section) if waiting > most else Finding(check, Verdict.OK, seen))
 
 
 def _schedule(case: Case) -> Iterator[Finding]:
     if case.stack.schedule_name is None:
         local = case.stack.endpoint is not None
-        seen = "a local stack wakes its evaluation itself" if local else "may not be looked at"
+        seen = "a local stack starts its evaluation itself" if local else "not found, or not readable"
         yield Finding("schedule", Verdict.NOT_SEEN, seen)
         return
     try:
@@ -360,7 +358,7 @@ def _schedule(case: Case) -> Iterator[Finding]:
     if state == "ENABLED":
         yield Finding("schedule", Verdict.OK, "enabled")
     else:
-        advice = "enable it, or deploy again: nothing else wakes the evaluation"
+        advice = "enable it, or deploy again: nothing else starts the evaluation"
         yield Finding("schedule", Verdict.FAIL, state.lower(), advice, Section.EVALUATION_LATE)
 
 
@@ -379,7 +377,7 @@ CHECKS: tuple[Callable[[Case], Iterable[Finding]], ...] = (
 
 
 def moment(time: float) -> str:
-    """A Unix time (s) as people read it."""
+    """A Unix time (s) as text."""
     return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC"
 
 

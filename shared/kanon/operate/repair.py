@@ -1,7 +1,7 @@
-"""``kanon doctor --repair``: lets sets whose Members item cannot be read count anew, so that their slots go on.
+"""``kanon doctor --repair``: resets the counts of sets whose Members item cannot be decoded; their slots continue.
 
-Of such a set the crossings in Statuses are kept: an instance that has crossed stays true and is not asked again.
-Its clients count from the steps that follow: too few for one window, never too many.
+The crossings of such a set in Statuses are kept: an instance that has crossed stays true and is not decided again.
+Only later joins count. For one window the count may be too low, never too high.
 """
 
 from collections.abc import Sequence
@@ -16,28 +16,28 @@ from kanon.operate.stacks import RunningStack
 SETS_A_READ = 100
 
 EMPTY_BITS = 8
-"""A state without members is written as if tokens had so many bits: as many as the least type has."""
+"""The token length with which a state without members is written: the smallest that a type can have."""
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Members items that cannot be read."""
+    """Members items that cannot be decoded."""
 
     items: Sequence[Item]
 
     @property
     def newer(self) -> int:
-        """How many of them name the format of a newer version."""
+        """The number of items in the format of a newer version."""
         return sum(is_newer(item) for item in self.items)
 
 
 def damage(stack: RunningStack) -> Damage:
-    """Look at every Members item."""
+    """Check every Members item."""
     return Damage(list(stack.members.undecodable()))
 
 
 def repair(stack: RunningStack, found: Damage) -> None:
-    """Put a state without clients in the place of each item; harmless if it is cut short.
+    """Replace each item by a state without members. It is safe to interrupt and to repeat.
 
     Raises:
         ThrottledError: Statuses did not answer; run again.
@@ -53,5 +53,5 @@ def repair(stack: RunningStack, found: Damage) -> None:
             mark = marks.get(slot_of(set_key, stack.evaluate.slots)) or 0
             state = SetState(crossings=crossings.get(set_key, ()), evaluated=mark)
             type_name = item.get("type", {}).get("S", "")
-            # A crossing is at the step after the mark at the latest, and its instance one window long.
+            # A crossing is at most one step after the mark, and its instance is one window long.
             members.replace(item, type_name, state, EMPTY_BITS, stack.schedule.expiry(mark + 1 + window))

@@ -1,9 +1,8 @@
-"""``kanon doctor --skip``: gives up steps whose rows may be gone, so that evaluation can go on.
+"""``kanon doctor --skip``: skips steps whose rows may have expired, so that evaluation can continue.
 
-What follows is the published algorithm on a log without these steps, at which nothing can cross. That holds for
-a set nobody joins only if it is looked at as if it had been: a wake-up in the steps given up is put into
-the first step that follows, for every set that had one. Without it such a set would next be looked at when
-somebody joins it, and its answer could show that one join.
+The answers are then those of the published algorithm on a log without these steps, in which no set can cross.
+Every wake-up in a skipped step moves to the first step that follows. Otherwise a set that nobody joins would next be
+evaluated when a client joins it, and its answer could reveal that one join.
 """
 
 from collections.abc import Sequence
@@ -16,17 +15,17 @@ from kanon.gate.storage.step_log import Row
 from kanon.operate.stacks import RunningStack
 
 LEASE = 3600
-"""Seconds for which the slots are held: longer than reading all Members takes. Given back at the end."""
+"""Seconds for which the slots are leased: longer than reading all Members takes. They are released at the end."""
 ROWS_A_BATCH = 1000
 
 
 class SkipRefusedError(KanonError):
-    """Nothing was moved; the message says why."""
+    """No mark was moved; the message says why."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Steps of a slot to be given up: those after ``mark`` and before ``first``."""
+    """The steps of a slot to skip: those after ``mark`` and before ``first``."""
 
     slot: int
     mark: int
@@ -34,7 +33,7 @@ class Gap:
 
 
 def gaps(stack: RunningStack, now: float) -> list[Gap]:
-    """What must be given up at ``now`` (Unix s): one gap for each slot that is too far behind, by slot."""
+    """The steps to skip at ``now`` (Unix s): one gap for each slot that is too far behind, ordered by slot."""
     oldest, first = stack.schedule.oldest_allowed(now), stack.schedule.first_after_skip(now)
     behind = [
         Gap(progress.slot, progress.evaluated_through, first)
@@ -47,33 +46,33 @@ def gaps(stack: RunningStack, now: float) -> list[Gap]:
 
 
 def skip(stack: RunningStack, found: Sequence[Gap], holder: str, now: float) -> None:
-    """Move the marks of slots that are too far behind to the end of their gaps; harmless if it is cut short.
+    """Move the marks of slots that are too far behind to the end of their gaps. It is safe to interrupt and to repeat.
 
-    The horizon is left where it is: evaluation moves it when the first step that follows is complete.
+    The horizon does not move here: evaluation moves it when the first step that follows is complete.
 
     Args:
         stack: the stack.
-        found: as :func:`gaps` found them.
+        found: the result of :func:`gaps`.
         holder: a name for this run, new for each.
         now: Unix seconds.
 
     Raises:
-        SkipRefusedError: a worker is at one of the slots, or was; or ``found`` is too old.
-        LeaseLostError: a mark was moved while the wake-ups were written; those moved before stay moved.
-        ThrottledError: the log did not take every wake-up. Run again; nothing is lost.
+        SkipRefusedError: a worker holds or has evaluated one of the slots, or ``found`` is too old.
+        LeaseLostError: a mark was moved while the wake-ups were written; marks moved before stay moved.
+        ThrottledError: the log did not store every wake-up. Run again; nothing is lost.
     """
     control, log = stack.control, stack.log
     by_slot, leased = {gap.slot: gap for gap in found}, []
     if any(gap.first < stack.schedule.oldest_allowed(now) for gap in found):
-        raise SkipRefusedError("the steps that were to follow are too old by now: look again")
+        raise SkipRefusedError("too much time has passed since the steps were listed: run the command again")
     try:
         for gap in found:
             mark = control.lease(gap.slot, holder, now, now + LEASE)
             if mark is None:
-                raise SkipRefusedError(f"a worker is at slot {gap.slot}: wait until its lease has passed")
+                raise SkipRefusedError(f"a worker holds slot {gap.slot}: wait until its lease expires")
             leased.append(gap.slot)
             if mark.evaluated_through != gap.mark:
-                raise SkipRefusedError(f"slot {gap.slot} was evaluated meanwhile: look again")
+                raise SkipRefusedError(f"slot {gap.slot} was evaluated meanwhile: run the command again")
         rows = (
             Row(by_slot[slot].first, slot, set_key, None, type_name, stack.schedule.expiry(by_slot[slot].first))
             for set_key, type_name in stack.members.waking(max(gap.first for gap in found))

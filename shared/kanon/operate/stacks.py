@@ -1,4 +1,4 @@
-"""Where the parts of a running stack are: one deployed by CloudFormation, or one served on this machine."""
+"""Locates the parts of a running stack: one deployed by CloudFormation, or one served on this machine."""
 
 import json
 import urllib.error
@@ -32,7 +32,7 @@ from kanon.gate.storage.step_log import StepLog
 CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
 DESCRIPTION = "/_local/stack"
 DESCRIBED = {"name", "endpoint", "region", "dead_letters_url", "functions"}
-"""Where a stack served on this machine describes itself; not part of the API."""
+"""The path and the keys of the description that a local stack gives of itself; not part of the API."""
 
 
 class StackError(KanonError):
@@ -41,15 +41,15 @@ class StackError(KanonError):
 
 @dataclass(frozen=True)
 class RunningStack:
-    """A stack that is in use.
+    """A running stack.
 
     Attributes:
-        name: what it is called.
-        join, query, evaluate: the environments of its functions.
-        dead_letters_url: its dead-letter queue.
-        schedule_name: of EventBridge; None if it has none or it may not be seen.
-        session: reaches it.
-        endpoint: where, None for AWS.
+        name: its name.
+        join, query, evaluate: the settings of its functions.
+        dead_letters_url: the URL of its dead-letter queue.
+        schedule_name: the name of its EventBridge schedule; None if there is none or it cannot be read.
+        session: the boto3 session for its account and region.
+        endpoint: the URL of its services; None for AWS.
     """
 
     name: str
@@ -67,7 +67,7 @@ class RunningStack:
 
     @property
     def schedule(self) -> Schedule:
-        """The clock figures."""
+        """Its durations."""
         return Schedule.of(self.evaluate)
 
     @property
@@ -82,7 +82,7 @@ class RunningStack:
 
     @property
     def members(self) -> Members:
-        """The sets' states."""
+        """The states of the sets."""
         return Members(self.client("dynamodb"), self.evaluate.members_table)
 
     @property
@@ -95,8 +95,8 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
     """A stack in AWS, from its outputs and the environments of its functions.
 
     Raises:
-        ConfigurationError: a function would refuse its environment.
-        StackError: it is not there, or may not be seen.
+        ConfigurationError: the environment of a function is invalid.
+        StackError: the stack does not exist, or cannot be read.
     """
     try:
         (described,) = session.client("cloudformation", config=CONFIG).describe_stacks(StackName=name)["Stacks"]
@@ -112,7 +112,7 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
     except KeyError as error:
         raise StackError(f"stack {name} has no {error}: is it a stack of kanon?") from error
     except (BotoCoreError, ClientError) as error:
-        raise StackError(f"stack {name} cannot be seen: {reason(error)}") from error
+        raise StackError(f"stack {name} cannot be read: {reason(error)}") from error
     return RunningStack(
         name,
         JoinSettings.from_environment(environments["Join"]),
@@ -125,7 +125,7 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
 
 
 def _schedule_name(name: str, session: boto3.Session) -> str | None:
-    """The physical name of the stack's schedule, if it may be asked."""
+    """The physical name of the stack's schedule; None if it cannot be read."""
     cloudformation = session.client("cloudformation", config=CONFIG)
     try:
         found = cloudformation.describe_stack_resource(StackName=name, LogicalResourceId="EvaluateSchedule")
@@ -139,7 +139,7 @@ def local_stack(url: str) -> RunningStack:
     """The stack that ``kanon serve`` serves at ``url``.
 
     Raises:
-        StackError: nothing, or something else, is served there; or its tables live inside its process.
+        StackError: there is no local stack at ``url``, or its tables live inside its process.
     """
     try:
         with urllib.request.urlopen(f"{url.rstrip('/')}{DESCRIPTION}", timeout=10) as answer:  # noqa: S310, see cli
@@ -148,7 +148,7 @@ def local_stack(url: str) -> RunningStack:
         detail = error.reason if isinstance(error, urllib.error.URLError) else type(error).__name__
         raise StackError(f"no local stack answers at {url} ({detail}): start one with `kanon serve`") from error
     if not isinstance(described, dict) or not described.keys() >= DESCRIBED:
-        raise StackError(f"what answers at {url} is no local stack: start one with `kanon serve`, and name its --url")
+        raise StackError(f"{url} is no local stack: start one with `kanon serve`, and give its URL as --url")
     if described["endpoint"] is None:
         raise StackError("the tables of this stack live inside its process: serve it with `--engine ministack`")
     session = boto3.Session("local", "local", region_name=described["region"])
@@ -156,10 +156,10 @@ def local_stack(url: str) -> RunningStack:
 
 
 def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoint: str | None) -> RunningStack:
-    """The stack of a description as a local stack gives it.
+    """The stack that a local stack describes.
 
     Raises:
-        ConfigurationError: a function would refuse its environment.
+        ConfigurationError: the environment of a function is invalid.
     """
     return RunningStack(
         described["name"],
@@ -180,11 +180,11 @@ _SHELL: dict[type[BotoCoreError], str] = {
     HTTPClientError: "AWS could not be reached",
     NoConnectionError: "AWS could not be reached",
 }
-"""What the shell lacks, and no permission mends."""
+"""Problems of the shell, which no permission solves."""
 
 
 def reason(error: BotoCoreError | ClientError) -> str:
-    """What went wrong with a call, without the text: that may hold a key."""
+    """Why a call failed, without the error's text, which may contain a key."""
     if isinstance(error, ClientError):
         return f"{error.operation_name} answered {error.response['Error']['Code']}"
     return next((text for kind, text in _SHELL.items() if isinstance(error, kind)), type(error).__name__)

@@ -1,1 +1,1 @@
-"""The planner: noise for a privacy target, what an operator must know of it, and its pictures."""
+"""The planner: noise distributions for a privacy target, how a type with them behaves, and pictures of it."""

@@ -1,6 +1,6 @@
 """The paper's figures, recomputed: Figure 1, its delta, and what its "eps=3, A=25" means.
 
-The paper's noise is the continuous truncated Laplace law (section 4.1), the service's its discrete form.
+The paper's noise is the continuous truncated Laplace distribution (section 4.1). The service uses its discrete form.
 """
 
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ K = 50
 EPSILON_PER_NOISE = Fraction(3, 4)
 TRUNCATION = 25
 _CELLS = 4000
-"""Cells of the grid for integrals over the threshold noise; the points move by less than 0.001 with more."""
+"""Cells of the grid for integrals over the threshold noise. A finer grid moves the points by less than 0.001."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One way to read "eps = 3, A = 25": what each of the two noises gets."""
+    """One reading of "eps = 3, A = 25": the epsilon and the truncation of each of the two noises."""
 
     meaning: str
     epsilon: Fraction
@@ -48,22 +48,22 @@ class Reading:
 
 
 READINGS = (
-    Reading("3 is the whole, 25 each noise", EPSILON_PER_NOISE, 25),
-    Reading("3 is the whole, 25 both noises together", EPSILON_PER_NOISE, 12.5),
-    Reading("3 is one instance, 25 each noise", Fraction(3, 2), 25),
-    Reading("3 is one instance, 25 both noises together", Fraction(3, 2), 12.5),
-    Reading("3 is one noise, 25 each noise", Fraction(3), 25),
-    Reading("3 is one noise, 25 both noises together", Fraction(3), 12.5),
+    Reading("3 in total, 25 per noise", EPSILON_PER_NOISE, 25),
+    Reading("3 in total, 25 for both noises together", EPSILON_PER_NOISE, 12.5),
+    Reading("3 per instance, 25 per noise", Fraction(3, 2), 25),
+    Reading("3 per instance, 25 for both noises together", Fraction(3, 2), 12.5),
+    Reading("3 per noise, 25 per noise", Fraction(3), 25),
+    Reading("3 per noise, 25 for both noises together", Fraction(3), 12.5),
 )
 
 
 def continuous_delta(epsilon: float, truncation: float) -> float:
-    """The delta of one draw of the truncated Laplace law (section 4.1, solved for delta)."""
+    """The delta of one draw from the truncated Laplace distribution (section 4.1, solved for delta)."""
     return expm1(epsilon) / (2 * expm1(epsilon * truncation))
 
 
 def discrete_delta(epsilon: float, truncation: int) -> float:
-    """The delta of one draw of its discrete form, in closed form; the tables agree to a relative 1e-8."""
+    """The delta of one draw from its discrete form, in closed form. The tables agree to a relative error of 1e-8."""
     r = exp(-epsilon)
     return exp(-epsilon * truncation) * (1 - r) / (1 + r - 2 * r ** (truncation + 1))
 
@@ -91,7 +91,7 @@ def continuous_point(epsilon: float, truncation: float, steps: int, probability:
 
 
 def discrete_error_cdf(steps: int, errors: ArrayLike) -> Floats:
-    """``P(max over steps of nu_t - mu <= x)``, integers x, for the published laws as tables (0.75, 25 each).
+    """``P(max over steps of nu_t - mu <= x)`` for integers x, with the published laws as tables (0.75, 25 each).
 
     It is the probability that a set of k - x - 1 clients never crosses.
     """

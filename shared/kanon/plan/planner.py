@@ -1,6 +1,6 @@
-"""The planner: laws that meet a privacy target, and what an operator must know of them.
+"""The planner: noise distributions (laws) that meet a privacy target, and how a type with them behaves.
 
-Privacy is :mod:`kanon.gate.mechanism.bounds`, accuracy the exact law; nothing is simulated.
+Privacy comes from :mod:`kanon.gate.mechanism.bounds`, accuracy from the exact law. Nothing is simulated.
 """
 
 from collections.abc import Iterator
@@ -34,12 +34,12 @@ from kanon.noise.laws import SHAPES, Law, Shape
 
 CONFIDENCE = 0.99
 _ROUNDING = 1e-12
-"""Probabilities are compared with this much to spare: the exact law in floats is off by less than 1e-14."""
+"""The margin for comparing probabilities. The error of the exact law in floats is below 1e-14."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is asked for: (epsilon, delta) for one join, by the interval-aware bound, at k and a window."""
+    """A privacy target: (epsilon, delta) for one join by the interval-aware bound, for a k and a window."""
 
     k: int
     window: int
@@ -49,45 +49,45 @@ class Target:
 
     @property
     def bound(self) -> Bound:
-        """What is asked for."""
+        """The target as a bound."""
         return Bound(self.epsilon, self.delta)
 
     def covers(self, bound: Bound) -> bool:
-        """Whether what is proved is enough."""
+        """Whether ``bound`` meets the target."""
         return bound.epsilon <= self.epsilon and bound.delta <= self.delta
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A type's parameters and how it behaves. ``name`` says where the laws come from."""
+    """The parameters of a type and how it behaves. ``name`` says where the laws come from."""
 
     name: str
     parameters: Parameters
 
     @cached_property
     def counts(self) -> range:
-        """Every count the noise can decide on, and one certain count at either end."""
+        """Every count whose answer depends on the noise, and one certain count at each end."""
         return range(self.parameters.never_true_below - 1, self.parameters.surely_true_from + 1)
 
     @cached_property
     def true_at_once(self) -> Floats:
-        """Probability of true at a step that nothing preceded in its instance, for each of ``counts``."""
+        """Probability of true at the first evaluated step of an instance, for each of ``counts``."""
         return np.maximum(0, 1 - never_at_constant(self.parameters, self.counts, 1))
 
     @cached_property
     def true_within_instance(self) -> Floats:
-        """Probability of true at some step of an instance of constant count, for each of ``counts``."""
+        """Probability of true at some step of an instance with a constant count, for each of ``counts``."""
         return np.maximum(0, 1 - never_at_constant(self.parameters, self.counts, self.parameters.window))
 
     @cached_property
     def expected_delay(self) -> Floats:
         """Expected steps until true, for each of ``counts``; inf where true is impossible.
 
-        The set is empty before, reaches its count at a uniformly random step of an instance and stays there;
-        0 is true at once.
+        The set is empty at first, reaches its count at a uniformly random step of an instance, and keeps it.
+        0 means true at once.
         """
         w = self.parameters.window
-        # missed[c, m - 1]: no crossing in m steps on end of one instance.
+        # missed[c, m - 1]: no crossing in m consecutive steps of one instance.
         missed = never_at_constant(self.parameters, np.array(self.counts)[:, None], np.arange(1, w + 1))
         waited = np.cumsum(missed, axis=1)  # E[min(delay, m)] within one instance
         with np.errstate(divide="ignore"):
@@ -98,12 +98,12 @@ class Plan:
 
     @cached_property
     def proved(self) -> Guarantee:
-        """What is proved about the parameters."""
+        """The proved guarantee of the parameters."""
         return guarantee(self.parameters)
 
     @cached_property
     def zone(self) -> tuple[int, int]:
-        """The 99% points, between which the noise decides.
+        """The 99% points. Between them the noise decides.
 
         The highest count that is false for a whole instance and the lowest that is true at once, each with
         probability at least 0.99: the points of false positives and of false negatives.
@@ -112,7 +112,7 @@ class Plan:
 
     @cached_property
     def bytes_per_set(self) -> int:
-        """The size of a full set's Members item, without the letters of its type's name."""
+        """The size of the Members item of a full set, without the name of its type."""
         p = self.parameters
         step = 499_999  # the current hour has as many digits
         members = tuple(Member(token, step) for token in range(p.members_kept))
@@ -120,7 +120,7 @@ class Plan:
         return item_size(to_item(bytes(32), "", state, p.client_bits, step * p.period))
 
     def as_json(self) -> dict[str, Any]:
-        """What ``kanon plan --json`` prints; ``laws`` is what a type's configuration takes."""
+        """The output of ``kanon plan --json``; the configuration of a type accepts ``laws``."""
         p = self.parameters
         return {
             **TypeAnswer.of(Type(self.name, p, None)).model_dump(by_alias=True, exclude={"type", "profile"}),
@@ -158,7 +158,7 @@ def law_as_json(law: Law) -> dict[str, Any]:
 
 
 def decimal_text(x: Fraction) -> str:
-    """The exact decimal of a fraction that has a finite one."""
+    """The exact decimal of a fraction that has a finite decimal."""
     text = format((Decimal(x.numerator) / Decimal(x.denominator)).normalize(), "f")
     if Fraction(text) != x:
         raise ValueError(f"{x} has no finite decimal: give epsilon as a decimal")
@@ -166,10 +166,10 @@ def decimal_text(x: Fraction) -> str:
 
 
 def best_plan(target: Target) -> Plan:
-    """The laws with the smallest 99% zone that meet the target; among equals the fewest members kept.
+    """The laws with the smallest 99% zone that meet the target; of equals, those that keep the fewest members.
 
-    Every split of epsilon is tried that spends it whole, ``2 e1 + e2 = epsilon`` with ``2 e2 <= epsilon``, in
-    about a hundred steps, for each shape of law, with the smallest truncations that meet delta.
+    Tries about a hundred splits that spend all of epsilon, ``2 e1 + e2 = epsilon`` with ``2 e2 <= epsilon``, for
+    each shape of law, with the smallest truncations that meet delta.
 
     Raises:
         InvalidParametersError: no laws meet the target at this k.
@@ -188,7 +188,7 @@ def best_plan(target: Target) -> Plan:
                 best = rank, found
     if best is None:
         raise InvalidParametersError(
-            f"no laws give {target.bound} at k={target.k} over"
+            f"no noise distributions give {target.bound} at k={target.k} over"
             f" {target.window} steps without a risk of releasing an empty set: raise k, epsilon or delta"
         )
     return Plan("planned", best[1])
@@ -216,7 +216,7 @@ def profile_plan(name: str, target: Target) -> Plan:
 
 
 def compare(target: Target) -> list[Plan]:
-    """The profiles as a type gets them, and the best laws for the target. Profiles too wide for k are left out."""
+    """The profiles as a type uses them, and the best laws for the target. Profiles too wide for k are left out."""
     plans = []
     for name in PROFILES:
         try:
@@ -227,7 +227,7 @@ def compare(target: Target) -> list[Plan]:
 
 
 def _splits(target: Target) -> Iterator[tuple[int, Shape, Fraction, Fraction]]:
-    """(width of the 99% zone if delta were no concern, shape, e1, e2) for the splits of epsilon."""
+    """For each split of epsilon: (width of the 99% zone if delta is ignored, shape, e1, e2)."""
     grid = Fraction(10) ** (floor(log10(target.epsilon)) - 2)
     for n in range(int(target.epsilon / grid / 5), int(target.epsilon / grid / 2) + 1):
         query_epsilon = n * grid
@@ -245,9 +245,9 @@ def _splits(target: Target) -> Iterator[tuple[int, Shape, Fraction, Fraction]]:
 
 
 def _leaves_room(target: Target, query_epsilon: Fraction) -> bool:
-    """Whether the query law's own delta can be met with a truncation below k.
+    """Whether the query law can meet delta with a truncation below k.
 
-    ``w T(A) <= delta`` at its highest outcome A, whose probability is at least this in either shape.
+    The condition is ``w T(A) <= delta`` at its highest outcome A. ``least`` is a lower bound of T(A) for both shapes.
     """
     r = exp(-query_epsilon)
     least = (1 - r) / 2 * r ** (target.k - 1)
@@ -267,7 +267,7 @@ def _fitted(target: Target, shape: Shape, threshold_epsilon: Fraction, query_eps
 
 
 def _parameters(target: Target, threshold_law: Law, query_law: Law) -> Parameters:
-    """With the 16 client bits of a type, or as many as the members kept need."""
+    """Parameters with 16 client bits, or with more if the members kept need them."""
     kept = target.k + threshold_law.max - query_law.min
     bits = max(16, (8 * kept - 1).bit_length())
     return Parameters(target.k, target.window, target.period, threshold_law, query_law, bits)

@@ -112,14 +112,14 @@ def test_evaluation_stops_and_says_so_and_goes_on_once_steps_are_given_up(outage
     assert marks(outage) == {0: outage.mark, 1: outage.mark}
 
     code, output = doctor(stack, "--skip", answer="n\n")
-    assert (code, "Give them up?" in output) == (1, True)
+    assert (code, "Skip them?" in output) == (1, True)
     assert marks(outage) == {0: outage.mark, 1: outage.mark}
     code, output = doctor(stack, "--skip", "--yes")
     assert code == 0, output
     first = seen(stack).schedule.first_after_skip(stack.clock.now())
     for slot in (0, 1):
-        assert f"slot {slot}: to give up steps {outage.mark + 1} to {first - 1}" in output
-        assert f"slot {slot}: goes on with step {first}" in output
+        assert f"slot {slot}: to skip steps {outage.mark + 1} to {first - 1}" in output
+        assert f"slot {slot}: continues with step {first}" in output
     assert marks(outage) == {0: first - 1, 1: first - 1}
 
     assert outage.catch_up(first) == 0
@@ -167,7 +167,7 @@ def test_a_slot_somebody_is_at_is_not_moved_and_no_other_either(outage: Outage) 
     stack, now = outage.stack, outage.stack.clock.now()
     control = seen(stack).control
     control.lease(1, "worker", now, now + 150)
-    with pytest.raises(SkipRefusedError, match=r"^a worker is at slot 1: wait until its lease has passed$"):
+    with pytest.raises(SkipRefusedError, match=r"^a worker holds slot 1: wait until its lease expires$"):
         skip(seen(stack), gaps(seen(stack), now), "operator", now)
     assert set(marks(outage).values()) == {outage.mark}
     assert control.lease(0, "another", now, now + 150) is not None  # given back
@@ -177,13 +177,13 @@ def test_a_slot_evaluated_since_it_was_looked_at_is_not_moved(outage: Outage) ->
     stack, now = outage.stack, outage.stack.clock.now()
     found = gaps(seen(stack), now)
     seen(stack).control.advance(0, outage.mark, outage.mark + 1)
-    with pytest.raises(SkipRefusedError, match=r"^slot 0 was evaluated meanwhile: look again$"):
+    with pytest.raises(SkipRefusedError, match=r"^slot 0 was evaluated meanwhile: run the command again$"):
         skip(seen(stack), found, "operator", now)
 
 
 def test_an_operator_who_hesitates_for_too_long_looks_again(outage: Outage) -> None:
     found = gaps(seen(outage.stack), outage.stack.clock.now())
-    with pytest.raises(SkipRefusedError, match="too old by now: look again"):
+    with pytest.raises(SkipRefusedError, match="too much time has passed since the steps were listed: run the command again"):
         skip(seen(outage.stack), found, "operator", outage.stack.clock.now() + 4 * 3600)
 
 

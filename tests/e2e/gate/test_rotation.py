@@ -106,7 +106,7 @@ def test_a_noise_key_is_rotated_and_the_old_one_destroyed_without_an_answer_out_
     assert findings(rotating.stack)["noise keys"][0].seen.startswith(needed)
     rotating.steps(WINDOW + 1)
     assert rotating.different  # so the example tells the keys apart
-    assert findings(rotating.stack)["noise keys"][0].seen == "key 1 is needed no more: it can be destroyed"
+    assert findings(rotating.stack)["noise keys"][0].seen == "key 1 is no longer needed: it can be destroyed"
 
     rotating.deploy(("2", first))
     rotating.steps(2)

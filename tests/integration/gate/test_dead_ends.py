@@ -237,9 +237,9 @@ def test_members_of_a_newer_version_are_said_so_before_they_count_anew(stack: St
     assert oracle.types
     damage(stack, SETS[0], lambda packed: b"\x02" + packed[1:])
     _, output = doctor(stack, "--repair", answer="n\n")
-    assert "1 of them name the format of a newer version" in output
+    assert "1 of them have the format of a newer version" in output
     assert doctor(stack, "--repair", "--yes")[0] == 0
-    assert "Every Members item can be read" in doctor(stack, "--repair")[1]
+    assert "Every Members item can be decoded" in doctor(stack, "--repair")[1]
 
 
 # Sets that are suppressed
@@ -262,7 +262,7 @@ def test_a_suppressed_set_reads_false_through_every_instance_until_it_is_unsuppr
         answered, expected = oracle.answers(step), oracle.pass_step()
         assert answered == {**expected, ("a", name): False}
     assert expected["a", name]
-    assert doctor(stack, "--unsuppress", place) == (0, "The set reads as it is from the next tick on.\n")
+    assert doctor(stack, "--unsuppress", place) == (0, "The set is no longer suppressed from the next tick on.\n")
     assert oracle.finish_step() == 0
 
 

@@ -111,7 +111,7 @@ def test_the_command_prints_a_table_and_ends_with_0_if_all_is_well(stack: Stack)
     used(stack)
     code, output = doctor(stack, "--secrets")
     assert code == 0, output
-    assert re.search(r"evaluation +│ OK +│ slot 0: evaluated through step \d+, as it should be", output)
+    assert re.search(r"evaluation +│ OK +│ slot 0: evaluated through step \d+, on time", output)
     assert re.search(r"schedule +│ OK +│ enabled", output)
     assert re.search(r"fingerprints of query +│ OK +│ .*set-pepper", output)
 
@@ -135,9 +135,9 @@ def test_the_command_ends_with_1_and_says_what_to_do_if_something_is_wrong(stack
         (["--skip", "--json"], "exclude each other"),
         (["--skip", "--retire", "fledge"], "exclude each other"),
         (["--json", "--retire", "fledge"], "exclude each other"),
-        (["--url", "http://example.org/"], "a served stack is on this machine"),
-        (["--url", "file:///etc/passwd"], "a served stack is on this machine"),
-        (["--retire", "fledge"], "it is configured: deploy without it first"),
+        (["--url", "http://example.org/"], "give the URL of a stack on this machine"),
+        (["--url", "file:///etc/passwd"], "give the URL of a stack on this machine"),
+        (["--retire", "fledge"], "it is still configured: first deploy"),
         (["--retire", "unknown"], "no such type was ever evaluated"),
         (["--skip"], "evaluation catches up by itself and loses nothing"),
     ],
@@ -149,14 +149,14 @@ def test_the_command_ends_with_2_if_it_is_used_wrongly(stack: Stack, arguments: 
 
 
 def test_a_stack_that_is_not_there_is_said_so(stack: Stack) -> None:
-    with pytest.raises(StackError, match=r"^stack other cannot be seen: DescribeStacks answered ValidationError$"):
+    with pytest.raises(StackError, match=r"^stack other cannot be read: DescribeStacks answered ValidationError$"):
         deployed_stack("other", stack.session)
 
 
 @pytest.mark.parametrize(
     ("shell", "arguments", "said"),
     [
-        ({}, [], "stack other cannot be seen: no region is set: give --region"),
+        ({}, [], "stack other cannot be read: no region is set: give --region"),
         ({}, ["--region", "eu-west-1"], "no credentials were found: sign in, or give --profile"),
         ({}, ["--profile", "mine"], "the AWS configuration has no such profile"),
         (
@@ -211,7 +211,7 @@ def test_a_server_of_something_else_is_said_so(answer: bytes) -> None:
     with HTTPServer(("127.0.0.1", 0), Other) as server:
         thread = Thread(target=server.handle_request)
         thread.start()
-        with pytest.raises(StackError, match=r"what answers at http://127\.0\.0\.1:\d+ is no local stack"):
+        with pytest.raises(StackError, match=r"http://127\.0\.0\.1:\d+ is no local stack"):
             local_stack(f"http://127.0.0.1:{server.server_port}")
         thread.join()
 
@@ -261,7 +261,7 @@ def test_functions_that_were_not_all_deployed_are_said_so(stack: Stack) -> None:
     used(stack)
     stack.functions["query"].environment.update(KANON_SLOTS="2")  # type: ignore[attr-defined]
     (finding,) = findings(stack)["environment"]
-    assert (finding.verdict, finding.seen) == (Verdict.FAIL, "the functions disagree on slots")
+    assert (finding.verdict, finding.seen) == (Verdict.FAIL, "the functions have inconsistent environments: slots")
 
 
 @pytest.mark.parametrize(
@@ -320,9 +320,9 @@ def test_a_lease_longer_than_any_worker_may_hold_is_seen_and_one_left_behind_is_
     used(stack)
     now = stack.clock.now()
     control(stack).lease(0, "worker", now, now + 150)
-    assert findings(stack)["leases"][0].seen == "slot 0 at work"
+    assert findings(stack)["leases"][0].seen == "slot 0 held by a worker"
     stack.clock.set(now + 151)
-    assert findings(stack)["leases"][0].seen.startswith("slot 0 left by a worker that was cut short")
+    assert findings(stack)["leases"][0].seen.startswith("slot 0 left by an interrupted worker")
     assert wrong(stack) == {}
     control(stack).lease(0, "clock ahead", now + 151, now + 9000)
     assert wrong(stack) == {"leases": (Verdict.WARN, "a-lease-is-held-for-too-long")}

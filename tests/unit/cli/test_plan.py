@@ -18,7 +18,7 @@ def test_the_table_tells_laws_bounds_and_zone() -> None:
     shown = run("--window", "168").output
     for expected in (
         "k = 50, window = 168 steps of 3600 s",
-        "threshold law (mu)",
+        "threshold noise (mu)",
         "one join: paper's bound",
         "does not apply",
         "one join: interval-aware bound",
@@ -81,7 +81,7 @@ def test_pictures_are_written(arguments: tuple[str, ...], tmp_path: Path) -> Non
 
 def test_the_papers_figures_are_printed_for_every_reading(tmp_path: Path) -> None:
     shown = run("--paper", str(tmp_path / "figure.png")).output
-    assert "3 is the whole, 25 each noise" in shown
+    assert "3 in total, 25 per noise" in shown
     assert "(3, 2.72e-06)" in shown
     assert "13.67" in shown
 
