@@ -44,7 +44,8 @@ def audit(
 
 def _service(types: "Mapping[str, Parameters]", trials: int, seed: int) -> "tuple[list[Fit], list[Check]]":
     try:
-        from kanon.audit.service import ServiceError, audit_service
+        from kanon.audit.service import LateError, audit_service
+        from kanon.client import ApiError
     except ModuleNotFoundError as error:
         typer.echo(
             f"kanon audit: no {error.name}: audit the service from a checkout, or say --service-trials 0", err=True
@@ -52,7 +53,7 @@ def _service(types: "Mapping[str, Parameters]", trials: int, seed: int) -> "tupl
         raise typer.Exit(2) from error
     try:
         return audit_service(types, trials, seed)
-    except ServiceError as error:
+    except (ApiError, LateError) as error:
         typer.echo(f"kanon audit: {error}", err=True)
         raise typer.Exit(1) from error
 

@@ -26,11 +26,12 @@ def demo(
     engine: Annotated[str, typer.Option(help="AWS emulator: ministack or moto.")] = "ministack",
 ) -> None:
     """Replay a join log hour by hour, and compare every answer with the exact counts."""
+    from kanon.client import ApiError
     from kanon.gate.types import read_types
     from kanon.joinlog import LogError, generated_log, read_log
     from kanon.local import EngineError, Stack
     from kanon.local.picture import draw
-    from kanon.local.replay import TYPE, ApiError, replay
+    from kanon.local.replay import TYPE, ReplayError, replay
 
     console, began = Console(), time.monotonic()
     try:
@@ -43,7 +44,7 @@ def demo(
                 result = replay(stack, joins, lambda count: progress.advance(task, count))
             variables = stack.functions["join"].environment
             console.print(summary(result, stack, time.monotonic() - began))
-    except (ApiError, EngineError, LogError) as error:
+    except (ApiError, EngineError, LogError, ReplayError) as error:
         console.print(f"[red]{error}[/red]")
         raise typer.Exit(1) from error
     parameters = read_types(variables["KANON_TYPES"], result.period)[TYPE].parameters

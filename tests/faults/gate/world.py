@@ -20,6 +20,8 @@ from moto.backends import get_backend
 from moto.core import DEFAULT_ACCOUNT_ID
 
 from kanon import clock
+from kanon.client import Client, RefusedError, encoded
+from kanon.client import Join as Sent
 from kanon.gate import evaluation
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.tape import Tapes
@@ -299,21 +301,20 @@ class World:
 
     def request_joins(self, joins: Sequence[tuple[tuple[str, bytes], int]], worker: Worker) -> list[bool] | None:
         """Ask the join function for a batch; for each join whether it was acknowledged, None without an answer."""
-        entries = [
-            {"type": place[0], "set": base64.urlsafe_b64encode(place[1]).decode(), "client": str(client)}
-            for place, client in joins
-        ]
         self.stack.restart("join")
         with self.running(worker, JOIN_TIMEOUT):
             try:
-                response = self.stack.request("POST", "/v1:batchJoin", {"joins": entries})
+                results = Client(self.stack.request).batch_join(
+                    Sent(type_name, encoded(set_id), str(client)) for (type_name, set_id), client in joins
+                )
             except ProcessDied:
                 return None
-        if response.status != 200:
-            assert response.status == 503, response
-            assert "retry-after" in {name.lower() for name, _ in response.headers}
-            return [False] * len(joins)
-        return ["error" not in result for result in json.loads(response.body)["results"]]
+            except RefusedError as error:
+                results = [error] * len(joins)
+        for refused in filter(None, results):
+            assert refused.code == 503, refused
+            assert refused.retry_after is not None
+        return [refused is None for refused in results]
 
     # What is stored and what is answered
 

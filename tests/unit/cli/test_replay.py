@@ -2,12 +2,9 @@
 
 import random
 from collections import Counter
-from typing import Any
-
-import pytest
 
 from kanon.joinlog import Join
-from kanon.local.replay import ApiError, Client, ExactCounts, History, Result, set_id
+from kanon.local.replay import ExactCounts, History, Result
 
 
 def test_the_recount_is_the_number_of_distinct_clients_in_the_window() -> None:
@@ -40,41 +37,3 @@ def test_answers_are_compared_with_the_counts() -> None:
     assert confusion[False, False] == 1
     assert result.histories["c"] == History(6, [0], [False])
     assert (result.flips, result.steps) == (2, 2)
-
-
-def test_a_set_id_is_the_hash_of_its_name() -> None:
-    assert set_id("hello") == "LPJNul-wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ"
-
-
-class Answering(Client):
-    """A client whose calls are answered by what a test says."""
-
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        return self.answer(body)
-
-
-def test_a_refused_join_stops_the_replay() -> None:
-    client = Answering(lambda body: {"results": [{}] * (len(body["joins"]) - 1) + [{"error": {"code": 503}}]})
-    with pytest.raises(ApiError, match=r"a join was refused: .*503"):
-        client.join([Join(0, "a", "1"), Join(0, "a", "2")])
-
-
-def test_joins_and_queries_go_in_calls_of_the_size_the_api_takes() -> None:
-    sizes = []
-
-    def answer(body: Any) -> Any:
-        if "joins" in body:
-            sizes.append(len(body["joins"]))
-            return {"results": [{}] * sizes[-1]}
-        hashes = body["setsForType"][0]["hashes"]
-        sizes.append(len(hashes))
-        return {"kAnonymousSets": [{"type": "fledge", "hashes": hashes[:1]}], "step": 4}
-
-    client = Answering(answer)
-    client.join([Join(0, "a", str(n)) for n in range(1200)])
-    names = [str(n) for n in range(1001)]
-    assert client.true_sets(names) == ({"0", "1000"}, 4)
-    assert sizes == [500, 500, 200, 1000, 1]
