@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
-from kanon.joinlog import Join, JoinLog
+from kanon.joinlog import Join
 from kanon.local import Stack
+from kanon.local.logs import JoinLog
 from kanon.local.replay import ReplayError, replay
 
 START = 1_700_000_000 // 3600 * 3600

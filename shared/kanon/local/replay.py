@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from kanon.client import Client, set_id
 from kanon.client import Join as Sent
-from kanon.joinlog import Join, JoinLog
+from kanon.joinlog import Join
+from kanon.local.logs import JoinLog
 
 if TYPE_CHECKING:
     from kanon.local import Stack

@@ -45,7 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.left:
             self.close_connection = True
 
-    do_POST = do_GET
+    do_POST = do_GET  # noqa: N815
 
     def log_message(self, *_: Any) -> None:
         pass
