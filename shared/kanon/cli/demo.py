@@ -2,6 +2,7 @@
 
 import time
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,8 @@ from rich.table import Table
 from kanon.cli.extras import extra
 
 if TYPE_CHECKING:
+    from kanon.gate.mechanism.parameters import Parameters
+    from kanon.keys import Secret
     from kanon.local import Stack
     from kanon.local.replay import Result
 
@@ -40,6 +43,7 @@ def demo(
     from kanon.client import ApiError
     from kanon.gate.types import read_types
     from kanon.joinlog import Columns, LogError
+    from kanon.keys import Secret
 
     with extra("local"):
         import matplotlib as mpl  # noqa: F401, missed now and not after the replay
@@ -62,14 +66,26 @@ def demo(
                 task = progress.add_task("joins sent", total=len(joins.joins))
                 result = replay(stack, joins, lambda count: progress.advance(task, count))
             variables = stack.functions["join"].environment
+            pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
             console.print(summary(result, stack, time.monotonic() - began))
     except (ApiError, EngineError, LogError, ReplayError) as error:
         console.print(f"[red]{escape(str(error))}[/red]")
         raise typer.Exit(1) from error
     parameters = read_types(variables["KANON_TYPES"], result.period)[TYPE].parameters
     title = f"Sets near the threshold ({joins.title}; k={result.k}, window {result.window} steps)"
-    draw(result, parameters, title, picture)
+    phases = {name: _phase(pepper, name, parameters) for name in result.histories}
+    draw(result, parameters, phases, title, picture)
     console.print(f"Picture: {picture}")
+
+
+def _phase(pepper: "Secret", name: str, parameters: "Parameters") -> int:
+    """Where the instances of a set begin; it takes the pepper of the set keys, which the demo's stack has at hand."""
+    from kanon.gate.mechanism.steps import phase_of
+    from kanon.gate.names import set_key
+    from kanon.local.replay import TYPE
+
+    key = set_key(pepper, TYPE, sha256(name.encode()).digest())
+    return phase_of(key, parameters.window, parameters.phase)
 
 
 def summary(result: "Result", stack: "Stack", elapsed: float) -> Table:
