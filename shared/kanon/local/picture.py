@@ -160,7 +160,11 @@ def _fell_while_true(history: History, restarts: Sequence[int]) -> int | None:
     for low, high in pairwise(edges):
         if True in history.statuses[low:high]:
             crossing = low + history.statuses[low:high].index(True)
-            below = [n for n in range(crossing, high) if history.counts[n] < history.counts[crossing] - 3]
+            below = [
+                n
+                for n in range(crossing, high)
+                if history.statuses[n] and history.counts[n] < history.counts[crossing] - 3
+            ]
             runs.append(below)
     longest = max(runs, key=len, default=[])
     return longest[len(longest) // 2] if longest else None

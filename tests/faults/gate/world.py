@@ -32,7 +32,7 @@ from kanon.gate.storage.step_log import StepLog, key_of
 from kanon.gate.types import read_types
 from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local import Stack
-from kanon.local.functions import Environment
+from kanon.local.functions import Context, Environment
 from kanon.local.template import REGION
 from tests.faults.gate.wire import Behaviour, ProcessDied, Wire, Worker, undisturbed
 from tests.naive import Naive
@@ -213,14 +213,8 @@ class World:
             result = environment._handler({"Records": [record]}, self._context(worker))
         return not result["batchItemFailures"]
 
-    def _context(self, worker: Worker) -> SimpleNamespace:
-        return SimpleNamespace(
-            function_name="evaluate",
-            memory_limit_in_mb="512",
-            invoked_function_arn="arn",
-            aws_request_id="r",
-            get_remaining_time_in_millis=lambda: int((worker.deadline - self.true_time()) * 1000),
-        )
+    def _context(self, worker: Worker) -> Context:
+        return Context("evaluate", "512", lambda: worker.deadline - self.true_time())
 
     def run_schedule(self, *tries: Behaviour) -> list[Worker]:
         """The schedule's event once, repeated as Lambda does while it fails; the n-th try meets ``tries[n]``.

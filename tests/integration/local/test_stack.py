@@ -18,6 +18,7 @@ import pytest
 
 from kanon.local import FunctionError, Stack
 from kanon.local.gateway import PAYLOAD_LIMIT
+from tests.queues import messages
 
 ECHO = Path(__file__).parent / "echo_stack" / "template.yaml"
 START = 1_700_000_000.0  # 13 minutes past the hour
@@ -241,7 +242,7 @@ def test_a_tick_at_the_moment_one_advances_to_fires_once(stack: Stack) -> None:
 def test_the_queue_is_run_until_it_is_quiet(stack: Stack) -> None:
     stack.tick()
     assert bodies(stack) == [(START, "ticked")]
-    assert stack.messages("Work") == []
+    assert messages(stack, "Work") == []
 
 
 def test_a_failed_message_returns_after_its_visibility_and_then_lies_with_the_dead(
@@ -257,7 +258,7 @@ def test_a_failed_message_returns_after_its_visibility_and_then_lies_with_the_de
     assert bodies(stack) == [(START, "fail"), (START + 100, "fail")]
     stack.advance(1000)
     assert len(bodies(stack)) == 2  # maxReceiveCount
-    assert stack.messages("DeadLetters") == ["fail"]
+    assert messages(stack, "DeadLetters") == ["fail"]
 
 
 def test_a_message_whose_function_raises_stays_and_one_that_succeeds_goes(stack: Stack) -> None:
@@ -273,7 +274,7 @@ def test_a_message_whose_function_raises_stays_and_one_that_succeeds_goes(stack:
 def test_an_event_that_keeps_failing_is_retried_twice_and_buried(stack: Stack) -> None:
     stack._invoke_asynchronously("echo", {"raise": True})
     assert len(received(stack)) == 3
-    (buried,) = stack.messages("DeadLetters")
+    (buried,) = messages(stack, "DeadLetters")
     assert '"errorMessage": "told to"' in buried
 
 
