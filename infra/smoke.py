@@ -7,8 +7,6 @@ anything is not as it should be.
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
 import re
 import secrets
@@ -25,6 +23,8 @@ import boto3
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+
+from kanon.client import Connection, Headers, NoAnswerError, encoded
 
 DESCRIPTION = Path(__file__).parents[1] / "docs" / "openapi.json"
 SECONDS = 30  # for one request, a cold start included
@@ -91,7 +91,7 @@ class Service:
     region: str | None = None
     type_name: str = ""
     client: str = field(default_factory=lambda: secrets.token_hex(8))
-    set_id: str = field(default_factory=lambda: base64.urlsafe_b64encode(secrets.token_bytes(32)).decode().rstrip("="))
+    set_id: str = field(default_factory=lambda: encoded(secrets.token_bytes(32)))
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -114,25 +114,20 @@ class Service:
     ) -> Answer:
         """One request; ``body`` is bytes or a value to send as JSON."""
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        sent = dict(headers) if data else {}
-        parts = urlsplit(self.url + path)
-        if signed:
-            sent = self._sign(method, self.url + path, data, sent)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        with closing(kind(parts.hostname or "", parts.port, timeout=SECONDS)) as connection:
+        sign = self._sign if signed else None
+        with closing(Connection(self.url, timeout=SECONDS, sign=sign)) as connection:
             try:
-                connection.request(method, parts.path, data or None, sent)
-                answer = connection.getresponse()
-                return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
-            except OSError as error:
-                raise WrongError(f"no answer: {error}") from error
+                answer = connection(method, path, data, headers if data else {})
+            except NoAnswerError as error:
+                raise WrongError(str(error)) from error
+        return Answer(answer.status, {name.lower(): value for name, value in answer.headers}, answer.body)
 
-    def _sign(self, method: str, url: str, data: bytes, headers: dict[str, str]) -> dict[str, str]:
+    def _sign(self, method: str, url: str, data: bytes, headers: Headers) -> Headers:
         if self.credentials is None:
             raise SkippedError("it has to be signed, and there are no AWS credentials here")
         if self.region is None:
             raise SkippedError("it has to be signed, and the region is unknown: set AWS_REGION")
-        request = AWSRequest(method, url, headers, data)
+        request = AWSRequest(method, url, dict(headers), data)
         SigV4Auth(self.credentials, "execute-api", self.region).add_auth(request)
         return dict(request.headers.items())
 

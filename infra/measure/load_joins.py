@@ -5,8 +5,6 @@ A request begins when the schedule says so; its latency counts from then, waitin
 
 from __future__ import annotations
 
-import http.client
-import json
 import random
 import threading
 import time
@@ -19,6 +17,7 @@ from queue import SimpleQueue
 
 from infra.measure.served import Row, Served
 from infra.measure.workload import Joined
+from kanon.client import Client, Join, NoAnswerError, RefusedError
 
 SENDERS = 64
 NO_ANSWER = 0
@@ -70,19 +69,16 @@ HEADER = (
 def drive(served: Served, workload: Iterator[Joined], rate: float, seconds: float, seed: int = 0) -> Tally:
     """Send requests for ``seconds`` at ``rate`` a second, then look for every acknowledged join in the log."""
     tally, lock, chance = Tally(rate), threading.Lock(), random.Random(seed)
-    free: SimpleQueue[http.client.HTTPConnection] = SimpleQueue()
+    free: SimpleQueue[Client] = SimpleQueue()
     for url in served.urls:
-        free.put(http.client.HTTPConnection(url.removeprefix("http://"), timeout=30))
+        free.put(Client(url))
 
     def send(due: float, joins: Sequence[Joined]) -> None:
-        connection = free.get()  # to an environment that has nothing to do
+        client = free.get()  # to an environment that has nothing to do
         try:
-            status, retry_after, taken = _request(connection, joins)
-        except (OSError, http.client.HTTPException):
-            connection.close()
-            status, retry_after, taken = NO_ANSWER, False, [False] * len(joins)
+            status, retry_after, taken = _request(client, joins)
         finally:
-            free.put(connection)
+            free.put(client)
         with lock:
             tally.latencies.append(time.monotonic() - due)
             tally.statuses[status] += 1
@@ -110,20 +106,17 @@ def drive(served: Served, workload: Iterator[Joined], rate: float, seconds: floa
     return tally
 
 
-def _request(connection: http.client.HTTPConnection, joins: Sequence[Joined]) -> tuple[int, bool, list[bool]]:
+def _request(client: Client, joins: Sequence[Joined]) -> tuple[int, bool, list[bool]]:
     """Status, whether it tells when to retry, and for each join whether it was acknowledged."""
-    if len(joins) == 1:
-        path = f"/v1/types/{joins[0].type_name}/sets/{joins[0].encoded_set}:join"
-        body: object = {"client": joins[0].client}
-    else:
-        path = "/v1:batchJoin"
-        body = {"joins": [{"type": j.type_name, "set": j.encoded_set, "client": j.client} for j in joins]}
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    told = json.loads(response.read())
-    taken = [response.status == 200] * len(joins)
-    if response.status == 200 and len(joins) > 1:
-        taken = ["error" not in result for result in told["results"]]
-        if {result["error"]["code"] for result in told["results"] if "error" in result} - {503}:
-            raise RuntimeError("a join of a batch was refused with something other than 503")
-    return response.status, response.getheader("Retry-After") is not None, taken
+    try:
+        if len(joins) == 1:
+            client.join(joins[0].type_name, joins[0].encoded_set, joins[0].client)
+            return 200, False, [True]
+        results = client.batch_join(Join(join.type_name, join.encoded_set, join.client) for join in joins)
+    except NoAnswerError:
+        return NO_ANSWER, False, [False] * len(joins)
+    except RefusedError as error:
+        return error.code, error.retry_after is not None, [False] * len(joins)
+    if {refused.code for refused in results if refused is not None} - {503}:
+        raise RuntimeError("a join of a batch was refused with something other than 503")
+    return 200, False, [refused is None for refused in results]

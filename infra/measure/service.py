@@ -12,25 +12,19 @@ import json
 import os
 import runpy
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import boto3
 
 from kanon.local import Stack
+from kanon.local.functions import Context
 from kanon.local.gateway import Request, event
 
 PERIOD = 3600
 START = 1_700_000_000 // PERIOD * PERIOD
 """The start of the service's clock: the first second of a step."""
 
-CONTEXT = SimpleNamespace(
-    function_name="bench",
-    memory_limit_in_mb="1769",
-    invoked_function_arn="arn:aws:lambda:us-east-1:000000000000:function:bench",
-    aws_request_id="bench",
-    get_remaining_time_in_millis=lambda: 120_000,
-)
+CONTEXT = Context("bench", "1769", lambda: 120.0)
 
 
 class Service:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from kanon.client import encoded
 
 TAIL = 1.1
 """Exponent of the Pareto distribution of a set's popularity. Near 1, few sets have most of the weight."""
@@ -22,7 +23,7 @@ class Joined:
     @property
     def encoded_set(self) -> str:
         """The set id as it stands in a path: base64url without padding."""
-        return base64.urlsafe_b64encode(self.set_id).decode().rstrip("=")
+        return encoded(self.set_id)
 
 
 def joins(type_name: str, sets: int, seed: int) -> Iterator[Joined]:

@@ -1,118 +1,224 @@
-"""Join logs: one read from a file, or one generated from a seed."""
+"""One streaming reader of join logs: CSV, JSON lines or Parquet, plain or gzipped, a file or standard input.
+
+A log has one join per line: when, which set, which client. The reader looks at the first bytes to tell the format,
+yields the joins in the order of the file, and never holds more than a piece of it.
+"""
+
+from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import io
+import json
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
-import numpy as np
-
-HOUR = 3600
-DAY = 24 * HOUR
+STANDARD_INPUT = "-"
+_YEAR_10000 = 253_402_300_800
+_GZIP, _PARQUET, _BOM = b"\x1f\x8b", b"PAR1", b"\xef\xbb\xbf"
+_LONGEST_LINE = 1 << 20
 
 
 class LogError(ValueError):
-    """A join log cannot be read; the message says what to change."""
+    """A join log cannot be read; the message names file and line and says what to change."""
 
 
 class Join(NamedTuple):
-    """One line of a log. ``time`` in unix seconds."""
+    """One line of a log. ``time`` in Unix seconds."""
 
     time: float
     set: str
     client: str
 
 
-@dataclass(frozen=True)
-class JoinLog:
-    """Joins in the order of their time, from ``start`` (unix seconds, at a full hour) on."""
+class Columns(NamedTuple):
+    """What the columns of a log are called."""
 
-    title: str
-    start: int
-    joins: list[Join]
-
-    def by_step(self, period: int) -> Iterator[tuple[int, list[Join]]]:
-        """Every step from the first to the last join's with its joins, silent steps included."""
-        expected = self.start // period
-        for step, joins in groupby(self.joins, key=lambda join: int(join.time // period)):
-            yield from ((silent, []) for silent in range(expected, step))
-            yield step, list(joins)
-            expected = step + 1
+    time: str = "time"
+    set: str = "set"
+    client: str = "client"
 
 
-def read_log(path: Path, first: datetime | None, last: datetime | None) -> JoinLog:
-    """Read ``time,set,client`` (unix seconds or ISO 8601), gzipped or plain, within two dates.
+def read_joins(path: Path | str, columns: Columns = Columns()) -> Iterator[Join]:  # noqa: B008, a constant
+    """Yield the joins of a log in the order of its lines.
 
     Args:
-        path: the file.
-        first: the day it begins, ``None`` for the log's first.
-        last: the last day it holds, whole; ``None`` for the log's last.
+        path: the file, or ``-`` for standard input.
+        columns: what its columns are called; others are ignored.
+
+    The time of a join is a number of Unix seconds, or an ISO 8601 time (UTC if it names no offset). Set and client
+    are text; whole numbers are taken as their digits. Parquet needs pyarrow and a file.
 
     Raises:
-        LogError: a column is missing, a time is unreadable, or no join lies within the dates.
+        LogError: the file or a line of it cannot be read.
     """
-    low = first.replace(tzinfo=UTC).timestamp() if first else float("-inf")
-    high = last.replace(tzinfo=UTC).timestamp() + DAY if last else float("inf")
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
-        joins = sorted(join for join in _rows(lines, path) if low <= join.time < high)
-    if not joins:
-        raise LogError(f"{path} holds no join within these dates: change FROM or TO")
-    return JoinLog(path.name, int(joins[0].time // HOUR * HOUR), joins)
+    where = _Where("standard input" if str(path) == STANDARD_INPUT else str(path))
+    with where.naming_errors(), _opened(path) as file:
+        rows = _rows(file, columns, where)
+        for row in rows:
+            yield _join(row, columns)
 
 
-def _rows(lines: Iterable[str], path: Path) -> Iterator[Join]:
-    rows = csv.DictReader(lines)
-    if missing := {"time", "set", "client"} - set(rows.fieldnames or ()):
-        raise LogError(f"{path} lacks the columns {', '.join(sorted(missing))}: add a header")
-    for row in rows:
+@dataclass
+class _Where:
+    """Where in a log the reader stands, for its messages. ``line`` is a row number in Parquet, 0 before the first."""
+
+    name: str
+    unit: str = "line"
+    line: int = field(default=0)
+
+    @contextmanager
+    def naming_errors(self) -> Iterator[None]:
+        """Turn what goes wrong while reading into a ``LogError`` that says where."""
         try:
-            yield Join(_time(row["time"]), row["set"], row["client"])
-        except (ValueError, TypeError) as error:
-            raise LogError(f"{path}, line {rows.line_num}: {error}") from error
+            yield
+        except LogError:
+            raise
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise LogError(f"{self}: the gzip data is damaged ({error}): compress the log again") from error
+        except UnicodeDecodeError as error:
+            raise LogError(f"{self}: not UTF-8: convert the log to UTF-8") from error
+        except OSError as error:
+            raise LogError(f"{self.name} cannot be read ({error.strerror or error}): check the path") from error
+        except ValueError as error:
+            raise LogError(f"{self}: {error}") from error
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.unit} {self.line}" if self.line else self.name
 
 
-def _time(text: str) -> float:
+@contextmanager
+def _opened(path: Path | str) -> Iterator[io.BufferedReader]:
+    """The bytes of a log, decompressed."""
+    if str(path) == STANDARD_INPUT:
+        yield _decompressed(cast(io.BufferedReader, sys.stdin.buffer))
+        return
+    with Path(path).open("rb") as file:
+        yield _decompressed(file)
+
+
+def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
+    if not file.peek(2).startswith(_GZIP):
+        return file
+    return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=cast(BinaryIO, file))))
+
+
+def _rows(file: io.BufferedReader, columns: Columns, where: _Where) -> Iterator[Mapping[str, Any]]:
+    """The rows of a log, each with at least the wanted columns."""
+    start = file.peek(64)
+    if start.startswith(_PARQUET):
+        return _parquet(file, columns, where)
+    if start.removeprefix(_BOM).lstrip().startswith(b"{"):
+        return _json_lines(_lines(file, where), columns, where)
+    return _csv(_lines(file, where), columns, where)
+
+
+def _lines(file: io.BufferedReader, where: _Where) -> Iterator[str]:
+    """The lines of a text, counted. A longer line than any join has is refused, not read into memory."""
+    while line := file.readline(_LONGEST_LINE + 1):
+        where.line += 1
+        if len(line) > _LONGEST_LINE:
+            raise ValueError(f"more than {_LONGEST_LINE:,} bytes in one line: check that this is a join log")
+        yield line.removeprefix(_BOM).decode() if where.line == 1 else line.decode()
+
+
+def _csv(lines: Iterable[str], columns: Columns, where: _Where) -> Iterator[Mapping[str, Any]]:
+    rows = csv.DictReader(lines, strict=True)
+    _require(columns, rows.fieldnames or (), where, "add a header line")
     try:
-        return float(text)
+        for row in rows:
+            if None in row:
+                raise ValueError("more values than columns: put a value that holds a comma in quotes")
+            yield row
+    except csv.Error as error:
+        raise ValueError(f"not CSV ({error}): check the quotes") from error
+
+
+def _json_lines(lines: Iterable[str], columns: Columns, where: _Where) -> Iterator[Mapping[str, Any]]:
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError("not JSON: write one object per line") from error
+        if not isinstance(row, dict):
+            raise ValueError("not a JSON object: write one object per line")
+        _require(columns, row, where, "write it in every line")
+        yield row
+
+
+def _parquet(file: io.BufferedReader, columns: Columns, where: _Where) -> Iterator[Mapping[str, Any]]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ModuleNotFoundError as error:
+        raise LogError(f"{where.name} is Parquet, and {error.name} is missing: pip install 'kanon[release]'") from error
+    if not file.seekable():
+        raise LogError(f"{where.name} is Parquet, which is read from its end: give the name of a file")
+    where.unit = "row"
+    try:
+        table = parquet.ParquetFile(file)
+        _require(columns, table.schema_arrow.names, where, "name the columns the file has")
+        for batch in table.iter_batches(columns=list(columns)):
+            for row in _microseconds(batch).to_pylist():
+                where.line += 1
+                yield row
+    except pa.ArrowException as error:
+        raise LogError(f"{where}: not readable as Parquet ({error}): write the file again") from error
+
+
+def _microseconds(batch: Any) -> Any:
+    """The same rows; Python's ``datetime`` has no nanoseconds, so finer times are cut."""
+    import pyarrow as pa
+
+    fields = [f.with_type(pa.timestamp("us", f.type.tz)) if pa.types.is_timestamp(f.type) else f for f in batch.schema]
+    table = pa.Table.from_batches([batch])
+    return table.cast(pa.schema(fields), safe=False)
+
+
+def _require(columns: Columns, present: Iterable[str], where: _Where, remedy: str) -> None:
+    if missing := sorted(set(columns) - set(present)):
+        raise LogError(f"{where}: no column {', '.join(missing)}: {remedy}, or say how the columns are called")
+
+
+def _join(row: Mapping[str, Any], columns: Columns) -> Join:
+    return Join(
+        _time(row[columns.time], columns.time),
+        _text(row[columns.set], columns.set),
+        _text(row[columns.client], columns.client),
+    )
+
+
+def _time(value: Any, column: str) -> float:
+    try:
+        if isinstance(value, bool) or value is None:
+            raise ValueError
+        seconds = value if isinstance(value, datetime) else _number_or_moment(value)
+        if isinstance(seconds, datetime):
+            seconds = (seconds if seconds.tzinfo else seconds.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(f"{column} is {value!r}: write Unix seconds, or ISO 8601 as 2026-01-31T12:00:00Z") from error
+    if not 0 <= seconds < _YEAR_10000:
+        raise ValueError(f"{column} is {value!r}, before 1970 or after 9999: write seconds, not milliseconds")
+    return seconds
+
+
+def _number_or_moment(value: Any) -> float | datetime:
+    try:
+        return float(value)
     except ValueError:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        return datetime.fromisoformat(value)
 
 
-def generated_log(
-    seed: int, days: int = 45, joins: int = 52_000, sets: int = 400, start: int = 1_767_225_600
-) -> JoinLog:
-    """A log with heavy-tailed popularity, sets that grow and fade, and clients who come back.
-
-    Set number r gets joins in proportion to ``r ** -1.1``; its activity rises and falls around a
-    random day within or near the log; a client is drawn from the set's own audience with its own
-    heavy tail, so that part of the joins are repetitions. There are more joins by day than by night.
-    """
-    random = np.random.default_rng(seed)
-    popularity = np.arange(1, sets + 1) ** -1.1
-    counts = np.maximum(1, np.round(joins * popularity / popularity.sum())).astype(int)
-    found: list[Join] = []
-    for number, count in enumerate(counts, start=1):
-        peak, width = random.uniform(0, days), random.uniform(2, days / 3)
-        moments = _moments(random, count, peak, width, days)
-        audience = max(3, int(count * random.uniform(0.5, 1.2)))
-        clients = (audience * random.power(1.6, size=count)).astype(int)
-        found += [
-            Join(start + float(moment), f"set-{number:03}", f"{number}-{client}")
-            for moment, client in zip(moments, clients, strict=True)
-        ]
-    return JoinLog(f"generated log, seed {seed}", start, sorted(found))
-
-
-def _moments(random: np.random.Generator, count: int, peak: float, width: float, days: int) -> np.ndarray:
-    """Seconds since the start at which a set is joined: a bell around ``peak``, dense by day."""
-    hours = np.arange(days * 24)
-    bell = np.exp(-(((hours / 24 - peak) / width) ** 2)) + 0.02
-    daylight = 1 + 0.8 * np.sin((hours % 24 - 8) / 24 * 2 * np.pi)
-    weight = bell * daylight
-    chosen = random.choice(hours, size=count, p=weight / weight.sum())
-    return chosen * HOUR + random.uniform(0, HOUR, size=count)
+def _text(value: Any, column: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        shown = "empty" if value in ("", None) else repr(value)
+        raise ValueError(f"{column} is {shown}: write text or a whole number")
+    return str(value)

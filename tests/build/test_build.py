@@ -22,6 +22,7 @@ from kanon.gate.publishing import clock_step, tick_of
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import Row, StepLog
+from tests.queues import messages
 
 pytestmark = pytest.mark.build
 
@@ -227,7 +228,7 @@ def test_built_functions_answer_from_the_build_alone(host_build: Path, runtime_b
     }
     evaluated = run(host_build, runtime_boto3, emulated, "Evaluate", [{"schedule": True}, {"Records": [message]}])
     assert evaluated["answers"][1] == {"batchItemFailures": []}
-    assert emulated.messages("Queue") == ['{"slot":0,"hop":0}']
+    assert messages(emulated, "Queue") == ['{"slot":0,"hop":0}']
     assert evaluated["finds_numpy"]
     members = Members(emulated.session.client("dynamodb"), emulated.template.resolve({"Ref": "Members"}))
     state = members.read([key])[key]

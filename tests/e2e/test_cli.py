@@ -14,9 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
-from kanon.joinlog import Join, JoinLog
+from kanon.joinlog import Join
 from kanon.local import Stack
-from kanon.local.replay import ApiError, replay
+from kanon.local.logs import JoinLog
+from kanon.local.replay import ReplayError, replay
 
 START = 1_700_000_000 // 3600 * 3600
 
@@ -68,7 +69,7 @@ def test_a_step_that_is_not_visible_at_its_tick_stops_the_replay() -> None:
     log = JoinLog("log", START, [Join(START + 1, "a", "1"), Join(START + 3601, "a", "1")])
     with Stack(start=START) as stack:
         stack.advance_to = stack.clock.set  # type: ignore[method-assign]  # nothing is evaluated
-        with pytest.raises(ApiError, match=f"step None, but step {START // 3600} has had its tick"):
+        with pytest.raises(ReplayError, match=f"step None, but step {START // 3600} has had its tick"):
             replay(stack, log, lambda _: None)
 
 

@@ -4,11 +4,10 @@ It runs on the local stack (``kanon.local``, built from template.yaml) with its 
 the service. It reads the set pepper, because each scenario begins at the first step of an instance of its set.
 """
 
-import base64
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -27,9 +26,8 @@ from kanon.audit.mechanism import (
     probes,
     rise_and_fall,
 )
-from kanon.dynamo.batches import chunks
+from kanon.client import Client, Join, encoded
 from kanon.gate.mechanism.parameters import Parameters
-from kanon.gate.models import MOST_HASHES, MOST_JOINS
 from kanon.gate.names import set_key
 from kanon.keys import Secret
 from kanon.local import Stack
@@ -50,7 +48,8 @@ def audit_service(types: Mapping[str, Parameters], trials: int, seed: int) -> tu
     count as one.
 
     Raises:
-        ServiceError: the service answered a request with an error.
+        ApiError: the service answered a request with an error.
+        LateError: an evaluation was late.
     """
     ((window, period),) = {(parameters.window, parameters.period) for parameters in types.values()}
     scenarios: dict[Place, Scenario] = {}
@@ -79,8 +78,8 @@ def audit_service(types: Mapping[str, Parameters], trials: int, seed: int) -> tu
     return found, checks
 
 
-class ServiceError(RuntimeError):
-    """The service refused what the audit sent; without its answer there is nothing to judge."""
+class LateError(RuntimeError):
+    """The answers are not those of the current step; without them there is nothing to judge."""
 
 
 def answers_of_service(
@@ -96,7 +95,8 @@ def answers_of_service(
         "OutageAllowance": str(LOG_REACHES_BACK),
     }
     with Stack(parameters, start=float(begin * period), seed=seed, name="audit") as stack:
-        client = _Client(stack)
+        client = Client(stack.request)
+        delay = float(stack.template.parameters["PublishDelay"])
         pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
         firsts = {place: first_step_of(types[place[0]], set_key(pepper, *place)) for place in scenarios}
         log: dict[int, list[tuple[Place, int]]] = defaultdict(list)
@@ -106,61 +106,27 @@ def answers_of_service(
         answers: dict[Place, dict[int, bool]] = {place: {} for place in scenarios}
         longest = max(len(scenario.joined) for scenario in scenarios.values())
         for step in range(begin, begin + window + longest):
-            client.join(log.pop(step, []))
-            stack.advance_to(client.tick(step))
+            client.join_all(Join(*_sent(place), f"c{number}") for place, number in log.pop(step, []))
+            stack.advance_to((step + 1) * period + delay)
             running = [place for place in scenarios if 0 <= step - firsts[place] < len(scenarios[place].joined)]
-            true = client.true(running, step)
+            true = _true(client, running, step)
             for place in running:
                 answers[place][step - firsts[place]] = place in true
         return answers
 
 
-@dataclass(frozen=True)
-class _Client:
-    """Joins and asks over HTTP."""
-
-    stack: Stack
-
-    def join(self, joins: Sequence[tuple[Place, int]]) -> None:
-        for batch in chunks(joins, MOST_JOINS):
-            body = [{"type": name, "set": _text(set_id), "client": f"c{number}"} for (name, set_id), number in batch]
-            results = self._post("/v1:batchJoin", {"joins": body})["results"]
-            if results != [{}] * len(batch):
-                raise ServiceError("joins were not taken")
-
-    def true(self, places: Sequence[Place], step: int) -> set[Place]:
-        """Those of the sets that are k-anonymous at ``step``, the current one."""
-        found: set[Place] = set()
-        for batch in chunks(places, MOST_HASHES):
-            asked: dict[str, list[str]] = defaultdict(list)
-            for name, set_id in batch:
-                asked[name].append(_text(set_id))
-            body = {"setsForType": [{"type": name, "hashes": hashes} for name, hashes in asked.items()]}
-            answer = self._post("/v1:query", body)
-            if answer["step"] != step:
-                raise ServiceError(f"answers stand at step {answer['step']} and not at {step}: evaluation is late")
-            found.update(_places(answer["kAnonymousSets"]))
-        return found
-
-    def tick(self, step: int) -> float:
-        variables = self.stack.functions["evaluate"].environment
-        return float((step + 1) * int(variables["KANON_PERIOD"]) + int(variables["KANON_PUBLISH_DELAY"]))
-
-    def _post(self, path: str, body: Any) -> Any:
-        answer = self.stack.request("POST", path, body)
-        if answer.status != 200:
-            raise ServiceError(f"POST {path} was answered with {answer.status}")
-        return json.loads(answer.body)
+def _true(client: Client, places: Sequence[Place], step: int) -> set[Place]:
+    """Those of the sets that are k-anonymous at ``step``, the current one."""
+    sent = {_sent(place): place for place in places}
+    answers = client.query(sent)
+    if places and answers.step != step:
+        raise LateError(f"answers stand at step {answers.step} and not at {step}: evaluation is late")
+    return {sent[place] for place in answers.k_anonymous}
 
 
-def _places(entries: Sequence[Mapping[str, Any]]) -> Iterator[Place]:
-    for entry in entries:
-        for text in entry["hashes"]:
-            yield entry["type"], base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-
-
-def _text(set_id: bytes) -> str:
-    return base64.urlsafe_b64encode(set_id).decode().rstrip("=")
+def _sent(place: Place) -> tuple[str, str]:
+    """A set as the API names it."""
+    return place[0], encoded(place[1])
 
 
 def _twins(name: str) -> tuple[str, str]:

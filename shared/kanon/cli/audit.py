@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kanon.cli.extras import extra
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -43,16 +45,12 @@ def audit(
 
 
 def _service(types: "Mapping[str, Parameters]", trials: int, seed: int) -> "tuple[list[Fit], list[Check]]":
-    try:
-        from kanon.audit.service import ServiceError, audit_service
-    except ModuleNotFoundError as error:
-        typer.echo(
-            f"kanon audit: no {error.name}: audit the service from a checkout, or say --service-trials 0", err=True
-        )
-        raise typer.Exit(2) from error
+    with extra("local"):
+        from kanon.audit.service import LateError, audit_service
+        from kanon.client import ApiError
     try:
         return audit_service(types, trials, seed)
-    except ServiceError as error:
+    except (ApiError, LateError) as error:
         typer.echo(f"kanon audit: {error}", err=True)
         raise typer.Exit(1) from error
 

@@ -2,21 +2,35 @@
 
 import time
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from kanon.cli.extras import extra
+
 if TYPE_CHECKING:
+    from kanon.gate.mechanism.parameters import Parameters
+    from kanon.keys import Secret
     from kanon.local import Stack
     from kanon.local.replay import Result
 
 
 def demo(
-    log: Annotated[Path | None, typer.Option(exists=True, help="Join log (time,set,client; .csv or .csv.gz).")] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, allow_dash=True, help="Join log: CSV, JSON lines or Parquet, plain or gzipped; - for stdin."
+        ),
+    ] = None,
+    columns: Annotated[
+        str, typer.Option(help="What the log calls time, set and client, separated by commas.")
+    ] = "time,set,client",
     first: Annotated[
         datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="First day of the log.")
     ] = None,
@@ -26,30 +40,52 @@ def demo(
     engine: Annotated[str, typer.Option(help="AWS emulator: ministack or moto.")] = "ministack",
 ) -> None:
     """Replay a join log hour by hour, and compare every answer with the exact counts."""
+    from kanon.client import ApiError
     from kanon.gate.types import read_types
-    from kanon.joinlog import LogError, generated_log, read_log
-    from kanon.local import EngineError, Stack
-    from kanon.local.picture import draw
-    from kanon.local.replay import TYPE, ApiError, replay
+    from kanon.joinlog import Columns, LogError
+    from kanon.keys import Secret
 
+    with extra("local"):
+        import matplotlib as mpl  # noqa: F401, missed now and not after the replay
+
+        from kanon.local import EngineError, Stack
+        from kanon.local.logs import generated_log, read_log
+        from kanon.local.picture import draw
+        from kanon.local.replay import TYPE, ReplayError, replay
+
+    names = columns.split(",")
+    if len(set(names) - {""}) != 3 or len(names) != 3:
+        raise typer.BadParameter(f"--columns takes three names, as time,set,client, not {columns}")
     console, began = Console(), time.monotonic()
     try:
-        joins = read_log(log, first, last) if log else generated_log(seed)
+        joins = read_log(log, first, last, Columns(*names)) if log else generated_log(seed)
         console.print(f"{joins.title}: {len(joins.joins):,} joins. Building the stack on {engine}.")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        bar = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Stack(engine=engine, start=joins.start, seed=seed, name="kanon-demo") as stack:
-            with Progress(*columns, console=console) as progress:
+            with Progress(*bar, console=console) as progress:
                 task = progress.add_task("joins sent", total=len(joins.joins))
                 result = replay(stack, joins, lambda count: progress.advance(task, count))
             variables = stack.functions["join"].environment
+            pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
             console.print(summary(result, stack, time.monotonic() - began))
-    except (ApiError, EngineError, LogError) as error:
-        console.print(f"[red]{error}[/red]")
+    except (ApiError, EngineError, LogError, ReplayError) as error:
+        console.print(f"[red]{escape(str(error))}[/red]")
         raise typer.Exit(1) from error
     parameters = read_types(variables["KANON_TYPES"], result.period)[TYPE].parameters
     title = f"Sets near the threshold ({joins.title}; k={result.k}, window {result.window} steps)"
-    draw(result, parameters, title, picture)
+    phases = {name: _phase(pepper, name, parameters) for name in result.histories}
+    draw(result, parameters, phases, title, picture)
     console.print(f"Picture: {picture}")
+
+
+def _phase(pepper: "Secret", name: str, parameters: "Parameters") -> int:
+    """Where the instances of a set begin; it takes the pepper of the set keys, which the demo's stack has at hand."""
+    from kanon.gate.mechanism.steps import phase_of
+    from kanon.gate.names import set_key
+    from kanon.local.replay import TYPE
+
+    key = set_key(pepper, TYPE, sha256(name.encode()).digest())
+    return phase_of(key, parameters.window, parameters.phase)
 
 
 def summary(result: "Result", stack: "Stack", elapsed: float) -> Table:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kanon.cli.extras import extra
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -51,7 +53,8 @@ def plan(
     if plot is not None:
         from kanon.plan.figures import draw_plans
 
-        draw_plans(plans, plot)
+        with extra("local"):
+            draw_plans(plans, plot)
     if as_json:
         shown = [p.as_json() for p in plans]
         typer.echo(json.dumps(shown if compare else shown[0], indent=2))
@@ -145,7 +148,8 @@ def _paper(path: Path) -> None:
     from kanon.plan.figures import draw_figure_1
     from kanon.plan.paper import READINGS
 
-    draw_figure_1(path)
+    with extra("local"):
+        draw_figure_1(path)
     table = Table(title='Readings of "eps = 3, delta < 1e-5, A = 25", w = 168', title_justify="left")
     for column in ("reading", "each noise", "bound (Cor. 4.4, 3.1)", "99% of Fig. 1a (15)", "1% of Fig. 1b (-8)"):
         table.add_column(column)

@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+
+from kanon.cli.extras import extra
 
 GRACE, EVALUATED, VISIBLE = 2, 3, 5
 """Seconds after the end of a step at which it is closed, evaluated and visible."""
@@ -30,8 +33,9 @@ def serve(
     verbose: Annotated[bool, typer.Option(help="Show what the functions log.")] = False,
 ) -> None:
     """Serve the HTTP API on this machine until Ctrl-C."""
-    from kanon.local import EngineError, Stack
-    from kanon.local.clock import Every
+    with extra("local"):
+        from kanon.local import EngineError, Stack
+        from kanon.local.clock import Every
 
     console = Console()
     parameters = {
@@ -50,7 +54,7 @@ def serve(
             )
             server = stack.serve(port)
         except (EngineError, OSError) as error:
-            console.print(f"[red]{error}[/red]")
+            console.print(f"[red]{escape(str(error))}[/red]")
             raise typer.Exit(1) from error
         running.callback(server.close)
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -79,13 +79,9 @@ def _build_queues(template: Template, client: Any, prefix: str, storage: Storage
 
 
 def _secret(properties: Mapping[str, Any], choose: Callable[[str], str]) -> str:
-    if "SecretString" in properties:
-        return str(properties["SecretString"])
-    rule = properties.get("GenerateSecretString")
-    if rule is None:
-        raise TemplateError("a secret needs SecretString or GenerateSecretString")
+    rule = properties["GenerateSecretString"]
     alphabet = string.ascii_letters + string.digits
-    text = "".join(choose(alphabet) for _ in range(int(rule.get("PasswordLength", 32))))
+    text = "".join(choose(alphabet) for _ in range(int(rule["PasswordLength"])))
     if "GenerateStringKey" not in rule:
         return text
     return json.dumps({**json.loads(rule["SecretStringTemplate"]), rule["GenerateStringKey"]: text})
@@ -118,22 +114,17 @@ def build_functions(
             memory=int(properties.get("MemorySize", 128)),
             session=session,
             logs=logs,
-            on_failure=_on_failure(template, resource.logical_id, properties),
+            on_failure=_on_failure(template, resource.logical_id),
         )
     return functions
 
 
-def _on_failure(template: Template, logical_id: str, properties: Mapping[str, Any]) -> str | None:
+def _on_failure(template: Template, logical_id: str) -> str | None:
     """ARN of the destination of failed asynchronous invocations."""
-    configurations = [properties.get("EventInvokeConfig", {})] + [
-        resource.properties
-        for resource in template.resources("AWS::Lambda::EventInvokeConfig")
-        if resource.properties["FunctionName"] == template.resolve({"Ref": logical_id})
-    ]
-    for configuration in configurations:
-        target = configuration.get("DestinationConfig", {}).get("OnFailure", {}).get("Destination")
-        if target is not None:
-            return str(target)
+    name = template.resolve({"Ref": logical_id})
+    for resource in template.resources("AWS::Lambda::EventInvokeConfig"):
+        if resource.properties["FunctionName"] == name:
+            return str(resource.properties["DestinationConfig"]["OnFailure"]["Destination"])
     return None
 
 
@@ -144,7 +135,6 @@ class Mapped:
     function: str
     queue_arn: str
     batch_size: int
-    partial: bool
 
     def event(self, messages: Sequence[Any]) -> dict[str, Any]:
         """The function's event for messages as boto3 returned them."""
@@ -167,9 +157,7 @@ class Mapped:
 
     def failed(self, result: Any, messages: Sequence[Any]) -> set[str]:
         """Ids of the messages that stay in the queue after this answer."""
-        if not self.partial or not result:
-            return set()
-        names = {failure["itemIdentifier"] for failure in result.get("batchItemFailures") or []}
+        names = {failure["itemIdentifier"] for failure in (result or {}).get("batchItemFailures") or []}
         everything = {message["MessageId"] for message in messages}
         if not names <= everything:
             return everything  # an unknown id fails the whole batch
@@ -177,35 +165,16 @@ class Mapped:
 
 
 def queue_mappings(template: Template, functions: Mapping[str, str]) -> list[Mapped]:
-    """The event source mappings, as resources or as SAM events; ``functions``: name by ARN."""
-    names = dict(functions) | {arn.rpartition(":")[2]: name for arn, name in functions.items()}
-    found = [
-        (
-            resource.properties["FunctionName"],
-            resource.properties["EventSourceArn"],
-            resource.properties,
-        )
-        for resource in template.resources("AWS::Lambda::EventSourceMapping")
-    ] + [
-        (
-            template.resolve({"Ref": resource.logical_id}),
-            event["Properties"]["Queue"],
-            event["Properties"],
-        )
-        for resource in template.resources(_FUNCTION)
-        for event in resource.properties.get("Events", {}).values()
-        if event["Type"] == "SQS"
-    ]
-    return [
-        Mapped(
-            names[function],
-            arn,
-            int(properties.get("BatchSize", 10)),
-            "ReportBatchItemFailures" in properties.get("FunctionResponseTypes", []),
-        )
-        for function, arn, properties in found
-        if properties.get("Enabled", True)
-    ]
+    """The event source mappings; ``functions``: name by ARN."""
+    names = {arn.rpartition(":")[2]: name for arn, name in functions.items()}
+    mapped = []
+    for resource in template.resources("AWS::Lambda::EventSourceMapping"):
+        properties = resource.properties
+        if "ReportBatchItemFailures" not in properties.get("FunctionResponseTypes", []):
+            raise TemplateError(f"{resource.logical_id} needs FunctionResponseTypes: [ReportBatchItemFailures]")
+        function, queue = names[properties["FunctionName"]], properties["EventSourceArn"]
+        mapped.append(Mapped(function, queue, int(properties["BatchSize"])))
+    return mapped
 
 
 @dataclass(frozen=True)
@@ -225,8 +194,7 @@ def wakes(template: Template, functions: Mapping[str, str], replacement: Trigger
         Wake(
             replacement or Cron(resource.properties["ScheduleExpression"]),
             functions[resource.properties["Target"]["Arn"]],
-            json.loads(resource.properties["Target"].get("Input", "{}")),
+            json.loads(resource.properties["Target"]["Input"]),
         )
         for resource in template.resources("AWS::Scheduler::Schedule")
-        if resource.properties.get("State", "ENABLED") == "ENABLED"
     ]

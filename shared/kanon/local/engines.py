@@ -119,9 +119,11 @@ class Moto(Engine):
         self._mock: Any = None
 
     def start(self) -> None:
-        """Let moto answer boto3 in this process."""
-        from moto import mock_aws
-
+        """Let moto answer boto3 in this process; ``EngineError`` if it is missing."""
+        try:
+            from moto import mock_aws
+        except ModuleNotFoundError as error:
+            raise EngineError(f"{error.name} is missing: pip install 'kanon[local]'") from error
         _query_partitions()
         self._mock = mock_aws()
         self._mock.start()
@@ -202,8 +204,10 @@ class Ministack(Engine):
     def start(self) -> None:
         """Start the child on a free port; ``EngineError`` if it is missing or does not run."""
         if not MINISTACK_PYTHON.exists():
-            missing = MINISTACK_PYTHON.relative_to(ROOT)
-            raise EngineError(f"{missing} does not exist: run `make install`")
+            raise EngineError(
+                f"ministack is not installed ({MINISTACK_PYTHON.relative_to(ROOT)} is missing): "
+                "use --engine moto, or run `make install` in a checkout of kanon"
+            )
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

@@ -48,11 +48,11 @@ class FunctionError(Exception):
 
 @dataclass
 class Context:
-    """What Lambda passes as the second argument. ``deadline`` is on the monotonic clock, in s."""
+    """What Lambda passes as the second argument. ``left`` tells the seconds until the timeout."""
 
     function_name: str
     memory_limit_in_mb: str
-    deadline: float
+    left: Callable[[], float]
     aws_request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     function_version: str = "$LATEST"
     log_stream_name: str = "local"
@@ -71,7 +71,7 @@ class Context:
 
     def get_remaining_time_in_millis(self) -> int:
         """Milliseconds until the timeout, never negative."""
-        return max(0, int((self.deadline - time.monotonic()) * 1000))
+        return max(0, int(self.left() * 1000))
 
 
 @dataclass(frozen=True)
@@ -153,11 +153,8 @@ class Environment:
         ``timeout`` (s) replaces the template's, to bring a worker near its limit.
         """
         function = self._function
-        context = Context(
-            function.name,
-            str(function.memory),
-            time.monotonic() + (function.timeout if timeout is None else timeout),
-        )
+        deadline = time.monotonic() + (function.timeout if timeout is None else timeout)
+        context = Context(function.name, str(function.memory), lambda: deadline - time.monotonic())
         answering = _answering if "requestContext" in event else contextlib.nullcontext()
         with self._busy, answering, self._process:
             try:

@@ -16,7 +16,7 @@ from kanon.local.template import ACCOUNT, Template, TemplateError
 
 PAYLOAD_LIMIT = 10 * 1024 * 1024  # bytes, the gateway's quota
 _TEXT = re.compile(r"text/|application/(json|javascript|xml|[\w.-]+\+(json|xml))\s*(;|$)", re.IGNORECASE)
-_SEGMENT = re.compile(r"\{[\w.:-]+\+?\}|[a-zA-Z0-9.:_-]+")
+_SEGMENT = re.compile(r"\{[\w.:-]+\}|[a-zA-Z0-9.:_-]+")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Route:
 
     @property
     def method(self) -> str:
-        """``GET``, ``ANY``, ..."""
+        """``GET`` or ``POST``."""
         return self.key.partition(" ")[0]
 
     @property
@@ -75,31 +75,24 @@ class Route:
         return self.key.partition(" ")[2].strip("/").split("/")
 
     @property
-    def rank(self) -> tuple[bool, int, int, bool]:
-        """Most specific first: no greedy variable, fewest variables, longest, a named method."""
-        variables = [s for s in self.segments if s.startswith("{")]
-        greedy = any(s.endswith("+}") for s in variables)
-        return (greedy, len(variables), -len(self.segments), self.method == "ANY")
+    def rank(self) -> int:
+        """Most specific first: fewest variables."""
+        return sum(segment.startswith("{") for segment in self.segments)
 
     def match(self, method: str, path: Sequence[str]) -> dict[str, str] | None:
         """The path parameters, decoded, if the route answers this method and raw path."""
-        if self.method not in (method, "ANY"):
+        if self.method != method or len(path) != len(self.segments):
             return None
         parameters: dict[str, str] = {}
-        for position, segment in enumerate(self.segments):
-            if segment.endswith("+}"):
-                rest = "/".join(unquote(part) for part in path[position:])
-                return {**parameters, segment[1:-2]: rest} if rest else None
-            if position >= len(path):
-                return None
-            value = unquote(path[position])
+        for segment, part in zip(self.segments, path, strict=True):
+            value = unquote(part)
             if segment.startswith("{"):
                 if not value:
                     return None
                 parameters[segment[1:-1]] = value
             elif segment != value:
                 return None
-        return parameters if len(path) == len(self.segments) else None
+        return parameters
 
 
 class Gateway:
@@ -121,16 +114,13 @@ class Gateway:
         }
         routes = []
         for resource in template.resources("AWS::ApiGatewayV2::Route"):
-            key, target = resource.properties["RouteKey"], resource.properties.get("Target")
+            key, target = resource.properties["RouteKey"], resource.properties["Target"]
             if target not in integrations:
                 raise TemplateError(f"route {key!r}: {target!r} is not an integration")
-            uri = str(integrations[target].properties["IntegrationUri"])
-            names = [name for arn, name in functions.items() if arn in uri.split("/")]
-            if uri in functions:
-                names = [functions[uri]]
-            if not names:
+            uri = integrations[target].properties["IntegrationUri"]
+            if uri not in functions:
                 raise TemplateError(f"route {key!r}: no function has the address {uri}")
-            routes.append(Route(key, names[0]))
+            routes.append(Route(key, functions[uri]))
         return cls(routes)
 
     def find(self, request: Request) -> tuple[Route, dict[str, str]] | None:
@@ -150,7 +140,6 @@ def event(request: Request, route: Route, parameters: dict[str, str], now: float
     headers: dict[str, list[str]] = {}
     for name, value in request.headers:
         headers.setdefault(name.lower(), []).append(value)
-    cookies = [c.strip() for v in headers.pop("cookie", []) for c in v.split(";") if c.strip()]
     joined = {name: ",".join(values) for name, values in headers.items()}
     host = joined.setdefault("host", "127.0.0.1")
     result: dict[str, Any] = {
@@ -179,8 +168,6 @@ def event(request: Request, route: Route, parameters: dict[str, str], now: float
         },
         "isBase64Encoded": False,
     }
-    if cookies:
-        result["cookies"] = cookies
     if query:
         pairs: dict[str, list[str]] = {}
         for name, value in parse_qsl(query, keep_blank_values=True):
@@ -204,16 +191,12 @@ def _body(body: bytes, content_type: str | None) -> tuple[str, bool]:
 
 
 def response(result: Any) -> Response:
-    """The HTTP response to a function's result (format 2.0, or its inferred short form)."""
-    if not isinstance(result, dict) or "statusCode" not in result:
-        return Response(200, [("content-type", "application/json")], json.dumps(result).encode())
+    """The HTTP response to a function's result (format 2.0)."""
     try:
         status = int(result["statusCode"])
         headers = [(str(k), _header(v)) for k, v in (result.get("headers") or {}).items()]
-        headers += [("set-cookie", str(cookie)) for cookie in result.get("cookies") or []]
-        text = result.get("body") or ""
-        body = base64.b64decode(text) if result.get("isBase64Encoded") else text.encode()
-    except (ValueError, TypeError, AttributeError):
+        body = (result.get("body") or "").encode()
+    except (KeyError, ValueError, TypeError, AttributeError):
         return SERVER_ERROR
     if not any(name.lower() == "content-type" for name, _ in headers):
         headers.append(("content-type", "text/plain;charset=UTF-8"))

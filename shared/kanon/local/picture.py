@@ -1,7 +1,10 @@
-"""The demo's picture: a few sets near the threshold, their exact count, and when they read true."""
+"""The demo's picture: sets near the threshold, their exact count, their status, and where an instance restarts."""
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import groupby, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +13,7 @@ from kanon.local.replay import History, Result
 from kanon.plan.planner import zone
 
 COUNT, TRUE, BAND, TEXT = "#0072B2", "#009E73", "#E69F00", "#333333"  # Okabe and Ito's colours
+FALSE, RESTART = "#DDDDDD", "#D55E00"
 PANELS = 4
 
 
@@ -51,67 +55,129 @@ def near_threshold(result: Result, low: int, high: int) -> list[str]:
     return sorted(chosen[:PANELS])
 
 
-def draw(result: Result, parameters: Parameters, title: str, path: Path) -> None:
-    """Write the picture as a PNG."""
+def draw(result: Result, parameters: Parameters, phases: Mapping[str, int], title: str, path: Path) -> None:
+    """Write the picture as a PNG. ``phases``: the phase of every set, which says where its instances begin."""
     from matplotlib import pyplot as plt
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
 
     plt.switch_backend("agg")
-    low, high = zone(parameters)
-    names = near_threshold(result, low, high)
-    figure, axes = plt.subplots(2, 2, figsize=(11, 7), sharex=True, sharey=True, squeeze=False)
-    top = max([high, *(max(result.histories[name].counts) for name in names)]) * 1.08
-    begin = datetime.fromtimestamp(result.start, UTC)
-    end = begin + timedelta(seconds=result.period * max(result.steps, 1))
+    zone_ = zone(parameters)
+    names = near_threshold(result, *zone_)
+    figure, axes = plt.subplots(2, 2, figsize=(12, 8), sharex=True, sharey=True, squeeze=False)
+    top = max([zone_[1], *(max(result.histories[name].counts) for name in names)]) * 1.3
     for panel, name in zip(axes.flat, names, strict=False):
-        history = result.histories[name]
-        times = [
-            datetime.fromtimestamp(history.first * result.period, UTC) + timedelta(seconds=result.period * (n + 1))
-            for n in range(len(history.counts))
-        ]
-        panel.axhspan(low, high, color=BAND, alpha=0.22, linewidth=0)
-        panel.axhline(result.k, color=BAND, linewidth=1.4)
-        panel.fill_between(
-            times,
-            0,
-            history.counts,
-            where=history.statuses,
-            step="post",
-            facecolor=TRUE,
-            alpha=0.28,
-            hatch="///",
-            edgecolor=TRUE,
-            linewidth=0,
-        )
-        panel.step(times, history.counts, where="post", color=COUNT, linewidth=1.8)
-        panel.set_title(name, fontsize=11, color=TEXT, loc="left")
-        panel.set_ylim(0, top)
-        panel.set_xlim(begin, end)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.tick_params(labelsize=9, colors=TEXT)
-        locator = AutoDateLocator()  # type: ignore[no-untyped-call]
-        panel.xaxis.set_major_locator(locator)
-        panel.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+        _draw_set(panel, result, name, phases[name], zone_, top)
     for panel in axes.flat[len(names) :]:
         panel.set_axis_off()
     for panel in axes[:, 0]:
-        panel.set_ylabel(f"clients in {parameters.window} steps", fontsize=10, color=TEXT)
-    figure.suptitle(title, fontsize=12, color=TEXT, x=0.012, ha="left")
-    figure.legend(
-        handles=[
-            Line2D([], [], color=COUNT, linewidth=1.8, label="exact count (never released)"),
-            Patch(facecolor=TRUE, alpha=0.28, hatch="///", edgecolor=TRUE, label="status served: true"),
-            Line2D([], [], color=BAND, linewidth=1.4, label=f"threshold k = {result.k}"),
-            Patch(color=BAND, alpha=0.22, linewidth=0, label=f"where the noise decides ({low} to {high}, 99%)"),
-        ],
-        loc="lower center",
-        ncols=4,
-        frameon=False,
-        fontsize=9.5,
-    )
-    figure.tight_layout(rect=(0, 0.045, 1, 0.985))
+        label = f"exact count of clients\nin {parameters.window} steps (never released)"
+        panel.set_ylabel(label, fontsize=10, color=TEXT)
+    figure.suptitle(title, fontsize=13, color=TEXT, x=0.012, ha="left")
+    figure.tight_layout(rect=(0, 0, 1, 0.99), h_pad=2, w_pad=4)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    # Without the date and version a picture changes only if what it shows does.
+    figure.savefig(path, dpi=130, metadata={"Software": None})
     plt.close(figure)
+
+
+def _draw_set(panel: Any, result: Result, name: str, phase: int, zone_: tuple[int, int], top: float) -> None:
+    """One set: its count against threshold and zone, its restarts, and its status as a bar below."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    history, window = result.histories[name], result.window
+    steps = range(history.first, history.first + len(history.counts))
+    restarts = [step for step in steps if step % window == phase % window and step > steps.start]
+
+    def at(step: int) -> datetime:
+        """The end of a step: when it is decided."""
+        return datetime.fromtimestamp((step + 1) * result.period, UTC)
+
+    begin = datetime.fromtimestamp(result.start, UTC)
+    panel.axhspan(*zone_, color=BAND, alpha=0.18, linewidth=0)
+    panel.axhline(result.k, color=BAND, linewidth=1.4)
+    panel.annotate(
+        f"k = {result.k}", (1, result.k), xycoords=("axes fraction", "data"), xytext=(4, 0),
+        textcoords="offset points", va="center", fontsize=9, color="#9A6A00",
+    )  # fmt: skip
+    panel.annotate(
+        f"noise decides:\n{zone_[0]} to {zone_[1]}", (1, zone_[0]), xycoords=("axes fraction", "data"),
+        xytext=(4, 0), textcoords="offset points", va="bottom", fontsize=8, color="#9A6A00",
+    )  # fmt: skip
+    panel.step([at(step) for step in steps], history.counts, where="post", color=COUNT, linewidth=1.8)
+    _draw_status(panel, history, steps, result.steps, begin, at)
+    for step in restarts:
+        panel.axvline(at(step), color=RESTART, linewidth=1.3, linestyle="--")
+        early = step - result.start // result.period < result.steps / 5
+        panel.annotate(
+            "restart:\nnew noise", (at(step), top), xytext=(4 if early else -4, -3), textcoords="offset points",
+            ha="left" if early else "right", va="top", fontsize=8.5, color=RESTART,
+        )  # fmt: skip
+    _explain(panel, history, restarts, at)
+    panel.set_title(f"{name} {_story(history, restarts)}", fontsize=11, color=TEXT, loc="left")
+    panel.set_ylim(-0.16 * top, top)
+    panel.set_yticks([tick for tick in panel.get_yticks() if 0 <= tick <= top])
+    panel.set_xlim(begin, at(result.start // result.period + max(result.steps, 1)))
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.tick_params(labelsize=9, colors=TEXT)
+    locator = AutoDateLocator()  # type: ignore[no-untyped-call]
+    panel.xaxis.set_major_locator(locator)
+    panel.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+
+
+def _draw_status(
+    panel: Any, history: History, steps: range, width: int, begin: datetime, at: Callable[[int], datetime]
+) -> None:
+    """The status served, as a bar below the curve. ``width``: how many steps the panel shows."""
+    place = {"transform": panel.get_xaxis_transform(), "va": "center_baseline", "fontsize": 9}
+    panel.text(begin, 0.05, "status ", ha="right", color=TEXT, **place)
+    first = steps.start
+    for status, run in groupby(history.statuses):
+        length = len(list(run))
+        start, stop = at(first), at(min(first + length, steps.stop))
+        panel.axvspan(start, stop, 0.02, 0.085, color=TRUE if status else FALSE, linewidth=0, zorder=3)
+        if length > 0.1 * width:
+            colour = "white" if status else TEXT
+            panel.text(start + (stop - start) / 2, 0.05, str(status).lower(), ha="center", color=colour, **place)
+        first += length
+
+
+def _explain(panel: Any, history: History, restarts: Sequence[int], at: Callable[[int], datetime]) -> None:
+    """Say beside the curve why a set whose count fell still reads true."""
+    fell = _fell_while_true(history, restarts)
+    if fell is None:
+        return
+    panel.annotate(
+        "the count falls, the set stays true:\nonce true, true until its restart",
+        (at(history.first + fell), history.counts[fell]), xytext=(-30, -62), textcoords="offset points",
+        ha="right", va="center", fontsize=9, color=TEXT, arrowprops={"arrowstyle": "->", "color": TEXT},
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5}, zorder=4,
+    )  # fmt: skip
+
+
+def _fell_while_true(history: History, restarts: Sequence[int]) -> int | None:
+    """A place in the longest run in which a set is true with fewer clients than made it true, in one instance."""
+    edges = [0, *(step - history.first for step in restarts), len(history.counts)]
+    runs = []
+    for low, high in pairwise(edges):
+        if True in history.statuses[low:high]:
+            crossing = low + history.statuses[low:high].index(True)
+            below = [
+                n
+                for n in range(crossing, high)
+                if history.statuses[n] and history.counts[n] < history.counts[crossing] - 3
+            ]
+            runs.append(below)
+    longest = max(runs, key=len, default=[])
+    return longest[len(longest) // 2] if longest else None
+
+
+def _story(history: History, restarts: Sequence[int]) -> str:
+    """What happens to a set, in half a sentence."""
+    if True not in history.statuses:
+        return f"never turns true, with at most {max(history.counts)} clients"
+    count = history.counts[history.statuses.index(True)]
+    story = f"turns true at {count} clients"
+    places = [step - history.first for step in restarts]
+    if any(history.statuses[n - 1 : n + 1] == [True, False] for n in places):
+        last = next(n for n in reversed(places) if history.statuses[n - 1 : n + 1] == [True, False])
+        return f"{story}, false at its restart" + (", true again" if any(history.statuses[last:]) else "")
+    return f"{story}, stays true though they leave" if _fell_while_true(history, restarts) else story

@@ -1,23 +1,19 @@
 """Replays a join log through the HTTP API, hour by hour, and compares the answers with exact counts."""
 
-import http.client
-import json
-from base64 import urlsafe_b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kanon.dynamo.batches import chunks as batched
-from kanon.joinlog import Join, JoinLog
+from kanon.client import Client, set_id
+from kanon.client import Join as Sent
+from kanon.joinlog import Join
+from kanon.local.logs import JoinLog
 
 if TYPE_CHECKING:
     from kanon.local import Stack
 
 TYPE = "fledge"
-JOINS_A_CALL = 500
-SETS_A_CALL = 1000
 
 
 class ExactCounts:
@@ -92,54 +88,8 @@ class Result:
         return sum(history.flips for history in self.histories.values())
 
 
-class ApiError(RuntimeError):
-    """The service answered something else than 200."""
-
-
-class Client:
-    """Calls the HTTP API over one connection."""
-
-    def __init__(self, url: str) -> None:
-        self._connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=120)
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer's JSON; ``ApiError`` if its status is not 200."""
-        data = None if body is None else json.dumps(body).encode()
-        self._connection.request(method, path, data, {"Content-Type": "application/json"})
-        response = self._connection.getresponse()
-        content = response.read()
-        if response.status != 200:
-            raise ApiError(f"{method} {path}: {response.status} {content.decode()[:500]}")
-        return json.loads(content)
-
-    def join(self, joins: list[Join]) -> None:
-        """Join, 500 at a time; ``ApiError`` if one of them is refused."""
-        for some in batched(joins, JOINS_A_CALL):
-            entries = [{"type": TYPE, "set": set_id(j.set), "client": j.client} for j in some]
-            results = self.call("POST", "/v1:batchJoin", {"joins": entries})["results"]
-            if any("error" in result for result in results):
-                raise ApiError(f"a join was refused: {next(filter(None, results))}")
-
-    def true_sets(self, names: list[str]) -> tuple[set[str], int | None]:
-        """Which of the sets are k-anonymous, and the step these answers are of."""
-        true: set[str] = set()
-        step = None
-        for some in batched(names, SETS_A_CALL):
-            by_id = {set_id(name): name for name in some}
-            asked = {"setsForType": [{"type": TYPE, "hashes": list(by_id)}]}
-            answer = self.call("POST", "/v1:query", asked)
-            true.update(by_id[id_] for id_ in answer["kAnonymousSets"][0]["hashes"])
-            step = answer["step"]
-        return true, step
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-
-def set_id(name: str) -> str:
-    """The id clients send for a set: SHA-256 of its name, base64url."""
-    return urlsafe_b64encode(sha256(name.encode()).digest()).decode().rstrip("=")
+class ReplayError(RuntimeError):
+    """The service did not keep up with the replay; the message says where."""
 
 
 def replay(stack: "Stack", log: JoinLog, progress: Callable[[int], None]) -> Result:
@@ -149,13 +99,14 @@ def replay(stack: "Stack", log: JoinLog, progress: Callable[[int], None]) -> Res
     so far are asked for the status of the hour before.
 
     Raises:
-        ApiError: the service refused something, or a step was not visible at its tick.
+        ApiError: the service refused something.
+        ReplayError: a step was not visible at its tick.
     """
     delay = float(stack.template.parameters["PublishDelay"])
     server = stack.serve()
     client = Client(server.url)
     try:
-        type_ = client.call("GET", f"/v1/types/{TYPE}")
+        type_ = client.type(TYPE)
         period, window = int(type_["period"]), int(type_["window"])
         result = Result(k=int(type_["k"]), window=window, period=period, start=log.start)
         exact = ExactCounts(window)
@@ -163,7 +114,7 @@ def replay(stack: "Stack", log: JoinLog, progress: Callable[[int], None]) -> Res
             stack.advance_to(step * period + delay)
             if step > log.start // period:
                 _note(client, result, step - 1, exact.counts)
-            client.join(joins)
+            client.join_all(Sent(TYPE, set_id(join.set), join.client) for join in joins)
             exact.step(step, joins)
             result.joins += len(joins)
             progress(len(joins))
@@ -176,7 +127,8 @@ def replay(stack: "Stack", log: JoinLog, progress: Callable[[int], None]) -> Res
 
 
 def _note(client: Client, result: Result, step: int, counts: Counter[str]) -> None:
-    true, seen = client.true_sets(list(counts))
-    if counts and seen != step:
-        raise ApiError(f"the answers are of step {seen}, but step {step} has had its tick")
-    result.note(step, counts, true)
+    names = {set_id(name): name for name in counts}
+    answers = client.query((TYPE, set_) for set_ in names)
+    if counts and answers.step != step:
+        raise ReplayError(f"the answers are of step {answers.step}, but step {step} has had its tick")
+    result.note(step, counts, {names[place.set] for place in answers.k_anonymous})

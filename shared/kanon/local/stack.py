@@ -284,12 +284,6 @@ class Stack:
                 self._sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
         return True
 
-    def messages(self, queue: str) -> list[str]:
-        """The bodies of the messages waiting in a queue (logical id), without removing them."""
-        url = self.storage.queue_urls[self.template.resolve({"Fn::GetAtt": [queue, "Arn"]})]
-        found = self._sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, VisibilityTimeout=0)
-        return [message["Body"] for message in found.get("Messages", [])]
-
     def sweep(self) -> int:
         """Delete the rows whose time to live has passed on the stack's clock; return how many."""
         now = self.clock.now()

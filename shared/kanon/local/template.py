@@ -6,7 +6,6 @@ else raises ``TemplateError`` instead of being skipped silently.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ ACCOUNT = "123456789012"
 REGION = "us-east-1"
 
 _NO_VALUE = object()
-_VARIABLE = re.compile(r"\$\{(!?)([^}]+)\}")
+_VARIABLE = re.compile(r"\$\{([^}]+)\}")
 
 
 class TemplateError(ValueError):
@@ -153,11 +152,7 @@ class Template:
             "Fn::GetAtt": self._get_att,
             "Fn::Sub": self._sub,
             "Fn::If": self._if,
-            "Fn::Join": lambda a: str(a[0]).join(_text(v) for v in self.resolve(a[1])),
-            "Fn::Select": lambda a: self.resolve(a[1])[int(self.resolve(a[0]))],
-            "Fn::Split": lambda a: str(self.resolve(a[1])).split(a[0]),
             "Fn::FindInMap": self._find_in_map,
-            "Fn::ToJsonString": self._to_json,
         }
         if name not in functions:
             raise TemplateError(f"{name} is not understood by the local stack: teach it")
@@ -187,18 +182,10 @@ class Template:
             return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{name}"
         return f"{name}.{attribute}"
 
-    def _sub(self, argument: Any) -> str:
-        text, local = argument if isinstance(argument, list) else (argument, {})
-
+    def _sub(self, text: str) -> str:
         def replace(match: re.Match[str]) -> str:
-            literal, name = match.groups()
-            if literal:
-                return "${" + name + "}"
-            if name in local:
-                return _text(self.resolve(local[name]))
-            if "." in name:
-                return self._get_att(name.split(".", 1))
-            return _text(self._ref(name))
+            name = match[1]
+            return self._get_att(name.split(".", 1)) if "." in name else _text(self._ref(name))
 
         return _VARIABLE.sub(replace, text)
 
@@ -208,9 +195,6 @@ class Template:
     def _find_in_map(self, argument: list[Any]) -> Any:
         name, key, entry = (str(self.resolve(part)) for part in argument)
         return self.resolve(self._document["Mappings"][name][key][entry])
-
-    def _to_json(self, argument: Any) -> str:
-        return json.dumps(self.resolve(argument), separators=(",", ":"))
 
     def _holds(self, condition: Any) -> bool:
         if condition is None:
@@ -227,8 +211,6 @@ class Template:
             return not self._holds(argument[0])
         if name == "Fn::And":
             return all(self._holds(part) for part in argument)
-        if name == "Fn::Or":
-            return any(self._holds(part) for part in argument)
         raise TemplateError(f"{name} is not a condition the local stack understands: teach it")
 
 
@@ -258,10 +240,8 @@ def _check(name: str, value: str, rule: Mapping[str, Any]) -> None:
 
 
 def _merge(shared: Any, own: Any) -> Any:
-    """SAM's Globals: mappings merge, lists append, anything else is overridden."""
+    """SAM's Globals: mappings merge, anything else is overridden."""
     if isinstance(shared, dict) and isinstance(own, dict):
         merged = {**shared, **own}
         return {k: _merge(shared[k], own[k]) if k in shared and k in own else v for k, v in merged.items()}
-    if isinstance(shared, list) and isinstance(own, list):
-        return shared + own
     return own

@@ -9,49 +9,65 @@ import numpy as np
 from kanon.plan import paper
 from kanon.plan.planner import Plan
 
+INTEGERS = "#B36B00"
 COLOURS = ("#0072B2", "#009E73", "#E69F00", "#CC79A7")  # Okabe and Ito
-TEXT = "#333333"
+TEXT, GREY = "#333333", "#C4C4C4"
 
 
 def draw_plans(plans: Sequence[Plan], path: Path) -> None:
-    """Operating curves and expected delays of plans with the same k and window."""
+    """Operating curve and expected delay of plans with the same k and window, a column for each."""
     from matplotlib import pyplot as plt
 
     plt.switch_backend("agg")
     p = plans[0].parameters
-    figure, (curve, delay) = plt.subplots(1, 2, figsize=(11, 4.6))
-    for plan, colour in zip(plans, COLOURS, strict=False):
-        curve.plot(plan.counts, plan.true_at_once, color=colour, linewidth=1.8, label=f"{plan.name}: at once")
-        curve.plot(
-            plan.counts,
-            plan.true_within_instance,
-            color=colour,
-            linewidth=1.8,
-            linestyle="--",
-            label=f"{plan.name}: within an instance",
-        )
-        if len(plans) == 1:
-            curve.axvspan(*plan.zone, color=COLOURS[2], alpha=0.18, linewidth=0)
-        possible = np.isfinite(plan.expected_delay) & (plan.expected_delay < 10 * p.window)
-        # A delay of 0 has no place on a logarithmic axis: 0.01 step stands for "at once".
-        delay.plot(
-            np.array(plan.counts)[possible],
-            np.maximum(plan.expected_delay[possible], 0.01),
-            color=colour,
-            linewidth=1.8,
-            label=plan.name,
-        )
-    curve.set_xlim(min(plan.zone[0] for plan in plans) - 8, max(plan.zone[1] for plan in plans) + 8)
-    curve.set_ylabel("probability of true")
-    delay.set_ylabel("expected steps until true")
-    delay.set_yscale("log")
-    delay.axhline(p.window, color=TEXT, linewidth=0.8, linestyle=":")
-    for panel in (curve, delay):
-        panel.axvline(p.k, color=TEXT, linewidth=0.8, linestyle=":")
-        panel.set_xlabel("clients in the window")
-        panel.legend(frameon=False, fontsize=8)
-    figure.suptitle(f"k = {p.k}, window = {p.window} steps", x=0.012, ha="left", color=TEXT)
+    figure, panels = plt.subplots(
+        2, len(plans), figsize=(max(6.0, 3.5 * len(plans)), 7), sharex=True, sharey="row", squeeze=False
+    )
+    for plan, (curve, delay) in zip(plans, panels.T, strict=True):
+        for other in plans:
+            _draw_plan(curve, delay, other, GREY)
+        _draw_plan(curve, delay, plan, COLOURS[0])
+        low, high = plan.zone
+        curve.axvspan(low, high, color=COLOURS[2], alpha=0.18, linewidth=0)
+        label = {"fontsize": 9, "textcoords": "offset points", "va": "center"}
+        within, _ = _first_above(plan, plan.true_within_instance, 0.95)
+        curve.annotate("within an instance", (within, 1.0), xytext=(0, 10), ha="center", color=COLOURS[0], **label)
+        once = _first_above(plan, plan.true_at_once, 0.4)
+        curve.annotate("at once", once, xytext=(8, -6), ha="left", color=COLOURS[0], **label)
+        curve.set_title(f"{plan.name}: noise decides from {low} to {high}", fontsize=10.5, color=TEXT, loc="left")
+        delay.axhline(p.window, color=TEXT, linewidth=0.8, linestyle=":")
+        delay.set_xlabel("clients in the window", fontsize=10, color=TEXT)
+        for panel in (curve, delay):
+            panel.axvline(p.k, color=TEXT, linewidth=0.8, linestyle=":")
+    panels[0, 0].set_xlim(min(plan.zone[0] for plan in plans) - 8, max(plan.zone[1] for plan in plans) + 8)
+    panels[0, 0].set_ylabel("probability of true", fontsize=10, color=TEXT)
+    panels[0, 0].set_ylim(-0.02, 1.1)
+    panels[0, 0].annotate(f"k = {p.k}", (p.k, 0.03), xytext=(3, 0), textcoords="offset points", fontsize=9)
+    first = panels[1, 0]
+    first.set_ylabel("expected steps until true", fontsize=10, color=TEXT)
+    first.set_yscale("log")
+    first.set_ylim(0.01, 100 * p.window)
+    right = first.get_xlim()[1]
+    first.annotate("a window", (right, p.window), xytext=(-2, 3), textcoords="offset points", fontsize=9, ha="right")
+    title = f"k = {p.k}, window = {p.window} steps"
+    if len(plans) > 1:
+        title += "; the other columns' lines in grey"
+    figure.suptitle(title, x=0.012, ha="left", color=TEXT)
     _save(figure, path)
+
+
+def _draw_plan(curve: Any, delay: Any, plan: Plan, colour: str) -> None:
+    width = 1.0 if colour == GREY else 1.9
+    curve.plot(plan.counts, plan.true_at_once, color=colour, linewidth=width)
+    curve.plot(plan.counts, plan.true_within_instance, color=colour, linewidth=width, linestyle="--")
+    shown = np.isfinite(plan.expected_delay) & (plan.expected_delay > 0)
+    delay.plot(np.array(plan.counts)[shown], plan.expected_delay[shown], color=colour, linewidth=width)
+
+
+def _first_above(plan: Plan, probabilities: Any, level: float) -> tuple[float, float]:
+    """The first point of a curve at which it reaches a level."""
+    place = int(np.argmax(np.asarray(probabilities) >= level))
+    return plan.counts[place], probabilities[place]
 
 
 def draw_figure_1(path: Path) -> None:
@@ -69,21 +85,21 @@ def draw_figure_1(path: Path) -> None:
         panels, titles, (paper.WINDOW, 1), ((0, 25), (-20, 20)), (0.99, 0.01), strict=True
     ):
         fine, whole = np.linspace(*span, 400), np.arange(span[0], span[1] + 1)
-        panel.plot(
-            fine,
-            paper.continuous_error_cdf(epsilon, truncation, steps, fine),
-            color=COLOURS[0],
-            linewidth=1.8,
-            label="the paper's continuous noise",
-        )
-        panel.step(
-            whole,
-            paper.discrete_error_cdf(steps, whole),
-            where="post",
-            color=COLOURS[2],
-            linewidth=1.4,
-            label="integer noise, as drawn",
-        )
+        continuous = paper.continuous_error_cdf(epsilon, truncation, steps, fine)
+        panel.plot(fine, continuous, color=COLOURS[0], linewidth=1.8)
+        discrete = paper.discrete_error_cdf(steps, whole)
+        panel.step(whole, discrete, where="post", color=INTEGERS, linewidth=1.4)
+        label = {"textcoords": "offset points", "fontsize": 9, "arrowprops": {"arrowstyle": "-", "linewidth": 0.6}}
+        middle = int(np.argmax(continuous >= 0.6))
+        panel.annotate(
+            "the paper's\ncontinuous noise", (fine[middle], continuous[middle]), xytext=(-25, 20), ha="right",
+            va="center", color=COLOURS[0], **label,
+        )  # fmt: skip
+        corner = int(np.argmax(discrete >= 0.4))
+        panel.annotate(
+            "integer noise,\nas drawn", (whole[corner] + 0.5, discrete[corner]), xytext=(40, -20), ha="left",
+            va="center", color=INTEGERS, **label,
+        )  # fmt: skip
         point = paper.continuous_point(epsilon, truncation, steps, probability)
         panel.axhline(probability, color=TEXT, linewidth=0.8, linestyle=":")
         panel.annotate(
@@ -98,7 +114,6 @@ def draw_figure_1(path: Path) -> None:
         panel.set_title(title, fontsize=10, color=TEXT, loc="left")
         panel.set_xlabel("additive error")
         panel.set_ylabel("CDF")
-        panel.legend(frameon=False, fontsize=9, loc="lower right" if probability > 0.5 else "upper left")
     figure.suptitle("Figure 1 with 0.75 and A = 25 for each noise", x=0.012, ha="left", color=TEXT)
     _save(figure, path)
 

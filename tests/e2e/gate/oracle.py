@@ -1,9 +1,6 @@
 """The naive algorithm beside a running stack: the same joins, the same keys, every step of every set."""
 
-import base64
-import json
-from typing import Any
-
+from kanon.client import Client, Join, encoded
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.names import client_token, set_key
@@ -32,6 +29,7 @@ class Oracle:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
+        self.client = Client(stack.request)
         secrets = stack.session.client("secretsmanager")
         join, evaluate = stack.functions["join"].environment, stack.functions["evaluate"].environment
         self.period = int(join["KANON_PERIOD"])
@@ -68,12 +66,7 @@ class Oracle:
 
     def join_all(self, joins: list[tuple[str, bytes, str]]) -> None:
         """Join (type, set id, client) now, over HTTP and in the naive log."""
-        for start in range(0, len(joins), 500):
-            batch = joins[start : start + 500]
-            entries = [{"type": t, "set": encoded(s), "client": c} for t, s, c in batch]
-            answer = self.stack.request("POST", "/v1:batchJoin", {"joins": entries})
-            assert answer.status == 200, answer.body
-            assert json.loads(answer.body) == {"results": [{}] * len(batch)}
+        self.client.join_all(Join(type_name, encoded(set_id), client) for type_name, set_id, client in joins)
         self.hear(joins)
 
     def hear(self, joins: list[tuple[str, bytes, str]]) -> None:
@@ -99,22 +92,7 @@ class Oracle:
 
     def answers(self, step: int | None = None) -> dict[tuple[str, bytes], bool]:
         """The status of every set over HTTP, now; all at ``step`` if one is given."""
-        status = {}
-        places = list(self._keys)
-        for start in range(0, len(places), 1000):
-            asked: dict[str, list[str]] = {}
-            for type_name, set_id in places[start : start + 1000]:
-                asked.setdefault(type_name, []).append(encoded(set_id))
-            body = {"setsForType": [{"type": t, "hashes": hashes} for t, hashes in asked.items()]}
-            answer = self.stack.request("POST", "/v1:query", body)
-            assert answer.status == 200, answer.body
-            told: Any = json.loads(answer.body)
-            assert step is None or told["step"] == step, (told["step"], step)
-            true = {(entry["type"], text) for entry in told["kAnonymousSets"] for text in entry["hashes"]}
-            status.update({(t, s): (t, encoded(s)) in true for t, s in places[start : start + 1000]})
-        return status
-
-
-def encoded(set_id: bytes) -> str:
-    """base64url without padding."""
-    return base64.urlsafe_b64encode(set_id).decode().rstrip("=")
+        sent = {(type_name, encoded(set_id)): (type_name, set_id) for type_name, set_id in self._keys}
+        answers = self.client.query(sent)
+        assert not sent or step is None or answers.step == step, (answers.step, step)
+        return {place: name in answers.k_anonymous for name, place in sent.items()}

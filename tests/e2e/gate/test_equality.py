@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from kanon.client import encoded
 from kanon.local.stack import Stack
-from tests.e2e.gate.oracle import Oracle, encoded
+from tests.e2e.gate.oracle import Oracle
 from tests.paths import REAL_LOG
 
 START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from kanon.client import encoded
 from kanon.gate.mechanism.steps import phase_of
 from kanon.local.stack import Stack
-from tests.e2e.gate.oracle import Oracle, encoded
+from tests.e2e.gate.oracle import Oracle
 
 START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
 HOUR = 3600

@@ -2,11 +2,11 @@
 
 import json
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 from botocore.awsrequest import AWSResponse
 
+from kanon.local.functions import Context
 from tests.faults.gate.ways import Action
 from tests.faults.gate.wire import Call, ProcessDied, Worker
 from tests.faults.gate.world import World
@@ -92,13 +92,7 @@ class SteppedEvaluator:
         return self._action(call, self.world.pass_time)
 
     def _run(self) -> None:
-        context = SimpleNamespace(
-            function_name="evaluate",
-            memory_limit_in_mb="512",
-            invoked_function_arn="arn",
-            aws_request_id="r",
-            get_remaining_time_in_millis=self._time_left,
-        )
+        context = Context("evaluate", "512", self._time_left)
         body = json.dumps({"slot": self.slot, "hop": 0})
         record = {"messageId": "m", "body": body, "eventSource": "aws:sqs", "receiptHandle": "r"}
         self.world.wire.worker = self.worker
@@ -115,8 +109,8 @@ class SteppedEvaluator:
             self._error = self._error or self.world.wire.mistake
             self._stands.release()
 
-    def _time_left(self) -> int:
-        return 120_000 if self.unaware else int((self._began + 120 - self.world.true_time()) * 1000)
+    def _time_left(self) -> float:
+        return 120.0 if self.unaware else self._began + 120 - self.world.true_time()
 
 
 def _moves_horizon(call: Call) -> bool:

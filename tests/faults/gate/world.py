@@ -20,6 +20,8 @@ from moto.backends import get_backend
 from moto.core import DEFAULT_ACCOUNT_ID
 
 from kanon import clock
+from kanon.client import Client, RefusedError, encoded
+from kanon.client import Join as Sent
 from kanon.gate import evaluation
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.tape import Tapes
@@ -30,7 +32,7 @@ from kanon.gate.storage.step_log import StepLog, key_of
 from kanon.gate.types import read_types
 from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local import Stack
-from kanon.local.functions import Environment
+from kanon.local.functions import Context, Environment
 from kanon.local.template import REGION
 from tests.faults.gate.wire import Behaviour, ProcessDied, Wire, Worker, undisturbed
 from tests.naive import Naive
@@ -211,14 +213,8 @@ class World:
             result = environment._handler({"Records": [record]}, self._context(worker))
         return not result["batchItemFailures"]
 
-    def _context(self, worker: Worker) -> SimpleNamespace:
-        return SimpleNamespace(
-            function_name="evaluate",
-            memory_limit_in_mb="512",
-            invoked_function_arn="arn",
-            aws_request_id="r",
-            get_remaining_time_in_millis=lambda: int((worker.deadline - self.true_time()) * 1000),
-        )
+    def _context(self, worker: Worker) -> Context:
+        return Context("evaluate", "512", lambda: worker.deadline - self.true_time())
 
     def run_schedule(self, *tries: Behaviour) -> list[Worker]:
         """The schedule's event once, repeated as Lambda does while it fails; the n-th try meets ``tries[n]``.
@@ -299,21 +295,20 @@ class World:
 
     def request_joins(self, joins: Sequence[tuple[tuple[str, bytes], int]], worker: Worker) -> list[bool] | None:
         """Ask the join function for a batch; for each join whether it was acknowledged, None without an answer."""
-        entries = [
-            {"type": place[0], "set": base64.urlsafe_b64encode(place[1]).decode(), "client": str(client)}
-            for place, client in joins
-        ]
         self.stack.restart("join")
         with self.running(worker, JOIN_TIMEOUT):
             try:
-                response = self.stack.request("POST", "/v1:batchJoin", {"joins": entries})
+                results = Client(self.stack.request).batch_join(
+                    Sent(type_name, encoded(set_id), str(client)) for (type_name, set_id), client in joins
+                )
             except ProcessDied:
                 return None
-        if response.status != 200:
-            assert response.status == 503, response
-            assert "retry-after" in {name.lower() for name, _ in response.headers}
-            return [False] * len(joins)
-        return ["error" not in result for result in json.loads(response.body)["results"]]
+            except RefusedError as error:
+                results = [error] * len(joins)
+        for refused in filter(None, results):
+            assert refused.code == 503, refused
+            assert refused.retry_after is not None
+        return [refused is None for refused in results]
 
     # What is stored and what is answered
 

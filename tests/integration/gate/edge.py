@@ -27,6 +27,7 @@ from kanon import clock
 from kanon.gate.names import set_key, slot_of
 from kanon.gate.storage.statuses import Statuses
 from kanon.keys import Secret
+from kanon.local.functions import Context
 from kanon.local.template import Template
 from tests.paths import ROOT
 from tests.watched.watch import Log, Watch
@@ -77,16 +78,6 @@ OWN = {
 SHARED = {"KANON_TYPES", "KANON_PERIOD", "KANON_SLOTS", "KANON_DEPLOYMENT", "KANON_CONTROL_TABLE"}
 _numbers = itertools.count()
 _loader = botocore.loaders.create_loader()  # reading the service models takes most of a client's time
-
-
-@dataclass
-class Context:
-    """What Lambda passes as the second argument, as far as a function reads it."""
-
-    function_name: str
-    memory_limit_in_mb: int = 512
-    aws_request_id: str = "00000000-0000-0000-0000-000000000000"
-    invoked_function_arn: str = "arn:aws:lambda:eu-central-1:123456789012:function:kanon"
 
 
 @dataclass(frozen=True)
@@ -223,7 +214,7 @@ class Edge:
         self.watch.asked(event)
         module = self.module(function)
         with self._captured():
-            result = module.handler(json.loads(json.dumps(event)), Context(function))
+            result = module.handler(json.loads(json.dumps(event)), Context(function, "512", lambda: 30.0))
         result = json.loads(json.dumps(result))
         self.watch.answered(function, event, result)
         assert isinstance(result["body"], str)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from kanon.client import encoded
 from kanon.gate.names import set_key
 from kanon.keys import fetch_secret
 from kanon.local import Stack
 from tests.conftest import START
-from tests.e2e.gate.oracle import Oracle, encoded
+from tests.e2e.gate.oracle import Oracle
 from tests.integration.gate.looking import doctor, seen, wrong
 
 LAWS = {

@@ -1,7 +1,6 @@
 """HTTP requests to API Gateway events and back."""
 
 import base64
-import json
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ GATEWAY = Gateway(
         Route("POST /things/{thing}", "a"),
         Route("GET /things/known", "a"),
         Route("POST /v1:batch", "a"),
-        Route("ANY /rest/{proxy+}", "b"),
     ]
 )
 
@@ -35,7 +33,6 @@ def sent(**fields: Any) -> dict[str, Any]:
 def test_the_most_specific_route_wins() -> None:
     assert find("GET", "/things/known") == ("GET /things/known", {})
     assert find("GET", "/things/other") == ("GET /things/{thing}", {"thing": "other"})
-    assert find("DELETE", "/rest/a/b%20c") == ("ANY /rest/{proxy+}", {"proxy": "a/b c"})
 
 
 @pytest.mark.parametrize(
@@ -46,7 +43,6 @@ def test_the_most_specific_route_wins() -> None:
         ("GET", "/things/"),
         ("GET", "/things/x/y"),
         ("GET", "/"),
-        ("GET", "/rest"),
         ("GET", "//things/x"),
         ("GET", "/things/x/"),
     ],
@@ -72,10 +68,9 @@ def test_the_query_string_stays_raw_beside_its_parsed_form() -> None:
     assert "queryStringParameters" not in sent()
 
 
-def test_headers_are_lower_case_and_joined_and_cookies_apart() -> None:
-    made = sent(headers=[("X-One", "1"), ("x-one", "2"), ("Cookie", "a=1; b=2"), ("Host", "h.org")])
+def test_headers_are_lower_case_and_joined() -> None:
+    made = sent(headers=[("X-One", "1"), ("x-one", "2"), ("Host", "h.org")])
     assert made["headers"] == {"x-one": "1,2", "host": "h.org"}
-    assert made["cookies"] == ["a=1", "b=2"]
 
 
 def test_the_context_carries_route_time_and_address() -> None:
@@ -114,33 +109,21 @@ def test_a_route_api_gateway_would_refuse_is_refused() -> None:
         Gateway([Route("POST /things/{thing}:join", "a")])
 
 
-def test_a_result_becomes_status_headers_cookies_and_body() -> None:
+def test_a_result_becomes_status_headers_and_body() -> None:
     made = response(
         {
             "statusCode": 201,
             "headers": {"X-A": 1, "Content-Type": "text/html"},
-            "cookies": ["a=1", "b=2"],
             "body": "é",
         }
     )
     assert made.status == 201
     assert made.body == "é".encode()
-    assert [v for k, v in made.headers if k == "set-cookie"] == ["a=1", "b=2"]
     assert made.header("x-a") == "1"
     assert made.header("content-type") == "text/html"
 
 
-def test_a_binary_result_is_decoded() -> None:
-    encoded = base64.b64encode(b"\x00\xff").decode()
-    assert response({"statusCode": 200, "body": encoded, "isBase64Encoded": True}).body == b"\x00\xff"
-
-
-def test_a_result_without_a_status_is_the_body() -> None:
-    made = response({"a": 1})
-    assert (made.status, json.loads(made.body)) == (200, {"a": 1})
-    assert made.header("content-type") == "application/json"
-
-
-def test_a_malformed_result_is_the_gateways_error() -> None:
-    made = response({"statusCode": "many"})
+@pytest.mark.parametrize("result", [{"statusCode": "many"}, {"a": 1}, None, [], {"statusCode": 200, "headers": 1}])
+def test_a_malformed_result_is_the_gateways_error(result: Any) -> None:
+    made = response(result)
     assert (made.status, made.json()) == (500, {"message": "Internal Server Error"})

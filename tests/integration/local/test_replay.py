@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import kanon.gate.evaluation
+from kanon.client import encoded
 from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState
@@ -33,7 +34,6 @@ from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.local import Stack
 from kanon.noise.words import WORD_BYTES
-from tests.e2e.gate.oracle import encoded
 from tests.integration.gate.tables import Running, fresh, running
 from tests.paths import REAL_LOG
 from tests.unit.examples import KEY, ONE_SIDED, SMALL

@@ -37,7 +37,7 @@ def handler(event: dict[str, Any], context: Any) -> Any:
             "ttl": {"N": str(int(clock.now()) + 60)},
         }
         dynamodb.put_item(TableName=VARIABLES["ECHO_TABLE"], Item=item)
-    return {
+    told = {
         "event": event,
         "environment": VARIABLES,
         "received": RECEIVED[:-1],
@@ -47,3 +47,6 @@ def handler(event: dict[str, Any], context: Any) -> Any:
             "remaining": context.get_remaining_time_in_millis(),
         },
     }
+    if "routeKey" not in event:
+        return told
+    return {"statusCode": 200, "headers": {"Content-Type": "application/json"}, "body": json.dumps(told)}

@@ -1,14 +1,15 @@
 """The demo's picture."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from matplotlib import image
 
 from kanon.gate.mechanism.parameters import Parameters, profile
-from kanon.local.picture import draw, near_threshold
-from kanon.local.replay import Result
+from kanon.local.picture import _fell_while_true, _story, draw, near_threshold
+from kanon.local.replay import History, Result
 
 PARAMETERS = Parameters(50, 168, 3600, *profile("published", 168))
 
@@ -35,7 +36,7 @@ def test_sets_near_the_threshold_with_different_stories_are_chosen(result: Resul
 
 def test_the_picture_is_drawn(result: Result, tmp_path: Path) -> None:
     path = tmp_path / "new" / "demo.png"
-    draw(result, PARAMETERS, "title", path)
+    draw(result, PARAMETERS, dict.fromkeys(result.histories, 60), "title", path)
     pixels = image.imread(path)
     assert pixels.shape[0] > 600
     assert pixels.shape[1] > 1000
@@ -45,5 +46,31 @@ def test_the_picture_is_drawn(result: Result, tmp_path: Path) -> None:
 def test_a_log_of_one_set_is_drawn_too(tmp_path: Path) -> None:
     made = Result(k=50, window=168, period=3600, start=0)
     made.note(1, Counter(only=1), set())
-    draw(made, PARAMETERS, "title", tmp_path / "demo.png")
+    draw(made, PARAMETERS, {"only": 0}, "title", tmp_path / "demo.png")
     assert (tmp_path / "demo.png").exists()
+
+
+RISE_AND_FALL = [*range(1, 9), *range(8, 0, -1)]
+"""The counts of steps 100 to 115: 8 clients at steps 107 and 108."""
+
+
+@pytest.mark.parametrize(
+    ("true", "restarts", "story"),
+    [
+        (range(0), [], "never turns true, with at most 8 clients"),
+        (range(105, 110), [110], "turns true at 6 clients, false at its restart"),
+        ([*range(105, 110), 112], [110], "turns true at 6 clients, false at its restart, true again"),
+        (range(105, 116), [104], "turns true at 6 clients, stays true though they leave"),
+        (range(105, 111), [], "turns true at 6 clients"),
+    ],
+)
+def test_a_panel_says_what_happens_to_its_set(true: Sequence[int], restarts: list[int], story: str) -> None:
+    history = History(100, RISE_AND_FALL, [100 + n in true for n in range(16)])
+    assert _story(history, restarts) == story
+
+
+def test_a_fallen_count_is_compared_with_the_crossing_of_its_own_instance() -> None:
+    always = [n >= 5 for n in range(16)]
+    assert _fell_while_true(History(100, RISE_AND_FALL, always), []) == 15  # 1 or 2 clients, after a crossing at 6
+    assert _fell_while_true(History(100, RISE_AND_FALL, always), [112]) is None  # new crossing at 4: 1 is near enough
+    assert _fell_while_true(History(100, RISE_AND_FALL, [False] * 16), [112]) is None

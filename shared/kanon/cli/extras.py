@@ -1,0 +1,16 @@
+"""Commands that need more than the base installation say which extra brings it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """End the command with one line if a module that the extra brings is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        typer.echo(f"{error.name} is missing: pip install 'kanon[{name}]'", err=True)
+        raise typer.Exit(1) from error

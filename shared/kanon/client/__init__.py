@@ -1,0 +1,40 @@
+"""The Python client of the gate's HTTP API. It needs nothing but the standard library."""
+
+from kanon.client.client import (
+    HASHES_A_CALL,
+    JOINS_A_CALL,
+    Answers,
+    Client,
+    Join,
+    Status,
+    encoded,
+    set_id,
+)
+from kanon.client.connection import Answer, Connection, Headers, Transport
+from kanon.client.errors import (
+    ApiError,
+    NoAnswerError,
+    PartlyRefusedError,
+    RefusedError,
+    UnexpectedAnswerError,
+)
+
+__all__ = [
+    "HASHES_A_CALL",
+    "JOINS_A_CALL",
+    "Answer",
+    "Answers",
+    "ApiError",
+    "Client",
+    "Connection",
+    "Headers",
+    "Join",
+    "NoAnswerError",
+    "PartlyRefusedError",
+    "RefusedError",
+    "Status",
+    "Transport",
+    "UnexpectedAnswerError",
+    "encoded",
+    "set_id",
+]

@@ -1,0 +1,250 @@
+"""The calls of the gate's API, as docs/api.md describes them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+from urllib.parse import quote
+
+from kanon.client.connection import Connection, Reply, Transport
+from kanon.client.errors import PartlyRefusedError, RefusedError, UnexpectedAnswerError
+
+JOINS_A_CALL = 500
+HASHES_A_CALL = 1000
+
+_T = TypeVar("_T")
+
+
+def set_id(name: str) -> str:
+    """The id of a set with this name: its SHA-256 in base64url without padding."""
+    return encoded(sha256(name.encode()).digest())
+
+
+def encoded(raw: bytes) -> str:
+    """A set id of 1 to 64 bytes as it is sent: base64url without padding."""
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+class Join(NamedTuple):
+    """A client joins a set. ``set`` in base64url; ``client`` as text, or a short identifier as a number."""
+
+    type: str
+    set: str
+    client: str | int
+
+
+class Place(NamedTuple):
+    """A set of a type. ``set`` in base64url."""
+
+    type: str
+    set: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """Whether one set is k-anonymous.
+
+    ``step`` is the step the answer is of, ``None`` before the first evaluation. The answer does not change before
+    ``next_update`` (ISO 8601).
+    """
+
+    k_anonymous: bool
+    step: int | None
+    next_update: str
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Which of many sets are k-anonymous.
+
+    ``step`` is the step the answers are of: the earliest, if a new step became visible between two calls; ``None``
+    before the first evaluation, or if no set was asked for.
+    """
+
+    k_anonymous: frozenset[Place]
+    step: int | None
+
+
+class Client:
+    """Calls the service at an address, or through a transport of your own.
+
+    Joins and queries may be repeated without harm. The client itself never repeats an answered call.
+
+    >>> with Client("http://127.0.0.1:8000") as client:  # doctest: +SKIP
+    ...     client.join("fledge", set_id("a shared value"), "client-1")
+    ...     client.status("fledge", set_id("a shared value")).k_anonymous
+    False
+
+    Every call raises an ``ApiError``: ``RefusedError`` for an error of the service, ``NoAnswerError`` without an
+    answer, ``UnexpectedAnswerError`` for an answer of another form.
+    """
+
+    def __init__(self, service: str | Transport) -> None:
+        self._transport: Transport = Connection(service) if isinstance(service, str) else service
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if isinstance(self._transport, Connection):
+            self._transport.close()
+
+    # Joining
+
+    def join(self, type_: str, set_: str, client: str | int) -> None:
+        """Let one client join one set."""
+        self.call("POST", f"{_path(type_, set_)}:join", _client(client))
+
+    def join_all(self, joins: Iterable[Join]) -> None:
+        """Send joins, 500 a call.
+
+        Raises:
+            PartlyRefusedError: some of them were refused; the others are taken.
+        """
+        results = self.batch_join(joins)
+        if refused := {n: error for n, error in enumerate(results) if error is not None}:
+            raise PartlyRefusedError(refused, len(results))
+
+    def batch_join(self, joins: Iterable[Join]) -> list[RefusedError | None]:
+        """Send joins, 500 a call; for each of them ``None`` if it was taken, else the error that says why not."""
+        results: list[RefusedError | None] = []
+        for some in _groups(joins, JOINS_A_CALL):
+            entries = [{"type": type_, "set": set_, **_client(client)} for type_, set_, client in some]
+            reply = self._send("POST", "/v1:batchJoin", {"joins": entries})
+            told = _json("POST /v1:batchJoin", reply)
+            with _reading("POST /v1:batchJoin"):
+                errors = [entry.get("error") for entry in told["results"]]
+                results += [e if e is None else _refused("POST /v1:batchJoin", reply, e) for e in errors]
+                if len(errors) != len(some):
+                    raise ValueError(f"{len(errors)} results for {len(some)} joins")
+        return results
+
+    # Asking
+
+    def query(self, sets: Iterable[tuple[str, str]]) -> Answers:
+        """Which of these sets, given as (type, set), are k-anonymous; 1,000 a call."""
+        return self._ask("/v1:query", "setsForType", sets)
+
+    def validate_hashes(self, sets: Iterable[tuple[str, str]]) -> Answers:
+        """The same in the form of the Bidding and Auction servers."""
+        return self._ask("/v1:validateHashes", "sets", sets)
+
+    def _ask(self, path: str, field: str, sets: Iterable[tuple[str, str]]) -> Answers:
+        true: set[Place] = set()
+        steps: list[int | None] = []
+        for some in _groups(sets, HASHES_A_CALL):
+            by_type: dict[str, list[str]] = defaultdict(list)
+            for type_, set_ in some:
+                by_type[type_].append(set_)
+            asked = [{"type": type_, "hashes": hashes} for type_, hashes in by_type.items()]
+            told = self.call("POST", path, {field: asked})
+            with _reading(f"POST {path}"):
+                true.update(Place(e["type"], hash_) for e in told["kAnonymousSets"] for hash_ in e["hashes"])
+                steps.append(_step(told))
+        return Answers(frozenset(true), _earliest(steps))
+
+    def status(self, type_: str, set_: str) -> Status:
+        """Whether one set is k-anonymous."""
+        told = self.call("GET", _path(type_, set_))
+        with _reading(f"GET {_path(type_, set_)}"):
+            return Status(_of(bool, told["kAnonymous"]), _step(told), _of(str, told["nextUpdate"]))
+
+    def types(self) -> list[dict[str, Any]]:
+        """The types in force and what is proved about them; docs/api.md lists the fields."""
+        told = self.call("GET", "/v1/types")
+        with _reading("GET /v1/types"):
+            return [_of(dict, type_) for type_ in _of(list, told["types"])]
+
+    def type(self, name: str) -> dict[str, Any]:
+        """One type."""
+        return self.call("GET", f"/v1/types/{quote(name, safe='')}")
+
+    def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        """Any call of the API: the answer's object. ``body`` is a value to send as JSON, ``None`` for no body."""
+        return _json(f"{method} {path}", self._send(method, path, body))
+
+    def _send(self, method: str, path: str, body: object) -> Reply:
+        if body is None:
+            return self._transport(method, path, b"", {})
+        return self._transport(method, path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+
+
+def _path(type_: str, set_: str) -> str:
+    return f"/v1/types/{quote(type_, safe='')}/sets/{quote(set_, safe='')}"
+
+
+def _client(client: str | int) -> dict[str, str | int]:
+    return {"client": client} if isinstance(client, str) else {"shortClientIdentifier": client}
+
+
+def _groups(values: Iterable[_T], size: int) -> Iterator[Sequence[_T]]:
+    group: list[_T] = []
+    for value in values:
+        group.append(value)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _json(call: str, reply: Reply) -> dict[str, Any]:
+    """The object of an answer of 200; any other status raises the error it is."""
+    try:
+        told = json.loads(reply.body)
+    except ValueError:
+        told = None
+    fields = told if isinstance(told, dict) else {}
+    if reply.status != 200:
+        raise _refused(call, reply, fields.get("error", fields))
+    with _reading(call):
+        return _of(dict, told)
+
+
+def _refused(call: str, reply: Reply, error: Any) -> RefusedError:
+    """The error of a call, or of one join of a batch. The gateway's own has a message only."""
+    with _reading(call):
+        code = _of(int, error.get("code", reply.status))
+        retry_after = next((value for name, value in reply.headers if name.lower() == "retry-after"), "")
+        wait = int(retry_after) if code in (429, 503) and retry_after.isdecimal() else None
+        return RefusedError(call, code, error.get("status"), error.get("message", "no reason given"), wait)
+
+
+@contextmanager
+def _reading(call: str) -> Iterator[None]:
+    """Turns what goes wrong with an answer of another form into ``UnexpectedAnswerError``."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UnexpectedAnswerError(
+            f"{call}: the answer does not have the form of this API ({type(error).__name__}: {error}): "
+            "check that the address is the service's"
+        ) from error
+
+
+def _of(kind: type[_T], value: Any) -> _T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{kind.__name__} expected")
+    return value
+
+
+def _step(told: Mapping[str, Any]) -> int | None:
+    return None if told["step"] is None else _of(int, told["step"])
+
+
+def _earliest(steps: Sequence[int | None]) -> int | None:
+    known = [step for step in steps if step is not None]
+    return min(known) if known and len(known) == len(steps) else None

@@ -1,0 +1,49 @@
+"""What can go wrong with a call. Every message says what happened and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class ApiError(RuntimeError):
+    """A call to the service failed."""
+
+
+class NoAnswerError(ApiError):
+    """Nobody answered: the connection failed or the time ran out. Repeating the call is safe."""
+
+
+class UnexpectedAnswerError(ApiError):
+    """The answer does not have the form of this API: the address is probably not that of the service."""
+
+
+class RefusedError(ApiError):
+    """The service, or the gateway in front of it, refused a call or one join of a batch.
+
+    Attributes:
+        code: the HTTP status, for example 400.
+        status: its name, for example ``INVALID_ARGUMENT``; ``None`` if the gateway itself refused.
+        message: what the service says.
+        retry_after: seconds to wait before the call is repeated; ``None`` if the service does not say.
+    """
+
+    def __init__(self, call: str, code: int, status: str | None, message: str, retry_after: int | None) -> None:
+        wait = "" if retry_after is None else f"; repeat the call after {retry_after} s"
+        super().__init__(f"{call}: {code}{(status and ' ' + status) or ''}: {message}{wait}")
+        self.code = code
+        self.status = status
+        self.message = message
+        self.retry_after = retry_after
+
+
+class PartlyRefusedError(ApiError):
+    """Some joins of a batch were refused, the others were taken.
+
+    Attributes:
+        refused: the error of every refused join, by its position among the joins sent.
+    """
+
+    def __init__(self, refused: Mapping[int, RefusedError], sent: int) -> None:
+        position, first = next(iter(refused.items()))
+        super().__init__(f"{len(refused)} of {sent} joins were refused, first number {position}: {first}")
+        self.refused = dict(refused)

@@ -1,0 +1,92 @@
+"""Join logs as a replay needs them, in the order of time: one that was recorded, or one generated from a seed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from kanon.joinlog import STANDARD_INPUT, Columns, Join, LogError, read_joins
+
+HOUR = 3600
+DAY = 24 * HOUR
+
+
+@dataclass(frozen=True)
+class JoinLog:
+    """Joins in the order of their time, from ``start`` (unix seconds, at a full hour) on."""
+
+    title: str
+    start: int
+    joins: list[Join]
+
+    def by_step(self, period: int) -> Iterator[tuple[int, list[Join]]]:
+        """Every step from the first to the last join's with its joins, silent steps included."""
+        expected = self.start // period
+        for step, joins in groupby(self.joins, key=lambda join: int(join.time // period)):
+            yield from ((silent, []) for silent in range(expected, step))
+            yield step, list(joins)
+            expected = step + 1
+
+
+def read_log(
+    path: Path | str,
+    first: datetime | None,
+    last: datetime | None,
+    columns: Columns = Columns(),  # noqa: B008, a constant
+) -> JoinLog:
+    """The joins of a log within two dates, in the order of time. Only these are held in memory.
+
+    Args:
+        path: the file, or ``-`` for standard input; ``kanon.joinlog`` has the formats.
+        first: the day it begins, ``None`` for the log's first.
+        last: the last day it holds, whole; ``None`` for the log's last.
+        columns: what its columns are called.
+
+    Raises:
+        LogError: the log cannot be read, or no join lies within the dates.
+    """
+    low = first.replace(tzinfo=UTC).timestamp() if first else float("-inf")
+    high = last.replace(tzinfo=UTC).timestamp() + DAY if last else float("inf")
+    title = "standard input" if str(path) == STANDARD_INPUT else Path(path).name
+    joins = sorted(join for join in read_joins(path, columns) if low <= join.time < high)
+    if not joins:
+        raise LogError(f"{title} holds no join within these dates: change FROM or TO")
+    return JoinLog(title, int(joins[0].time // HOUR * HOUR), joins)
+
+
+def generated_log(
+    seed: int, days: int = 45, joins: int = 52_000, sets: int = 400, start: int = 1_767_225_600
+) -> JoinLog:
+    """A log with heavy-tailed popularity, sets that grow and fade, and clients who come back.
+
+    Set number r gets joins in proportion to ``r ** -1.1``; its activity rises and falls around a
+    random day within or near the log; a client is drawn from the set's own audience with its own
+    heavy tail, so that part of the joins are repetitions. There are more joins by day than by night.
+    """
+    random = np.random.default_rng(seed)
+    popularity = np.arange(1, sets + 1) ** -1.1
+    counts = np.maximum(1, np.round(joins * popularity / popularity.sum())).astype(int)
+    found: list[Join] = []
+    for number, count in enumerate(counts, start=1):
+        peak, width = random.uniform(0, days), random.uniform(2, days / 3)
+        moments = _moments(random, count, peak, width, days)
+        audience = max(3, int(count * random.uniform(0.5, 1.2)))
+        clients = (audience * random.power(1.6, size=count)).astype(int)
+        found += [
+            Join(start + float(moment), f"set-{number:03}", f"{number}-{client}")
+            for moment, client in zip(moments, clients, strict=True)
+        ]
+    return JoinLog(f"generated log, seed {seed}", start, sorted(found))
+
+
+def _moments(random: np.random.Generator, count: int, peak: float, width: float, days: int) -> np.ndarray:
+    """Seconds since the start at which a set is joined: a bell around ``peak``, dense by day."""
+    hours = np.arange(days * 24)
+    bell = np.exp(-(((hours / 24 - peak) / width) ** 2)) + 0.02
+    daylight = 1 + 0.8 * np.sin((hours % 24 - 8) / 24 * 2 * np.pi)
+    weight = bell * daylight
+    chosen = random.choice(hours, size=count, p=weight / weight.sum())
+    return chosen * HOUR + random.uniform(0, HOUR, size=count)

@@ -1,0 +1,204 @@
+"""The HTTP client, on answers made by hand and on the local stack."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kanon.client import (
+    Answer,
+    Answers,
+    Client,
+    Headers,
+    Join,
+    PartlyRefusedError,
+    RefusedError,
+    Status,
+    UnexpectedAnswerError,
+    encoded,
+    set_id,
+)
+from kanon.local import Stack
+
+SETS = [encoded(bytes([n])) for n in range(3)]
+BUSY = {"error": {"code": 503, "status": "UNAVAILABLE", "message": "the service cannot do this now"}}
+BAD = {"error": {"code": 400, "status": "INVALID_ARGUMENT", "message": "set: must be base64"}}
+
+
+class Service:
+    """Answers by a function of the request's body, and keeps what was sent."""
+
+    def __init__(self, answer: Callable[[Any], Any], status: int = 200, headers: Headers | None = None) -> None:
+        self.answer, self.status, self.headers = answer, status, headers or {}
+        self.sent: list[tuple[str, str, Any, Headers]] = []
+
+    def __call__(self, method: str, path: str, body: bytes, headers: Headers) -> Answer:
+        asked = json.loads(body) if body else None
+        self.sent.append((method, path, asked, headers))
+        told = self.answer(asked)
+        content = told if isinstance(told, bytes) else json.dumps(told).encode()
+        return Answer(self.status, list(self.headers.items()), content)
+
+
+def test_a_set_id_is_the_hash_of_its_name() -> None:
+    assert set_id("hello") == "LPJNul-wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ"
+    assert encoded(b"\xfb\xff") == "-_8"
+
+
+# What is sent
+
+
+def test_a_join_names_the_client_as_text_or_as_a_number() -> None:
+    service = Service(lambda _: {})
+    Client(service).join("fledge", "aGVsbG8", "2")
+    Client(service).join("fledge", "a/b", 2)
+    json_body = {"Content-Type": "application/json"}
+    assert service.sent == [
+        ("POST", "/v1/types/fledge/sets/aGVsbG8:join", {"client": "2"}, json_body),
+        ("POST", "/v1/types/fledge/sets/a%2Fb:join", {"shortClientIdentifier": 2}, json_body),
+    ]
+
+
+def test_joins_go_500_a_call_and_every_one_gets_its_result() -> None:
+    service = Service(lambda body: {"results": [{} if int(j["client"]) % 400 else BAD for j in body["joins"]]})
+    results = Client(service).batch_join(Join("a", "AA", str(n)) for n in range(1200))
+    assert [len(body["joins"]) for _, _, body, _ in service.sent] == [500, 500, 200]
+    assert [n for n, error in enumerate(results) if error is not None] == [0, 400, 800]
+    assert service.sent[0][2]["joins"][1] == {"type": "a", "set": "AA", "client": "1"}
+
+
+def test_no_joins_are_no_call() -> None:
+    service = Service(lambda _: {})
+    assert Client(service).batch_join([]) == []
+    Client(service).join_all([])
+    assert service.sent == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "field"),
+    [("query", "/v1:query", "setsForType"), ("validate_hashes", "/v1:validateHashes", "sets")],
+)
+def test_queries_go_1000_a_call_by_type(method: str, path: str, field: str) -> None:
+    def answer(body: Any) -> Any:
+        told = [{"type": entry["type"], "hashes": entry["hashes"][:1]} for entry in body[field]]
+        return {"kAnonymousSets": told, "step": 4, "nextUpdate": "2027-01-15T10:30:00Z"}
+
+    service = Service(answer)
+    asked = [("ab"[n % 2], str(n)) for n in range(1001)]
+    answers = getattr(Client(service), method)(asked)
+    assert answers == Answers(frozenset({("a", "0"), ("b", "1"), ("a", "1000")}), 4)
+    assert [(sent[0], sent[1]) for sent in service.sent] == [("POST", path)] * 2
+    assert [[len(entry["hashes"]) for entry in body[field]] for _, _, body, _ in service.sent] == [[500, 500], [1]]
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"), [([7, 7], 7), ([8, 7], 7), ([7, 8], 7), ([None, 7], None), ([7, None], None)]
+)
+def test_answers_of_two_calls_are_of_the_earlier_step(steps: list[int | None], expected: int | None) -> None:
+    following = iter(steps)
+    service = Service(lambda _: {"kAnonymousSets": [], "step": next(following), "nextUpdate": ""})
+    assert Client(service).query(("a", str(n)) for n in range(1001)).step == expected
+
+
+def test_to_ask_for_no_set_is_no_call() -> None:
+    service = Service(lambda _: {})
+    assert Client(service).query([]) == Answers(frozenset(), None)
+    assert service.sent == []
+
+
+# What is refused
+
+
+def test_an_error_of_the_service_has_its_code_message_and_retry_after() -> None:
+    client = Client(Service(lambda _: BUSY, 503, {"retry-after": "2"}))
+    with pytest.raises(RefusedError) as found:
+        client.join("fledge", "AA", "1")
+    error = found.value
+    assert (error.code, error.status, error.message) == (503, "UNAVAILABLE", "the service cannot do this now")
+    assert error.retry_after == 2
+    assert str(error) == (
+        "POST /v1/types/fledge/sets/AA:join: 503 UNAVAILABLE: the service cannot do this now; repeat the call after 2 s"
+    )
+
+
+@pytest.mark.parametrize("headers", [{}, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}])
+def test_without_seconds_in_retry_after_there_are_none(headers: Headers) -> None:
+    with pytest.raises(RefusedError) as found:
+        Client(Service(lambda _: BUSY, 503, headers)).types()
+    assert found.value.retry_after is None
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"message": "Forbidden"}, "GET /v1/types: 403: Forbidden"),
+        (b"<html>", "GET /v1/types: 403: no reason given"),
+        ([], "GET /v1/types: 403: no reason given"),
+    ],
+)
+def test_an_error_of_the_gateway_has_no_status_name(told: Any, message: str) -> None:
+    with pytest.raises(RefusedError) as found:
+        Client(Service(lambda _: told, 403)).types()
+    assert (found.value.code, found.value.status, str(found.value)) == (403, None, message)
+
+
+def test_a_batch_refused_in_part_says_which_joins_and_when_to_repeat_them() -> None:
+    service = Service(lambda _: {"results": [{}, BAD, {}, BUSY]}, headers={"Retry-After": "1"})
+    with pytest.raises(PartlyRefusedError, match=r"2 of 4 joins were refused, first number 1: .* 400 INVALID_ARG") as e:
+        Client(service).join_all([Join("a", "AA", str(n)) for n in range(4)])
+    assert {n: (error.code, error.retry_after) for n, error in e.value.refused.items()} == {1: (400, None), 3: (503, 1)}
+
+
+# What is no answer of this API
+
+
+@pytest.mark.parametrize("told", [b"", b"<html>", b"\xff", [], "text", None])
+def test_what_is_not_a_json_object_is_unexpected(told: Any) -> None:
+    with pytest.raises(UnexpectedAnswerError, match=r"GET /v1/types/a: .*dict expected.*: check that the address"):
+        Client(Service(lambda _: told)).type("a")
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda client: client.types(), {"types": {}}),
+        (lambda client: client.status("a", "AA"), {"kAnonymous": "no", "step": 1, "nextUpdate": ""}),
+        (lambda client: client.status("a", "AA"), {"kAnonymous": True, "step": 1}),
+        (lambda client: client.status("a", "AA"), {"kAnonymous": True, "step": "1", "nextUpdate": ""}),
+        (lambda client: client.query([("a", "AA")]), {"step": 1}),
+        (lambda client: client.query([("a", "AA")]), {"kAnonymousSets": ["AA"], "step": 1}),
+        (lambda client: client.query([("a", "AA")]), {"kAnonymousSets": [{"type": "a"}], "step": 1}),
+        (lambda client: client.query([("a", "AA")]), {"kAnonymousSets": [], "step": "1"}),
+        (lambda client: client.join_all([Join("a", "AA", "1")]), {"results": []}),
+        (lambda client: client.join_all([Join("a", "AA", "1")]), {"results": [None]}),
+        (lambda client: client.join_all([Join("a", "AA", "1")]), {"results": [{"error": "no"}]}),
+    ],
+)
+def test_an_answer_without_its_fields_is_unexpected(call: Callable[[Client], Any], told: Any) -> None:
+    with pytest.raises(UnexpectedAnswerError, match="check that the address is the service's"):
+        call(Client(Service(lambda _: told)))
+
+
+# The local stack answers without a socket
+
+
+def test_every_call_works_on_the_local_stack(stack: Stack) -> None:
+    client = Client(stack.request)
+    assert [type_["type"] for type_ in client.types()] == ["fledge"]
+    assert client.type("fledge")["k"] == 50
+    with pytest.raises(RefusedError, match="404 NOT_FOUND"):
+        client.type("unknown")
+    client.join("fledge", SETS[0], 7)
+    client.join_all(Join("fledge", SETS[1], f"client-{n}") for n in range(120))
+    with pytest.raises(PartlyRefusedError, match=r"1 of 2 joins were refused, first number 1: .*base64"):
+        client.join_all([Join("fledge", SETS[0], "a"), Join("fledge", "?", "a")])
+    stack.advance(2 * 3600)
+    sets = [("fledge", set_) for set_ in SETS]
+    asked = client.query(sets)
+    assert asked.k_anonymous == {("fledge", SETS[1])}
+    assert asked.step is not None
+    assert client.validate_hashes(sets) == asked
+    status = client.status("fledge", SETS[1])
+    assert status == Status(k_anonymous=True, step=asked.step, next_update=status.next_update)
+    assert client.status("fledge", SETS[2]).k_anonymous is False
