@@ -19,6 +19,7 @@ from kanon.operate.skip import SkipRefusedError, gaps, skip
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
 from tests.integration.gate.looking import doctor, seen, wrong
+from tests.snapshot import Snapshot
 
 LAWS = {
     "threshold": {"shape": "two-sided", "epsilon": "0.7", "truncation": 3},
@@ -91,11 +92,16 @@ class Outage:
         return sum(answered[place] != expected[place] for place in expected)
 
 
-@pytest.fixture
-def outage() -> Iterator[Outage]:
+@pytest.fixture(scope="module")
+def stack_after_outage() -> Iterator[Snapshot[Outage]]:
     parameters = {"Types": json.dumps(TYPES), "OutageAllowance": "172800", "Slots": "2"}
     with Stack(parameters, start=START, seed=4) as stack:
-        yield Outage(stack)
+        yield Snapshot(stack, Outage(stack))
+
+
+@pytest.fixture
+def outage(stack_after_outage: Snapshot[Outage]) -> Outage:
+    return stack_after_outage.restore()
 
 
 def marks(outage: Outage) -> dict[int, int | None]:

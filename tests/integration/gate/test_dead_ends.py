@@ -13,6 +13,7 @@ from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle, encoded
 from tests.integration.gate.looking import doctor, seen, wrong
+from tests.snapshot import Snapshot
 
 LAWS = {
     "threshold": {"shape": "two-sided", "epsilon": "0.7", "truncation": 3},
@@ -23,21 +24,28 @@ DOCUMENT = json.dumps(TYPES)
 SETS = [b"set %d" % n for n in range(20)]
 
 
-@pytest.fixture
-def stack() -> Iterator[Stack]:
+@pytest.fixture(scope="module")
+def used_stack() -> Iterator[Snapshot[Oracle]]:
+    """A stack after two steps in which each set of each type was joined."""
     with Stack({"Types": DOCUMENT}, start=START, seed=2) as stack:
-        yield stack
+        oracle = Oracle(stack)
+        for step in range(2):
+            joins = [(t, name, f"c{c}") for t in TYPES for n, name in enumerate(SETS) for c in range(step, 2 + n)]
+            oracle.join_all(joins)
+            assert oracle.finish_step() == 0
+        yield Snapshot(stack, oracle)
 
 
 @pytest.fixture
-def oracle(stack: Stack) -> Oracle:
-    """The stack after two steps in which each set of each type was joined."""
-    oracle = Oracle(stack)
-    for step in range(2):
-        joins = [(t, name, f"c{c}") for t in TYPES for n, name in enumerate(SETS) for c in range(step, 2 + n)]
-        oracle.join_all(joins)
-        assert oracle.finish_step() == 0
-    return oracle
+def oracle(used_stack: Snapshot[Oracle]) -> Oracle:
+    """What the used stack must answer; the stack is as it was."""
+    return used_stack.restore()
+
+
+@pytest.fixture
+def stack(oracle: Oracle) -> Stack:
+    """The used stack."""
+    return oracle.stack
 
 
 def deploy(stack: Stack, **variables: str) -> None:
