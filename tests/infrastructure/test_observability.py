@@ -247,7 +247,9 @@ def test_the_runbook_describes_every_metric_of_the_service() -> None:
 
 def test_links_of_the_runbook_lead_somewhere() -> None:
     text = RUNBOOK.read_text()
-    for page, anchor in re.findall(r"\]\(([\w.]*)#([\w-]+)\)", text):
+    links = re.findall(r"\]\(([\w.]*)#([\w-]+)\)", text)
+    assert links
+    for page, anchor in links:
         target = text if not page else (RUNBOOK.parent / page).read_text()
         found = [h.lower().replace(" ", "-") for h in re.findall(r"^#+ (.+)$", target, re.MULTILINE)]
         assert anchor in found

@@ -94,7 +94,7 @@ class Recorded:
 
 TWELVE_DAYS = Recorded(
     days=12,
-    type={"k": 12, "window": 72, "profile": "sharp"},
+    type={"k": 15, "window": 72, "profile": "sharp"},
     answers="",
     rows="",
     units=0,

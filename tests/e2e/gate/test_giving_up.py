@@ -25,17 +25,17 @@ LAWS = {
     "threshold": {"shape": "two-sided", "epsilon": "0.7", "truncation": 3},
     "query": {"shape": "two-sided", "epsilon": "0.7", "truncation": 4},
 }
-WINDOW = 100
+WINDOW = 64
 TYPES = {"a": {"k": 8, "window": WINDOW, "laws": LAWS}}
 SETS = [b"set %d" % n for n in range(48)]
-OUTAGE = 75
+OUTAGE = 55
 """Steps; the log reaches back 48, and evaluation goes on by itself from at most 42 ago."""
 
 Joins = list[tuple[str, bytes, str]]
 
 
 class Outage:
-    """A stack that was used, then not evaluated for 75 steps, in which joins went on."""
+    """A stack that was used, then not evaluated for 55 steps, in which joins went on."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack

@@ -218,6 +218,7 @@ def test_a_worker_near_its_limit_whose_last_calls_fail_leaves_no_trace(
             told = [len(worker.calls) for worker in workers]
             raise AssertionError(f"call {number} ({operation}), {way}, {told}: {error}") from error
     record_property("fault_points", len(ways))
+    assert ways
 
 
 class Rival:

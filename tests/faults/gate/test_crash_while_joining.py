@@ -73,6 +73,7 @@ def test_a_batch_that_fails_at_any_call_acknowledges_only_what_is_in_the_log(wor
             assert world.request_joins(again, Worker()) == [True] * len(again)
         assert world.stored("StepLog") == world.undisturbed, where
     record_property("fault_points", points)
+    assert points
 
 
 def test_a_join_stamped_before_the_boundary_and_written_after_it_counts_at_its_stamp(world):

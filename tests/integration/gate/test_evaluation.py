@@ -449,6 +449,7 @@ def test_an_instance_uses_the_key_of_its_first_step(new_world: Callable[..., Wor
 def test_a_wake_up_is_left_out_only_if_the_stored_members_name_it_already(world: World) -> None:
     world.start()
     world.join_history(seed=4, steps=8)
+    compared = 0
     for step in range(START, START + 20):
         world.run(closing(step))
         rows = {(item["step_slot"]["B"], item["set_token"]["B"]) for item in world.tables.items("StepLog")}
@@ -457,6 +458,8 @@ def test_a_wake_up_is_left_out_only_if_the_stored_members_name_it_already(world:
                 wake_up = Row(int(item["wake_up"]["N"]), 0, item["set_key"]["B"], None, "small", 0)
                 key = pack(wake_up)
                 assert (key["step_slot"]["B"], key["set_token"]["B"]) in rows
+                compared += 1
+    assert compared
 
 
 def test_wake_ups_come_first_then_statuses_then_members_then_the_horizon_then_the_mark(world: World) -> None:
