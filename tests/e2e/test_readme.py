@@ -17,7 +17,7 @@ SECONDS = 30  # for a join to show: the page says fifteen
 
 
 @pytest.mark.skipif(not all(map(shutil.which, ("bash", "curl"))), reason="needs curl")
-def test_the_crowd_of_the_readme_becomes_k_anonymous_by_the_clock_of_serve() -> None:
+def test_the_commands_of_the_readme_make_a_set_k_anonymous() -> None:
     (block,) = re.findall(r"^`make serve` .+?^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     crowd_joins, one_set, many_sets, one_type = block.strip().split("\n\n")
     with serving("moto") as address:

@@ -52,7 +52,7 @@ def test_defaults_and_allowed_values_are_the_templates(name: str) -> None:
     assert said_allowed == (allowed(PARAMETERS[name]) or said_allowed)
 
 
-def test_a_parameter_without_a_row_would_be_noticed() -> None:
+def test_a_parameter_without_a_row_is_found() -> None:
     text = CONFIGURATION.read_text().replace("| `Lease` |", "| Lease |")
     assert set(PARAMETERS) - set(rows(text)) == {"Lease"}
 
@@ -60,7 +60,7 @@ def test_a_parameter_without_a_row_would_be_noticed() -> None:
 @pytest.mark.parametrize(
     "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.name
 )
-def test_links_lead_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     for link, anchor in re.findall(r"\]\((?!https:)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
         target = page.parent / link if link else page
         assert target.exists(), link

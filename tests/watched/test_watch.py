@@ -222,7 +222,7 @@ def test_a_planted_leak_or_call_is_found(name: str, new_stack: Callable[..., Sta
     assert [problem for problem in problems if found in problem], problems
 
 
-def test_without_a_plant_there_is_nothing_to_find(stack: Stack) -> None:
+def test_without_a_planted_leak_nothing_is_found(stack: Stack) -> None:
     flow(stack)
     watch = Watch.of(stack)
     assert watch.look() == []
@@ -267,7 +267,7 @@ def test_a_private_value_is_found_in_every_form(shown: str) -> None:
     assert private.told() == []
 
 
-def test_a_client_named_like_a_word_of_the_service_is_no_leak() -> None:
+def test_a_client_named_like_a_field_of_the_api_is_not_a_leak() -> None:
     private = Private()
     private.add("client", "shortClientIdentifier")
     private.say("give exactly one of client and shortClientIdentifier")
@@ -275,7 +275,7 @@ def test_a_client_named_like_a_word_of_the_service_is_no_leak() -> None:
 
 
 @pytest.mark.parametrize("text", ["57", "57 members", "the count is 57", "members: 57", "step 472000: 57 joined"])
-def test_a_number_without_its_word_could_be_a_count(text: str) -> None:
+def test_a_number_that_could_be_a_count_is_found(text: str) -> None:
     assert list(words.wrong_text(text)) != []
 
 
@@ -283,5 +283,5 @@ def test_a_number_without_its_word_could_be_a_count(text: str) -> None:
     "text",
     ["step 472000 may have lost rows", "there are 4 slots, and the message names slot 7", "at line 1 column 57"],
 )
-def test_a_number_with_its_word_is_none(text: str) -> None:
+def test_a_number_after_a_word_that_names_it_is_allowed(text: str) -> None:
     assert list(words.wrong_text(text)) == []

@@ -62,7 +62,7 @@ events = st.lists(
     suppress_health_check=list(HealthCheck),
 )
 @given(events=events, example=st.uuids())
-def test_every_status_equals_the_naive_algorithm_on_generated_logs(oracle, events, example):
+def test_every_status_equals_the_reference_algorithm_on_generated_logs(oracle, events, example):
     oracle.forget()
     for silence, type_name, which, first, burst in events:
         for _ in range(silence):
@@ -139,7 +139,7 @@ def joins_by_step(first: int, days: int) -> dict[int, list[tuple[str, bytes, str
         pytest.param(SIXTY_DAYS, id="60 days", marks=pytest.mark.replay),
     ],
 )
-def test_a_replay_of_a_real_log_equals_the_naive_algorithm_and_its_recorded_digests(recorded):
+def test_a_replay_of_a_real_log_equals_the_reference_algorithm_and_its_recorded_digests(recorded):
     start = datetime(2017, 7, 1, tzinfo=UTC).timestamp()
     joins = joins_by_step(int(start) // 3600, recorded.days)
     answers = hashlib.sha256()

@@ -51,7 +51,7 @@ def stack():
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_every_permission_of_a_role_is_used_or_used_by_aws(stack, function):
+def test_every_permission_of_a_role_is_used_by_a_function_or_by_aws(stack, function):
     watch = Watch.of(stack)
     by_aws = {
         (action, stack.template.resolve({"Fn::GetAtt": [name.format(function=function.title()), "Arn"]}))
@@ -67,7 +67,7 @@ def test_every_permission_of_a_role_is_used_or_used_by_aws(stack, function):
     assert idle == []
 
 
-def test_a_permission_for_one_item_covers_no_other(stack):
+def test_a_permission_for_one_item_does_not_cover_another_item(stack):
     allowed = Watch.of(stack).allowed["join"]
     (control,) = {permission.resource for permission in allowed if permission.action == "dynamodb:UpdateItem"}
 
@@ -79,7 +79,7 @@ def test_a_permission_for_one_item_covers_no_other(stack):
     assert not may("dynamodb:Query", allowed[0].resource, "")
 
 
-def test_join_and_query_touch_nothing_in_common_but_the_pepper_and_their_own_marks(stack):
+def test_join_and_query_share_only_the_pepper_and_their_own_fingerprint_items(stack):
     touched = defaultdict(set)
     for call in Watch.of(stack).calls:
         touched[call.function].add(call.resource)

@@ -103,7 +103,7 @@ def hour() -> Iterator[Hour]:
         yield Hour(world)
 
 
-def test_the_hour_holds_every_kind_of_call_and_every_branch(hour):
+def test_the_example_hour_makes_every_kind_of_call(hour):
     kinds = Counter(hour.calls)
     assert kinds["dynamodb.Query"] == BEHIND
     assert kinds["dynamodb.BatchGetItem"] >= 2 * BEHIND  # several chunks a step
@@ -126,7 +126,7 @@ def assert_equal(found: Ending, expected: Ending) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_an_evaluation_that_fails_at_any_call_leaves_no_trace(hour, way, record_property):
+def test_a_failure_of_any_aws_call_changes_no_row_and_no_answer(hour, way, record_property):
     numbers = chosen(hour.calls, way)
     for number in numbers:
         random.seed(number)
@@ -189,7 +189,7 @@ def slow_hours(hour: Hour) -> Callable[[float], list[Worker]]:
 
 
 @pytest.mark.parametrize("seconds", STOPS)
-def test_a_slow_worker_stops_inside_a_step_and_the_next_goes_on_behind_its_last_set(hour, slow_hours, seconds):
+def test_a_slow_worker_stops_inside_a_step_and_the_next_one_resumes_after_its_last_set(hour, slow_hours, seconds):
     slow, next_one = slow_hours(seconds)
     assert not slow.dead
     assert tuple(slow.calls[-2:]) == LAST_CALLS
@@ -200,7 +200,7 @@ def test_a_slow_worker_stops_inside_a_step_and_the_next_goes_on_behind_its_last_
 
 @pytest.mark.parametrize("operation", LAST_CALLS)
 @pytest.mark.parametrize("seconds", STOPS)
-def test_a_worker_near_its_limit_whose_last_calls_fail_leaves_no_trace(
+def test_a_failure_of_the_last_calls_of_a_worker_out_of_time_changes_nothing(
     hour, slow_hours, seconds, operation, record_property
 ):
     number = len(slow_hours(seconds)[0].calls) - 1 + LAST_CALLS.index(operation)
@@ -255,7 +255,7 @@ class Rival:
 
 
 @pytest.mark.parametrize("dies_at", [None, 6, 14, 23, 31, 40])
-def test_a_worker_that_wakes_up_after_another_took_its_slot_changes_nothing(hour, dies_at, record_property):
+def test_a_worker_that_resumes_after_another_took_its_slot_changes_nothing(hour, dies_at, record_property):
     numbers = range(1 + (dies_at or 0) % ONE_IN, len(hour.calls) + 1, ONE_IN)
     for number in numbers:
         random.seed(number)
@@ -290,7 +290,7 @@ def changed(hour: Hour) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [9, 16, 30, 44])
-def test_a_type_and_a_noise_key_added_between_a_crash_and_the_repetition_change_no_answer(hour, changed, number):
+def test_a_type_and_a_noise_key_added_between_a_crash_and_its_retry_change_no_answer(hour, changed, number):
     world = hour.world
     after = world.stack.functions["evaluate"]
     world.stack.functions["evaluate"] = world.changed_only_after_a_crash

@@ -51,7 +51,7 @@ def in_the_log(world: World) -> list[bool]:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_a_batch_that_fails_at_any_call_acknowledges_only_what_is_in_the_log(world, way, record_property):
+def test_a_batch_whose_calls_fail_acknowledges_only_joins_that_are_in_the_log(world, way, record_property):
     points = 0
     for number, operation in enumerate(world.calls, 1):
         if not way.applies_to(operation) or (number + WAYS.index(way)) % ONE_IN:
@@ -76,7 +76,7 @@ def test_a_batch_that_fails_at_any_call_acknowledges_only_what_is_in_the_log(wor
     assert points
 
 
-def test_a_join_stamped_before_the_boundary_and_written_after_it_counts_at_its_stamp(world):
+def test_a_join_requested_before_the_end_of_a_step_and_written_after_it_counts_in_that_step(world):
     world.restore(world.beginning)
     world.set_time((FIRST_STEP + 1) * PERIOD - 0.5)
 

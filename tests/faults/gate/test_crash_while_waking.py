@@ -28,7 +28,7 @@ def world() -> Iterator[World]:
         yield world
 
 
-def test_the_event_sends_every_slot_one_message_and_reads_every_mark(world):
+def test_the_scheduled_event_sends_one_message_per_slot_and_reads_every_mark(world):
     (worker,) = world.run_schedule()
     assert worker.succeeded
     assert worker.calls == CALLS
@@ -36,7 +36,7 @@ def test_the_event_sends_every_slot_one_message_and_reads_every_mark(world):
 
 
 @pytest.mark.parametrize("way", EVENT_WAYS, ids=str)
-def test_an_event_that_fails_at_any_call_sends_every_slot_its_message(world, way, record_property):
+def test_every_slot_gets_its_message_although_any_call_of_the_scheduled_event_fails(world, way, record_property):
     possible = [n for n, operation in enumerate(CALLS, 1) if way.applies_to(operation)]
     numbers = possible[EVENT_WAYS.index(way) % min(ONE_IN, len(possible)) :: ONE_IN]
     for number in numbers:
@@ -57,7 +57,7 @@ def test_an_event_that_fails_at_any_call_sends_every_slot_its_message(world, way
     assert numbers
 
 
-def test_batches_that_the_queue_takes_in_part_are_sent_again_whole(world):
+def test_a_batch_of_messages_that_is_accepted_in_part_is_sent_again_completely(world):
     """The answer is no error: only who reads it knows."""
     world.restore(world.beginning)
     (way,) = (way for way in QUEUE_WAYS if way.name == "half-not-taken")

@@ -305,6 +305,6 @@ def test_a_planted_mistake_near_the_time_limit_is_found_and_its_control_is_not(h
 
 
 @pytest.mark.parametrize("way", ["dies-after", "nothing-processed", "unanswered-once", "refused", "rival"])
-def test_without_a_mistake_no_fault_shows(hour, way):
+def test_without_a_planted_mistake_no_fault_is_found(hour, way):
     number = hour.calls.index("dynamodb.BatchWriteItem") + 1
     assert not differs(hour, failing(hour, way, number))

@@ -349,7 +349,7 @@ def world() -> Iterator[World]:
         yield world
 
 
-def test_any_disorder_of_workers_messages_and_clocks_gives_the_answers_of_the_naive_algorithm(world):
+def test_workers_messages_and_clocks_in_any_disorder_give_the_answers_of_the_reference_algorithm(world):
     shared["horizons after a jump"] = 0
     run_state_machine_as_test(
         Disorder,
@@ -392,6 +392,6 @@ def test_a_clock_that_jumps_before_any_call_at_a_boundary_changes_nothing(world,
         jumping(moment, calls, -after, after)
 
 
-def test_a_clock_that_jumps_further_than_the_margin_shows_a_step_between_two_ticks(world):
+def test_a_clock_jump_larger_than_the_margin_is_found_to_show_a_step_between_two_ticks(world):
     with pytest.raises(AssertionError, match="something changed between two ticks"):
         jumping(DELAY + 1.0, 3, 0.0, -100.0)

@@ -32,7 +32,7 @@ def slow(world, seconds):
     return behaviour
 
 
-def test_a_worker_near_its_limit_stops_between_empty_steps_and_passes_the_rest_on(world):
+def test_a_worker_out_of_time_stops_between_empty_steps_and_hands_the_rest_over(world):
     world.set_time((FIRST_STEP + 140) * PERIOD + SCHEDULE_OFFSET)
     worker = Worker(slow(world, 1.0))
     assert world.evaluate(world.cold_start(), '{"slot": 0, "hop": 3}', worker)
@@ -42,7 +42,7 @@ def test_a_worker_near_its_limit_stops_between_empty_steps_and_passes_the_rest_o
     assert [json.loads(body) for body in world.sent()] == [{"slot": 0, "hop": 4}]
 
 
-def test_a_worker_near_its_limit_stops_inside_a_step_and_the_next_goes_on_behind_its_last_set(world):
+def test_a_worker_out_of_time_stops_inside_a_step_and_the_next_one_resumes_after_its_last_set(world):
     for place in world.sets:
         world.join(place, range(9), FIRST_STEP * PERIOD + 5)
     world.set_time((FIRST_STEP + 1) * PERIOD + SCHEDULE_OFFSET)
@@ -60,7 +60,7 @@ def test_a_worker_near_its_limit_stops_inside_a_step_and_the_next_goes_on_behind
     assert mark(world) == FIRST_STEP
 
 
-def test_a_worker_that_makes_no_headway_stops_after_a_hundred_hops(world):
+def test_workers_that_make_no_progress_stop_after_a_hundred_handovers(world):
     world.set_time((FIRST_STEP + 140) * PERIOD + SCHEDULE_OFFSET)
     assert world.evaluate(world.cold_start(), '{"slot": 0, "hop": 100}', Worker(slow(world, 1.0)))
     assert world.sent() == []
@@ -73,7 +73,7 @@ def test_a_step_that_closes_during_a_run_is_evaluated_by_it(world):
     assert mark(world) == FIRST_STEP + 1
 
 
-def test_a_worker_whose_lease_was_granted_but_not_answered_works_on(world):
+def test_a_worker_keeps_its_lease_when_the_response_that_granted_it_is_lost(world):
     world.set_time((FIRST_STEP + 1) * PERIOD + SCHEDULE_OFFSET)
 
     def lease_unanswered(call):

@@ -171,7 +171,7 @@ class World:
 # The same answers
 
 
-def test_every_answer_of_every_step_is_that_of_the_plain_algorithm(world: World) -> None:
+def test_every_answer_of_every_step_equals_the_reference_algorithm(world: World) -> None:
     world.start()
     world.join_history(seed=1, steps=20)
     for step in range(START, START + 20 + 3 * SMALL.window):  # and the silence after it
@@ -210,7 +210,7 @@ def test_a_step_evaluated_twice_gives_the_same_answers(world: World, hourly: Hou
     assert world.states() == hourly.after_history
 
 
-def test_an_evaluator_that_was_off_for_three_days_catches_up_exactly(world: World, hourly: Hourly) -> None:
+def test_after_three_days_without_evaluation_the_answers_are_exact_again(world: World, hourly: Hourly) -> None:
     world.start()
     world.join_history(seed=2, steps=15)
     outcome = world.run(closing(START + 71))
@@ -263,7 +263,7 @@ def test_two_workers_on_the_same_steps_give_the_same_answers(world: World) -> No
 # Leases
 
 
-def test_a_slot_that_is_leased_is_left_alone(world: World) -> None:
+def test_a_worker_does_not_evaluate_a_slot_that_another_one_leased(world: World) -> None:
     world.start()
     world.join_history(seed=3, steps=1)
     now = closing(START)
@@ -274,13 +274,13 @@ def test_a_slot_that_is_leased_is_left_alone(world: World) -> None:
     assert world.run(now + 141).steps == 1
 
 
-def test_a_finished_worker_leaves_its_slot_free(world: World) -> None:
+def test_a_worker_that_finishes_releases_its_lease(world: World) -> None:
     world.start()
     assert world.run(closing(START)).steps == 1
     assert world.run(closing(START + 1)).steps == 1
 
 
-def test_a_worker_that_fails_leaves_its_slot_free(world: World) -> None:
+def test_a_worker_that_fails_releases_its_lease(world: World) -> None:
     world.start()
     world.join(NAMES[0], range(9), START)
     leave_unprocessed(world.tables, "BatchGetItem", lambda n, size: size if n <= 6 else 0)
@@ -290,7 +290,7 @@ def test_a_worker_that_fails_leaves_its_slot_free(world: World) -> None:
     assert world.run(closing(START)).steps == 1
 
 
-def test_slots_are_leased_apart(world: World) -> None:
+def test_each_slot_has_its_own_lease(world: World) -> None:
     world.start(0)
     world.start(1)
     world.tables.control.lease(0, "another", closing(START), closing(START) + 150)
@@ -307,7 +307,7 @@ def test_a_step_is_not_read_before_it_is_closed(world: World) -> None:
     assert world.run(end + SCHEDULE.grace).steps == 1
 
 
-def test_a_worker_short_of_time_leaves_the_rest_to_the_next_one(
+def test_a_worker_short_of_time_leaves_the_remaining_steps_to_the_next_one(
     new_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunk = 10
@@ -343,7 +343,7 @@ def test_a_worker_without_any_time_changes_nothing(world: World) -> None:
     assert (world.mark(), world.states()) == (START - 1, ([], []))
 
 
-def test_steps_without_rows_cost_one_read_each(world: World) -> None:
+def test_a_step_without_rows_takes_one_read(world: World) -> None:
     world.start()
     world.tables.calls.clear()
     assert world.run(closing(START + 99)).steps == 100
@@ -364,7 +364,7 @@ def test_a_slot_without_a_mark_begins_with_the_oldest_step_the_log_may_hold(worl
     assert world.shown(oldest) == {NAMES[0]: True}
 
 
-def test_an_evaluator_too_far_behind_stops_before_the_log_has_lost_a_row(world: World) -> None:
+def test_an_evaluator_that_is_too_far_behind_stops_before_rows_expire(world: World) -> None:
     world.start()
     world.join(NAMES[0], range(9), START)
     most = START * PERIOD + 6 * DAY
@@ -513,7 +513,7 @@ def test_steps_caught_up_are_shown_together(world: World) -> None:
 # How long rows live (rule 9)
 
 
-def test_a_join_lives_one_outage_allowance_beyond_the_end_of_its_step(world: World) -> None:
+def test_a_join_expires_one_outage_allowance_after_the_end_of_its_step(world: World) -> None:
     pepper, client_key = Secret.derived("set-pepper", "a"), Secret.derived("client-key", "b")
     joining = Joining(world.types, pepper, client_key, world.tables.log, PERIOD, 1, SCHEDULE.outage_allowance)
     for now in (START * PERIOD, end_of(START, PERIOD) - 0.001):
@@ -525,7 +525,7 @@ def test_a_join_lives_one_outage_allowance_beyond_the_end_of_its_step(world: Wor
 
 
 @pytest.mark.parametrize("late", [0, 40])
-def test_rows_live_as_long_as_the_answer_needs_them_however_late_they_are_written(world: World, late: int) -> None:
+def test_rows_do_not_expire_while_an_answer_needs_them(world: World, late: int) -> None:
     world.start()
     world.join_history(seed=5, steps=12)
     world.run(closing(START + 11 + late))

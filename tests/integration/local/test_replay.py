@@ -251,7 +251,7 @@ def test_one_join_changes_one_set_for_one_window_and_no_noise(moto, bursts, choo
     assert_neighbours(TYPES, PEPPER, one, other, removed, STEPS)
 
 
-def test_a_join_that_decides_is_seen_in_the_counts_the_noise_and_the_answers(moto):
+def test_the_comparison_finds_a_join_that_changes_an_answer(moto):
     sets = [f"set {n}".encode() for n in range(6)]
     log = [Event(START + n % 3, "small", set_id, f"client {n}") for set_id in sets for n in range(SMALL.k)]
     one = record(moto, TYPES, log, STEPS)
@@ -265,7 +265,7 @@ def test_a_join_that_decides_is_seen_in_the_counts_the_noise_and_the_answers(mot
     assert changes, "if no join changed an answer the comparison saw nothing"
 
 
-def test_the_comparison_notices_noise_that_is_drawn_anew(moto, monkeypatch):
+def test_the_comparison_finds_noise_that_is_drawn_again(moto, monkeypatch):
     log = [Event(START, "small", b"set", f"client {n}") for n in range(4)]
     one = record(moto, TYPES, log, STEPS)
     assert_neighbours(TYPES, PEPPER, one, record(moto, TYPES, log[1:], STEPS), log[0], STEPS)
