@@ -14,7 +14,7 @@ from moto import mock_aws
 
 from kanon.local.template import Template
 from tests.infrastructure.template import ROOT, Document, of_type, properties, read, strings
-from tests.watched.words import METRICS
+from tests.monitor.allowed_output import METRICS
 
 PATH = ROOT / "infra" / "observability.yaml"
 RUNBOOK = ROOT / "docs" / "operating.md"

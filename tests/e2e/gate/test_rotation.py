@@ -9,7 +9,7 @@ import pytest
 from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
-from tests.integration.gate.looking import findings, seen, wrong
+from tests.integration.gate.doctor_view import findings, seen, wrong
 
 LAWS = {
     "threshold": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},

@@ -24,9 +24,9 @@ from kanon.gate.evaluation import Evaluation, _each
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import UNLESS_EVALUATED, Members, to_item
 from kanon.gate.storage.step_log import Row, StepLog
+from tests.faults.gate.failures import FAILURES, QUEUE_FAILURES
+from tests.faults.gate.simulated_stack import SimulatedStack
 from tests.faults.gate.test_crash_at_every_call import LAST_CALLS, Hour, Rival, SlowUntil, assert_equal
-from tests.faults.gate.ways import QUEUE_WAYS, WAYS
-from tests.faults.gate.world import World
 
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
@@ -220,8 +220,8 @@ AT_THE_LIMIT = {
 
 @pytest.fixture(scope="module")
 def hour() -> Iterator[Hour]:
-    with World() as world:
-        yield Hour(world)
+    with SimulatedStack() as simulation:
+        yield Hour(simulation)
 
 
 def differs(hour: Hour, behaviour: Any) -> bool:
@@ -238,9 +238,9 @@ def failing(hour: Hour, name: str, number: int, calls: list[str] | None = None) 
     """The behaviour that fails at the ``number``-th call."""
     random.seed(number)
     if name == "rival":
-        return Rival(hour.world, number, None)
-    (way,) = (way for way in (*WAYS, *QUEUE_WAYS) if way.name == name)
-    return way.at(number, (calls or hour.calls)[number - 1], hour.world.pass_time)
+        return Rival(hour.simulation, number, None)
+    (failure,) = (failure for failure in (*FAILURES, *QUEUE_FAILURES) if failure.name == name)
+    return failure.at(number, (calls or hour.calls)[number - 1], hour.simulation.pass_time)
 
 
 def calls_of(hour: Hour, operation: str) -> list[int]:
@@ -291,20 +291,20 @@ def test_a_planted_mistake_changes_nothing_without_a_fault(hour, mistake):
 @pytest.mark.parametrize("mistake", AT_THE_LIMIT)
 def test_a_planted_mistake_near_the_time_limit_is_found_and_its_control_is_not(hour, mistake):
     planted = AT_THE_LIMIT[mistake]
-    _, (worker, _) = hour.run(first=SlowUntil(hour.world, 5.0))
+    _, (worker, _) = hour.run(first=SlowUntil(hour.simulation, 5.0))
     number = len(worker.calls) - 1 + LAST_CALLS.index(planted.operation)
 
     def at_the_limit():
-        return SlowUntil(hour.world, 5.0, number, failing(hour, planted.fault, number, worker.calls))
+        return SlowUntil(hour.simulation, 5.0, number, failing(hour, planted.fault, number, worker.calls))
 
     with patch.object(planted.owner, planted.name, planted.wrong):
-        assert not differs(hour, SlowUntil(hour.world, 5.0))  # without the fault
+        assert not differs(hour, SlowUntil(hour.simulation, 5.0))  # without the fault
         assert differs(hour, at_the_limit())
     with patch.object(planted.owner, planted.name, planted.right):
         assert not differs(hour, at_the_limit())
 
 
-@pytest.mark.parametrize("way", ["dies-after", "nothing-processed", "unanswered-once", "refused", "rival"])
-def test_without_a_planted_mistake_no_fault_is_found(hour, way):
+@pytest.mark.parametrize("failure", ["dies-after", "nothing-processed", "unanswered-once", "refused", "rival"])
+def test_without_a_planted_mistake_no_fault_is_found(hour, failure):
     number = hour.calls.index("dynamodb.BatchWriteItem") + 1
-    assert not differs(hour, failing(hour, way, number))
+    assert not differs(hour, failing(hour, failure, number))

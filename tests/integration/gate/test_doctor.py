@@ -20,7 +20,7 @@ from kanon.operate.doctor import Section, Verdict, slots_text
 from kanon.operate.stacks import StackError, deployed_stack, local_stack
 from tests.conftest import START
 from tests.infrastructure.test_documents import anchors
-from tests.integration.gate.looking import doctor, findings, seen, wrong
+from tests.integration.gate.doctor_view import doctor, findings, seen, wrong
 
 HOUR = 3600
 JOIN = "/v1/types/fledge/sets/YWJj:join"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from kanon.local import Stack
-from tests.integration.gate.looking import metrics
+from tests.integration.gate.doctor_view import metrics
 
 HOUR = 3600
 SLOTS = 4

@@ -1,4 +1,4 @@
-"""What stops the service until somebody acts: who stops, who goes on, and that the runbook gets it going."""
+"""What stops the service until an operator acts: which functions stop, and that the runbook gets them going."""
 
 import json
 from base64 import urlsafe_b64encode
@@ -12,7 +12,7 @@ from kanon.keys import fetch_secret
 from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle, encoded
-from tests.integration.gate.looking import doctor, seen, wrong
+from tests.integration.gate.doctor_view import doctor, seen, wrong
 from tests.snapshot import Snapshot
 
 LAWS = {

@@ -1,7 +1,7 @@
-"""What a join takes does not depend on what others joined, what a query takes not on the answer: counted, not timed.
+"""The work of a join does not depend on other joins, and that of a query not on its answer.
 
-What is counted is all that takes time: the AWS calls with the shape and length of request and answer, and the steps
-the code takes in between.
+The work is counted, not timed. Counted is what takes time: the AWS calls with the shape and length of request and
+response, and the steps that the code takes in between.
 """
 
 import base64

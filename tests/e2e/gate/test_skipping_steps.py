@@ -1,6 +1,6 @@
-"""An outage longer than the log reaches: evaluation stops, an operator gives up steps, and it goes on.
+"""After an outage longer than the log reaches, evaluation stops. An operator skips steps, and it resumes.
 
-The answers then are those of the published algorithm on a log without these steps, at which nothing crosses.
+The answers then equal those of the published algorithm on a log without the skipped steps.
 """
 
 import json
@@ -18,7 +18,7 @@ from kanon.operate import skip as skipping
 from kanon.operate.skip import SkipRefusedError, gaps, skip
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
-from tests.integration.gate.looking import doctor, seen, wrong
+from tests.integration.gate.doctor_view import doctor, seen, wrong
 from tests.snapshot import Snapshot
 
 LAWS = {
