@@ -91,6 +91,14 @@ serve: install  ## run the service on this machine until stopped (PORT=8000 PERI
 test: install  ## run the tests (ARGS="tests/unit -k laws")
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
+.PHONY: unit
+unit: install  ## run the unit tests alone (seconds)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/unit $(ARGS)
+
+.PHONY: replay
+replay: install  ## replay sixty days of a real log and compare every answer and row with the recorded ones (minutes)
+	@$(BIN)/python -m pytest -m replay tests/e2e/gate $(ARGS)
+
 .PHONY: faults
 faults: install  ## fail every AWS call in every way, and run workers in hundreds of random orders (minutes)
 	@FAULTS=all $(BIN)/python -m pytest --numprocesses $(WORKERS) tests/faults \

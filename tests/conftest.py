@@ -8,29 +8,29 @@ from typing import Any
 import pytest
 
 from kanon.local import Stack
-from tests.watched.watch import look_at_all, watching
+from tests.monitor.monitor import find_problems, monitor_every_stack
 
 START = 1_700_000_000.0
 """When simulated time starts, unless a test says otherwise: 2023-11-14 22:13:20 UTC."""
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _every_deployment_is_watched() -> Iterator[None]:
-    """No stack of any test goes unseen."""
-    with watching():
+def _monitor_every_stack() -> Iterator[None]:
+    """Monitor every stack that a test starts."""
+    with monitor_every_stack():
         yield
 
 
 @pytest.fixture(autouse=True)
-def _nothing_forbidden_is_done_or_said() -> Iterator[None]:
-    """The test fails that lets a function make a call its role refuses, or tell of a set or a client."""
+def _fail_on_forbidden_calls_and_output() -> Iterator[None]:
+    """Fails any test in which a function exceeds its role or leaks data."""
     yield
-    assert look_at_all() == []
+    assert find_problems() == []
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _leaks_show_where_they_are() -> Iterator[None]:
-    """What a module leaves open is warned of, as an error, in that module and not in some later one."""
+def _report_leaks_in_their_module() -> Iterator[None]:
+    """Report what a module leaves open in that module, and not in a later one."""
     yield
     gc.collect()
 

@@ -157,7 +157,7 @@ def set_id(name: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(name.encode()).digest()).decode()
 
 
-def test_crowds_become_k_anonymous_by_the_schedule_alone(deployed):
+def test_large_sets_become_k_anonymous_through_the_schedule(deployed):
     """The requests of the demo: joins in signed batches of 500, queries for many sets at once."""
     crowds = [set_id(f"crowd {n}") for n in range(CROWDS)]
     couples = [set_id(f"couple {n}") for n in range(COUPLES)]
@@ -219,7 +219,7 @@ def test_every_route_of_the_template_is_deployed(deployed):
         ("Evaluate", "secretsmanager", "get_secret_value", {"SecretId": "ClientKeySecret"}),
     ],
 )
-def test_a_role_is_refused_what_is_not_its_own(deployed, function, service, call, arguments):
+def test_a_role_cannot_make_calls_that_it_is_not_granted(deployed, function, service, call, arguments):
     assumed = deployed.client("sts").assume_role(RoleArn=deployed.role(function), RoleSessionName="test")
     credentials = assumed["Credentials"]
     client = deployed.client(
@@ -232,7 +232,7 @@ def test_a_role_is_refused_what_is_not_its_own(deployed, function, service, call
         getattr(client, call)(**{name: deployed.outputs[value] for name, value in arguments.items()})
 
 
-def test_a_second_deployment_changes_what_it_is_told_and_no_secret(deployed):
+def test_a_second_deployment_changes_its_parameters_and_no_secret(deployed):
     """Other parameters arrive in a route, the log groups and all functions, which go on under the keys there were."""
     join = f"/v1/types/fledge/sets/{set_id('second')}:join".replace("=", "")
     assert deployed.request("POST", join, {"client": "c"})[0] == 403
@@ -299,7 +299,7 @@ def doctor(deployed: Deployed, actions: list[str], *options: str) -> tuple[int, 
     return result.returncode, result.stdout + result.stderr
 
 
-def test_the_doctor_finds_the_stack_well_with_just_the_permissions_its_page_names(deployed):
+def test_the_doctor_needs_only_the_permissions_that_its_page_names(deployed):
     code, output = doctor(deployed, documented("--secrets"), "--secrets")
     assert code == 0, output
     assert re.search(r"schedule +│ OK +│ enabled", output), output

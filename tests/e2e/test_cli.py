@@ -59,7 +59,7 @@ def test_demo_replays_a_log_over_http_and_compares_every_answer(tmp_path: Path) 
     assert picture.stat().st_size > 10_000
 
 
-def test_demo_says_what_is_wrong_with_a_log(tmp_path: Path) -> None:
+def test_demo_explains_why_it_refuses_a_log(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv", clients=1, hours=1)
     code, output = run("demo", "--log", str(log), "--from", "2024-01-01", "--engine", "moto")
     assert (code, "change FROM or TO" in output) == (1, True)

@@ -56,7 +56,7 @@ def test_defaults_and_allowed_values_are_the_templates(name: str) -> None:
     assert said_allowed == (allowed(PARAMETERS[name]) or said_allowed)
 
 
-def test_a_parameter_without_a_row_would_be_noticed() -> None:
+def test_a_parameter_without_a_row_is_found() -> None:
     text = CONFIGURATION.read_text().replace("| `Lease` |", "| Lease |")
     assert set(PARAMETERS) - set(rows(text)) == {"Lease"}
 

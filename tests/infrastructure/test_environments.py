@@ -34,7 +34,7 @@ def test_every_command_of_a_page_says_of_which_stack_it_is(page: Path) -> None:
     assert [command for command in commands(page) if not named(command) and "--stack-name" not in command] == []
 
 
-def test_commands_are_found() -> None:
+def test_the_pages_contain_commands() -> None:
     assert len(commands(ROOT / "README.md")) == 1
     assert len(commands(ROOT / "docs" / "guides" / "deploy.md")) >= 3
 

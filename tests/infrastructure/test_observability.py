@@ -14,7 +14,7 @@ from moto import mock_aws
 
 from kanon.local.template import Template
 from tests.infrastructure.template import ROOT, Document, of_type, properties, read, strings
-from tests.watched.words import METRICS
+from tests.monitor.allowed_output import METRICS
 
 PATH = ROOT / "infra" / "observability.yaml"
 RUNBOOK = ROOT / "docs" / "guides" / "operate.md"
@@ -166,7 +166,7 @@ def test_every_alarm_has_an_entry_in_the_runbook_and_every_entry_an_alarm() -> N
     assert alarms_without_an_entry(document(), RUNBOOK.read_text()) == []
 
 
-def test_alarms_know_only_metrics_that_are_emitted() -> None:
+def test_alarms_use_only_metrics_that_are_emitted() -> None:
     assert list(unknown_metrics(document())) == []
 
 
@@ -174,7 +174,7 @@ def test_alarms_are_well_formed() -> None:
     assert list(badly_behaved_alarms(document())) == []
 
 
-def test_cause_alarms_see_every_function_and_table() -> None:
+def test_cause_alarms_cover_every_function_and_table() -> None:
     assert list(what_alarms_do_not_see(document(), read())) == []
 
 
@@ -214,7 +214,7 @@ def _percentage(expressions: dict[str, str], figures: dict[str, int]) -> float:
     return max(value for name in found.groups() if (value := quotient(expressions[name])) is not None)
 
 
-def test_nothing_evaluated_at_all_is_late() -> None:
+def test_missing_evaluation_data_counts_as_late() -> None:
     assert alarms(document())["EvaluationLate"]["TreatMissingData"] == "breaching"
 
 
@@ -226,7 +226,7 @@ def test_the_dashboard_shows_every_alarm() -> None:
     assert len(set(places)) == len(places)
 
 
-def test_the_service_tells_its_alarms_every_name_they_need() -> None:
+def test_the_template_passes_every_name_that_the_alarms_need() -> None:
     told = properties(read(), "Observability")["Parameters"]
     assert set(told) == set(document()["Parameters"])
     namespace = read()["Globals"]["Function"]["Environment"]["Variables"]["POWERTOOLS_METRICS_NAMESPACE"]
@@ -246,9 +246,11 @@ def test_the_metrics_page_describes_every_metric_of_the_service() -> None:
     assert described == {*METRICS, *filtered}
 
 
-def test_links_of_the_runbook_lead_somewhere() -> None:
+def test_links_of_the_runbook_have_a_target() -> None:
     text = RUNBOOK.read_text()
-    for page, anchor in re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", text):
+    links = re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", text)
+    assert links
+    for page, anchor in links:
         target = text if not page else (RUNBOOK.parent / page).read_text()
         found = [h.lower().replace(" ", "-") for h in re.findall(r"^#+ (.+)$", target, re.MULTILINE)]
         assert anchor in found
@@ -304,7 +306,7 @@ CHECKS: dict[str, Callable[[Document], Any]] = {
         ("filter", change("JoinRequestsRefusedInLog", FilterPattern='{ $.routeKey = "POST /v1:query" }')),
     ],
 )
-def test_a_planted_violation_is_noticed(check: str, violation: Callable[[Document], Any]) -> None:
+def test_a_planted_violation_is_found(check: str, violation: Callable[[Document], Any]) -> None:
     spoiled = copy.deepcopy(document())
     violation(spoiled)
     assert spoiled != document()
@@ -312,7 +314,7 @@ def test_a_planted_violation_is_noticed(check: str, violation: Callable[[Documen
 
 
 @mock_aws
-def test_cloudwatch_takes_alarms_dashboard_and_filters() -> None:
+def test_cloudwatch_accepts_alarms_dashboard_and_filters() -> None:
     # No emulator deploys alarms that calculate; their properties are what the calls take.
     given = {name: "3600" if name == "Period" else f"the-{name}" for name in document()["Parameters"]}
     given["AlarmEmail"] = "somebody@example.org"

@@ -54,7 +54,7 @@ def test_a_stack_deployed_twice_keeps_its_keys(session: Any) -> None:
     assert second == first
 
 
-def test_the_emulator_would_show_secrets_generated_anew(session: Any) -> None:
+def test_the_emulator_shows_secrets_that_are_generated_again(session: Any) -> None:
     document = read()
     first = deploy(session, document)
     for name in SECRETS:

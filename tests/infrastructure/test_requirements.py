@@ -85,25 +85,25 @@ def test_every_line_of_a_lock_is_one_version_with_its_hashes(lock: Path) -> None
         "./six.whl",
     ],
 )
-def test_a_loose_line_would_be_noticed(spoiled: str) -> None:
+def test_an_unpinned_line_is_found(spoiled: str) -> None:
     sound = f"six==1.17.0 ; python_full_version >= '3.12' \\\n    --hash=sha256:{'0' * 64}\n"
     assert problems(sound) == []
     assert problems(f"{sound}{spoiled}\n") == [spoiled]
 
 
-def test_every_file_of_wishes_has_its_lock_and_the_lock_pins_every_wish() -> None:
+def test_every_requirements_input_has_a_lock_that_pins_all_of_it() -> None:
     for source in (ROOT / "requirements").glob("*.in"):
         if source.stem not in PARTS:
             lock = ROOT / ELSEWHERE.get(source.stem, f"requirements/{source.stem}.txt")
             assert wanted(source) - pinned(lock) == set(), source.name
 
 
-def test_no_lock_is_written_by_hand() -> None:
+def test_every_lock_is_generated() -> None:
     written = {ROOT / ELSEWHERE.get(p.stem, f"requirements/{p.stem}.txt") for p in (ROOT / "requirements").glob("*.in")}
     assert [lock for lock in locks() if lines(lock.read_text()) and lock not in written] == []
 
 
-def test_what_is_shipped_is_pinned_to_the_end() -> None:
+def test_every_shipped_dependency_is_pinned() -> None:
     # boto3 comes from the Lambda runtime; the other environments are checked by pip when they are made.
     for lock in ELSEWHERE.values():
         assert unpinned(pinned(ROOT / lock)) == set()

@@ -505,7 +505,7 @@ def test_the_template_keeps_the_rule(rule: str) -> None:
     ("rule", "violation"),
     [pytest.param(rule, change, id=f"{rule}-{name}") for rule, name, change in VIOLATIONS],
 )
-def test_the_rule_notices_a_planted_violation(rule: str, violation: Mutation) -> None:
+def test_the_rule_finds_a_planted_violation(rule: str, violation: Mutation) -> None:
     assert list(RULES[rule](mutated(violation)))
 
 

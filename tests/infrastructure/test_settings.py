@@ -35,7 +35,7 @@ def resolved(parameters: dict[str, str], function: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("function", SETTINGS)
-def test_a_function_is_told_what_it_reads_and_nothing_else(function: str) -> None:
+def test_a_function_gets_exactly_the_variables_it_reads(function: str) -> None:
     told = {name for name in environment(read(), function) if name.startswith("KANON_")}
     assert told == {f"KANON_{name.upper()}" for name in SETTINGS[function].model_fields}
 

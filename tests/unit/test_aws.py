@@ -75,7 +75,7 @@ def _read(client: Any, operation: str, status: int, body: bytes) -> tuple[Any, A
 
 
 @pytest.mark.parametrize("operation", ANSWERS)
-def test_an_answer_reads_as_botocore_reads_it(client: Any, operation: str) -> None:
+def test_a_response_parses_to_the_same_value_as_with_botocore(client: Any, operation: str) -> None:
     @given(ANSWERS[operation])
     def check(answer: dict[str, Any]) -> None:
         ours, plain = _read(client, operation, 200, json.dumps(answer).encode())
@@ -102,7 +102,7 @@ def test_an_answer_is_parsed_once(client: Any) -> None:
     ],
     ids=["throttled", "empty", "cut off", "no base64"],
 )
-def test_what_is_no_good_answer_is_left_to_botocore(client: Any, status: int, body: bytes) -> None:
+def test_an_error_response_is_parsed_by_botocore(client: Any, status: int, body: bytes) -> None:
     answer = {"status_code": status, "headers": {}, "body": body}
     parsed: dict[str, Any] = {}
     client.meta.events.emit("before-parse.dynamodb.BatchGetItem", response_dict=answer, customized_response_dict=parsed)

@@ -90,29 +90,29 @@ def _imported_parts(path: Path, package: str) -> set[str]:
     return {name.removeprefix(f"{package}.").split(".")[0] for name in _imports(path) if name.startswith(f"{package}.")}
 
 
-def test_every_room_has_its_arrows() -> None:
+def test_every_package_has_its_list_of_allowed_imports() -> None:
     assert {_part(path) for path in SOURCES} == set(ARROWS)
     assert {_part(path, KANON / "gate") for path in GATE_SOURCES} == set(GATE)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(KANON)))
-def test_a_module_imports_only_along_the_arrows(path: Path) -> None:
+def test_a_module_imports_only_what_its_package_may_import(path: Path) -> None:
     assert _imported_parts(path, "kanon") <= ARROWS[_part(path)] | {_part(path)}
     assert not {name.split(".")[0] for name in _imports(path)} & {"functions", "infra", "tests", "join", "query"}
 
 
 @pytest.mark.parametrize("path", GATE_SOURCES, ids=lambda path: str(path.relative_to(KANON)))
-def test_a_module_of_the_gate_imports_only_along_its_arrows(path: Path) -> None:
+def test_a_module_of_the_gate_imports_only_what_it_may_import(path: Path) -> None:
     part = _part(path, KANON / "gate")
     assert _imported_parts(path, "kanon.gate") <= GATE[part] | {part}
 
 
 @pytest.mark.parametrize("arrows", [ARROWS, GATE])
-def test_no_arrows_form_a_circle(arrows: dict[str, set[str]]) -> None:
+def test_the_allowed_imports_form_no_cycle(arrows: dict[str, set[str]]) -> None:
     assert set(TopologicalSorter(arrows).static_order()) >= set(arrows)  # raises a CycleError
 
 
-def test_modules_of_one_room_import_each_other_without_a_circle() -> None:
+def test_modules_of_one_package_import_each_other_without_a_cycle() -> None:
     graph = {}
     for path in SOURCES:
         module = ".".join(path.relative_to(KANON.parent).with_suffix("").parts)
@@ -133,7 +133,7 @@ def test_noise_and_mechanism_are_pure(path: Path) -> None:
         assert "numpy" not in outside
 
 
-def test_the_layer_is_made_of_the_rooms_that_are_listed() -> None:
+def test_the_layer_contains_exactly_the_listed_packages() -> None:
     makefile = (ROOT / "shared" / "Makefile").read_text()
     listed = next(line for line in makefile.splitlines() if line.startswith("LAYER := ")).split()[2:]
     assert {name.removesuffix(".py") for name in listed} == LAYER | {"py.typed"}
@@ -172,7 +172,7 @@ def test_join_and_query_start_without_numpy_and_without_the_mechanism_of_evaluat
 
 
 @pytest.mark.parametrize("function", ["join", "query", "evaluate"])
-def test_no_function_starts_what_is_for_people(function: str) -> None:
+def test_no_function_imports_command_line_tools(function: str) -> None:
     roots = {name.split(".")[1] for name in _modules_of(function) if name.startswith("kanon.")}
     assert roots <= LAYER
     assert not {"typer", "rich", "matplotlib", "moto", "yaml", "infra"} & roots

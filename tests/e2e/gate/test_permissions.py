@@ -1,6 +1,6 @@
 """No permission of a role lies idle: one full flow makes a call for each.
 
-That no call is refused holds for every test of the suite: ``tests/watched`` sees to it.
+That no call is refused holds for every test of the suite: ``tests/monitor`` sees to it.
 """
 
 import json
@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from kanon.local.stack import Stack
-from tests.watched.permissions import Call
-from tests.watched.watch import Watch
+from tests.monitor.monitor import Monitor
+from tests.monitor.permissions import Call
 
 START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
 TYPES = {"fledge": {"k": 50, "window": 24, "profile": "published"}}
@@ -51,24 +51,24 @@ def stack():
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_every_permission_of_a_role_is_used_or_used_by_aws(stack, function):
-    watch = Watch.of(stack)
+def test_every_permission_of_a_role_is_used_by_a_function_or_by_aws(stack, function):
+    monitor = Monitor.of(stack)
     by_aws = {
         (action, stack.template.resolve({"Fn::GetAtt": [name.format(function=function.title()), "Arn"]}))
         for action, name in [*BY_AWS_FOR_ALL, *(BY_AWS_FOR_EVALUATE if function == "evaluate" else [])]
     }
-    assert by_aws <= {(permission.action, permission.resource) for permission in watch.allowed[function]}
+    assert by_aws <= {(permission.action, permission.resource) for permission in monitor.allowed[function]}
     idle = [
         permission
-        for permission in watch.allowed[function]
+        for permission in monitor.allowed[function]
         if (permission.action, permission.resource) not in by_aws
-        and not any(permission.covers(call) for call in watch.calls if call.function == function)
+        and not any(permission.covers(call) for call in monitor.calls if call.function == function)
     ]
     assert idle == []
 
 
-def test_a_permission_for_one_item_covers_no_other(stack):
-    allowed = Watch.of(stack).allowed["join"]
+def test_a_permission_for_one_item_does_not_cover_another_item(stack):
+    allowed = Monitor.of(stack).allowed["join"]
     (control,) = {permission.resource for permission in allowed if permission.action == "dynamodb:UpdateItem"}
 
     def may(action: str, resource: str, key: str) -> bool:
@@ -79,9 +79,9 @@ def test_a_permission_for_one_item_covers_no_other(stack):
     assert not may("dynamodb:Query", allowed[0].resource, "")
 
 
-def test_join_and_query_touch_nothing_in_common_but_the_pepper_and_their_own_marks(stack):
+def test_join_and_query_share_only_the_pepper_and_their_own_fingerprint_items(stack):
     touched = defaultdict(set)
-    for call in Watch.of(stack).calls:
+    for call in Monitor.of(stack).calls:
         touched[call.function].add(call.resource)
     control = stack.template.resolve({"Fn::GetAtt": ["Control", "Arn"]})
     pepper = stack.template.resolve({"Ref": "SetPepper"})

@@ -9,7 +9,7 @@ import pytest
 from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
-from tests.integration.gate.looking import findings, seen, wrong
+from tests.integration.gate.doctor_view import findings, seen, wrong
 
 LAWS = {
     "threshold": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
@@ -98,7 +98,7 @@ def rotate(rotating: Rotating) -> int:
     return first
 
 
-def test_a_noise_key_is_rotated_and_the_old_one_destroyed_without_an_answer_out_of_place(rotating: Rotating) -> None:
+def test_rotating_a_noise_key_and_destroying_the_old_one_changes_no_answer(rotating: Rotating) -> None:
     first = rotate(rotating)
     rotating.steps(2 * WINDOW + 1)
     assert not rotating.different
@@ -116,7 +116,7 @@ def test_a_noise_key_is_rotated_and_the_old_one_destroyed_without_an_answer_out_
     assert wrong(rotating.stack) == {}
 
 
-def test_a_key_that_begins_too_early_is_refused_with_the_least_step_allowed(rotating: Rotating) -> None:
+def test_a_key_that_starts_too_early_is_refused_and_the_error_names_the_first_allowed_step(rotating: Rotating) -> None:
     rotating.put_keys(**{"1": old(rotating), "2": "n" * 64})
     rotating.stack.advance(1800)  # into a step whose predecessor is not evaluated yet
     least = rotating.step + 2 * WINDOW
@@ -132,7 +132,7 @@ def test_a_key_that_begins_too_early_is_refused_with_the_least_step_allowed(rota
     rotating.steps(2)
 
 
-def test_an_old_key_taken_out_too_early_stops_evaluation_until_it_is_put_back(rotating: Rotating) -> None:
+def test_removing_an_old_key_too_early_stops_evaluation_until_it_is_restored(rotating: Rotating) -> None:
     first = rotate(rotating)
     rotating.steps(2 * WINDOW + 2)
 
@@ -153,7 +153,7 @@ def test_an_old_key_taken_out_too_early_stops_evaluation_until_it_is_put_back(ro
     rotating.steps(WINDOW)
 
 
-def test_a_key_in_use_or_its_first_step_may_not_be_changed(rotating: Rotating) -> None:
+def test_a_key_in_use_and_its_first_step_cannot_be_changed(rotating: Rotating) -> None:
     first = rotating.step + 3 * WINDOW
     rotating.put_keys(**{"1": old(rotating), "2": "n" * 64})
     rotating.deploy(("1", 0), ("2", first))

@@ -79,7 +79,7 @@ def test_a_step_written_just_before_its_tick_waits_for_the_next_one(stack, oracl
     assert all(oracle.answers().values())
 
 
-def test_nothing_flickers_when_an_instance_turns(stack, oracle):
+def test_a_popular_set_stays_true_when_a_new_instance_starts(stack, oracle):
     set_id = b"popular"
     oracle.watch("fledge", set_id)
     seen = []
@@ -107,7 +107,7 @@ def test_a_status_that_is_not_renewed_ends_with_its_instance(stack, oracle):
     assert not oracle.answers()["fledge", set_id]
 
 
-def test_an_evaluator_that_was_off_for_three_days_catches_up_exactly(stack, oracle):
+def test_after_three_days_without_evaluation_the_answers_are_exact_again(stack, oracle):
     expected = {}
     for hour in range(72):
         stack.clock.set(START + hour * HOUR)
@@ -142,7 +142,7 @@ def test_a_message_for_a_slot_that_does_not_exist_is_refused_and_writes_nothing(
     assert stack.meter.written["evaluate"] == before
 
 
-def test_the_same_requests_work_over_a_socket(stack):
+def test_join_and_query_work_over_a_real_socket(stack):
     server = stack.serve()
     try:
         join = f"{server.url}/v1/types/fledge/sets/{encoded(b'ad')}:join"

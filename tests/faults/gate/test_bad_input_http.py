@@ -120,7 +120,7 @@ BEYOND_SCHEMAS = ("at most 256 bytes of UTF-8", "split the request")
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_what_the_description_allows_is_accepted(name: str, service: Service) -> None:
+def test_every_request_that_the_openapi_description_allows_is_accepted(name: str, service: Service) -> None:
     @fuzz
     @given(case=OPERATIONS[name].as_strategy(), known=st.booleans())
     def run(case: Any, known: bool) -> None:
@@ -137,7 +137,7 @@ def test_what_the_description_allows_is_accepted(name: str, service: Service) ->
 
 
 @pytest.mark.parametrize("name", sorted(set(OPERATIONS) - {"listTypes"}))  # that one takes nothing
-def test_what_the_description_forbids_is_refused(name: str, service: Service) -> None:
+def test_every_request_that_the_openapi_description_forbids_is_refused(name: str, service: Service) -> None:
     @fuzz
     @given(case=OPERATIONS[name].as_strategy(generation_mode=schemathesis.GenerationMode.NEGATIVE))
     def run(case: Any) -> None:

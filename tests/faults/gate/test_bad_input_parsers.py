@@ -137,7 +137,9 @@ CONTENT_TYPES = st.sampled_from(["application/json"] * 8 + ["", "text/plain", "a
 @example("/v1:query", b'{"setsForType":[]}' + b" " * ((1 << 20) - 18), "application/json")
 @example("/v1:query", b'{"a":"' + b"\\u0000" * 170_000 + b'"}', "application/json")
 @example("/v1:query", b"{" + b",".join(b'"%d":0' % i for i in range(90_000)) + b"}", "application/json")
-def test_a_body_of_any_bytes_is_answered(service: Service, target: str, body: bytes, content_type: str) -> None:
+def test_any_bytes_as_a_body_get_a_valid_response(
+    service: Service, target: str, body: bytes, content_type: str
+) -> None:
     service.send("POST", target, body, {"content-type": content_type})
 
 
@@ -152,7 +154,7 @@ QUESTIONS: list[Any] = [
 
 @fuzz
 @given(target=st.sampled_from(TARGETS), body=spoilt(QUESTIONS))
-def test_a_body_with_a_part_of_another_kind_is_answered(service: Service, target: str, body: Any) -> None:
+def test_a_body_with_a_value_of_a_wrong_kind_gets_a_valid_response(service: Service, target: str, body: Any) -> None:
     service.send("POST", target, json.dumps(body).encode(), {"content-type": "application/json"})
 
 
@@ -173,7 +175,7 @@ PATH = st.lists(
         st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=20),
     ),
 )
-def test_any_path_query_and_header_is_answered(
+def test_any_path_query_string_and_header_get_a_valid_response(
     service: Service, method: str, path: str, query: str, headers: dict[str, str]
 ) -> None:
     target = f"{path}?{query}" if query else path
@@ -212,7 +214,7 @@ def is_slot(body: str) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:No application metrics to publish")  # a refused message has none
-def test_a_message_that_names_no_slot_is_given_back_and_nothing_is_done(evaluating: Stack) -> None:
+def test_a_message_without_a_valid_slot_is_returned_to_the_queue_and_changes_nothing(evaluating: Stack) -> None:
     @fuzz
     @given(body=bad_messages())
     @example(DEEP[0])

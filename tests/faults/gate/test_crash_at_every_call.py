@@ -1,7 +1,7 @@
-"""Any AWS call of an evaluation, or of a batch of joins, fails in any way it can: nothing shows.
+"""Every AWS call of an evaluation fails in every possible way, and no row and no answer changes.
 
-The tables and every answer afterwards equal those of a run in which nothing failed. All fault points run
-with ``make faults``; by default a fixed selection of them does.
+Tables and answers are compared with those of a run without failures. ``make faults`` runs all fault points;
+the default is a fixed selection of them.
 """
 
 import json
@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.gate.ways import QUEUE_WAYS, WAYS, Way
-from tests.faults.gate.wire import Behaviour, Call, ProcessDied, Worker
-from tests.faults.gate.world import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, VISIBILITY, Message, World
+from tests.faults.gate.failures import FAILURES, QUEUE_FAILURES, Failure
+from tests.faults.gate.fault_injector import Behaviour, Call, ProcessDied, Worker
+from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, VISIBILITY, Message, SimulatedStack
 
 # Powertools says so of every handler that has nothing to count, as when it fails.
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
@@ -33,10 +33,10 @@ LAST = FIRST_STEP + HISTORY + BEHIND - 1
 MAY_DIFFER = {"lease_until", "lease_holder", "resume_step", "resume_after"}
 
 
-def chosen(calls: list[str], way: Way) -> list[int]:
+def chosen(calls: list[str], failure: Failure) -> list[int]:
     """The numbers of the calls that fail in this way."""
-    possible = [n for n, operation in enumerate(calls, 1) if way.applies_to(operation)]
-    return possible[WAYS.index(way) % ONE_IN :: ONE_IN] or possible[:1] if way in WAYS else possible
+    possible = [n for n, operation in enumerate(calls, 1) if failure.applies_to(operation)]
+    return possible[FAILURES.index(failure) % ONE_IN :: ONE_IN] or possible[:1] if failure in FAILURES else possible
 
 
 @dataclass(frozen=True)
@@ -53,44 +53,44 @@ class Ending:
 class Hour:
     """An hour in which a slot is three steps behind: many kinds of writes, several chunks a step."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, simulation: SimulatedStack) -> None:
+        self.simulation = simulation
         chance = random.Random(9)
         for step in range(FIRST_STEP, LAST + 1):
-            for place in world.sets:
+            for place in simulation.sets:
                 if chance.random() < 0.55:
                     clients = [chance.randrange(16) for _ in range(chance.randrange(1, 7))]
-                    world.join(place, clients, step * PERIOD + 5)
-            world.set_time((step + 1) * PERIOD + SCHEDULE_OFFSET)
+                    simulation.join(place, clients, step * PERIOD + 5)
+            simulation.set_time((step + 1) * PERIOD + SCHEDULE_OFFSET)
             if step < FIRST_STEP + HISTORY:
-                world.run_queue()
-        self.beginning = world.save()
-        self.before = world.answers()
+                simulation.run_queue()
+        self.beginning = simulation.save()
+        self.before = simulation.answers()
         self.calls: list[str] = []
         self.undisturbed, (worker,) = self.run()
         self.calls = worker.calls
 
     def run(self, first: Behaviour = Call.send) -> tuple[Ending, list[Worker]]:
         """The hour once, its first worker disturbed."""
-        world = self.world
-        world.restore(self.beginning)
-        tick = (LAST + 1) * PERIOD + world.publish_delay
-        workers = world.run_queue(first=first, until=tick - 1)
-        answers = [world.answers(at) for at in (world.true_time(), tick - 1, tick, tick + PERIOD - 1)]
+        simulation = self.simulation
+        simulation.restore(self.beginning)
+        tick = (LAST + 1) * PERIOD + simulation.publish_delay
+        workers = simulation.run_queue(first=first, until=tick - 1)
+        answers = [simulation.answers(at) for at in (simulation.true_time(), tick - 1, tick, tick + PERIOD - 1)]
         return self.ending(tuple(answers)), workers
 
     def next_hour(self) -> Ending:
         """The hour after it, in which nothing fails and nobody joins."""
-        world = self.world
-        world.set_time((LAST + 2) * PERIOD + SCHEDULE_OFFSET)
-        world.run_queue()
-        return self.ending((world.answers((LAST + 2) * PERIOD + world.publish_delay),))
+        simulation = self.simulation
+        simulation.set_time((LAST + 2) * PERIOD + SCHEDULE_OFFSET)
+        simulation.run_queue()
+        return self.ending((simulation.answers((LAST + 2) * PERIOD + simulation.publish_delay),))
 
     def ending(self, answers: tuple[Any, ...]) -> Ending:
         log, members, statuses, control = (
             {
                 key: {name: value for name, value in item.items() if name not in MAY_DIFFER}
-                for key, item in self.world.stored(table).items()
+                for key, item in self.simulation.stored(table).items()
             }
             for table in ("StepLog", "Members", "Statuses", "Control")
         )
@@ -99,11 +99,11 @@ class Hour:
 
 @pytest.fixture(scope="module")
 def hour() -> Iterator[Hour]:
-    with World() as world:
-        yield Hour(world)
+    with SimulatedStack() as simulation:
+        yield Hour(simulation)
 
 
-def test_the_hour_holds_every_kind_of_call_and_every_branch(hour):
+def test_the_example_hour_makes_every_kind_of_call(hour):
     kinds = Counter(hour.calls)
     assert kinds["dynamodb.Query"] == BEHIND
     assert kinds["dynamodb.BatchGetItem"] >= 2 * BEHIND  # several chunks a step
@@ -125,12 +125,12 @@ def assert_equal(found: Ending, expected: Ending) -> None:
     assert found.log.items() >= expected.log.items()
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
-def test_an_evaluation_that_fails_at_any_call_leaves_no_trace(hour, way, record_property):
-    numbers = chosen(hour.calls, way)
+@pytest.mark.parametrize("failure", FAILURES, ids=str)
+def test_a_failure_of_any_aws_call_changes_no_row_and_no_answer(hour, failure, record_property):
+    numbers = chosen(hour.calls, failure)
     for number in numbers:
         random.seed(number)
-        fails = way.at(number, hour.calls[number - 1], hour.world.pass_time)
+        fails = failure.at(number, hour.calls[number - 1], hour.simulation.pass_time)
         ending, workers = hour.run(first=fails)
         assert fails.met, number
         try:
@@ -139,7 +139,7 @@ def test_an_evaluation_that_fails_at_any_call_leaves_no_trace(hour, way, record_
                 assert hour.next_hour().answers == undisturbed_next_hour(hour).answers
         except AssertionError as error:
             calls = [len(worker.calls) for worker in workers]
-            raise AssertionError(f"call {number} ({hour.calls[number - 1]}), {way}, {calls}: {error}") from error
+            raise AssertionError(f"call {number} ({hour.calls[number - 1]}), {failure}, {calls}: {error}") from error
     record_property("fault_points", len(numbers))
     assert numbers
 
@@ -153,7 +153,7 @@ def undisturbed_next_hour(hour: Hour) -> Ending:
 class SlowUntil:
     """Every call up to the ``number``-th takes so many seconds; from that one on they meet ``fails``."""
 
-    world: World
+    simulation: SimulatedStack
     seconds: float
     number: int | None = None
     fails: Behaviour = Call.send
@@ -162,7 +162,7 @@ class SlowUntil:
         if self.number is not None and call.number >= self.number:
             return self.fails(call)
         response = call.send()
-        self.world.pass_time(self.seconds)
+        self.simulation.pass_time(self.seconds)
         return response
 
 
@@ -179,9 +179,9 @@ def slow_hours(hour: Hour) -> Callable[[float], list[Worker]]:
 
     @cache
     def slow_hour(seconds: float) -> list[Worker]:
-        ending, workers = hour.run(first=SlowUntil(hour.world, seconds))
+        ending, workers = hour.run(first=SlowUntil(hour.simulation, seconds))
         assert_equal(ending, hour.undisturbed)
-        item = hour.world.stored("Control")["slot#0",]
+        item = hour.simulation.stored("Control")["slot#0",]
         assert item["resume_step"] == {"N": str(LAST - BEHIND + 1 + STOPS[seconds])}
         return workers
 
@@ -189,7 +189,7 @@ def slow_hours(hour: Hour) -> Callable[[float], list[Worker]]:
 
 
 @pytest.mark.parametrize("seconds", STOPS)
-def test_a_slow_worker_stops_inside_a_step_and_the_next_goes_on_behind_its_last_set(hour, slow_hours, seconds):
+def test_a_slow_worker_stops_inside_a_step_and_the_next_one_resumes_after_its_last_set(hour, slow_hours, seconds):
     slow, next_one = slow_hours(seconds)
     assert not slow.dead
     assert tuple(slow.calls[-2:]) == LAST_CALLS
@@ -200,24 +200,25 @@ def test_a_slow_worker_stops_inside_a_step_and_the_next_goes_on_behind_its_last_
 
 @pytest.mark.parametrize("operation", LAST_CALLS)
 @pytest.mark.parametrize("seconds", STOPS)
-def test_a_worker_near_its_limit_whose_last_calls_fail_leaves_no_trace(
+def test_a_failure_of_the_last_calls_of_a_worker_out_of_time_changes_nothing(
     hour, slow_hours, seconds, operation, record_property
 ):
     number = len(slow_hours(seconds)[0].calls) - 1 + LAST_CALLS.index(operation)
-    ways = [way for way in (*WAYS, *QUEUE_WAYS) if way.applies_to(operation)]
+    failures = [failure for failure in (*FAILURES, *QUEUE_FAILURES) if failure.applies_to(operation)]
     if not ALL:
-        ways = ways[2 * STOPS[seconds] + LAST_CALLS.index(operation) :: ONE_IN // 2]
-    for way in ways:
+        failures = failures[2 * STOPS[seconds] + LAST_CALLS.index(operation) :: ONE_IN // 2]
+    for failure in failures:
         random.seed(number)
-        fails = way.at(number, operation, hour.world.pass_time)
-        ending, workers = hour.run(first=SlowUntil(hour.world, seconds, number, fails))
-        assert fails.met, way
+        fails = failure.at(number, operation, hour.simulation.pass_time)
+        ending, workers = hour.run(first=SlowUntil(hour.simulation, seconds, number, fails))
+        assert fails.met, failure
         try:
             assert_equal(ending, hour.undisturbed)
         except AssertionError as error:
             told = [len(worker.calls) for worker in workers]
-            raise AssertionError(f"call {number} ({operation}), {way}, {told}: {error}") from error
-    record_property("fault_points", len(ways))
+            raise AssertionError(f"call {number} ({operation}), {failure}, {told}: {error}") from error
+    record_property("fault_points", len(failures))
+    assert failures
 
 
 class Rival:
@@ -227,23 +228,23 @@ class Rival:
     on: every condition it meets is one that has failed for a reason.
     """
 
-    def __init__(self, world: World, number: int, dies_at: int | None) -> None:
-        self.world, self.number, self.dies_at = world, number, dies_at
+    def __init__(self, simulation: SimulatedStack, number: int, dies_at: int | None) -> None:
+        self.simulation, self.number, self.dies_at = simulation, number, dies_at
         self.other: Worker | None = None
 
     def __call__(self, call: Call):
         if call.number == self.number and self.other is None:
-            zombie, world = call.worker, self.world
+            zombie, simulation = call.worker, self.simulation
             self.other = Worker(self.behaviour)
-            world.set_time(world.true_time() + 151.0)
-            environment = world.cold_start()
-            message = Message('{"slot": 0, "hop": 0}', world.true_time() + VISIBILITY, receives=1)
-            world.queue.append(message)
+            simulation.set_time(simulation.true_time() + 151.0)
+            environment = simulation.cold_start()
+            message = Message('{"slot": 0, "hop": 0}', simulation.true_time() + VISIBILITY, receives=1)
+            simulation.queue.append(message)
             with suppress(ProcessDied):
-                if world.evaluate(environment, message.body, self.other):
-                    world.queue.remove(message)
-            zombie.deadline = world.true_time() + 60.0  # Lambda would have ended it: be harsher
-            world.wire.worker = zombie
+                if simulation.evaluate(environment, message.body, self.other):
+                    simulation.queue.remove(message)
+            zombie.deadline = simulation.true_time() + 60.0  # Lambda would have ended it: be harsher
+            simulation.wire.worker = zombie
         return call.send()
 
     def behaviour(self, call: Call):
@@ -254,11 +255,11 @@ class Rival:
 
 
 @pytest.mark.parametrize("dies_at", [None, 6, 14, 23, 31, 40])
-def test_a_worker_that_wakes_up_after_another_took_its_slot_changes_nothing(hour, dies_at, record_property):
+def test_a_worker_that_resumes_after_another_took_its_slot_changes_nothing(hour, dies_at, record_property):
     numbers = range(1 + (dies_at or 0) % ONE_IN, len(hour.calls) + 1, ONE_IN)
     for number in numbers:
         random.seed(number)
-        rival = Rival(hour.world, number, dies_at)
+        rival = Rival(hour.simulation, number, dies_at)
         ending, _ = hour.run(first=rival)
         assert rival.other is not None, number
         try:
@@ -271,32 +272,32 @@ def test_a_worker_that_wakes_up_after_another_took_its_slot_changes_nothing(hour
 @pytest.fixture
 def changed(hour: Hour) -> Iterator[None]:
     """A further type and a later noise key, as an operator may add them; taken back afterwards."""
-    world = hour.world
-    function = world.stack.functions["evaluate"]
-    secrets = world.stack.session.client("secretsmanager")
+    simulation = hour.simulation
+    function = simulation.stack.functions["evaluate"]
+    secrets = simulation.stack.session.client("secretsmanager")
     arn = function.environment["KANON_NOISE_KEY_SECRET"]
     keys = secrets.get_secret_value(SecretId=arn)["SecretString"]
     more = {
-        "KANON_TYPES": json.dumps({**world.types, "more": {**world.types["two"], "k": 30}}),
+        "KANON_TYPES": json.dumps({**simulation.types, "more": {**simulation.types["two"], "k": 30}}),
         "KANON_NOISE_KEYS": json.dumps([{"id": "1", "from_step": 0}, {"id": "2", "from_step": LAST + 13}]),
     }
     secrets.put_secret_value(SecretId=arn, SecretString=json.dumps({**json.loads(keys), "2": "x" * 64}))
-    world.stack.functions["evaluate"] = replace(function, environment={**function.environment, **more})
-    world.changed_only_after_a_crash = function
+    simulation.stack.functions["evaluate"] = replace(function, environment={**function.environment, **more})
+    simulation.changed_only_after_a_crash = function
     yield
-    world.stack.functions["evaluate"] = function
+    simulation.stack.functions["evaluate"] = function
     secrets.put_secret_value(SecretId=arn, SecretString=keys)
 
 
 @pytest.mark.parametrize("number", [9, 16, 30, 44])
-def test_a_type_and_a_noise_key_added_between_a_crash_and_the_repetition_change_no_answer(hour, changed, number):
-    world = hour.world
-    after = world.stack.functions["evaluate"]
-    world.stack.functions["evaluate"] = world.changed_only_after_a_crash
+def test_a_type_and_a_noise_key_added_between_a_crash_and_its_retry_change_no_answer(hour, changed, number):
+    simulation = hour.simulation
+    after = simulation.stack.functions["evaluate"]
+    simulation.stack.functions["evaluate"] = simulation.changed_only_after_a_crash
 
     def crash(call: Call):
         if call.number == number:
-            world.stack.functions["evaluate"] = after
+            simulation.stack.functions["evaluate"] = after
             call.worker.dead = True
             raise ProcessDied
         return call.send()

@@ -20,7 +20,7 @@ def test_a_few_sets_get_most_joins_and_most_sets_few():
     assert sizes[len(sizes) // 2] <= 3
 
 
-def test_every_acknowledged_join_is_in_the_log_and_refused_writes_say_when_to_come_back():
+def test_every_acknowledged_join_is_in_the_log_and_refused_joins_get_a_retry_after():
     with Served("ministack", environments=4) as served:
         stream = workload("fledge", 500, seed=1)
         free = joins.drive(served, stream, rate=15, seconds=2)
@@ -35,14 +35,14 @@ def test_every_acknowledged_join_is_in_the_log_and_refused_writes_say_when_to_co
         assert busy.missing == 0 < len(busy.acknowledged)  # the halves that were written
 
 
-def test_a_join_that_is_not_in_the_log_is_found_missing(monkeypatch):
+def test_the_load_tool_finds_a_join_that_is_not_in_the_log(monkeypatch):
     with Served("ministack", environments=4) as served:
         monkeypatch.setattr(served, "rows", set)
         tally = joins.drive(served, workload("fledge", 500, seed=1), rate=10, seconds=1)
         assert tally.missing == len(tally.acknowledged) > 0
 
 
-def test_a_worker_process_near_its_limit_hands_over_until_the_step_is_done():
+def test_worker_processes_out_of_time_hand_over_until_the_step_is_complete():
     figures = step.evaluate_step(1500, timeout=220, seconds_per_call=1)
     assert figures.complete
     assert figures.hops == len(figures.invocations) - 1

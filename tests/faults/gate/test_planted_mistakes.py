@@ -1,110 +1,231 @@
-"""The harness is only worth what it catches: the service with one mistake planted must show a difference.
+"""The fault tests are only worth what they catch: the service with one mistake planted must show a difference.
 
-Each mistake is a wrong order, a missing condition or a forgotten care that rule 8 forbids.
+Each mistake is a wrong order of writes, a missing condition or a forgotten check (docs/architecture.md, rule 8).
+Each is planted beside its control: the right behaviour, planted through the same helper. With the fault that shows
+the mistake, the control changes nothing. Without a fault the mistake changes nothing: so what shows is the mistake
+itself, and not an error in the code that plants it.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kanon import aws
+from kanon.dynamo.conditions import unless_refused
+from kanon.errors import ThrottledError
 from kanon.gate.evaluation import Evaluation, _each
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members
+from kanon.gate.storage.members import UNLESS_EVALUATED, Members, to_item
 from kanon.gate.storage.step_log import Row, StepLog
+from tests.faults.gate.failures import FAILURES, QUEUE_FAILURES
+from tests.faults.gate.simulated_stack import SimulatedStack
 from tests.faults.gate.test_crash_at_every_call import LAST_CALLS, Hour, Rival, SlowUntil, assert_equal
-from tests.faults.gate.ways import QUEUE_WAYS, WAYS
-from tests.faults.gate.world import World
 
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
-
-def wake_ups(self, slot, decided) -> None:
-    self.log.put_wake_ups(
-        Row(e.after.wake_up, slot, e.touched.set_key, None, e.touched.type_name, self._expiry(e.after.wake_up))
-        for e in decided
-        if e.after.wake_up is not None and e.after.wake_up != e.before.wake_up
-    )
+Function = Callable[..., Any]
+STEP = 472_012
 
 
-def crossed(decided):
-    return [e for e in decided if e.after.crossings != e.before.crossings]
+class Mistake(NamedTuple):
+    """A function of the service, its right and its wrong form, and the fault that tells them apart."""
+
+    owner: Any
+    name: str
+    right: Function
+    wrong: Function
+    fault: str
+    operation: str
 
 
-def members_before_statuses(self, slot, decided, writers) -> None:
-    wake_ups(self, slot, decided)
-    _each(writers, self._write_members, decided)
-    _each(writers, self._write_status, crossed(decided))
+# What is planted: each helper makes the right and the wrong form
 
 
-def wake_ups_last(self, slot, decided, writers) -> None:
-    _each(writers, self._write_status, crossed(decided))
-    _each(writers, self._write_members, decided)
-    wake_ups(self, slot, decided)
+def commit_in_order(*order: str) -> Function:
+    """A commit that writes in this order, each kind complete before the next."""
+
+    def commit(self, slot, decided, writers) -> None:
+        crossed = [e for e in decided if e.after.crossings != e.before.crossings]
+        wake_ups = (
+            Row(wake_up, slot, e.touched.set_key, None, e.touched.type_name, self.schedule.expiry(wake_up))
+            for e in decided
+            if (wake_up := e.after.wake_up) is not None and wake_up != e.before.wake_up
+        )
+        write = {
+            "wake-ups": lambda: self.log.put_wake_ups(wake_ups),
+            "statuses": lambda: _each(writers, self._write_status, crossed),
+            "members": lambda: _each(writers, self._write_members, decided),
+        }
+        for kind in order:
+            write[kind]()
+
+    return commit
 
 
-def mark_before_horizon(self, slot, through, step, now, leaving=None) -> int:
-    self.control.advance(slot, through, step, leaving)
-    self.statuses.move_horizon(slot, step, self.schedule.visible_from(now))
-    return step
+def complete_in_order(*order: str) -> Function:
+    """The completion of a step that writes in this order."""
+
+    def complete(self, run, step, now, *, leaving=False) -> None:
+        write = {
+            "horizon": lambda: self.statuses.move_horizon(run.slot, step, self.schedule.visible_from(now)),
+            "mark": lambda: self.control.advance(run.slot, run.through, step, run.holder if leaving else None),
+        }
+        for name in order:
+            write[name]()
+        run.through, run.idle, run.leased = step, 0, not leaving
+
+    return complete
 
 
-def wake_ups_not_taken_are_forgotten(self, rows) -> None:
-    self.put_all(rows)
+def put_wake_ups(*, checked: bool) -> Function:
+    """Puts wake-ups; ``checked``: those that were not taken are an error."""
+
+    def put(self, rows) -> None:
+        if self.put_all(rows) and checked:
+            raise ThrottledError("planted")
+
+    return put
 
 
-def lease_is_for_ever(real):
-    return lambda self, slot, holder, now, until: real(self, slot, holder, now, now + 10**6)
+def lease_longer(seconds: float) -> Function:
+    """Takes a lease that ends so many seconds later."""
+    real = Control.lease
+    return lambda self, slot, holder, now, until: real(self, slot, holder, now, until + seconds)
 
 
-def lease_of_ones_own_is_not_known(real):
+def update_slot_without(clause: str) -> Function:
+    """Updates Control; the condition of a slot lacks this clause."""
+    real = Control._update
+
     def update(self, name, update, condition, values, **more):
         if name.startswith("slot#"):
-            condition = condition.replace(" OR lease_holder = :holder", "")
+            condition = condition.replace(clause, "")
         return real(self, name, update, condition, values, **more)
 
     return update
 
 
-def resumes_behind_what_is_not_done(real):
-    return lambda self, slot, holder, resume=None: real(self, slot, holder, resume or (STEP, b"\x80" * 32))
+def write_members(**condition: str) -> Function:
+    """Writes the state of a set on this condition."""
+
+    def write(self, set_key, type_name, state, client_bits, expires) -> None:
+        item = to_item(set_key, type_name, state, client_bits, expires)
+        values = {"ExpressionAttributeValues": {":step": item["evaluated"]}} if condition else {}
+        unless_refused(self._client.put_item, TableName=self._table, Item=item, **condition, **values)
+
+    return write
 
 
-def is_not_told_of_what_failed(real):
-    def release(self, *args) -> None:
-        with suppress(ClientError, BotoCoreError):
-            real(self, *args)
+def release_resuming_at(default: tuple[int, bytes] | None) -> Function:
+    """Gives a lease back; a run that stopped inside no step resumes here."""
+    real = Control.release
+    return lambda self, slot, holder, resume=None: real(self, slot, holder, resume or default)
+
+
+def release_ignoring(*errors: type[Exception]) -> Function:
+    """Gives a lease back and ignores these errors."""
+    real = Control.release
+
+    def release(self, *arguments) -> None:
+        with suppress(*errors):
+            real(self, *arguments)
 
     return release
 
 
-def does_not_look_at_what_was_not_taken(real):
+def queue_client(*, told: bool) -> Function:
+    """A client of the queue that is ``told`` which messages were not taken."""
+    real = aws.sqs
+
     def sqs():
         queue = real()
-        return SimpleNamespace(send_message_batch=lambda **asked: queue.send_message_batch(**asked) and {})
+        return SimpleNamespace(send_message_batch=lambda **asked: {**queue.send_message_batch(**asked), **ignored})
 
+    ignored = {} if told else {"Failed": []}
     return sqs
 
 
-def unconditional_members(self, item) -> None:
-    self._client.put_item(TableName=self._table, Item=item)
+COMMIT = commit_in_order("wake-ups", "statuses", "members")
+COMPLETE = complete_in_order("horizon", "mark")
+
+MISTAKES = {
+    "members are written before statuses": Mistake(
+        Evaluation, "_commit", COMMIT, commit_in_order("wake-ups", "members", "statuses"), "dies-after", "PutItem"
+    ),
+    "wake-ups are written last": Mistake(
+        Evaluation, "_commit", COMMIT, commit_in_order("statuses", "members", "wake-ups"), "dies-after", "PutItem"
+    ),
+    "the mark moves before the horizon": Mistake(
+        Evaluation, "_complete", COMPLETE, complete_in_order("mark", "horizon"), "dies-after", "UpdateItem"
+    ),
+    "wake-ups that were not taken are forgotten": Mistake(
+        StepLog,
+        "put_wake_ups",
+        put_wake_ups(checked=True),
+        put_wake_ups(checked=False),
+        "nothing-processed",
+        "BatchWriteItem",
+    ),
+    "a lease never ends": Mistake(Control, "lease", lease_longer(0), lease_longer(10**6), "dies-after", "Query"),
+    "a worker may not take its own lease again": Mistake(
+        Control,
+        "_update",
+        update_slot_without("no such clause"),
+        update_slot_without(" OR lease_holder = :holder"),
+        "unanswered-once",
+        "UpdateItem",
+    ),
+    "members are written without a condition": Mistake(
+        Members,
+        "write",
+        write_members(ConditionExpression=UNLESS_EVALUATED),
+        write_members(),
+        "rival",
+        "PutItem",
+    ),
+    "a run resumes after sets that are not evaluated": Mistake(
+        Control,
+        "release",
+        release_resuming_at(None),
+        release_resuming_at((STEP, b"\x80" * 32)),
+        "refused",
+        "PutItem",
+    ),
+}
+
+AT_THE_LIMIT = {
+    "a lease that was not given back goes unnoticed": Mistake(
+        Control,
+        "release",
+        release_ignoring(),
+        release_ignoring(ClientError, BotoCoreError),
+        "refused",
+        "dynamodb.UpdateItem",
+    ),
+    "a message that the queue did not take goes unnoticed": Mistake(
+        aws, "sqs", queue_client(told=True), queue_client(told=False), "none-taken", "sqs.SendMessageBatch"
+    ),
+}
 
 
-STEP = 472_012
+# Whether they show
 
 
 @pytest.fixture(scope="module")
 def hour() -> Iterator[Hour]:
-    with World() as world:
-        yield Hour(world)
+    with SimulatedStack() as simulation:
+        yield Hour(simulation)
 
 
-def differs(hour: Hour, behaviour) -> bool:
+def differs(hour: Hour, behaviour: Any) -> bool:
+    """Whether an hour whose first worker meets this behaviour ends in another way than an undisturbed one."""
     ending, _ = hour.run(first=behaviour)
     try:
         assert_equal(ending, hour.undisturbed)
@@ -113,81 +234,77 @@ def differs(hour: Hour, behaviour) -> bool:
     return False
 
 
-MISTAKES = {
-    "members before statuses": (Evaluation, "_commit", members_before_statuses, "dies-after", "PutItem"),
-    "wake-ups last": (Evaluation, "_commit", wake_ups_last, "dies-after", "PutItem"),
-    "mark before horizon": (Evaluation, "_complete", mark_before_horizon, "dies-after", "UpdateItem"),
-    "wake-ups not taken are forgotten": (
-        StepLog,
-        "put_wake_ups",
-        wake_ups_not_taken_are_forgotten,
-        "nothing-processed",
-        "BatchWriteItem",
-    ),
-    "a lease is for ever": (Control, "lease", lease_is_for_ever(Control.lease), "dies-after", "Query"),
-    "a lease of one's own is not known": (
-        Control,
-        "_update",
-        lease_of_ones_own_is_not_known(Control._update),
-        "unanswered-once",
-        "UpdateItem",
-    ),
-    "members without condition": (Members, "write", unconditional_members, "rival", "PutItem"),
-    "resumes behind what is not done": (
-        Control,
-        "release",
-        resumes_behind_what_is_not_done(Control.release),
-        "refused",
-        "PutItem",
-    ),
-}
+def failing(hour: Hour, name: str, number: int, calls: list[str] | None = None) -> Any:
+    """The behaviour that fails at the ``number``-th call."""
+    random.seed(number)
+    if name == "rival":
+        return Rival(hour.simulation, number, None)
+    (failure,) = (failure for failure in (*FAILURES, *QUEUE_FAILURES) if failure.name == name)
+    return failure.at(number, (calls or hour.calls)[number - 1], hour.simulation.pass_time)
+
+
+def calls_of(hour: Hour, operation: str) -> list[int]:
+    """The numbers of the calls of this kind."""
+    return [number for number, kind in enumerate(hour.calls, 1) if kind == f"dynamodb.{operation}"]
+
+
+@pytest.fixture(scope="module")
+def shows_at(hour: Hour) -> Callable[[str], int | None]:
+    """A call whose failure shows a planted mistake; None if no failure does."""
+
+    @cache
+    def number_of_call(mistake: str) -> int | None:
+        planted = MISTAKES[mistake]
+        numbers = calls_of(hour, planted.operation)
+        if planted.fault == "dies-after":
+            numbers.reverse()  # late deaths show more often: no later step repairs what is missing
+        with patch.object(planted.owner, planted.name, planted.wrong):
+            return next((n for n in numbers if differs(hour, failing(hour, planted.fault, n))), None)
+
+    return number_of_call
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_planted_mistake_shows(hour, mistake):
-    owner, name, wrong, way, operation = MISTAKES[mistake]
-    numbers = [n for n, kind in enumerate(hour.calls, 1) if kind == f"dynamodb.{operation}"]
-    with patch.object(owner, name, wrong):
-        assert any(differs(hour, failing(hour, way, number)) for number in numbers)
+def test_a_planted_mistake_is_found(shows_at, mistake):
+    assert shows_at(mistake) is not None
 
 
-AT_THE_LIMIT = {
-    "a lease that was not given back": (
-        (Control, "release", is_not_told_of_what_failed(Control.release)),
-        "refused",
-        "dynamodb.UpdateItem",
-    ),
-    "a message that the queue did not take": (
-        (aws, "sqs", does_not_look_at_what_was_not_taken(aws.sqs)),
-        "none-taken",
-        "sqs.SendMessageBatch",
-    ),
-}
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_the_right_behaviour_planted_in_the_same_way_is_not_found(hour, shows_at, mistake):
+    planted = MISTAKES[mistake]
+    number = shows_at(mistake)
+    assert number is not None
+    with patch.object(planted.owner, planted.name, planted.right):
+        assert not differs(hour, failing(hour, planted.fault, number))
 
 
-@pytest.mark.parametrize("unnoticed", AT_THE_LIMIT)
-def test_what_fails_near_the_limit_and_goes_unnoticed_shows(hour, unnoticed):
-    mistake, way, operation = AT_THE_LIMIT[unnoticed]
-    _, (worker, _) = hour.run(first=SlowUntil(hour.world, 5.0))
-    number = len(worker.calls) - 1 + LAST_CALLS.index(operation)
+@pytest.mark.parametrize("mistake", MISTAKES | AT_THE_LIMIT)
+def test_a_planted_mistake_changes_nothing_without_a_fault(hour, mistake):
+    planted = (MISTAKES | AT_THE_LIMIT)[mistake]
+    with patch.object(planted.owner, planted.name, planted.wrong):
+        ending, workers = hour.run()
+    assert len(workers) == 1  # no invocation failed
+    assert workers[0].calls.count("dynamodb.PutItem") == hour.calls.count("dynamodb.PutItem")
+    assert_equal(ending, hour.undisturbed)
+
+
+@pytest.mark.parametrize("mistake", AT_THE_LIMIT)
+def test_a_planted_mistake_near_the_time_limit_is_found_and_its_control_is_not(hour, mistake):
+    planted = AT_THE_LIMIT[mistake]
+    _, (worker, _) = hour.run(first=SlowUntil(hour.simulation, 5.0))
+    number = len(worker.calls) - 1 + LAST_CALLS.index(planted.operation)
 
     def at_the_limit():
-        return SlowUntil(hour.world, 5.0, number, failing(hour, way, number, worker.calls))
+        return SlowUntil(hour.simulation, 5.0, number, failing(hour, planted.fault, number, worker.calls))
 
-    assert not differs(hour, at_the_limit())
-    with patch.object(*mistake):
+    with patch.object(planted.owner, planted.name, planted.wrong):
+        assert not differs(hour, SlowUntil(hour.simulation, 5.0))  # without the fault
         assert differs(hour, at_the_limit())
+    with patch.object(planted.owner, planted.name, planted.right):
+        assert not differs(hour, at_the_limit())
 
 
-def failing(hour: Hour, name: str, number: int, calls: list[str] | None = None):
-    random.seed(number)
-    if name == "rival":
-        return Rival(hour.world, number, None)
-    (way,) = (way for way in (*WAYS, *QUEUE_WAYS) if way.name == name)
-    return way.at(number, (calls or hour.calls)[number - 1], hour.world.pass_time)
-
-
-@pytest.mark.parametrize("way", ["dies-after", "nothing-processed", "unanswered-once", "refused", "rival"])
-def test_without_a_mistake_nothing_shows(hour, way):
+@pytest.mark.parametrize("failure", ["dies-after", "nothing-processed", "unanswered-once", "refused", "rival"])
+def test_without_a_planted_mistake_no_fault_is_found(hour, failure):
     number = hour.calls.index("dynamodb.BatchWriteItem") + 1
-    assert not differs(hour, failing(hour, way, number))
+    assert not differs(hour, failing(hour, failure, number))

@@ -25,9 +25,9 @@ from hypothesis.stateful import (
 from kanon.gate.joining import Join
 from kanon.gate.mechanism.steps import instance_of, phase_of, step_at
 from kanon.gate.storage.members import unpack
-from tests.faults.gate import ways
-from tests.faults.gate.stepped import SteppedEvaluator, arrives, dies
-from tests.faults.gate.world import FIRST_STEP, PERIOD, START, World
+from tests.faults.gate import failures
+from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, START, SimulatedStack
+from tests.faults.gate.stepped_evaluator import SteppedEvaluator, arrives, dies
 
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
@@ -41,12 +41,12 @@ CALL_TIMEOUT = 9.0
 """Skew and the time a call may take are together less than the margin and the grace."""
 
 ACTIONS = (
-    ways.refused,
-    ways.unanswered,
-    ways.error("ThrottlingException"),
-    ways.error_after_effect,
-    ways.dies_before,
-    ways.dies_after,
+    failures.refused,
+    failures.unanswered,
+    failures.error("ThrottlingException"),
+    failures.error_after_effect,
+    failures.dies_before,
+    failures.dies_after,
 )
 BOUNDARIES = (-1.0, 1.0, GRACE - MOST_SKEW + 1, GRACE + 1.0, DELAY - 61.0, DELAY - 59.0, DELAY - 1.0, DELAY + 1.0)
 HORIZON_CALL = 29
@@ -61,22 +61,22 @@ shared: dict[str, object] = {"horizons after a jump": 0}
 class Oracle:
     """The naive algorithm on the joins that are in the log, step after step."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.naive = {name: world.new_naive(name) for name in world.configured}
+    def __init__(self, simulation: SimulatedStack) -> None:
+        self.simulation = simulation
+        self.naive = {name: simulation.new_naive(name) for name in simulation.configured}
         self.stepped = FIRST_STEP - 1
         self.above: dict[tuple, dict[int, bool]] = defaultdict(dict)
 
     def join(self, place, token: int, step: int) -> None:
         assert step > self.stepped, "a join came into a step that was already closed"
-        self.naive[place[0]].join(self.world.keys[place], token, step)
+        self.naive[place[0]].join(self.simulation.keys[place], token, step)
 
     def crossings(self, place, through: int) -> list[int]:
         """The steps up to ``through`` at which the set crossed, oldest first."""
         while self.stepped < through:
             self.stepped += 1
             for other in SETS:
-                above = self.naive[other[0]].step(self.world.keys[other], self.stepped)
+                above = self.naive[other[0]].step(self.simulation.keys[other], self.stepped)
                 self.above[other][self.stepped] = above
         phase, window = self.time_of(place)
         found: dict[int, int] = {}
@@ -86,14 +86,14 @@ class Oracle:
         return list(found.values())
 
     def time_of(self, place) -> tuple[int, int]:
-        parameters = self.world.configured[place[0]].parameters
-        return phase_of(self.world.keys[place], parameters.window, parameters.phase), parameters.window
+        parameters = self.simulation.configured[place[0]].parameters
+        return phase_of(self.simulation.keys[place], parameters.window, parameters.phase), parameters.window
 
     def members(self, place, step: int) -> list[tuple[int, int]]:
         """(last step, token) of the clients of the window, most recent first."""
-        naive, parameters = self.naive[place[0]], self.world.configured[place[0]].parameters
+        naive, parameters = self.naive[place[0]], self.simulation.configured[place[0]].parameters
         last: dict[int, int] = {}
-        for at, tokens in sorted(naive.joins[self.world.keys[place]].items()):
+        for at, tokens in sorted(naive.joins[self.simulation.keys[place]].items()):
             if step - parameters.window < at <= step:
                 last.update(dict.fromkeys(tokens, at))
         ordered = sorted((-at, token) for token, at in last.items())
@@ -106,11 +106,11 @@ class Disorder(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 999))
     def begin(self, seed: int) -> None:
         random.seed(seed)
-        self.world: World = shared["world"]  # type: ignore[assignment]
-        self.world.restore(shared["beginning"])  # type: ignore[arg-type]
-        self.world.set_time(START + 60.0)
-        self.environments = [self.world.cold_start() for _ in range(MOST_WORKERS)]
-        self.oracle = Oracle(self.world)
+        self.simulation: SimulatedStack = shared["simulation"]  # type: ignore[assignment]
+        self.simulation.restore(shared["beginning"])  # type: ignore[arg-type]
+        self.simulation.set_time(START + 60.0)
+        self.environments = [self.simulation.cold_start() for _ in range(MOST_WORKERS)]
+        self.oracle = Oracle(self.simulation)
         self.workers: list[SteppedEvaluator] = []
         self.unwritten: list[tuple[float, tuple, object]] = []
         self.seen: dict[int, tuple] = {}
@@ -125,9 +125,9 @@ class Disorder(RuleBasedStateMachine):
         skew=st.sampled_from((-20.0, 0.0, 0.0, 20.0)),
     )
     def stamp_joins(self, place, first, clients, skew) -> None:
-        now = self.world.true_time()
+        now = self.simulation.true_time()
         for client in range(first, first + clients):
-            row = self.world.joining.row(Join(*place, "client", b"%d" % client), now + skew)
+            row = self.simulation.joining.row(Join(*place, "client", b"%d" % client), now + skew)
             self.unwritten.append((now + JOIN_TIMEOUT, place, row))
 
     @precondition(lambda self: self.unwritten)
@@ -135,7 +135,7 @@ class Disorder(RuleBasedStateMachine):
     def write_joins(self, again) -> None:
         """All stamped joins reach the log, perhaps twice; their order does not matter."""
         for _, place, row in random.sample(self.unwritten, len(self.unwritten)):
-            self.world.joining.log.put(row)
+            self.simulation.joining.log.put(row)
             self.oracle.join(place, row.token, row.step)
         if not again:
             self.unwritten.clear()
@@ -152,7 +152,7 @@ class Disorder(RuleBasedStateMachine):
     def deliver_message(self, slot, skew, unaware, calls) -> None:
         busy = [worker.environment for worker in self.workers]  # it works on one event at a time
         environment = random.choice([free for free in self.environments if free not in busy])
-        worker = SteppedEvaluator(self.world, environment, slot, skew, unaware=unaware)
+        worker = SteppedEvaluator(self.simulation, environment, slot, skew, unaware=unaware)
         self.workers.append(worker)
         self._go_on(worker, calls)
 
@@ -225,46 +225,46 @@ class Disorder(RuleBasedStateMachine):
     def _bury_if_horizon_is_old(self, worker: SteppedEvaluator) -> None:
         """No worker may sleep between reading the clock and moving the horizon: docs/evidence/faults.md."""
         since = worker.horizon_since
-        if since is not None and self.world.true_time() - since > CALL_TIMEOUT:
+        if since is not None and self.simulation.true_time() - since > CALL_TIMEOUT:
             worker.finish(dies)
 
     def _forget_ended(self) -> None:
         self.workers = [worker for worker in self.workers if not worker.ended]
-        self.world.sent()  # any message may come again at any time: deliver_message
+        self.simulation.sent()  # any message may come again at any time: deliver_message
 
     # Time
 
     @rule(seconds=st.sampled_from(JUMPS))
     def wait(self, seconds) -> None:
-        self._advance_to(self.world.true_time() + (seconds if self._behind() < MOST_BEHIND else 1.0))
+        self._advance_to(self.simulation.true_time() + (seconds if self._behind() < MOST_BEHIND else 1.0))
 
     @rule(moment=st.sampled_from(BOUNDARIES))
     def wait_for_a_boundary(self, moment) -> None:
         """To a moment after the next end of a step."""
-        now = self.world.true_time()
+        now = self.simulation.true_time()
         self._advance_to((step_at(now - moment, PERIOD) + 1) * PERIOD + moment)
 
     def _behind(self) -> int:
         """Steps that wait for the slower slot."""
-        control = self.world.stored("Control")
+        control = self.simulation.stored("Control")
         marks = [int(control[f"slot#{slot}",]["evaluated_through"]["N"]) for slot in range(2)]
-        return step_at(self.world.true_time(), PERIOD) - min(marks)
+        return step_at(self.simulation.true_time(), PERIOD) - min(marks)
 
     @rule()
     def expire_rows(self) -> None:
-        self.world.stack.sweep()
+        self.simulation.stack.sweep()
 
     def _advance_to(self, moment: float) -> None:
         """Requests of joins end in time; answers are looked at around every tick on the way."""
         while True:
-            now = self.world.true_time()
+            now = self.simulation.true_time()
             tick = (step_at(now - DELAY, PERIOD) + 1) * PERIOD + DELAY
             stops = [tick - 0.5, tick, moment, *(ends for ends, _, _ in self.unwritten)]
             at = min(stop for stop in stops if stop > now or stop == moment)
             if at >= moment:
-                self.world.set_time(max(moment, now))
+                self.simulation.set_time(max(moment, now))
                 return
-            self.world.set_time(at)
+            self.simulation.set_time(at)
             if any(ends <= at for ends, _, _ in self.unwritten):
                 self.write_joins(again=False)
             self.answers_are_the_naive_ones()
@@ -275,8 +275,8 @@ class Disorder(RuleBasedStateMachine):
     def answers_are_the_naive_ones(self) -> None:
         if not hasattr(self, "oracle"):
             return
-        now = self.world.true_time()
-        told_step, told = self.world.answers()
+        now = self.simulation.true_time()
+        told_step, told = self.simulation.answers()
         at = step_at(now - DELAY, PERIOD) - 1
         expected, steps = {}, []
         for slot in range(2):
@@ -287,7 +287,7 @@ class Disorder(RuleBasedStateMachine):
                 self.visible[slot] = visible
             steps.append(visible)
             for place in SETS:
-                if self.world.slot(place) == slot:
+                if self.simulation.slot(place) == slot:
                     expected[place] = visible is not None and self._above(place, visible, at)
         assert told == expected
         assert told_step == (None if None in steps else min(at, *steps))
@@ -300,7 +300,7 @@ class Disorder(RuleBasedStateMachine):
         return any(instance_of(x, phase, window) == now for x in crossings)
 
     def _visible(self, slot: int, now: float) -> int | None:
-        horizon = self.world.stored("Statuses").get((b64encode(bytes([slot])).decode(),), {})
+        horizon = self.simulation.stored("Statuses").get((b64encode(bytes([slot])).decode(),), {})
         for step, since in (("through", "visible_from"), ("earlier", "earlier_from"), ("earliest", None)):
             if "N" in horizon.get(step, {}) and (since is None or now >= int(horizon[since]["N"])):
                 return int(horizon[step]["N"])
@@ -315,10 +315,10 @@ class Disorder(RuleBasedStateMachine):
             self._go_on(worker, 3)
         for worker in self.workers:
             worker.finish(dies)
-        last = step_at(self.world.true_time(), PERIOD) + 1
+        last = step_at(self.simulation.true_time(), PERIOD) + 1
         self._advance_to((last + 1) * PERIOD + 180.0)
         for slot in range(2):
-            worker = SteppedEvaluator(self.world, self.environments[0], slot, 0.0, unaware=True)
+            worker = SteppedEvaluator(self.simulation, self.environments[0], slot, 0.0, unaware=True)
             worker.finish()
             assert worker.acknowledged
         self._advance_to((last + 1) * PERIOD + 1801.0)
@@ -327,10 +327,10 @@ class Disorder(RuleBasedStateMachine):
         self._everything_is_kept_once(last)
 
     def _everything_is_kept_once(self, last: int) -> None:
-        statuses = {i["set_key"]["B"]: i for i in self.world.stored("Statuses").values() if "crossings" in i}
-        members = {i["set_key"]["B"]: i for i in self.world.stored("Members").values()}
+        statuses = {i["set_key"]["B"]: i for i in self.simulation.stored("Statuses").values() if "crossings" in i}
+        members = {i["set_key"]["B"]: i for i in self.simulation.stored("Members").values()}
         for place in SETS:
-            key = self.world.keys[place]
+            key = self.simulation.keys[place]
             stored = [int(x["N"]) for x in statuses[key]["crossings"]["L"]] if key in statuses else []
             living = [x for x in self.oracle.crossings(place, last)[-2:] if x > last - FORGOTTEN_AFTER]
             assert [x for x in stored if x > last - FORGOTTEN_AFTER] == living
@@ -342,14 +342,14 @@ class Disorder(RuleBasedStateMachine):
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with World(sets=SETS, slots=2, sets_a_chunk=2) as world:
-        shared["world"] = world
-        shared["beginning"] = world.save()
-        yield world
+def simulation() -> Iterator[SimulatedStack]:
+    with SimulatedStack(sets=SETS, slots=2, sets_a_chunk=2) as simulation:
+        shared["simulation"] = simulation
+        shared["beginning"] = simulation.save()
+        yield simulation
 
 
-def test_any_disorder_of_workers_messages_and_clocks_gives_the_answers_of_the_naive_algorithm(world):
+def test_workers_messages_and_clocks_in_any_disorder_give_the_answers_of_the_reference_algorithm(simulation):
     shared["horizons after a jump"] = 0
     run_state_machine_as_test(
         Disorder,
@@ -385,13 +385,13 @@ def jumping(moment: float, calls: int, before: float, after: float) -> None:
 
 
 @pytest.mark.parametrize("moment", BOUNDARIES)
-def test_a_clock_that_jumps_before_any_call_at_a_boundary_changes_nothing(world, moment):
+def test_a_clock_that_jumps_before_any_call_at_a_boundary_changes_nothing(simulation, moment):
     cases = [(calls, after) for calls in range(HORIZON_CALL) for after in (-MOST_SKEW, MOST_SKEW)]
     one_in = 3 if ALL else len(cases)
     for calls, after in cases[(13 * BOUNDARIES.index(moment)) % one_in :: one_in]:
         jumping(moment, calls, -after, after)
 
 
-def test_a_clock_that_jumps_further_than_the_margin_shows_a_step_between_two_ticks(world):
+def test_a_clock_jump_larger_than_the_margin_is_found_to_show_a_step_between_two_ticks(simulation):
     with pytest.raises(AssertionError, match="something changed between two ticks"):
         jumping(DELAY + 1.0, 3, 0.0, -100.0)

@@ -4,100 +4,100 @@ import json
 
 import pytest
 
-from tests.faults.gate.ways import unanswered
-from tests.faults.gate.wire import Worker
-from tests.faults.gate.world import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, World
+from tests.faults.gate.failures import unanswered
+from tests.faults.gate.fault_injector import Worker
+from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, SimulatedStack
 
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
 
 @pytest.fixture
-def world():
-    with World(sets_a_chunk=2) as world:
-        yield world
+def simulation():
+    with SimulatedStack(sets_a_chunk=2) as simulation:
+        yield simulation
 
 
-def mark(world) -> int:
-    return int(world.stored("Control")["slot#0",]["evaluated_through"]["N"])
+def mark(simulation) -> int:
+    return int(simulation.stored("Control")["slot#0",]["evaluated_through"]["N"])
 
 
-def slow(world, seconds):
+def slow(simulation, seconds):
     """A behaviour: every call takes so long."""
 
     def behaviour(call):
         response = call.send()
-        world.pass_time(seconds)
+        simulation.pass_time(seconds)
         return response
 
     return behaviour
 
 
-def test_a_worker_near_its_limit_stops_between_empty_steps_and_passes_the_rest_on(world):
-    world.set_time((FIRST_STEP + 140) * PERIOD + SCHEDULE_OFFSET)
-    worker = Worker(slow(world, 1.0))
-    assert world.evaluate(world.cold_start(), '{"slot": 0, "hop": 3}', worker)
+def test_a_worker_out_of_time_stops_between_empty_steps_and_hands_the_rest_over(simulation):
+    simulation.set_time((FIRST_STEP + 140) * PERIOD + SCHEDULE_OFFSET)
+    worker = Worker(slow(simulation, 1.0))
+    assert simulation.evaluate(simulation.cold_start(), '{"slot": 0, "hop": 3}', worker)
     assert not worker.dead
-    assert FIRST_STEP + 60 < mark(world) < FIRST_STEP + 110
-    assert "lease_until" not in world.stored("Control")["slot#0",]
-    assert [json.loads(body) for body in world.sent()] == [{"slot": 0, "hop": 4}]
+    assert FIRST_STEP + 60 < mark(simulation) < FIRST_STEP + 110
+    assert "lease_until" not in simulation.stored("Control")["slot#0",]
+    assert [json.loads(body) for body in simulation.sent()] == [{"slot": 0, "hop": 4}]
 
 
-def test_a_worker_near_its_limit_stops_inside_a_step_and_the_next_goes_on_behind_its_last_set(world):
-    for place in world.sets:
-        world.join(place, range(9), FIRST_STEP * PERIOD + 5)
-    world.set_time((FIRST_STEP + 1) * PERIOD + SCHEDULE_OFFSET)
-    first = Worker(slow(world, 3.0))
-    assert world.evaluate(world.cold_start(), '{"slot": 0, "hop": 0}', first)
+def test_a_worker_out_of_time_stops_inside_a_step_and_the_next_one_resumes_after_its_last_set(simulation):
+    for place in simulation.sets:
+        simulation.join(place, range(9), FIRST_STEP * PERIOD + 5)
+    simulation.set_time((FIRST_STEP + 1) * PERIOD + SCHEDULE_OFFSET)
+    first = Worker(slow(simulation, 3.0))
+    assert simulation.evaluate(simulation.cold_start(), '{"slot": 0, "hop": 0}', first)
     assert not first.dead
-    done = len(world.stored("Members"))
-    assert 2 <= done < len(world.sets)
-    assert done % world.sets_a_chunk == 0
-    assert mark(world) == FIRST_STEP - 1
-    (message,) = world.sent()
+    done = len(simulation.stored("Members"))
+    assert 2 <= done < len(simulation.sets)
+    assert done % simulation.sets_a_chunk == 0
+    assert mark(simulation) == FIRST_STEP - 1
+    (message,) = simulation.sent()
     second = Worker()
-    assert world.evaluate(world.cold_start(), message, second)
-    assert second.calls.count("dynamodb.PutItem") == len(world.sets) - done
-    assert mark(world) == FIRST_STEP
+    assert simulation.evaluate(simulation.cold_start(), message, second)
+    assert second.calls.count("dynamodb.PutItem") == len(simulation.sets) - done
+    assert mark(simulation) == FIRST_STEP
 
 
-def test_a_worker_that_makes_no_headway_stops_after_a_hundred_hops(world):
-    world.set_time((FIRST_STEP + 140) * PERIOD + SCHEDULE_OFFSET)
-    assert world.evaluate(world.cold_start(), '{"slot": 0, "hop": 100}', Worker(slow(world, 1.0)))
-    assert world.sent() == []
+def test_workers_that_make_no_progress_stop_after_a_hundred_handovers(simulation):
+    simulation.set_time((FIRST_STEP + 140) * PERIOD + SCHEDULE_OFFSET)
+    assert simulation.evaluate(simulation.cold_start(), '{"slot": 0, "hop": 100}', Worker(slow(simulation, 1.0)))
+    assert simulation.sent() == []
 
 
-def test_a_step_that_closes_during_a_run_is_evaluated_by_it(world):
-    world.set_time((FIRST_STEP + 2) * PERIOD + 90.0)  # half a minute before the second step closes
-    world.join(world.sets[0], range(9), FIRST_STEP * PERIOD + 5)
-    assert world.evaluate(world.cold_start(), '{"slot": 0, "hop": 0}', Worker(slow(world, 4.0)))
-    assert mark(world) == FIRST_STEP + 1
+def test_a_step_that_closes_during_a_run_is_evaluated_by_it(simulation):
+    simulation.set_time((FIRST_STEP + 2) * PERIOD + 90.0)  # half a minute before the second step closes
+    simulation.join(simulation.sets[0], range(9), FIRST_STEP * PERIOD + 5)
+    assert simulation.evaluate(simulation.cold_start(), '{"slot": 0, "hop": 0}', Worker(slow(simulation, 4.0)))
+    assert mark(simulation) == FIRST_STEP + 1
 
 
-def test_a_worker_whose_lease_was_granted_but_not_answered_works_on(world):
-    world.set_time((FIRST_STEP + 1) * PERIOD + SCHEDULE_OFFSET)
+def test_a_worker_keeps_its_lease_when_the_response_that_granted_it_is_lost(simulation):
+    simulation.set_time((FIRST_STEP + 1) * PERIOD + SCHEDULE_OFFSET)
 
     def lease_unanswered(call):
         if "SET lease_until" in str(call.body) and call.attempt == 1:
-            return unanswered(call, world.pass_time)
+            return unanswered(call, simulation.pass_time)
         return call.send()
 
-    assert world.evaluate(world.cold_start(), '{"slot": 0, "hop": 0}', Worker(lease_unanswered))
-    assert mark(world) == FIRST_STEP
+    assert simulation.evaluate(simulation.cold_start(), '{"slot": 0, "hop": 0}', Worker(lease_unanswered))
+    assert mark(simulation) == FIRST_STEP
 
 
-def test_a_message_for_a_slot_that_is_leased_is_acknowledged(world):
-    world.set_time((FIRST_STEP + 1) * PERIOD + SCHEDULE_OFFSET)
-    control = world.stack.storage.tables["Control"]
-    world.dynamodb.update_item(
+def test_a_message_for_a_slot_that_is_leased_is_acknowledged(simulation):
+    simulation.set_time((FIRST_STEP + 1) * PERIOD + SCHEDULE_OFFSET)
+    control = simulation.stack.storage.tables["Control"]
+    simulation.dynamodb.update_item(
         TableName=control,
         Key={"name": {"S": "slot#0"}},
         UpdateExpression="SET lease_until = :until, lease_holder = :other",
-        ExpressionAttributeValues={":until": {"N": str(world.true_time() + 10)}, ":other": {"S": "other"}},
+        ExpressionAttributeValues={":until": {"N": str(simulation.true_time() + 10)}, ":other": {"S": "other"}},
     )
     worker = Worker()
-    assert world.evaluate(world.cold_start(), '{"slot": 0, "hop": 0}', worker)
+    assert simulation.evaluate(simulation.cold_start(), '{"slot": 0, "hop": 0}', worker)
     assert "dynamodb.Query" not in worker.calls
-    assert mark(world) == FIRST_STEP - 1
-    world.pass_time(11)
-    assert world.evaluate(world.cold_start(), '{"slot": 0, "hop": 0}', Worker())
-    assert mark(world) == FIRST_STEP
+    assert mark(simulation) == FIRST_STEP - 1
+    simulation.pass_time(11)
+    assert simulation.evaluate(simulation.cold_start(), '{"slot": 0, "hop": 0}', Worker())
+    assert mark(simulation) == FIRST_STEP

@@ -29,8 +29,8 @@ from kanon.gate.storage.statuses import Statuses
 from kanon.keys import Secret
 from kanon.local.functions import Context
 from kanon.local.template import Template
+from tests.monitor.monitor import Log, Monitor
 from tests.paths import ROOT
-from tests.watched.watch import Log, Watch
 
 NOW = 1_800_000_123.5
 PERIOD = 3600
@@ -130,15 +130,15 @@ class Edge:
             session.register("before-call", self._failing)
             self._modules: dict[str, ModuleType] = {}
             template = Template.read(ROOT / "template.yaml", {}, "edge")
-            self.watch = Watch(template, {name: template.resolve(arn) for name, arn in ARNS.items()})
-            self.watch.secret(PEPPER)
-            self.watch.secret(CLIENT_KEY)
+            self.monitor = Monitor(template, {name: template.resolve(arn) for name, arn in ARNS.items()})
+            self.monitor.secret(PEPPER)
+            self.monitor.secret(CLIENT_KEY)
             self._function = ""
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.watch.closed = True
+        self.monitor.closed = True
         self._stack.close()
 
     def _now(self) -> float:
@@ -166,7 +166,7 @@ class Edge:
 
     def _recorded(self, params: dict[str, Any], model: Any, **_: Any) -> None:
         self.calls.append((model.name, params))
-        self.watch.called(self._function, model.service_model.endpoint_prefix, model.name, params)
+        self.monitor.called(self._function, model.service_model.endpoint_prefix, model.name, params)
 
     def _failing(self, model: Any, **_: Any) -> tuple[Any, dict[str, Any]] | None:
         code = self.fail(model.name)
@@ -204,19 +204,19 @@ class Edge:
 
     @contextlib.contextmanager
     def _captured(self) -> Iterator[None]:
-        log = Log(self.output, self.watch, self._function)
+        log = Log(self.output, self.monitor, self._function)
         with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):  # type: ignore[type-var]
             yield
 
     def invoke(self, function: str, event: dict[str, Any]) -> Result:
         """The function's result for an event, JSON in and JSON out as on Lambda."""
         self._function = function
-        self.watch.asked(event)
+        self.monitor.asked(event)
         module = self.module(function)
         with self._captured():
             result = module.handler(json.loads(json.dumps(event)), Context(function, "512", lambda: 30.0))
         result = json.loads(json.dumps(result))
-        self.watch.answered(function, event, result)
+        self.monitor.answered(function, event, result)
         assert isinstance(result["body"], str)
         assert not result.get("isBase64Encoded")
         return Result(result["statusCode"], result["body"], result["headers"])

@@ -24,7 +24,7 @@ def edge() -> Iterator[Edge]:
 
 
 @pytest.mark.parametrize("file", openapi.FILES, ids=lambda file: file.parent.name)
-def test_the_committed_description_is_that_of_the_code(file: Any, description: dict[str, Any]) -> None:
+def test_the_committed_openapi_description_equals_the_generated_one(file: Any, description: dict[str, Any]) -> None:
     assert json.loads(file.read_text()) == description, "run: make openapi"
 
 
@@ -79,7 +79,7 @@ def test_what_the_description_gives_as_examples_is_accepted(description: dict[st
     BatchJoinBody.model_validate({"joins": [join]})
 
 
-def test_the_page_brings_everything_with_it_and_may_load_nothing(edge: Edge) -> None:
+def test_the_documentation_page_is_self_contained_and_may_load_nothing_else(edge: Edge) -> None:
     result = edge.get("/docs")
     assert result.headers["Content-Type"].startswith("text/html")
     policy = result.headers["Content-Security-Policy"]

@@ -343,7 +343,7 @@ def test_a_deeply_nested_entry_is_an_entry_that_is_no_object(edge: Edge) -> None
 
 @pytest.mark.parametrize("operation", ["GetSecretValue", "UpdateItem", "PutItem", "BatchWriteItem", "BatchGetItem"])
 @pytest.mark.parametrize("code", ["ThrottlingException", "AccessDeniedException", "ResourceNotFoundException"])
-def test_a_failing_call_tells_nothing_of_the_request(edge: Edge, operation: str, code: str) -> None:
+def test_an_error_response_contains_nothing_of_the_request(edge: Edge, operation: str, code: str) -> None:
     edge.restart()
     edge.fail = lambda name: code if name == operation else None
     results = []

@@ -54,7 +54,7 @@ def test_the_client_2_and_the_short_identifier_2_are_different_clients(edge: Edg
     assert len(edge.rows()) == 2
 
 
-def test_to_join_again_in_a_step_changes_nothing_and_counts_in_the_next(edge: Edge) -> None:
+def test_a_repeated_join_changes_nothing_in_its_step_and_counts_in_the_next_one(edge: Edge) -> None:
     for _ in range(3):
         edge.post("/v1/types/fledge/sets/asdf:join", {"client": "client-1"})
     assert len(edge.rows()) == 1

@@ -71,7 +71,7 @@ def test_bidding_and_auction_servers_are_answered_like_browsers(edge: Edge) -> N
     assert (validated.status, validated.body, validated.headers) == (asked.status, asked.body, asked.headers)
 
 
-def test_one_set_is_got_by_its_path(edge: Edge) -> None:
+def test_one_set_can_be_read_by_its_path(edge: Edge) -> None:
     for set_id, status in ((TRUE, True), (FALSE, False), (SUPPRESSED, False), (UNKNOWN, False)):
         result = edge.get(f"/v1/types/fledge/sets/{base64url(set_id)}?key=AIzaSyTheKey")
         assert result.json() == {"kAnonymous": status, "step": CLOCK_STEP, "nextUpdate": NEXT_UPDATE}
@@ -173,7 +173,7 @@ def test_a_table_that_does_not_answer_is_503_and_never_false(edge: Edge) -> None
 GUARANTEE = ("unit", "bounds", "rejoining", "posterior", "neverTrueBelow", "surelyTrueFrom")
 
 
-def test_the_types_tell_their_parameters_and_what_is_proved_about_them(edge: Edge) -> None:
+def test_the_types_endpoint_shows_parameters_and_guarantees(edge: Edge) -> None:
     types = read_types(json.dumps(TYPES), PERIOD)
     answer = edge.get("/v1/types").json()["types"]
     assert [entry["type"] for entry in answer] == list(TYPES)

@@ -20,7 +20,7 @@ from kanon.operate.doctor import Section, Verdict, slots_text
 from kanon.operate.stacks import StackError, deployed_stack, local_stack
 from tests.conftest import START
 from tests.infrastructure.test_documents import anchors
-from tests.integration.gate.looking import doctor, findings, seen, wrong
+from tests.integration.gate.doctor_view import doctor, findings, seen, wrong
 
 HOUR = 3600
 JOIN = "/v1/types/fledge/sets/YWJj:join"
@@ -81,7 +81,7 @@ def test_nothing_is_wrong_with_a_stack_nobody_has_used_yet(stack: Stack) -> None
     assert {f.verdict for f in findings(stack)["fingerprints of evaluate"]} == {Verdict.NOT_SEEN}
 
 
-def test_it_changes_nothing_and_reads_no_secret_unless_told_to(stack: Stack) -> None:
+def test_the_doctor_changes_nothing_and_reads_no_secret_without_an_option(stack: Stack) -> None:
     used(stack)
     calls: list[str] = []
     stack.session.events.register("before-parameter-build", lambda model, **_: calls.append(model.name))
@@ -92,7 +92,7 @@ def test_it_changes_nothing_and_reads_no_secret_unless_told_to(stack: Stack) -> 
     assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "GetQueueAttributes", "GetSecretValue"}
 
 
-def test_it_shows_no_secret_no_fingerprint_and_no_set(stack: Stack) -> None:
+def test_the_doctor_shows_no_secret_no_fingerprint_and_no_set(stack: Stack) -> None:
     used(stack)
     deploy(stack, KANON_TYPES='{"fledge":{"k":51,"window":720,"profile":"published"}}')
     _, table = doctor(stack, "--secrets")
@@ -148,7 +148,7 @@ def test_the_command_ends_with_2_if_it_is_used_wrongly(stack: Stack, arguments: 
     assert (code, problem in " ".join(output.replace("│", " ").split())) == (2, True), output
 
 
-def test_a_stack_that_is_not_there_is_said_so(stack: Stack) -> None:
+def test_a_missing_stack_is_reported(stack: Stack) -> None:
     with pytest.raises(StackError, match=r"^stack other cannot be read: DescribeStacks answered ValidationError$"):
         deployed_stack("other", stack.session)
 
@@ -167,7 +167,7 @@ def test_a_stack_that_is_not_there_is_said_so(stack: Stack) -> None:
     ],
     ids=["region", "credentials", "profile", "network"],
 )
-def test_what_the_shell_lacks_is_said(
+def test_missing_credentials_or_region_are_reported(
     monkeypatch: pytest.MonkeyPatch, shell: dict[str, str], arguments: list[str], said: str
 ) -> None:
     nowhere = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
@@ -181,14 +181,14 @@ def test_what_the_shell_lacks_is_said(
     assert "permissions" not in result.stderr
 
 
-def test_a_stack_of_something_else_is_said_so(stack: Stack) -> None:
+def test_a_stack_of_another_project_is_reported(stack: Stack) -> None:
     template = {"Resources": {"Q": {"Type": "AWS::SQS::Queue"}}}
     stack.session.client("cloudformation").create_stack(StackName="other", TemplateBody=json.dumps(template))
     with pytest.raises(StackError, match=r"^stack other has no 'JoinFunction': is it a stack of kanon\?$"):
         deployed_stack("other", stack.session)
 
 
-def test_a_served_stack_whose_tables_nobody_else_can_reach_is_said_so(stack: Stack) -> None:
+def test_a_served_stack_with_unreachable_tables_is_reported(stack: Stack) -> None:
     server = stack.serve()
     try:
         with pytest.raises(StackError, match="live inside its process: serve it with `--engine ministack`"):
@@ -198,7 +198,7 @@ def test_a_served_stack_whose_tables_nobody_else_can_reach_is_said_so(stack: Sta
 
 
 @pytest.mark.parametrize("answer", [b"{}", b"[1]", b'{"name": "kanon"}'])
-def test_a_server_of_something_else_is_said_so(answer: bytes) -> None:
+def test_a_server_of_another_project_is_reported(answer: bytes) -> None:
     class Other(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -222,12 +222,12 @@ def test_a_region_without_a_stack_is_refused_and_not_passed_over(option: str) ->
     assert (result.exit_code, "name it with --stack" in result.stderr) == (2, True), result.stderr
 
 
-def test_an_address_at_which_nothing_is_served_is_said_so() -> None:
+def test_an_address_without_a_server_is_reported() -> None:
     with pytest.raises(StackError, match=r"no local stack answers at http://127\.0\.0\.1:9 \(.+\): start one with"):
         local_stack("http://127.0.0.1:9")
 
 
-def test_an_environment_that_a_function_refuses_is_said_so(stack: Stack) -> None:
+def test_an_environment_that_a_function_refuses_is_reported(stack: Stack) -> None:
     used(stack)
     deploy(stack, KANON_SLOTS="3")
     code, output = doctor(stack)
@@ -247,7 +247,7 @@ def test_an_environment_that_a_function_refuses_is_said_so(stack: Stack) -> None
         ("KANON_DEPLOYMENT", "another", "deployment"),
     ],
 )
-def test_what_must_not_change_is_named_for_each_function_that_refuses_it(
+def test_a_forbidden_change_is_reported_for_each_function_that_refuses_it(
     stack: Stack, variable: str, value: str, named: str
 ) -> None:
     used(stack)
@@ -257,7 +257,7 @@ def test_what_must_not_change_is_named_for_each_function_that_refuses_it(
         assert (finding.verdict, finding.seen) == (Verdict.FAIL, f"changed since it first started: {named}")
 
 
-def test_functions_that_were_not_all_deployed_are_said_so(stack: Stack) -> None:
+def test_functions_with_inconsistent_environments_are_reported(stack: Stack) -> None:
     used(stack)
     stack.functions["query"].environment.update(KANON_SLOTS="2")  # type: ignore[attr-defined]
     (finding,) = findings(stack)["environment"]
@@ -272,7 +272,7 @@ def test_functions_that_were_not_all_deployed_are_said_so(stack: Stack) -> None:
         ("NoiseKey", "KANON_NOISE_KEY_SECRET", {"noise keys"}),
     ],
 )
-def test_a_changed_key_is_seen_if_secrets_may_be_read(
+def test_a_changed_key_is_reported_if_the_doctor_may_read_secrets(
     stack: Stack, secret: str, variable: str, failing: set[str]
 ) -> None:
     used(stack)
@@ -283,7 +283,7 @@ def test_a_changed_key_is_seen_if_secrets_may_be_read(
     assert wrong(stack, secrets=False) == {}
 
 
-def test_secrets_that_may_not_be_read_are_not_seen(stack: Stack) -> None:
+def test_secrets_that_the_doctor_may_not_read_are_reported_as_unknown(stack: Stack) -> None:
     used(stack)
     arn = stack.functions["join"].environment["KANON_CLIENT_KEY_SECRET"]
     stack.session.client("secretsmanager").delete_secret(SecretId=arn)
@@ -301,7 +301,7 @@ def test_a_slot_past_its_tick_is_late_and_one_not_yet_there_is_not(stack: Stack)
     assert wrong(stack) == {"evaluation": (Verdict.WARN, "evaluationlate")}
 
 
-def test_a_slot_too_far_behind_is_to_be_skipped(stack: Stack) -> None:
+def test_a_slot_that_is_too_far_behind_is_reported_with_the_advice_to_skip_steps(stack: Stack) -> None:
     used(stack)
     mark = next(iter(control(stack).progress())).evaluated_through
     assert mark is not None
@@ -316,7 +316,7 @@ def test_a_slot_too_far_behind_is_to_be_skipped(stack: Stack) -> None:
     assert "kanon doctor --skip" in finding.advice
 
 
-def test_a_lease_longer_than_any_worker_may_hold_is_seen_and_one_left_behind_is_not_wrong(stack: Stack) -> None:
+def test_a_lease_that_is_too_long_is_reported_and_an_expired_one_is_not(stack: Stack) -> None:
     used(stack)
     now = stack.clock.now()
     control(stack).lease(0, "worker", now, now + 150)
@@ -328,20 +328,20 @@ def test_a_lease_longer_than_any_worker_may_hold_is_seen_and_one_left_behind_is_
     assert wrong(stack) == {"leases": (Verdict.WARN, "a-lease-is-held-for-too-long")}
 
 
-def test_a_slot_beyond_the_configured_ones_is_seen(stack: Stack) -> None:
+def test_a_slot_beyond_the_configured_number_is_reported(stack: Stack) -> None:
     used(stack)
     control(stack).advance(1, None, int(START) // HOUR)
     assert wrong(stack) == {"slots": (Verdict.FAIL, "evaluationstopped")}
 
 
-def test_a_horizon_that_a_wrong_clock_moved_far_ahead_is_seen(stack: Stack) -> None:
+def test_a_horizon_far_in_the_future_is_reported(stack: Stack) -> None:
     used(stack)
     step = int(stack.clock.now()) // HOUR
     seen(stack).statuses.move_horizon(0, step, int(stack.clock.now()) + 10 * HOUR)
     assert wrong(stack) == {"answers": (Verdict.WARN, "publishlate")}
 
 
-def test_dead_letters_and_a_queue_that_grows_are_seen(stack: Stack) -> None:
+def test_dead_letters_and_a_growing_queue_are_reported(stack: Stack) -> None:
     used(stack)
     queue = stack.session.client("sqs")
     for _ in range(2):
@@ -355,7 +355,7 @@ def test_dead_letters_and_a_queue_that_grows_are_seen(stack: Stack) -> None:
     }
 
 
-def test_a_schedule_that_is_switched_off_is_seen(stack: Stack) -> None:
+def test_a_disabled_schedule_is_reported(stack: Stack) -> None:
     used(stack)
     assert doctor(stack)[0] == 0
     name = f"{stack.template.stack_name}-schedule"
@@ -368,7 +368,7 @@ def test_a_schedule_that_is_switched_off_is_seen(stack: Stack) -> None:
     assert re.search(r"schedule +│ FAIL +│ disabled", output)
 
 
-def test_queues_and_schedule_that_may_not_be_looked_at_are_not_seen(stack: Stack) -> None:
+def test_queues_and_a_schedule_that_the_doctor_may_not_read_are_reported_as_unknown(stack: Stack) -> None:
     used(stack)
     doctor(stack)
     stack.session.client("scheduler").delete_schedule(Name=f"{stack.template.stack_name}-schedule")
@@ -383,12 +383,12 @@ def test_queues_and_schedule_that_may_not_be_looked_at_are_not_seen(stack: Stack
 @pytest.mark.parametrize(
     ("slots", "text"), [([3], "slot 3"), ([0, 1, 2, 5], "slots 0-2, 5"), (list(range(256)), "slots 0-255")]
 )
-def test_slots_are_named_in_runs(slots: list[int], text: str) -> None:
+def test_consecutive_slots_are_shown_as_ranges(slots: list[int], text: str) -> None:
     assert slots_text(slots) == text
 
 
 # What it points to
 
 
-def test_every_section_it_names_stands_in_the_operating_page() -> None:
+def test_every_section_that_the_doctor_names_exists_in_the_operating_page() -> None:
     assert {*Section, "kanon-doctor"} <= anchors(ROOT / "docs" / "guides" / "operate.md")

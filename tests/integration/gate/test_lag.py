@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from kanon.local import Stack
-from tests.integration.gate.looking import metrics
+from tests.integration.gate.doctor_view import metrics
 
 HOUR = 3600
 SLOTS = 4
@@ -43,12 +43,12 @@ def spoil_members(stack: Stack) -> None:
     client.put_item(TableName=table, Item={**item, "members": {"B": b"\x02"}})
 
 
-def test_each_slot_tells_once_a_step_that_it_is_in_time(stack: Stack) -> None:
+def test_each_slot_reports_once_per_step_that_it_is_on_time(stack: Stack) -> None:
     join(stack)
     assert told(stack) == {"StepsBehind": [0] * SLOTS, "PublishLag": [0] * SLOTS}
 
 
-def test_a_slot_that_refuses_to_go_on_is_told_behind_and_late_while_the_others_are_in_time(stack: Stack) -> None:
+def test_a_stopped_slot_is_reported_as_behind_and_late_while_the_others_are_on_time(stack: Stack) -> None:
     spoil_members(stack)
     join(stack)
     in_time = [0.0] * (SLOTS - 1)
@@ -57,7 +57,7 @@ def test_a_slot_that_refuses_to_go_on_is_told_behind_and_late_while_the_others_a
         assert told(stack) == {"StepsBehind": [*in_time, hours], "PublishLag": [*in_time, hours * HOUR]}
 
 
-def test_slots_that_fail_for_want_of_a_secret_are_told_behind_and_late(stack: Stack) -> None:
+def test_slots_without_a_secret_are_reported_as_behind_and_late(stack: Stack) -> None:
     secret = str(stack.template.resolve({"Ref": "NoiseKey"}))
     stack.session.client("secretsmanager").delete_secret(SecretId=secret, ForceDeleteWithoutRecovery=True)
     stack.restart("evaluate")
@@ -66,13 +66,13 @@ def test_slots_that_fail_for_want_of_a_secret_are_told_behind_and_late(stack: St
     assert sum(metrics(stack, "SlotsFailed")) >= SLOTS
 
 
-def test_steps_that_are_made_up_for_are_told_as_late_as_they_are(stack: Stack) -> None:
+def test_steps_that_are_caught_up_report_how_late_they_are(stack: Stack) -> None:
     stack.clock.set(stack.clock.now() + 2 * HOUR)  # the schedule did not fire
     assert told(stack) == {"StepsBehind": [2] * SLOTS, "PublishLag": [2 * HOUR] * 2 * SLOTS}
     assert told(stack) == {"StepsBehind": [0] * SLOTS, "PublishLag": [0] * SLOTS}
 
 
-def test_a_worker_that_hands_over_does_not_tell_of_a_step_that_it_has_not_completed(
+def test_a_worker_that_hands_over_does_not_report_an_incomplete_step(
     new_stack: Callable[..., Stack],
 ) -> None:
     stack = new_stack()
@@ -88,7 +88,7 @@ def test_a_worker_that_hands_over_does_not_tell_of_a_step_that_it_has_not_comple
     assert len(metrics(stack, "PublishLag")) == len(before) + 1
 
 
-def test_a_slot_that_was_never_evaluated_is_told_behind_and_not_late(new_stack: Callable[..., Stack]) -> None:
+def test_a_slot_that_was_never_evaluated_is_reported_as_behind_but_not_late(new_stack: Callable[..., Stack]) -> None:
     stack = new_stack({"Slots": str(SLOTS)})
     first = told(stack)
     assert first == {"StepsBehind": [1] * SLOTS, "PublishLag": [0] * SLOTS}

@@ -47,7 +47,7 @@ def test_the_most_specific_route_wins() -> None:
         ("GET", "/things/x/"),
     ],
 )
-def test_what_no_route_matches_is_not_found(method: str, target: str) -> None:
+def test_a_request_that_matches_no_route_is_404(method: str, target: str) -> None:
     assert find(method, target) is None
 
 

@@ -161,7 +161,7 @@ def assert_neighbours(
 
     # The same noise wherever both look; where only one looks is the removed join's set, near its instances.
     common = one.words.keys() & other.words.keys()
-    assert all(one.words[place] == other.words[place] for place in common)
+    assert all(one.words[place] == other.words[place] for place in common), "the noise differs"
     met = range(instance_of(removed.step, phase, window), instance_of(removed.step + window - 1, phase, window) + 1)
     assert len(met) <= 2
     for place in one.words.keys() ^ other.words.keys():
@@ -251,7 +251,7 @@ def test_one_join_changes_one_set_for_one_window_and_no_noise(moto, bursts, choo
     assert_neighbours(TYPES, PEPPER, one, other, removed, STEPS)
 
 
-def test_a_join_that_decides_is_seen_in_the_counts_the_noise_and_the_answers(moto):
+def test_the_comparison_finds_a_join_that_changes_an_answer(moto):
     sets = [f"set {n}".encode() for n in range(6)]
     log = [Event(START + n % 3, "small", set_id, f"client {n}") for set_id in sets for n in range(SMALL.k)]
     one = record(moto, TYPES, log, STEPS)
@@ -265,12 +265,13 @@ def test_a_join_that_decides_is_seen_in_the_counts_the_noise_and_the_answers(mot
     assert changes, "if no join changed an answer the comparison saw nothing"
 
 
-def test_the_comparison_notices_noise_that_is_drawn_anew(moto, monkeypatch):
+def test_the_comparison_finds_noise_that_is_drawn_again(moto, monkeypatch):
     log = [Event(START, "small", b"set", f"client {n}") for n in range(4)]
     one = record(moto, TYPES, log, STEPS)
+    assert_neighbours(TYPES, PEPPER, one, record(moto, TYPES, log[1:], STEPS), log[0], STEPS)
     original = Tapes.words
     monkeypatch.setattr(Tapes, "words", lambda tapes, key, *place: original(tapes, key[::-1], *place))
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="the noise differs"):
         assert_neighbours(TYPES, PEPPER, one, record(moto, TYPES, log[1:], STEPS), log[0], STEPS)
 
 

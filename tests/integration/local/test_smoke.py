@@ -76,7 +76,7 @@ def stack() -> Iterator[Stack]:
 
 
 @pytest.mark.parametrize("joins_open", [True, False])
-def test_a_service_as_it_should_be_passes_every_check(stack: Stack, joins_open: bool) -> None:
+def test_a_correct_service_passes_every_check(stack: Stack, joins_open: bool) -> None:
     assert verdicts(guarded(stack.answer, joins_open=joins_open)) == dict.fromkeys(smoke.CHECKS, "ok")
 
 
@@ -122,7 +122,7 @@ def forget_header(response: Response, name: str) -> Response:
     ],
     ids=["cache headers", "page policy", "colon path", "escaped colon", "wrong answer", "other version"],
 )
-def test_what_is_not_as_it_should_be_fails_its_check(
+def test_each_planted_problem_fails_its_check(
     stack: Stack, spoil: Callable[[Request, Response], Response], failing: set[str]
 ) -> None:
     sound = guarded(stack.answer, joins_open=True)
@@ -135,7 +135,7 @@ def test_what_is_not_as_it_should_be_fails_its_check(
     assert {name for name, verdict in found.items() if verdict == "FAIL"} == failing
 
 
-def test_an_address_where_nobody_is_fails_at_once() -> None:
+def test_an_address_without_a_server_fails_at_once() -> None:
     with served(lambda request: REFUSED) as url:
         pass
     (only,) = smoke.run(smoke.Service(url))

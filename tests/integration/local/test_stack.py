@@ -82,7 +82,7 @@ def test_a_function_sees_the_variables_of_its_template_and_no_others(
         assert "ECHO_TABLE" not in os.environ
 
 
-def test_the_context_tells_the_templates_limits(stack: Stack) -> None:
+def test_the_lambda_context_has_the_limits_of_the_template(stack: Stack) -> None:
     context = stack.request("GET", "/v1/things/known").json()["context"]
     assert context["memory"] == "256"
     assert 15_000 < context["remaining"] <= 20_000
@@ -107,13 +107,13 @@ def test_a_restart_forgets_what_the_warm_copy_knew(stack: Stack) -> None:
     assert received(stack) == []
 
 
-def test_what_a_function_prints_goes_to_its_log(stack: Stack, capsys: Any) -> None:
+def test_the_output_of_a_function_goes_to_its_log(stack: Stack, capsys: Any) -> None:
     stack.request("GET", "/v1/things/known")
     assert "echo " in stack.logs.getvalue()
     assert "echo " not in capsys.readouterr().out
 
 
-def test_an_output_closed_before_it_is_let_go_raises_nothing(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_an_output_before_it_is_released_raises_nothing(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """From 3.13 on Python tells of an error met while it collects an ``io`` object."""
     unraisable: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
@@ -245,7 +245,7 @@ def test_the_queue_is_run_until_it_is_quiet(stack: Stack) -> None:
     assert messages(stack, "Work") == []
 
 
-def test_a_failed_message_returns_after_its_visibility_and_then_lies_with_the_dead(
+def test_a_failed_message_returns_after_its_visibility_timeout_and_then_becomes_a_dead_letter(
     stack: Stack,
 ) -> None:
     send(stack, "fail")
@@ -271,7 +271,7 @@ def test_a_message_whose_function_raises_stays_and_one_that_succeeds_goes(stack:
     assert sorted(body for _, body in bodies(stack)) == ["fine", "raise", "raise"]
 
 
-def test_an_event_that_keeps_failing_is_retried_twice_and_buried(stack: Stack) -> None:
+def test_an_event_that_keeps_failing_is_retried_twice_and_becomes_a_dead_letter(stack: Stack) -> None:
     stack._invoke_asynchronously("echo", {"raise": True})
     assert len(received(stack)) == 3
     (buried,) = messages(stack, "DeadLetters")
@@ -318,7 +318,7 @@ def test_rows_expire_by_the_simulated_clock_on_either_engine(engine: str) -> Non
         assert left["part"] == {"B": b"young"}
 
 
-def test_advancing_sweeps(stack: Stack) -> None:
+def test_advancing_the_clock_deletes_expired_rows(stack: Stack) -> None:
     stack.request("POST", "/v1/things/old")
     stack.advance(7 * 3600)
     assert stack.session.client("dynamodb").scan(TableName=stack.storage.tables["Table"])["Count"] == 0

@@ -64,14 +64,14 @@ def test_the_report_says_what_was_tested_on_how_many_sets_and_what_came_out():
     assert {check["path"] for check in report["checks"]} == {"vectorised", "plain", "table"}
 
 
-def test_a_type_of_ones_own_can_be_audited():
+def test_a_custom_type_can_be_audited():
     law = {"shape": "one-sided", "epsilon": "1", "truncation": 4}
     result = run("--type", json.dumps({"k": 12, "window": 6, "laws": {"threshold": law, "query": law}}))
     assert result.exit_code == 0, result.output
     assert "passed" in result.stdout
 
 
-def test_a_type_that_is_none_is_refused_with_the_reason():
+def test_an_invalid_type_is_refused_with_the_reason():
     result = run("--type", '{"k": 12}')
     assert result.exit_code == 2
     assert "window" in result.output
@@ -87,7 +87,7 @@ def test_a_rejection_ends_with_exit_code_1(monkeypatch):
     assert json.loads(reported.stdout)["verdict"] == "rejected"
 
 
-def test_all_tests_together_err_with_the_stated_probability():
+def test_the_false_alarm_rate_of_all_checks_together_is_as_stated():
     fits = [Fit("a", "b", "plain", ChiSquare(100, 5, 10.0, p)) for p in (2e-7, 3e-7, 0.5, 1.0)]
     report = judge(fits)
     assert report.alpha_each * len(fits) <= report.alpha

@@ -38,14 +38,14 @@ def test_the_audit_rejects_a_wrong_law(mutant, path):
 
 
 @pytest.mark.parametrize(("mutant", "path"), places(PROBED))
-def test_the_probes_see_a_wrong_window_restart_latch_or_count(mutant, path):
+def test_the_probes_find_a_wrong_window_restart_latch_or_count(mutant, path):
     with mutant.planted(path) as code:
         assert not all(check.passed for check in probes_in_process(path, code=code))
 
 
 @pytest.mark.parametrize("shape", AUDITED)
 @pytest.mark.parametrize("mutant", TABLES, ids=lambda mutant: mutant.name)
-def test_the_table_check_sees_what_no_sample_shows(mutant, shape):
+def test_the_table_check_finds_errors_too_small_for_a_sample(mutant, shape):
     with mutant.planted("plain") as code:
         assert not check_table(shape, AUDITED[shape].query_law, code).passed
 

@@ -141,7 +141,7 @@ def test_a_throttled_call_is_repeated_whole(code: str) -> None:
     assert len(_get(again, _keys(3))[0]) == 3
 
 
-def test_what_is_never_taken_is_told_and_the_rest_is_put(slept: list[float]) -> None:
+def test_items_that_are_never_accepted_are_reported_and_the_rest_is_written(slept: list[float]) -> None:
     table = Table(keep=lambda call, requests: 2 if len(requests) != 5 else 0)
     left = _put(table, _items(30))
     assert [item["key"]["B"] for item in left] == _keys(25)[-2:]
@@ -154,7 +154,7 @@ def test_the_waits_do_not_grow_with_the_number_of_calls(slept: list[float]) -> N
     assert len(slept) == ATTEMPTS - 1
 
 
-def test_behind_a_throttled_call_no_other_is_tried_in_the_same_round(slept: list[float]) -> None:
+def test_no_further_call_is_made_in_a_round_after_a_throttled_one(slept: list[float]) -> None:
     table = Table(throttled=1)
     assert _put(table, _items(60)) == []
     assert [len(call) for call in table.calls] == [25, 25, 25, 10]
@@ -163,7 +163,7 @@ def test_behind_a_throttled_call_no_other_is_tried_in_the_same_round(slept: list
     assert len(hopeless.calls) == 2  # the client repeats each of them by itself
 
 
-def test_what_is_never_answered_is_told_and_never_looks_missing() -> None:
+def test_keys_that_are_never_answered_are_reported_and_not_treated_as_missing() -> None:
     table = Table()
     _put(table, _items(3))
     table.keep = lambda call, requests: 1
@@ -176,7 +176,7 @@ def test_calls_that_are_throttled_to_the_end_leave_everything_undone() -> None:
     assert _get(Table(throttled=99), _keys(3)) == ({}, set(_keys(3)))
 
 
-def test_an_error_that_waiting_cannot_mend_is_raised_at_once(slept: list[float]) -> None:
+def test_an_error_that_no_retry_can_solve_is_raised_at_once(slept: list[float]) -> None:
     for call in (lambda t: _put(t, _items(1)), lambda t: _get(t, _keys(1))):
         with pytest.raises(ClientError):
             call(Table(throttled=99, code="AccessDeniedException"))

@@ -67,7 +67,7 @@ def test_an_instance_older_than_every_key_is_refused_with_what_to_put_back() -> 
     )
 
 
-def test_a_stream_of_sets_is_cut_without_reading_ahead() -> None:
+def test_a_stream_of_sets_is_split_into_chunks_without_reading_ahead() -> None:
     read: list[int] = []
 
     def stream():  # type: ignore[no-untyped-def]

@@ -78,16 +78,14 @@ def test_a_known_key_stays_when_its_first_step_has_come() -> None:
     _check(control, [("1", 0), ("2", 112)], 500)
 
 
-def test_the_oldest_keys_may_be_taken_away() -> None:
+def test_the_oldest_keys_can_be_removed() -> None:
     control = Recorded()
     _check(control, [("1", 0), ("2", 112)], 100)
     _check(control, [("2", 112)], 500)
 
 
 @pytest.mark.parametrize(("left", "missing"), [([("1", 0)], "3"), ([("1", 0), ("3", 150)], "2")])
-def test_a_key_that_is_not_older_than_all_others_may_not_be_taken_away(
-    left: list[tuple[str, int]], missing: str
-) -> None:
+def test_only_the_oldest_key_can_be_removed(left: list[tuple[str, int]], missing: str) -> None:
     control = Recorded()
     _check(control, [("1", 0), ("2", 112), ("3", 150)], 100)
     with pytest.raises(ConfigurationError, match=r"put it back; only keys older than all others may be removed$"):

@@ -77,7 +77,7 @@ def test_each_join_of_a_batch_is_answered_by_itself() -> None:
     assert {item["set_token"]["B"] for item in table.items} == {key[1] for key in keys} - table.refused
 
 
-def test_a_batch_of_nothing_is_answered_with_nothing() -> None:
+def test_an_empty_batch_gets_an_empty_answer() -> None:
     assert _joining(OnlyWrites()).join_all([], NOW) == []
 
 

@@ -211,7 +211,7 @@ class TestQuestions:
         (QueryBody, {"setsForType": [{"type": "private", "hashes": ["private"]}]}),
     ],
 )
-def test_a_body_that_is_printed_tells_nothing_of_what_it_holds(model: type[BaseModel], body: dict[str, Any]) -> None:
+def test_printing_a_body_does_not_show_its_content(model: type[BaseModel], body: dict[str, Any]) -> None:
     read = model.model_validate(body)
     assert "private" in str(read.model_dump())
     assert repr(read) == f"{model.__name__}()"

@@ -77,7 +77,7 @@ def test_unknown_sets_and_types_read_false(querying: Querying) -> None:
     assert querying.query([("small", b"a"), ("unknown", b"a")], NOW).above == (False, False)
 
 
-def test_a_question_about_nothing_reads_nothing(table: Table, querying: Querying) -> None:
+def test_a_query_of_no_set_reads_nothing(table: Table, querying: Querying) -> None:
     assert querying.query([], NOW) == Answer((), None, int(NOW) + PERIOD)
     assert table.asked == []
 
@@ -148,7 +148,7 @@ def test_a_table_that_does_not_answer_is_an_error_and_nothing_is_remembered(tabl
     assert querying.query([("small", b"a")], NOW).above == (True,)
 
 
-def test_what_is_remembered_is_bounded(table: Table, querying: Querying) -> None:
+def test_the_cache_of_a_query_process_is_bounded(table: Table, querying: Querying) -> None:
     querying._above = dict.fromkeys(range(MOST_CACHED + 1), False)  # type: ignore[arg-type]
     querying._tick = int(NOW) + PERIOD
     querying.query([("small", b"a")], NOW)

@@ -99,7 +99,7 @@ def _without(entry: dict[str, Any], name: str) -> dict[str, Any]:
         ({**ENTRY, "client_bits": 8}, "type 'a': client_bits must lie between 10 "),
     ],
 )
-def test_a_type_that_cannot_be_is_refused_with_its_name_and_what_to_change(entry: Any, message: str) -> None:
+def test_an_invalid_type_is_refused_with_its_name_and_what_to_change(entry: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{re.escape(message)}"):
         read_types(json.dumps({"a": entry}), 3600)
 
@@ -120,7 +120,7 @@ def test_a_type_that_cannot_be_is_refused_with_its_name_and_what_to_change(entry
         ({"delta": 1}, "laws.threshold.delta: Extra inputs are not permitted"),
     ],
 )
-def test_a_law_that_cannot_be_is_refused_with_where_it_stands(change: dict[str, Any], message: str) -> None:
+def test_an_invalid_noise_distribution_is_refused_with_its_place(change: dict[str, Any], message: str) -> None:
     laws = {**LAWS, "threshold": {**LAWS["threshold"], **change}}
     with pytest.raises(ConfigurationError, match=f"^type 'own': {re.escape(message)}"):
         read_types(json.dumps({"own": {"k": 50, "window": 24, "laws": laws}}), 60)

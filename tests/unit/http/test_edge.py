@@ -325,7 +325,7 @@ def test_validation_is_answered_400_with_the_field_and_without_the_value(service
     assert "c2VjcmV0" not in json.dumps(error)
 
 
-def test_of_many_problems_ten_are_told() -> None:
+def test_at_most_ten_problems_are_reported() -> None:
     class Numbers(BaseModel):
         numbers: list[Number]
 

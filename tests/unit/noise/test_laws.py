@@ -101,7 +101,7 @@ def test_every_weight_but_that_of_zero_is_the_floor_of_its_ideal(law: Law) -> No
 
 
 @each_shipped_law
-def test_the_ends_are_cut_off_and_not_heaped_up(law: Law) -> None:
+def test_the_tails_are_truncated_and_not_added_to_the_ends(law: Law) -> None:
     for inner, outer in ((law.max - 1, law.max), (law.min + 1, law.min)):
         if abs(outer) > abs(inner):
             fall = law.weight(outer) / law.weight(inner)
@@ -164,7 +164,9 @@ def test_probabilities_add_to_one_exactly(shape: type, epsilon: str) -> None:
         (Fraction(1), 50, "truncation 50 is too large for epsilon 1"),
     ],
 )
-def test_a_law_that_cannot_be_a_table_is_refused(epsilon: Fraction, truncation: int, message: str) -> None:
+def test_a_noise_distribution_that_does_not_fit_a_table_is_refused(
+    epsilon: Fraction, truncation: int, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         two_sided(epsilon, truncation)
 

@@ -132,7 +132,7 @@ def test_every_quotient_in_the_making_of_a_law_is_a_fraction() -> None:
     assert set(quotients) == {Fraction}
 
 
-def test_the_check_finds_what_it_looks_for() -> None:
+def test_the_check_finds_a_planted_float() -> None:
     for text in ("0.5", "float(3)", "round(x)", "np.float64(1)", "1j"):
         assert _uses_of_float(ast.parse(text)) == [1]
     assert _uses_of_float(ast.parse('f"{float(x):g}"')) == []

@@ -91,7 +91,7 @@ def test_a_step_and_slot_holds_only_its_own_rows(tables: Tables) -> None:
     assert _touched(tables, STEP + 2) == []
 
 
-def test_reading_behind_a_set_gives_every_later_set_whole(tables: Tables) -> None:
+def test_reading_after_a_set_gives_every_later_set_completely(tables: Tables) -> None:
     tables.log.put_all(_join(name, token) for name in SETS[:20] for token in (None, 0, 2**32 - 1))
     everything = _touched(tables)
     for n, name in enumerate(SETS[:20]):
@@ -189,7 +189,7 @@ def test_members_not_answered_at_once_are_asked_again(tables: Tables, slept: lis
     assert len(slept) >= 1
 
 
-def test_members_never_answered_are_never_taken_for_missing(tables: Tables) -> None:
+def test_members_without_an_answer_are_not_treated_as_missing(tables: Tables) -> None:
     tables.members.write(SETS[0], "fledge", _state(STEP, 1), 16, 99)
     leave_unprocessed(tables, "BatchGetItem", lambda n, size: 1)
     with pytest.raises(ThrottledError, match=r"^Members did not answer for every set; evaluate the step again$"):
@@ -317,7 +317,7 @@ def test_the_first_step_of_a_slot_is_visible_from_its_tick_on(tables: Tables) ->
     assert [horizon.at(now) for now in (100, 199.9, 200, 10**9)] == [None, None, 7, 7]
 
 
-def test_what_was_visible_stays_so_until_the_next_step_is(tables: Tables) -> None:
+def test_a_visible_step_stays_visible_until_the_next_one_is(tables: Tables) -> None:
     tables.statuses.move_horizon(0, 7, visible_from=200)
     tables.statuses.move_horizon(0, 8, visible_from=300)
     horizon = tables.statuses.read((), [0])[1][0]
@@ -342,9 +342,7 @@ def test_a_step_completed_again_moves_nothing(tables: Tables, step: int, visible
 
 
 @pytest.mark.parametrize("now", [250, 299.9, 300, 399])
-def test_a_step_completed_about_a_tick_hides_nothing_from_readers_on_either_side_of_it(
-    tables: Tables, now: float
-) -> None:
+def test_a_step_completed_near_a_tick_hides_nothing_from_readers_before_or_after_it(tables: Tables, now: float) -> None:
     tables.statuses.move_horizon(0, 7, visible_from=200)
     tables.statuses.move_horizon(0, 8, visible_from=300)
     before = tables.statuses.read((), [0])[1][0]
@@ -409,7 +407,7 @@ def test_the_holder_of_a_lease_may_take_it_again(tables: Tables) -> None:
     assert tables.control.lease(0, "a", NOW, NOW + 150) == Mark(None, None)
 
 
-def test_only_its_holder_gives_a_lease_back(tables: Tables) -> None:
+def test_only_the_holder_of_a_lease_can_release_it(tables: Tables) -> None:
     tables.control.lease(0, "a", NOW, NOW + 150)
     tables.control.release(0, "b", resume=(0, SETS[0]))
     assert tables.control.lease(0, "c", NOW + 1, NOW + 151) is None
@@ -424,7 +422,7 @@ def test_a_mark_moves_from_where_its_worker_found_it(tables: Tables) -> None:
 
 
 @pytest.mark.parametrize("before", [None, STEP - 1, STEP + 1])
-def test_a_mark_that_is_elsewhere_stops_the_worker(tables: Tables, before: int | None) -> None:
+def test_a_worker_stops_if_another_one_moved_the_mark(tables: Tables, before: int | None) -> None:
     tables.control.advance(7, None, STEP)
     with pytest.raises(LeaseLostError, match=r"^another worker took slot 7 or moved its mark, and continues there$"):
         tables.control.advance(7, before, STEP + 2)
@@ -454,14 +452,14 @@ def test_a_worker_that_expects_a_mark_never_makes_the_first_one(tables: Tables) 
         tables.control.advance(7, STEP - 1, STEP)
 
 
-def test_a_worker_that_ran_out_of_time_leaves_the_place_to_go_on_from(tables: Tables) -> None:
+def test_a_worker_that_runs_out_of_time_stores_where_to_resume(tables: Tables) -> None:
     tables.control.advance(0, None, STEP)
     tables.control.lease(0, "a", NOW, NOW + 150)
     tables.control.release(0, "a", resume=(STEP + 1, SETS[9]))
     assert tables.control.lease(0, "b", NOW, NOW + 150) == Mark(STEP, SETS[9])
 
 
-def test_the_place_inside_a_step_that_is_done_is_forgotten(tables: Tables) -> None:
+def test_the_resume_point_of_a_completed_step_is_ignored(tables: Tables) -> None:
     tables.control.advance(0, None, STEP)
     tables.control.lease(0, "a", NOW, NOW + 150)
     tables.control.release(0, "a", resume=(STEP + 1, SETS[9]))
@@ -583,5 +581,7 @@ def test_only_rows_whose_time_has_passed_are_deleted(tables: Tables) -> None:
         ("UpdateItem", {"UpdateExpression": "SET " + "a" * 4096}, "more than 4 KB"),
     ],
 )
-def test_the_eye_sees_what_aws_refuses(operation: str, asked: dict[str, object], problem: str) -> None:
+def test_the_checks_of_these_tests_find_calls_that_aws_refuses(
+    operation: str, asked: dict[str, object], problem: str
+) -> None:
     assert problem in str(refused_by_aws(operation, asked))

@@ -51,7 +51,7 @@ def test_a_set_evaluated_only_when_touched_is_true_exactly_when_the_algorithm_sa
 
 
 @given(TYPES, SETS, JOINS, st.integers(-50, 50))
-def test_evaluating_a_set_nothing_happened_to_changes_nothing_that_is_seen(
+def test_evaluating_a_set_without_new_joins_changes_no_answer(
     parameters: Parameters, name: bytes, joins: list[frozenset[int]], start: int
 ) -> None:
     seldom = often = SetState()
@@ -88,7 +88,7 @@ def test_a_count_that_can_never_cross_reads_no_noise() -> None:
     assert state == SetState((Member(1, 7), Member(2, 7), Member(3, 7)), (), 7, None)
 
 
-def test_the_test_is_at_least_and_not_more_than() -> None:
+def test_a_count_equal_to_the_threshold_crosses() -> None:
     assert crosses(count=50, nu=2, k=50, mu=2)
     assert not crosses(count=49, nu=2, k=50, mu=2)
     assert crosses(count=48, nu=0, k=50, mu=-2)

@@ -62,7 +62,7 @@ def test_the_certain_counts_come_from_the_ends_of_the_laws() -> None:
         ),
     ],
 )
-def test_parameters_that_no_type_may_have_are_refused_with_what_to_change(change: dict[str, Any], message: str) -> None:
+def test_invalid_parameters_are_refused_with_what_to_change(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidParametersError, match=f"^{re.escape(message)}$"):
         replace(SMALL, **change)
 

@@ -47,7 +47,7 @@ def chunks(
 
 @given(chunks())
 @settings(max_examples=150)
-def test_many_sets_at_once_are_decided_like_one_by_one(
+def test_many_sets_at_once_get_the_same_decisions_as_one_by_one(
     chunk: tuple[Parameters, int, list[tuple[bytes, SetState, list[int]]]],
 ) -> None:
     parameters, step, sets = chunk
@@ -58,13 +58,13 @@ def test_many_sets_at_once_are_decided_like_one_by_one(
         assert state.wake_up is None or type(state.wake_up) is int
 
 
-def test_more_sets_than_one_block_holds_are_decided_like_one_by_one() -> None:
+def test_more_sets_than_one_block_get_the_same_decisions_as_one_by_one() -> None:
     sets = [(set_key(n), SetState(), list(range(n % 6))) for n in range(2 * ROWS_A_BLOCK + 3)]
     together = evaluate_all(SMALL, lambda first: tapes(SMALL), 11, sets)
     assert together == [_alone(SMALL, name, state, joined, 11) for name, state, joined in sets]
 
 
-def test_sets_of_all_sizes_and_ages_of_the_published_profile_are_decided_like_one_by_one() -> None:
+def test_sets_of_all_sizes_and_ages_get_the_same_decisions_as_one_by_one() -> None:
     chance, step, keep = Random(2), 480_000, PUBLISHED.members_kept
     sets = []
     for n in range(1_500):
@@ -109,7 +109,7 @@ BOUNDARIES = sorted({max(0, min(2**64 - 1, c + d)) for c in (0, *LAW.cumulative)
 
 @given(st.sampled_from(BOUNDARIES), st.sampled_from(BOUNDARIES), st.integers(1, 11))
 @example(2**64 - 1, 2**64 - 1, 6)
-def test_words_at_the_edge_of_an_outcome_are_told_apart_exactly(mu: int, nu: int, count: int) -> None:
+def test_words_at_the_boundary_between_two_outcomes_are_distinguished_exactly(mu: int, nu: int, count: int) -> None:
     parameters = replace(SMALL, k=6, threshold_law=LAW, query_law=LAW, phase="zero")
     written = WrittenTape(tapes(parameters).key, "d", "t", parameters, (mu, nu))
     crossed, _ = decide(

@@ -93,7 +93,7 @@ def test_every_page_is_read_consistently_and_begins_where_the_last_one_ended() -
 
 
 @pytest.mark.parametrize("token", [None, 0, 2**32 - 1])
-def test_reading_behind_a_set_begins_behind_all_its_rows_and_before_every_later_set(token: int | None) -> None:
+def test_reading_after_a_set_starts_after_all_its_rows_and_before_every_later_set(token: int | None) -> None:
     client = Pages([[]])
     list(StepLog(client, "log").touched(7, 0, 9, after=A))  # type: ignore[arg-type]
     (query,) = client.asked

@@ -7,9 +7,9 @@ from typing import Any
 from botocore.awsrequest import AWSResponse
 
 from kanon.local.functions import Context
-from tests.faults.gate.ways import Action
-from tests.faults.gate.wire import Call, ProcessDied, Worker
-from tests.faults.gate.world import World
+from tests.faults.gate.failures import Action
+from tests.faults.gate.fault_injector import Call, ProcessDied, Worker
+from tests.faults.gate.simulated_stack import SimulatedStack
 
 
 def arrives(call: Call, _: Any) -> AWSResponse:
@@ -33,8 +33,8 @@ class SteppedEvaluator:
         unaware: whether it believes to have time left for ever, as a zombie does.
     """
 
-    def __init__(self, world: World, environment: Any, slot: int, skew: float, *, unaware: bool) -> None:
-        self.world = world
+    def __init__(self, simulation: SimulatedStack, environment: Any, slot: int, skew: float, *, unaware: bool) -> None:
+        self.simulation = simulation
         self.slot = slot
         self.unaware = unaware
         self.worker = Worker(self._meet, skew=skew)
@@ -43,7 +43,7 @@ class SteppedEvaluator:
         self.jumped = False
         self.acknowledged: bool | None = None
         self.environment = environment
-        self._began = world.true_time()
+        self._began = simulation.true_time()
         self._action: Action = arrives
         self._error: BaseException | None = None
         self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
@@ -82,20 +82,20 @@ class SteppedEvaluator:
 
     def _meet(self, call: Call) -> AWSResponse:
         if _moves_horizon(call):
-            self.horizon_since = self.horizon_since or self.world.true_time()
+            self.horizon_since = self.horizon_since or self.simulation.true_time()
         else:
             self.horizon_since = None
         self.pending = call
         self._stands.release()
         self._go.acquire()
-        self.world.wire.check_alive(self.worker)
-        return self._action(call, self.world.pass_time)
+        self.simulation.wire.check_alive(self.worker)
+        return self._action(call, self.simulation.pass_time)
 
     def _run(self) -> None:
         context = Context("evaluate", "512", self._time_left)
         body = json.dumps({"slot": self.slot, "hop": 0})
         record = {"messageId": "m", "body": body, "eventSource": "aws:sqs", "receiptHandle": "r"}
-        self.world.wire.worker = self.worker
+        self.simulation.wire.worker = self.worker
         try:
             with self.environment._process:
                 result = self.environment._handler({"Records": [record]}, context)
@@ -106,11 +106,11 @@ class SteppedEvaluator:
             self._error = error
         finally:
             self.pending = None
-            self._error = self._error or self.world.wire.mistake
+            self._error = self._error or self.simulation.wire.mistake
             self._stands.release()
 
     def _time_left(self) -> float:
-        return 120.0 if self.unaware else self._began + 120 - self.world.true_time()
+        return 120.0 if self.unaware else self._began + 120 - self.simulation.true_time()
 
 
 def _moves_horizon(call: Call) -> bool:

@@ -1,4 +1,4 @@
-"""What stops the service until somebody acts: who stops, who goes on, and that the runbook gets it going."""
+"""What stops the service until an operator acts: which functions stop, and that the runbook gets them going."""
 
 import json
 from base64 import urlsafe_b64encode
@@ -13,7 +13,8 @@ from kanon.keys import fetch_secret
 from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
-from tests.integration.gate.looking import doctor, seen, wrong
+from tests.integration.gate.doctor_view import doctor, seen, wrong
+from tests.snapshot import Snapshot
 
 LAWS = {
     "threshold": {"shape": "two-sided", "epsilon": "0.7", "truncation": 3},
@@ -24,21 +25,28 @@ DOCUMENT = json.dumps(TYPES)
 SETS = [b"set %d" % n for n in range(20)]
 
 
-@pytest.fixture
-def stack() -> Iterator[Stack]:
+@pytest.fixture(scope="module")
+def used_stack() -> Iterator[Snapshot[Oracle]]:
+    """A stack after two steps in which each set of each type was joined."""
     with Stack({"Types": DOCUMENT}, start=START, seed=2) as stack:
-        yield stack
+        oracle = Oracle(stack)
+        for step in range(2):
+            joins = [(t, name, f"c{c}") for t in TYPES for n, name in enumerate(SETS) for c in range(step, 2 + n)]
+            oracle.join_all(joins)
+            assert oracle.finish_step() == 0
+        yield Snapshot(stack, oracle)
 
 
 @pytest.fixture
-def oracle(stack: Stack) -> Oracle:
-    """The stack after two steps in which each set of each type was joined."""
-    oracle = Oracle(stack)
-    for step in range(2):
-        joins = [(t, name, f"c{c}") for t in TYPES for n, name in enumerate(SETS) for c in range(step, 2 + n)]
-        oracle.join_all(joins)
-        assert oracle.finish_step() == 0
-    return oracle
+def oracle(used_stack: Snapshot[Oracle]) -> Oracle:
+    """What the used stack must answer; the stack is as it was."""
+    return used_stack.restore()
+
+
+@pytest.fixture
+def stack(oracle: Oracle) -> Stack:
+    """The used stack."""
+    return oracle.stack
 
 
 def deploy(stack: Stack, **variables: str) -> None:
@@ -108,7 +116,7 @@ def catches_up(oracle: Oracle) -> int:
         ("KANON_DEPLOYMENT", "another"),
     ],
 )
-def test_a_changed_type_slot_count_period_or_deployment_stops_all_three_until_it_is_undone(
+def test_a_changed_type_slot_count_period_or_deployment_stops_all_functions_until_it_is_reverted(
     stack: Stack, oracle: Oracle, variable: str, value: str
 ) -> None:
     before = stack.functions["join"].environment[variable]
@@ -122,7 +130,7 @@ def test_a_changed_type_slot_count_period_or_deployment_stops_all_three_until_it
 
 
 @pytest.mark.parametrize("seconds", ["172800", "2592000"])
-def test_a_changed_outage_allowance_stops_who_writes_rows_by_it_until_it_is_undone(
+def test_a_changed_outage_allowance_stops_join_and_evaluate_until_it_is_reverted(
     stack: Stack, oracle: Oracle, seconds: str
 ) -> None:
     before = stack.functions["join"].environment["KANON_OUTAGE_ALLOWANCE"]
@@ -137,7 +145,7 @@ def test_a_changed_outage_allowance_stops_who_writes_rows_by_it_until_it_is_undo
     ("secret", "joins", "queries", "evaluated"),
     [("SetPepper", 503, 503, True), ("ClientKey", 503, 200, True), ("NoiseKey", 200, 200, False)],
 )
-def test_a_changed_key_stops_who_reads_it_until_it_is_put_back(
+def test_a_changed_key_stops_the_functions_that_read_it_until_it_is_restored(
     stack: Stack, oracle: Oracle, secret: str, joins: int, queries: int, evaluated: bool
 ) -> None:
     before = stack.storage.secrets[secret]
@@ -174,7 +182,7 @@ def damage(stack: Stack, name: bytes, change: Callable[[bytes], bytes]) -> tuple
     [lambda b: b"\x02" + b[1:], lambda b: b[:-1], lambda _: b"", lambda b: b[:4]],
     ids=["newer format", "cut inside a member", "empty", "cut inside the head"],
 )
-def test_members_that_cannot_be_read_stop_their_slot_and_the_log_names_no_set(
+def test_unreadable_members_stop_their_slot_and_no_log_line_names_a_set(
     stack: Stack, oracle: Oracle, change: Callable[[bytes], bytes]
 ) -> None:
     key, item = damage(stack, SETS[7], change)
@@ -189,7 +197,7 @@ def test_members_that_cannot_be_read_stop_their_slot_and_the_log_names_no_set(
     assert catches_up(oracle) == 0
 
 
-def test_damaged_members_count_anew_and_their_slot_goes_on(stack: Stack, oracle: Oracle) -> None:
+def test_repairing_damaged_members_resets_their_count_and_resumes_their_slot(stack: Stack, oracle: Oracle) -> None:
     crossed = oracle.answers()
     true, false = (next(n for n in SETS if crossed["a", n] is value) for value in (True, False))
     for name in (true, false):
@@ -234,7 +242,7 @@ def test_a_suppressed_set_that_is_repaired_does_not_cross_a_second_time(stack: S
     assert seen(stack).members.read([key])[key].crossings == tuple(int(step["N"]) for step in item["crossings"]["L"])
 
 
-def test_members_of_a_newer_version_are_said_so_before_they_count_anew(stack: Stack, oracle: Oracle) -> None:
+def test_a_repair_warns_about_members_that_a_newer_version_wrote(stack: Stack, oracle: Oracle) -> None:
     assert oracle.types
     damage(stack, SETS[0], lambda packed: b"\x02" + packed[1:])
     _, output = doctor(stack, "--repair", answer="n\n")
@@ -276,7 +284,7 @@ def test_a_suppressed_set_reads_false_through_every_instance_until_it_is_unsuppr
         (["--unsuppress", "a/YQ"], "it is not suppressed"),
     ],
 )
-def test_what_is_no_set_of_the_stack_is_not_suppressed(stack: Stack, arguments: list[str], said: str) -> None:
+def test_suppressing_a_set_that_does_not_exist_is_refused(stack: Stack, arguments: list[str], said: str) -> None:
     code, output = doctor(stack, *arguments)
     assert (code, said in output) == (2, True), output
 
@@ -284,9 +292,7 @@ def test_what_is_no_set_of_the_stack_is_not_suppressed(stack: Stack, arguments: 
 # Types that are taken out
 
 
-def test_a_type_that_vanished_stops_evaluation_and_nothing_is_lost_when_it_is_put_back(
-    stack: Stack, oracle: Oracle
-) -> None:
+def test_a_missing_type_stops_evaluation_and_nothing_is_lost_when_it_is_restored(stack: Stack, oracle: Oracle) -> None:
     oracle.join_all([("b", SETS[2], f"late {n}") for n in range(6)])
     deploy(stack, KANON_TYPES=json.dumps({"a": TYPES["a"]}))
     for _ in range(3):
@@ -304,9 +310,7 @@ def test_a_type_that_vanished_stops_evaluation_and_nothing_is_lost_when_it_is_pu
         assert oracle.finish_step() == 0
 
 
-def test_a_type_retired_for_good_is_passed_over_with_a_warning_and_never_comes_back(
-    stack: Stack, oracle: Oracle
-) -> None:
+def test_a_retired_type_is_skipped_with_a_warning_and_cannot_be_added_again(stack: Stack, oracle: Oracle) -> None:
     oracle.join_all([("b", SETS[2], f"late {n}") for n in range(6)])
     deploy(stack, KANON_TYPES=json.dumps({"a": TYPES["a"]}))
     assert not evaluates(stack)

@@ -8,7 +8,7 @@ from typing import Any
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 
-from tests.faults.gate.wire import Call, ProcessDied
+from tests.faults.gate.fault_injector import Call, ProcessDied
 
 READ_TIMEOUT = 2.0
 BATCHES = ("dynamodb.BatchWriteItem", "dynamodb.BatchGetItem")
@@ -123,7 +123,7 @@ def partly_done(part: Action, then: Action) -> Action:
 
 
 @dataclass(frozen=True)
-class Way:
+class Failure:
     """An action and how long it lasts.
 
     ``lasts``: "once" (the first attempt only: botocore repeats it), "call" (all attempts of one
@@ -152,7 +152,7 @@ class Way:
 class FailsAt:
     """A behaviour: undisturbed up to a call."""
 
-    way: Way
+    failure: Failure
     number: int
     operation: str
     pass_time: PassTime
@@ -162,10 +162,10 @@ class FailsAt:
         if not self._hits(call):
             return call.send()
         self.met += 1
-        return self.way.action(call, self.pass_time)
+        return self.failure.action(call, self.pass_time)
 
     def _hits(self, call: Call) -> bool:
-        match self.way.lasts:
+        match self.failure.lasts:
             case "once":
                 return call.number == self.number and call.attempt == 1
             case "call":
@@ -176,38 +176,38 @@ class FailsAt:
                 return call.number >= self.number
 
 
-WAYS = (
-    Way("refused-once", refused, "once"),
-    Way("refused", refused, "call"),
-    Way("timeout-once", timed_out, "once"),
-    Way("timeout", timed_out, "call"),
-    Way("unanswered-once", unanswered, "once"),
-    Way("unanswered", unanswered, "call"),
-    Way("outage", refused, "outage"),
-    Way("outage-after-effect", unanswered, "outage"),
-    Way("throughput-exceeded-once", error("ProvisionedThroughputExceededException"), "once"),
-    Way("throughput-exceeded", error("ProvisionedThroughputExceededException"), "operation"),
-    Way("throttled-once", error("ThrottlingException"), "once"),
-    Way("throttled", error("ThrottlingException"), "operation"),
-    Way("request-limit", error("RequestLimitExceeded"), "call"),
-    Way("internal-error", error("InternalServerError", 500), "call"),
-    Way("internal-error-after-effect", error_after_effect, "call"),
-    Way("unavailable", error("ServiceUnavailable", 503), "operation"),
-    Way("access-denied", error("AccessDeniedException"), "call"),
-    Way("dies-before", dies_before, "call"),
-    Way("dies-after", dies_after, "call"),
-    Way("half-unprocessed-once", unprocessed(half), "once", only=BATCHES),
-    Way("one-processed-each-time", unprocessed(lambda n: 1), "operation", only=BATCHES),
-    Way("nothing-processed", unprocessed(lambda n: 0), "operation", only=BATCHES),
-    Way("half-done-unanswered", partly_done(unprocessed(half), timed_out), "call", only=BATCHES),
-    Way("half-done-dies", partly_done(unprocessed(half), dies_before), "call", only=BATCHES),
+FAILURES = (
+    Failure("refused-once", refused, "once"),
+    Failure("refused", refused, "call"),
+    Failure("timeout-once", timed_out, "once"),
+    Failure("timeout", timed_out, "call"),
+    Failure("unanswered-once", unanswered, "once"),
+    Failure("unanswered", unanswered, "call"),
+    Failure("outage", refused, "outage"),
+    Failure("outage-after-effect", unanswered, "outage"),
+    Failure("throughput-exceeded-once", error("ProvisionedThroughputExceededException"), "once"),
+    Failure("throughput-exceeded", error("ProvisionedThroughputExceededException"), "operation"),
+    Failure("throttled-once", error("ThrottlingException"), "once"),
+    Failure("throttled", error("ThrottlingException"), "operation"),
+    Failure("request-limit", error("RequestLimitExceeded"), "call"),
+    Failure("internal-error", error("InternalServerError", 500), "call"),
+    Failure("internal-error-after-effect", error_after_effect, "call"),
+    Failure("unavailable", error("ServiceUnavailable", 503), "operation"),
+    Failure("access-denied", error("AccessDeniedException"), "call"),
+    Failure("dies-before", dies_before, "call"),
+    Failure("dies-after", dies_after, "call"),
+    Failure("half-unprocessed-once", unprocessed(half), "once", only=BATCHES),
+    Failure("one-processed-each-time", unprocessed(lambda n: 1), "operation", only=BATCHES),
+    Failure("nothing-processed", unprocessed(lambda n: 0), "operation", only=BATCHES),
+    Failure("half-done-unanswered", partly_done(unprocessed(half), timed_out), "call", only=BATCHES),
+    Failure("half-done-dies", partly_done(unprocessed(half), dies_before), "call", only=BATCHES),
 )
 
-QUEUE_WAYS = (
-    Way("half-not-taken", not_taken(half), "call", only=SENDS),
-    Way("one-taken-each-time", not_taken(lambda n: 1), "operation", only=SENDS),
-    Way("none-taken", not_taken(lambda n: 0), "operation", only=SENDS),
-    Way("half-taken-unanswered", partly_done(not_taken(half), timed_out), "call", only=SENDS),
-    Way("half-taken-dies", partly_done(not_taken(half), dies_before), "call", only=SENDS),
+QUEUE_FAILURES = (
+    Failure("half-not-taken", not_taken(half), "call", only=SENDS),
+    Failure("one-taken-each-time", not_taken(lambda n: 1), "operation", only=SENDS),
+    Failure("none-taken", not_taken(lambda n: 0), "operation", only=SENDS),
+    Failure("half-taken-unanswered", partly_done(not_taken(half), timed_out), "call", only=SENDS),
+    Failure("half-taken-dies", partly_done(not_taken(half), dies_before), "call", only=SENDS),
 )
 """What can happen besides to a batch of messages."""

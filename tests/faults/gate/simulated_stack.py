@@ -1,7 +1,7 @@
 """The whole service on moto with time as a value, faults on the wire, and a queue that redelivers.
 
 The handlers, the template's environment and the engine are the real ones. What this adds: every AWS call
-of a worker passes a ``Wire``, time moves only when told or by what calls cost, the tables can be put back
+of a worker passes a ``FaultInjector``, time moves only when told or by what calls cost, the tables can be put back
 to an earlier moment, and SQS's redelivery follows the simulated clock.
 """
 
@@ -34,7 +34,7 @@ from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local import Stack
 from kanon.local.functions import Context, Environment
 from kanon.local.template import REGION
-from tests.faults.gate.wire import Behaviour, ProcessDied, Wire, Worker, undisturbed
+from tests.faults.gate.fault_injector import Behaviour, FaultInjector, ProcessDied, Worker, undisturbed
 from tests.naive import Naive
 
 PERIOD = 3600
@@ -103,7 +103,7 @@ class Message:
 
 
 @dataclass
-class World:
+class SimulatedStack:
     """A running service; a context manager. ``sets`` are (type name, set id)."""
 
     sets: tuple[tuple[str, bytes], ...] = tuple((name, bytes([i])) for i in range(7) for name in TYPES)
@@ -117,7 +117,7 @@ class World:
         self.stack = Stack(parameters, start=START, seed=5)
         self.stack.__enter__()
         self.queue: list[Message] = []
-        self.wire = Wire(self.pass_time, self.true_time)
+        self.wire = FaultInjector(self.pass_time, self.true_time)
         self._saved = (botocore.endpoint.time, clock.sleep, evaluation.SETS_A_CHUNK, evaluation.ThreadPoolExecutor)
         botocore.endpoint.time = SimpleNamespace(sleep=self.pass_time)
         clock.now, clock.sleep = self.now, self.pass_time

@@ -1,6 +1,6 @@
-"""What a function may say: the fields of its log lines, its metrics, its answers and errors, and nothing else.
+"""What a function may output: the fields of its log lines, its metrics, its responses and errors.
 
-Each of these takes what was said and tells what is wrong with it. Numbers are allowed by field and not by value: a
+Each check takes an output and yields what is wrong with it. Numbers are allowed by field and not by value: a
 count of a set may look like any other number, so no field may take any number. What remains is free text: reasons and
 messages. In it a number must follow a word that says what it is.
 """

@@ -1,6 +1,6 @@
-"""An outage longer than the log reaches: evaluation stops, an operator gives up steps, and it goes on.
+"""After an outage longer than the log reaches, evaluation stops. An operator skips steps, and it resumes.
 
-The answers then are those of the published algorithm on a log without these steps, at which nothing crosses.
+The answers then equal those of the published algorithm on a log without the skipped steps.
 """
 
 import json
@@ -18,23 +18,24 @@ from kanon.operate import skip as skipping
 from kanon.operate.skip import SkipRefusedError, gaps, skip
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
-from tests.integration.gate.looking import doctor, seen, wrong
+from tests.integration.gate.doctor_view import doctor, seen, wrong
+from tests.snapshot import Snapshot
 
 LAWS = {
     "threshold": {"shape": "two-sided", "epsilon": "0.7", "truncation": 3},
     "query": {"shape": "two-sided", "epsilon": "0.7", "truncation": 4},
 }
-WINDOW = 100
+WINDOW = 64
 TYPES = {"a": {"k": 8, "window": WINDOW, "laws": LAWS}}
 SETS = [b"set %d" % n for n in range(48)]
-OUTAGE = 75
+OUTAGE = 55
 """Steps; the log reaches back 48, and evaluation goes on by itself from at most 42 ago."""
 
 Joins = list[tuple[str, bytes, str]]
 
 
 class Outage:
-    """A stack that was used, then not evaluated for 75 steps, in which joins went on."""
+    """A stack that was used, then not evaluated for 55 steps, in which joins went on."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -91,18 +92,23 @@ class Outage:
         return sum(answered[place] != expected[place] for place in expected)
 
 
-@pytest.fixture
-def outage() -> Iterator[Outage]:
+@pytest.fixture(scope="module")
+def stack_after_outage() -> Iterator[Snapshot[Outage]]:
     parameters = {"Types": json.dumps(TYPES), "OutageAllowance": "172800", "Slots": "2"}
     with Stack(parameters, start=START, seed=4) as stack:
-        yield Outage(stack)
+        yield Snapshot(stack, Outage(stack))
+
+
+@pytest.fixture
+def outage(stack_after_outage: Snapshot[Outage]) -> Outage:
+    return stack_after_outage.restore()
 
 
 def marks(outage: Outage) -> dict[int, int | None]:
     return {progress.slot: progress.evaluated_through for progress in seen(outage.stack).control.progress()}
 
 
-def test_evaluation_stops_and_says_so_and_goes_on_once_steps_are_given_up(outage: Outage) -> None:
+def test_evaluation_stops_after_a_long_outage_and_resumes_once_an_operator_skips_steps(outage: Outage) -> None:
     stack = outage.stack
     outage.next_tick()
     logs = stack.logs.getvalue()  # type: ignore[attr-defined]
@@ -131,7 +137,7 @@ def test_evaluation_stops_and_says_so_and_goes_on_once_steps_are_given_up(outage
     assert (code, "loses nothing" in output) == (2, True)
 
 
-def test_sets_whose_wake_ups_were_given_up_are_looked_at_again(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sets_whose_wake_ups_were_skipped_are_evaluated_again(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without that they would be false until somebody joins them: and true at once then, which shows that join."""
     now = outage.stack.clock.now()
     lost = list(seen(outage.stack).members.waking(seen(outage.stack).schedule.first_after_skip(now)))
@@ -143,7 +149,7 @@ def test_sets_whose_wake_ups_were_given_up_are_looked_at_again(outage: Outage, m
     assert differences > 0
 
 
-def test_the_steps_that_follow_are_whole_and_evaluation_has_two_periods_to_begin(outage: Outage) -> None:
+def test_the_first_step_after_a_skip_is_complete_and_may_be_evaluated_for_two_more_periods(outage: Outage) -> None:
     stack, now = outage.stack, outage.stack.clock.now()
     (first,) = {gap.first for gap in gaps(seen(stack), now)}
     schedule = seen(stack).schedule
@@ -154,7 +160,7 @@ def test_the_steps_that_follow_are_whole_and_evaluation_has_two_periods_to_begin
     assert set(marks(outage).values()) == {schedule.last_closed(stack.clock.now())}
 
 
-def test_only_slots_too_far_behind_are_moved(outage: Outage) -> None:
+def test_a_skip_moves_only_slots_that_are_too_far_behind(outage: Outage) -> None:
     stack, now = outage.stack, outage.stack.clock.now()
     last = seen(stack).schedule.oldest_allowed(now)
     seen(stack).control.advance(1, outage.mark, last - 1)
@@ -163,7 +169,7 @@ def test_only_slots_too_far_behind_are_moved(outage: Outage) -> None:
     assert marks(outage)[1] == last - 1
 
 
-def test_a_slot_somebody_is_at_is_not_moved_and_no_other_either(outage: Outage) -> None:
+def test_a_skip_moves_no_slot_while_a_worker_holds_one(outage: Outage) -> None:
     stack, now = outage.stack, outage.stack.clock.now()
     control = seen(stack).control
     control.lease(1, "worker", now, now + 150)
@@ -173,7 +179,7 @@ def test_a_slot_somebody_is_at_is_not_moved_and_no_other_either(outage: Outage) 
     assert control.lease(0, "another", now, now + 150) is not None  # given back
 
 
-def test_a_slot_evaluated_since_it_was_looked_at_is_not_moved(outage: Outage) -> None:
+def test_a_skip_is_refused_if_a_slot_was_evaluated_since_it_was_examined(outage: Outage) -> None:
     stack, now = outage.stack, outage.stack.clock.now()
     found = gaps(seen(stack), now)
     seen(stack).control.advance(0, outage.mark, outage.mark + 1)
@@ -181,15 +187,15 @@ def test_a_slot_evaluated_since_it_was_looked_at_is_not_moved(outage: Outage) ->
         skip(seen(stack), found, "operator", now)
 
 
-def test_an_operator_who_hesitates_for_too_long_looks_again(outage: Outage) -> None:
+def test_a_skip_is_refused_if_the_operator_waited_too_long(outage: Outage) -> None:
     found = gaps(seen(outage.stack), outage.stack.clock.now())
-    with pytest.raises(SkipRefusedError, match="too much time has passed since the steps were listed: run the command again"):
+    with pytest.raises(
+        SkipRefusedError, match="too much time has passed since the steps were listed: run the command again"
+    ):
         skip(seen(outage.stack), found, "operator", outage.stack.clock.now() + 4 * 3600)
 
 
-def test_a_mark_moved_while_wake_ups_are_written_is_not_moved_back(
-    outage: Outage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_skip_never_moves_a_mark_back(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
     stack, now = outage.stack, outage.stack.clock.now()
     waking = Members.waking
 
@@ -203,9 +209,7 @@ def test_a_mark_moved_while_wake_ups_are_written_is_not_moved_back(
     assert marks(outage)[0] == outage.mark + 1
 
 
-def test_giving_up_again_after_it_was_cut_short_gives_the_same_answers(
-    outage: Outage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_skip_that_was_interrupted_can_be_repeated(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
     stack, now = outage.stack, outage.stack.clock.now()
     found = gaps(seen(stack), now)
     with monkeypatch.context() as patch:

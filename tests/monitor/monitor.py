@@ -1,6 +1,6 @@
-"""Watches every deployment a test starts: what its functions do to AWS, what goes into them and what they say.
+"""Monitors every deployment that a test starts: the AWS calls of its functions, their input and their output.
 
-A test fails that lets a function make a call its role refuses, or say what must not be said. ``watching`` sees to it
+Fails any test in which a function exceeds its role or leaks data. ``watching`` sees to it
 that no stack of the local engine goes unseen; the rest of the suite need not know of it.
 """
 
@@ -24,18 +24,18 @@ from kanon.local.functions import Environment, Function, FunctionError
 from kanon.local.source import ROOT
 from kanon.local.stack import Stack
 from kanon.local.template import Template
-from tests.watched import words
-from tests.watched.permissions import Call, Resources, permissions
-from tests.watched.private import Private
+from tests.monitor import allowed_output
+from tests.monitor.permissions import Call, Resources, permissions
+from tests.monitor.private import Private
 
-_live: list[Watch] = []
-_by_function: dict[str, Watch] = {}  # by the function's full name, which no two stacks share
+_live: list[Monitor] = []
+_by_function: dict[str, Monitor] = {}  # by the function's full name, which no two stacks share
 
 SECRETS = ("set-pepper", "client-key", "noise-key/1", "noise-key/2")
 _SET = re.compile(r"/sets/([^/:]+)")
 
 
-class Watch:
+class Monitor:
     """One deployment: its template, and the ARN of everything its functions may name in a call."""
 
     def __init__(self, template: Template, arns: Mapping[str, str]) -> None:
@@ -50,7 +50,7 @@ class Watch:
         _live.append(self)
 
     @classmethod
-    def of(cls, stack: Stack) -> Watch:
+    def of(cls, stack: Stack) -> Monitor:
         """The watch of a running stack."""
         return _by_function[stack.functions["join"].name]
 
@@ -107,7 +107,7 @@ class Watch:
             asked = event.get("body") or ""
             if event.get("isBase64Encoded") and status == 200:
                 asked = binascii.a2b_base64(asked).decode()
-            self._problems |= set(words.wrong_answer(method, path, asked, status, headers, body))
+            self._problems |= set(allowed_output.wrong_answer(method, path, asked, status, headers, body))
             if status != 200 or "error" in body:
                 self.private.say(body)
         elif result is not None and set(result) != {"batchItemFailures"}:
@@ -115,7 +115,7 @@ class Watch:
 
     def raised(self, payload: Mapping[str, str]) -> None:
         """A handler raised: Lambda shows the type and the message to whoever called, and to the log."""
-        self._problems |= set(words.wrong_text(payload["errorMessage"]))
+        self._problems |= set(allowed_output.wrong_text(payload["errorMessage"]))
         self.private.say(payload["errorMessage"])
 
     def wrote(self, function: str, text: str) -> None:
@@ -138,30 +138,30 @@ class Watch:
             # A handler that raised is printed with its trace, by Lambda as by the local stack.
             self.private.say(line)
             if re.match(r"[A-Z]\w*(Error|Exception)\b|[a-z_.]+\.\w+(Error|Exception)\b", line):
-                yield from words.wrong_text(line)
+                yield from allowed_output.wrong_text(line)
             elif not re.match(r"\s|Traceback |During handling|The above exception|$", line):
                 yield f"{function} printed {line!r}"
             return
         entry = json.loads(line)
         if "_aws" in entry:
-            yield from words.wrong_metric(entry, function, self._period)
+            yield from allowed_output.wrong_metric(entry, function, self._period)
             return
-        yield from words.wrong_log(entry)
+        yield from allowed_output.wrong_log(entry)
         self.private.say(" ".join(str(v) for k, v in entry.items() if k not in ("timestamp", "function_request_id")))
 
 
-def look_at_all() -> list[str]:
+def find_problems() -> list[str]:
     """What was wrong, since the last look, with any deployment."""
-    problems = [problem for watch in _live for problem in watch.look()]
-    _live[:] = [watch for watch in _live if not watch.closed]
+    problems = [problem for monitor in _live for problem in monitor.look()]
+    _live[:] = [monitor for monitor in _live if not monitor.closed]
     return problems
 
 
 class Log:
     """A function's log that is read along."""
 
-    def __init__(self, log: TextIO, watch: Watch, function: str) -> None:
-        self._log, self._watch, self._function = log, watch, function
+    def __init__(self, log: TextIO, monitor: Monitor, function: str) -> None:
+        self._log, self._watch, self._function = log, monitor, function
 
     def write(self, text: str) -> int:
         self._watch.wrote(self._function, text)
@@ -212,7 +212,7 @@ def _read(text: str) -> Any:
 
 
 @contextmanager
-def watching() -> Iterator[None]:
+def monitor_every_stack() -> Iterator[None]:
     """Watch every stack of the service's own template that is started meanwhile."""
     enter, leave = Stack.__enter__, Stack.__exit__
     cold_start, invoke = Function.cold_start, Environment.invoke
@@ -220,39 +220,39 @@ def watching() -> Iterator[None]:
     def entered(stack: Stack) -> Stack:
         enter(stack)
         if stack._directory == ROOT:
-            watch = Watch(stack.template, _arns(stack))
-            _by_function.update({function.name: watch for function in stack.functions.values()})
+            monitor = Monitor(stack.template, _arns(stack))
+            _by_function.update({function.name: monitor for function in stack.functions.values()})
         return stack
 
     def left(stack: Stack, *error: Any) -> None:
         leave(stack, *error)
         for function in stack.functions.values():
-            if watch := _by_function.pop(function.name, None):
-                watch.closed = True
+            if monitor := _by_function.pop(function.name, None):
+                monitor.closed = True
 
     def started(function: Function) -> Environment:
-        watch = _by_function.get(function.name)
-        if watch is None:
+        monitor = _by_function.get(function.name)
+        if monitor is None:
             return cold_start(function)
-        watch.started(function)
+        monitor.started(function)
         name, session = function.directory.name, function.session
         seen = replace(
             function,
-            session=lambda folder: watch.attach(session(folder), name),
-            logs=Log(function.logs, watch, name),  # type: ignore[arg-type]
+            session=lambda folder: monitor.attach(session(folder), name),
+            logs=Log(function.logs, monitor, name),  # type: ignore[arg-type]
         )
-        with _raising(watch):
+        with _raising(monitor):
             return cold_start(seen)
 
     def invoked(environment: Environment, event: Any, timeout: float | None = None) -> Any:
         function = environment._function
-        watch = _by_function.get(function.name)
-        if watch is None:
+        monitor = _by_function.get(function.name)
+        if monitor is None:
             return invoke(environment, event, timeout)
-        watch.asked(event)
-        with _raising(watch):
+        monitor.asked(event)
+        with _raising(monitor):
             result = invoke(environment, event, timeout)
-        watch.answered(function.directory.name, event, result)
+        monitor.answered(function.directory.name, event, result)
         return result
 
     with (
@@ -265,11 +265,11 @@ def watching() -> Iterator[None]:
 
 
 @contextmanager
-def _raising(watch: Watch) -> Iterator[None]:
+def _raising(monitor: Monitor) -> Iterator[None]:
     try:
         yield
     except FunctionError as error:
-        watch.raised(error.payload)
+        monitor.raised(error.payload)
         raise
 
 

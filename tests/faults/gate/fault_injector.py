@@ -1,4 +1,4 @@
-"""The wire between a function and AWS, below botocore's own retries, where every call can be made to fail.
+"""Injects faults between a function and AWS, below botocore's own retries, where every call can be made to fail.
 
 A *behaviour* is asked for the answer of each request. It may let it pass, change it, answer in the
 engine's place, or raise: a network error as botocore raises it, or ``ProcessDied``.
@@ -89,7 +89,7 @@ class Worker:
     effects: list[tuple[str, int]] = field(default_factory=list)
 
 
-class Wire:
+class FaultInjector:
     """Numbers the calls of each worker and asks its behaviour for their answers."""
 
     def __init__(self, pass_time: Callable[[float], None], now: Callable[[], float]) -> None:
@@ -108,7 +108,7 @@ class Wire:
         self._local.worker = worker
 
     def attach(self, session: boto3.Session) -> boto3.Session:
-        """Lead every client that the session will create over this wire."""
+        """Let every client that the session will create pass this injector."""
         session.events.unregister("before-send", botocore_stubber)
         session.events.register("before-send", self._before_send)
         return session
