@@ -178,12 +178,12 @@ class Stack:
 
     def describe(self) -> dict[str, Any]:
         """Where the parts of the stack are, for ``kanon doctor``; no secret is in it."""
-        dead_letters = self.template.resolve({"Ref": "DeadLetters"})
         return {
             "name": self.template.stack_name,
             "endpoint": self.engine.endpoint,
             "region": REGION,
-            "dead_letters_url": dead_letters,
+            "dead_letters_url": self.template.resolve({"Ref": "DeadLetters"}),
+            "lost_events_url": self.template.resolve({"Ref": "LostEvents"}),
             "functions": {
                 name: {k: v for k, v in function.environment.items() if k.startswith("KANON_")}
                 for name, function in self.functions.items()
