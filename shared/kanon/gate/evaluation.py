@@ -25,7 +25,7 @@ from kanon.gate.types import Type
 from kanon.noise.words import NoiseKey
 
 SETS_A_CHUNK = 500
-"""Sets decided at once. Chunks of half this size cost a tenth more (docs/performance.md)."""
+"""Sets decided at once. Chunks of half this size cost a tenth more (docs/evidence/performance.md)."""
 ROWS_A_CHUNK = 20_000
 """A chunk is committed after this many rows were read for it, about two pages of 1 MB, however few sets they touch."""
 WRITERS = 16
