@@ -1,6 +1,5 @@
 """Lambda function `evaluate`: it has no public endpoint. The schedule starts it; a queue message names a slot."""
 
-from functools import lru_cache
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -9,7 +8,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from aws_lambda_powertools.utilities.typing import LambdaContext
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
 from kanon import aws, clock
 from kanon.dynamo.batches import chunks
@@ -29,6 +28,7 @@ from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
 from kanon.keys import fetch_noise_keys
+from kanon.starting import Once
 
 SETTINGS = EvaluateSettings.from_environment()
 TYPES = SETTINGS.read_types()
@@ -49,7 +49,7 @@ class SlotMessage(BaseModel):
     hop: Annotated[StrictInt, Field(ge=0, le=MOST_HOPS)] = 0
 
 
-@lru_cache(maxsize=1)
+@Once
 def evaluation() -> Evaluation:
     """The use case with its keys, built once per execution environment. A changed fingerprint is an error."""
     dynamodb = aws.dynamodb()
@@ -96,9 +96,19 @@ def measure_lag() -> None:
             metrics.add_metric("PublishLag", MetricUnit.Seconds, behind * SETTINGS.period)
 
 
+def _read(body: str) -> SlotMessage:
+    """The message of a body. A body that is no slot message is logged by its form, never by its content."""
+    try:
+        return SlotMessage.model_validate_json(body)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['type']}" for e in error.errors(include_input=False)]
+        logger.error("message refused: it is not a slot message", problems=problems)
+        raise
+
+
 def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
     """Evaluate the slot of a message. When time is short, send the rest back to the queue."""
-    message = SlotMessage.model_validate_json(record.body)
+    message = _read(record.body)
     if message.slot >= SETTINGS.slots:
         raise ConfigurationError(f"there are {SETTINGS.slots} slots, and the message names slot {message.slot}")
     try:

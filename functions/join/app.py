@@ -1,7 +1,6 @@
 """Lambda function `join`: writes joins to the log. It reads two secrets and no row of any table."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
@@ -31,6 +30,7 @@ from kanon.http.answers import ErrorAnswer
 from kanon.http.bodies import RequestError
 from kanon.http.edge import RETRY_AFTER, described, handle, invalid, json_answer, resolver
 from kanon.keys import fetch_secret
+from kanon.starting import Once
 
 SETTINGS = JoinSettings.from_environment()
 TYPES = SETTINGS.read_types()
@@ -40,7 +40,7 @@ metrics = Metrics()
 app = resolver(logger)
 
 
-@lru_cache(maxsize=1)
+@Once
 def joining() -> Joining:
     """The use case with its secrets, built once per execution environment. A changed fingerprint is an error."""
     dynamodb, secrets = aws.dynamodb(), aws.secrets_manager()

@@ -1,7 +1,7 @@
 """Lambda function `query`: serves statuses. It reads the Statuses table and the set pepper, never a join."""
 
 from datetime import UTC, datetime
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from kanon.http.answers import NOWHERE
 from kanon.http.bodies import RequestError
 from kanon.http.edge import described, handle, json_answer, resolver
 from kanon.keys import fetch_secret
+from kanon.starting import Once
 
 SETTINGS = QuerySettings.from_environment()
 TYPES = SETTINGS.read_types()
@@ -43,7 +44,7 @@ metrics = Metrics()
 app = resolver(logger)
 
 
-@lru_cache(maxsize=1)
+@Once
 def querying() -> Querying:
     """The use case with its secret, built once per execution environment. A changed fingerprint is an error."""
     dynamodb = aws.dynamodb()

@@ -1,6 +1,7 @@
-"""A JSON parser that refuses what Python's parser also accepts: duplicate keys, NaN and Infinity."""
+"""Strict JSON: no key given twice, no NaN or Infinity, no number that is rounded to an integer."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
 
@@ -12,11 +13,13 @@ def parse(text: str) -> Any:
     """The value of a JSON text.
 
     Raises:
-        NotJSONError: a key is given twice, or a number is NaN or infinite.
+        NotJSONError: a key is given twice, or a number is NaN, infinite, or not the integer it is read as.
         json.JSONDecodeError: the text is not JSON.
         RecursionError, ValueError: it is nested too deeply, or a number has too many digits.
     """
-    return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
+    return json.loads(
+        text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant, parse_float=_exact_if_whole
+    )
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -28,3 +31,11 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(_: str) -> Any:
     raise NotJSONError("NaN and Infinity are not JSON")
+
+
+def _exact_if_whole(text: str) -> float:
+    """The float of a number. 0.999... with more digits than a float holds is not the integer 1."""
+    number = float(text)
+    if number.is_integer() and number != Decimal(text):
+        raise NotJSONError("a number has too many digits")
+    return number

@@ -62,12 +62,12 @@ PERMISSIONS = {
             "sqs:GetQueueAttributes",
             "sqs:ChangeMessageVisibility",
         },
-        "DeadLetters": {"sqs:SendMessage"},
+        "LostEvents": {"sqs:SendMessage"},
         "EvaluateLogs": {"logs:CreateLogStream", "logs:PutLogEvents"},
     },
     "ScheduleRole": {
         "Evaluate": {"lambda:InvokeFunction"},
-        "DeadLetters": {"sqs:SendMessage"},
+        "LostEvents": {"sqs:SendMessage"},
     },
 }
 
@@ -212,8 +212,15 @@ def every_asynchronous_edge_has_a_dead_letter_queue(document: Document) -> Probl
         for queue in queues.values()
         if "RedrivePolicy" in queue["Properties"]
     }
-    for name, queue in queues.items():
-        if name not in dead and "RedrivePolicy" not in queue["Properties"]:
+    read = {
+        target(mapping["Properties"]["EventSourceArn"])
+        for mapping in of_type(document, "AWS::Lambda::EventSourceMapping").values()
+    }
+    ends = {name for name in queues if name not in read and "RedrivePolicy" not in queues[name]["Properties"]}
+    lost = ends - dead  # for what was no message of a queue: a redrive has no queue to put it into
+    used: set[str | None] = set()
+    for name in set(queues) - ends:
+        if "RedrivePolicy" not in queues[name]["Properties"]:
             yield f"{name} has no dead-letter queue"
     if dead - set(queues):
         yield "a RedrivePolicy names no queue of the template"
@@ -227,17 +234,21 @@ def every_asynchronous_edge_has_a_dead_letter_queue(document: Document) -> Probl
     for name, schedule in of_type(document, "AWS::Scheduler::Schedule").items():
         goal = schedule["Properties"]["Target"]
         invoked.add(target(goal["Arn"]))
-        if target(goal.get("DeadLetterConfig", {}).get("Arn")) not in dead:
-            yield f"{name} has no dead-letter queue"
+        if target(goal.get("DeadLetterConfig", {}).get("Arn")) not in lost:
+            yield f"{name} has no queue of its own for lost events"
+        used.add(target(goal.get("DeadLetterConfig", {}).get("Arn")))
         if "RetryPolicy" not in goal:
             yield f"{name} has no retry policy"
     kept = set()
     for config in of_type(document, "AWS::Lambda::EventInvokeConfig").values():
         failed = config["Properties"].get("DestinationConfig", {}).get("OnFailure", {})
-        if target(failed.get("Destination")) in dead:
+        if target(failed.get("Destination")) in lost:
+            used.add(target(failed["Destination"]))
             kept.add(target(config["Properties"]["FunctionName"]))
     for name in sorted(str(name) for name in invoked - kept):
         yield f"{name} is called asynchronously and has no failure destination"
+    for name in sorted(lost - used):
+        yield f"{name} is read by nobody and receives nothing"
     for name, resource in document["Resources"].items():
         if resource["Type"] == "AWS::Serverless::Function" and "Events" in resource["Properties"]:
             yield f"{name} has events of its own: make them resources, so that these rules see them"
@@ -431,9 +442,10 @@ def everything_at_rest_is_encrypted(document: Document) -> Problems:
 @rule
 def state_outlives_the_stack(document: Document) -> Problems:
     for name, resource in of_type(document, *STATEFUL).items():
-        for word in ("DeletionPolicy", "UpdateReplacePolicy"):
-            if resource.get(word) != "Retain":
-                yield f"{name} has no {word}: Retain"
+        # A creation that fails leaves nothing behind; whatever was in use is kept.
+        for word, kept in (("DeletionPolicy", "RetainExceptOnCreate"), ("UpdateReplacePolicy", "Retain")):
+            if resource.get(word) != kept:
+                yield f"{name} has no {word}: {kept}"
     for name, table in of_type(document, "AWS::DynamoDB::Table").items():
         if table["Properties"].get("DeletionProtectionEnabled") is not True:
             yield f"{name} has no deletion protection"

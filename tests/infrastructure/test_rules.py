@@ -144,6 +144,18 @@ VIOLATIONS: list[tuple[str, str, Mutation]] = [
     ),
     (
         "every_asynchronous_edge_has_a_dead_letter_queue",
+        "schedule events among slot messages",
+        put({"Arn": {"Fn::GetAtt": ["DeadLetters", "Arn"]}}, "EvaluateSchedule", "Target", "DeadLetterConfig"),
+    ),
+    (
+        "every_asynchronous_edge_has_a_dead_letter_queue",
+        "failed calls among slot messages",
+        put(
+            {"Fn::GetAtt": ["DeadLetters", "Arn"]}, "EvaluateFailures", "DestinationConfig", "OnFailure", "Destination"
+        ),
+    ),
+    (
+        "every_asynchronous_edge_has_a_dead_letter_queue",
         "no retry",
         drop("EvaluateSchedule", "Target", "RetryPolicy"),
     ),

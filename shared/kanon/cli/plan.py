@@ -104,8 +104,9 @@ def _facts(plans: "list[Plan]", target: "Target") -> "Table":
     row("query noise (nu)", *law("query"))
     row("one join: paper's bound", *(str(one.proved.paper or "does not apply") for one in plans))
     row("one join: interval-aware bound", *(str(one.proved.interval_aware) for one in plans))
+    row("one join, watched for a year", *(str(one.proved.watched) for one in plans))
     if len(plans) > 1:
-        row(f"within {target.bound}", *("yes" if target.covers(one.proved.interval_aware) else "no" for one in plans))
+        row(f"within {target.bound}", *("yes" if target.covers(one.proved) else "no" for one in plans))
     for n, (days, _) in enumerate(plans[0].proved.rejoining):
         row(f"re-joining one set for {days} days", *(str(one.proved.rejoining[n][1]) for one in plans))
     row(

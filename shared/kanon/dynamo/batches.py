@@ -80,10 +80,11 @@ def get_all(
                 }
             }
         )
-        for item in answer.get("Responses", {}).get(table, []):
-            found[item[key_name]["B"]] = item
         unprocessed = answer.get("UnprocessedKeys", {})
-        return list(unprocessed[table]["Keys"]) if table in unprocessed else []
+        left = list(unprocessed[table]["Keys"]) if table in unprocessed else []
+        if len(left) < len(wanted):  # then the table must be in the answer: else its items would read as missing
+            found.update((item[key_name]["B"], item) for item in answer["Responses"][table])
+        return left
 
     left = _drain([{key_name: {"B": key}} for key in dict.fromkeys(keys)], KEYS_A_CALL, ask)
     return found, {key[key_name]["B"] for key in left}

@@ -1,7 +1,7 @@
 """Conditional writes: a failed condition means that another worker has finished."""
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from botocore.exceptions import ClientError
 
@@ -17,3 +17,15 @@ def unless_refused(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
         if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
             raise
         return None
+
+
+def refused_by(call: Callable[..., Any], **kwargs: Any) -> dict[str, Any] | None:
+    """The item that refused a write with a condition, ``{}`` if there is none; None if the write was made."""
+    try:
+        call(**kwargs, ReturnValuesOnConditionCheckFailure="ALL_OLD")
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
+            raise
+        response: Any = error.response  # its type does not name the item
+        return dict(response.get("Item", {}))
+    return None

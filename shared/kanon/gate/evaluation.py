@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from typing import NamedTuple
 
 from kanon.errors import ConfigurationError, TooFarBehindError
@@ -21,12 +20,14 @@ from kanon.gate.schedule import Schedule
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
-from kanon.gate.storage.step_log import Row, StepLog, Touched
+from kanon.gate.storage.step_log import Page, Row, StepLog, Touched
 from kanon.gate.types import Type
 from kanon.noise.words import NoiseKey
 
 SETS_A_CHUNK = 500
 """Sets decided at once. Chunks of half this size cost a tenth more (docs/evidence/performance.md)."""
+ROWS_A_CHUNK = 20_000
+"""A chunk is committed after this many rows were read for it, about two pages of 1 MB, however few sets they touch."""
 WRITERS = 16
 SECONDS_TO_STOP = 20.0
 """A worker with less time left than this starts no further chunk."""
@@ -92,7 +93,6 @@ class Run:
         step: the step to evaluate.
         last: the last closed step.
         idle: the number of steps without rows, directly before ``step``, that are not completed yet.
-        resume: where the next run continues inside a step, as (step, last set committed).
         leased: whether this worker still holds the lease.
         outcome: what the run has done so far.
     """
@@ -104,9 +104,13 @@ class Run:
     step: int = 0
     last: int = 0
     idle: int = 0
-    resume: tuple[int, bytes] | None = None
     leased: bool = True
     outcome: Outcome = Outcome()
+
+    @property
+    def resume(self) -> tuple[int, bytes] | None:
+        """Where the next run goes on inside a step, after a shortage of time or an error alike."""
+        return None if self.after is None else (self.step, self.after)
 
 
 @dataclass
@@ -148,7 +152,6 @@ class Evaluation:
                 while run.step <= run.last:
                     if not self._evaluate_step(run, clock, time_left, writers):
                         self._complete_idle(run, clock)
-                        run.resume = None if run.after is None else (run.step, run.after)
                         return replace(run.outcome, behind=run.last - run.step + 1)
                     self._finish_step(run, clock)
             return run.outcome
@@ -159,15 +162,19 @@ class Evaluation:
     def _evaluate_step(
         self, run: Run, clock: Callable[[], float], time_left: Callable[[], float], writers: ThreadPoolExecutor
     ) -> bool:
-        """Evaluate the sets of the run's step, chunk by chunk; False if time ran short."""
-        chunks = chunked(self.log.touched(run.step, run.slot, self._most_kept, run.after), SETS_A_CHUNK)
+        """Evaluate the sets of the run's step, chunk by chunk; False if time ran short.
+
+        The loop reads the time before each page of the log and before each chunk: one page may take a second.
+        """
+        chunks = chunked(self.log.pages(run.step, run.slot, self._most_kept, run.after))
         while time_left() >= SECONDS_TO_STOP:
             chunk = next(chunks, None)
             if chunk is None:
                 return True
-            self._complete_idle(run, clock)
-            run.outcome = self._evaluate_chunk(run.step, run.slot, chunk, writers, run.outcome)
-            run.after = chunk[-1].set_key
+            if chunk:
+                self._complete_idle(run, clock)
+                run.outcome = self._evaluate_chunk(run.step, run.slot, chunk, writers, run.outcome)
+                run.after = chunk[-1].set_key
         return False
 
     def _finish_step(self, run: Run, clock: Callable[[], float]) -> None:
@@ -175,9 +182,6 @@ class Evaluation:
         if run.after is None and run.step < run.last:
             run.idle += 1
         else:
-            if run.through is not None:  # the first steps of a new slot do not count as late
-                late = self._late(run.step - run.idle, clock())
-                run.outcome = replace(run.outcome, late=max(run.outcome.late, late))
             # Read the clock again: the message for a step that closes during this run finds the lease taken.
             run.last = self.schedule.last_closed(clock())
             self._complete(run, run.step, clock(), leaving=run.step >= run.last)
@@ -194,6 +198,9 @@ class Evaluation:
 
         If the run is ``leaving``, the same write releases its lease.
         """
+        if run.through is not None:  # the first steps of a new slot do not count as late
+            late = self._late(run.through + 1, now)
+            run.outcome = replace(run.outcome, late=max(run.outcome.late, late))
         self.statuses.move_horizon(run.slot, step, self.schedule.visible_from(now))
         self.control.advance(run.slot, run.through, step, run.holder if leaving else None)
         run.through, run.idle, run.leased = step, 0, not leaving
@@ -293,11 +300,26 @@ class Evaluation:
         return max(t.parameters.members_kept for t in self.types.values())
 
 
-def chunked(items: Iterable[Touched], size: int) -> Iterator[list[Touched]]:
-    """Split a stream into lists of at most ``size``."""
-    stream = iter(items)
-    while chunk := list(islice(stream, size)):
-        yield chunk
+def chunked(pages: Iterable[Page]) -> Iterator[list[Touched]]:
+    """Split the sets of pages into chunks of at most SETS_A_CHUNK. A page that fills no chunk gives an empty list.
+
+    A chunk ends early after ROWS_A_CHUNK rows, so that crowded sets are committed as they come.
+    """
+    waiting: list[Touched] = []
+    rows = 0
+    for page in pages:
+        waiting += page.sets
+        rows += page.rows
+        while len(waiting) >= SETS_A_CHUNK:
+            yield waiting[:SETS_A_CHUNK]
+            waiting, rows = waiting[SETS_A_CHUNK:], 0
+        if waiting and rows >= ROWS_A_CHUNK:
+            yield waiting
+            waiting, rows = [], 0
+        else:
+            yield []
+    if waiting:
+        yield waiting
 
 
 def _each(writers: ThreadPoolExecutor, write: Callable[[Evaluated], None], decided: Iterable[Evaluated]) -> None:

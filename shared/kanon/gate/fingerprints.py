@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from kanon.errors import ConfigurationError
-from kanon.gate.settings import EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry
+from kanon.gate.settings import EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry, QuerySettings
 from kanon.gate.storage.control import Control
 from kanon.gate.types import Type
 from kanon.keys import Secret
@@ -16,11 +16,14 @@ def fingerprints(settings: GateSettings, types: Mapping[str, Type], keys: Iterab
     """The fingerprints of a function's settings, types and keys, by the name of an attribute in Control.
 
     A function that writes rows includes the outage allowance. Each row expires by the allowance of its own time, so
-    evaluation with a longer allowance would rely on rows that have expired.
+    evaluation with a longer allowance would rely on rows that have expired. A function on which the time of answers
+    depends includes the publish delay: a longer delay would take back answers that were given.
     """
     told = {"slots": str(settings.slots), "deployment": settings.deployment}
     if isinstance(settings, JoinSettings | EvaluateSettings):
         told["outage-allowance"] = str(settings.outage_allowance)
+    if isinstance(settings, QuerySettings | EvaluateSettings):
+        told["publish-delay"] = str(settings.publish_delay)
     return {
         **told,
         **{f"{TYPE}{name}": type_.parameters.fingerprint.hex() for name, type_ in types.items()},

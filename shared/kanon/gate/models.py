@@ -238,10 +238,18 @@ class Bound(Answer):
 
 
 class Bounds(Answer):
-    """Bounds for one join: the paper's (null where it does not apply) and the one proved by this project."""
+    """Bounds for one join, by the adversary each one holds against."""
 
-    paper: Bound | None
-    interval_aware: Bound
+    paper: Annotated[
+        Bound | None,
+        Field(description="The paper's bound, for a join whose step is fixed beforehand; null where it does not apply"),
+    ]
+    interval_aware: Annotated[
+        Bound, Field(description="The bound proved by this project, for a join whose step is fixed beforehand")
+    ]
+    watched: Annotated[
+        Bound, Field(description="The same for a join whose step may depend on the set's answers during a year")
+    ]
 
 
 class Rejoining(Bound):
@@ -288,6 +296,7 @@ class TypeAnswer(Answer):
             bounds=Bounds(
                 paper=None if proved.paper is None else Bound.of(proved.paper),
                 interval_aware=Bound.of(proved.interval_aware),
+                watched=Bound.of(proved.watched),
             ),
             rejoining=[Rejoining.of(bound, days=days) for days, bound in proved.rejoining],
             posterior=Posterior(prior=float(PRIOR), at_most=round_up(proved.posterior)),

@@ -11,8 +11,6 @@ from kanon.gate.storage.statuses import Horizon, Statuses
 from kanon.gate.types import Type
 from kanon.keys import Secret
 
-MOST_CACHED = 100_000
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -28,7 +26,11 @@ class Answer:
 
 @dataclass
 class Querying:
-    """Everything a query needs, and a cache of what was read since the last tick; it is valid until the next tick."""
+    """Everything a query needs.
+
+    It caches the horizons of slots until the next tick, and no set. A cached set would answer faster, and the time
+    would show that somebody asked for it.
+    """
 
     types: dict[str, Type]
     pepper: Secret
@@ -37,7 +39,6 @@ class Querying:
     slots: int
     publish_delay: int
     _tick: int = 0
-    _above: dict[bytes, bool] = field(default_factory=dict)
     _horizons: dict[int, Horizon | None] = field(default_factory=dict)
 
     def query(self, sets: Sequence[tuple[str, bytes]], now: float) -> Answer:
@@ -48,24 +49,26 @@ class Querying:
         """
         at = clock_step(now, self.period, self.publish_delay)
         tick = next_tick(now, self.period, self.publish_delay)
-        if tick != self._tick or len(self._above) > MOST_CACHED:
-            self._tick, self._above, self._horizons = tick, {}, {}
+        if tick != self._tick:
+            self._tick, self._horizons = tick, {}
         keys = [set_key(self.pepper, type_name, set_id) for type_name, set_id in sets]
         slots = {slot_of(key, self.slots) for key in keys}
-        new = {key: type_name for key, (type_name, _) in zip(keys, sets, strict=True) if key not in self._above}
-        crossings = self._read(new, slots) if new else {}
+        crossings = self._read(keys, slots)
         visible = {slot: self._visible(slot, at, now) for slot in slots}
-        for key, type_name in new.items():
-            through = visible[slot_of(key, self.slots)]
-            self._above[key] = self._is_above(type_name, key, crossings.get(key, ()), through, at)
+        above = tuple(
+            self._is_above(type_name, key, crossings.get(key, ()), visible[slot_of(key, self.slots)], at)
+            for key, (type_name, _) in zip(keys, sets, strict=True)
+        )
         steps = [through for through in visible.values() if through is not None]
         step = min(steps) if steps and len(steps) == len(slots) else None
-        return Answer(tuple(self._above[key] for key in keys), step, tick)
+        return Answer(above, step, tick)
 
-    def _read(self, new: Iterable[bytes], slots: set[int]) -> dict[bytes, tuple[int, ...]]:
-        """The crossings of new sets. Reads also the horizons that are not cached yet."""
+    def _read(self, keys: Sequence[bytes], slots: set[int]) -> dict[bytes, tuple[int, ...]]:
+        """The crossings of sets. Reads also the horizons that are not cached yet."""
+        if not keys:
+            return {}
         unknown = slots - self._horizons.keys()
-        crossings, horizons = self.statuses.read(new, unknown)
+        crossings, horizons = self.statuses.read(keys, unknown)
         self._horizons |= {slot: horizons.get(slot) for slot in unknown}
         return crossings
 

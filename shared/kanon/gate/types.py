@@ -67,7 +67,7 @@ class TypeConfiguration(_Strict):
         if self.laws is not None:
             threshold_law, query_law = self.laws.threshold.law(), self.laws.query.law()
         else:
-            threshold_law, query_law = profile(str(self.profile), self.window)
+            threshold_law, query_law = profile(str(self.profile), self.window, period)
         return Parameters(self.k, self.window, period, threshold_law, query_law, self.client_bits, self.phase)
 
 

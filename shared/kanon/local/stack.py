@@ -178,12 +178,12 @@ class Stack:
 
     def describe(self) -> dict[str, Any]:
         """The location of the stack's parts, for ``kanon doctor``. It contains no secret."""
-        dead_letters = self.template.resolve({"Ref": "DeadLetters"})
         return {
             "name": self.template.stack_name,
             "endpoint": self.engine.endpoint,
             "region": REGION,
-            "dead_letters_url": dead_letters,
+            "dead_letters_url": self.template.resolve({"Ref": "DeadLetters"}),
+            "lost_events_url": self.template.resolve({"Ref": "LostEvents"}),
             "functions": {
                 name: {k: v for k, v in function.environment.items() if k.startswith("KANON_")}
                 for name, function in self.functions.items()

@@ -332,6 +332,8 @@ def _queues(case: Case) -> Iterator[Finding]:
          "messages wait for workers: raise MaximumConcurrency", Section.PUBLISH_LATE),
         ("dead letters", case.stack.dead_letters_url, 0, Verdict.WARN, "find the cause, then purge the queue",
          Section.DEAD_LETTERS),
+        ("lost events", case.stack.lost_events_url, 0, Verdict.WARN, "find the cause, then purge the queue",
+         Section.DEAD_LETTERS),
     ):  # fmt: skip
         names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
         try:

@@ -31,7 +31,7 @@ from kanon.gate.storage.step_log import StepLog
 
 CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
 DESCRIPTION = "/_local/stack"
-DESCRIBED = {"name", "endpoint", "region", "dead_letters_url", "functions"}
+DESCRIBED = {"name", "endpoint", "region", "dead_letters_url", "lost_events_url", "functions"}
 """The path and the keys of the description that a local stack gives of itself; not part of the API."""
 
 
@@ -46,7 +46,8 @@ class RunningStack:
     Attributes:
         name: its name.
         join, query, evaluate: the settings of its functions.
-        dead_letters_url: the URL of its dead-letter queue.
+        dead_letters_url: the URL of the queue of slot messages that failed.
+        lost_events_url: the URL of the queue of lost schedule events and failed calls.
         schedule_name: the name of its EventBridge schedule; None if there is none or it cannot be read.
         session: the boto3 session for its account and region.
         endpoint: the URL of its services; None for AWS.
@@ -57,6 +58,7 @@ class RunningStack:
     query: QuerySettings
     evaluate: EvaluateSettings
     dead_letters_url: str
+    lost_events_url: str
     schedule_name: str | None
     session: boto3.Session
     endpoint: str | None = None
@@ -108,7 +110,7 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
             ]
             for part in ("Join", "Query", "Evaluate")
         }
-        dead_letters_url = outputs["DeadLettersUrl"]
+        dead_letters_url, lost_events_url = outputs["DeadLettersUrl"], outputs["LostEventsUrl"]
     except KeyError as error:
         raise StackError(f"stack {name} has no {error}: is it a stack of kanon?") from error
     except (BotoCoreError, ClientError) as error:
@@ -119,6 +121,7 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
         QuerySettings.from_environment(environments["Query"]),
         EvaluateSettings.from_environment(environments["Evaluate"]),
         dead_letters_url,
+        lost_events_url,
         _schedule_name(name, session),
         session,
     )
@@ -167,6 +170,7 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
         QuerySettings.from_environment(described["functions"]["query"]),
         EvaluateSettings.from_environment(described["functions"]["evaluate"]),
         described["dead_letters_url"],
+        described["lost_events_url"],
         None,
         session,
         endpoint,

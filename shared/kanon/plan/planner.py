@@ -19,9 +19,11 @@ from kanon.gate.mechanism.bounds import Guarantee, distinct_tokens, guarantee
 from kanon.gate.mechanism.exact_law import Floats, never_at_constant
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import (
+    CURRENT_PROFILES,
     PROFILES,
     InvalidParametersError,
     Parameters,
+    instances_in_a_year,
     interval_delta,
     profile,
     smallest_laws,
@@ -39,7 +41,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Target:
-    """A privacy target: (epsilon, delta) for one join by the interval-aware bound, for a k and a window."""
+    """A privacy target: (epsilon, delta) for one join, watched for a year, for a k and a window."""
 
     k: int
     window: int
@@ -52,8 +54,14 @@ class Target:
         """The target as a bound."""
         return Bound(self.epsilon, self.delta)
 
-    def covers(self, bound: Bound) -> bool:
-        """Whether ``bound`` meets the target."""
+    @property
+    def instances(self) -> int:
+        """The number of instances that an observer watches in a year."""
+        return instances_in_a_year(self.window, self.period)
+
+    def covers(self, proved: Guarantee) -> bool:
+        """Whether what is proved meets the target."""
+        bound = proved.watched
         return bound.epsilon <= self.epsilon and bound.delta <= self.delta
 
 
@@ -182,7 +190,7 @@ def best_plan(target: Target) -> Plan:
         found = _fitted(target, shape, threshold_epsilon, query_epsilon)
         if found is not None:
             false, true = zone(found)
-            delta = interval_delta(found.threshold_law, found.query_law, found.window)
+            delta = interval_delta(found.threshold_law, found.query_law, found.window, target.instances)
             rank = (true - false, found.members_kept - found.never_true_below, delta)
             if best is None or rank < best[0]:
                 best = rank, found
@@ -202,15 +210,17 @@ def profile_plan(name: str, target: Target) -> Plan:
     """
     if name in PROFILES and PROFILES[name].truncations is None:
         chosen = PROFILES[name]
-        laws = smallest_laws(chosen.shape, chosen.threshold_epsilon, chosen.query_epsilon, target.window, target.delta)
+        laws = smallest_laws(
+            chosen.shape, chosen.threshold_epsilon, chosen.query_epsilon, target.window, target.delta, target.instances
+        )
     else:
-        laws = profile(name, target.window)
+        laws = profile(name, target.window, target.period)
     found = _parameters(target, *laws)
-    reached = guarantee(found).interval_aware
-    if not target.covers(reached):
+    proved = guarantee(found)
+    if not target.covers(proved):
         raise InvalidParametersError(
-            f"profile {name} gives {reached} over {target.window} steps, more than {target.bound}: choose another"
-            f" profile, plan without one, or raise the target"
+            f"profile {name} gives {proved.watched} over {target.window} steps, more than {target.bound}: choose"
+            f" another profile, plan without one, or raise the target"
         )
     return Plan(name, found)
 
@@ -218,9 +228,9 @@ def profile_plan(name: str, target: Target) -> Plan:
 def compare(target: Target) -> list[Plan]:
     """The profiles as a type uses them, and the best laws for the target. Profiles too wide for k are left out."""
     plans = []
-    for name in PROFILES:
+    for name in CURRENT_PROFILES:
         try:
-            plans.append(Plan(name, _parameters(target, *profile(name, target.window))))
+            plans.append(Plan(name, _parameters(target, *profile(name, target.window, target.period))))
         except InvalidParametersError:
             continue
     return [*plans, best_plan(target)]
@@ -261,7 +271,8 @@ def _as_wide_as_needed(epsilon: Fraction) -> int:
 
 def _fitted(target: Target, shape: Shape, threshold_epsilon: Fraction, query_epsilon: Fraction) -> Parameters | None:
     try:
-        return _parameters(target, *smallest_laws(shape, threshold_epsilon, query_epsilon, target.window, target.delta))
+        laws = smallest_laws(shape, threshold_epsilon, query_epsilon, target.window, target.delta, target.instances)
+        return _parameters(target, *laws)
     except InvalidParametersError:
         return None
 

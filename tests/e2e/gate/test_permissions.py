@@ -28,7 +28,7 @@ BY_AWS_FOR_EVALUATE = {
     ("sqs:DeleteMessage", "Queue"): "the event source mapping deletes what was handled",
     ("sqs:GetQueueAttributes", "Queue"): "the event source mapping reads the visibility timeout",
     ("sqs:ChangeMessageVisibility", "Queue"): "the event source mapping returns what failed",
-    ("sqs:SendMessage", "DeadLetters"): "Lambda buries failed asynchronous invocations",
+    ("sqs:SendMessage", "LostEvents"): "Lambda buries failed asynchronous invocations",
 }
 
 

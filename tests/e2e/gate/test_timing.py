@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kanon.gate.names import set_key
-from kanon.gate.querying import Answer, Querying
+from kanon.gate.querying import Querying
 from kanon.gate.storage.step_log import Row, StepLog
 from kanon.keys import fetch_secret
 from kanon.local import Stack
@@ -196,27 +196,21 @@ def test_a_query_of_one_set_does_the_same_work_whatever_the_answer(work: Work) -
     assert [asked[set_id] for set_id in (TRUE, FALSE, SUPPRESSED)] == [asked[UNKNOWN]] * 3
 
 
-def test_a_repeated_query_reads_nothing_and_does_the_same_work_whatever_the_answer(work: Work) -> None:
+def test_a_repeated_query_does_the_same_work_as_the_first_query_of_a_set(work: Work) -> None:
+    work.asking(OTHERS[0])  # the slot's horizon is known from here on
     sets = (TRUE, FALSE, SUPPRESSED, UNKNOWN)
-    for set_id in sets:
-        work.asking(set_id)
-    again = [work.asking(set_id) for set_id in sets]
-    assert calls(again[0]) == []
-    assert again == [again[0]] * 4
+    first = [work.asking(set_id) for set_id in sets]
+    assert calls(first[0]) == ["BatchGetItem"]
+    assert first == [first[0]] * 4
+    assert [work.asking(set_id) for set_id in sets] == first
 
 
 def test_a_query_of_many_sets_does_the_same_work_whatever_the_answers(work: Work) -> None:
     mixture = work.asking(TRUE, FALSE, SUPPRESSED, UNKNOWN)
     work.forget()
     assert work.asking(*OTHERS) == mixture
-    # What is read depends on what was asked before, not on what it was answered.
-    partly = [TRUE, FALSE, SUPPRESSED, UNKNOWN]
-    for known in partly:
-        work.forget()
-        work.asking(known)
-        new = [set_id for set_id in partly if set_id != known]
-        (keys,) = [seen[2] for seen in work.asking(*partly) if seen[0] == "asks"]
-        assert [len(asked["Keys"]) for asked in keys["RequestItems"].values()] == [len(new)]
+    work.asking(TRUE, UNKNOWN)
+    assert work.asking(TRUE, FALSE, SUPPRESSED, UNKNOWN) == work.asking(*OTHERS)
 
 
 def test_the_responses_for_a_true_and_a_false_set_differ_only_in_the_status(work: Work) -> None:
@@ -248,15 +242,17 @@ def test_a_join_that_skips_a_repeated_write_is_found(work: Work, monkeypatch: py
     assert work.joining(UNKNOWN) != work.joining(UNKNOWN)
 
 
-def test_a_query_that_caches_only_true_sets_is_found(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
-    query = Querying.query
+@pytest.mark.parametrize("remembered", ["every set", "true sets"])
+def test_a_query_that_caches_sets_is_found(work: Work, monkeypatch: pytest.MonkeyPatch, remembered: str) -> None:
+    read, known = Querying._read, dict[bytes, tuple[int, ...]]()
 
-    def forgetful(querying: Querying, sets: Any, now: float) -> Answer:
-        answer = query(querying, sets, now)
-        querying._above = {key: above for key, above in querying._above.items() if above}
-        return answer
+    def remembering(querying: Querying, keys: Any, slots: Any) -> dict[bytes, tuple[int, ...]]:
+        new = [key for key in keys if key not in known]
+        found = read(querying, new, slots)
+        known.update({key: found.get(key, ()) for key in new if found.get(key) or remembered == "every set"})
+        return {**found, **known}
 
-    monkeypatch.setattr(Querying, "query", forgetful)
-    for set_id in (TRUE, UNKNOWN):
-        work.asking(set_id)
-    assert work.asking(TRUE) != work.asking(UNKNOWN)
+    monkeypatch.setattr(Querying, "_read", remembering)
+    work.asking(OTHERS[0])
+    first = [work.asking(set_id) for set_id in (TRUE, UNKNOWN)]
+    assert [work.asking(set_id) for set_id in (TRUE, UNKNOWN)] != first

@@ -63,7 +63,8 @@ def _register(stack: Stack) -> None:
             variables = {"Variables": dict(stack.functions[part].environment)}
             functions.update_function_configuration(FunctionName=f"{name}-{part}", Environment=variables)
         return
-    outputs = {"DeadLettersUrl": stack.describe()["dead_letters_url"]}
+    told = stack.describe()
+    outputs = {"DeadLettersUrl": told["dead_letters_url"], "LostEventsUrl": told["lost_events_url"]}
     trust = session.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument="{}")["Role"]["Arn"]
     code = io.BytesIO()
     with zipfile.ZipFile(code, "w") as archive:

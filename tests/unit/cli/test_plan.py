@@ -58,14 +58,14 @@ def test_a_comparison_shows_the_profiles_side_by_side() -> None:
 
 
 def test_a_comparison_tells_which_laws_meet_the_target() -> None:
-    shown = run("--compare", "--window", "168", "--epsilon", "2.5", "--delta", "1e-6").output
-    (row,) = (line for line in shown.splitlines() if "within (2.5, 1.00e-6)" in line)
+    shown = run("--compare", "--window", "168", "--epsilon", "2.5", "--delta", "1.1e-6").output
+    (row,) = (line for line in shown.splitlines() if "within (2.5, 1.10e-6)" in line)
     assert row.replace("│", " ").split()[-4:] == ["yes", "no", "no", "yes"]
 
 
 def test_a_comparison_as_json_is_a_list() -> None:
     told = json.loads(run("--compare", "--json").output)
-    assert [plan["name"] for plan in told] == ["published", "balanced", "sharp", "planned"]
+    assert [plan["name"] for plan in told] == ["published", "balanced-2", "sharp-2", "planned"]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_wrong_option_says_what_to_give(arguments: tuple[str, ...], message: s
     ("arguments", "message"),
     [
         (("--epsilon", "0.5"), "raise k, epsilon or delta"),
-        (("--profile", "blunt"), "profile must be one of balanced, published, sharp"),
+        (("--profile", "blunt"), "profile must be one of balanced, balanced-2, published, sharp, sharp-2"),
         (("--profile", "published", "--epsilon", "2"), "choose another profile"),
     ],
 )

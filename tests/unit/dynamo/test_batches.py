@@ -216,3 +216,13 @@ def test_chunks_keep_order_and_lose_nothing() -> None:
 
 def test_the_client_repeats_a_throttled_call_as_often_as_is_counted_here() -> None:
     assert aws.CONFIG.retries["total_max_attempts"] == ATTEMPTS_OF_THE_CLIENT  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("answer", [{}, {"Responses": {}}, {"Responses": {"another table": []}}])
+def test_an_answer_without_the_table_is_an_error_and_never_reads_as_missing_items(answer: dict[str, Any]) -> None:
+    class Broken(Table):
+        def batch_get_item(self, RequestItems: dict[str, Any]) -> dict[str, Any]:  # noqa: N803
+            return answer
+
+    with pytest.raises(KeyError):
+        get_all(Broken(), "t", [b"1"], "key", "value", consistent=True)  # type: ignore[arg-type]

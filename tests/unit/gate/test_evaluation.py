@@ -1,5 +1,7 @@
 """The clock figures of an evaluation and the choice of a noise key."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from kanon.gate.evaluation import NoiseKeys, chunked
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.publishing import tick_of
 from kanon.gate.schedule import DAY, Schedule
-from kanon.gate.storage.step_log import Touched
+from kanon.gate.storage.step_log import Page, Touched
 from kanon.noise.words import NoiseKey
 from tests.unit.examples import KEY, set_key
 
@@ -67,15 +69,28 @@ def test_an_instance_older_than_every_key_is_refused_with_what_to_put_back() -> 
     )
 
 
-def test_a_stream_of_sets_is_split_into_chunks_without_reading_ahead() -> None:
+def _page(sets: range, rows: int) -> Page:
+    return Page(tuple(Touched(set_key(n), "a", ()) for n in sets), rows)
+
+
+def test_pages_are_split_into_chunks_without_reading_ahead() -> None:
     read: list[int] = []
 
-    def stream():  # type: ignore[no-untyped-def]
-        for n in range(7):
+    def pages() -> Iterator[Page]:
+        for n in range(2):
             read.append(n)
-            yield Touched(set_key(n), "a", ())
+            yield _page(range(700 * n, 700 * (n + 1)), 700)
 
-    chunks = chunked(stream(), 3)
-    assert len(next(chunks)) == 3
-    assert read == [0, 1, 2]
-    assert [len(chunk) for chunk in chunks] == [3, 1]
+    chunks = chunked(pages())
+    assert len(next(chunks)) == 500
+    assert read == [0]
+    assert [len(chunk) for chunk in chunks] == [0, 500, 0, 400]
+
+
+def test_a_chunk_of_crowded_sets_is_closed_by_its_rows() -> None:
+    pages = [_page(range(0), 9_999), _page(range(1), 9_999), _page(range(1, 2), 2), _page(range(2, 3), 1)]
+    assert [len(chunk) for chunk in chunked(pages)] == [0, 0, 2, 0, 1]
+
+
+def test_a_step_without_rows_has_no_chunk_with_a_set() -> None:
+    assert list(chunked([Page((), 0)])) == [[]]

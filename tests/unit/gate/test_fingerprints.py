@@ -33,15 +33,18 @@ class Recorded:
 
 def _check(control: Recorded, entries: list[tuple[str, int]], step: int, types: Mapping[str, Type] = TYPES) -> None:
     listed = tuple(NoiseKeyEntry(id=key_id, from_step=start) for key_id, start in entries)
-    settings = EvaluateSettings.model_construct(slots=8, deployment="stack", outage_allowance=7, noise_keys=listed)
+    settings = EvaluateSettings.model_construct(
+        slots=8, deployment="stack", outage_allowance=7, publish_delay=1800, noise_keys=listed
+    )
     check_evaluate(control, settings, types, KEYS, step)  # type: ignore[arg-type]
 
 
 def test_types_slots_deployment_and_keys_have_a_fingerprint_each_and_so_has_what_rows_live_by() -> None:
     pepper = Secret.derived("set-pepper", "text")
-    query = QuerySettings.model_construct(slots=8, deployment="stack")
+    query = QuerySettings.model_construct(slots=8, deployment="stack", publish_delay=1800)
     join = JoinSettings.model_construct(slots=8, deployment="stack", outage_allowance=604_800)
     named = fingerprints(query, TYPES, [pepper])
+    assert named.pop("publish-delay") == "1800"
     assert fingerprints(join, TYPES, [pepper]) == {**named, "outage-allowance": "604800"}
     assert named == {
         "slots": "8",

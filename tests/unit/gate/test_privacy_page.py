@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from kanon.gate.mechanism.bounds import PRIOR, interval_aware, paper, rejoining, watching
-from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.gate.mechanism.bounds import PRIOR, guarantee, interval_aware, paper, rejoining
+from kanon.gate.mechanism.parameters import PROFILES, Parameters, instances_in_a_year, profile
 from kanon.noise.bound import Bound, posterior
 from kanon.noise.exact import written_up
 from kanon.noise.laws import Law
@@ -33,7 +33,8 @@ def profile_row(name: str, window: int) -> str:
     false, true = zone(p)
     return (
         f"| `{name}`, {window} | {p.threshold_law.shape} {law(p.threshold_law)} / {law(p.query_law)} |"
-        f" {cell(interval_aware(p))} | {cell(paper(p))} | {p.never_true_below} | {p.surely_true_from} |"
+        f" {cell(interval_aware(p))} | {cell(guarantee(p).watched)} | {cell(paper(p))} |"
+        f" {p.never_true_below} | {p.surely_true_from} |"
         f" {false}..{true} ({true - false} users) |"
     )
 
@@ -52,7 +53,7 @@ def reading_row(reading: Reading) -> str:
 
 
 @pytest.mark.parametrize("window", [24, 168, 720])
-@pytest.mark.parametrize("name", ["published", "balanced", "sharp"])
+@pytest.mark.parametrize("name", PROFILES)
 def test_the_page_states_the_figures_of_the_profiles(name: str, window: int) -> None:
     assert profile_row(name, window) in PAGE
 
@@ -77,9 +78,10 @@ def test_the_page_states_the_laws_the_planner_finds() -> None:
 
 
 def test_the_page_states_what_a_year_of_watching_costs() -> None:
-    year = -(-8760 // 168)
-    for name, stated in (("published", "1.06e-6"), ("balanced", "1.57e-4"), ("sharp", "1.14e-4")):
-        assert str(watching(of_profile(name, 168), year)).endswith(f" {stated})")
+    assert instances_in_a_year(168, 3600) == 54
+    assert "54 instances" in PAGE
+    for name, stated in (("published", "1.06e-6"), ("balanced", "1.60e-4"), ("sharp", "1.16e-4")):
+        assert str(guarantee(of_profile(name, 168)).watched).endswith(f" {stated})")
         assert stated in PAGE
 
 

@@ -8,7 +8,7 @@ from kanon.errors import ThrottledError
 from kanon.gate.mechanism.steps import phase_of
 from kanon.gate.names import set_key, slot_of
 from kanon.gate.publishing import tick_of
-from kanon.gate.querying import MOST_CACHED, Answer, Querying
+from kanon.gate.querying import Answer, Querying
 from kanon.gate.storage.statuses import Horizon
 from kanon.gate.types import Type
 from kanon.keys import Secret
@@ -116,27 +116,31 @@ def test_the_step_of_an_answer_is_the_least_of_the_slots_asked(table: Table, que
     assert querying.query([("small", _in_slot(0)), ("small", _in_slot(1))], NOW).step == STEP - 3
 
 
-def test_an_answer_is_read_once_until_the_next_tick(table: Table, querying: Querying) -> None:
-    table.crossings[_key(b"a")] = (_first_of_instance(b"a"),)
-    first = querying.query([("small", b"a")], NOW)
-    table.crossings.clear()
-    assert querying.query([("small", b"a")], NOW + PERIOD - 1) == first
-    assert len(table.asked) == 1
-    assert querying.query([("small", b"a")], NOW + PERIOD).above == (False,)
-    assert len(table.asked) == 2
-
-
-def test_of_known_and_new_sets_only_the_new_ones_are_read(table: Table, querying: Querying) -> None:
-    here = [str(n).encode() for n in range(20) if slot_of(_key(str(n).encode()), 2) == 0]
-    querying.query([("small", here[0])], NOW)
-    querying.query([("small", here[0]), ("small", here[1])], NOW)
-    assert table.asked == [({_key(here[0])}, {0}), ({_key(here[1])}, set())]
-
-
-def test_a_set_read_false_because_it_is_unknown_is_remembered_like_any_other(table: Table, querying: Querying) -> None:
+def test_every_set_is_read_at_every_query_and_every_horizon_once_until_the_next_tick(
+    table: Table, querying: Querying
+) -> None:
     for _ in range(2):
-        querying.query([("small", b"nobody")], NOW)
-    assert len(table.asked) == 1
+        querying.query([("small", b"a"), ("small", b"a"), ("small", b"nobody")], NOW)
+    querying.query([("small", b"a")], NOW + PERIOD - 1)
+    both, slots = {_key(b"a"), _key(b"nobody")}, {slot_of(_key(b"a"), 2), slot_of(_key(b"nobody"), 2)}
+    assert table.asked == [(both, slots), (both, set()), ({_key(b"a")}, set())]
+    querying.query([("small", b"a")], NOW + PERIOD)
+    assert table.asked[-1] == ({_key(b"a")}, {slot_of(_key(b"a"), 2)})
+
+
+def test_a_query_asked_before_sees_the_later_horizon_of_the_next_tick(table: Table, querying: Querying) -> None:
+    table.crossings[_key(b"a")] = (STEP + 1,)
+    assert querying.query([("small", b"a")], NOW).above == (False,)
+    table.horizons = dict.fromkeys(range(2), Horizon(STEP + 1, int(NOW) + PERIOD, STEP, int(NOW)))
+    assert querying.query([("small", b"a")], NOW + PERIOD - 1).step == STEP
+    answer = querying.query([("small", b"a")], NOW + PERIOD)
+    assert (answer.above, answer.step) == ((True,), STEP + 1)
+
+
+def test_no_set_is_remembered(querying: Querying) -> None:
+    querying.query([("small", b"a")], NOW)
+    kept = {name: value for name, value in vars(querying).items() if name.startswith("_")}
+    assert kept.keys() == {"_tick", "_horizons"}
 
 
 def test_a_table_that_does_not_answer_is_an_error_and_nothing_is_remembered(table: Table, querying: Querying) -> None:
@@ -146,10 +150,3 @@ def test_a_table_that_does_not_answer_is_an_error_and_nothing_is_remembered(tabl
         querying.query([("small", b"a")], NOW)
     table.throttled = False
     assert querying.query([("small", b"a")], NOW).above == (True,)
-
-
-def test_the_cache_of_a_query_process_is_bounded(table: Table, querying: Querying) -> None:
-    querying._above = dict.fromkeys(range(MOST_CACHED + 1), False)  # type: ignore[arg-type]
-    querying._tick = int(NOW) + PERIOD
-    querying.query([("small", b"a")], NOW)
-    assert len(querying._above) == 1

@@ -93,7 +93,10 @@ def _without(entry: dict[str, Any], name: str) -> dict[str, Any]:
         ({**ENTRY, "phase": "random"}, "type 'a': phase: Input should be 'hash' or 'zero'"),
         (_without(ENTRY, "profile"), "type 'a': Value error, give either a profile or laws"),
         ({**ENTRY, "laws": LAWS}, "type 'a': Value error, give either a profile or laws"),
-        ({**ENTRY, "profile": "soft"}, "type 'a': profile must be one of balanced, published, sharp, not 'soft'"),
+        (
+            {**ENTRY, "profile": "soft"},
+            "type 'a': profile must be one of balanced, balanced-2, published, sharp, sharp-2, not 'soft'",
+        ),
         ({**ENTRY, "k": 40}, "type 'a': an empty set could be released as true: "),
         ({**ENTRY, "k": 20_000}, "type 'a': a set would keep 20049 members, more than 16384"),
         ({**ENTRY, "client_bits": 8}, "type 'a': client_bits must lie between 10 "),

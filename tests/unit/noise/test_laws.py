@@ -32,6 +32,30 @@ DIGESTS = {
         "bc084317c8c18923d2a7855b3b08ba6e0825a62a80abe7c07ed26f320556a3bb",
         "d25271c81cef6ad195c6d2f969ed8c2b4dd5e38135cde401c4bbcd32252c7ac0",
     ),
+    ("balanced-2", 24): (
+        "d25271c81cef6ad195c6d2f969ed8c2b4dd5e38135cde401c4bbcd32252c7ac0",
+        "fa571b49f059297e481e4bbcea5c28d5a07db181eb071fd3679cf742bca48086",
+    ),
+    ("balanced-2", 168): (
+        "9a5f46df19810da255ae4b1ec01724c29e0772ed5d0aebaa3875d41f3348ab76",
+        "50a45530eb3eb0664ea54146ad9ef1963648fb17fbb964954eac66e810272d93",
+    ),
+    ("balanced-2", 720): (
+        "fa571b49f059297e481e4bbcea5c28d5a07db181eb071fd3679cf742bca48086",
+        "d25271c81cef6ad195c6d2f969ed8c2b4dd5e38135cde401c4bbcd32252c7ac0",
+    ),
+    ("sharp-2", 24): (
+        "7aa862144edd2f32ed6dca7d9b01ab853901afeec41c0a22c96938db6ada26d9",
+        "af7eb2e6af4dd081f1a91ca382aba98b004217256babf11f531f27688c581b19",
+    ),
+    ("sharp-2", 168): (
+        "bf0aa12efcb26959f1120711fbe60430fca88b6603c0241c45774821b9f61c60",
+        "ede429aa65993aab02287a3d2db72560b9ba98317fa578fa04132c1bd7993cc1",
+    ),
+    ("sharp-2", 720): (
+        "2007883cccaff031ebe913d763b47fdeb6af43fffdc429a7d6dae7c18cb8a137",
+        "ecc2ead0e27c123c1f12ca0a7cbb4a4feb0a0a49fe883a5b12f9ff28ae8b194d",
+    ),
     ("published", 24): (
         "7f51f4b4d147aff64098646a95c279acadd0314f5f5470be2f88845947096863",
         "e54679da5ac122ab552de5cc4115084fd842bc7712de381c6f5694fc38af53f2",

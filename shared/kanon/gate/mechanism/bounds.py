@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from kanon.gate.mechanism.parameters import Parameters, interval_delta
+from kanon.gate.mechanism.parameters import Parameters, instances_in_a_year, interval_delta
 from kanon.gate.mechanism.steps import first_step, instance_of
 from kanon.noise.bound import Bound, posterior
 from kanon.noise.laws import Law
@@ -27,7 +27,8 @@ class Guarantee:
     Attributes:
         unit: what the bounds protect.
         paper: the paper's bound for one join; None where it does not apply (one-sided laws).
-        interval_aware: our bound for one join.
+        interval_aware: our bound for one join, whose step is fixed beforehand.
+        watched: our bound for one join whose step depends on a year of the set's answers.
         rejoining: (days, bound) for a client that keeps joining one set for so many days.
         never_true_below: the count below which a set cannot become true.
         surely_true_from: the count from which a set becomes true with certainty.
@@ -36,6 +37,7 @@ class Guarantee:
     unit: str
     paper: Bound | None
     interval_aware: Bound
+    watched: Bound
     rejoining: tuple[tuple[int, Bound], ...]
     never_true_below: int
     surely_true_from: int
@@ -55,6 +57,7 @@ def guarantee(parameters: Parameters) -> Guarantee:
         unit=UNIT,
         paper=paper(parameters),
         interval_aware=interval_aware(parameters),
+        watched=watching(parameters, instances_in_a_year(parameters.window, parameters.period)),
         rejoining=tuple((days, rejoining(parameters, max(1, days * DAY // parameters.period))) for days in SPANS),
         never_true_below=parameters.never_true_below,
         surely_true_from=parameters.surely_true_from,
@@ -94,10 +97,9 @@ def watching(parameters: Parameters, instances: int) -> Bound:
     delta grows by d1 for each further instance in which the join could happen. ``instances = 1`` gives
     :func:`interval_aware`.
     """
-    one = interval_aware(parameters)
-    d1, d2 = parameters.threshold_law.shift_delta, parameters.query_law.tail_delta
-    w = parameters.window
-    return Bound(one.epsilon, max((instances + 1) * d1 + (w - 1) * d2, w * d2))
+    first, second = parameters.threshold_law, parameters.query_law
+    delta = interval_delta(first, second, parameters.window, instances)
+    return Bound(interval_aware(parameters).epsilon, delta)
 
 
 def all_joins(parameters: Parameters, joined: Iterable[int], phase: int) -> Bound:

@@ -107,13 +107,15 @@ class Parameters:
 class Profile:
     """A rule for the laws of a type: the shape and the split of epsilon are fixed.
 
-    If ``truncations`` is None, the window determines them: the smallest that reach :data:`PROFILE_DELTA`.
+    If ``truncations`` is None, the window determines them: the smallest that reach :data:`PROFILE_DELTA`, for a join
+    whose step is fixed beforehand or, if ``watched``, for one whose step depends on a year of the set's answers.
     """
 
     shape: Shape
     threshold_epsilon: Fraction
     query_epsilon: Fraction
     truncations: tuple[int, int] | None = None
+    watched: bool = False
 
 
 PROFILE_DELTA = Fraction(1, 100_000)
@@ -124,11 +126,25 @@ PROFILES: dict[str, Profile] = {
     "published": Profile("two-sided", Fraction(3, 4), Fraction(3, 4), (25, 24)),
     "balanced": Profile("two-sided", Fraction(1), Fraction(1)),
     "sharp": Profile("one-sided", Fraction(9, 10), Fraction(6, 5)),
+    # Version 2 meets its delta against an observer who watches for a year. Types with version 1 keep their tables.
+    "balanced-2": Profile("two-sided", Fraction(1), Fraction(1), watched=True),
+    "sharp-2": Profile("one-sided", Fraction(9, 10), Fraction(6, 5), watched=True),
 }
 
+CURRENT_PROFILES = ("published", "balanced-2", "sharp-2")
+"""The latest version of each profile, for new types."""
 
-def profile(name: str, window: int) -> tuple[Law, Law]:
-    """The laws ``(threshold_law, query_law)`` of a profile at a window of ``window`` steps.
+YEAR = 365 * 86_400
+
+
+def instances_in_a_year(window: int, period: int) -> int:
+    """The most instances that a year of steps can meet, at the worst phase."""
+    steps = max(1, YEAR // period)
+    return 1 + -(-(steps - 1) // window)
+
+
+def profile(name: str, window: int, period: int = 3600) -> tuple[Law, Law]:
+    """The laws ``(threshold_law, query_law)`` of a profile at a window of ``window`` steps of ``period`` seconds.
 
     Raises:
         InvalidParametersError: no profile has that name.
@@ -139,16 +155,17 @@ def profile(name: str, window: int) -> tuple[Law, Law]:
     if chosen.truncations is not None:
         law = SHAPES[chosen.shape]
         return law(chosen.threshold_epsilon, chosen.truncations[0]), law(chosen.query_epsilon, chosen.truncations[1])
-    return smallest_laws(chosen.shape, chosen.threshold_epsilon, chosen.query_epsilon, window, PROFILE_DELTA)
+    instances = instances_in_a_year(window, period) if chosen.watched else 1
+    return smallest_laws(chosen.shape, chosen.threshold_epsilon, chosen.query_epsilon, window, PROFILE_DELTA, instances)
 
 
 @lru_cache(maxsize=64)
 def smallest_laws(
-    shape: Shape, threshold_epsilon: Fraction, query_epsilon: Fraction, window: int, delta: Fraction
+    shape: Shape, threshold_epsilon: Fraction, query_epsilon: Fraction, window: int, delta: Fraction, instances: int = 1
 ) -> tuple[Law, Law]:
-    """The two laws with the smallest total truncation whose interval-aware delta is at most ``delta``.
+    """The two laws with the smallest total truncation whose :func:`interval_delta` is at most ``delta``.
 
-    ``max(2 d1 + (w-1) d2, w d2) <= delta`` (docs/proofs/privacy.md). Of equal totals, the one with the smaller delta.
+    Of equal totals, the one with the smaller delta.
 
     Raises:
         InvalidParametersError: no truncation reaches ``delta`` at these epsilons.
@@ -157,11 +174,13 @@ def smallest_laws(
 
     def second_for(first: int) -> int:
         return _smallest(
-            lambda second: interval_delta(make(threshold_epsilon, first), make(query_epsilon, second), window) <= delta
+            lambda second: (
+                interval_delta(make(threshold_epsilon, first), make(query_epsilon, second), window, instances) <= delta
+            )
         )
 
     best: tuple[int, Fraction, Law, Law] | None = None
-    least_first = _smallest(lambda first: 2 * make(threshold_epsilon, first).shift_delta <= delta)
+    least_first = _smallest(lambda first: (instances + 1) * make(threshold_epsilon, first).shift_delta <= delta)
     least_second = _smallest(lambda second: window * make(query_epsilon, second).tail_delta <= delta)
     for first in range(least_first, MOST_TRUNCATION):
         if best is not None and first + least_second > best[0]:
@@ -171,7 +190,7 @@ def smallest_laws(
             laws = make(threshold_epsilon, first), make(query_epsilon, second)
         except ValueError:
             break
-        reached = interval_delta(*laws, window)
+        reached = interval_delta(*laws, window, instances)
         if reached <= delta and (best is None or (first + second, reached) < best[:2]):
             best = (first + second, reached, *laws)
     if best is None:
@@ -195,7 +214,11 @@ def _smallest(reaches: Callable[[int], bool]) -> int:
     return low
 
 
-def interval_delta(threshold_law: Law, query_law: Law, window: int) -> Fraction:
-    """``max(2 d1 + (w-1) d2, w d2)``: the delta of one join over the two instances it can affect."""
+def interval_delta(threshold_law: Law, query_law: Law, window: int, instances: int = 1) -> Fraction:
+    """``max((I+1) d1 + (w-1) d2, w d2)``: the delta of one join that could happen in any of I instances.
+
+    I = 1 is a join whose step is fixed beforehand; it affects two instances. If its step depends on the set's answers
+    during I instances, the answers can reveal a truncated threshold noise before the join, with probability d1 each.
+    """
     first, second = threshold_law.shift_delta, query_law.tail_delta
-    return max(2 * first + (window - 1) * second, window * second)
+    return max((instances + 1) * first + (window - 1) * second, window * second)

@@ -161,8 +161,9 @@ class Control:
         )
         if changed is None:
             raise FingerprintMismatchError(
-                f"{owner}: a type's parameters, a key, the outage allowance or the number of slots differ from what"
-                f" this deployment started with; restore them, and give changed parameters a new type name"
+                f"{owner}: a type's parameters, a key, the outage allowance, the publish delay or the number of slots"
+                f" differ from what this deployment started with; restore them, and give changed parameters a new type"
+                f" name"
             )
 
     def _update(

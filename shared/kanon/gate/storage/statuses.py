@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kanon.dynamo.batches import Item, get_all
-from kanon.dynamo.conditions import unless_refused
+from kanon.dynamo.conditions import refused_by, unless_refused
 from kanon.errors import ThrottledError
 from kanon.gate.mechanism.tape import check_set_key
 
@@ -54,23 +54,44 @@ class Statuses:
     def write(self, set_key: bytes, crossings: tuple[int, ...], expires: int) -> None:
         """Record a crossing (the last of ``crossings``), unless it or a later one is already recorded.
 
-        This is an update, because a put would remove a suppression. The item of a suppressed set never expires.
+        This is an update, because a put would remove a suppression. The item of a suppressed set never expires. An
+        operator may change the suppression between two attempts; then the other form follows:
+
+            evaluate   update unless suppressed ---> refused
+            operator                                          unsuppress ---> stored
+            evaluate                                                           update if suppressed ---> refused
+            evaluate   update unless suppressed ---> stored
         """
         check_set_key(set_key)
+        suppressed = False
+        while (item := self._record(set_key, crossings, expires, suppressed=suppressed)) is not None:
+            if int(item.get("newest", {"N": "-1"})["N"]) >= crossings[-1]:
+                return
+            suppressed = "suppressed" in item
+
+    def _record(
+        self, set_key: bytes, crossings: tuple[int, ...], expires: int, *, suppressed: bool
+    ) -> dict[str, Any] | None:
+        """Record crossings of a set that is, or is not, suppressed. The item that refused it; None if it is written."""
         update = "SET crossings = :crossings, newest = :newest"
-        values = {
+        values: dict[str, Any] = {
             ":crossings": {"L": [{"N": str(step)} for step in crossings]},
             ":newest": {"N": str(crossings[-1])},
         }
-        written = self._update(
-            set_key,
-            f"{update}, #ttl = :expires",
-            f"{UNLESS_NEWER} AND {UNLESS_SUPPRESSED}",
-            {**values, ":expires": {"N": str(expires)}},
-            ExpressionAttributeNames={"#ttl": "ttl"},
+        names = {}
+        if not suppressed:
+            update += ", #ttl = :expires"
+            names = {"ExpressionAttributeNames": {"#ttl": "ttl"}}
+            values[":expires"] = {"N": str(expires)}
+        return refused_by(
+            self._client.update_item,
+            TableName=self._table,
+            Key={"set_key": {"B": set_key}},
+            UpdateExpression=update,
+            ConditionExpression=f"{UNLESS_NEWER} AND {IF_SUPPRESSED if suppressed else UNLESS_SUPPRESSED}",
+            ExpressionAttributeValues=values,
+            **names,
         )
-        if not written:
-            self._update(set_key, update, f"{UNLESS_NEWER} AND {IF_SUPPRESSED}", values)
 
     def suppress(self, set_key: bytes) -> None:
         """Force a set to read false, even if it crosses."""

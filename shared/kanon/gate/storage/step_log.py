@@ -1,9 +1,8 @@
 """StepLog: one row per (step, slot, set, client token), and the wake-ups. All answers derive from this log."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kanon.dynamo.batches import Item, put_all
 from kanon.errors import ThrottledError
@@ -14,6 +13,8 @@ if TYPE_CHECKING:
 
 KEY = ("step_slot", "set_token")
 TOKEN_BYTES = 4
+PAST_ANY_TOKEN = b"\xff" * (TOKEN_BYTES + 1)
+"""Behind a set key: sorts after every row of the set."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,26 @@ class Touched:
     set_key: bytes
     type_name: str
     joined: tuple[int, ...]
+
+
+class Page(NamedTuple):
+    """The sets that one call completed, and how many rows it read."""
+
+    sets: tuple[Touched, ...]
+    rows: int
+
+
+@dataclass
+class _OpenSet:
+    """A set whose rows are being read."""
+
+    set_key: bytes
+    type_name: str
+    joined: list[int] = field(default_factory=list)
+
+    def touched(self) -> Touched:
+        """The set with the tokens read so far."""
+        return Touched(self.set_key, self.type_name, tuple(self.joined))
 
 
 def pack(row: Row) -> Item:
@@ -87,49 +108,62 @@ class StepLog:
             raise ThrottledError("the log did not store every wake-up; evaluate the step again")
 
     def touched(self, step: int, slot: int, keep: int, after: bytes | None = None) -> Iterator[Touched]:
-        """The sets with rows in ``step``, in the order of their keys, strongly consistent, page by page.
+        """The sets of all :meth:`pages`."""
+        return (touched for page in self.pages(step, slot, keep, after) for touched in page.sets)
+
+    def pages(self, step: int, slot: int, keep: int, after: bytes | None = None) -> Iterator[Page]:
+        """The sets with rows in ``step``, in the order of their keys, strongly consistent, one call a page.
+
+        A page holds the sets that its call completed, perhaps none. After ``keep`` tokens of a set, its other rows
+        are skipped: the next call starts after the set.
 
         Args:
             step: a closed step.
             slot: the slot to read.
-            keep: the largest number of tokens returned per set; more tokens cannot change a decision.
-            after: start after this set key.
+            keep: at most so many tokens a set are kept; the rest could change nothing.
+            after: start behind this set.
         """
-        for set_key, items in groupby(self._items(step, slot, after), key=_set_key):
-            type_name = ""
-            joined: list[int] = []
-            for item in items:
-                type_name = item["type"]["S"]
-                token = item["set_token"]["B"][SET_KEY_BYTES:]
-                if token and len(joined) < keep:
-                    joined.append(int.from_bytes(token, "big"))
-            yield Touched(set_key, type_name, tuple(joined))
+        if after is not None:
+            after += PAST_ANY_TOKEN
+        open_: _OpenSet | None = None
+        while True:
+            answer = self._client.query(**self._query(step, slot, after))
+            done: list[Touched] = []
+            for item in answer["Items"]:
+                key = item["set_token"]["B"]
+                set_key, token = key[:SET_KEY_BYTES], key[SET_KEY_BYTES:]
+                if open_ is None or open_.set_key != set_key:
+                    if open_ is not None:
+                        done.append(open_.touched())
+                    open_ = _OpenSet(set_key, item["type"]["S"])
+                if token and len(open_.joined) < keep:
+                    open_.joined.append(int.from_bytes(token, "big"))
+            last = "LastEvaluatedKey" not in answer
+            if open_ is not None and (last or len(open_.joined) >= keep):
+                done.append(open_.touched())
+                after, open_ = open_.set_key + PAST_ANY_TOKEN, None
+            elif not last:
+                after = answer["LastEvaluatedKey"]["set_token"]["B"]
+            yield Page(tuple(done), len(answer["Items"]))
+            if last:
+                return
 
-    def _items(self, step: int, slot: int, after: bytes | None) -> Iterator[Item]:
+    def _query(self, step: int, slot: int, after: bytes | None) -> dict[str, Any]:
         query: dict[str, Any] = {
             "TableName": self._table,
             "ConsistentRead": True,
             "KeyConditionExpression": "step_slot = :here",
+            "ProjectionExpression": "set_token, #type",
+            "ExpressionAttributeNames": {"#type": "type"},
             "ExpressionAttributeValues": {":here": {"B": partition(step, slot)}},
         }
         if after is not None:
-            # This key sorts after every row of the set: its suffix is one byte longer than a token.
             query["KeyConditionExpression"] += " AND set_token > :after"
-            query["ExpressionAttributeValues"][":after"] = {"B": after + b"\xff" * (TOKEN_BYTES + 1)}
-        while True:
-            page = self._client.query(**query)
-            yield from page["Items"]
-            if "LastEvaluatedKey" not in page:
-                return
-            query["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+            query["ExpressionAttributeValues"][":after"] = {"B": after}
+        return query
 
 
 def key_of(row: Row) -> tuple[bytes, bytes]:
     """The primary key of a row."""
     item = pack(row)
     return item["step_slot"]["B"], item["set_token"]["B"]
-
-
-def _set_key(item: Item) -> bytes:
-    key: bytes = item["set_token"]["B"]
-    return key[:SET_KEY_BYTES]

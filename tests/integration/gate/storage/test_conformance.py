@@ -1,9 +1,11 @@
 """What the storage layer promises, on every engine that runs here."""
 
+import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
@@ -21,7 +23,7 @@ from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
 from kanon.gate.storage.control import Mark, Progress
 from kanon.gate.storage.members import is_newer, to_item
-from kanon.gate.storage.statuses import Horizon
+from kanon.gate.storage.statuses import Horizon, Statuses
 from kanon.gate.storage.step_log import Row, Touched, key_of
 from kanon.local.engines import ENGINES
 from tests.integration.gate.tables import Running, Tables, fresh, leave_unprocessed, refused_by_aws, running, throttle
@@ -270,6 +272,27 @@ def test_a_suppression_survives_every_crossing_hides_them_and_never_expires(tabl
     assert tables.items("Statuses")[0]["ttl"] == {"N": "199"}
 
 
+@pytest.mark.parametrize("changes", [1, 2, 3])
+def test_a_crossing_is_recorded_though_an_operator_changes_the_suppression_between_the_attempts(
+    tables: Tables, changes: int
+) -> None:
+    tables.statuses.write(SETS[0], (2,), 99)
+    tables.statuses.suppress(SETS[0])
+    operator = Statuses(tables.other_client(), tables.names["Statuses"])
+    attempts = itertools.count()
+
+    def change(**_: Any) -> None:
+        """Change the suppression before the second attempt, the third, ..."""
+        attempt = next(attempts)
+        if 1 <= attempt <= changes:
+            _ = operator.show(SETS[0], 99) if attempt % 2 else operator.suppress(SETS[0])
+
+    tables.client.meta.events.register("before-call.dynamodb.UpdateItem", change)
+    tables.statuses.write(SETS[0], (2, 7), 99)
+    assert operator.crossings(SETS[:1]) == {SETS[0]: (2, 7)}
+    assert next(attempts) == changes + 2
+
+
 def test_only_a_suppressed_set_can_be_shown_again(tables: Tables) -> None:
     assert not tables.statuses.show(SETS[0], 99)
     assert tables.items("Statuses") == []
@@ -503,7 +526,7 @@ def test_a_changed_fingerprint_is_refused_and_nothing_is_recorded(tables: Tables
     tables.control.check("join", PRINTS)
     with pytest.raises(
         FingerprintMismatchError,
-        match=r"^join: a type's parameters, a key, the outage allowance or the number of slots",
+        match=r"^join: a type's parameters, a key, the outage allowance, the publish delay or the number",
     ):
         tables.control.check("join", {**PRINTS, changed: "99", "type new": "04"})
     assert tables.control.recorded("join") == PRINTS

@@ -128,7 +128,7 @@ def test_a_profile_by_window_reaches_its_delta_and_no_smaller_total_truncation_d
 
 
 def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
-    message = "profile must be one of balanced, published, sharp, not 'soft'"
+    message = "profile must be one of balanced, balanced-2, published, sharp, sharp-2, not 'soft'"
     with pytest.raises(InvalidParametersError, match=f"^{message}$"):
         profile("soft", 168)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanon.gate.storage.step_log import Row, StepLog, Touched, key_of, pack, partition
+from kanon.gate.storage.step_log import PAST_ANY_TOKEN, Page, Row, StepLog, Touched, key_of, pack, partition
 from tests.unit.examples import set_key
 
 STEPS = st.integers(-(2**63), 2**63 - 1)
@@ -49,7 +49,8 @@ class Pages:
         self.asked.append(dict(query))
         answer: dict[str, Any] = {"Items": [pack(row) for row in self.pages[at]]}
         if at + 1 < len(self.pages):
-            answer["LastEvaluatedKey"] = {"page": at}
+            rows = [row for page in self.pages[: at + 1] for row in page]
+            answer["LastEvaluatedKey"] = {"set_token": pack(rows[-1])["set_token"] if rows else {"B": bytes(32)}}
         return answer
 
 
@@ -77,6 +78,26 @@ def test_of_more_tokens_than_can_matter_the_first_are_kept() -> None:
     assert _touched([[_join(A, n) for n in range(9)]], keep=3) == [Touched(A, "fledge", (0, 1, 2))]
 
 
+def test_a_set_with_as_many_tokens_as_are_kept_is_not_read_to_its_end() -> None:
+    client = Pages([[_join(A, 1), _join(A, 2), _join(A, 3)], [_join(B, 1)]])
+    pages = list(StepLog(client, "log").pages(7, 0, keep=2))  # type: ignore[arg-type]
+    assert pages == [Page((Touched(A, "fledge", (1, 2)),), 3), Page((Touched(B, "fledge", (1,)),), 1)]
+    assert client.asked[1]["ExpressionAttributeValues"][":after"]["B"] == A + PAST_ANY_TOKEN
+
+
+def test_a_page_holds_the_sets_its_call_completed_and_says_how_many_rows_it_read() -> None:
+    client = Pages([[_join(A, 1)], [_join(A, 2), _join(B, 1)], []])
+    pages = list(StepLog(client, "log").pages(7, 0, keep=9))  # type: ignore[arg-type]
+    assert pages == [Page((), 1), Page((Touched(A, "fledge", (1, 2)),), 2), Page((Touched(B, "fledge", (1,)),), 0)]
+
+
+def test_only_what_evaluation_needs_of_a_row_is_read() -> None:
+    client = Pages([[]])
+    list(StepLog(client, "log").pages(7, 0, 9))  # type: ignore[arg-type]
+    assert client.asked[0]["ProjectionExpression"] == "set_token, #type"
+    assert client.asked[0]["ExpressionAttributeNames"] == {"#type": "type"}
+
+
 def test_an_empty_step_is_one_call_and_an_empty_page_is_not_the_end() -> None:
     client = Pages([[]])
     assert list(StepLog(client, "log").touched(7, 0, 9)) == []  # type: ignore[arg-type]
@@ -88,7 +109,8 @@ def test_every_page_is_read_consistently_and_begins_where_the_last_one_ended() -
     client = Pages([[_join(A, 1)], [_join(A, 2)], []])
     assert list(StepLog(client, "log").touched(7, 3, 9)) == [Touched(A, "fledge", (1, 2))]  # type: ignore[arg-type]
     assert all(query["ConsistentRead"] for query in client.asked)
-    assert [query.get("ExclusiveStartKey") for query in client.asked] == [None, {"page": 0}, {"page": 1}]
+    bounds = [query["ExpressionAttributeValues"].get(":after") for query in client.asked]
+    assert bounds == [None, pack(_join(A, 1))["set_token"], pack(_join(A, 2))["set_token"]]
     assert {query["ExpressionAttributeValues"][":here"]["B"] for query in client.asked} == {partition(7, 3)}
 
 

@@ -1,0 +1,166 @@
+"""A slot with a million rows in one step and slow pages: every run makes progress, and nothing is lost."""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import pytest
+
+from kanon.gate.evaluation import Evaluation, NoiseKeys
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.gate.mechanism.steps import end_of
+from kanon.gate.schedule import DAY, Schedule
+from kanon.gate.storage.control import Mark
+from kanon.gate.storage.step_log import StepLog
+from kanon.gate.types import Type
+from tests.unit.examples import KEY, set_key
+
+PERIOD, STEP, LAMBDA_SECONDS, MOST_HOPS = 3600, 472_000, 120.0, 100
+SCHEDULE = Schedule(PERIOD, grace=120, lease=150, publish_delay=1800, publish_margin=60, outage_allowance=7 * DAY)
+ROWS_A_PAGE = 10_000
+TYPE_NAME = {"S": "fledge"}
+TYPE = Type("fledge", Parameters(50, 168, PERIOD, *profile("published", 168), client_bits=32), "published")
+
+
+@dataclass
+class SlowLog:
+    """A DynamoDB client whose Query reads one crowded partition; every page takes ``page_seconds``."""
+
+    clients: dict[bytes, int]
+    page_seconds: float
+    now: float = end_of(STEP, PERIOD) + 180.0
+    pages: int = 0
+
+    def __post_init__(self) -> None:
+        self.keys = sorted(self.clients)
+        self.starts = [0, *accumulate(self.clients[key] for key in self.keys)]
+
+    def query(self, **query: Any) -> dict[str, Any]:
+        self.now += self.page_seconds
+        self.pages += 1
+        bound = query["ExpressionAttributeValues"].get(":after", {"B": b""})["B"]
+        first = 0 if not bound else self._row_after(bound)
+        last = min(first + ROWS_A_PAGE, self.starts[-1])
+        items = []
+        at = bisect_right(self.starts, first) - 1
+        while first < last:
+            end = min(last, self.starts[at + 1])
+            key, start = self.keys[at], self.starts[at]
+            items += [
+                {"set_token": {"B": key + n.to_bytes(4, "big")}, "type": TYPE_NAME}
+                for n in range(first - start, end - start)
+            ]
+            first, at = end, at + 1
+        more = {"LastEvaluatedKey": {"set_token": items[-1]["set_token"]}} if last < self.starts[-1] else {}
+        return {"Items": items, **more}
+
+    def _row_after(self, bound: bytes) -> int:
+        at = bisect_right(self.keys, bound[:32]) - 1
+        return min(self.starts[at] + int.from_bytes(bound[32:36], "big") + 1, self.starts[at + 1])
+
+
+@dataclass
+class Tables:
+    """Members, Statuses and Control in memory; ``fail_after`` writes of Members, the next one fails once."""
+
+    states: dict[bytes, SetState] = field(default_factory=dict)
+    writes: int = 0
+    mark: Mark = Mark(STEP - 1, None)
+    progress: list[Mark] = field(default_factory=list)
+    fail_after: int = -1
+
+    def read(self, set_keys: Iterable[bytes]) -> dict[bytes, SetState]:
+        return {key: self.states[key] for key in set_keys if key in self.states}
+
+    def write(self, set_key: bytes, *what: Any) -> None:
+        if isinstance(what[0], tuple):
+            return  # a status
+        self.writes += 1
+        if self.writes == self.fail_after:
+            raise ConnectionError
+        self.states[set_key] = what[1]
+
+    def move_horizon(self, *_: Any) -> None: ...
+
+    def lease(self, *_: Any) -> Mark:
+        return self.mark
+
+    def release(self, slot: int, holder: str, resume: tuple[int, bytes] | None) -> None:
+        self.mark = Mark(self.mark.evaluated_through, None if resume is None else resume[1])
+        self.progress.append(self.mark)
+
+    def advance(self, slot: int, before: int | None, step: int, leaving: str | None) -> None:
+        self.mark = Mark(step, None)
+
+
+class WithoutWakeUps(StepLog):
+    """The log without its writes."""
+
+    def put_wake_ups(self, rows: Any) -> None:
+        list(rows)
+
+
+def evaluation(log: SlowLog, tables: Tables) -> Evaluation:
+    client: Any = log
+    table: Any = tables
+    return Evaluation(
+        {"fledge": TYPE}, NoiseKeys(((0, KEY),)), "stack", SCHEDULE, WithoutWakeUps(client, "log"), table, table, table
+    )
+
+
+def hops_until_done(log: SlowLog, tables: Tables) -> int:
+    """Let messages follow each other, each to a worker with the whole time of a Lambda function."""
+    for hop in range(MOST_HOPS):
+        started = log.now
+        evaluation(log, tables).run(
+            0, f"worker {hop}", lambda: log.now, lambda started=started: LAMBDA_SECONDS - (log.now - started)
+        )
+        if tables.mark.evaluated_through == STEP:
+            return hop + 1
+        assert len(set(tables.progress)) == len(tables.progress), "a run made no progress"
+    raise AssertionError("the step was not done within the messages of an hour")
+
+
+SLOTS = {
+    "fifty sets of 20,000 clients": {set_key(n): 20_000 for n in range(50)},
+    "a thousand sets of 1,000 clients": {set_key(n): 1_000 for n in range(1_000)},
+    "one set of a million clients": {set_key(1): 1_000_000},
+}
+
+
+@pytest.mark.parametrize("page_seconds", [0.05, 0.45, 1.0])
+@pytest.mark.parametrize("clients", SLOTS.values(), ids=SLOTS)
+def test_a_million_rows_are_evaluated_within_the_messages_of_an_hour(
+    clients: dict[bytes, int], page_seconds: float
+) -> None:
+    log, tables = SlowLog(clients, page_seconds), Tables()
+    assert hops_until_done(log, tables) <= 3
+    assert tables.states.keys() == clients.keys()
+    assert {len(state.members) for state in tables.states.values()} == {TYPE.parameters.members_kept}
+
+
+def test_a_set_with_enough_tokens_costs_one_page_however_many_clients_it_has() -> None:
+    clients = SLOTS["one set of a million clients"]
+    log, tables = SlowLog(clients, 0.45), Tables()
+    assert hops_until_done(log, tables) == 1
+    assert log.pages == 2
+
+
+def test_crowded_sets_behind_very_slow_pages_are_done_over_several_workers() -> None:
+    log, tables = SlowLog({set_key(n): 150 for n in range(1_440)}, 30.0), Tables()
+    assert 5 < hops_until_done(log, tables) <= 10
+    assert len(tables.states) == 1_440
+
+
+def test_after_an_error_the_next_run_goes_on_behind_the_last_chunk() -> None:
+    log, tables = SlowLog({set_key(n): 1 for n in range(3_000)}, 0.05), Tables(fail_after=2_600)
+    with pytest.raises(ConnectionError):
+        evaluation(log, tables).run(0, "first", lambda: log.now, lambda: 100.0)
+    assert tables.mark.resume_after == sorted(log.clients)[2_499]
+    written = tables.writes
+    evaluation(log, tables).run(0, "second", lambda: log.now, lambda: 100.0)
+    assert tables.mark.evaluated_through == STEP
+    assert tables.writes - written <= 500
