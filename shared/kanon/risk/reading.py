@@ -1,0 +1,182 @@
+"""One pass over a log: CSV or Parquet with any columns, in batches of bounded memory (pyarrow).
+
+All columns are read as text, so that ``01`` and ``1`` are different values. A row whose user or value is missing or
+empty is left out and counted. ``day``, ``hour`` and ``month`` are taken from the column ``time`` (UTC) unless the
+log has columns of these names.
+"""
+
+import csv
+import gzip
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from kanon.risk.errors import RiskError
+
+ROWS_IN_BATCH = 1 << 19
+BYTES_IN_BATCH = 48 << 20
+_BLOCK_BYTES = 1 << 20
+
+TIME = "time"
+_DERIVED = {"hour": 13, "day": 10, "month": 7}
+"""Column taken from ``time``, and how much of ``2012-02-05 17:48:52`` it is."""
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A column of a batch: row i has the word ``words[codes[i]]``; code -1 is a missing value."""
+
+    codes: NDArray[np.int64]
+    words: pa.BinaryArray
+
+    def taken(self, codes: NDArray[np.int64]) -> list[bytes]:
+        """The words of some codes."""
+        taken: list[bytes] = self.words.take(pa.array(codes)).to_pylist()
+        return taken
+
+
+Batch = dict[str, Coded]
+
+
+def batches(path: Path, columns: Iterable[str]) -> Iterator[Batch]:
+    """The log's columns, some 500,000 rows at a time.
+
+    Raises:
+        RiskError: what is wrong with the file, or which column it lacks.
+    """
+    wanted = sorted(set(columns))
+    try:
+        names, tables = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+        read, derived = _needed(path, names, wanted)
+        for table in _gathered(tables(read)):
+            yield {name: _coded(table, name, derived) for name in wanted}
+    except FileNotFoundError as error:
+        raise RiskError(f"there is no file {path}") from error
+    except OSError as error:
+        raise RiskError(f"{path} cannot be read: {error.strerror or 'not a CSV (.csv, .csv.gz) or .parquet file'}") from error
+    except pa.ArrowInvalid as error:
+        raise RiskError(f"{path} cannot be read: {_reason(error)}") from error
+
+
+Tables = Callable[[list[str]], Iterator[Any]]
+"""Reads the named columns as record batches."""
+
+
+def _csv(path: Path) -> tuple[list[str], Tables]:
+    opened = gzip.open(path, "rt", encoding="utf-8-sig", newline="") if path.suffix == ".gz" else path.open(
+        encoding="utf-8-sig", newline="")
+    with opened as text:
+        try:
+            names = next(csv.reader(text), [])
+        except UnicodeDecodeError as error:
+            raise RiskError(f"{path} is no UTF-8 text") from error
+
+    def read(columns: list[str]) -> Iterator[Any]:
+        options = pacsv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string()))
+        with (
+            pa.input_stream(str(path), compression="detect") as stream,
+            pacsv.open_csv(
+                stream,
+                read_options=pacsv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False),
+                parse_options=pacsv.ParseOptions(newlines_in_values=True),
+                convert_options=options,
+            ) as reader,
+        ):
+            yield from reader
+
+    return names, read
+
+
+def _parquet(path: Path) -> tuple[list[str], Tables]:
+    names = pq.read_schema(path).names
+
+    def read(columns: list[str]) -> Iterator[Any]:
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=_BLOCK_BYTES) as file:
+            yield from file.iter_batches(ROWS_IN_BATCH // 8, columns=columns, use_threads=False)
+
+    return names, read
+
+
+def _needed(path: Path, names: Sequence[str], wanted: Sequence[str]) -> tuple[list[str], set[str]]:
+    """The columns to read, and those to derive from ``time``."""
+    derived = {name for name in wanted if name not in names and name in _DERIVED and TIME in names}
+    missing = [name for name in wanted if name not in names and name not in derived]
+    if missing:
+        raise RiskError(f"{path} has no column {missing[0]!r}; its columns are {', '.join(names) or 'none'}")
+    read = sorted(set(wanted) - derived | ({TIME} if derived else set()))
+    twice = [name for name in read if list(names).count(name) > 1]
+    if twice:
+        raise RiskError(f"{path} has two columns {twice[0]!r}: rename one")
+    return read, derived
+
+
+def _gathered(parts: Iterator[Any]) -> Iterator[pa.Table]:
+    """Small record batches put together, so that a word that repeats is hashed once for many rows."""
+    waiting: list[Any] = []
+    rows = size = 0
+    for part in parts:
+        waiting.append(part)
+        rows, size = rows + part.num_rows, size + part.nbytes
+        if rows >= ROWS_IN_BATCH or size >= BYTES_IN_BATCH:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if rows:
+        yield pa.Table.from_batches(waiting)
+
+
+def _coded(table: pa.Table, name: str, derived: set[str]) -> Coded:
+    column = _from_time(table[TIME], name) if name in derived else table[name]
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)  # its own dictionary may hold a word twice
+    encoded = column.combine_chunks().dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
+    try:
+        words = encoded.dictionary.cast(pa.large_string()).cast(pa.large_binary())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise RiskError(f"column {name!r} holds {column.type}: only text, numbers, dates and times are read") from error
+    empty = pc.index(words, pa.scalar(b"", pa.large_binary())).as_py()
+    if empty >= 0:
+        codes[codes == empty] = -1
+    return Coded(codes, words)
+
+
+def _from_time(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Days, hours or months in UTC from unix seconds or ISO 8601 times."""
+    try:
+        seconds = _seconds(column)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise RiskError(f"column {TIME!r} must hold unix seconds or ISO 8601 times to give {name!r}") from error
+    return pc.utf8_slice_codeunits(seconds.cast(pa.string()), 0, _DERIVED[name])
+
+
+def _seconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        return column.cast(pa.timestamp("s"), safe=False)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = pc.if_else(pc.equal(column, ""), None, column)
+        for form in (pa.timestamp("s", "UTC"), pa.timestamp("s")):
+            with suppress(pa.ArrowInvalid):
+                return column.cast(form).cast(pa.timestamp("s"))
+    numbers = pc.floor(column.cast(pa.float64()))
+    return numbers.cast(pa.int64()).cast(pa.timestamp("s"))
+
+
+def _reason(error: Exception) -> str:
+    """What pyarrow found, without the content of any row."""
+    text = str(error)
+    if "Expected" in text and "columns" in text:
+        return "a row has more or fewer fields than the header"
+    if "UTF8" in text or "utf-8" in text.lower():
+        return "it is no UTF-8 text"
+    if "Empty CSV" in text:
+        return "it is empty"
+    return "it is no valid CSV (.csv, .csv.gz) or Parquet (.parquet) file"
