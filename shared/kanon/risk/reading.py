@@ -123,7 +123,8 @@ def _gathered(parts: Iterator[Any]) -> Iterator[pa.Table]:
     """Small record batches put together, so that a word that repeats is hashed once for many rows."""
     waiting: list[Any] = []
     rows = size = 0
-    for part in parts:
+    for read in parts:
+        part = _encoded(read)
         waiting.append(part)
         rows, size = rows + part.num_rows, size + part.nbytes
         if rows >= ROWS_IN_BATCH or size >= BYTES_IN_BATCH:
@@ -133,41 +134,52 @@ def _gathered(parts: Iterator[Any]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
+def _encoded(part: Any) -> Any:
+    """Words and codes instead of text; done for each part, it runs while the next one is read."""
+    columns = []
+    for column in part.columns:
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)  # its own dictionary may hold a word twice
+        columns.append(column.dictionary_encode())
+    return pa.record_batch(columns, names=part.schema.names)
+
+
 def _coded(table: pa.Table, name: str, derived: set[str]) -> Coded:
-    column = _from_time(table[TIME], name) if name in derived else table[name]
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)  # its own dictionary may hold a word twice
-    encoded = column.combine_chunks().dictionary_encode()
+    encoded = table[TIME if name in derived else name].unify_dictionaries().combine_chunks()
     codes = encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
+    words = encoded.dictionary
+    if name in derived:
+        encoded = _from_time(words, name).dictionary_encode()
+        codes = np.append(encoded.indices.fill_null(-1).to_numpy(), -1).astype(np.int64)[codes]
+        words = encoded.dictionary
     try:
-        words = encoded.dictionary.cast(pa.large_string()).cast(pa.large_binary())
+        words = words.cast(pa.large_string()).cast(pa.large_binary())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise RiskError(f"column {name!r} holds {column.type}: only text, numbers, dates and times are read") from error
+        raise RiskError(f"column {name!r} holds {words.type}: only text, numbers, dates and times are read") from error
     empty = pc.index(words, pa.scalar(b"", pa.large_binary())).as_py()
     if empty >= 0:
         codes[codes == empty] = -1
     return Coded(codes, words)
 
 
-def _from_time(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+def _from_time(times: pa.Array, name: str) -> pa.Array:
     """Days, hours or months in UTC from unix seconds or ISO 8601 times."""
     try:
-        seconds = _seconds(column)
+        seconds = _seconds(times)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise RiskError(f"column {TIME!r} must hold unix seconds or ISO 8601 times to give {name!r}") from error
     return pc.utf8_slice_codeunits(seconds.cast(pa.string()), 0, _DERIVED[name])
 
 
-def _seconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-        return column.cast(pa.timestamp("s"), safe=False)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        column = pc.if_else(pc.equal(column, ""), None, column)
+def _seconds(times: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(times.type) or pa.types.is_date(times.type):
+        return times.cast(pa.timestamp("s"), safe=False)
+    if pa.types.is_string(times.type) or pa.types.is_large_string(times.type):
+        times = pc.if_else(pc.equal(times, ""), None, times)
         for form in (pa.timestamp("s", "UTC"), pa.timestamp("s")):
             with suppress(pa.ArrowInvalid):
-                return column.cast(form).cast(pa.timestamp("s"))
-    numbers = pc.floor(column.cast(pa.float64()))
-    return numbers.cast(pa.int64()).cast(pa.timestamp("s"))
+                return times.cast(form).cast(pa.timestamp("s"))
+    return pc.floor(times.cast(pa.float64())).cast(pa.int64()).cast(pa.timestamp("s"))
 
 
 def _reason(error: Exception) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kanon.risk.errors import RiskError
 from kanon.risk.hashing import Key, combined
 from kanon.risk.hyperloglog import Hashes
 from kanon.risk.khll import DEFAULT_SIZE, Sketch, from_pairs, merge
@@ -44,7 +45,7 @@ def sketch(
         size: K, the values kept.
 
     Raises:
-        RiskError: the file cannot be read, or lacks a column.
+        RiskError: the file cannot be read, lacks a column, or has no rows.
     """
     columns = (value,) if isinstance(value, str) else tuple(value)
     return sketches(source, [columns], user, key=key or Key.fresh(), size=size)[0].sketch
@@ -59,6 +60,9 @@ def sketches(
     done = [Sketched(columns, none, 0) for columns in values]
     for batch in batches(source, {user, *(name for columns in values for name in columns)}):
         done = [_with_batch(one, batch, user, key) for one in done]
+    for one in done:
+        if not one.sketch.total_rows:
+            raise RiskError(f"{source} has no row with a {' and a '.join([*one.columns, user])}")
     return done
 
 
