@@ -63,8 +63,8 @@ class Sketch:
 
     @property
     def bound(self) -> int:
-        """The largest hash a value may have to be kept."""
-        return int(self.values[-1]) if self.full else 2**64 - 1
+        """h_K, the largest hash that is kept; 2^64 while every value is."""
+        return int(self.values[-1]) if self.full else 2**64
 
     @property
     def number_of_values(self) -> float:
@@ -77,6 +77,11 @@ class Sketch:
         counts = np.bincount(self.owners, minlength=len(self.values)).astype(np.float64)
         counts[self.dense] = [max(hyperloglog.estimate(r), MOST_EXACT + 1) for r in self.registers]
         return counts
+
+
+def empty(size: int, key_check: bytes) -> Sketch:
+    """The sketch of no rows."""
+    return sketch_of(np.empty(0, np.uint64), np.empty(0, np.uint64), size, key_check)
 
 
 def sketch_of(values: Hashes, users: Hashes, size: int, key_check: bytes) -> Sketch:

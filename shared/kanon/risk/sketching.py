@@ -1,6 +1,6 @@
 """Sketches of columns of a log, all of them in one pass."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kanon.risk.errors import RiskError
 from kanon.risk.hashing import Key, combined
 from kanon.risk.hyperloglog import Hashes
-from kanon.risk.khll import DEFAULT_SIZE, Sketch, from_pairs, merge
+from kanon.risk.khll import DEFAULT_SIZE, Sketch, empty, from_pairs, merge
 from kanon.risk.reading import Batch, Coded, batches
 
 Codes = NDArray[np.int64]
@@ -54,16 +54,27 @@ def sketch(
 def sketches(
     source: Path, values: Sequence[tuple[str, ...]], user: str, *, key: Key, size: int = DEFAULT_SIZE
 ) -> list[Sketched]:
-    """A sketch for each combination of columns, in one pass over the log."""
-    nothing = np.empty(0, np.int64)
-    none = from_pairs(nothing.astype(np.uint64), nothing, nothing, nothing.astype(np.uint64), size, key.check, 0)
-    done = [Sketched(columns, none, 0) for columns in values]
-    for batch in batches(source, {user, *(name for columns in values for name in columns)}):
-        done = [_with_batch(one, batch, user, key) for one in done]
-    for one in done:
+    """A sketch for each combination of columns, in one pass over the log.
+
+    Raises:
+        RiskError: the file cannot be read, lacks a column, or has no rows.
+    """
+    read = batches(source, {user, *(name for columns in values for name in columns)})
+    made = of_batches(read, values, user, key=key, size=size)
+    for one in made:
         if not one.sketch.total_rows:
             raise RiskError(f"{source} has no row with a {' and a '.join([*one.columns, user])}")
-    return done
+    return made
+
+
+def of_batches(
+    read: Iterable[Batch], values: Sequence[tuple[str, ...]], user: str, *, key: Key, size: int
+) -> list[Sketched]:
+    """A sketch for each combination of columns of a log that is read in batches."""
+    made = [Sketched(columns, empty(size, key.check), 0) for columns in values]
+    for batch in read:
+        made = [_with_batch(one, batch, user, key) for one in made]
+    return made
 
 
 def _with_batch(before: Sketched, batch: Batch, user: str, key: Key) -> Sketched:
@@ -88,7 +99,7 @@ def _with_batch(before: Sketched, batch: Batch, user: str, key: Key) -> Sketched
 
 def _kept(hashes: Hashes, rows: Codes, before: Sketch) -> Codes:
     """The codes that may be among the K smallest hashes of all."""
-    kept = np.flatnonzero((hashes <= np.uint64(before.bound)) & (rows > 0))
+    kept = np.flatnonzero((hashes <= before.bound) & (rows > 0))
     if len(kept) > before.size:
         kept = kept[np.argpartition(hashes[kept], before.size - 1)[: before.size]]
     return kept

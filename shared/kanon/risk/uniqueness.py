@@ -173,8 +173,8 @@ def _point(sketch: Sketch, k: int, lost: Lost) -> Point:
 def _rows_error(sketch: Sketch, lost_rows: Lost) -> float:
     """The standard error of the share of rows: Horvitz-Thompson over values below the bound, given the bound.
 
-    Each value is kept independently with chance ``q = h_K / 2^64``: the variance of the total is
-    ``sum y^2 (1 - q) / q^2`` (Cohen and Kaplan, "Summarizing data using bottom-k sketches", 2007).
+    Each value is kept with chance ``q = h_K / 2^64``, so the variance of the total is ``sum y^2 (1 - q) / q^2``
+    (Cohen and Kaplan, "Summarizing data using bottom-k sketches", 2007). The factor ``1 - q`` is left out, as it is
+    for values: a few values have very many rows, and a sample without them looks too sure of itself.
     """
-    q = sketch.bound / SPACE
-    return float(np.sqrt((lost_rows**2).sum() * (1 - q))) / q / sketch.total_rows
+    return float(np.sqrt((lost_rows**2).sum())) * SPACE / sketch.bound / sketch.total_rows
