@@ -168,9 +168,7 @@ def rates(source: Path, value: str, user: str, window_days: int | None) -> Rates
             database.register("batch", pa.table(arrays, names=list(columns)))
             present = " and ".join(f"{name} is not null" for name in columns)
             database.execute(f"insert into joins select distinct grp, usr, {window} from batch where {present}")  # noqa: S608
-        one = database.execute(
-            "select count(distinct usr), coalesce(max(win) - min(win) + 1, 0) from joins"
-        ).fetchone()
+        one = database.execute("select count(distinct usr), coalesce(max(win) - min(win) + 1, 0) from joins").fetchone()
         clients, windows = one or (0, 0)
         groups = database.execute(
             "select grp, count(*) / $1 from (select distinct * from joins) group by grp order by 2 desc, 1", [windows]

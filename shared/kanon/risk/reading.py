@@ -6,10 +6,10 @@ log has columns of these names.
 """
 
 import csv
-import gzip
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,9 @@ def batches(path: Path, columns: Iterable[str]) -> Iterator[Batch]:
     except FileNotFoundError as error:
         raise RiskError(f"there is no file {path}") from error
     except OSError as error:
-        raise RiskError(f"{path} cannot be read: {error.strerror or 'not a CSV (.csv, .csv.gz) or .parquet file'}") from error
+        raise RiskError(
+            f"{path} cannot be read: {error.strerror or 'not a CSV (.csv, .csv.gz) or .parquet file'}"
+        ) from error
     except pa.ArrowInvalid as error:
         raise RiskError(f"{path} cannot be read: {_reason(error)}") from error
 
@@ -72,9 +74,7 @@ Tables = Callable[[list[str]], Iterator[Any]]
 
 
 def _csv(path: Path) -> tuple[list[str], Tables]:
-    opened = gzip.open(path, "rt", encoding="utf-8-sig", newline="") if path.suffix == ".gz" else path.open(
-        encoding="utf-8-sig", newline="")
-    with opened as text:
+    with TextIOWrapper(pa.input_stream(str(path), compression="detect"), "utf-8-sig", newline="") as text:
         try:
             names = next(csv.reader(text), [])
         except UnicodeDecodeError as error:
@@ -136,12 +136,13 @@ def _gathered(parts: Iterator[Any]) -> Iterator[pa.Table]:
 
 def _encoded(part: Any) -> Any:
     """Words and codes instead of text; done for each part, it runs while the next one is read."""
-    columns = []
-    for column in part.columns:
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)  # its own dictionary may hold a word twice
-        columns.append(column.dictionary_encode())
+    columns = [_decoded(column).dictionary_encode() for column in part.columns]
     return pa.record_batch(columns, names=part.schema.names)
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    """The column as it is written; a dictionary of the file's own may hold a word twice."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _coded(table: pa.Table, name: str, derived: set[str]) -> Coded:

@@ -29,9 +29,7 @@ _MOST_RANK = 65 - REGISTER_BITS
 def to_bytes(sketch: Sketch) -> bytes:
     """The file's content: equal sketches give equal bytes."""
     parts = [
-        _HEADER.pack(
-            _MAGIC, _VERSION, REGISTERS, sketch.size, len(sketch.values), sketch.key_check, sketch.total_rows
-        )
+        _HEADER.pack(_MAGIC, _VERSION, REGISTERS, sketch.size, len(sketch.values), sketch.key_check, sketch.total_rows)
     ]
     starts = np.searchsorted(sketch.owners, np.arange(len(sketch.values) + 1))
     users = sketch.users.astype(">u8")
@@ -55,8 +53,10 @@ def from_bytes(data: bytes) -> Sketch:
     content = data[: -_CRC.size]
     _, version, registers, size, number, key_check, total_rows = _HEADER.unpack_from(content)
     if version != _VERSION or registers != REGISTERS:
-        raise RiskError(f"is a sketch of version {version} with {registers} registers; this program reads version"
-                        f" {_VERSION} with {REGISTERS}: make it again from the log")
+        raise RiskError(
+            f"is a sketch of version {version} with {registers} registers; this program reads version"
+            f" {_VERSION} with {REGISTERS}: make it again from the log"
+        )
     if _CRC.unpack(data[-_CRC.size :]) != (zlib.crc32(content),):
         raise RiskError("is damaged: its checksum is wrong; make it again from the log")
     try:

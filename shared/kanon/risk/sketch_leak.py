@@ -96,7 +96,8 @@ def leak(members: Sequence[bytes], candidates: Sequence[bytes], p: int, key: Key
         key: of the second attempt; the attacker does not know it.
     """
     guesses = public_hashes(candidates)
-    inside = np.isin(np.array(candidates, object), np.array(members, object))
+    group = set(members)
+    inside = np.array([candidate in group for candidate in candidates])
     registers = registers_of(public_hashes(members), p)
     secret = registers_of(key.users(members), p)
     strangers = int((~inside).sum())

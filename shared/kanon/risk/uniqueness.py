@@ -4,7 +4,7 @@ Desfontaines (2020), section 4.1.3.1. The values of a sketch are a uniform sampl
 values is a mean over it. A share of rows is the sample's total, scaled to all values, over the exact number of rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -79,7 +79,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """``identifier`` if the user column is one of the columns, ``dangerous`` if half of the values have one user."""
+        """``identifier``: the user column is among the columns; ``dangerous``: half of the values have one user."""
         if self.user in self.columns:
             return "identifier"
         return "dangerous" if self.at(2).values >= DANGEROUS else "not flagged"
@@ -87,10 +87,6 @@ class Report:
     def at(self, k: int) -> Point:
         """The curve at k in 2..200."""
         return self.curve[k - THRESHOLDS.start]
-
-    def lost_at(self, share: float, of: Literal["values", "rows"]) -> int | None:
-        """The least k that loses this share; None if even k = 200 loses less."""
-        return next((point.k for point in self.curve if getattr(point, of) >= share), None)
 
     def as_json(self) -> dict[str, Any]:
         """All of it, for a program."""
@@ -103,12 +99,19 @@ class Report:
             "exact": self.exact,
             "rows": self.rows,
             "rows_left_out": self.left_out,
-            "lost_at": {
-                f"{share:.0%}": {of: self.lost_at(share, of) for of in ("values", "rows")} for share in LOSSES
-            },
+            "lost_at": {f"{share:.0%}": {of: self.lost_at(share, of) for of in ("values", "rows")} for share in LOSSES},
             "curve": [asdict(point) for point in self.curve],
             "service": asdict(self.service),
         }
+
+
+def lost_at(points: Sequence[Point]) -> dict[str, dict[str, int | None]]:
+    """The least k that loses 5, 10 and 25% of the values and of the rows; None if none loses so much."""
+
+    def least(share: float, of: str) -> int | None:
+        return next((point.k for point in points if getattr(point, of) >= share), None)
+
+    return {f"{share:.0%}": {of: least(share, of) for of in ("values", "rows")} for share in LOSSES}
 
 
 def report(sketched: Sketched, user: str, service_profile: str = "published", window: int = 720) -> Report:
