@@ -6,7 +6,7 @@ Whoever knows the key can test a guessed value or user against a sketch; without
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -69,7 +69,7 @@ class Key:
         return self._hashes(names, b"kanon user")
 
     def values(self, values: Iterable[bytes], columns: int = 1) -> Hashes:
-        """The hash of every value of one column, or of every combination (:func:`combined`) of several."""
+        """The hash of every value of one column, or of every combination of several (``length_prefixed``)."""
         return self._hashes(values, b"kanon value %d" % columns)
 
     def _hashes(self, names: Iterable[bytes], domain: bytes) -> Hashes:
@@ -80,11 +80,6 @@ class Key:
 def public_hashes(names: Iterable[bytes]) -> Hashes:
     """Hashes without any key, as most cardinality sketches use them: anybody can compute them."""
     return _hashes(blake2b(digest_size=8), names)
-
-
-def combined(parts: Sequence[bytes]) -> bytes:
-    """The values of several columns as one; different combinations never give the same bytes."""
-    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
 
 
 def _hashes(started: blake2b, names: Iterable[bytes]) -> Hashes:

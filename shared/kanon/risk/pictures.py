@@ -51,7 +51,7 @@ def picture(reports: Sequence[Report], form: Literal["png", "svg"]) -> bytes:
             ],
             loc="lower center", ncols=2, frameon=False, fontsize=9.5,
         )  # fmt: skip
-        figure.tight_layout(rect=(0, 0.68 / figure.get_figheight(), 1, 1))
+        figure.tight_layout(w_pad=2.5, rect=(0, 0.68 / figure.get_figheight(), 1, 1))
         out = BytesIO()
         figure.savefig(out, format=form, dpi=130, metadata={"Date": None} if form == "svg" else None)
         plt.close(figure)

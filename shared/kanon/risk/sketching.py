@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kanon.noise.words import length_prefixed
 from kanon.risk.errors import RiskError
-from kanon.risk.hashing import Key, combined
+from kanon.risk.hashing import Key
 from kanon.risk.hyperloglog import Hashes
 from kanon.risk.khll import DEFAULT_SIZE, Sketch, empty, from_pairs, merge
 from kanon.risk.reading import Batch, Coded, batches
@@ -116,8 +117,8 @@ def _hashed(columns: Sequence[Coded], key: Key) -> tuple[Codes, Hashes]:
         both = np.where((codes >= 0) & (column.codes >= 0), codes * width + column.codes, -1)
         distinct, codes = _recoded(both)
         parts = [*(part[distinct // width] for part in parts), distinct % width]
-    words = zip(*(column.taken(part) for column, part in zip(columns, parts, strict=True)), strict=True)
-    return codes, key.values(map(combined, words), len(columns))
+    words = [column.taken(part) for column, part in zip(columns, parts, strict=True)]
+    return codes, key.values(map(length_prefixed, *words), len(columns))
 
 
 def _recoded(codes: Codes) -> tuple[Codes, Codes]:

@@ -99,9 +99,9 @@ class Report:
             "exact": self.exact,
             "rows": self.rows,
             "rows_left_out": self.left_out,
-            "lost_at": {f"{share:.0%}": {of: self.lost_at(share, of) for of in ("values", "rows")} for share in LOSSES},
+            "lost_at": lost_at(self.curve),
             "curve": [asdict(point) for point in self.curve],
-            "service": asdict(self.service),
+            "service": {**asdict(self.service), "lost_at": lost_at(self.service.curve)},
         }
 
 
