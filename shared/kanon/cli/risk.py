@@ -263,9 +263,8 @@ def _show_leak(result: "Leak", candidates: int) -> None:
         )  # fmt: skip
     Console().print(table)
     typer.echo(
-        f"With a secret key the attacker does no better than chance: members are hit {keyed.hit_rate:.2%} of the time,"
-        f" strangers {keyed.false_rate:.2%} ({keyed.advantage_errors:+.1f} standard errors apart)."
-        f" Whoever has the key has the public row."
+        f"With a secret key members are hit {keyed.hit_rate:.2%} of the time, strangers {keyed.false_rate:.2%};"
+        f" guessing does as well with probability {keyed.chance:.2g}. Whoever has the key has the public row."
     )
 
 

@@ -39,12 +39,14 @@ class Key:
         """The key in a file; a file that does not exist is made, readable by its owner only.
 
         Raises:
-            RiskError: the file does not hold a key, or others may read it.
+            RiskError: the file does not hold a key, others may read it, or it cannot be read or written.
         """
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             return cls._read(path)
+        except OSError as error:
+            raise RiskError(f"the key file {path} cannot be written: {error.strerror}") from error
         key = cls.fresh()
         with os.fdopen(handle, "wb") as file:
             file.write(key.secret)
@@ -54,7 +56,10 @@ class Key:
     def _read(cls, path: Path) -> "Key":
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise RiskError(f"others may read the key file {path}: run chmod 600 on it")
-        secret = path.read_bytes()
+        try:
+            secret = path.read_bytes()
+        except OSError as error:
+            raise RiskError(f"the key file {path} cannot be read: {error.strerror}") from error
         if len(secret) != KEY_BYTES:
             raise RiskError(f"{path} is no key file: it must hold {KEY_BYTES} bytes, not {len(secret)}")
         return cls(secret)

@@ -85,15 +85,18 @@ class PlainThreshold:
         return float(self._others[self._left :].sum())
 
     def exact_delta(self, epsilon: float) -> float:
-        """The least delta at which the release is (epsilon, delta)-private for one client, both directions."""
-        with_one = np.concatenate([[0.0], self._others])
-        without = np.concatenate([self._others, [0.0]])
-        return max(self._excess(with_one, without, epsilon), self._excess(without, with_one, epsilon))
+        """The least delta at which the release is (epsilon, delta)-private for one client, both directions.
 
-    def _excess(self, p: NDArray[np.float64], q: NDArray[np.float64], epsilon: float) -> float:
-        factor, first = math.exp(epsilon), self._left + 1
-        nothing = float(p[:first].sum() - factor * q[:first].sum())
-        return max(nothing, 0.0) + float(np.maximum(p[first:] - factor * q[first:], 0.0).sum())
+        With the client in the group the count j has the chance ``P(B = j - 1)``, without it ``P(B = j)``.
+        """
+        factor = math.exp(epsilon)
+        with_client = self._others[self._left :]
+        without = np.append(self._others[self._left + 1 :], 0.0)[: len(with_client)]
+        joining = np.maximum(with_client - factor * without, 0.0).sum()
+        leaving = np.maximum(without - factor * with_client, 0.0).sum()
+        # Nothing is published with P(B < T - b) if the client is in the group, and with P(B <= T - b) if not.
+        nothing = float(with_client[:1].sum()) - math.expm1(epsilon) * float(self._others[: self._left].sum())
+        return max(float(joining), float(leaving) + max(nothing, 0.0))
 
     @cached_property
     def _others(self) -> NDArray[np.float64]:

@@ -2,7 +2,7 @@
 
 All numbers are big-endian. Header: magic, version, K, registers, number of values, key check, total rows. Then per
 value, in ascending order: its hash; its rows times 256 plus its number of users (0: a HyperLogLog follows); the
-user hashes or the registers. CRC-32 of all before. At most K (8 + 8 + 1,024) bytes and a header of 40.
+user hashes or the registers. CRC-32 of all before. At most K (8 + 8 + 1,024) bytes and 40.
 """
 
 import os

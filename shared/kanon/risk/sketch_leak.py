@@ -20,6 +20,8 @@ from kanon.risk.errors import RiskError
 from kanon.risk.hashing import Key, public_hashes
 from kanon.risk.hyperloglog import Hashes, Registers, estimate, index_and_rank, registers_of
 
+Floats = NDArray[np.float64]
+
 HASH_BITS = 64
 
 
@@ -48,17 +50,25 @@ class Attack:
         return self.found / max(self.found + self.false, 1)
 
     @property
-    def advantage_errors(self) -> float:
-        """By how many standard errors members are hit more often than strangers: |z| < 3 or so is chance."""
-        n = self.members + self.strangers
-        hits = (self.found + self.false) / n
-        spread = math.sqrt(hits * (1 - hits) * (1 / self.members + 1 / max(self.strangers, 1)))
-        return (self.hit_rate - self.false_rate) / spread if spread else 0.0
+    def chance(self) -> float:
+        """The probability that guessing hits as many members: the upper tail of the hypergeometric law.
+
+        It is the one of so many hits among all candidates. Below 0.001 or so the attack knows something.
+        """
+        hits, everybody = self.found + self.false, self.members + self.strangers
+        logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, everybody + 1)))])  # of factorials
+
+        def ways(n: int, chosen: NDArray[np.int64]) -> Floats:
+            return logs[n] - logs[chosen] - logs[n - chosen]
+
+        among = np.arange(max(self.found, hits - self.strangers), min(hits, self.members) + 1)
+        of_all = ways(everybody, np.array([hits]))
+        return min(float(np.exp(ways(self.members, among) + ways(self.strangers, hits - among) - of_all).sum()), 1.0)
 
     def as_json(self) -> dict[str, Any]:
         """All of it, for a program."""
         rates = {"hit_rate": self.hit_rate, "false_rate": self.false_rate, "precision": self.precision}
-        return {**asdict(self), **rates, "advantage_in_standard_errors": self.advantage_errors}
+        return {**asdict(self), **rates, "chance": self.chance}
 
 
 @dataclass(frozen=True)
@@ -126,29 +136,32 @@ def ignored(registers: Registers, hashes: Hashes, p: int) -> NDArray[np.bool_]:
 
 def false_rate(p: int, n: int) -> float:
     """The chance that a stranger changes none of 2^p registers after n insertions."""
-    ranks = np.arange(1, HASH_BITS - p + 1)
-    return float((2.0**-ranks * _reached(p, n)).sum())
+    weights, _, below = _ranks(p, n)
+    return float((weights * -np.expm1(below)).sum())
 
 
 def false_rate_spread(p: int, n: int, strangers: int) -> float:
-    """The standard deviation of the share of so many strangers, over the hash function.
+    """The standard deviation, over the hash function, of the false rate among so many strangers.
 
-    The strangers' own variance, and that of the registers: a sketch has the rate ``2^-p sum_j (1 - 2^-R_j)``, and
-    registers are at most as far spread as independent ones.
+    The registers R_j have the rate ``X = 2^-p sum_j x_j`` with ``x_j = sum_{r <= R_j} 2^-r``; its variance is added to
+    that of the strangers. Registers are multinomial: ``P(R_1 < r, R_2 < s) = (1 - a_r - a_s)^n``.
     """
-    mean = false_rate(p, n)
-    ranks = np.arange(1, HASH_BITS - p + 1)
-    # E[(1 - 2^-R)^2] by parts: the square grows by this much at each rank that the register reaches.
-    steps = (1 - 2.0**-ranks) ** 2 - (1 - 2.0 ** -(ranks - 1.0)) ** 2
-    of_registers = max(float((steps * _reached(p, n)).sum()) - mean**2, 0.0) / 2**p
-    return math.sqrt(mean * (1 - mean) / max(strangers, 1) + of_registers)
+    mean, m = false_rate(p, n), 2.0**p
+    weights, reach, below = _ranks(p, n)
+    both = np.outer(weights, weights)
+    square = float((both * -np.expm1(np.maximum.outer(below, below))).sum())
+    shared = np.outer(reach / (1 - reach), reach / (1 - reach))  # 1 - (1 - a_r - a_s) / ((1 - a_r) (1 - a_s))
+    covariance = float((both * np.exp(np.add.outer(below, below)) * np.expm1(n * np.log1p(-shared))).sum())
+    of_registers = (square - mean**2) / m + (1 - 1 / m) * covariance
+    return math.sqrt(max(of_registers, 0.0) + mean * (1 - mean) / max(strangers, 1))
 
 
-def _reached(p: int, n: int) -> NDArray[np.float64]:
-    """The chance that a register is at least r after n insertions, for r = 1..64-p."""
+def _ranks(p: int, n: int) -> tuple[Floats, Floats, Floats]:
+    """For r = 1..64-p: ``2^-r``; ``a_r = 2^(-p-r+1)``, by which an insertion reaches r; ``n log(1 - a_r)``."""
     ranks = np.arange(1, HASH_BITS - p + 1)
-    chances: NDArray[np.float64] = -np.expm1(n * np.log1p(-(2.0 ** (-p - ranks + 1))))
-    return chances
+    reach: Floats = 2.0 ** (1.0 - p - ranks)
+    below: Floats = n * np.log1p(-reach)
+    return 2.0**-ranks, reach, below
 
 
 def users_of(source: Path, group: str, value: str, user: str) -> tuple[list[bytes], list[bytes]]:
