@@ -136,13 +136,22 @@ def _gathered(parts: Iterator[Any]) -> Iterator[pa.Table]:
 
 def _encoded(part: Any) -> Any:
     """Words and codes instead of text; done for each part, it runs while the next one is read."""
-    columns = [_decoded(column).dictionary_encode() for column in part.columns]
-    return pa.record_batch(columns, names=part.schema.names)
+    names = part.schema.names
+    columns = [_encoded_column(column, name) for column, name in zip(part.columns, names, strict=True)]
+    return pa.record_batch(columns, names=names)
 
 
-def _decoded(column: pa.Array) -> pa.Array:
-    """The column as it is written; a dictionary of the file's own may hold a word twice."""
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+def _encoded_column(column: pa.Array, name: str) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)  # the file's own dictionary may hold a word twice
+    try:
+        return column.dictionary_encode()
+    except pa.ArrowNotImplementedError as error:
+        raise _unreadable(name, column.type) from error
+
+
+def _unreadable(name: str, held: pa.DataType) -> RiskError:
+    return RiskError(f"column {name!r} holds {held}: only text, numbers, dates and times are read")
 
 
 def _coded(table: pa.Table, name: str, derived: set[str]) -> Coded:
@@ -156,7 +165,7 @@ def _coded(table: pa.Table, name: str, derived: set[str]) -> Coded:
     try:
         words = words.cast(pa.large_string()).cast(pa.large_binary())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise RiskError(f"column {name!r} holds {words.type}: only text, numbers, dates and times are read") from error
+        raise _unreadable(name, words.type) from error
     empty = pc.index(words, pa.scalar(b"", pa.large_binary())).as_py()
     if empty >= 0:
         codes[codes == empty] = -1
@@ -190,6 +199,6 @@ def _reason(error: Exception) -> str:
         return "a row has more or fewer fields than the header"
     if "UTF8" in text or "utf-8" in text.lower():
         return "it is no UTF-8 text"
-    if "Empty CSV" in text:
-        return "it is empty"
+    if "straddl" in text:
+        return f"a row is longer than {_BLOCK_BYTES >> 20} MiB"
     return "it is no valid CSV (.csv, .csv.gz) or Parquet (.parquet) file"

@@ -56,10 +56,11 @@ class Attack:
         It is the one of so many hits among all candidates. Below 0.001 or so the attack knows something.
         """
         hits, everybody = self.found + self.false, self.members + self.strangers
-        logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, everybody + 1)))])  # of factorials
+        logs: Floats = np.append(0.0, np.cumsum(np.log(np.arange(1.0, everybody + 1))))  # of factorials
 
         def ways(n: int, chosen: NDArray[np.int64]) -> Floats:
-            return logs[n] - logs[chosen] - logs[n - chosen]
+            of_ways: Floats = logs[n] - logs[chosen] - logs[n - chosen]
+            return of_ways
 
         among = np.arange(max(self.found, hits - self.strangers), min(hits, self.members) + 1)
         of_all = ways(everybody, np.array([hits]))
@@ -158,10 +159,10 @@ def false_rate_spread(p: int, n: int, strangers: int) -> float:
 
 def _ranks(p: int, n: int) -> tuple[Floats, Floats, Floats]:
     """For r = 1..64-p: ``2^-r``; ``a_r = 2^(-p-r+1)``, by which an insertion reaches r; ``n log(1 - a_r)``."""
-    ranks = np.arange(1, HASH_BITS - p + 1)
-    reach: Floats = 2.0 ** (1.0 - p - ranks)
+    weights: Floats = np.ldexp(np.ones(HASH_BITS - p), -np.arange(1, HASH_BITS - p + 1))
+    reach: Floats = weights * 2.0 ** (1 - p)
     below: Floats = n * np.log1p(-reach)
-    return 2.0**-ranks, reach, below
+    return weights, reach, below
 
 
 def users_of(source: Path, group: str, value: str, user: str) -> tuple[list[bytes], list[bytes]]:
