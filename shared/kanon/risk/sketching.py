@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from kanon.noise.words import length_prefixed
@@ -13,7 +13,9 @@ from kanon.risk.errors import RiskError
 from kanon.risk.hashing import Key
 from kanon.risk.hyperloglog import Hashes
 from kanon.risk.khll import DEFAULT_SIZE, Sketch, empty, from_pairs, merge
-from kanon.risk.reading import Batch, Coded, batches
+
+if TYPE_CHECKING:
+    from kanon.risk.reading import Batch, Coded
 
 Codes = NDArray[np.int64]
 
@@ -60,6 +62,8 @@ def sketches(
     Raises:
         RiskError: the file cannot be read, lacks a column, or has no rows.
     """
+    from kanon.risk.reading import batches  # needs pyarrow, which files of sketches do not
+
     read = batches(source, {user, *(name for columns in values for name in columns)})
     made = of_batches(read, values, user, key=key, size=size)
     for one in made:
@@ -69,7 +73,7 @@ def sketches(
 
 
 def of_batches(
-    read: Iterable[Batch], values: Sequence[tuple[str, ...]], user: str, *, key: Key, size: int
+    read: "Iterable[Batch]", values: Sequence[tuple[str, ...]], user: str, *, key: Key, size: int
 ) -> list[Sketched]:
     """A sketch for each combination of columns of a log that is read in batches."""
     made = [Sketched(columns, empty(size, key.check), 0) for columns in values]
@@ -78,7 +82,7 @@ def of_batches(
     return made
 
 
-def _with_batch(before: Sketched, batch: Batch, user: str, key: Key) -> Sketched:
+def _with_batch(before: Sketched, batch: "Batch", user: str, key: Key) -> Sketched:
     users = batch[user]
     codes, hashes = _hashed([batch[name] for name in before.columns], key)
     codes = np.where(users.codes >= 0, codes, -1)
@@ -106,7 +110,7 @@ def _kept(hashes: Hashes, rows: Codes, before: Sketch) -> Codes:
     return kept
 
 
-def _hashed(columns: Sequence[Coded], key: Key) -> tuple[Codes, Hashes]:
+def _hashed(columns: "Sequence[Coded]", key: Key) -> tuple[Codes, Hashes]:
     """The code of each row's combination (-1: a part is missing), and the hash of each code."""
     if len(columns) == 1:
         return columns[0].codes, key.values(columns[0].words.to_pylist())
@@ -123,12 +127,16 @@ def _hashed(columns: Sequence[Coded], key: Key) -> tuple[Codes, Hashes]:
 
 def _recoded(codes: Codes) -> tuple[Codes, Codes]:
     """The distinct codes of at least 0, and each row's position among them (-1 stays)."""
+    import pyarrow as pa
+
     encoded = pa.array(codes, mask=codes < 0).dictionary_encode()
     return encoded.dictionary.to_numpy(), encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
 
 
 def _pairs(owners: Codes, users: Codes) -> tuple[Codes, Codes]:
     """Each pair once."""
+    import pyarrow as pa
+
     width = int(users.max(initial=0)) + 1
     pairs = pa.array(owners * width + users).unique().to_numpy()
     return pairs // width, pairs % width
