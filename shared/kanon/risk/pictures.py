@@ -72,7 +72,7 @@ def _draw(panel: "Axes", report: Report) -> None:
     panel.yaxis.set_major_formatter(PercentFormatter(1.0))
     panel.grid(color="#DDDDDD", linewidth=0.6)
     panel.spines[["top", "right"]].set_visible(False)
-    panel.tick_params(labelsize=9, colors=TEXT)
+    panel.tick_params(labelsize=9, colors=TEXT, labelbottom=True, labelleft=True)
     panel.set_xlabel("threshold k, users", fontsize=10, color=TEXT)
     panel.set_title(f"{report.name}: {report.verdict}", fontsize=11, color=TEXT, loc="left")
 
