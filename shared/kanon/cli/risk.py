@@ -287,12 +287,14 @@ def no_noise(
     as_json: Json = False,
 ) -> None:
     """What is a plain threshold, without noise, worth against an attacker who only watches?"""
-    from kanon.risk.no_noise import CAVEAT, PlainThreshold, rates
+    from kanon.risk.no_noise import CAVEAT, PlainThreshold
 
     busy = 0
     if log is not None:
         if clients is not None or expected:
             fail("give either a log, or --clients and --expected")
+        from kanon.risk.rates import rates
+
         told = rates(log, value, user, window_days)
         clients = told.clients
         busy = sum(m >= k for _, m in told.groups)
@@ -315,23 +317,23 @@ def no_noise(
 
 
 def _show_no_noise(results: list[dict[str, Any]], k: int, clients: int, busy: int) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
+
+    from kanon.risk.no_noise import EPSILONS
 
     typer.echo(f"A count is published from k = {k} clients on, without noise. {clients:,} clients.")
     if busy:
         typer.echo(f"{busy:,} groups expect k clients or more: the theorem gives no bound for them.")
-    named = any(result["group"] for result in results)
-    table = Table(*(["group"] if named else []))
-    for column in ("expected", "fakes", "r", "bound: eps", "bound: delta", *(f"delta at {e:g}" for e in _epsilons())):
-        table.add_column(column, justify="right")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("group", overflow="fold")
+    for column in ("expected", "fakes", "bound: eps", "bound: delta", *(f"delta at eps {e:g}" for e in EPSILONS)):
+        table.add_column(column, justify="right", min_width=len("expected"))
     for result in results:
-        exact = (result[f"exact_delta_at_{e:g}"] for e in _epsilons())
-        cells = (result["r"], result["eps_bound"], result["delta_bound"], *exact)
-        table.add_row(
-            *([result["group"]] if named else []), f"{result['expected']:.3g}", str(result["fakes"]),
-            *map(_number, cells),
-        )  # fmt: skip
+        exact = (result[f"exact_delta_at_{e:g}"] for e in EPSILONS)
+        cells = map(_number, (result["eps_bound"], result["delta_bound"], *exact))
+        table.add_row(result["group"], f"{result['expected']:.3g}", str(result["fakes"]), *cells)
     Console().print(table)
 
 
@@ -339,9 +341,3 @@ def _number(cell: float | None) -> str:
     if cell is None:
         return "none"
     return f"{cell:.3g}" if cell == 0 or cell > 1e-99 else "<1e-99"
-
-
-def _epsilons() -> tuple[float, ...]:
-    from kanon.risk.no_noise import EPSILONS
-
-    return EPSILONS

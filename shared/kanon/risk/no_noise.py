@@ -13,7 +13,6 @@ Void against k - 1 fake members, void for repeated releases, not a guarantee of 
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -124,58 +123,3 @@ class PlainThreshold:
             **{f"exact_delta_at_{epsilon:g}": self.exact_delta(epsilon) for epsilon in EPSILONS},
             "tail_exact": self.tail_exact,
         }
-
-
-@dataclass(frozen=True)
-class Rates:
-    """The groups of a log: how many clients each has in a window, on average.
-
-    Attributes:
-        clients: n, distinct clients of the log.
-        windows: how many windows the log lasts.
-        groups: name and expected clients, from many to few.
-    """
-
-    clients: int
-    windows: int
-    groups: tuple[tuple[str, float], ...]
-
-
-def rates(source: Path, value: str, user: str, window_days: int | None) -> Rates:
-    """The rates of a log's groups (DuckDB, which spills to disk).
-
-    Args:
-        source: a CSV or Parquet file.
-        value: the value column.
-        user: the user column.
-        window_days: length of a window; needs the column ``time``. None: the whole log is one window.
-
-    Raises:
-        RiskError: the file cannot be read, or lacks a column.
-    """
-    import duckdb
-    import pyarrow as pa
-
-    from kanon.risk.reading import batches
-
-    columns = {"grp": value, "usr": user, **({"day": "day"} if window_days else {})}
-    window = f"(day::date - date '1970-01-01') // {int(window_days)}" if window_days else "0"
-    with duckdb.connect() as database:
-        database.execute("create table joins (grp varchar, usr varchar, win bigint)")
-        for batch in batches(source, columns.values()):
-            arrays = []
-            for name in columns.values():
-                coded = batch[name]
-                codes = pa.array(coded.codes, mask=coded.codes < 0)
-                arrays.append(pa.DictionaryArray.from_arrays(codes, coded.words.cast(pa.large_string())))
-            database.register("batch", pa.table(arrays, names=list(columns)))
-            present = " and ".join(f"{name} is not null" for name in columns)
-            database.execute(f"insert into joins select distinct grp, usr, {window} from batch where {present}")  # noqa: S608
-        one = database.execute("select count(distinct usr), coalesce(max(win) - min(win) + 1, 0) from joins").fetchone()
-        clients, windows = one or (0, 0)
-        groups = database.execute(
-            "select grp, count(*) / $1 from (select distinct * from joins) group by grp order by 2 desc, 1", [windows]
-        ).fetchall()
-    if not groups:
-        raise RiskError(f"{source} has no row with a {value} and a {user}")
-    return Rates(clients, windows, tuple(groups))

@@ -36,7 +36,12 @@ class Sketched:
 
 
 def sketch(
-    source: Path, value: str | Sequence[str], user: str = "client", *, key: Key | None = None, size: int = DEFAULT_SIZE
+    source: str | Path,
+    value: str | Sequence[str],
+    user: str = "client",
+    *,
+    key: Key | None = None,
+    size: int = DEFAULT_SIZE,
 ) -> Sketch:
     """The sketch of one value column, or of the combinations of several.
 
@@ -51,7 +56,7 @@ def sketch(
         RiskError: the file cannot be read, lacks a column, or has no rows.
     """
     columns = (value,) if isinstance(value, str) else tuple(value)
-    return sketches(source, [columns], user, key=key or Key.fresh(), size=size)[0].sketch
+    return sketches(Path(source), [columns], user, key=key or Key.fresh(), size=size)[0].sketch
 
 
 def sketches(

@@ -188,6 +188,7 @@ def test_a_threshold_without_noise_is_judged_from_the_rates_of_a_log(log: Path) 
         (["join", "LOG", "LOG", "--estimator", "best"], "--estimator must be matched or thesis, not 'best'"),
         (["sketch-leak", "LOG", "--group", "nobody"], "no value of column 'set' matches --group"),
         (["no-noise"], "give a log, or --clients and at least one --expected"),
+        (["no-noise", "DAYS", "--window-days", "7"], "column 'day' must hold dates, as 2012-02-05"),
         (["no-noise", "LOG", "--clients", "5"], "give either a log, or --clients and --expected"),
         (["no-noise", "--clients", "5", "--expected", "9"], "must lie between 0 and 1"),
         (["no-noise", "LOG", "--k", "3", "--fakes", "3"], "give 0 to 2 fakes"),
@@ -197,7 +198,9 @@ def test_bad_input_is_one_line_that_says_what_to_change(
     arguments: list[str], message: str, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(log.parent)
-    assert message in refused(*(argument.replace("LOG", str(log)) for argument in arguments))
+    Path("days.csv").write_text("day,set,client\nMonday,a,b\n")
+    assert message in refused(*(one.replace("LOG", str(log)).replace("DAYS", "days.csv") for one in arguments))
+    assert sorted(path.name for path in log.parent.iterdir()) == ["days.csv", "log.csv"]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +218,7 @@ def test_a_missing_library_names_the_extra_that_brings_it(
     for name in [name for name in sys.modules if name.split(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
-    for name in ("reading", "pictures"):
+    for name in ("reading", "pictures", "rates"):
         monkeypatch.delitem(sys.modules, f"kanon.risk.{name}", raising=False)
     told = refused(*(argument.replace("LOG", str(log)) for argument in arguments))
     assert told == f"kanon risk: {missing} is not installed: run pip install 'kanon[{extra}]'\n"
