@@ -27,8 +27,9 @@ BYTES_IN_BATCH = 48 << 20
 _BLOCK_BYTES = 1 << 20
 
 TIME = "time"
+_YEAR_10000 = 253_402_300_800  # unix seconds; a larger number counts milliseconds, or nothing
 _DERIVED = {"hour": 13, "day": 10, "month": 7}
-"""Column taken from ``time``, and how much of ``2012-02-05 17:48:52`` it is."""
+"""Columns taken from ``time``, and how much of ``2012-02-05 17:48:52`` it is."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ def batches(path: Path, columns: Iterable[str]) -> Iterator[Batch]:
         raise RiskError(
             f"{path} cannot be read: {error.strerror or 'not a CSV (.csv, .csv.gz) or .parquet file'}"
         ) from error
-    except pa.ArrowInvalid as error:
-        raise RiskError(f"{path} cannot be read: {_reason(error)}") from error
+    except pa.ArrowInvalid as error:  # its text may hold a row: it is neither shown nor chained
+        raise RiskError(f"{path} cannot be read: {_reason(error)}") from None
 
 
 Tables = Callable[[list[str]], Iterator[Any]]
@@ -176,8 +177,10 @@ def _from_time(times: pa.Array, name: str) -> pa.Array:
     """Days, hours or months in UTC from unix seconds or ISO 8601 times."""
     try:
         seconds = _seconds(times)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise RiskError(f"column {TIME!r} must hold unix seconds or ISO 8601 times to give {name!r}") from error
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        seconds = None
+    if seconds is None or pc.any(pc.greater_equal(seconds.cast(pa.int64()), _YEAR_10000)).as_py():
+        raise RiskError(f"column {TIME!r} must hold unix seconds or ISO 8601 times to give {name!r}")
     return pc.utf8_slice_codeunits(seconds.cast(pa.string()), 0, _DERIVED[name])
 
 
