@@ -46,8 +46,8 @@ class PlainThreshold:
     def __post_init__(self) -> None:
         if self.clients < 2:
             raise RiskError(f"there must be at least 2 clients, not {self.clients}")
-        if not 0 < self.rate < 1:
-            raise RiskError(f"the chance to be in the group must lie between 0 and 1, not {self.rate:g}")
+        if not 0 < self.rate <= 1:
+            raise RiskError(f"the chance to be in the group must be above 0 and at most 1, not {self.rate:g}")
         if not 0 <= self.fakes <= self.threshold:
             raise RiskError(
                 f"with {self.fakes} fakes a threshold of more than {self.threshold} protects nobody:"
@@ -62,14 +62,17 @@ class PlainThreshold:
     @property
     def r(self) -> float:
         """How near the group is to the threshold: the theorem needs r < 1."""
-        others = self.rate * (self.clients - 1) / (1 - self.rate)
-        return others / self._left if self._left else math.inf
+        if self.rate == 1 or self._left == 0:
+            return math.inf
+        return self.rate * (self.clients - 1) / ((1 - self.rate) * self._left)
 
     @property
     def delta_bound(self) -> float | None:
         """Theorem 4's delta; None if r >= 1 (no bound) or if it would be 1 or more."""
-        if self.r >= 1 or self._left >= self.clients:
-            return None if self.r >= 1 else 0.0
+        if self.r >= 1:
+            return None
+        if self._left >= self.clients:
+            return 0.0
         bound = float(self._others[self._left]) / (1 - self.r)
         return bound if bound < 1 else None
 
@@ -101,6 +104,8 @@ class PlainThreshold:
     def _others(self) -> NDArray[np.float64]:
         """P(B = j) for j = 0, 1, ... until it is below the smallest float."""
         others = self.clients - 1
+        if self.rate == 1:
+            return np.append(np.zeros(others), 1.0)
         most = min(others, int(10 * others * self.rate) + 2_000 + self._left)
         j = np.arange(most)
         odds = math.log(self.rate) - math.log1p(-self.rate)

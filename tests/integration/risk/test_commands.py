@@ -11,6 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
+from kanon.risk import reading
 
 
 def run(*arguments: object) -> Result:
@@ -172,6 +173,15 @@ def test_a_threshold_without_noise_is_judged_from_the_rates_of_a_log(log: Path) 
     assert shown.rstrip().endswith("void for repeated releases, not a guarantee of kanon.")
 
 
+def test_a_user_whose_rows_lie_in_several_batches_counts_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "ROWS_IN_BATCH", 1)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 64)
+    lines = log.read_text().splitlines()
+    log.write_text("\n".join([lines[0], *sorted(lines[1:], key=lambda line: line.split(",")[2])]) + "\n")
+    told = json.loads(run("no-noise", log, "--k", 11, "--fakes", 0, "--json").stdout)
+    assert [result["expected"] for result in told["results"]] == pytest.approx([*range(10, 1, -1), 1])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -190,7 +200,7 @@ def test_a_threshold_without_noise_is_judged_from_the_rates_of_a_log(log: Path) 
         (["no-noise"], "give a log, or --clients and at least one --expected"),
         (["no-noise", "DAYS", "--window-days", "7"], "column 'day' must hold dates, as 2012-02-05"),
         (["no-noise", "LOG", "--clients", "5"], "give either a log, or --clients and --expected"),
-        (["no-noise", "--clients", "5", "--expected", "9"], "must lie between 0 and 1"),
+        (["no-noise", "--clients", "5", "--expected", "9"], "must be above 0 and at most 1"),
         (["no-noise", "LOG", "--k", "3", "--fakes", "3"], "give 0 to 2 fakes"),
     ],
 )

@@ -24,7 +24,7 @@ def vectors(name: str) -> dict[str, dict[str, float]]:
 def agrees(case: PlainThreshold, expected: dict[str, float]) -> None:
     told = case.as_json()
     for name, value in expected.items():
-        assert told[name] == pytest.approx(value, rel=1e-6), name
+        assert told[name] == pytest.approx(value, rel=1e-6, abs=0), name  # some are 1e-219
 
 
 def test_figure_3_4_is_reproduced_to_6_digits() -> None:
@@ -114,6 +114,13 @@ def test_as_many_fakes_as_the_threshold_leave_nothing_of_it() -> None:
     assert case.exact_delta(3) > 0.35  # the one client is alone with probability 0.37, and then shows
 
 
+def test_a_group_of_all_clients_hides_nobody_once_it_is_published() -> None:
+    assert PlainThreshold(10, 1.0, 5).exact_delta(3) == 1
+    assert PlainThreshold(10, 1.0, 9).exact_delta(3) == 1
+    assert PlainThreshold(10, 1.0, 10).exact_delta(3) == 0
+    assert PlainThreshold(10, 1.0, 10).delta_bound is None
+
+
 def test_a_threshold_above_the_number_of_clients_gives_nothing_away() -> None:
     case = PlainThreshold(10, 0.1, 10)
     assert (case.delta_bound, case.exact_delta(0.1), case.tail_exact) == (0.0, 0.0, 0.0)
@@ -123,8 +130,8 @@ def test_a_threshold_above_the_number_of_clients_gives_nothing_away() -> None:
     ("arguments", "message"),
     [
         ((1, 0.1, 10), "at least 2 clients, not 1"),
-        ((10, 0.0, 10), "between 0 and 1, not 0"),
-        ((10, 1.0, 10), "between 0 and 1, not 1"),
+        ((10, 0.0, 10), "above 0 and at most 1, not 0"),
+        ((10, 1.1, 10), "above 0 and at most 1, not 1.1"),
         ((10, 0.1, 10, 11), "with 11 fakes a threshold of more than 10 protects nobody: give 0 to 10 fakes"),
         ((10, 0.1, 10, -1), "give 0 to 10 fakes"),
     ],

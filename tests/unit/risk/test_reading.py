@@ -131,9 +131,10 @@ def test_numbers_and_dates_of_parquet_read_as_their_text(tmp_path: Path) -> None
 
 
 def test_batches_cut_anywhere_give_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [f"{n % 7},value {n % 11},{n % 13}" for n in range(1_000)]
+    lines = [f'{n % 7},"value\n{n % 11}",{n % 13}' for n in range(1_000)]
     path = written(tmp_path / "log.csv", "time,set,client\n" + "\n".join(lines) + "\n")
     whole = read(path, "set", "client")
+    assert whole == [(f"value\n{n % 11}", str(n % 13)) for n in range(1_000)]
     monkeypatch.setattr(reading, "ROWS_IN_BATCH", 50)
     monkeypatch.setattr(reading, "_BLOCK_BYTES", 256)
     assert len(list(batches(path, ["set"]))) > 10
