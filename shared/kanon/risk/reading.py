@@ -137,18 +137,13 @@ def _gathered(parts: Iterator[Any]) -> Iterator[pa.Table]:
 
 def _encoded(part: Any) -> Any:
     """Words and codes instead of text; done for each part, it runs while the next one is read."""
-    names = part.schema.names
-    columns = [_encoded_column(column, name) for column, name in zip(part.columns, names, strict=True)]
-    return pa.record_batch(columns, names=names)
-
-
-def _encoded_column(column: pa.Array, name: str) -> pa.Array:
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)  # the file's own dictionary may hold a word twice
-    try:
-        return column.dictionary_encode()
-    except pa.ArrowNotImplementedError as error:
-        raise _unreadable(name, column.type) from error
+    columns = []
+    for column, field in zip(part.columns, part.schema, strict=True):
+        try:
+            columns.append(column.dictionary_encode())
+        except pa.ArrowNotImplementedError as error:
+            raise _unreadable(field.name, column.type) from error
+    return pa.record_batch(columns, names=part.schema.names)
 
 
 def _unreadable(name: str, held: pa.DataType) -> RiskError:

@@ -84,6 +84,7 @@ def test_the_page_is_one_file_that_loads_nothing(log: Path, tmp_path: Path) -> N
         assert outside not in text
     svg = text[text.index("<svg") : text.index("</svg>") + 6]
     ET.fromstring(svg)
+    assert svg.count('<g id="axes_') == 2  # none of the identifier
     assert '<p class="dangerous">(set, day) is dangerous' in text
     for heading in ("<h2>(set)</h2>", "<h2>(set, day)</h2>", "<h2>(set, client)</h2>"):
         assert heading in text

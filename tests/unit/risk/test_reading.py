@@ -98,7 +98,7 @@ def test_days_hours_and_months_are_those_of_utc(log: Callable[[Path], Path], tmp
         ["2012-02-05T17:48:52Z", "2012-02-06T00:59:59+01:00"],
         ["2012-02-05T17:48:52", "2012-02-05 23:59:59"],
         ["2012-02-05", "2012-02-05"],
-        ["1328464132.9", "1328486399"],
+        ["1328464132.9", "1328486399.9"],
     ],
 )
 def test_times_may_be_iso_8601_or_unix_seconds(times: list[str], tmp_path: Path) -> None:
@@ -128,6 +128,13 @@ def test_numbers_and_dates_of_parquet_read_as_their_text(tmp_path: Path) -> None
         ("1", "0.5", "true", "1970-01-01"),
         ("20", "2", "false", "1970-01-02"),
     ]  # fmt: skip
+
+
+def test_a_word_that_a_dictionary_of_the_file_holds_twice_is_one_word(tmp_path: Path) -> None:
+    twice = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), pa.array(["a", "a", "b"]))
+    pq.write_table(pa.table({"set": twice}), tmp_path / "log.parquet")
+    (batch,) = batches(tmp_path / "log.parquet", ["set"])
+    assert (batch["set"].words.to_pylist(), batch["set"].codes.tolist()) == ([b"a", b"b"], [0, 0, 1])
 
 
 def test_batches_cut_anywhere_give_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
