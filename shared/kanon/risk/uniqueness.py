@@ -4,7 +4,7 @@ Desfontaines (2020), section 4.1.3.1. The values of a sketch are a uniform sampl
 values is a mean over it. A share of rows is the sample's total, scaled to all values, over the exact number of rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -139,9 +139,9 @@ def report(sketched: Sketched, user: str, service_profile: str = "published", wi
     )
 
 
-def curve(sketch: Sketch) -> tuple[Point, ...]:
-    """The loss at an exact threshold, k = 2..200."""
-    return tuple(_point(sketch, k, (sketch.counts < k).astype(np.float64)) for k in THRESHOLDS)
+def curve(sketch: Sketch, thresholds: Iterable[int] = THRESHOLDS) -> tuple[Point, ...]:
+    """The loss at exact thresholds."""
+    return tuple(_point(sketch, k, (sketch.counts < k).astype(np.float64)) for k in thresholds)
 
 
 def through_service(sketch: Sketch, service_profile: str, window: int) -> Service:
