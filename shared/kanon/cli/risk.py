@@ -1,0 +1,343 @@
+"""``kanon risk``: what a log gives away, before anything of it is collected or published."""
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from kanon.risk.joinability import Joinability
+    from kanon.risk.sketch_leak import Leak
+    from kanon.risk.uniqueness import Report
+
+risk = typer.Typer(
+    help="Say what a log gives away before anything of it is collected or published.", no_args_is_help=True
+)
+
+Log = Annotated[Path, typer.Argument(help="CSV (.csv, .csv.gz) or Parquet file with a header.", show_default=False)]
+User = Annotated[str, typer.Option(help="Column that names the owner of a row.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def fail(message: str) -> NoReturn:
+    """One line, exit code 2."""
+    typer.echo(f"kanon risk: {message}", err=True)
+    raise typer.Exit(2)
+
+
+def _one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn bad input, and a library that is not installed, into one line that says what to change."""
+
+    @wraps(command)
+    def guarded(*arguments: Any, **options: Any) -> None:
+        from kanon.risk.errors import RiskError
+
+        try:
+            command(*arguments, **options)
+        except RiskError as error:
+            fail(str(error))
+        except ModuleNotFoundError as error:
+            extra = {"pyarrow": "release", "duckdb": "release", "matplotlib": "local"}.get(
+                str(error.name).split(".")[0]
+            )
+            if extra is None:
+                raise
+            fail(f"{error.name} is not installed: run pip install 'kanon[{extra}]'")
+
+    return guarded
+
+
+@risk.command()
+@_one_line_errors
+def uniqueness(
+    log: Log,
+    value: Annotated[str, typer.Option(help="Value column.")] = "set",
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Several at once, + joins columns: set,set+day. day, hour, month come from time (UTC)."),
+    ] = None,
+    user: User = "client",
+    k: Annotated[list[int] | None, typer.Option(min=2, max=200, help="Thresholds to show; may be repeated.")] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Key file; made if there is none. Default: a key of this run.")
+    ] = None,
+    size: Annotated[int, typer.Option(min=16, max=1 << 20, help="Values kept in a sketch.")] = 2_048,
+    profile: Annotated[str, typer.Option(help="Noise of the service: published, balanced or sharp.")] = "published",
+    window: Annotated[int, typer.Option(min=2, max=65_535, help="Window of the service, steps.")] = 720,
+    out: Annotated[Path | None, typer.Option(help="Write the sketch (.khll) to merge or join it later.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write the curve as a PNG.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page.")] = None,
+    as_json: Json = False,
+) -> None:
+    """How identifying are the values of a column, and what would a threshold k cost?"""
+    from kanon.gate.mechanism.parameters import InvalidParametersError
+    from kanon.risk.hashing import Key
+    from kanon.risk.sketching import sketches
+    from kanon.risk.uniqueness import report
+
+    asked = _columns(columns) if columns else [(value,)]
+    if out is not None and len(asked) > 1:
+        fail("--out takes the sketch of one value: name one with --value or --columns")
+    made = sketches(log, asked, user, key=Key.kept_in(key) if key else Key.fresh(), size=size)
+    try:
+        reports = [report(one, user, profile, window) for one in made]
+    except InvalidParametersError as error:
+        fail(str(error))
+    if out is not None:
+        _save(made[0].sketch, out)
+    thresholds = k or [5, 10, 50]
+    if plot is not None:
+        from kanon.risk.pictures import picture
+
+        _write(plot, picture(reports, "png"))
+    if html is not None:
+        from kanon.risk.page import page
+
+        _write(html, page(reports, thresholds).encode())
+    if as_json:
+        typer.echo(json.dumps(_as_json(reports), indent=2))
+    else:
+        _show_uniqueness(reports, thresholds)
+
+
+def _columns(text: str) -> list[tuple[str, ...]]:
+    asked = [tuple(part.strip() for part in one.split("+")) for one in text.split(",")]
+    for one in asked:
+        if not all(one) or len(set(one)) < len(one):
+            fail(f"--columns must look like set,set+day, not {text!r}")
+    return asked
+
+
+def _as_json(reports: "list[Report]") -> dict[str, Any]:
+    if len(reports) == 1:
+        return reports[0].as_json()
+    return {
+        "dangerous": [one.name for one in reports if one.verdict == "dangerous"],
+        "columns": [one.as_json() for one in reports],
+    }
+
+
+def _save(sketch: Any, path: Path) -> None:
+    from kanon.risk.sketch_file import WARNING, save
+
+    save(sketch, path)
+    typer.echo(f"warning: {path} {WARNING}", err=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as error:
+        fail(f"{path} cannot be written: {error.strerror}")
+
+
+def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from kanon.risk.wording import CAVEATS, REACHED, costs, finding, reached, rows_lost, service_note
+
+    console = Console(highlight=False)
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, markup=False, soft_wrap=True)
+
+    first = reports[0]
+    say(f"{first.rows:,} rows, {first.left_out:,} left out for want of a value or a user.")
+    for one in reports:
+        say(finding(one), "bold red" if one.verdict == "dangerous" else None)
+    for one in reports:
+        if one.verdict != "identifier":
+            say(costs(one, thresholds))
+    table = Table("least k that loses", *REACHED)
+    for one in reports:
+        table.add_row(one.name, *reached(one))
+    console.print(table)
+    say(service_note(first))
+    for one in reports:
+        for point in one.service.curve:
+            if point.k in thresholds and one.verdict != "identifier":
+                say(f"{one.name} through the service: k = {point.k} loses {rows_lost(point)}.")
+    for caveat in CAVEATS:
+        say(caveat)
+
+
+@risk.command()
+@_one_line_errors
+def merge(
+    sketches: Annotated[list[Path], typer.Argument(help="Sketch files of parts of a log, under one key.")],
+    out: Annotated[Path, typer.Option(help="Where the merged sketch goes.")],
+) -> None:
+    """Merge sketches of parts of a log: the same bytes as the sketch of the whole log, in any order."""
+    from kanon.risk.khll import merge_all
+    from kanon.risk.sketch_file import load
+
+    _save(merge_all([load(path) for path in sketches]), out)
+
+
+@risk.command()
+@_one_line_errors
+def join(
+    first: Annotated[Path, typer.Argument(help="Sketch file of one column.", show_default=False)],
+    second: Annotated[Path, typer.Argument(help="Sketch file of another, under the same key.", show_default=False)],
+    estimator: Annotated[str, typer.Option(help="Which estimator the verdict uses: matched or thesis.")] = "matched",
+    as_json: Json = False,
+) -> None:
+    """Can rows of two logs be linked by this column? Tell how much of one occurs in the other."""
+    from kanon.risk.joinability import joinability
+    from kanon.risk.sketch_file import load
+
+    if estimator not in ("matched", "thesis"):
+        fail(f"--estimator must be matched or thesis, not {estimator!r}")
+    result = joinability(load(first), load(second), estimator)  # type: ignore[arg-type]
+    if as_json:
+        typer.echo(json.dumps(result.as_json(), indent=2))
+    else:
+        _show_join(result, first.name, second.name)
+
+
+def _show_join(result: "Joinability", first: str, second: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from kanon.risk.wording import percent, with_error
+
+    table = Table("values of", "that occur in", "matched hashes", "thesis's estimator", "values with one user")
+    for a, b, containment, unique in (
+        (first, second, result.first_in_second, result.first_unique),
+        (second, first, result.second_in_first, result.second_unique),
+    ):
+        matched = (
+            "too few"
+            if containment.matched is None
+            else with_error(containment.matched, containment.standard_error or 0)
+        )
+        table.add_row(a, b, matched, percent(containment.thesis), percent(unique))
+    Console().print(table)
+    if result.joinable:
+        typer.echo("Joinable: rows can be linked through this column, and most of its values point to one user.")
+    else:
+        typer.echo("Not joinable by this column: too few values are shared, or too few point to one user.")
+
+
+@risk.command("sketch-leak")
+@_one_line_errors
+def sketch_leak(
+    log: Log,
+    group: Annotated[str, typer.Option(help="The values whose users are in the sketch; * and ? are wildcards.")],
+    value: Annotated[str, typer.Option(help="Value column.")] = "set",
+    user: User = "client",
+    precision: Annotated[int, typer.Option(min=4, max=20, help="p: the sketch has 2^p registers.")] = 15,
+    as_json: Json = False,
+) -> None:
+    """Show what a stored HyperLogLog tells about who is in it."""
+    from kanon.risk.hashing import Key
+    from kanon.risk.sketch_leak import leak, users_of
+
+    members, candidates = users_of(log, group, value, user)
+    result = leak(members, candidates, precision, Key.fresh())
+    if as_json:
+        typer.echo(json.dumps(result.as_json(), indent=2))
+    else:
+        _show_leak(result, len(candidates))
+
+
+def _show_leak(result: "Leak", candidates: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    public, keyed = result.public, result.keyed
+    typer.echo(
+        f"A HyperLogLog of 2^{result.precision_bits} registers counts {public.members:,} users"
+        f" (its estimate: {result.estimate:,.1f}). The attacker tries {candidates:,} users."
+    )
+    table = Table("hash", "members found", "strangers taken for members", "precision", "false rate", "predicted")
+    for name, attack in (("public", public), ("secret key", keyed)):
+        table.add_row(
+            name, f"{attack.found:,} of {attack.members:,}", f"{attack.false:,} of {attack.strangers:,}",
+            f"{attack.precision:.3f}", f"{attack.false_rate:.5f}", f"{result.predicted_false_rate:.5f}",
+        )  # fmt: skip
+    Console().print(table)
+    typer.echo(
+        f"With a secret key members are hit {keyed.hit_rate:.2%} of the time, strangers {keyed.false_rate:.2%};"
+        f" guessing does as well with probability {keyed.chance:.2g}. Whoever has the key has the public row."
+    )
+
+
+@risk.command("no-noise")
+@_one_line_errors
+def no_noise(
+    log: Annotated[Path | None, typer.Argument(help="Log to take the rates from.", show_default=False)] = None,
+    k: Annotated[int, typer.Option(min=1, help="A count is published from k clients on: more than T = k - 1.")] = 50,
+    fakes: Annotated[list[int] | None, typer.Option(min=0, help="The attacker's members; may be repeated.")] = None,
+    clients: Annotated[int | None, typer.Option(min=2, help="Without a log: n, real clients.")] = None,
+    expected: Annotated[
+        list[float] | None, typer.Option(help="Without a log: clients expected in the group; may be repeated.")
+    ] = None,
+    value: Annotated[str, typer.Option(help="Value column.")] = "set",
+    user: User = "client",
+    window_days: Annotated[
+        int | None, typer.Option(min=1, help="With a log: count per window of so many days, from time (UTC).")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="With a log: groups to show, those nearest below k.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """What is a plain threshold, without noise, worth against an attacker who only watches?"""
+    from kanon.risk.no_noise import CAVEAT, PlainThreshold
+
+    busy = 0
+    if log is not None:
+        if clients is not None or expected:
+            fail("give either a log, or --clients and --expected")
+        from kanon.risk.rates import rates
+
+        told = rates(log, value, user, window_days)
+        clients = told.clients
+        busy = sum(m >= k for _, m in told.groups)
+        cases = [(name, m) for name, m in told.groups if m < k][:top]
+    elif clients is None or not expected:
+        fail("give a log, or --clients and at least one --expected")
+    else:
+        cases = [("", m) for m in expected]
+    results = [
+        {"group": name, **PlainThreshold(clients, m / clients, k - 1, b).as_json()}
+        for name, m in cases
+        for b in fakes or [0, (k - 1) // 2]
+    ]
+    if as_json:
+        facts = {"k": k, "more_than": k - 1, "clients": clients, "groups_from_k_on": busy}
+        typer.echo(json.dumps({**facts, "results": results, "caveat": CAVEAT}, indent=2))
+    else:
+        _show_no_noise(results, k, clients, busy)
+        typer.echo(CAVEAT)
+
+
+def _show_no_noise(results: list[dict[str, Any]], k: int, clients: int, busy: int) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from kanon.risk.no_noise import EPSILONS
+
+    typer.echo(f"A count is published from k = {k} clients on, without noise. {clients:,} clients.")
+    if busy:
+        typer.echo(f"{busy:,} groups expect k clients or more: the theorem gives no bound for them.")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("group", overflow="fold")
+    for column in ("expected", "fakes", "bound: eps", "bound: delta", *(f"delta at eps {e:g}" for e in EPSILONS)):
+        table.add_column(column, justify="right", min_width=len("expected"))
+    for result in results:
+        exact = (result[f"exact_delta_at_{e:g}"] for e in EPSILONS)
+        cells = map(_number, (result["eps_bound"], result["delta_bound"], *exact))
+        table.add_row(result["group"], f"{result['expected']:.3g}", str(result["fakes"]), *cells)
+    Console().print(table)
+
+
+def _number(cell: float | None) -> str:
+    if cell is None:
+        return "none"
+    return f"{cell:.3g}" if cell == 0 or cell > 1e-99 else "<1e-99"

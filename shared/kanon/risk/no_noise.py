@@ -1,0 +1,130 @@
+"""What a plain threshold, without noise, is worth against an attacker who only watches.
+
+Desfontaines (2020), section 3.2. A group's count is published if it is more than T (a threshold of k is T = k - 1).
+Each of n clients is in the group with chance p; the attacker knows p and everything about nobody, and asks whether one
+client is. Theorem 4: with ``r = p (n-1) / ((1-p) T) < 1`` this is (eps, delta)-private with
+``delta = P(B = T) / (1 - r)`` and ``eps = -ln(1 - delta)``, B binomial(n - 1, p). The exact delta at any eps is the
+hockey-stick of the two laws of the output. With b fake members of the attacker's, T - b clients are in the way
+(Proposition 28).
+
+Void against k - 1 fake members, void for repeated releases, not a guarantee of kanon.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kanon.risk.errors import RiskError
+
+EPSILONS = (0.1, 1.0, 3.0)
+CAVEAT = "Void against k - 1 fake members, void for repeated releases, not a guarantee of kanon."
+
+
+@dataclass(frozen=True)
+class PlainThreshold:
+    """A count that is published if it is more than ``threshold``.
+
+    Args:
+        clients: n, real clients; the attacker's fakes are not among them.
+        rate: p, the chance that a client is in the group.
+        threshold: T; a service that publishes from k clients on has T = k - 1.
+        fakes: b, members of the group that are the attacker's.
+
+    Raises:
+        RiskError: which number is out of its range.
+    """
+
+    clients: int
+    rate: float
+    threshold: int
+    fakes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.clients < 2:
+            raise RiskError(f"there must be at least 2 clients, not {self.clients}")
+        if not 0 < self.rate <= 1:
+            raise RiskError(f"the chance to be in the group must be above 0 and at most 1, not {self.rate:g}")
+        if not 0 <= self.fakes <= self.threshold:
+            raise RiskError(
+                f"with {self.fakes} fakes a threshold of more than {self.threshold} protects nobody:"
+                f" give 0 to {self.threshold} fakes"
+            )
+
+    @property
+    def _left(self) -> int:
+        """T - b: how many real clients must be passed."""
+        return self.threshold - self.fakes
+
+    @property
+    def r(self) -> float:
+        """How near the group is to the threshold: the theorem needs r < 1."""
+        if self.rate == 1 or self._left == 0:
+            return math.inf
+        return self.rate * (self.clients - 1) / ((1 - self.rate) * self._left)
+
+    @property
+    def delta_bound(self) -> float | None:
+        """Theorem 4's delta; None if r >= 1 (no bound) or if it would be 1 or more."""
+        if self.r >= 1:
+            return None
+        if self._left >= self.clients:
+            return 0.0
+        bound = float(self._others[self._left]) / (1 - self.r)
+        return bound if bound < 1 else None
+
+    @property
+    def eps_bound(self) -> float | None:
+        """Theorem 4's eps."""
+        return None if self.delta_bound is None else -math.log1p(-self.delta_bound)
+
+    @property
+    def tail_exact(self) -> float:
+        """The chance that at least T of the others are in the group, so that one more is decisive or seen."""
+        return float(self._others[self._left :].sum())
+
+    def exact_delta(self, epsilon: float) -> float:
+        """The least delta at which the release is (epsilon, delta)-private for one client, both directions.
+
+        With the client in the group the count j has the chance ``P(B = j - 1)``, without it ``P(B = j)``.
+        """
+        factor = math.exp(epsilon)
+        with_client = self._others[self._left :]
+        without = np.append(self._others[self._left + 1 :], 0.0)[: len(with_client)]
+        joining = np.maximum(with_client - factor * without, 0.0).sum()
+        leaving = np.maximum(without - factor * with_client, 0.0).sum()
+        # Nothing is published with P(B < T - b) if the client is in the group, and with P(B <= T - b) if not.
+        nothing = float(with_client[:1].sum()) - math.expm1(epsilon) * float(self._others[: self._left].sum())
+        return max(float(joining), float(leaving) + max(nothing, 0.0))
+
+    @cached_property
+    def _others(self) -> NDArray[np.float64]:
+        """P(B = j) for j = 0, 1, ... until it is below the smallest float."""
+        others = self.clients - 1
+        if self.rate == 1:
+            return np.append(np.zeros(others), 1.0)
+        most = min(others, int(10 * others * self.rate) + 2_000 + self._left)
+        j = np.arange(most)
+        odds = math.log(self.rate) - math.log1p(-self.rate)
+        logs = np.concatenate([[0.0], np.cumsum(np.log((others - j) / (j + 1)) + odds)])
+        chances: NDArray[np.float64] = np.exp(others * math.log1p(-self.rate) + logs)
+        return chances
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, for a program."""
+        bound = self.eps_bound
+        return {
+            "clients": self.clients,
+            "expected": self.clients * self.rate,
+            "more_than": self.threshold,
+            "fakes": self.fakes,
+            "r": self.r if math.isfinite(self.r) else None,
+            "delta_bound": self.delta_bound,
+            "eps_bound": bound,
+            "exact_delta_at_eps_bound": None if bound is None else self.exact_delta(bound),
+            **{f"exact_delta_at_{epsilon:g}": self.exact_delta(epsilon) for epsilon in EPSILONS},
+            "tail_exact": self.tail_exact,
+        }

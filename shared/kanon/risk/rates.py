@@ -1,0 +1,79 @@
+"""How many users each value of a log has in a window, on average: what a plain threshold would be applied to."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import duckdb
+import pyarrow as pa
+
+from kanon.risk.errors import RiskError
+from kanon.risk.reading import Batch, Coded, batches
+
+_EPOCH = "1970-01-01"
+_INSERT = "insert into joins select distinct grp, usr, (day::date - '1970-01-01'::date) // $1 from batch"
+_MEMORY = "512MB"  # what does not fit goes to disk
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The groups of a log.
+
+    Attributes:
+        clients: n, distinct users of the log.
+        windows: how many windows the log lasts.
+        groups: value and mean number of distinct users in a window, from many to few.
+    """
+
+    clients: int
+    windows: int
+    groups: tuple[tuple[str, float], ...]
+
+
+def rates(source: Path, value: str, user: str, window_days: int | None) -> Rates:
+    """The rates of a log's groups, by DuckDB.
+
+    Args:
+        source: a CSV or Parquet file.
+        value: the value column.
+        user: the user column.
+        window_days: length of a window; needs the column ``time``. None: the whole log is one window.
+
+    Raises:
+        RiskError: the file cannot be read, lacks a column, or has no rows.
+    """
+    columns = {"grp": value, "usr": user, **({"day": "day"} if window_days else {})}
+    with TemporaryDirectory() as folder, duckdb.connect(config=_settings(folder)) as database:
+        database.execute("create table joins (grp varchar, usr varchar, win bigint)")
+        for batch in _texts(batches(source, columns.values()), columns):
+            database.register("batch", batch)
+            try:
+                database.execute(_INSERT, [window_days or 1])
+            except duckdb.ConversionException as error:
+                raise RiskError("column 'day' must hold dates, as 2012-02-05") from error
+        ((clients, windows),) = database.execute(
+            "select count(distinct usr), coalesce(max(win) - min(win) + 1, 0) from joins"
+        ).fetchall()
+        groups = database.execute(
+            "select grp, count(*) / $1 from (select distinct * from joins) group by grp order by 2 desc, 1", [windows]
+        ).fetchall()
+    if not groups:
+        raise RiskError(f"{source} has no row with a {value} and a {user}")
+    return Rates(clients, windows, tuple(groups))
+
+
+def _settings(folder: str) -> dict[str, str | bool | int | float | list[str]]:
+    return {"memory_limit": _MEMORY, "temp_directory": folder}
+
+
+def _texts(read: Iterator[Batch], columns: dict[str, str]) -> Iterator[pa.Table]:
+    """The rows in which no column is missing, as text under new names; without a column for it, all of one day."""
+    for batch in read:
+        table = pa.table({name: _text(batch[column]) for name, column in columns.items()}).drop_null()
+        yield table if "day" in columns else table.append_column("day", pa.repeat(_EPOCH, len(table)))
+
+
+def _text(column: Coded) -> pa.Array:
+    codes = pa.array(column.codes, mask=column.codes < 0)
+    return pa.DictionaryArray.from_arrays(codes, column.words.cast(pa.large_string()))

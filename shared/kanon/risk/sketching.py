@@ -1,0 +1,147 @@
+"""Sketches of columns of a log, all of them in one pass."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kanon.noise.words import length_prefixed
+from kanon.risk.errors import RiskError
+from kanon.risk.hashing import Key
+from kanon.risk.hyperloglog import Hashes
+from kanon.risk.khll import DEFAULT_SIZE, Sketch, empty, from_pairs, merge
+
+if TYPE_CHECKING:
+    from kanon.risk.reading import Batch, Coded
+
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sketched:
+    """The sketch of one column, or of one combination of columns.
+
+    Attributes:
+        columns: their names.
+        sketch: of the combinations of their values.
+        left_out: rows with a missing value or user.
+    """
+
+    columns: tuple[str, ...]
+    sketch: Sketch
+    left_out: int
+
+
+def sketch(
+    source: str | Path,
+    value: str | Sequence[str],
+    user: str = "client",
+    *,
+    key: Key | None = None,
+    size: int = DEFAULT_SIZE,
+) -> Sketch:
+    """The sketch of one value column, or of the combinations of several.
+
+    Args:
+        source: a CSV or Parquet file.
+        value: a column, or columns.
+        user: the column that names the owner of a row.
+        key: without it a fresh one, which nothing else can be joined to.
+        size: K, the values kept.
+
+    Raises:
+        RiskError: the file cannot be read, lacks a column, or has no rows.
+    """
+    columns = (value,) if isinstance(value, str) else tuple(value)
+    return sketches(Path(source), [columns], user, key=key or Key.fresh(), size=size)[0].sketch
+
+
+def sketches(
+    source: Path, values: Sequence[tuple[str, ...]], user: str, *, key: Key, size: int = DEFAULT_SIZE
+) -> list[Sketched]:
+    """A sketch for each combination of columns, in one pass over the log.
+
+    Raises:
+        RiskError: the file cannot be read, lacks a column, or has no rows.
+    """
+    from kanon.risk.reading import batches  # needs pyarrow, which files of sketches do not
+
+    read = batches(source, {user, *(name for columns in values for name in columns)})
+    made = of_batches(read, values, user, key=key, size=size)
+    for one in made:
+        if not one.sketch.total_rows:
+            raise RiskError(f"{source} has no row with a {' and a '.join([*one.columns, user])}")
+    return made
+
+
+def of_batches(
+    read: "Iterable[Batch]", values: Sequence[tuple[str, ...]], user: str, *, key: Key, size: int
+) -> list[Sketched]:
+    """A sketch for each combination of columns of a log that is read in batches."""
+    made = [Sketched(columns, empty(size, key.check), 0) for columns in values]
+    for batch in read:
+        made = [_with_batch(one, batch, user, key) for one in made]
+    return made
+
+
+def _with_batch(before: Sketched, batch: "Batch", user: str, key: Key) -> Sketched:
+    users = batch[user]
+    codes, hashes = _hashed([batch[name] for name in before.columns], key)
+    codes = np.where(users.codes >= 0, codes, -1)
+    rows = np.bincount(codes[codes >= 0], minlength=len(hashes))
+    kept = _kept(hashes, rows, before.sketch)
+    order = kept[np.argsort(hashes[kept])]
+    place = np.full(len(hashes) + 1, -1)  # the last entry is that of code -1
+    place[order] = np.arange(len(order))
+    owners = place[codes]
+    of_kept = owners >= 0
+    owners, owned = _pairs(owners[of_kept], users.codes[of_kept])
+    distinct, position = np.unique(owned, return_inverse=True)
+    part = from_pairs(
+        hashes[order], rows[order], owners, key.users(users.taken(distinct))[position],
+        before.sketch.size, key.check, int(rows.sum()),
+    )  # fmt: skip
+    return Sketched(before.columns, merge(before.sketch, part), before.left_out + len(codes) - part.total_rows)
+
+
+def _kept(hashes: Hashes, rows: Codes, before: Sketch) -> Codes:
+    """The codes that may be among the K smallest hashes of all."""
+    kept = np.flatnonzero((hashes <= before.bound) & (rows > 0))
+    if len(kept) > before.size:
+        kept = kept[np.argpartition(hashes[kept], before.size - 1)[: before.size]]
+    return kept
+
+
+def _hashed(columns: "Sequence[Coded]", key: Key) -> tuple[Codes, Hashes]:
+    """The code of each row's combination (-1: a part is missing), and the hash of each code."""
+    if len(columns) == 1:
+        return columns[0].codes, key.values(columns[0].words.to_pylist())
+    codes = columns[0].codes
+    parts = [np.arange(len(columns[0].words))]
+    for column in columns[1:]:
+        width = len(column.words)
+        both = np.where((codes >= 0) & (column.codes >= 0), codes * width + column.codes, -1)
+        distinct, codes = _recoded(both)
+        parts = [*(part[distinct // width] for part in parts), distinct % width]
+    words = [column.taken(part) for column, part in zip(columns, parts, strict=True)]
+    return codes, key.values(map(length_prefixed, *words), len(columns))
+
+
+def _recoded(codes: Codes) -> tuple[Codes, Codes]:
+    """The distinct codes of at least 0, and each row's position among them (-1 stays)."""
+    import pyarrow as pa
+
+    encoded = pa.array(codes, mask=codes < 0).dictionary_encode()
+    return encoded.dictionary.to_numpy(), encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
+
+
+def _pairs(owners: Codes, users: Codes) -> tuple[Codes, Codes]:
+    """Each pair once."""
+    import pyarrow as pa
+
+    width = int(users.max(initial=0)) + 1
+    pairs = pa.array(owners * width + users).unique().to_numpy()
+    return pairs // width, pairs % width

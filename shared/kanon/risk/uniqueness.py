@@ -1,0 +1,183 @@
+"""What a threshold k would cost: the share of values, and of rows, with fewer than k users.
+
+Desfontaines (2020), section 4.1.3.1. The values of a sketch are a uniform sample without replacement, so a share of
+values is a mean over it. A share of rows is the sample's total, scaled to all values, over the exact number of rows.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kanon.gate.mechanism.exact_law import never_at_constant
+from kanon.gate.mechanism.parameters import InvalidParametersError, Parameters, profile
+from kanon.risk.khll import SPACE, Sketch
+from kanon.risk.sketching import Sketched
+
+THRESHOLDS = range(2, 201)
+LOSSES = (0.05, 0.10, 0.25)
+DANGEROUS = 0.5
+"""Columns in which this share of the values has one user only are named as dangerous."""
+
+Verdict = Literal["identifier", "dangerous", "not flagged"]
+Lost = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is lost at a threshold of ``k`` users: shares of values and of rows with their standard errors."""
+
+    k: int
+    values: float
+    rows: float
+    standard_error: float
+    rows_standard_error: float
+
+
+@dataclass(frozen=True)
+class Service:
+    """The loss if the service decides, with its noise, instead of an exact threshold.
+
+    ``curve`` starts at the least k the noise allows.
+    """
+
+    profile: str
+    window: int
+    curve: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one column, or one combination of columns, gives away.
+
+    Attributes:
+        columns: their names.
+        user: the column that names the owner of a row.
+        number_of_values: distinct values; an estimate unless ``exact``.
+        exact: every value was kept: there is no sampling error.
+        rows: of the log.
+        left_out: rows with a missing value or user, not in ``rows``.
+        curve: for k = 2..200.
+        service: the same through the service.
+    """
+
+    columns: tuple[str, ...]
+    user: str
+    number_of_values: float
+    exact: bool
+    rows: int
+    left_out: int
+    curve: tuple[Point, ...]
+    service: Service
+
+    @property
+    def name(self) -> str:
+        """``(set, day)``."""
+        return f"({', '.join(self.columns)})"
+
+    @property
+    def verdict(self) -> Verdict:
+        """``identifier``: the user column is among the columns; ``dangerous``: half of the values have one user."""
+        if self.user in self.columns:
+            return "identifier"
+        return "dangerous" if self.at(2).values >= DANGEROUS else "not flagged"
+
+    def at(self, k: int) -> Point:
+        """The curve at k in 2..200."""
+        return self.curve[k - THRESHOLDS.start]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, for a program."""
+        return {
+            "name": self.name,
+            "columns": list(self.columns),
+            "user": self.user,
+            "verdict": self.verdict,
+            "number_of_values": self.number_of_values,
+            "exact": self.exact,
+            "rows": self.rows,
+            "rows_left_out": self.left_out,
+            "lost_at": lost_at(self.curve),
+            "curve": [asdict(point) for point in self.curve],
+            "service": {**asdict(self.service), "lost_at": lost_at(self.service.curve)},
+        }
+
+
+def lost_at(points: Sequence[Point]) -> dict[str, dict[str, int | None]]:
+    """The least k that loses 5, 10 and 25% of the values and of the rows; None if none loses so much."""
+
+    def least(share: float, of: str) -> int | None:
+        return next((point.k for point in points if getattr(point, of) >= share), None)
+
+    return {f"{share:.0%}": {of: least(share, of) for of in ("values", "rows")} for share in LOSSES}
+
+
+def report(sketched: Sketched, user: str, service_profile: str = "published", window: int = 720) -> Report:
+    """The report of one sketch.
+
+    Args:
+        sketched: the sketch and its columns.
+        user: the column of the users.
+        service_profile: the noise of the service, one of ``kanon.gate.mechanism.parameters.PROFILES``.
+        window: of the service, steps.
+
+    Raises:
+        InvalidParametersError: there is no such profile.
+    """
+    sketch = sketched.sketch
+    return Report(
+        sketched.columns,
+        user,
+        sketch.number_of_values,
+        not sketch.full,
+        sketch.total_rows,
+        sketched.left_out,
+        curve(sketch),
+        through_service(sketch, service_profile, window),
+    )
+
+
+def curve(sketch: Sketch, thresholds: Iterable[int] = THRESHOLDS) -> tuple[Point, ...]:
+    """The loss at exact thresholds."""
+    return tuple(_point(sketch, k, (sketch.counts < k).astype(np.float64)) for k in thresholds)
+
+
+def through_service(sketch: Sketch, service_profile: str, window: int) -> Service:
+    """The loss if a value counts as lost while the service says false for a whole window at its count."""
+    laws = profile(service_profile, window)
+    counts, position = np.unique(np.rint(sketch.counts).astype(np.int64), return_inverse=True)
+    points = []
+    for k in THRESHOLDS:
+        try:
+            parameters = Parameters(k, window, 3600, *laws)
+        except InvalidParametersError:
+            continue  # at so small a k an empty set could be true: the service refuses it
+        lost = never_at_constant(parameters, np.minimum(counts, parameters.surely_true_from), window)
+        points.append(_point(sketch, k, lost[position]))
+    return Service(service_profile, window, tuple(points))
+
+
+def _point(sketch: Sketch, k: int, lost: Lost) -> Point:
+    """The shares lost, from the chance that each value of the sample is."""
+    if not len(lost):
+        return Point(k, 0.0, 0.0, 0.0, 0.0)
+    share = float(lost.mean())
+    lost_rows = lost * sketch.rows
+    if not sketch.full:
+        return Point(k, share, float(lost_rows.sum()) / sketch.total_rows, 0.0, 0.0)
+    error = float(np.sqrt(max(float((lost**2).mean()) - share**2, 0.0) / sketch.size))
+    scale = sketch.number_of_values / sketch.size
+    rows = scale * float(lost_rows.sum()) / sketch.total_rows
+    return Point(k, share, min(rows, 1.0), error, _rows_error(sketch, lost_rows))
+
+
+def _rows_error(sketch: Sketch, lost_rows: Lost) -> float:
+    """The standard error of the share of rows: Horvitz-Thompson over values below the bound, given the bound.
+
+    Each value is kept with chance ``q = h_K / 2^64``, so the variance of the total is ``sum y^2 (1 - q) / q^2``
+    (Cohen and Kaplan, "Summarizing data using bottom-k sketches", 2007). The factor ``1 - q`` is left out, as it is
+    for values: a few values have very many rows, and a sample without them looks too sure of itself.
+    """
+    return float(np.sqrt((lost_rows**2).sum())) * SPACE / sketch.bound / sketch.total_rows

@@ -1,0 +1,245 @@
+"""``kanon risk``: what each command prints, writes and refuses."""
+
+import json
+import stat
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from kanon.cli.main import app
+from kanon.risk import reading
+
+
+def run(*arguments: object) -> Result:
+    environment = {"COLUMNS": "160", "NO_COLOR": "1"}
+    return CliRunner(env=environment).invoke(app, ["risk", *map(str, arguments)])
+
+
+def refused(*arguments: object) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("kanon risk: ")
+    return result.stderr
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Ten sets: n has n clients and two rows for each; each day has one row of each client."""
+    path = tmp_path / "log.csv"
+    rows = [f"{86_400 * client},{n},c{client}" for n in range(1, 11) for client in range(n) for _ in range(2)]
+    path.write_text("\n".join(["time,set,client", *rows, "5,,c1"]) + "\n")
+    return path
+
+
+def test_one_column_prints_its_curve_as_json(log: Path) -> None:
+    told = json.loads(run("uniqueness", log, "--json").stdout)
+    assert told["exact"]
+    assert (told["rows"], told["rows_left_out"], told["number_of_values"]) == (110, 1, 10)
+    at_5 = next(point for point in told["curve"] if point["k"] == 5)
+    assert at_5 == {"k": 5, "values": 0.4, "rows": 20 / 110, "standard_error": 0.0, "rows_standard_error": 0.0}
+
+
+def test_the_report_names_what_is_dangerous_and_what_thresholds_cost(log: Path) -> None:
+    shown = run("uniqueness", log, "--columns", "set,set+day,set+client", "--k", 5).stdout
+    assert "110 rows, 1 left out" in shown
+    assert "(set): 10.0% of 10 values have one user, 100.0% have at most 10." in shown
+    assert "(set, day) is dangerous: 100.0% of 55 values have one user" in shown
+    assert "(set, client) holds the user column: it is an identifier" in shown
+    assert "(set): k = 5 loses 18.2% of rows (40.0% of values)." in shown
+    assert "this noise needs k of at least 50" in shown
+    assert "Do not publish it" in shown
+
+
+def test_several_columns_are_a_list_in_json_with_the_dangerous_ones_named(log: Path) -> None:
+    told = json.loads(run("uniqueness", log, "--columns", "set, set + day", "--json").stdout)
+    assert told["dangerous"] == ["(set, day)"]
+    assert [one["columns"] for one in told["columns"]] == [["set"], ["set", "day"]]
+    assert [one["verdict"] for one in told["columns"]] == ["not flagged", "dangerous"]
+
+
+def test_the_service_needs_a_k_and_the_report_tells_what_it_loses_there(log: Path) -> None:
+    shown = run("uniqueness", log, "--k", 60, "--profile", "sharp", "--window", 24).stdout
+    assert "profile sharp, 24 steps" in shown
+    assert "(set) through the service: k = 60 loses 100.0% of rows" in shown
+
+
+def test_the_picture_is_a_png(log: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "pictures" / "curve.png"
+    assert run("uniqueness", log, "--plot", picture).exit_code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 20_000
+
+
+def test_the_page_is_one_file_that_loads_nothing(log: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    assert run("uniqueness", log, "--columns", "set,set+day,set+client", "--html", page).exit_code == 0
+    text = page.read_text()
+    assert text.startswith("<!doctype html>")
+    for outside in (" src=", "@import", "<script", "<link", "url(http"):
+        assert outside not in text
+    svg = text[text.index("<svg") : text.index("</svg>") + 6]
+    ET.fromstring(svg)
+    assert svg.count('<g id="axes_') == 2  # none of the identifier
+    assert '<p class="dangerous">(set, day) is dangerous' in text
+    for heading in ("<h2>(set)</h2>", "<h2>(set, day)</h2>", "<h2>(set, client)</h2>"):
+        assert heading in text
+
+
+def test_names_of_columns_are_escaped_on_the_page(tmp_path: Path) -> None:
+    log, page = tmp_path / "log.csv", tmp_path / "report.html"
+    log.write_text("<script>,client\na,b\n")
+    assert run("uniqueness", log, "--value", "<script>", "--html", page).exit_code == 0
+    text = page.read_text()
+    assert "<script>" not in text
+    assert "(&lt;script&gt;)" in text
+
+
+def sketched(log: Path, name: str, *options: object) -> Path:
+    out = log.parent / name
+    result = run("uniqueness", log, "--out", out, "--key", log.parent / "key", "--json", *options)
+    assert result.exit_code == 0, result.output
+    assert "raw personal data" in result.stderr
+    return out
+
+
+def test_sketches_of_parts_merge_to_the_bytes_of_the_whole(log: Path, tmp_path: Path) -> None:
+    whole = sketched(log, "whole.khll", "--size", 16)
+    lines = log.read_text().splitlines()
+    parts = []
+    for part in range(7):
+        piece = tmp_path / f"{part}.csv"
+        piece.write_text("\n".join([lines[0], *lines[1 + part :: 7]]) + "\n")
+        parts.append(sketched(piece, f"{part}.khll", "--size", 16))
+    for order in (parts, parts[::-1], parts[2:] + parts[:2]):
+        merged = tmp_path / "merged.khll"
+        result = run("merge", *order, "--out", merged)
+        assert result.exit_code == 0, result.output
+        assert "raw personal data" in result.stderr
+        assert merged.read_bytes() == whole.read_bytes()
+        assert stat.S_IMODE(merged.stat().st_mode) == 0o600
+
+
+def test_columns_of_one_key_are_joined_and_the_verdict_follows(log: Path) -> None:
+    sets, days = sketched(log, "set.khll"), sketched(log, "days.khll", "--columns", "set+day")
+    shown = run("join", sets, sets).stdout
+    assert "100.0%" in shown
+    assert "Not joinable" in shown
+    assert "Joinable: rows can be linked" in run("join", days, days).stdout
+    told = json.loads(run("join", sets, days, "--json").stdout)
+    assert told["first_in_second"] == {"matched": 0.0, "standard_error": 0.0, "thesis": 0.0}
+    assert json.loads(run("join", days, days, "--estimator", "thesis", "--json").stdout)["joinable"]
+
+
+def test_sketches_of_different_keys_refuse_to_be_merged_or_joined(log: Path, tmp_path: Path) -> None:
+    one = sketched(log, "one.khll")
+    other = tmp_path / "other.khll"
+    run("uniqueness", log, "--out", other)
+    assert "different keys" in refused("join", one, other)
+    assert "different keys" in refused("merge", one, other, "--out", tmp_path / "both.khll")
+    assert not (tmp_path / "both.khll").exists()
+
+
+def test_the_attack_is_shown_beside_its_prediction(log: Path) -> None:
+    told = json.loads(run("sketch-leak", log, "--group", "1*", "--json").stdout)
+    assert (told["public"]["found"], told["public"]["members"], told["public"]["strangers"]) == (10, 10, 0)
+    shown = run("sketch-leak", log, "--group", "4", "--precision", 12).stdout
+    assert "2^12 registers counts 4 users" in shown
+    assert "4 of 4" in shown
+    assert "guessing does as well with probability" in shown
+
+
+def test_a_threshold_without_noise_is_judged_from_numbers() -> None:
+    told = json.loads(
+        run("no-noise", "--k", 51, "--clients", 100_000, "--expected", 10, "--fakes", 0, "--fakes", 20, "--json").stdout
+    )
+    assert told["more_than"] == 50
+    assert [f"{result['delta_bound']:.3g}" for result in told["results"]] == ["1.85e-19", "2.56e-07"]
+    assert "Void against k - 1 fake members, void for repeated releases" in told["caveat"]
+
+
+def test_a_threshold_without_noise_is_judged_from_the_rates_of_a_log(log: Path) -> None:
+    told = json.loads(run("no-noise", log, "--k", 9, "--fakes", 0, "--top", 3, "--json").stdout)
+    assert (told["clients"], told["groups_from_k_on"]) == (10, 2)
+    assert [(result["group"], result["expected"]) for result in told["results"]] == [("8", 8), ("7", 7), ("6", 6)]
+    by_days = json.loads(run("no-noise", log, "--k", 2, "--window-days", 5, "--json").stdout)
+    expected = {result["group"]: result["expected"] for result in by_days["results"]}
+    assert expected == {"3": 1.5, "2": 1.0, "1": 0.5}  # clients 0..4 come in one window, 5..9 in the next
+    shown = run("no-noise", log, "--k", 9).stdout
+    assert "2 groups expect k clients or more" in shown
+    assert shown.rstrip().endswith("void for repeated releases, not a guarantee of kanon.")
+
+
+def test_a_user_whose_rows_lie_in_several_batches_counts_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "ROWS_IN_BATCH", 1)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 64)
+    lines = log.read_text().splitlines()
+    log.write_text("\n".join([lines[0], *sorted(lines[1:], key=lambda line: line.split(",")[2])]) + "\n")
+    told = json.loads(run("no-noise", log, "--k", 11, "--fakes", 0, "--json").stdout)
+    assert [result["expected"] for result in told["results"]] == pytest.approx([*range(10, 1, -1), 1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["uniqueness", "none.csv"], "there is no file none.csv"),
+        (["uniqueness", "LOG", "--value", "group"], "has no column 'group'; its columns are time, set, client"),
+        (["uniqueness", "LOG", "--columns", "set,,day"], "--columns must look like set,set+day, not 'set,,day'"),
+        (["uniqueness", "LOG", "--columns", "set+set"], "--columns must look like"),
+        (["uniqueness", "LOG", "--columns", "set,set+day", "--out", "x.khll"], "--out takes the sketch of one value"),
+        (["uniqueness", "LOG", "--profile", "loud"], "profile must be one of balanced, published, sharp"),
+        (["uniqueness", "LOG", "--out", "none/x.khll"], "none/x.khll cannot be written"),
+        (["uniqueness", "LOG", "--plot", "LOG/x.png"], "cannot be written"),
+        (["merge", "LOG", "--out", "x.khll"], "is no sketch file (.khll)"),
+        (["join", "LOG", "LOG"], "is no sketch file (.khll)"),
+        (["join", "LOG", "LOG", "--estimator", "best"], "--estimator must be matched or thesis, not 'best'"),
+        (["sketch-leak", "LOG", "--group", "nobody"], "no value of column 'set' matches --group"),
+        (["no-noise"], "give a log, or --clients and at least one --expected"),
+        (["no-noise", "DAYS", "--window-days", "7"], "column 'day' must hold dates, as 2012-02-05"),
+        (["no-noise", "LOG", "--clients", "5"], "give either a log, or --clients and --expected"),
+        (["no-noise", "--clients", "5", "--expected", "9"], "must be above 0 and at most 1"),
+        (["no-noise", "LOG", "--k", "3", "--fakes", "3"], "give 0 to 2 fakes"),
+    ],
+)
+def test_bad_input_is_one_line_that_says_what_to_change(
+    arguments: list[str], message: str, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(log.parent)
+    Path("days.csv").write_text("day,set,client\nMonday,a,b\n")
+    assert message in refused(*(one.replace("LOG", str(log)).replace("DAYS", "days.csv") for one in arguments))
+    assert sorted(path.name for path in log.parent.iterdir()) == ["days.csv", "log.csv"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "arguments", "extra"),
+    [
+        ("pyarrow", ["uniqueness", "LOG"], "release"),
+        ("pyarrow", ["sketch-leak", "LOG", "--group", "4"], "release"),
+        ("duckdb", ["no-noise", "LOG"], "release"),
+        ("matplotlib", ["uniqueness", "LOG", "--plot", "x.png"], "local"),
+    ],
+)
+def test_a_missing_library_names_the_extra_that_brings_it(
+    missing: str, arguments: list[str], extra: str, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == missing]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    for name in ("reading", "pictures", "rates"):
+        monkeypatch.delitem(sys.modules, f"kanon.risk.{name}", raising=False)
+    told = refused(*(argument.replace("LOG", str(log)) for argument in arguments))
+    assert told == f"kanon risk: {missing} is not installed: run pip install 'kanon[{extra}]'\n"
+
+
+def test_sketch_files_and_numbers_need_no_extra(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = sketched(log, "a.khll")
+    for missing in ("pyarrow", "duckdb"):
+        monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, "kanon.risk.reading")
+    assert run("join", path, path).exit_code == 0
+    assert run("merge", path, path, "--out", path).exit_code == 0
+    assert run("no-noise", "--clients", 10, "--expected", 1, "--k", 3).exit_code == 0

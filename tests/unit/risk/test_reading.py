@@ -1,0 +1,203 @@
+import gzip
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from traceback import format_exception
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kanon.risk import reading
+from kanon.risk.errors import RiskError
+from kanon.risk.reading import batches
+
+ROWS = [
+    ("1328464132", "lib", "6468"),
+    ("1328464132", "lib/a,b", "01"),
+    ("1328547600", 'say "hi"\nthere', "1"),
+    ("1330560000", "ü", "6468"),
+]
+CSV = """time,set,client
+1328464132,lib,6468
+1328464132,"lib/a,b",01
+1328547600,"say ""hi""
+there",1
+1330560000,ü,6468
+"""
+
+
+def read(path: Path, *columns: str) -> list[tuple[str | None, ...]]:
+    """The rows as text; None is a missing value."""
+    rows: list[tuple[str | None, ...]] = []
+    for batch in batches(path, columns):
+        texts = []
+        for name in columns:
+            words = [word.decode() for word in batch[name].words.to_pylist()]
+            texts.append([words[code] if code >= 0 else None for code in batch[name].codes])
+        rows += zip(*texts, strict=True)
+    return rows
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode())
+    return path
+
+
+def plain(folder: Path) -> Path:
+    return written(folder / "log.csv", CSV)
+
+
+def with_mark(folder: Path) -> Path:
+    path = folder / "log.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + CSV.encode())
+    return path
+
+
+def zipped(folder: Path) -> Path:
+    path = folder / "log.csv.gz"
+    path.write_bytes(gzip.compress(CSV.encode()))
+    return path
+
+
+def parquet(folder: Path) -> Path:
+    times, sets, clients = zip(*ROWS, strict=True)
+    table = pa.table({"time": pa.array(map(int, times)), "set": sets, "client": clients})
+    pq.write_table(table, folder / "log.parquet", row_group_size=2)
+    return folder / "log.parquet"
+
+
+def parquet_of_dictionaries(folder: Path) -> Path:
+    times, sets, clients = zip(*ROWS, strict=True)
+    stamps = pa.array([datetime.fromtimestamp(int(t), UTC) for t in times], pa.timestamp("us", "Europe/Zurich"))
+    table = pa.table(
+        {"client": pa.array(clients).dictionary_encode(), "set": pa.array(sets).dictionary_encode(), "time": stamps}
+    )
+    pq.write_table(table, folder / "log.parquet")
+    return folder / "log.parquet"
+
+
+@pytest.mark.parametrize("log", [plain, with_mark, zipped, parquet, parquet_of_dictionaries])
+def test_every_kind_of_file_gives_the_same_words(log: Callable[[Path], Path], tmp_path: Path) -> None:
+    assert read(log(tmp_path), "set", "client") == [row[1:] for row in ROWS]
+
+
+@pytest.mark.parametrize("log", [plain, parquet, parquet_of_dictionaries])
+def test_days_hours_and_months_are_those_of_utc(log: Callable[[Path], Path], tmp_path: Path) -> None:
+    assert read(log(tmp_path), "day", "hour", "month") == [
+        ("2012-02-05", "2012-02-05 17", "2012-02"),
+        ("2012-02-05", "2012-02-05 17", "2012-02"),
+        ("2012-02-06", "2012-02-06 17", "2012-02"),
+        ("2012-03-01", "2012-03-01 00", "2012-03"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ["2012-02-05T17:48:52Z", "2012-02-06T00:59:59+01:00"],
+        ["2012-02-05T17:48:52", "2012-02-05 23:59:59"],
+        ["2012-02-05", "2012-02-05"],
+        ["1328464132.9", "1328486399.9"],
+    ],
+)
+def test_times_may_be_iso_8601_or_unix_seconds(times: list[str], tmp_path: Path) -> None:
+    path = written(tmp_path / "log.csv", "time\n" + "\n".join(times) + "\n")
+    assert read(path, "day") == [("2012-02-05",), ("2012-02-05",)]
+
+
+def test_a_column_of_that_name_goes_before_the_one_taken_from_time(tmp_path: Path) -> None:
+    assert read(written(tmp_path / "log.csv", "time,day\n0,Monday\n"), "day") == [("Monday",)]
+
+
+def test_empty_and_null_are_missing(tmp_path: Path) -> None:
+    text = written(tmp_path / "log.csv", 'time,set,client\n,,1\n5,"",2\n6,NULL,\n')
+    assert read(text, "day", "set", "client") == [
+        (None, None, "1"),
+        ("1970-01-01", None, "2"),
+        ("1970-01-01", "NULL", None),
+    ]
+    pq.write_table(pa.table({"set": ["", None, "a"], "client": [1, 2, None]}), tmp_path / "log.parquet")
+    assert read(tmp_path / "log.parquet", "set", "client") == [(None, "1"), (None, "2"), ("a", None)]
+
+
+def test_numbers_and_dates_of_parquet_read_as_their_text(tmp_path: Path) -> None:
+    table = pa.table({"n": [1, 20], "f": [0.5, 2.0], "b": [True, False], "d": pa.array([0, 1], pa.date32())})
+    pq.write_table(table, tmp_path / "log.parquet")
+    assert read(tmp_path / "log.parquet", "n", "f", "b", "d", ) == [
+        ("1", "0.5", "true", "1970-01-01"),
+        ("20", "2", "false", "1970-01-02"),
+    ]  # fmt: skip
+
+
+def test_a_word_that_a_dictionary_of_the_file_holds_twice_is_one_word(tmp_path: Path) -> None:
+    twice = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), pa.array(["a", "a", "b"]))
+    pq.write_table(pa.table({"set": twice}), tmp_path / "log.parquet")
+    (batch,) = batches(tmp_path / "log.parquet", ["set"])
+    assert (batch["set"].words.to_pylist(), batch["set"].codes.tolist()) == ([b"a", b"b"], [0, 0, 1])
+
+
+def test_batches_cut_anywhere_give_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f'{n % 7},"value\n{n % 11}",{n % 13}' for n in range(1_000)]
+    path = written(tmp_path / "log.csv", "time,set,client\n" + "\n".join(lines) + "\n")
+    whole = read(path, "set", "client")
+    assert whole == [(f"value\n{n % 11}", str(n % 13)) for n in range(1_000)]
+    monkeypatch.setattr(reading, "ROWS_IN_BATCH", 50)
+    monkeypatch.setattr(reading, "_BLOCK_BYTES", 256)
+    assert len(list(batches(path, ["set"]))) > 10
+    assert read(path, "set", "client") == whole
+
+
+SECRET = "a-value-nobody-may-see"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("log.csv", f"time,client\n1,{SECRET}\n", "has no column 'set'; its columns are time, client"),
+        ("log.csv", "", "has no column 'set'; its columns are none"),
+        ("log.csv", f"set,set\n{SECRET},b\n", "has two columns 'set': rename one"),
+        ("log.csv", f"set\na\n{SECRET},{SECRET}\n", "a row has more or fewer fields than the header"),
+        ("log.parquet", f"set\n{SECRET}\n", "it is no valid CSV"),
+        ("log.csv.gz", f"set\n{SECRET}\n", "cannot be read"),
+        ("log.csv", b"set\n" + SECRET.encode() + b"\xff\n", "no UTF-8 text"),
+        ("log.csv", b"\xff\xfe" + SECRET.encode(), "no UTF-8 text"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_line_without_its_content(
+    name: str, content: str | bytes, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(RiskError, match=message) as refused:
+        read(path, "set")
+    assert SECRET not in "".join(format_exception(refused.value))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("time", [SECRET, "1328464132000", "1e300", "2012-13-01"])
+def test_a_time_that_is_none_is_refused_without_being_shown(time: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "log.csv", f"time\n5\n{time}\n")
+    with pytest.raises(RiskError, match="must hold unix seconds or ISO 8601 times to give 'day'") as refused:
+        read(path, "day")
+    assert time not in "".join(format_exception(refused.value))
+
+
+def test_lists_are_refused_by_their_type(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"set": [["a"], ["b"]]}), tmp_path / "log.parquet")
+    with pytest.raises(RiskError, match=r"column 'set' holds list.*: only text, numbers, dates and times"):
+        read(tmp_path / "log.parquet", "set")
+
+
+def test_a_row_longer_than_a_block_is_said_to_be_too_long(tmp_path: Path) -> None:
+    path = written(tmp_path / "log.csv", "set\na\n" + "x" * (3 << 20) + "\nb\n")
+    with pytest.raises(RiskError, match="a row is longer than 1 MiB"):
+        read(path, "set")
+
+
+def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    for name in ("none.csv", "none.parquet"):
+        with pytest.raises(RiskError, match=f"there is no file .*{name}"):
+            read(tmp_path / name, "set")
+    with pytest.raises(RiskError, match="cannot be read"):
+        read(tmp_path, "set")

@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanon.noise.words import length_prefixed
+from kanon.risk import reading
+from kanon.risk.errors import RiskError
+from kanon.risk.hashing import Key
+from kanon.risk.khll import merge_all
+from kanon.risk.sketch_file import to_bytes
+from kanon.risk.sketching import sketch, sketches
+from tests.unit.risk.naive import naive_sketch
+
+KEY = Key(bytes(range(32)))
+words = st.sampled_from(["", "a", "b", "ab", "ü", "1", "01"])
+logs = st.lists(st.tuples(words, words, words), min_size=1, max_size=40)
+
+
+def written(folder: Path, rows: list[tuple[str, str, str]], name: str = "log.csv") -> Path:
+    path = folder / name
+    path.write_text("a,b,client\n" + "".join(",".join(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def hashed(rows: list[tuple[str, ...]], columns: int) -> list[tuple[int, int]]:
+    """The rows that are whole, as hashes of value and user."""
+    whole = [[word.encode() for word in row] for row in rows if all(row)]
+    values = [row[0] if columns == 1 else length_prefixed(*row[:-1]) for row in whole]
+    return list(zip(KEY.values(values, columns).tolist(), KEY.users(row[-1] for row in whole).tolist(), strict=True))
+
+
+@given(logs, st.integers(1, 6), st.sampled_from([3, 8, 1000]))
+def test_sketches_of_columns_and_combinations_are_those_of_their_hashes(rows, size, batch) -> None:
+    from tempfile import TemporaryDirectory
+
+    asked = {("a",): (0, 2), ("a", "b"): (0, 1, 2), ("b", "a"): (1, 0, 2), ("b", "client"): (1, 2, 2)}
+    rows = [*rows, ("a", "b", "1")]
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "ROWS_IN_BATCH", batch)
+        patch.setattr(reading, "_BLOCK_BYTES", 64)
+        made = sketches(written(Path(folder), rows), list(asked), "client", key=KEY, size=size)
+    for one, places in zip(made, asked.values(), strict=True):
+        picked = [tuple(row[place] for place in places) for row in rows]
+        expected = hashed(picked, len(places) - 1)
+        told = one.sketch
+        owned = {value: set() for value in told.values.tolist()}
+        for owner, user in zip(told.owners.tolist(), told.users.tolist(), strict=True):
+            owned[told.values[owner].item()].add(user)
+        found = {v: (n, owned[v]) for v, n in zip(told.values.tolist(), told.rows.tolist(), strict=True)}
+        assert found == naive_sketch(expected, size)
+        assert (told.total_rows, one.left_out) == (len(expected), len(rows) - len(expected))
+
+
+def test_seven_files_merge_in_any_order_to_the_bytes_of_the_whole(tmp_path: Path) -> None:
+    rows = [(f"v{n % 97}", "", f"c{n * n % 311}") for n in range(3_000)] + [("hot", "", f"c{n}") for n in range(400)]
+    whole = to_bytes(sketch(written(tmp_path, rows), "a", key=KEY, size=32))
+    parts = [sketch(written(tmp_path, rows[part::7], f"{part}.csv"), "a", key=KEY, size=32) for part in range(7)]
+    for order in (parts, parts[::-1], parts[3:] + parts[:3]):
+        assert to_bytes(merge_all(order)) == whole
+
+
+def test_without_a_key_no_two_sketches_have_the_same_one(tmp_path: Path) -> None:
+    path = written(tmp_path, [("v", "w", "c")])
+    assert sketch(path, "a").key_check != sketch(path, "a").key_check
+
+
+def test_a_log_without_a_whole_row_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RiskError, match="has no row with a a and a client"):
+        sketch(written(tmp_path, [("", "w", "c"), ("v", "w", "")]), "a")
+    with pytest.raises(RiskError, match="has no row with a a and a b and a client"):
+        sketch(written(tmp_path, []), ["a", "b"])
