@@ -28,6 +28,8 @@ ARROWS: dict[str, set[str]] = {
     "http": {"dynamo", "errors", "strict_json"},
     "gate": {"noise", "dynamo", "http", "keys", "settings", "errors", "strict_json"},
     "joinlog": set(),
+    "risk": {"gate", "noise"},
+    "reports": {"noise", "keys", "errors", "joinlog"},
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
     "operate": {"gate", "noise", "dynamo", "keys", "clock", "errors"},
@@ -35,7 +37,7 @@ ARROWS: dict[str, set[str]] = {
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
     "cli": {
         *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog"),
-        *("client", "plan", "operate", "local", "audit"),
+        *("client", "plan", "operate", "local", "audit", "risk", "reports"),
     },
 }
 LAYER = {
