@@ -6,7 +6,6 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,9 +53,9 @@ class Kanon:
 
 
 @pytest.fixture
-def kanon(installed: Path, tmp_path: Path) -> Iterator[Kanon]:
+def kanon(installed: Path, tmp_path: Path) -> Kanon:
     (tmp_path / "empty").mkdir()
-    yield Kanon(installed, tmp_path / "empty")
+    return Kanon(installed, tmp_path / "empty")
 
 
 def test_the_wheel_holds_the_package_the_template_and_the_handlers_and_nothing_else(installed: Path) -> None:
