@@ -415,7 +415,7 @@ def test_an_instance_that_no_noise_key_covers_is_not_evaluated_with_another_one(
     scenario.start()
     scenario.join(NAMES[0], range(4), START)
     with pytest.raises(
-        ConfigurationError, match=r"^no noise key covers an instance that begins at step \d+: a key may"
+        ConfigurationError, match=r"^no noise key covers an instance that begins at step \d+: put the removed key back"
     ):
         scenario.run(closing(START))
     assert scenario.mark() == START - 1
