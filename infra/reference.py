@@ -57,7 +57,7 @@ def _row(parameter: Any) -> str:
 
 
 def _value(option: Any) -> str:
-    """What stands behind the name of an option."""
+    """The placeholder after the name of an option."""
     kind = option.type_descriptor.annotation
     return "" if kind is bool else f" {option.metavar or KINDS.get(kind, 'TEXT')}"
 

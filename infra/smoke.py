@@ -1,8 +1,7 @@
-"""Asks a deployed service everything once and says what is as it should be: ``python -m infra.smoke URL``.
+"""Sends every kind of request to a deployed service once and checks the answers: ``python -m infra.smoke URL``.
 
-It joins one set of a random name with two clients, and leaves nothing else. Requests that have to be
-signed are signed with the AWS credentials of the shell, if there are any. Ends with a status other than 0 if
-anything is not as it should be.
+Two clients join one set with a random name; nothing else is written. Requests that need a signature are signed with
+the AWS credentials of the shell, if there are any. Exits with a status other than 0 if a check fails.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class WrongError(Exception):
-    """Something is not as it should be; the message says what."""
+    """A check failed; the message says why."""
 
 
 class SkippedError(Exception):
-    """Something cannot be checked from here; the message says why."""
+    """A check cannot run here; the message says why."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer; names of headers in small letters."""
+    """An HTTP answer; header names in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -64,7 +63,7 @@ class Answer:
         return self.json()
 
     def expect_error(self, code: int, status: str) -> None:
-        """An error of the service's own form."""
+        """Check that the answer is an error in the format of the service."""
         error = self.expect(code).get("error")
         if not isinstance(error, dict) or (error.get("code"), error.get("status")) != (code, status):
             raise WrongError(f"{code} is not of the form of the service's errors, with status {status}")
@@ -72,19 +71,19 @@ class Answer:
             raise WrongError(f"{code} has no message")
 
     def expect_cached_until(self, moment: str) -> None:
-        """``Cache-Control`` lets caches keep the answer until the next update and no longer."""
+        """Check that ``Cache-Control`` lets caches keep the answer until the next update, but no longer."""
         left = (datetime.fromisoformat(moment) - datetime.now(UTC)).total_seconds()
         found = re.fullmatch(r"max-age=(\d+)", self.headers.get("cache-control", ""))
         if not found:
             raise WrongError(f"Cache-Control is {self.headers.get('cache-control')!r} instead of max-age=...")
-        # The service's clock and this one may differ, and the answer took its time.
+        # The clocks of the service and of this machine may differ, and the answer took some time.
         if abs(int(found[1]) - left) > SECONDS:
             raise WrongError(f"max-age is {found[1]} s, but nextUpdate is in {left:.0f} s")
 
 
 @dataclass
 class Service:
-    """The service at an address, and what the checks learn about it."""
+    """The service at an address, and what the checks have learned about it."""
 
     url: str
     credentials: Credentials | None = None
@@ -112,7 +111,7 @@ class Service:
         headers: Mapping[str, str] = _JSON,
         signed: bool = False,
     ) -> Answer:
-        """One request; ``body`` is bytes or a value to send as JSON."""
+        """Send one request; ``body`` is bytes or a value to send as JSON."""
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         sign = self._sign if signed else None
         with closing(Connection(self.url, timeout=SECONDS, sign=sign)) as connection:
@@ -124,9 +123,9 @@ class Service:
 
     def _sign(self, method: str, url: str, data: bytes, headers: Headers) -> Headers:
         if self.credentials is None:
-            raise SkippedError("it has to be signed, and there are no AWS credentials here")
+            raise SkippedError("the request needs a signature, and there are no AWS credentials here")
         if self.region is None:
-            raise SkippedError("it has to be signed, and the region is unknown: set AWS_REGION")
+            raise SkippedError("the request needs a signature, and the region is unknown: set AWS_REGION")
         request = AWSRequest(method, url, dict(headers), data)
         SigV4Auth(self.credentials, "execute-api", self.region).add_auth(request)
         return dict(request.headers.items())
@@ -138,7 +137,7 @@ class Service:
 
 
 def types(service: Service) -> str:
-    """Types, as the other checks need them."""
+    """The list of types, and one type; the other checks use the first one."""
     found = service.ask("GET", "/v1/types").expect(200).get("types")
     if not isinstance(found, list) or not found:
         raise WrongError("no types")
@@ -152,7 +151,7 @@ def types(service: Service) -> str:
 
 
 def description(service: Service) -> str:
-    """The description served is this checkout's."""
+    """The OpenAPI description is the one of this checkout."""
     served = service.ask("GET", "/openapi.json").expect(200)
     if served != json.loads(DESCRIPTION.read_text()):
         raise WrongError("/openapi.json is not docs/openapi.json: another version is deployed")
@@ -160,7 +159,7 @@ def description(service: Service) -> str:
 
 
 def page(service: Service) -> str:
-    """The page to try the calls may load nothing from elsewhere."""
+    """The page at /docs may load nothing from elsewhere."""
     answer = service.ask("GET", "/docs")
     if answer.status != 200 or not answer.headers.get("content-type", "").startswith("text/html"):
         raise WrongError(f"/docs is {answer.status} {answer.headers.get('content-type')}")
@@ -170,18 +169,18 @@ def page(service: Service) -> str:
 
 
 def join(service: Service) -> str:
-    """A join on the path with a colon; signed where that is asked for."""
+    """A join on the path with a colon; signed if the service requires it."""
     body, path = {"client": service.client}, f"{service.set_path}:join"
     answer, signed = service.ask("POST", path, body), ""
     if answer.status == 403:
         answer, signed = service.ask("POST", path, body, signed=True), "signed; unsigned is refused"
     if answer.expect(200) != {}:
         raise WrongError("a join was not answered {}")
-    return signed or "open to anybody"
+    return signed or "open to anyone"
 
 
 def encoded_colon(service: Service) -> str:
-    """Some clients escape the colon: it is the same path."""
+    """A join with an escaped colon, which some clients send: the path is the same."""
     body, path = {"client": service.client}, f"{service.set_path}%3Ajoin"
     answer = service.ask("POST", path, body)
     if answer.status == 403:
@@ -191,7 +190,7 @@ def encoded_colon(service: Service) -> str:
 
 
 def lenient_body(service: Service) -> str:
-    """The body that browsers send."""
+    """A join with the relaxed JSON body that browsers send."""
     body, path = b"{name: 'type/any/sets/any', shortClientIdentifier: 2}", f"{service.set_path}:join"
     answer = service.ask("POST", path, body)
     if answer.status == 403:
@@ -204,12 +203,12 @@ def batch_refused(service: Service) -> str:
     """A batch that is not signed never reaches the service."""
     answer = service.ask("POST", "/v1:batchJoin", {"joins": []})
     if answer.status != 403:
-        raise WrongError(f"answered {answer.status} without a signature: anybody may send batches")
+        raise WrongError(f"answered {answer.status} without a signature: anyone may send batches")
     return ""
 
 
 def batch(service: Service) -> str:
-    """A signed batch; a bad join does not fail its neighbour."""
+    """A signed batch; an invalid join does not affect the other one."""
     good = {"type": service.type_name, "set": service.set_id, "client": service.client}
     joins = [good, {**good, "set": "?"}]
     results = service.ask("POST", "/v1:batchJoin", {"joins": joins}, signed=True).expect(200).get("results")
@@ -234,14 +233,14 @@ def query(service: Service) -> str:
 
 
 def validate(service: Service) -> str:
-    """The same in the form of the Bidding and Auction servers."""
+    """The same query in the format of Bidding and Auction servers."""
     asked = {"sets": [{"type": service.type_name, "hashes": [service.set_id]}]}
     service.ask("POST", "/v1:validateHashes", asked).expect(200)
     return ""
 
 
 def one_set(service: Service) -> str:
-    """A set by its path."""
+    """The status of one set."""
     answer = service.ask("GET", service.set_path)
     body = answer.expect(200)
     if body.get("kAnonymous") is not False:
@@ -251,7 +250,7 @@ def one_set(service: Service) -> str:
 
 
 def errors(service: Service) -> str:
-    """Wrong requests get errors in the service's form, which no cache keeps."""
+    """Invalid requests get errors in the format of the service, which no cache keeps."""
     ask = service.ask
     wrong = [
         (ask("POST", "/v1:query", b"{"), 400, "INVALID_ARGUMENT"),
@@ -287,7 +286,7 @@ CHECKS: dict[str, Callable[[Service], str]] = {
 
 @dataclass(frozen=True)
 class Result:
-    """What a check found: ``ok``, ``FAIL`` or ``skip``."""
+    """The result of a check: ``ok``, ``FAIL`` or ``skip``."""
 
     name: str
     verdict: str
@@ -298,7 +297,7 @@ class Result:
 
 
 def run(service: Service) -> Iterator[Result]:
-    """Every check in turn; without a type the rest is not tried."""
+    """Run every check in turn; stop if no type is known."""
     for name, check in CHECKS.items():
         try:
             yield Result(name, "ok", check(service))
@@ -313,7 +312,7 @@ def run(service: Service) -> Iterator[Result]:
 
 
 def main(arguments: list[str]) -> int:
-    """The status to end with."""
+    """Run all checks and return the exit status."""
     if len(arguments) != 1:
         print("usage: python -m infra.smoke https://...", file=sys.stderr)
         return 2

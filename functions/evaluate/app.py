@@ -97,7 +97,7 @@ def measure_lag() -> None:
 
 
 def _read(body: str) -> SlotMessage:
-    """The message of a body. A body that is no slot message is logged by its form, never by its content."""
+    """Parse the body of a message. The log of an invalid body names its problems, never its content."""
     try:
         return SlotMessage.model_validate_json(body)
     except ValidationError as error:
@@ -129,7 +129,7 @@ def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
         metrics.add_metric("PublishLag", MetricUnit.Seconds, outcome.late)
     if outcome.skipped:
         logger.warning("rows of types no longer configured were skipped", slot=message.slot)
-        metrics.add_metric("SlotsWithRowsSkipped", MetricUnit.Count, 1)  # the number of rows would be data
+        metrics.add_metric("SlotsWithRowsSkipped", MetricUnit.Count, 1)  # no count of rows, which would be data
 
 
 @logger.inject_lambda_context(log_event=False)

@@ -275,7 +275,7 @@ def _turn(units: int, work: Callable[[], object], _: int) -> Turn:
 
 
 def straightforward(parameters: Parameters, set_key: bytes, state: SetState, step: int, tapes: Tapes) -> bool:
-    """Whether a set crosses at ``step``. The naive way: it tests every step to the end of the next instance."""
+    """Whether a set crosses at ``step``. A naive loop: it tests every step to the end of the next instance."""
     window, k = parameters.window, parameters.k
     phase = phase_of(set_key, window, parameters.phase)
     first = first_step(instance_of(step, phase, window), phase, window)

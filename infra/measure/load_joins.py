@@ -28,9 +28,9 @@ BATCH = 50
 
 @dataclass
 class Tally:
-    """What became of the requests at one rate. ``latencies`` in s, one per request.
+    """The results of the requests at one rate. ``latencies`` in s, one per request.
 
-    ``refused_alone`` are those of the refused joins whose batch was answered 200: each has its own 503.
+    ``refused_alone`` counts the refused joins whose batch was answered 200: each has its own 503.
     """
 
     rate: float
@@ -45,7 +45,7 @@ class Tally:
     seconds: float = 0.0
 
     def percentile(self, share: float) -> float:
-        """The latency, s, that this share of the requests stayed below."""
+        """The latency, in s, that this share of the requests did not exceed."""
         ordered = sorted(self.latencies)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
@@ -67,14 +67,14 @@ HEADER = (
 
 
 def drive(served: Served, workload: Iterator[Joined], rate: float, seconds: float, seed: int = 0) -> Tally:
-    """Send requests for ``seconds`` at ``rate`` a second, then look for every acknowledged join in the log."""
+    """Send requests for ``seconds`` at ``rate`` per second, then check that every acknowledged join is in the log."""
     tally, lock, chance = Tally(rate), threading.Lock(), random.Random(seed)
     free: SimpleQueue[Client] = SimpleQueue()
     for url in served.urls:
         free.put(Client(url))
 
     def send(due: float, joins: Sequence[Joined]) -> None:
-        client = free.get()  # to an environment that has nothing to do
+        client = free.get()  # to an idle environment
         try:
             status, retry_after, taken = _request(client, joins)
         finally:
@@ -107,7 +107,7 @@ def drive(served: Served, workload: Iterator[Joined], rate: float, seconds: floa
 
 
 def _request(client: Client, joins: Sequence[Joined]) -> tuple[int, bool, list[bool]]:
-    """Status, whether it tells when to retry, and for each join whether it was acknowledged."""
+    """The status, whether Retry-After is set, and for each join whether it was acknowledged."""
     try:
         if len(joins) == 1:
             client.join(joins[0].type_name, joins[0].encoded_set, joins[0].client)

@@ -113,17 +113,17 @@ def _forked(stack: Stack, throttle: Throttle, environments: int) -> Iterator[lis
     """Copies of this process, each of which serves the stack. Yields their addresses; they end with the block."""
     stack.cold_start("join")  # import once what the copies share
     ends, alive = os.pipe()
-    told, tell = os.pipe()
+    url_reader, url_writer = os.pipe()
     copies = []
     for number in range(environments):
         copy = os.fork()
         if not copy:
             os.close(alive)
             throttle.chance.seed(number)
-            _environment(stack, tell, ends)
+            _environment(stack, url_writer, ends)
         copies.append(copy)
-    os.close(tell)
-    with os.fdopen(told) as lines:  # read to its end: every copy closes it
+    os.close(url_writer)
+    with os.fdopen(url_reader) as lines:  # read to its end: every copy closes it
         urls = lines.read().split()
     try:
         yield urls
@@ -134,12 +134,12 @@ def _forked(stack: Stack, throttle: Throttle, environments: int) -> Iterator[lis
         os.close(ends)
 
 
-def _environment(stack: Stack, tell: int, ends: int) -> NoReturn:
+def _environment(stack: Stack, url_writer: int, ends: int) -> NoReturn:
     """A copy: it serves until the first process closes the other end of ``ends`` or ends itself."""
     try:
         server = stack.serve()
-        os.write(tell, f"{server.url}\n".encode())
-        os.close(tell)
+        os.write(url_writer, f"{server.url}\n".encode())
+        os.close(url_writer)
         os.read(ends, 1)
     finally:
         os._exit(0)  # the first process stops what the copies share

@@ -10,7 +10,7 @@ class ConfigurationError(KanonError):
 
 
 class FingerprintMismatchError(KanonError):
-    """A parameter, key or slot count that must never change has changed."""
+    """An immutable value has changed, such as a type's parameters, a key or the number of slots."""
 
 
 class ThrottledError(KanonError):

@@ -1,7 +1,7 @@
 """One streaming reader of join logs: CSV, JSON lines or Parquet, plain or gzipped, a file or standard input.
 
-A log has one join per line: when, which set, which client. The reader looks at the first bytes to tell the format,
-yields the joins in the order of the file, and never holds more than a piece of it.
+A log has one join per line: time, set and client. The reader detects the format from the first bytes, yields the joins
+in the order of the file, and never holds more than a piece of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_LINE = 1 << 20
 
 
 class LogError(ValueError):
-    """A join log cannot be read; the message names file and line and says what to change."""
+    """A join log cannot be read; the message names the file and the line and says what to change."""
 
 
 class Join(NamedTuple):
@@ -38,7 +38,7 @@ class Join(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What the columns of a log are called."""
+    """The names of the columns of a log."""
 
     time: str = "time"
     set: str = "set"
@@ -50,7 +50,7 @@ def read_joins(path: Path | str, columns: Columns = Columns()) -> Iterator[Join]
 
     Args:
         path: the file, or ``-`` for standard input.
-        columns: what its columns are called; others are ignored.
+        columns: the names of its columns; others are ignored.
 
     The time of a join is a number of Unix seconds, or an ISO 8601 time (UTC if it names no offset). Set and client
     are text; whole numbers are taken as their digits. Parquet needs pyarrow and a file.
@@ -67,7 +67,7 @@ def read_joins(path: Path | str, columns: Columns = Columns()) -> Iterator[Join]
 
 @dataclass
 class _Where:
-    """Where in a log the reader stands, for its messages. ``line`` is a row number in Parquet, 0 before the first."""
+    """The position of the reader, for its messages. ``line`` is a row number in Parquet, 0 before the first row."""
 
     name: str
     unit: str = "line"
@@ -75,7 +75,7 @@ class _Where:
 
     @contextmanager
     def naming_errors(self) -> Iterator[None]:
-        """Turn what goes wrong while reading into a ``LogError`` that says where."""
+        """Turn errors of reading into a ``LogError`` that says where they happened."""
         try:
             yield
         except LogError:
@@ -120,7 +120,7 @@ def _rows(file: io.BufferedReader, columns: Columns, where: _Where) -> Iterator[
 
 
 def _lines(file: io.BufferedReader, where: _Where) -> Iterator[str]:
-    """The lines of a text, counted. A longer line than any join has is refused, not read into memory."""
+    """The lines of a text, counted. A line that is too long for a join is refused, not read into memory."""
     while line := file.readline(_LONGEST_LINE + 1):
         where.line += 1
         if len(line) > _LONGEST_LINE:

@@ -1,4 +1,4 @@
-"""A function's start: its secrets and checks, made at the first request that needs them."""
+"""The start of a function: the first request that needs its secrets and checks runs them."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -12,10 +12,10 @@ SECONDS_REFUSED = 60.0
 
 
 class Once(Generic[T]):
-    """A value made at the first call and kept.
+    """A value that the first call makes and later calls reuse.
 
-    A refusal by the configuration is kept for a minute. Otherwise each request to a misconfigured function would read
-    the secrets and write to Control again. Any other error is not kept: the next call tries again.
+    A configuration error is also reused, for a minute. Otherwise each request to a misconfigured function would read
+    the secrets and write to Control again. After any other error, the next call tries again.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:

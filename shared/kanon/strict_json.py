@@ -1,4 +1,4 @@
-"""Strict JSON: no key given twice, no NaN or Infinity, no number that is rounded to an integer."""
+"""Strict JSON: no duplicate keys, no NaN or Infinity, no number that is rounded to an integer."""
 
 import json
 from decimal import Decimal
@@ -10,7 +10,7 @@ class NotJSONError(ValueError):
 
 
 def parse(text: str) -> Any:
-    """The value of a JSON text.
+    """Parse a JSON text.
 
     Raises:
         NotJSONError: a key is given twice, or a number is NaN, infinite, or not the integer it is read as.

@@ -79,7 +79,7 @@ def audit_service(types: Mapping[str, Parameters], trials: int, seed: int) -> tu
 
 
 class LateError(RuntimeError):
-    """The answers are not those of the current step; without them there is nothing to judge."""
+    """The answers are not those of the current step, so the audit cannot judge them."""
 
 
 def answers_of_service(
@@ -116,7 +116,7 @@ def answers_of_service(
 
 
 def _true(client: Client, places: Sequence[Place], step: int) -> set[Place]:
-    """Those of the sets that are k-anonymous at ``step``, the current one."""
+    """The sets that are k-anonymous at ``step``, the current one."""
     sent = {_sent(place): place for place in places}
     answers = client.query(sent)
     if places and answers.step != step:
@@ -125,7 +125,7 @@ def _true(client: Client, places: Sequence[Place], step: int) -> set[Place]:
 
 
 def _sent(place: Place) -> tuple[str, str]:
-    """A set as the API names it."""
+    """The type and the set id in the encoding of the API."""
     return place[0], encoded(place[1])
 
 

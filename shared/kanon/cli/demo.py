@@ -79,7 +79,7 @@ def demo(
 
 
 def _phase(pepper: "Secret", name: str, parameters: "Parameters") -> int:
-    """Where the instances of a set begin; it takes the pepper of the set keys, which the demo's stack has at hand."""
+    """The phase of a set, which says where its instances begin. It needs the set pepper of the demo's stack."""
     from kanon.gate.mechanism.steps import phase_of
     from kanon.gate.names import set_key
     from kanon.local.replay import TYPE

@@ -141,7 +141,7 @@ def _retire(stack: "RunningStack", type_name: str, *, yes: bool) -> None:
     from kanon.gate.fingerprints import RETIRED, TYPE, retire
 
     recorded = stack.control.recorded("evaluate")
-    if any(type_name in told.read_types() for told in (stack.join, stack.query, stack.evaluate)):
+    if any(type_name in settings.read_types() for settings in (stack.join, stack.query, stack.evaluate)):
         raise typer.BadParameter("it is still configured: first deploy all functions without it", param_hint="--retire")
     if f"{TYPE}{type_name}" not in recorded:
         raise typer.BadParameter("no such type was ever evaluated", param_hint="--retire")

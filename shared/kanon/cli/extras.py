@@ -1,4 +1,4 @@
-"""Commands that need more than the base installation say which extra brings it."""
+"""Commands that need more than the base installation name the extra to install."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import typer
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """End the command with one line if a module that the extra brings is missing."""
+    """End the command with one line if a module of the extra is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The Python client of the gate's HTTP API. It needs nothing but the standard library."""
+"""The Python client of the gate's HTTP API. It needs only the standard library."""
 
 from kanon.client.client import (
     HASHES_A_CALL,

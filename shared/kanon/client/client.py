@@ -28,7 +28,7 @@ def set_id(name: str) -> str:
 
 
 def encoded(raw: bytes) -> str:
-    """A set id of 1 to 64 bytes as it is sent: base64url without padding."""
+    """A set id of 1 to 64 bytes in the encoding of the API: base64url without padding."""
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 class Status:
     """Whether one set is k-anonymous.
 
-    ``step`` is the step the answer is of, ``None`` before the first evaluation. The answer does not change before
+    ``step`` is the step of the answer, ``None`` before the first evaluation. The answer does not change before
     ``next_update`` (ISO 8601).
     """
 
@@ -64,8 +64,8 @@ class Status:
 class Answers:
     """Which of many sets are k-anonymous.
 
-    ``step`` is the step the answers are of: the earliest, if a new step became visible between two calls; ``None``
-    before the first evaluation, or if no set was asked for.
+    ``step`` is the step of the answers: the earliest one, if a new step became visible between two calls; ``None``
+    before the first evaluation, or if no set was queried.
     """
 
     k_anonymous: frozenset[Place]
@@ -73,7 +73,7 @@ class Answers:
 
 
 class Client:
-    """Calls the service at an address, or through a transport of your own.
+    """Calls the service at an address, or through your own transport.
 
     Joins and queries may be repeated without harm. The client itself never repeats an answered call.
 
@@ -105,28 +105,28 @@ class Client:
     # Joining
 
     def join(self, type_: str, set_: str, client: str | int) -> None:
-        """Let one client join one set."""
+        """Join one set as one client."""
         self.call("POST", f"{_path(type_, set_)}:join", _client(client))
 
     def join_all(self, joins: Iterable[Join]) -> None:
-        """Send joins, 500 a call.
+        """Send joins, 500 per call.
 
         Raises:
-            PartlyRefusedError: some of them were refused; the others are taken.
+            PartlyRefusedError: some of them were refused; the others were accepted.
         """
         results = self.batch_join(joins)
         if refused := {n: error for n, error in enumerate(results) if error is not None}:
             raise PartlyRefusedError(refused, len(results))
 
     def batch_join(self, joins: Iterable[Join]) -> list[RefusedError | None]:
-        """Send joins, 500 a call; for each of them ``None`` if it was taken, else the error that says why not."""
+        """Send joins, 500 per call. Returns for each of them ``None`` if it was accepted, or its error."""
         results: list[RefusedError | None] = []
         for some in _groups(joins, JOINS_A_CALL):
             entries = [{"type": type_, "set": set_, **_client(client)} for type_, set_, client in some]
             reply = self._send("POST", "/v1:batchJoin", {"joins": entries})
-            told = _json("POST /v1:batchJoin", reply)
+            answer = _json("POST /v1:batchJoin", reply)
             with _reading("POST /v1:batchJoin"):
-                errors = [entry.get("error") for entry in told["results"]]
+                errors = [entry.get("error") for entry in answer["results"]]
                 results += [e if e is None else _refused("POST /v1:batchJoin", reply, e) for e in errors]
                 if len(errors) != len(some):
                     raise ValueError(f"{len(errors)} results for {len(some)} joins")
@@ -135,11 +135,11 @@ class Client:
     # Asking
 
     def query(self, sets: Iterable[tuple[str, str]]) -> Answers:
-        """Which of these sets, given as (type, set), are k-anonymous; 1,000 a call."""
+        """Which of these sets, given as (type, set), are k-anonymous; 1,000 per call."""
         return self._ask("/v1:query", "setsForType", sets)
 
     def validate_hashes(self, sets: Iterable[tuple[str, str]]) -> Answers:
-        """The same in the form of the Bidding and Auction servers."""
+        """The same query in the format of Bidding and Auction servers."""
         return self._ask("/v1:validateHashes", "sets", sets)
 
     def _ask(self, path: str, field: str, sets: Iterable[tuple[str, str]]) -> Answers:
@@ -150,30 +150,30 @@ class Client:
             for type_, set_ in some:
                 by_type[type_].append(set_)
             asked = [{"type": type_, "hashes": hashes} for type_, hashes in by_type.items()]
-            told = self.call("POST", path, {field: asked})
+            answer = self.call("POST", path, {field: asked})
             with _reading(f"POST {path}"):
-                true.update(Place(e["type"], hash_) for e in told["kAnonymousSets"] for hash_ in e["hashes"])
-                steps.append(_step(told))
+                true.update(Place(e["type"], hash_) for e in answer["kAnonymousSets"] for hash_ in e["hashes"])
+                steps.append(_step(answer))
         return Answers(frozenset(true), _earliest(steps))
 
     def status(self, type_: str, set_: str) -> Status:
         """Whether one set is k-anonymous."""
-        told = self.call("GET", _path(type_, set_))
+        answer = self.call("GET", _path(type_, set_))
         with _reading(f"GET {_path(type_, set_)}"):
-            return Status(_of(bool, told["kAnonymous"]), _step(told), _of(str, told["nextUpdate"]))
+            return Status(_of(bool, answer["kAnonymous"]), _step(answer), _of(str, answer["nextUpdate"]))
 
     def types(self) -> list[dict[str, Any]]:
-        """The types in force and what is proved about them; docs/api.md lists the fields."""
-        told = self.call("GET", "/v1/types")
+        """The types and their guarantees; docs/reference/api.md lists the fields."""
+        answer = self.call("GET", "/v1/types")
         with _reading("GET /v1/types"):
-            return [_of(dict, type_) for type_ in _of(list, told["types"])]
+            return [_of(dict, type_) for type_ in _of(list, answer["types"])]
 
     def type(self, name: str) -> dict[str, Any]:
         """One type."""
         return self.call("GET", f"/v1/types/{quote(name, safe='')}")
 
     def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        """Any call of the API: the answer's object. ``body`` is a value to send as JSON, ``None`` for no body."""
+        """Make any call of the API and return its JSON object. ``body`` is sent as JSON; ``None`` for no body."""
         return _json(f"{method} {path}", self._send(method, path, body))
 
     def _send(self, method: str, path: str, body: object) -> Reply:
@@ -202,20 +202,20 @@ def _groups(values: Iterable[_T], size: int) -> Iterator[Sequence[_T]]:
 
 
 def _json(call: str, reply: Reply) -> dict[str, Any]:
-    """The object of an answer of 200; any other status raises the error it is."""
+    """The JSON object of an answer with status 200; any other status raises its error."""
     try:
-        told = json.loads(reply.body)
+        answer = json.loads(reply.body)
     except ValueError:
-        told = None
-    fields = told if isinstance(told, dict) else {}
+        answer = None
+    fields = answer if isinstance(answer, dict) else {}
     if reply.status != 200:
         raise _refused(call, reply, fields.get("error", fields))
     with _reading(call):
-        return _of(dict, told)
+        return _of(dict, answer)
 
 
 def _refused(call: str, reply: Reply, error: Any) -> RefusedError:
-    """The error of a call, or of one join of a batch. The gateway's own has a message only."""
+    """The error of a call, or of one join of a batch. An error of the gateway itself has only a message."""
     with _reading(call):
         code = _of(int, error.get("code", reply.status))
         retry_after = next((value for name, value in reply.headers if name.lower() == "retry-after"), "")
@@ -225,7 +225,7 @@ def _refused(call: str, reply: Reply, error: Any) -> RefusedError:
 
 @contextmanager
 def _reading(call: str) -> Iterator[None]:
-    """Turns what goes wrong with an answer of another form into ``UnexpectedAnswerError``."""
+    """Turn the errors of parsing an answer into ``UnexpectedAnswerError``."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -241,8 +241,8 @@ def _of(kind: type[_T], value: Any) -> _T:
     return value
 
 
-def _step(told: Mapping[str, Any]) -> int | None:
-    return None if told["step"] is None else _of(int, told["step"])
+def _step(answer: Mapping[str, Any]) -> int | None:
+    return None if answer["step"] is None else _of(int, answer["step"])
 
 
 def _earliest(steps: Sequence[int | None]) -> int | None:

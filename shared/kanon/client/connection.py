@@ -1,4 +1,4 @@
-"""One kept HTTP connection to the service."""
+"""One persistent HTTP connection to the service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT = 30.0
 
 
 class Reply(Protocol):
-    """An HTTP answer, of whatever transport."""
+    """An HTTP answer of any transport."""
 
     @property
     def status(self) -> int:
@@ -48,7 +48,7 @@ class Answer:
 
 
 class Connection:
-    """A connection to ``url``, opened by the first request and kept until closed. Not for several threads.
+    """A connection to ``url``. The first request opens it; it stays open until closed. It is not thread-safe.
 
     Args:
         url: ``http://host:port`` or ``https://host``, with a path if the API has one.
@@ -70,7 +70,7 @@ class Connection:
         self._connection = kind(parts.hostname, parts.port, timeout=timeout)
 
     def __call__(self, method: str, path: str, body: bytes = b"", headers: Headers = {}) -> Answer:  # noqa: B006
-        """Send a request. One that meets a connection closed meanwhile is sent again over a new one.
+        """Send a request. If the connection was closed meanwhile, send it again over a new one.
 
         Raises:
             NoAnswerError: nobody answered.

@@ -1,4 +1,4 @@
-"""What can go wrong with a call. Every message says what happened and what to do."""
+"""The errors of a call. Every message says what happened and what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RefusedError(ApiError):
     Attributes:
         code: the HTTP status, for example 400.
         status: its name, for example ``INVALID_ARGUMENT``; ``None`` if the gateway itself refused.
-        message: what the service says.
+        message: the text from the service.
         retry_after: seconds to wait before the call is repeated; ``None`` if the service does not say.
     """
 
@@ -37,10 +37,10 @@ class RefusedError(ApiError):
 
 
 class PartlyRefusedError(ApiError):
-    """Some joins of a batch were refused, the others were taken.
+    """Some joins of a batch were refused, the others were accepted.
 
     Attributes:
-        refused: the error of every refused join, by its position among the joins sent.
+        refused: the error of every refused join, by its position in the batch.
     """
 
     def __init__(self, refused: Mapping[int, RefusedError], sent: int) -> None:

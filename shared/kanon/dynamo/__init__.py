@@ -1,1 +1,1 @@
-"""What any table module needs: batches, conditions, limits, capacity units."""
+"""Shared code of the table modules: batches, conditions, limits, capacity units."""

@@ -82,7 +82,7 @@ def get_all(
         )
         unprocessed = answer.get("UnprocessedKeys", {})
         left = list(unprocessed[table]["Keys"]) if table in unprocessed else []
-        if len(left) < len(wanted):  # then the table must be in the answer: else its items would read as missing
+        if len(left) < len(wanted):  # then the answer must contain the table
             found.update((item[key_name]["B"], item) for item in answer["Responses"][table])
         return left
 

@@ -20,12 +20,12 @@ def unless_refused(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
 
 
 def refused_by(call: Callable[..., Any], **kwargs: Any) -> dict[str, Any] | None:
-    """The item that refused a write with a condition, ``{}`` if there is none; None if the write was made."""
+    """The item on which the condition of a write failed, ``{}`` if there is none; None if the write succeeded."""
     try:
         call(**kwargs, ReturnValuesOnConditionCheckFailure="ALL_OLD")
     except ClientError as error:
         if error.response["Error"]["Code"] != "ConditionalCheckFailedException":
             raise
-        response: Any = error.response  # its type does not name the item
+        response: Any = error.response  # its declared type has no Item
         return dict(response.get("Item", {}))
     return None

@@ -1,8 +1,9 @@
 """Use case: evaluate the closed steps of a slot, in order, and publish them at their ticks.
 
 The order of writes keeps it correct under crashes, retries and several workers (docs/architecture.md, rule 8):
-for each chunk of sets all wake-ups, then all statuses, then Members; after the last chunk of a step the horizon,
-then the mark. Noise is a function of set and step, so repeated work writes the same values.
+for each chunk of sets all wake-ups, then all statuses, then Members; after the last chunk of a step the horizon (what
+readers may see), then the mark (how far the slot is evaluated). Noise is a function of set and step, so repeated work
+writes the same values.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from kanon.noise.words import NoiseKey
 SETS_A_CHUNK = 500
 """Sets decided at once. Chunks of half this size cost a tenth more (docs/evidence/performance.md)."""
 ROWS_A_CHUNK = 20_000
-"""A chunk is committed after this many rows were read for it, about two pages of 1 MB, however few sets they touch."""
+"""A chunk is committed after so many rows were read for it, about two pages of 1 MB, even if they touch few sets."""
 WRITERS = 16
 SECONDS_TO_STOP = 20.0
 """A worker with less time left than this starts no further chunk."""
@@ -64,7 +65,7 @@ class Evaluated(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run over a slot did.
+    """The result of one run over a slot.
 
     Attributes:
         steps: steps completed.
@@ -109,7 +110,7 @@ class Run:
 
     @property
     def resume(self) -> tuple[int, bytes] | None:
-        """Where the next run goes on inside a step, after a shortage of time or an error alike."""
+        """Where the next run continues inside a step, if time ran short or an error stopped this one."""
         return None if self.after is None else (self.step, self.after)
 
 
@@ -178,11 +179,11 @@ class Evaluation:
         return False
 
     def _finish_step(self, run: Run, clock: Callable[[], float]) -> None:
-        """Complete the run's step. An idle step waits while later steps are closed: they are completed together."""
+        """Complete the run's step, unless it is idle and not the last: idle steps are completed with the next one."""
         if run.after is None and run.step < run.last:
             run.idle += 1
         else:
-            # Read the clock again: the message for a step that closes during this run finds the lease taken.
+            # Read the clock again: if a step closes during this run, its message does nothing; this run evaluates it.
             run.last = self.schedule.last_closed(clock())
             self._complete(run, run.step, clock(), leaving=run.step >= run.last)
         run.outcome = replace(run.outcome, steps=run.outcome.steps + 1)
@@ -244,7 +245,7 @@ class Evaluation:
         return decided
 
     def _commit(self, slot: int, decided: Sequence[Evaluated], writers: ThreadPoolExecutor) -> None:
-        """Write wake-ups, statuses and Members, each kind complete before the next."""
+        """Write wake-ups, then statuses, then Members; each kind is complete before the next begins."""
         self.log.put_wake_ups(
             Row(
                 e.after.wake_up,
@@ -303,7 +304,7 @@ class Evaluation:
 def chunked(pages: Iterable[Page]) -> Iterator[list[Touched]]:
     """Split the sets of pages into chunks of at most SETS_A_CHUNK. A page that fills no chunk gives an empty list.
 
-    A chunk ends early after ROWS_A_CHUNK rows, so that crowded sets are committed as they come.
+    A chunk also ends after ROWS_A_CHUNK rows, so that sets with many rows do not delay a commit.
     """
     waiting: list[Touched] = []
     rows = 0

@@ -15,17 +15,17 @@ NOISE_KEY, TYPE, RETIRED = "noise-key ", "type ", "retired "
 def fingerprints(settings: GateSettings, types: Mapping[str, Type], keys: Iterable[Secret]) -> dict[str, str]:
     """The fingerprints of a function's settings, types and keys, by the name of an attribute in Control.
 
-    A function that writes rows includes the outage allowance. Each row expires by the allowance of its own time, so
-    evaluation with a longer allowance would rely on rows that have expired. A function on which the time of answers
-    depends includes the publish delay: a longer delay would take back answers that were given.
+    A function that writes rows includes the outage allowance. It fixes the expiry of a row when the row is written, so
+    evaluation with a longer allowance would rely on rows that have expired. A function that decides when answers
+    change includes the publish delay: a longer delay would take back answers that were already given.
     """
-    told = {"slots": str(settings.slots), "deployment": settings.deployment}
+    values = {"slots": str(settings.slots), "deployment": settings.deployment}
     if isinstance(settings, JoinSettings | EvaluateSettings):
-        told["outage-allowance"] = str(settings.outage_allowance)
+        values["outage-allowance"] = str(settings.outage_allowance)
     if isinstance(settings, QuerySettings | EvaluateSettings):
-        told["publish-delay"] = str(settings.publish_delay)
+        values["publish-delay"] = str(settings.publish_delay)
     return {
-        **told,
+        **values,
         **{f"{TYPE}{name}": type_.parameters.fingerprint.hex() for name, type_ in types.items()},
         **{f"key {key.name}": key.fingerprint for key in keys},
     }

@@ -28,8 +28,8 @@ class Answer:
 class Querying:
     """Everything a query needs.
 
-    It caches the horizons of slots until the next tick, and no set. A cached set would answer faster, and the time
-    would show that somebody asked for it.
+    It caches the horizons of slots until the next tick, but no set. A cached set would answer faster, and the response
+    time would show that another client had queried it.
     """
 
     types: dict[str, Type]
@@ -64,7 +64,7 @@ class Querying:
         return Answer(above, step, tick)
 
     def _read(self, keys: Sequence[bytes], slots: set[int]) -> dict[bytes, tuple[int, ...]]:
-        """The crossings of sets. Reads also the horizons that are not cached yet."""
+        """The crossings of sets. It also reads the horizons that are not cached yet."""
         if not keys:
             return {}
         unknown = slots - self._horizons.keys()

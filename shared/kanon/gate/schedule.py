@@ -54,7 +54,7 @@ class Schedule:
         return min(DAY, self.outage_allowance // 7)
 
     def first_after_skip(self, now: float) -> int:
-        """The step at which a slot that is too far behind continues: the oldest that leaves two periods to start."""
+        """The first step of a slot after a skip: the oldest one that will still be allowed in two periods."""
         return min(self.oldest_allowed(now + 2 * self.period), self.last_closed(now))
 
     def expiry(self, step: int) -> int:

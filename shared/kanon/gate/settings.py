@@ -10,7 +10,7 @@ from kanon.settings import Deployment, Seconds, Settings
 
 
 class GateSettings(Deployment):
-    """The settings that all functions of the gate have."""
+    """The settings of all functions of the gate."""
 
     types: str
     period: Annotated[int, Field(ge=1, le=86_400)]
@@ -81,7 +81,7 @@ class EvaluateSettings(GateSettings, LogWriter, StatusTable):
     @field_validator("publish_margin")
     @classmethod
     def _at_most_a_period(cls, margin: int, info: ValidationInfo) -> int:
-        """A horizon stores three steps; with a longer margin, more of them could be pending."""
+        """A horizon stores three steps; with a longer margin, more than three could be needed."""
         if margin > info.data.get("period", margin):
             raise ValueError("the publish margin must not be longer than the period")
         return margin

@@ -122,7 +122,7 @@ def _problem(error: Mapping[str, Any]) -> Problem:
 
 
 def _place(error: BaseException) -> str:
-    """Where an error was raised, without any value."""
+    """The function and the line that raised an error; no value."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

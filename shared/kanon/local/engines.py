@@ -1,9 +1,9 @@
 """The two AWS emulators on which the local stack can run.
 
-``moto`` lives in this process and is the default of the tests. ``ministack`` is a child process
-in an environment of its own and what ``kanon serve`` and ``kanon demo`` use. Neither may expire
-rows by itself (ministack would, by the real clock): time to live follows the stack's clock, see
-``expire``. docs/explanation/local-stack.md has the measurements behind the choice.
+``moto`` runs in this process; the tests use it by default. ``ministack`` is a child process with its
+own environment; ``kanon serve`` and ``kanon demo`` use it. Rows expire by the stack's clock only, see
+``expire``, so the clock of an engine must never expire them. docs/explanation/local-stack.md has the
+measurements behind this choice of engines.
 """
 
 from __future__ import annotations

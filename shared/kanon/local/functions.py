@@ -168,8 +168,8 @@ class Environment:
 class _Process:
     """The state of a Lambda process. Here it belongs to the thread that runs the function.
 
-    Output goes to the function's log, and boto3's default session is the function's own. It is entered around
-    every event. Objects that look up the thread replace the process-wide names.
+    Every event runs inside it: output goes to the function's log, and boto3's default session is the function's.
+    For this, ``sys.stdout``, ``sys.stderr`` and the default session are objects that look up the current thread.
     """
 
     def __init__(self, session: boto3.Session, logs: TextIO) -> None:

@@ -96,7 +96,7 @@ class Route:
 
 
 class Gateway:
-    """The routes of a template, and the translation both ways."""
+    """The routes of a template."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         for route in routes:

@@ -43,7 +43,7 @@ def read_log(
         path: the file, or ``-`` for standard input; ``kanon.joinlog`` has the formats.
         first: the day it begins, ``None`` for the log's first.
         last: the last day it holds, whole; ``None`` for the log's last.
-        columns: what its columns are called.
+        columns: the names of its columns.
 
     Raises:
         LogError: the log cannot be read, or no join lies within the dates.

@@ -18,10 +18,10 @@ PANELS = 4
 
 
 def near_threshold(result: Result, low: int, high: int) -> list[str]:
-    """Sets worth a look: their largest count lies near the threshold, and no two tell the same story.
+    """Sets for the picture: their largest counts are near the threshold, and their histories differ.
 
-    One that a restart turns false, one that crosses early, one late, one never: whatever
-    of these the log holds, filled up with those that spend most time near k.
+    Where the log has them: one set that a restart turns false, one that crosses early, one that crosses late, one
+    that never crosses. The rest are the sets that spend most time near k.
     """
 
     def closeness(name: str) -> float:
@@ -74,7 +74,7 @@ def draw(result: Result, parameters: Parameters, phases: Mapping[str, int], titl
     figure.suptitle(title, fontsize=13, color=TEXT, x=0.012, ha="left")
     figure.tight_layout(rect=(0, 0, 1, 0.99), h_pad=2, w_pad=4)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Without the date and version a picture changes only if what it shows does.
+    # Without date and version, the file changes only if the picture does.
     figure.savefig(path, dpi=130, metadata={"Software": None})
     plt.close(figure)
 
@@ -141,7 +141,7 @@ def _draw_status(
 
 
 def _explain(panel: Any, history: History, restarts: Sequence[int], at: Callable[[int], datetime]) -> None:
-    """Say beside the curve why a set whose count fell still reads true."""
+    """Explain beside the curve why a set whose count fell still reads true."""
     fell = _fell_while_true(history, restarts)
     if fell is None:
         return

@@ -26,7 +26,7 @@ class ExactCounts:
         self.counts: Counter[str] = Counter()
 
     def step(self, step: int, joins: Iterable[Join]) -> None:
-        """Let a step's joins in and those of ``step - window`` out."""
+        """Add the joins of a step and remove those of ``step - window``."""
         for join in joins:
             clients = self._last[join.set]
             self.counts[join.set] += join.client not in clients
@@ -41,7 +41,7 @@ class ExactCounts:
 
 @dataclass
 class History:
-    """What a set's count was, and its status, from the step of its first join on."""
+    """The counts of a set and its statuses, from the step of its first join on."""
 
     first: int
     counts: list[int] = field(default_factory=list)
@@ -49,14 +49,14 @@ class History:
 
     @property
     def flips(self) -> int:
-        """How often the status changed, the first ``true`` included."""
+        """How often the status changed, including the first ``true``."""
         before = [False, *self.statuses]
         return sum(a != b for a, b in zip(before, self.statuses, strict=False))
 
 
 @dataclass
 class Result:
-    """What a replay saw. Counts are of (set, step) pairs where not said otherwise."""
+    """The result of a replay. Counts are of (set, step) pairs unless stated otherwise."""
 
     k: int
     window: int
@@ -93,10 +93,10 @@ class ReplayError(RuntimeError):
 
 
 def replay(stack: "Stack", log: JoinLog, progress: Callable[[int], None]) -> Result:
-    """Let the log happen to a stack whose simulated time stands at the log's start.
+    """Replay the log on a stack whose simulated time is the start of the log.
 
-    At every tick, publish_delay s into an hour, the joins of that hour are sent and all sets known
-    so far are asked for the status of the hour before.
+    At every tick, publish_delay s after the start of an hour, it sends the joins of that hour and queries the
+    statuses of all known sets, which are those of the hour before.
 
     Raises:
         ApiError: the service refused something.

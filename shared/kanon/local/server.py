@@ -38,7 +38,7 @@ class Server:
 
     def close(self) -> None:
         """Finish current requests, close the connections, stop listening."""
-        self._server.task_dispatcher.shutdown()  # first: a worker needs the loop's trigger to the end
+        self._server.task_dispatcher.shutdown()  # first: workers need the loop's trigger until they end
         # The server's own thread closes the server and the trigger, at the next turn of its loop. An earlier pull may
         # cause that turn, so the thread waits until this pull has written to the trigger.
         pulled = threading.Event()

@@ -3,8 +3,8 @@
 Counts are integers, so the noise is an integer too, and drawing it uses no floating-point numbers.
 A law is its table: drawing and the proved bounds use the same integers.
 
-* two-sided: ``P(x) ~ exp(-epsilon |x|)`` on ``-A..A``, the discrete form of the paper's truncated Laplace
-  (section 4.1). It is conditioned on the interval, not clamped to it, so no mass piles up at the ends.
+* two-sided: ``P(x) ~ exp(-epsilon |x|)`` on ``-A..A``, the discrete form of the truncated Laplace distribution of
+  Epasto et al. (2023, section 4.1). It is conditioned on the interval, not clamped to it: no mass piles up at the ends.
 * one-sided: ``P(x) ~ exp(-epsilon x)`` on ``0..A``.
 """
 
@@ -129,7 +129,7 @@ def _law(shape: Shape, epsilon: Fraction, truncation: int, outcomes: range) -> L
 
 
 def _floors(epsilon: Fraction, outcomes: range, bits: int) -> list[int]:
-    """``floor(2**64 p(x))``, exact: ``bits`` doubles until the lower and upper bounds of ``p(x)`` give one floor."""
+    """``floor(2**64 p(x))``, exact: ``bits`` doubles until both bounds of ``p(x)`` have the same floor."""
     low, high = exp_bounds(epsilon, bits)
     one = 1 << bits
     # q**n for q = e**-epsilon, in fixed point, rounded down and up.

@@ -161,7 +161,7 @@ def test_a_changed_key_stops_the_functions_that_read_it_until_it_is_restored(
     assert set(wrong(stack)) <= {"dead letters"}
 
 
-# Members that cannot be read
+# Members that cannot be decoded
 
 
 def damage(stack: Stack, name: bytes, change: Callable[[bytes], bytes]) -> tuple[bytes, dict[str, Any]]:

@@ -1,5 +1,8 @@
 """AboveThreshold with periodic restart (the paper's Algorithms 1 and 2) for one set, one step at a time.
 
+A set *crosses* in the step in which its noisy count reaches its noisy threshold. From then on it is true, until
+the end of its *instance* of ``window`` steps; then the algorithm restarts.
+
 :func:`evaluate` is a pure function of (state, joins of the step, noise): no clock, no input or output, no
 randomness. The state replaces the whole log: it holds the most recent members and the last crossings.
 """
@@ -13,7 +16,7 @@ from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
 from kanon.gate.mechanism.tape import Noise
 
 NoiseOf = Callable[[int], Noise]
-"""The noise of one set by instance."""
+"""Gives the noise of one set in an instance."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def evaluate(
             no evaluation, because the set cannot cross in them.
         joined: client tokens, in any order, repetitions allowed.
         step: later than ``state.evaluated``.
-        noise_of: the noise of this set by instance.
+        noise_of: gives the noise of this set in an instance.
 
     Returns:
         The state after ``step``; ``step`` is its last crossing if the set crossed now.
@@ -102,12 +105,12 @@ def next_crossing(
 
 
 def _reachable(count: int, parameters: Parameters, noise: Noise) -> bool:
-    """Whether ``count`` can cross with some query noise. The answer does not draw it."""
+    """Whether ``count`` crosses with the largest query noise; deciding this draws no query noise."""
     return count >= parameters.never_true_below and crosses(count, parameters.query_law.max, parameters.k, noise.mu)
 
 
 def is_above(crossings: Iterable[int], visible: int, step: int, phase: int, window: int) -> bool:
-    """The answer at ``step`` if crossings up to step ``visible`` are visible.
+    """The answer at ``step`` for a reader who may see the crossings up to step ``visible``.
 
     True if the set crossed at some step ``x <= visible`` in the instance of ``step``: a status stays true to
     the end of its instance (Algorithm 2) and reads false in the next one until it crosses again.

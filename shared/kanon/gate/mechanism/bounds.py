@@ -2,6 +2,8 @@
 
 Every bound is computed in exact arithmetic from the integer tables that the service draws from. It is rounded
 up when it becomes a float. Proofs and limits: docs/proofs/privacy.md.
+
+In the formulas, e1 and e2 are the epsilons of the threshold law and of the query law, and w is the window.
 """
 
 from collections.abc import Iterable
@@ -44,7 +46,7 @@ class Guarantee:
 
     @property
     def posterior(self) -> Fraction:
-        """The most that a prior of :data:`PRIOR` can become for an observer of the answers that one join changes."""
+        """The upper limit of an observer's belief in one join that was :data:`PRIOR` before the answers."""
         return posterior(PRIOR, self.interval_aware.epsilon)
 
 
@@ -67,8 +69,9 @@ def guarantee(parameters: Parameters) -> Guarantee:
 def paper(parameters: Parameters) -> Bound | None:
     """The paper's bound for one join, Theorem 4.2 with Corollary 3.1: ``2 (e1+e2)``, ``2 (d1+d2) (w+1)``.
 
-    The theorem requires that both laws satisfy Definition 4.1 under a shift by one in *both* directions. A
-    one-sided law does so only with a delta of the order of its first probability; then the result is None.
+    d1 and d2 are :attr:`Law.two_way_shift_delta` of the two laws. The theorem requires that both laws satisfy
+    Definition 4.1 under a shift by one in *both* directions. A one-sided law does so only with a delta of the
+    order of its first probability; then the result is None.
     """
     first, second = parameters.threshold_law, parameters.query_law
     d1, d2 = first.two_way_shift_delta, second.two_way_shift_delta
@@ -93,9 +96,9 @@ def interval_aware(parameters: Parameters) -> Bound:
 def watching(parameters: Parameters, instances: int) -> Bound:
     """The bound for one join whose step depends on the set's answers during ``instances`` instances.
 
-    The answers can reveal a truncated threshold noise before the join, with probability d1 per instance. So
-    delta grows by d1 for each further instance in which the join could happen. ``instances = 1`` gives
-    :func:`interval_aware`.
+    Before the join, the answers can reveal the threshold noise, because it is truncated; the probability is d1 per
+    instance. So delta grows by d1 for each further instance in which the join could happen. ``instances = 1``
+    gives :func:`interval_aware`.
     """
     first, second = parameters.threshold_law, parameters.query_law
     delta = interval_delta(first, second, parameters.window, instances)
@@ -147,6 +150,6 @@ def _larger_direction(first: Law, second: Law, instances: int, outside: list[int
 
 
 def distinct_tokens(clients: int, client_bits: int) -> Fraction:
-    """The expected number of distinct tokens of ``clients`` clients; a count counts tokens."""
+    """The expected number of distinct tokens of ``clients`` clients. The count of a set is one of tokens."""
     tokens = 1 << client_bits
     return tokens * (1 - Fraction(tokens - 1, tokens) ** clients)

@@ -1,8 +1,9 @@
 """The exact distribution (law) of the first crossing in an instance, for any sequence of counts.
 
 An instance of w steps has only w + 1 outcomes, "crosses at step j" for j < w and "never", so nothing needs
-simulation: ``P(j) = sum_u p1(u) prod_{i<j} P(nu < k+u-c_i) P(nu >= k+u-c_j)``. Curves, searches and the audit
-use numpy (absolute error below 1e-14); certificates use exact rationals.
+simulation: ``P(j) = sum_u p1(u) prod_{i<j} P(nu < k+u-c_i) P(nu >= k+u-c_j)``, with p1 the threshold law and c_i
+the count at step i. Curves, searches and the audit use numpy (absolute error below 1e-14); certificates use exact
+rationals.
 """
 
 import math
@@ -135,7 +136,7 @@ def two_instances(parameters: Parameters, first: ArrayLike, second: ArrayLike) -
 
 
 def hockey_stick(p: ArrayLike, q: ArrayLike, epsilon: float) -> float:
-    """``sum_o max(0, p(o) - e**epsilon q(o))``: the least delta with p <= e**epsilon q + delta everywhere.
+    """``sum_o max(0, p(o) - e**epsilon q(o))``: the smallest delta with ``p(O) <= e**epsilon q(O) + delta`` for all O.
 
     Exchange p and q for the other direction of a privacy guarantee.
     """

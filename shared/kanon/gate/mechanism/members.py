@@ -31,5 +31,5 @@ def most_recent(
 
 
 def count_at(members: Iterable[Member], step: int, window: int) -> int:
-    """The number of members whose last join is in ``(step - window, step]``, if nobody joins after the latest."""
+    """The count at ``step`` without further joins: members whose last join is in ``(step - window, step]``."""
     return sum(member.last > step - window for member in members)

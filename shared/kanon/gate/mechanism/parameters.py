@@ -89,7 +89,7 @@ class Parameters:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """32 bytes that identify these parameters. They are part of the noise tape's name: others draw other noise."""
+        """32 bytes that identify these parameters. They are part of a tape's name: other parameters, other noise."""
         fields = (
             "kanon/type/1",
             self.k,
@@ -165,7 +165,7 @@ def smallest_laws(
 ) -> tuple[Law, Law]:
     """The two laws with the smallest total truncation whose :func:`interval_delta` is at most ``delta``.
 
-    Of equal totals, the one with the smaller delta.
+    Among equal totals, the smaller delta wins.
 
     Raises:
         InvalidParametersError: no truncation reaches ``delta`` at these epsilons.
@@ -202,7 +202,7 @@ def smallest_laws(
 
 
 def _smallest(reaches: Callable[[int], bool]) -> int:
-    """The smallest truncation for which ``reaches`` holds, or MOST_TRUNCATION. It holds for all larger ones."""
+    """The smallest truncation for which ``reaches`` holds, or MOST_TRUNCATION. It must hold for all larger ones."""
     low, high = 1, MOST_TRUNCATION
     while low < high:
         middle = (low + high) // 2

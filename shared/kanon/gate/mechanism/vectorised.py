@@ -170,11 +170,11 @@ def _block_crossings(
     thresholds: Ints,
     step: int,
 ) -> Ints:
-    """The first crossings at or after ``step`` of a block of rows. Each tape is read as far as its row can cross.
+    """The first crossings at or after ``step`` of a block of rows. Tapes are read only up to the last possible one.
 
-    Until the next member leaves, the count is constant, and so is the smallest word that crosses. Each row is
-    therefore cut into stretches of steps, one per member, oldest member first. The stretches of all rows are
-    concatenated. Every row has a member; after its last member leaves, it cannot cross (``k + min - max >= 1``).
+    Until the next member leaves, the count is constant, and so is the smallest word that crosses. So each row is
+    cut into stretches of steps: the oldest member leaves at the end of the first one, and so on. The stretches of
+    all rows are concatenated. Every row has a member; without members it cannot cross (``k + min - max >= 1``).
     """
     window, law, first = parameters.window, parameters.query_law, firsts[rows]
     begins = np.maximum(step, first) - first
@@ -182,7 +182,7 @@ def _block_crossings(
     owners = np.repeat(np.arange(len(rows)), sizes)
     left = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # members that left before the stretch
     members = sets.starts[rows + 1][owners] - 1 - left
-    # A member leaves one window after its last join, and its stretch ends there, within the steps in question.
+    # A member leaves one window after its last join, and its stretch ends there, clipped to the steps in question.
     leaves = np.clip(sets.lasts[members] + window - first[owners], begins[owners], window)
     lengths = leaves - np.where(left == 0, begins[owners], np.roll(leaves, 1))
     # nu >= needed if and only if the word is at least the cumulative weight of all smaller outcomes.

@@ -1,4 +1,4 @@
-"""Members: the state of each set between steps. It is written last in a chunk, and never by an earlier step."""
+"""Members: the state of each set between steps. A chunk writes it last; an old step never replaces a newer one."""
 
 import struct
 from collections.abc import Iterable, Iterator

@@ -54,8 +54,9 @@ class Statuses:
     def write(self, set_key: bytes, crossings: tuple[int, ...], expires: int) -> None:
         """Record a crossing (the last of ``crossings``), unless it or a later one is already recorded.
 
-        This is an update, because a put would remove a suppression. The item of a suppressed set never expires. An
-        operator may change the suppression between two attempts; then the other form follows:
+        This is an update, because a put would remove a suppression. The item of a suppressed set never expires, so
+        there are two updates: one for suppressed sets and one for others. An operator may suppress the set, or stop
+        suppressing it, between them. Then the first one follows again:
 
             evaluate   update unless suppressed ---> refused
             operator                                          unsuppress ---> stored
@@ -72,7 +73,7 @@ class Statuses:
     def _record(
         self, set_key: bytes, crossings: tuple[int, ...], expires: int, *, suppressed: bool
     ) -> dict[str, Any] | None:
-        """Record crossings of a set that is, or is not, suppressed. The item that refused it; None if it is written."""
+        """Record crossings if the set is, or is not, ``suppressed``. None, or the item on which it failed."""
         update = "SET crossings = :crossings, newest = :newest"
         values: dict[str, Any] = {
             ":crossings": {"L": [{"N": str(step)} for step in crossings]},
@@ -118,7 +119,7 @@ class Statuses:
         """Complete ``step`` for a slot: it becomes visible at the tick ``visible_from``.
 
         What readers see before that tick does not change. A horizon already at ``step`` does not change. If the
-        last completed step becomes visible at the same or a later tick, ``step`` becomes visible with it.
+        stored horizon becomes visible at the same or a later tick, ``step`` becomes visible with it.
         """
         values = {":step": {"N": str(step)}, ":from": {"N": str(visible_from)}}
         shifted = self._update(

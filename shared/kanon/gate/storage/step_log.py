@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 KEY = ("step_slot", "set_token")
 TOKEN_BYTES = 4
 PAST_ANY_TOKEN = b"\xff" * (TOKEN_BYTES + 1)
-"""Behind a set key: sorts after every row of the set."""
+"""A suffix for a set key: the result sorts after every row of the set."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class StepLog:
         return (touched for page in self.pages(step, slot, keep, after) for touched in page.sets)
 
     def pages(self, step: int, slot: int, keep: int, after: bytes | None = None) -> Iterator[Page]:
-        """The sets with rows in ``step``, in the order of their keys, strongly consistent, one call a page.
+        """The sets with rows in ``step``, in the order of their keys, strongly consistent, one call per page.
 
         A page holds the sets that its call completed, perhaps none. After ``keep`` tokens of a set, its other rows
         are skipped: the next call starts after the set.
@@ -120,8 +120,8 @@ class StepLog:
         Args:
             step: a closed step.
             slot: the slot to read.
-            keep: at most so many tokens a set are kept; the rest could change nothing.
-            after: start behind this set.
+            keep: the largest number of tokens kept per set; more tokens cannot change a decision.
+            after: start after this set.
         """
         if after is not None:
             after += PAST_ANY_TOKEN
