@@ -16,7 +16,7 @@ from kanon.gate.storage.step_log import StepLog
 from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
-from tests.integration.gate.looking import doctor, findings, metrics, seen, wrong
+from tests.integration.gate.doctor_view import doctor, findings, metrics, seen, wrong
 
 LAWS = {
     "threshold": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
