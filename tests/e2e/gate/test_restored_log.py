@@ -208,13 +208,13 @@ def test_evaluation_stops_at_a_table_that_was_replaced_and_says_which_and_what_t
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps whose rows evaluation reads from now on."""
     steps: list[int] = []
-    touched = StepLog.touched
+    pages = StepLog.pages
 
     def listening(log: StepLog, step: int, *args: Any) -> Any:
         steps.append(step)
-        return touched(log, step, *args)
+        return pages(log, step, *args)
 
-    monkeypatch.setattr(StepLog, "touched", listening)
+    monkeypatch.setattr(StepLog, "pages", listening)
     return steps
 
 
