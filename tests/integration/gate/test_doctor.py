@@ -89,7 +89,7 @@ def test_the_doctor_changes_nothing_and_reads_no_secret_without_an_option(stack:
     assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "DescribeTable", "GetQueueAttributes"}
     assert [f.verdict for f in found["keys of join"]] == [Verdict.NOT_SEEN]
     findings(stack, secrets=True)
-    assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "GetQueueAttributes", "GetSecretValue"}
+    assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "DescribeTable", "GetQueueAttributes", "GetSecretValue"}
 
 
 def test_the_doctor_shows_no_secret_no_fingerprint_and_no_set(stack: Stack) -> None:
