@@ -36,15 +36,25 @@ class Naive:
         phase = int.from_bytes(set_key[-8:], "big") % p.window if p.phase == "hash" else 0
         q, i = divmod(step - phase, p.window)
         if self.instance.get(set_key, (None,))[0] != q:  # a new instance of AboveThreshold
-            tape = self.tapes.words(set_key, q, 1 + p.window)
-            words = [int.from_bytes(tape[at : at + 8], "big") for at in range(0, len(tape), 8)]
-            self.instance[set_key] = (q, p.k + p.threshold_law.draw(words[0]), tuple(words[1:]))
+            self._draw(set_key, q)
             self.already_above[set_key] = False
         _, threshold, nu_words = self.instance[set_key]
         if not self.already_above[set_key]:
             nu = p.query_law.draw(nu_words[i])
             self.already_above[set_key] = self.count(set_key, step) + nu >= threshold
         return self.already_above[set_key]
+
+    def begin_generation(self, tapes: Tapes) -> None:
+        """From the next step on all noise is read from other tapes; what is true stays true."""
+        self.tapes = tapes
+        for set_key, (q, _, _) in list(self.instance.items()):
+            self._draw(set_key, q)
+
+    def _draw(self, set_key: bytes, q: int) -> None:
+        p = self.parameters
+        tape = self.tapes.words(set_key, q, 1 + p.window)
+        words = [int.from_bytes(tape[at : at + 8], "big") for at in range(0, len(tape), 8)]
+        self.instance[set_key] = (q, p.k + p.threshold_law.draw(words[0]), tuple(words[1:]))
 
     def statuses(self, set_keys: Iterable[bytes], step: int) -> dict[bytes, bool]:
         """The outputs of many sets at one step."""

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
 from kanon import aws, clock
 from kanon.dynamo.batches import chunks
+from kanon.dynamo.tables import table_ids
 from kanon.errors import (
     ConfigurationError,
     FingerprintMismatchError,
@@ -20,6 +21,7 @@ from kanon.errors import (
 )
 from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.fingerprints import check_evaluate
+from kanon.gate.generations import in_force, refuse_tables
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.schedule import Schedule
 from kanon.gate.settings import EvaluateSettings
@@ -57,7 +59,8 @@ def evaluation() -> Evaluation:
     keys = fetch_noise_keys(aws.secrets_manager(), SETTINGS.noise_key_secret, ids)
     control = Control(dynamodb, SETTINGS.control_table)
     step = step_at(clock.now(), SETTINGS.period)
-    check_evaluate(control, SETTINGS, TYPES, keys, step)
+    tables = table_ids(dynamodb, SETTINGS.tables)
+    check_evaluate(control, SETTINGS, TYPES, keys, step, tables)
     return Evaluation(
         types=TYPES,
         noise_keys=NoiseKeys(tuple((entry.from_step, keys[entry.id]) for entry in SETTINGS.noise_keys)),
@@ -67,6 +70,8 @@ def evaluation() -> Evaluation:
         members=Members(dynamodb, SETTINGS.members_table),
         statuses=Statuses(dynamodb, SETTINGS.statuses_table),
         control=control,
+        check_tables=lambda: refuse_tables(tables, table_ids(dynamodb, SETTINGS.tables)),
+        generation=in_force(SETTINGS.log_generations),
     )
 
 

@@ -49,10 +49,10 @@ PERMISSIONS = {
         "QueryLogs": {"logs:CreateLogStream", "logs:PutLogEvents"},
     },
     "EvaluateRole": {
-        "StepLog": {"dynamodb:Query", "dynamodb:BatchWriteItem"},
-        "Members": {"dynamodb:BatchGetItem", "dynamodb:PutItem"},
-        "Statuses": {"dynamodb:UpdateItem"},
-        "Control": {"dynamodb:GetItem", "dynamodb:UpdateItem"},
+        "StepLog": {"dynamodb:Query", "dynamodb:BatchWriteItem", "dynamodb:DescribeTable"},
+        "Members": {"dynamodb:BatchGetItem", "dynamodb:PutItem", "dynamodb:DescribeTable"},
+        "Statuses": {"dynamodb:UpdateItem", "dynamodb:DescribeTable"},
+        "Control": {"dynamodb:GetItem", "dynamodb:UpdateItem", "dynamodb:DescribeTable"},
         "NoiseKey": {"secretsmanager:GetSecretValue"},
         "Key": {"kms:Decrypt"},
         "Queue": {
@@ -96,6 +96,7 @@ ENVIRONMENT = {
         "KANON_STATUSES_TABLE",
         "KANON_NOISE_KEY_SECRET",
         "KANON_NOISE_KEYS",
+        "KANON_LOG_GENERATIONS",
         "KANON_QUEUE_URL",
         "KANON_OUTAGE_ALLOWANCE",
         "KANON_GRACE",

@@ -33,9 +33,12 @@ def doctor(
     repair: Annotated[
         bool, typer.Option("--repair", help="Reset the counts of sets whose Members item cannot be decoded.")
     ] = False,
+    new_generation: Annotated[
+        bool, typer.Option("--new-generation", help="Begin a log generation after a table was restored or replaced.")
+    ] = False,
     suppress: Annotated[str | None, typer.Option(metavar="TYPE/SET", help="Force a set to read false.")] = None,
     unsuppress: Annotated[str | None, typer.Option(metavar="TYPE/SET", help="Stop suppressing a set.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --skip, --retire or --repair.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a change.")] = False,
 ) -> None:
     """Check the health of a running stack; exit with 1 if something is wrong, 2 if it cannot be checked."""
     from botocore.exceptions import BotoCoreError, ClientError
@@ -49,12 +52,14 @@ def doctor(
         *([partial(_skip, yes=yes)] if skip else []),
         *([partial(_retire, type_name=retire, yes=yes)] if retire is not None else []),
         *([partial(_repair, yes=yes)] if repair else []),
+        *([partial(_new_generation, yes=yes)] if new_generation else []),
         *([partial(_suppress, place=suppress)] if suppress is not None else []),
         *([partial(_unsuppress, place=unsuppress)] if unsuppress is not None else []),
     ]
     if len(changes) + (as_json or secrets) > 1:
         raise typer.BadParameter(
-            "--skip, --retire, --repair, --suppress, --unsuppress, and --json or --secrets exclude each other"
+            "--skip, --retire, --repair, --new-generation, --suppress, --unsuppress, and --json or --secrets exclude"
+            " each other"
         )
     if stack is None and (region or profile):
         raise typer.BadParameter("--region and --profile are for a deployed stack: name it with --stack")
@@ -171,6 +176,23 @@ def _repair(stack: "RunningStack", *, yes: bool) -> None:
         typer.confirm("Reset them?", abort=True)
     repair(stack, found)
     typer.echo("Done; evaluation continues with the next message.")
+
+
+def _new_generation(stack: "RunningStack", *, yes: bool) -> None:
+    from kanon import clock
+    from kanon.operate.generation import begin, situation
+
+    others = situation(stack).replaced
+    typer.echo(f"Tables that are not those of the log generation in force: {', '.join(others) or 'none'}.")
+    typer.echo(
+        "A new generation draws all noise anew from its first step on, and costs every join within a window of it more"
+        " privacy. Steps that were not evaluated before it are given up: their joins are lost. There is no way back."
+    )
+    if not yes:
+        typer.confirm("Begin a new log generation?", abort=True)
+    entries = begin(stack, f"doctor {uuid4()}", clock.now())
+    typer.echo(f"It begins at step {entries[-1].from_step}. Nothing is evaluated until LogGenerations is deployed as")
+    typer.echo(json.dumps([entry.model_dump() for entry in entries], separators=(",", ":")))
 
 
 def _suppress(stack: "RunningStack", place: str) -> None:

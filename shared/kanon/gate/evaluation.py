@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kanon.errors import ConfigurationError, TooFarBehindError
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
-from kanon.gate.mechanism.tape import Tapes
+from kanon.gate.mechanism.tape import LogGeneration, Tapes
 from kanon.gate.mechanism.vectorised import evaluate_all
 from kanon.gate.schedule import Schedule
 from kanon.gate.storage.control import Control
@@ -126,6 +126,9 @@ class Evaluation:
     members: Members
     statuses: Statuses
     control: Control
+    check_tables: Callable[[], None]
+    """Raises ConfigurationError if a table is not the one the log generation was begun on."""
+    generation: LogGeneration | None = None
     _tapes: dict[tuple[str, str], Tapes] = field(default_factory=dict)
 
     def run(self, slot: int, holder: str, clock: Callable[[], float], time_left: Callable[[], float]) -> Outcome:
@@ -138,6 +141,7 @@ class Evaluation:
             time_left: seconds until this worker must have stopped.
 
         Raises:
+            ConfigurationError: a table was replaced, or steps before the log generation are left.
             TooFarBehindError: the log rows of the next step may have expired.
             LeaseLostError, ThrottledError, UndecodableMembersError: run again; nothing is lost or half done.
         """
@@ -147,6 +151,7 @@ class Evaluation:
             return Outcome()  # another worker holds the lease
         run = Run(slot, holder, mark.evaluated_through, mark.resume_after)
         try:
+            self.check_tables()
             run.step = self._next_step(mark.evaluated_through, now)
             run.last = self.schedule.last_closed(clock())
             with ThreadPoolExecutor(WRITERS) as writers:
@@ -208,7 +213,12 @@ class Evaluation:
 
     def _next_step(self, evaluated_through: int | None, now: float) -> int:
         if evaluated_through is None:
-            return self.schedule.oldest_in_log(now)
+            return max(self.schedule.oldest_in_log(now), self._begun_at)
+        if evaluated_through + 1 < self._begun_at:
+            raise ConfigurationError(
+                f"the log generation that begins at step {self._begun_at} was not begun in every slot: run"
+                f" `kanon doctor --new-generation` again"
+            )
         if evaluated_through + 1 < self.schedule.oldest_allowed(now):
             raise TooFarBehindError(
                 f"evaluation is behind by more than the outage allowance minus its reserve: step"
@@ -256,7 +266,7 @@ class Evaluation:
                 self.schedule.expiry(e.after.wake_up),
             )
             for e in decided
-            if e.after.wake_up is not None and e.after.wake_up != e.before.wake_up
+            if e.after.wake_up is not None and (e.after.wake_up != e.before.wake_up or self._is_new(e.before))
         )
         crossed = [e for e in decided if e.after.crossings != e.before.crossings]
         _each(writers, self._write_status, crossed)
@@ -293,8 +303,19 @@ class Evaluation:
         key = self.noise_keys.for_instance(first)
         place = (key.id, type_name)
         if place not in self._tapes:
-            self._tapes[place] = Tapes(key, self.deployment, type_name, self.types[type_name].parameters)
+            self._tapes[place] = Tapes(
+                key, self.deployment, type_name, self.types[type_name].parameters, generation=self.generation
+            )
         return self._tapes[place]
+
+    @property
+    def _begun_at(self) -> int:
+        """The first step of the log generation; 0 for the first one."""
+        return 0 if self.generation is None else self.generation.from_step
+
+    def _is_new(self, before: SetState) -> bool:
+        """Whether a set was not evaluated in this log generation: its wake-up row may be in another log."""
+        return before.evaluated is None or before.evaluated < self._begun_at
 
     @property
     def _most_kept(self) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from kanon.errors import ConfigurationError
+from kanon.gate.generations import Ids, as_recorded, begun, refuse_log_generations
 from kanon.gate.settings import EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry, QuerySettings
 from kanon.gate.storage.control import Control
 from kanon.gate.types import Type
@@ -105,9 +106,16 @@ def refuse_noise_keys(
 
 
 def check_evaluate(
-    control: Control, settings: EvaluateSettings, types: Mapping[str, Type], keys: Mapping[str, NoiseKey], step: int
+    control: Control,
+    settings: EvaluateSettings,
+    types: Mapping[str, Type],
+    keys: Mapping[str, NoiseKey],
+    step: int,
+    tables: Ids,
 ) -> None:
     """Compare the immutable values of ``evaluate`` with those recorded, and record new ones.
+
+    The tables of the first generation are recorded here, those of a later one by the command that begins it.
 
     Args:
         control: the table that records them.
@@ -115,16 +123,19 @@ def check_evaluate(
         types: the types configured.
         keys: the noise keys configured, by their id.
         step: the current step.
+        tables: the ids of the tables.
 
     Raises:
-        ConfigurationError: see :func:`refuse_types` and :func:`refuse_noise_keys`.
+        ConfigurationError: see :func:`refuse_types`, :func:`refuse_noise_keys` and :func:`refuse_log_generations`.
         FingerprintMismatchError: a recorded fingerprint, or the first step of a noise key, has changed.
     """
     control.check("evaluate", fingerprints(settings, types, ()))
     recorded = control.recorded("evaluate")
     refuse_types(recorded, types)
     refuse_noise_keys(recorded, settings.noise_keys, types, step)
-    control.check("evaluate", noise_key_fingerprints(settings.noise_keys, keys))
+    refuse_log_generations(recorded, settings.log_generations, tables)
+    first = {} if begun(recorded) else as_recorded(0, tables)
+    control.check("evaluate", {**noise_key_fingerprints(settings.noise_keys, keys), **first})
 
 
 def _secret(key: NoiseKey) -> Secret:

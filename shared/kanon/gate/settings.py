@@ -67,12 +67,22 @@ class NoiseKeyEntry(BaseModel):
     from_step: Annotated[StrictInt, Field(ge=0)]
 
 
+class LogGenerationEntry(BaseModel):
+    """From which step on the log is another table: its id (``TableId``)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    log: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,255}$")]
+    from_step: Annotated[StrictInt, Field(ge=1)]
+
+
 class EvaluateSettings(GateSettings, LogWriter, StatusTable):
     """The environment of ``evaluate``."""
 
     members_table: str
     noise_key_secret: str
     noise_keys: tuple[NoiseKeyEntry, ...]
+    log_generations: tuple[LogGenerationEntry, ...]
     queue_url: str
     grace: Seconds
     lease: Seconds
@@ -86,13 +96,23 @@ class EvaluateSettings(GateSettings, LogWriter, StatusTable):
             raise ValueError("the publish margin must not be longer than the period")
         return margin
 
-    @field_validator("noise_keys", mode="before")
+    @property
+    def tables(self) -> dict[str, str]:
+        """The names of the four tables by their logical name."""
+        return {
+            "StepLog": self.step_log_table,
+            "Members": self.members_table,
+            "Statuses": self.statuses_table,
+            "Control": self.control_table,
+        }
+
+    @field_validator("noise_keys", "log_generations", mode="before")
     @classmethod
     def _from_json(cls, text: Any) -> Any:
         try:
             return json.loads(text) if isinstance(text, str) else text
         except RecursionError as error:
-            raise ValueError("the list of noise keys is nested too deeply") from error
+            raise ValueError("the list is nested too deeply") from error
 
     @field_validator("noise_keys")
     @classmethod
@@ -100,4 +120,12 @@ class EvaluateSettings(GateSettings, LogWriter, StatusTable):
         steps = [entry.from_step for entry in entries]
         if not entries or steps != sorted(set(steps)) or len({entry.id for entry in entries}) != len(entries):
             raise ValueError("list at least one noise key, each one once, in the order of from_step")
+        return entries
+
+    @field_validator("log_generations")
+    @classmethod
+    def _oldest_first(cls, entries: tuple[LogGenerationEntry, ...]) -> tuple[LogGenerationEntry, ...]:
+        steps = [entry.from_step for entry in entries]
+        if steps != sorted(set(steps)):
+            raise ValueError("list the log generations in the order of their from_step, each step once")
         return entries

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from kanon.dynamo.tables import table_ids
 from kanon.errors import ConfigurationError
 from kanon.gate.fingerprints import (
     NOISE_KEY,
@@ -23,6 +24,8 @@ from kanon.gate.fingerprints import (
     refuse_noise_keys,
     refuse_types,
 )
+from kanon.gate.generations import MEMBERS, begun, refuse_log_generations
+from kanon.gate.mechanism.bounds import met_by_one_join, over_generations
 from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.publishing import tick_of
 from kanon.gate.settings import GateSettings
@@ -52,6 +55,7 @@ class Section(StrEnum):
     QUERIES_REFUSED = "queriesrefused"
     TYPE_MISSING = "a-type-is-missing"
     NOISE_KEYS = "rotating-the-noise-key"
+    TABLE_REPLACED = "a-table-was-replaced"
     GIVING_UP = "giving-up-steps"
     EVALUATION_LATE = "evaluationlate"
     LEASE = "a-lease-is-held-for-too-long"
@@ -232,6 +236,31 @@ def _noise_keys(case: Case) -> Iterator[Finding]:
     yield Finding("noise keys", Verdict.OK, f"{', '.join(entry.id for entry in entries)}: {seen}")
 
 
+def _log_generations(case: Case) -> Iterator[Finding]:
+    """Whether the tables are those of the log generation in force, and what all generations cost."""
+    settings, recorded, section = case.stack.evaluate, case.recorded["evaluate"], Section.TABLE_REPLACED
+    try:
+        ids = table_ids(case.stack.client("dynamodb"), settings.tables)
+        refuse_log_generations(recorded, settings.log_generations, ids)
+    except ConfigurationError as error:
+        yield Finding("log", Verdict.FAIL, str(error), "nothing is evaluated until then", section)
+        return
+    except (BotoCoreError, ClientError) as error:
+        yield Finding("log", Verdict.NOT_SEEN, reason(error))
+        return
+    known = begun(recorded)
+    later = [step for step in known if step > 0]
+    if not later:
+        yield Finding("log", Verdict.OK, "the tables are the first ones" if known else "not recorded yet")
+        return
+    kept = {new for old, new in pairwise(known) if known[old].get(MEMBERS, "") == known[new].get(MEMBERS)}
+    yield Finding("log", Verdict.OK, f"generations that begin at steps {', '.join(map(str, later))}")
+    for name, type_ in settings.read_types().items():
+        met = max(met_by_one_join(later, type_.parameters.window), key=lambda steps: (len(steps), len(steps - kept)))
+        bound = over_generations(type_.parameters, len(met), len(met - kept))
+        yield Finding("log", Verdict.OK, f"type {name}: one join can meet {len(met)} of them, and then costs {bound}")
+
+
 # Progress
 
 
@@ -369,6 +398,7 @@ CHECKS: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     _fingerprints,
     _types,
     _noise_keys,
+    _log_generations,
     _lag,
     _leases,
     _visible,

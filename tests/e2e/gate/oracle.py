@@ -1,8 +1,11 @@
 """The naive algorithm beside a running stack: the same joins, the same keys, every step of every set."""
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from kanon.client import Client, Join, encoded
 from kanon.gate.mechanism.parameters import Parameters
-from kanon.gate.mechanism.tape import Tapes
+from kanon.gate.mechanism.tape import LogGeneration, Tapes
 from kanon.gate.names import client_token, set_key
 from kanon.gate.types import read_types
 from kanon.keys import fetch_noise_keys, fetch_secret
@@ -55,6 +58,24 @@ class Oracle:
         for name, type_ in self.types.items():
             tapes = Tapes(key, environment["KANON_DEPLOYMENT"], name, type_.parameters)
             self._tapes[name].by_first_step[first] = tapes
+
+    def begin_generation(self, log: str, from_step: int) -> None:
+        """From the next step on all noise is that of a log generation."""
+        for name, naive in self._naive.items():
+            tapes = self._tapes[name]
+            tapes.by_first_step = {
+                first: replace(each, generation=LogGeneration(log, from_step))
+                for first, each in tapes.by_first_step.items()
+            }
+            naive.begin_generation(tapes)  # type: ignore[arg-type]
+
+    def lose(self, steps: range, sets: Collection[bytes] | None = None) -> None:
+        """Forget the joins of some steps, of all sets or of those with these keys."""
+        for naive in self._naive.values():
+            for key, by_step in naive.joins.items():
+                if sets is None or key in sets:
+                    for step in steps:
+                        by_step.pop(step, None)
 
     def watch(self, type_name: str, set_id: bytes) -> None:
         """Compare this set from now on."""

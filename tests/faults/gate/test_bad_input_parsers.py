@@ -346,6 +346,7 @@ def test_a_list_of_noise_keys_is_read_or_refused(document: str) -> None:
     environment = {
         **{f"KANON_{name.upper()}": "1" for name in EvaluateSettings.model_fields},
         "KANON_NOISE_KEYS": document,
+        "KANON_LOG_GENERATIONS": "[]",
     }
     try:
         keys = EvaluateSettings.from_environment(environment).noise_keys
@@ -353,3 +354,21 @@ def test_a_list_of_noise_keys_is_read_or_refused(document: str) -> None:
         return
     assert [key.from_step for key in keys] == sorted({key.from_step for key in keys})
     assert len({key.id for key in keys}) == len(keys) >= 1
+
+
+@fuzz
+@given(spoilt([[{"log": "a-1", "from_step": 1}, {"log": "b", "from_step": 9}]]).map(json.dumps) | st.text(max_size=40))
+@example(DEEP[0])
+@example(DEEP[1])
+def test_a_list_of_log_generations_is_read_or_refused(document: str) -> None:
+    environment = {
+        **{f"KANON_{name.upper()}": "1" for name in EvaluateSettings.model_fields},
+        "KANON_NOISE_KEYS": '[{"id": "1", "from_step": 0}]',
+        "KANON_LOG_GENERATIONS": document,
+    }
+    try:
+        generations = EvaluateSettings.from_environment(environment).log_generations
+    except ConfigurationError:
+        return
+    assert [entry.from_step for entry in generations] == sorted({entry.from_step for entry in generations})
+    assert all(entry.log and entry.from_step >= 1 for entry in generations)

@@ -86,10 +86,10 @@ def test_the_doctor_changes_nothing_and_reads_no_secret_without_an_option(stack:
     calls: list[str] = []
     stack.session.events.register("before-parameter-build", lambda model, **_: calls.append(model.name))
     found = findings(stack, secrets=False)
-    assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "GetQueueAttributes"}
+    assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "DescribeTable", "GetQueueAttributes"}
     assert [f.verdict for f in found["keys of join"]] == [Verdict.NOT_SEEN]
     findings(stack, secrets=True)
-    assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "GetQueueAttributes", "GetSecretValue"}
+    assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "DescribeTable", "GetQueueAttributes", "GetSecretValue"}
 
 
 def test_the_doctor_shows_no_secret_no_fingerprint_and_no_set(stack: Stack) -> None:

@@ -131,7 +131,7 @@ def record(moto: Running, types: dict[str, Type], events: Sequence[Event], steps
     joining = Joining(types, PEPPER, CLIENT_KEY, tables.log, period, 1, schedule.outage_allowance)
     evaluation = Evaluation(
         types, NoiseKeys(((0, KEY),)), "deployment", schedule,
-        tables.log, tables.members, tables.statuses, tables.control,
+        tables.log, tables.members, tables.statuses, tables.control, lambda: None,
     )  # fmt: skip
     querying = Querying(types, PEPPER, tables.statuses, period, 1, schedule.publish_delay)
     tables.control.advance(0, None, steps.start - 1)

@@ -107,7 +107,15 @@ def evaluation(log: SlowLog, tables: Tables) -> Evaluation:
     client: Any = log
     table: Any = tables
     return Evaluation(
-        {"fledge": TYPE}, NoiseKeys(((0, KEY),)), "stack", SCHEDULE, WithoutWakeUps(client, "log"), table, table, table
+        {"fledge": TYPE},
+        NoiseKeys(((0, KEY),)),
+        "stack",
+        SCHEDULE,
+        WithoutWakeUps(client, "log"),
+        table,
+        table,
+        table,
+        lambda: None,
     )
 
 

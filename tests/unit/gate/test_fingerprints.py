@@ -34,9 +34,9 @@ class Recorded:
 def _check(control: Recorded, entries: list[tuple[str, int]], step: int, types: Mapping[str, Type] = TYPES) -> None:
     listed = tuple(NoiseKeyEntry(id=key_id, from_step=start) for key_id, start in entries)
     settings = EvaluateSettings.model_construct(
-        slots=8, deployment="stack", outage_allowance=7, publish_delay=1800, noise_keys=listed
+        slots=8, deployment="stack", outage_allowance=7, publish_delay=1800, noise_keys=listed, log_generations=()
     )
-    check_evaluate(control, settings, types, KEYS, step)  # type: ignore[arg-type]
+    check_evaluate(control, settings, types, KEYS, step, {})  # type: ignore[arg-type]
 
 
 def test_types_slots_deployment_and_keys_have_a_fingerprint_each_and_so_has_what_rows_live_by() -> None:

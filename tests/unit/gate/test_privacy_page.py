@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from kanon.gate.mechanism.bounds import PRIOR, guarantee, interval_aware, paper, rejoining
+from kanon.gate.mechanism.bounds import PRIOR, guarantee, interval_aware, over_generations, paper, rejoining
 from kanon.gate.mechanism.parameters import PROFILES, Parameters, instances_in_a_year, profile
 from kanon.noise.bound import Bound, posterior
 from kanon.noise.exact import written_up
@@ -61,6 +61,21 @@ def test_the_page_states_the_figures_of_the_profiles(name: str, window: int) -> 
 @pytest.mark.parametrize(("label", "steps"), [("one hour", 1), ("one week", 168), ("30 days", 720), ("one year", 8760)])
 def test_the_page_states_what_rejoining_costs(label: str, steps: int) -> None:
     assert rejoining_row(label, steps) in PAGE
+
+
+@pytest.mark.parametrize(
+    ("label", "changes", "forgotten"),
+    [
+        ("no change", 0, 0),
+        ("one change, Members kept", 1, 0),
+        ("one change, Members replaced", 1, 1),
+        ("two changes, Members kept", 2, 0),
+    ],
+)
+def test_the_page_states_what_a_change_of_the_log_costs(label: str, changes: int, forgotten: int) -> None:
+    types = [of_profile(name, w) for name in ("published", "sharp") for w in (168, 720)]
+    cells = [cell(over_generations(parameters, changes, forgotten)) for parameters in types]
+    assert f"| {label} | {' | '.join(cells)} |" in PAGE
 
 
 @pytest.mark.parametrize("reading", READINGS, ids=lambda reading: reading.meaning)

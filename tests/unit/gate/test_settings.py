@@ -36,6 +36,7 @@ EVALUATE = {
     "KANON_STATUSES_TABLE": "statuses",
     "KANON_NOISE_KEY_SECRET": "arn:noise",
     "KANON_NOISE_KEYS": '[{"id": "1", "from_step": 0}, {"id": "2", "from_step": 500000}]',
+    "KANON_LOG_GENERATIONS": '[{"log": "6f1e-8a", "from_step": 7}, {"log": "6f1e-8a", "from_step": 9}]',
     "KANON_QUEUE_URL": "https://queue",
     "KANON_OUTAGE_ALLOWANCE": "604800",
     "KANON_GRACE": "120",
@@ -51,6 +52,8 @@ def test_each_function_reads_its_own_environment() -> None:
     assert QuerySettings.from_environment(QUERY).publish_delay == 1800
     evaluate = EvaluateSettings.from_environment(EVALUATE)
     assert evaluate.noise_keys == (NoiseKeyEntry(id="1", from_step=0), NoiseKeyEntry(id="2", from_step=500_000))
+    assert [(entry.log, entry.from_step) for entry in evaluate.log_generations] == [("6f1e-8a", 7), ("6f1e-8a", 9)]
+    assert list(evaluate.tables.values()) == ["log", "members", "statuses", evaluate.control_table]
     assert (evaluate.grace, evaluate.lease, evaluate.publish_margin) == (120, 150, 60)
 
 
@@ -121,6 +124,31 @@ def test_a_wrong_list_of_noise_keys_is_refused(entries: list[tuple[str, int]], m
 def test_noise_keys_that_are_no_list_of_ids_and_steps_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^KANON_NOISE_KEYS: "):
         EvaluateSettings.from_environment({**EVALUATE, "KANON_NOISE_KEYS": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '[{"log": "a", "from_step": 5}, {"log": "b", "from_step": 5}]',
+            "Value error, list the log generations in the",
+        ),
+        (
+            '[{"log": "a", "from_step": 5}, {"log": "b", "from_step": 4}]',
+            "Value error, list the log generations in the",
+        ),
+        ('[{"log": "a", "from_step": 0}]', "Input should be greater than or equal to 1"),
+        ('[{"log": "", "from_step": 1}]', "String should match pattern"),
+        ('[{"log": "a\\n", "from_step": 1}]', "String should match pattern"),
+        ('[{"log": "a", "from_step": "1"}]', "Input should be a valid integer"),
+        ('[{"log": "a"}]', "Field required"),
+        ("1", "Input should be a valid tuple"),
+        ("", ""),
+    ],
+)
+def test_a_wrong_list_of_log_generations_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^KANON_LOG_GENERATIONS: {re.escape(message)}"):
+        EvaluateSettings.from_environment({**EVALUATE, "KANON_LOG_GENERATIONS": text})
 
 
 def test_a_publish_margin_longer_than_the_period_is_refused():

@@ -105,6 +105,33 @@ def watching(parameters: Parameters, instances: int) -> Bound:
     return Bound(interval_aware(parameters).epsilon, delta)
 
 
+def over_generations(parameters: Parameters, changes: int, forgotten: int = 0) -> Bound:
+    """One join whose window meets ``changes`` begins of a log generation, each of which cuts an instance in two.
+
+    In ``forgotten`` of them Members was replaced too: then later joins of the same client may be gone, which ends a
+    run of steps at which the join shows and begins another one. ``changes = 0`` is :func:`interval_aware`.
+
+    Proof: docs/privacy.md, "A change of the log".
+    """
+    w = parameters.window
+    first, second = parameters.threshold_law, parameters.query_law
+    pieces, runs = 2 + changes, 1 + forgotten
+    d1, d2 = first.shift_delta, second.tail_delta
+    return Bound(
+        max(pieces * first.epsilon + runs * second.epsilon, pieces * second.epsilon),
+        max(pieces * d1 + runs * (w - 1) * d2, w * d2),
+    )
+
+
+def met_by_one_join(from_steps: Iterable[int], window: int) -> list[frozenset[int]]:
+    """Which of the generations that begin at ``from_steps`` one join can meet: those within its window.
+
+    A join at s shows at the steps ``[s, s + w - 1]``; a generation that begins at s itself cuts nothing off.
+    """
+    steps = frozenset(from_steps)
+    return [frozenset(g for g in steps if 0 <= g - begin <= window - 2) for begin in sorted(steps)]
+
+
 def all_joins(parameters: Parameters, joined: Iterable[int], phase: int) -> Bound:
     """The bound for all joins of one client in one set with phase ``phase``, made at the steps ``joined``.
 

@@ -2,12 +2,12 @@
 
 The tape is ``SHAKE-256(prefix, set key, instance)`` as 64-bit words. Word 0 gives the threshold noise mu, word
 ``1 + i`` the query noise nu of the ``i``-th step of the instance. A retry, a worker after a crash and a second
-worker draw the same noise. The prefix names deployment, type and parameters, because two different questions
-or two different logs must never share noise.
+worker draw the same noise. The prefix names deployment, type, parameters and log generation, because two different
+questions or two different logs must never share noise.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from struct import Struct
 
@@ -30,26 +30,41 @@ def check_set_key(set_key: bytes) -> None:
 
 
 @dataclass(frozen=True)
+class LogGeneration:
+    """A log that took the place of another one: all noise of its steps is new.
+
+    Attributes:
+        log: the id of the StepLog table.
+        from_step: the first step evaluated on it. It tells two generations with the same log apart.
+    """
+
+    log: str
+    from_step: int
+
+
+@dataclass(frozen=True)
 class Tapes:
-    """The tapes of one type in one deployment under one key."""
+    """The tapes of one type in one deployment under one key, on the first log (None) or on a later generation."""
 
     key: NoiseKey
     deployment: str
     type_name: str
     parameters: Parameters
+    generation: LogGeneration | None = field(default=None, kw_only=True)
 
     @cached_property
     def _prefix(self) -> "hashlib._Hash":
-        return hashlib.shake_256(
-            length_prefixed(
-                b"kanon/tape/1",
-                self.key.secret,
-                self.key.id.encode(),
-                self.deployment.encode(),
-                self.type_name.encode(),
-                self.parameters.fingerprint,
-            )
+        name = (
+            self.key.secret,
+            self.key.id.encode(),
+            self.deployment.encode(),
+            self.type_name.encode(),
+            self.parameters.fingerprint,
         )
+        if self.generation is None:
+            return hashlib.shake_256(length_prefixed(b"kanon/tape/1", *name))
+        log, from_step = self.generation.log.encode(), self.generation.from_step.to_bytes(8, "big", signed=True)
+        return hashlib.shake_256(length_prefixed(b"kanon/tape/2", *name, log, from_step))
 
     def words(self, set_key: bytes, instance: int, count: int) -> bytes:
         """The first ``count`` words of the tape, ``8 * count`` bytes."""

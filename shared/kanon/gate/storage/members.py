@@ -131,6 +131,21 @@ class Members:
         for item in (item for page in pages for item in page["Items"]):
             yield item["set_key"]["B"], item["type"]["S"]
 
+    def states(self) -> Iterator[tuple[bytes, str, SetState]]:
+        """Set key, type and state of every set, strongly consistent: reads the whole table.
+
+        Raises:
+            UndecodableMembersError: an item cannot be read.
+        """
+        pages = self._client.get_paginator("scan").paginate(TableName=self._table, ConsistentRead=True)
+        for item in (item for page in pages for item in page["Items"]):
+            yield item["set_key"]["B"], item["type"]["S"], from_item(item)
+
+    def put(self, set_key: bytes, type_name: str, state: SetState, client_bits: int, expires: int) -> None:
+        """Put the state of a set whatever is there; only under the lease of its slot."""
+        item = to_item(set_key, type_name, state, client_bits, expires)
+        self._client.put_item(TableName=self._table, Item=item)
+
     def undecodable(self) -> Iterator[Item]:
         """Every item that :func:`from_item` refuses, strongly consistent. Reads the whole table."""
         pages = self._client.get_paginator("scan").paginate(TableName=self._table, ConsistentRead=True)

@@ -166,6 +166,13 @@ class Statuses:
             raise ThrottledError("Statuses did not answer for every set; run the command again")
         return {key: _crossings(item) for key, item in found.items()}
 
+    def released(self) -> tuple[dict[bytes, tuple[int, ...]], dict[int, Horizon]]:
+        """Every set's crossings and every slot's horizon, strongly consistent: reads the whole table."""
+        pages = self._client.get_paginator("scan").paginate(TableName=self._table, ConsistentRead=True)
+        items = {item["set_key"]["B"]: item for page in pages for item in page["Items"]}
+        crossings = {key: _crossings(item) for key, item in items.items() if len(key) > 1}
+        return crossings, {key[0]: _horizon(item) for key, item in items.items() if len(key) == 1}
+
     def _update(self, key: bytes, update: str, condition: str, values: dict[str, Any], **more: Any) -> bool:
         """Whether the condition held and the update was made."""
         answer = unless_refused(

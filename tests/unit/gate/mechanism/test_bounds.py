@@ -13,6 +13,8 @@ from kanon.gate.mechanism.bounds import (
     all_joins,
     distinct_tokens,
     interval_aware,
+    met_by_one_join,
+    over_generations,
     paper,
     rejoining,
     watching,
@@ -138,6 +140,35 @@ def test_choosing_the_step_by_the_answers_costs_the_threshold_delta_once_more_pe
     sharp = of_profile("sharp", 168)
     assert watching(PUBLISHED, 50).delta - watching(PUBLISHED, 49).delta == d1
     assert watching(sharp, 52).delta == interval_aware(sharp).delta + 51 * sharp.threshold_law.shift_delta
+
+
+def test_a_change_of_the_log_costs_one_more_threshold_noise_and_a_query_noise_if_members_were_replaced() -> None:
+    e1, e2 = PUBLISHED.threshold_law.epsilon, PUBLISHED.query_law.epsilon
+    d1, d2 = PUBLISHED.threshold_law.shift_delta, PUBLISHED.query_law.tail_delta
+    assert over_generations(PUBLISHED, 0) == interval_aware(PUBLISHED)
+    assert over_generations(PUBLISHED, 1) == Bound(3 * e1 + e2, 3 * d1 + 167 * d2)
+    assert over_generations(PUBLISHED, 1, forgotten=1) == Bound(3 * e1 + 2 * e2, 3 * d1 + 334 * d2)
+    assert over_generations(PUBLISHED, 3, forgotten=2) == Bound(5 * e1 + 3 * e2, 5 * d1 + 501 * d2)
+    adding = Parameters(50, 24, 3600, two_sided(Fraction(1, 4), 20), two_sided(Fraction(2), 8))
+    assert over_generations(adding, 1).epsilon == 6
+
+
+@pytest.mark.parametrize(
+    ("from_steps", "met"),
+    [
+        ([], []),
+        ([100], [{100}]),
+        ([100, 122], [{100, 122}, {122}]),
+        ([100, 123], [{100}, {123}]),
+        ([90, 100, 110, 130], [{90, 100, 110}, {100, 110}, {110, 130}, {130}]),
+    ],
+)
+def test_one_join_meets_the_changes_within_its_window(from_steps: list[int], met: list[set[int]]) -> None:
+    """By trying every join: with a window of 24 it shows at 24 steps, and a change at the first cuts nothing off."""
+    assert met_by_one_join(from_steps, 24) == met
+    tried = [{g for g in from_steps if s < g <= s + 23} for s in range(50, 150)]
+    assert max(map(len, tried)) == max(map(len, met), default=0)
+    assert all(found in tried for found in met)
 
 
 def test_sets_add_up() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanon.gate.mechanism.parameters import Parameters
-from kanon.gate.mechanism.tape import Noise, Tapes
+from kanon.gate.mechanism.tape import LogGeneration, Noise, Tapes
 from kanon.noise.laws import two_sided
 from kanon.noise.words import NoiseKey, length_prefixed
 from tests.unit.examples import KEY, PUBLISHED, SMALL, set_key
@@ -30,11 +30,27 @@ def test_a_place_always_has_the_same_noise() -> None:
         replace(TAPES, key=NoiseKey("2", KEY.secret)),
         replace(TAPES, deployment="another deployment"),
         replace(TAPES, type_name="another type"),
+        replace(TAPES, generation=LogGeneration("log", 5)),
     ],
-    ids=["key", "key id", "deployment", "type"],
+    ids=["key", "key id", "deployment", "type", "log generation"],
 )
-def test_another_key_deployment_or_type_has_another_tape(other: Tapes) -> None:
+def test_another_key_deployment_type_or_log_generation_has_another_tape(other: Tapes) -> None:
     assert _share_no_word(other.words(SET, 7, 721), TAPES.words(SET, 7, 721))
+
+
+@pytest.mark.parametrize("other", [LogGeneration("log 2", 5), LogGeneration("log", 6)], ids=["log", "first step"])
+def test_both_parts_of_a_log_generation_are_part_of_the_name_of_its_tape(other: LogGeneration) -> None:
+    words = replace(TAPES, generation=LogGeneration("log", 5)).words(SET, 7, 721)
+    assert _share_no_word(replace(TAPES, generation=other).words(SET, 7, 721), words)
+
+
+def test_the_name_of_a_generations_tape_is_the_first_ones_in_another_domain_with_log_and_first_step() -> None:
+    name = (KEY.secret, b"1", b"deployment", b"type", PUBLISHED.fingerprint)
+    place = (SET, (7).to_bytes(8, "big"))
+    first = hashlib.shake_256(length_prefixed(b"kanon/tape/1", *name, *place))
+    later = hashlib.shake_256(length_prefixed(b"kanon/tape/2", *name, b"log", (5).to_bytes(8, "big"), *place))
+    assert TAPES.words(SET, 7, 4) == first.digest(32)
+    assert replace(TAPES, generation=LogGeneration("log", 5)).words(SET, 7, 4) == later.digest(32)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""Log generations: which tables the answers derive from, and since which step (docs/architecture.md, rule 1).
+
+Control records the ids of the four tables for each generation, by its first step; the first generation begins at
+step 0. The parameter ``LogGenerations`` names the later ones, oldest first, and must agree with Control.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from kanon.errors import ConfigurationError
+from kanon.gate.mechanism.tape import LogGeneration
+from kanon.gate.settings import LogGenerationEntry
+
+TABLES, LOG, MEMBERS = "tables ", "StepLog", "Members"
+COMMAND = "`kanon doctor --new-generation`"
+
+Ids = Mapping[str, str]
+"""The id of each of the four tables by its logical name."""
+
+
+def as_recorded(from_step: int, ids: Ids) -> dict[str, str]:
+    """What Control holds of a generation: an attribute and its text."""
+    return {f"{TABLES}{from_step}": json.dumps(ids, sort_keys=True)}
+
+
+def begun(recorded: Mapping[str, str]) -> dict[int, Ids]:
+    """The tables of each generation by its first step, oldest first, from the fingerprints of ``evaluate``."""
+    found = {int(name.removeprefix(TABLES)): text for name, text in recorded.items() if name.startswith(TABLES)}
+    return {from_step: json.loads(found[from_step]) for from_step in sorted(found)}
+
+
+def in_force(entries: Sequence[LogGenerationEntry]) -> LogGeneration | None:
+    """The newest generation, None for the first. No step before it is evaluated any more."""
+    return LogGeneration(entries[-1].log, entries[-1].from_step) if entries else None
+
+
+def replaced(known: Ids, ids: Ids) -> list[str]:
+    """The names of the tables that are not those of ``known``."""
+    return sorted(name for name in known if ids.get(name) != known[name])
+
+
+def refuse_tables(known: Ids, ids: Ids) -> None:
+    """All four tables must be those on which the generation in force was begun.
+
+    Raises:
+        ConfigurationError: some are not; names them.
+    """
+    others = replaced(known, ids)
+    if others:
+        raise ConfigurationError(
+            f"another table is in the place of {' and '.join(others)} (restored or made again): under the same noise"
+            f" its answers would show what differs; begin a new log generation with {COMMAND}"
+        )
+
+
+def refuse_log_generations(recorded: Mapping[str, str], entries: Sequence[LogGenerationEntry], ids: Ids) -> None:
+    """The generations configured must be those begun, up to the newest; only the oldest may be left out.
+
+    Args:
+        recorded: the fingerprints recorded for ``evaluate``.
+        entries: the generations configured, oldest first.
+        ids: the tables there are.
+
+    Raises:
+        ConfigurationError: a generation was not begun by the command, is missing or has another log, or a table is not
+            that of the newest one.
+    """
+    known = begun(recorded)
+    for entry in entries:
+        name = f"the log generation that begins at step {entry.from_step}"
+        if entry.from_step not in known:
+            raise ConfigurationError(f"{name} was never begun: run {COMMAND} and deploy what it prints")
+        if known[entry.from_step][LOG] != entry.log:
+            raise ConfigurationError(f"{name} was begun on another log: put its entry back")
+    oldest = entries[0].from_step if entries else 1
+    listed = {entry.from_step for entry in entries}
+    for from_step in known:
+        if from_step >= oldest and from_step not in listed:
+            raise ConfigurationError(
+                f"the log generation that begins at step {from_step} is missing from LogGenerations: put it there"
+            )
+    if known:
+        refuse_tables(list(known.values())[-1], ids)

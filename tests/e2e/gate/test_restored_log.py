@@ -1,0 +1,290 @@
+"""A table is restored, or made again: under the same noise its answers leak, so a new log generation begins first."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from moto.dynamodb.models.table import Table
+
+from kanon.gate.mechanism.bounds import over_generations
+from kanon.gate.mechanism.steps import instance_of, phase_of
+from kanon.gate.storage.step_log import StepLog
+from kanon.local import Stack
+from tests.conftest import START
+from tests.e2e.gate.oracle import Oracle
+from tests.integration.gate.doctor_view import doctor, findings, metrics, seen, wrong
+
+LAWS = {
+    "threshold": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
+    "query": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
+}
+WINDOW = 6
+SETS = [b"set %d" % n for n in range(24)]
+TABLES = ("Control", "Members", "Statuses", "StepLog")
+
+Rows = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture
+def ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine gives every table an id of its own, as DynamoDB does and this engine does not."""
+    describe = Table.describe
+
+    def with_id(table: Any, *args: Any, **options: Any) -> Any:
+        described = describe(table, *args, **options)
+        inner = described.get("Table", described.get("TableDescription", described))
+        inner["TableId"] = table.__dict__.setdefault("an_id", str(uuid4()))
+        return described
+
+    monkeypatch.setattr(Table, "describe", with_id)
+
+
+@dataclass
+class Service:
+    """A stack in use, and the plain algorithm beside it."""
+
+    stack: Stack
+    oracle: Oracle = field(init=False)
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def __post_init__(self) -> None:
+        self.oracle = Oracle(self.stack)
+        self.client = self.stack.session.client("dynamodb")
+
+    def join_some(self, sets: list[bytes] = SETS, each: int = 2) -> None:
+        self.oracle.join_all([("a", name, f"c{self.chance.randrange(18)}") for name in sets for _ in range(each)])
+
+    def steps(self, count: int) -> None:
+        """Some steps with joins; every answer is that of the plain algorithm."""
+        for _ in range(count):
+            self.join_some()
+            assert self.oracle.finish_step() == 0
+
+    def rows(self) -> Rows:
+        """A backup of the four tables."""
+        return {
+            table: [
+                item
+                for page in self.client.get_paginator("scan").paginate(TableName=self.stack.storage.tables[table])
+                for item in page["Items"]
+            ]
+            for table in TABLES
+        }
+
+    def until_the_step_is_closed(self) -> None:
+        """To the minute at which the schedule fires, before the tick."""
+        self.stack.advance_to((self.oracle.now_step + 1) * 3600 + 180)
+
+    def restore(self, backup: Rows, *tables: str) -> None:
+        """Put new tables with the rows of a backup in the place of some."""
+        for table in tables:
+            name = self.stack.storage.tables[table]
+            old = self.client.describe_table(TableName=name)["Table"]
+            self.client.delete_table(TableName=name)
+            self.client.create_table(
+                TableName=name,
+                KeySchema=old["KeySchema"],
+                AttributeDefinitions=old["AttributeDefinitions"],
+                BillingMode="PAY_PER_REQUEST",
+            )
+            for item in backup[table]:
+                self.client.put_item(TableName=name, Item=item)
+
+    @property
+    def marks(self) -> set[int | None]:
+        return {progress.evaluated_through for progress in seen(self.stack).control.progress()}
+
+    @property
+    def mark(self) -> int:
+        (mark,) = self.marks
+        assert mark is not None
+        return mark
+
+    def deploy(self, text: str) -> None:
+        """Deploy with this value of LogGenerations."""
+        self.stack.functions["evaluate"].environment["KANON_LOG_GENERATIONS"] = text  # type: ignore[index]
+        self.stack.restart("evaluate")
+
+    def begin(self) -> int:
+        """Begin a generation by the command and deploy what it prints; its first step."""
+        code, output = doctor(self.stack, "--new-generation", "--yes")
+        assert code == 0, output
+        self.deploy(output.splitlines()[-1])
+        newest = json.loads(output.splitlines()[-1])[-1]
+        self.oracle.begin_generation(newest["log"], newest["from_step"])
+        first: int = newest["from_step"]
+        return first
+
+    def stops(self) -> str:
+        """Why evaluation does not go on; it is tried once more."""
+        before, already = self.marks, len(metrics(self.stack, "EvaluationStopped"))
+        self.stack.tick()
+        assert self.marks == before
+        assert len(metrics(self.stack, "EvaluationStopped")) > already
+        lines = self.stack.logs.getvalue().splitlines()  # type: ignore[attr-defined]
+        reason: str = json.loads([line for line in lines if '"evaluation stopped"' in line][-1])["reason"]
+        return reason
+
+    def key(self, name: bytes) -> bytes:
+        return self.oracle._keys["a", name]
+
+    def instance(self, name: bytes, step: int) -> int:
+        return instance_of(step, phase_of(self.key(name), WINDOW, "hash"), WINDOW)
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    types = {"a": {"k": 12, "window": WINDOW, "laws": LAWS}}
+    with Stack({"Types": json.dumps(types), "OutageAllowance": "172800"}, start=START, seed=8) as stack:
+        yield Service(stack)
+
+
+def without(rows: list[dict[str, Any]], keys: set[bytes]) -> list[dict[str, Any]]:
+    """The rows but those of some sets."""
+    return [row for row in rows if row["set_token"]["B"][:32] not in keys]
+
+
+def flips(service: Service, lost: list[bytes]) -> set[bytes]:
+    """Restore everything, the log without the last joins of the sets ``lost``; who turns false inside an instance."""
+    service.steps(1)
+    service.join_some(each=20)
+    backup = service.rows()
+    step = service.oracle.now_step
+    partition = step.to_bytes(8, "big", signed=True)
+    rows = [row for row in backup["StepLog"] if row["step_slot"]["B"][:8] == partition]
+    rest = [row for row in backup["StepLog"] if row["step_slot"]["B"][:8] != partition]
+    assert service.oracle.finish_step() == 0
+    released = service.oracle.answered
+
+    shorter = {**backup, "StepLog": rest + without(rows, {service.key(name) for name in lost})}
+    service.restore(shorter, *TABLES)
+    service.stack.advance_to((step + 2) * 3600 + 1800)
+    later = service.oracle.answers(step + 1)
+    assert sum(released.values()) > len(SETS) // 4
+    return {
+        name
+        for name in SETS
+        if released["a", name]
+        and not later["a", name]
+        and service.instance(name, step) == service.instance(name, step + 1)
+    }
+
+
+def test_under_the_same_noise_a_shorter_log_shows_exactly_which_sets_held_the_missing_joins(service: Service) -> None:
+    """The leak: without the ids of its tables the service cannot know."""
+    lost = SETS[::2]
+    shown = flips(service, lost)
+    assert shown
+    assert shown <= set(lost)
+
+
+def test_under_the_same_noise_the_same_log_shows_nothing(service: Service) -> None:
+    assert flips(service, []) == set()
+
+
+def test_evaluation_stops_at_a_table_that_was_replaced_and_says_which_and_what_to_do(
+    service: Service, ids: None
+) -> None:
+    service.steps(3)
+    service.join_some()
+    backup, mark = service.rows(), service.mark
+    service.restore(backup, "StepLog")
+    service.until_the_step_is_closed()
+    reason = service.stops()
+    assert reason.startswith("another table is in the place of StepLog (restored or made again)")
+    assert reason.endswith("begin a new log generation with `kanon doctor --new-generation`")
+    (finding,) = findings(service.stack)["log"]
+    assert (finding.verdict, finding.seen, finding.section) == ("FAIL", reason, "a-table-was-replaced")
+    service.restore(backup, *TABLES)
+    service.stack.restart("evaluate")
+    assert service.stops().startswith("another table is in the place of Control and Members and Statuses and StepLog ")
+    assert service.mark == mark
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps whose rows evaluation reads from now on."""
+    steps: list[int] = []
+    pages = StepLog.pages
+
+    def listening(log: StepLog, step: int, *args: Any) -> Any:
+        steps.append(step)
+        return pages(log, step, *args)
+
+    monkeypatch.setattr(StepLog, "pages", listening)
+    return steps
+
+
+@pytest.mark.parametrize("tables", [("StepLog",), ("Members", "StepLog"), TABLES])
+def test_a_new_generation_goes_on_under_new_noise_re_evaluates_no_step_and_looks_at_every_set(
+    service: Service, ids: None, monkeypatch: pytest.MonkeyPatch, tables: tuple[str, ...]
+) -> None:
+    service.steps(4)
+    backup, saved = service.rows(), service.mark
+    service.steps(2)
+    before, released = service.mark, service.oracle.answered
+    service.restore(backup, *tables)
+    service.until_the_step_is_closed()
+    assert "another table" in service.stops()
+    closed = seen(service.stack).schedule.last_closed(service.stack.clock.now())
+
+    steps = looked_at(monkeypatch)
+    first = service.begin()
+    assert first == (closed if {"Statuses", "Control"} & set(tables) else before) + 1
+    assert service.marks == {first - 1}
+    service.oracle.lose(range(before + 1, first))
+    if "Members" in tables:
+        service.oracle.lose(range(saved + 1, before + 1))
+    if tables == TABLES:  # what crossed since the backup is forgotten everywhere
+        forget_crossings(service, saved)
+    service.oracle.now_step = first  # nothing crosses at the steps given up
+    if "Statuses" not in tables:
+        assert service.oracle.answers() == released  # nothing that was released is taken back
+
+    assert service.oracle.finish_step() == 0
+    assert min(steps) >= first
+    states = list(seen(service.stack).members.states())
+    assert len(states) == len(SETS)
+    assert all(state.evaluated == first for _, _, state in states if state.members)
+    service.steps(WINDOW)
+    assert wrong(service.stack) == {}
+    told = [finding.seen for finding in findings(service.stack)["log"]]
+    parameters = service.oracle.types["a"].parameters
+    cost = over_generations(parameters, 1, int("Members" in tables))
+    assert told == [
+        f"generations that begin at steps {first}",
+        f"type a: one join can meet 1 of them, and then costs {cost}",
+    ]
+
+
+def forget_crossings(service: Service, saved: int) -> None:
+    known = seen(service.stack).statuses.released()[0]
+    naive = service.oracle._naive["a"]
+    for name in SETS:
+        crossings, (q, _, _) = known.get(service.key(name), ()), naive.instance[service.key(name)]
+        above = any(instance_of(x, phase_of(service.key(name), WINDOW, "hash"), WINDOW) == q for x in crossings)
+        naive.already_above[service.key(name)] = above
+
+
+def test_an_entry_that_is_removed_changed_or_written_by_hand_stops_evaluation(service: Service, ids: None) -> None:
+    service.steps(1)
+    service.join_some()
+    service.restore(service.rows(), "StepLog")
+    service.until_the_step_is_closed()
+    code, output = doctor(service.stack, "--new-generation", answer="n\n")
+    assert (code, "in force: StepLog." in output, "Begin a new log generation?" in output) == (1, True, True)
+    first = service.begin()
+    text = service.stack.functions["evaluate"].environment["KANON_LOG_GENERATIONS"]
+    for listed, reason in (
+        ("[]", f"the log generation that begins at step {first} is missing from LogGenerations: put it there"),
+        (text.replace(str(first), str(first + 1)), f"the log generation that begins at step {first + 1} was never"),
+        (text.replace('"log":"', '"log":"0'), f"the log generation that begins at step {first} was begun on another"),
+    ):
+        service.deploy(listed)
+        assert service.stops().startswith(reason)
+        assert findings(service.stack)["log"][0].seen.startswith(reason)
+    service.deploy(text)
+    assert service.oracle.finish_step() == 0
