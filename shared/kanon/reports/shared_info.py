@@ -1,0 +1,137 @@
+"""The clear part of a report: JSON text that encryption authenticates."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NoReturn
+
+from kanon.reports.errors import Counter, JobError, RefusedError
+
+ATTRIBUTION_APIS = ("attribution-reporting", "attribution-reporting-debug")
+APIS = (*ATTRIBUTION_APIS, "protected-audience", "shared-storage", "kanon")
+_VERSION = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_SECONDS = re.compile(r"[0-9]{1,12}")
+_END_OF_TIME = 253_402_300_800
+"""The year 10000: later times have no date."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedInfo:
+    """The clear fields of a report. Times are unix seconds."""
+
+    api: str
+    version: str
+    report_id: str
+    reporting_origin: str
+    scheduled_report_time: int
+    attribution_destination: str | None = None
+    source_registration_time: int | None = None
+    debug_mode: bool = False
+
+    def text(self) -> str:
+        """The JSON text as browsers write it: keys in order, no spaces, times as texts, absent fields left out."""
+        fields = {
+            "api": self.api,
+            "attribution_destination": self.attribution_destination,
+            "debug_mode": "enabled" if self.debug_mode else None,
+            "report_id": self.report_id,
+            "reporting_origin": self.reporting_origin,
+            "scheduled_report_time": str(self.scheduled_report_time),
+            "source_registration_time": None
+            if self.source_registration_time is None
+            else str(self.source_registration_time),
+            "version": self.version,
+        }
+        present = {name: value for name, value in fields.items() if value is not None}
+        return json.dumps(present, separators=(",", ":"), ensure_ascii=False)
+
+
+def parse(text: str) -> SharedInfo:
+    """Read shared_info, checking in this order: JSON, version, required fields, api, report id.
+
+    Raises:
+        RefusedError: with the counter of the first check that fails.
+        JobError: the major version is above 1 (UNSUPPORTED_REPORT_VERSION).
+    """
+    fields = _object(text)
+    version = _version(fields)
+    api = _text(fields, "api")
+    origin = _text(fields, "reporting_origin")
+    scheduled = _seconds(fields, "scheduled_report_time")
+    destination = registered = None
+    if api in ATTRIBUTION_APIS:
+        destination = _text(fields, "attribution_destination")
+        if "source_registration_time" in fields:
+            registered = _seconds(fields, "source_registration_time")
+    if api not in APIS:
+        raise RefusedError(Counter.UNSUPPORTED_REPORT_API_TYPE)
+    report_id = fields.get("report_id")
+    if not isinstance(report_id, str) or not _UUID.fullmatch(report_id):
+        raise RefusedError(Counter.INVALID_REPORT_ID)
+    debug = fields.get("debug_mode") == "enabled"
+    return SharedInfo(api, version, report_id.lower(), origin, scheduled, destination, registered, debug)
+
+
+def _object(text: str) -> Mapping[str, object]:
+    try:
+        fields = _DECODER.decode(text)
+    except (ValueError, RecursionError):  # also numbers of thousands of digits
+        fields = None
+    if not isinstance(fields, dict):
+        raise RefusedError(Counter.REQUIRED_SHAREDINFO_FIELD_INVALID)
+    return fields
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a key stands twice")
+    return fields
+
+
+def _no_number(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+# Decimal: a time such as 1640995200.000000000 is read without floating point.
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_without_duplicates, parse_float=Decimal, parse_constant=_no_number, strict=True
+)
+
+
+def _version(fields: Mapping[str, object]) -> str:
+    version = fields.get("version")
+    match = _VERSION.fullmatch(version) if isinstance(version, str) else None
+    if not match or not any(int(number) for number in match.groups()):
+        raise RefusedError(Counter.UNSUPPORTED_SHAREDINFO_VERSION)
+    if int(match[1]) > 1:
+        raise JobError("UNSUPPORTED_REPORT_VERSION", "a report has a version above 1: leave its file out, or upgrade")
+    return match[0]
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise RefusedError(Counter.REQUIRED_SHAREDINFO_FIELD_INVALID)
+    return value
+
+
+def _seconds(fields: Mapping[str, object], name: str) -> int:
+    """Unix seconds, written as text, as an integer or as a decimal; parts of a second are dropped."""
+    match fields.get(name):
+        case str(text) if _SECONDS.fullmatch(text):
+            seconds = int(text)
+        case bool():
+            seconds = -1
+        case int(number):
+            seconds = number
+        case Decimal() as number if number.adjusted() < 12:
+            seconds = int(number) if number >= 0 else -1
+        case _:
+            seconds = -1
+    if not 0 <= seconds < _END_OF_TIME:
+        raise RefusedError(Counter.REQUIRED_SHAREDINFO_FIELD_INVALID)
+    return seconds
