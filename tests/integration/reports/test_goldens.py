@@ -69,7 +69,7 @@ def test_the_named_reports_have_the_contributions_of_the_readme():
             )  # fmt: skip
     assert facts[7] == (0, 20, set())
     assert facts[10] == (1, 20, {2**64 - 1})
-    assert facts[11] == facts[14] == (100, 100, {0})
+    assert (facts[11], facts[14]) == ((1, 100, {0}), (100, 100, {0}))
     assert facts[15] == (100, 100, {3})
     assert facts[18] == (1, 1000, {3})
 
