@@ -25,7 +25,7 @@ from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
 PRECISION = 256
 """Bits of a threshold: 64 are compared first, the other ``TIE_BITS`` in a tie."""
 TIE_BITS = PRECISION - 8 * WORD_BYTES
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 """Bytes of tape drawn at once: they stay in the processor's cache."""
 
 
@@ -141,10 +141,11 @@ class DiscreteLaplace:
     def _numbers(self, tape: Tape, start: int, words: NDArray[np.uint64], attempt: int = 0) -> NDArray[np.int64]:
         """One number for each row of 2K words; row r belongs to key ``start + r``."""
         ones = words < self._tops
-        # Few words are at most their threshold and not below it: look for ties only where one is.
-        for row, word in np.argwhere(words == self._tops).tolist():
-            rest = self.thresholds[word % self.digits] & ((1 << TIE_BITS) - 1)
-            ones[row, word] = tape.tie(start + row, attempt, word) < rest
+        ties = words == self._tops
+        if ties.any():  # once in 2^64 words
+            for row, word in np.argwhere(ties).tolist():
+                rest = self.thresholds[word % self.digits] & ((1 << TIE_BITS) - 1)
+                ones[row, word] = tape.tie(start + row, attempt, word) < rest
         first, second = _integers(ones[:, : self.digits]), _integers(ones[:, self.digits :])
         return first - second
 
@@ -155,13 +156,18 @@ class DiscreteLaplace:
 
 
 def _chunks(tape: Tape, count: int, width: int) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-    """The tape of ``count`` keys in pieces: index of the first key, words of shape (keys, width)."""
+    """The tape of ``count`` keys in pieces: index of the first key, words of shape (keys, width).
+
+    A piece is overwritten by the next one: fresh memory for each would take longer than the cipher.
+    """
     stream = tape.stream()
     keys = max(1, _CHUNK // (WORD_BYTES * width))
-    zeros = bytes(WORD_BYTES * width * keys)
+    zeros = memoryview(bytes(WORD_BYTES * width * keys))
+    words = np.empty((keys, width), "<u8")
     for start in range(0, count, keys):
-        size = WORD_BYTES * width * min(keys, count - start)
-        yield start, np.frombuffer(stream.update(zeros[:size]), "<u8").reshape(-1, width)
+        piece = words[: count - start]
+        stream.update_into(zeros[: piece.nbytes], piece.data.cast("B"))
+        yield start, piece
 
 
 def _integers(digits: NDArray[np.bool_]) -> NDArray[np.int64]:

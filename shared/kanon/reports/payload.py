@@ -203,31 +203,33 @@ def _list_head(slots: int) -> bytes:
     return cbor2.dumps([0] * slots)[:-slots]
 
 
-@lru_cache(maxsize=64)
-def template_of(length: int, head: bytes) -> Template | None:
-    """The template that a cleartext of this length with these first 16 bytes may have, ``None`` if there is none.
+def template_of(cleartext: bytes) -> Template | None:
+    """The template of the layout that a cleartext claims by its first bytes and its length, ``None`` if it has none.
 
-    The head names the layout: number of slots, and whether and how long an id is.
+    Whether the cleartext has that layout is for ``Template.matches`` to say.
     """
-    if not head.startswith(_HEAD):
-        return None
-    at, (slots, list_head) = len(_HEAD), _slots(head[len(_HEAD) :])
-    at += list_head
-    if head[at : at + 1] == b"\xa2":
+    slots, list_head = _slots(cleartext[len(_HEAD) : len(_HEAD) + 3])
+    pair = cleartext[len(_HEAD) + list_head :][:5]
+    if pair[:1] == b"\xa2":
         id_bytes = None
-    elif head[at : at + 4] == b"\xa3\x62id" and 0x41 <= head[at + 4] <= 0x48:
-        id_bytes = head[at + 4] - 0x40
+    elif pair[:4] == b"\xa3\x62id" and 0x41 <= pair[-1] <= 0x48:
+        id_bytes = pair[-1] - 0x40
     else:
         return None
-    if slots * 36 > length or not slots:
+    if not 1 <= slots <= len(cleartext):
         return None
-    layout = Layout(slots, id_bytes)
-    return Template(layout) if layout.length == length else None
+    template = _template(slots, id_bytes)
+    return template if template.layout.length == len(cleartext) else None
+
+
+@lru_cache(maxsize=64)
+def _template(slots: int, id_bytes: int | None) -> Template:
+    return Template(Layout(slots, id_bytes))
 
 
 def _slots(head: bytes) -> tuple[int, int]:
     """Number of items of a list and length of its head; (0, 0) for any other item."""
-    match head[0]:
+    match head[0] if len(head) == 3 else 0:
         case small if 0x81 <= small <= 0x97:
             return small - 0x80, 1
         case 0x98:

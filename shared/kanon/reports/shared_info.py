@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import NoReturn
 
 from kanon.reports.errors import Counter, JobError, RefusedError
@@ -12,8 +13,8 @@ from kanon.reports.errors import Counter, JobError, RefusedError
 ATTRIBUTION_APIS = ("attribution-reporting", "attribution-reporting-debug")
 APIS = (*ATTRIBUTION_APIS, "protected-audience", "shared-storage", "kanon")
 _VERSION = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_SECONDS = re.compile(r"[0-9]{1,12}")
+_H = "[0-9a-fA-F]"
+_UUID = re.compile(f"{_H * 8}-{_H * 4}-{_H * 4}-{_H * 4}-{_H * 12}")
 _END_OF_TIME = 253_402_300_800
 """The year 10000: later times have no date."""
 
@@ -66,13 +67,11 @@ def parse(text: str) -> SharedInfo:
         destination = _text(fields, "attribution_destination")
         if "source_registration_time" in fields:
             registered = _seconds(fields, "source_registration_time")
-    if api not in APIS:
+    elif api not in APIS:
         raise RefusedError(Counter.UNSUPPORTED_REPORT_API_TYPE)
-    report_id = fields.get("report_id")
-    if not isinstance(report_id, str) or not _UUID.fullmatch(report_id):
-        raise RefusedError(Counter.INVALID_REPORT_ID)
+    report_id = _report_id(fields)
     debug = fields.get("debug_mode") == "enabled"
-    return SharedInfo(api, version, report_id.lower(), origin, scheduled, destination, registered, debug)
+    return SharedInfo(api, version, report_id, origin, scheduled, destination, registered, debug)
 
 
 def _object(text: str) -> Mapping[str, object]:
@@ -104,12 +103,19 @@ _DECODER = json.JSONDecoder(
 
 def _version(fields: Mapping[str, object]) -> str:
     version = fields.get("version")
-    match = _VERSION.fullmatch(version) if isinstance(version, str) else None
-    if not match or not any(int(number) for number in match.groups()):
+    major = _major(version) if isinstance(version, str) else None
+    if major is None:
         raise RefusedError(Counter.UNSUPPORTED_SHAREDINFO_VERSION)
-    if int(match[1]) > 1:
+    if major > 1:
         raise JobError("UNSUPPORTED_REPORT_VERSION", "a report has a version above 1: leave its file out, or upgrade")
-    return match[0]
+    return str(version)
+
+
+@lru_cache(maxsize=64)
+def _major(version: str) -> int | None:
+    """The major version; ``None`` for 0.0 and for what is no version."""
+    match = _VERSION.fullmatch(version)
+    return int(match[1]) if match and any(int(number) for number in match.groups()) else None
 
 
 def _text(fields: Mapping[str, object], name: str) -> str:
@@ -121,17 +127,23 @@ def _text(fields: Mapping[str, object], name: str) -> str:
 
 def _seconds(fields: Mapping[str, object], name: str) -> int:
     """Unix seconds, written as text, as an integer or as a decimal; parts of a second are dropped."""
-    match fields.get(name):
-        case str(text) if _SECONDS.fullmatch(text):
-            seconds = int(text)
-        case bool():
-            seconds = -1
-        case int(number):
-            seconds = number
-        case Decimal() as number if number.adjusted() < 12:
-            seconds = int(number) if number >= 0 else -1
-        case _:
-            seconds = -1
+    value = fields.get(name)
+    seconds = -1
+    if isinstance(value, str):
+        if value.isdecimal() and value.isascii() and len(value) <= 12:
+            seconds = int(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        seconds = value
+    elif isinstance(value, Decimal) and value >= 0 and value.adjusted() < 12:
+        seconds = int(value)
     if not 0 <= seconds < _END_OF_TIME:
         raise RefusedError(Counter.REQUIRED_SHAREDINFO_FIELD_INVALID)
     return seconds
+
+
+def _report_id(fields: Mapping[str, object]) -> str:
+    """A UUID, in lower case: two writings of one id are one report."""
+    value = fields.get("report_id")
+    if not isinstance(value, str) or not _UUID.fullmatch(value):
+        raise RefusedError(Counter.INVALID_REPORT_ID)
+    return value.lower()
