@@ -25,7 +25,7 @@ from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
 PRECISION = 256
 """Bits of a threshold: 64 are compared first, the other ``TIE_BITS`` in a tie."""
 TIE_BITS = PRECISION - 8 * WORD_BYTES
-_CHUNK = 1 << 18
+_PIECE = 1 << 18
 """Bytes of tape drawn at once: they stay in the processor's cache."""
 
 
@@ -122,7 +122,7 @@ class DiscreteLaplace:
     def draw(self, tape: Tape, count: int) -> NDArray[np.int64]:
         """Noise for ``count`` keys, in the order of the keys."""
         noise = np.empty(count, np.int64)
-        for start, words in _chunks(tape, count, 2 * self.digits):
+        for start, words in _pieces(tape, count, 2 * self.digits):
             noise[start : start + len(words)] = self._numbers(tape, start, words)
         if self.most is not None:
             for key in np.flatnonzero(np.abs(noise) > self.most).tolist():
@@ -140,28 +140,33 @@ class DiscreteLaplace:
 
     def _numbers(self, tape: Tape, start: int, words: NDArray[np.uint64], attempt: int = 0) -> NDArray[np.int64]:
         """One number for each row of 2K words; row r belongs to key ``start + r``."""
-        ones = words < self._tops
-        ties = words == self._tops
+        tops = self._tops[: len(words)]
+        ones = words < tops
+        ties = words == tops
         if ties.any():  # once in 2^64 words
             for row, word in np.argwhere(ties).tolist():
                 rest = self.thresholds[word % self.digits] & ((1 << TIE_BITS) - 1)
                 ones[row, word] = tape.tie(start + row, attempt, word) < rest
-        first, second = _integers(ones[:, : self.digits]), _integers(ones[:, self.digits :])
-        return first - second
+        return _differences(ones, self.digits)
 
     @cached_property
     def _tops(self) -> NDArray[np.uint64]:
-        """The first 64 bits of the thresholds, twice: for the two geometric numbers."""
-        return np.array([threshold >> TIE_BITS for threshold in self.thresholds] * 2, np.uint64)
+        """The first 64 bits of the thresholds, twice: for the two geometric numbers; a row for each key of a piece."""
+        row = np.array([threshold >> TIE_BITS for threshold in self.thresholds] * 2, np.uint64)
+        return np.tile(row, (_keys_of_a_piece(len(row)), 1))
 
 
-def _chunks(tape: Tape, count: int, width: int) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+def _keys_of_a_piece(width: int) -> int:
+    return max(1, _PIECE // (WORD_BYTES * width))
+
+
+def _pieces(tape: Tape, count: int, width: int) -> Iterator[tuple[int, NDArray[np.uint64]]]:
     """The tape of ``count`` keys in pieces: index of the first key, words of shape (keys, width).
 
     A piece is overwritten by the next one: fresh memory for each would take longer than the cipher.
     """
     stream = tape.stream()
-    keys = max(1, _CHUNK // (WORD_BYTES * width))
+    keys = _keys_of_a_piece(width)
     zeros = memoryview(bytes(WORD_BYTES * width * keys))
     words = np.empty((keys, width), "<u8")
     for start in range(0, count, keys):
@@ -170,12 +175,13 @@ def _chunks(tape: Tape, count: int, width: int) -> Iterator[tuple[int, NDArray[n
         yield start, piece
 
 
-def _integers(digits: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Rows of binary digits, the lowest first, as integers."""
-    packed = np.packbits(digits, axis=1, bitorder="little")
-    wide = np.zeros((len(packed), WORD_BYTES), np.uint8)
-    wide[:, : packed.shape[1]] = packed
-    return wide.view("<i8")[:, 0]
+def _differences(ones: NDArray[np.bool_], digits: int) -> NDArray[np.int64]:
+    """The first geometric number less the second one; a row holds the digits of both, the lowest first."""
+    bits = np.zeros((len(ones), 2, 64), bool)
+    bits[:, 0, :digits], bits[:, 1, :digits] = ones[:, :digits], ones[:, digits:]
+    numbers = np.packbits(bits, bitorder="little").view("<i8").reshape(-1, 2)
+    difference: NDArray[np.int64] = numbers[:, 0] - numbers[:, 1]
+    return difference
 
 
 @lru_cache(maxsize=64)

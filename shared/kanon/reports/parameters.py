@@ -1,5 +1,6 @@
 """What a job promises: epsilon, delta, the mode of its key domain, and the threshold that follows."""
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -13,6 +14,9 @@ Mode = Literal["declared", "discover"]
 EPSILON_CAP = 64
 LEAST_DELTA, DELTA_CAP = Fraction(1, 10**12), Fraction(1, 1000)
 DEFAULT_EPSILON, DEFAULT_DELTA = "10", "1e-8"
+
+
+_DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?([eE]-?[0-9]{1,2})?")
 
 
 class ParameterError(ValueError):
@@ -80,10 +84,6 @@ def decimal(text: str, name: str) -> Fraction:
     Raises:
         ParameterError: it is no decimal.
     """
-    try:
-        number = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        number = None
-    if number is None or "/" in text or len(text) > 24 or 10**18 % number.denominator:
+    if not _DECIMAL.fullmatch(text):
         raise ParameterError(f"{name} is a decimal such as 10, 0.125 or 1e-8")
-    return number
+    return Fraction(text)
