@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-import numpy as np
-
 from kanon.reports.aggregate import Outcome
 from kanon.reports.avro import DebugFact, listed, part_names, write_debug_summary, write_summary
 from kanon.reports.errors import JobError
@@ -13,14 +11,13 @@ from kanon.reports.histogram import Histogram
 from kanon.reports.reducing import Noised
 
 
-def write(outcome: Outcome, output: Path, *, debug: bool = False, noise: bool = True) -> list[Path]:
+def write(outcome: Outcome, output: Path, *, debug: bool = False) -> list[Path]:
     """Write a summary of one file a partition; no file that exists is overwritten.
 
     Args:
         outcome: the finished job.
         output: name of the summary, such as ``summary.avro``; parts are called ``summary-1-of-3.avro``.
         debug: write exact sums and noise too, to ``summary_debug-1-of-3.avro``. They are private.
-        noise: add the noise; without it the summary itself is private.
 
     Raises:
         JobError: a file exists, or cannot be written (RESULT_WRITE_ERROR).
@@ -33,8 +30,7 @@ def write(outcome: Outcome, output: Path, *, debug: bool = False, noise: bool = 
         if place.exists():
             raise JobError("RESULT_WRITE_ERROR", f"{place} exists already: choose another name for the output")
     for place, partition in zip(places, outcome.partitions, strict=True):
-        shown = partition if noise else Noised(partition.exact, np.zeros_like(partition.noise), partition.threshold)
-        release = shown.release()
+        release = partition.release()
         with _created(place) as file:
             write_summary(file, release.keys, release.metrics)
     for place, partition, seen in zip(debug_places, outcome.partitions, outcome.seen, strict=False):
