@@ -12,6 +12,7 @@ from zlib import error as zlib_error
 
 import fastavro
 import numpy as np
+from fastavro.schema import SchemaParseException
 from numpy.typing import NDArray
 
 from kanon.reports.errors import JobError
@@ -60,7 +61,10 @@ Schema = Any
 Place = Path | IO[bytes]
 """A file by its path, or one that is open."""
 _ROWS = 4096
-_BROKEN = (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, MemoryError, zlib_error)
+_BROKEN = (
+    *(ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OverflowError, MemoryError),
+    *(RecursionError, zlib_error, SchemaParseException),
+)
 """What fastavro raises on bytes that are no Avro file."""
 
 
