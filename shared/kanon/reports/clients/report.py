@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from kanon.reports.payload import Contribution
 
 CONTRIBUTION_BUDGET = 65_536
 """Λ1: the most that all reports of one unit may carry together."""
@@ -15,14 +17,6 @@ MAX_BUCKET = 2**128 - 1
 MAX_FILTERING_ID = 2**64 - 1
 
 Api = Literal["attribution-reporting", "kanon"]
-
-
-class Contribution(NamedTuple):
-    """One pair of a histogram: ``value`` is added to the key ``bucket``."""
-
-    bucket: int
-    value: int
-    filtering_id: int = 0
 
 
 def contribution(bucket: int, value: int, filtering_id: int = 0) -> Contribution:

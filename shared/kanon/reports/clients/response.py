@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
-from kanon.mechanism.laws import exp_bounds
+from kanon.noise.exact import exp_bounds
 from kanon.reports.clients.outputs import Output, Outputs
 
 RandomBits = Callable[[int], int]

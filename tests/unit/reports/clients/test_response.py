@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kanon.mechanism.laws import exp_bounds
+from kanon.noise.exact import exp_bounds
 from kanon.reports.clients.outputs import Datum, Outputs
 from kanon.reports.clients.response import (
     WORD,

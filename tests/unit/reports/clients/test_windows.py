@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kanon.reports.clients.report import Contribution
 from kanon.reports.clients.windows import Device, Windows, contribute, contributions
+from kanon.reports.payload import Contribution
 
 ORIGIN = "https://report.test"
 WINDOWS = Windows(ORIGIN, length=100, budget=10)
