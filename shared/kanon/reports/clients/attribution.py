@@ -22,10 +22,10 @@ from functools import reduce
 from operator import or_
 from typing import Literal, NamedTuple
 
+from kanon.reports.acceptance import CONTRIBUTION_BOUND
 from kanon.reports.clients.events import EPSILON, Events, EventSpec, EventTrigger, Kind, record, register
 from kanon.reports.clients.filters import FilterData, Filters
 from kanon.reports.clients.report import (
-    CONTRIBUTION_BUDGET,
     DAY,
     HOUR,
     MAX_BUCKET,
@@ -38,6 +38,9 @@ from kanon.reports.payload import Contribution
 
 DELAY = HOUR
 """The most that a browser waits before it sends an aggregatable report."""
+
+MAX_KEYS = 20
+"""Keys of one source, and so contributions of one report."""
 
 EVERY_SOURCE = Filters()
 
@@ -75,6 +78,8 @@ class Source:
     events: EventSpec | None = None
 
     def __post_init__(self) -> None:
+        if len(self.keys) > MAX_KEYS:
+            raise ValueError(f"a source has at most {MAX_KEYS} keys")
         if any(not 0 <= piece <= MAX_BUCKET for piece in self.keys.values()):
             raise ValueError("a piece of a key has at most 128 bits")
 
@@ -192,24 +197,24 @@ class Attribution:
 
     Attributes:
         policy: ``paper`` or ``web``.
-        budget: Λ1, the most that all reports of one source carry.
+        contribution_bound: Λ1, the most that all reports of one source carry.
         sparsity: Λ0, the most reports with a value above 0 of one source; None: no bound.
         epsilon: of the event-level reports of one source.
 
-    Privacy guarantee: the aggregatable reports of one source carry at most ``budget`` in all, and its event-level
-    reports are ``epsilon``-DP.
+    Privacy guarantee: the aggregatable reports of one source carry at most ``contribution_bound`` in all, and its
+    event-level reports are ``epsilon``-DP.
     """
 
     policy: Literal["paper", "web"] = "web"
-    budget: int = CONTRIBUTION_BUDGET
+    contribution_bound: int = CONTRIBUTION_BOUND
     sparsity: int | None = None
     epsilon: Fraction = EPSILON
 
     def __post_init__(self) -> None:
         if self.policy not in {"paper", "web"}:
             raise ValueError("the policy is `paper` or `web`")
-        if self.budget < 1:
-            raise ValueError("the budget of a source must be at least 1")
+        if self.contribution_bound < 1:
+            raise ValueError("the contribution bound must be at least 1")
 
 
 Device = tuple[Stored, ...]
@@ -326,7 +331,7 @@ def _charge(
     value = total(pairs)
     if value == 0:
         return stored, ()  # null, and counted nowhere
-    if stored.used + value > attribution.budget or stored.reports == attribution.sparsity:
+    if stored.used + value > attribution.contribution_bound or stored.reports == attribution.sparsity:
         return None
     name = next((b.name for b in trigger.named_budgets if _filtered(stored, trigger, b.filters)), None)
     by_name = stored.used_by_name

@@ -1,13 +1,10 @@
-"""A report before encryption, and the budget that every unit of privacy has for its reports."""
+"""A report before encryption."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from kanon.reports.payload import Contribution
-
-CONTRIBUTION_BUDGET = 65_536
-"""Λ1: the most that all reports of one unit may carry together."""
 
 SECOND = 1000
 HOUR = 3600 * SECOND

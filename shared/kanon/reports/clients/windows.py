@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
-from kanon.reports.clients.report import CONTRIBUTION_BUDGET, SECOND, Report, contribution
+from kanon.reports.acceptance import CONTRIBUTION_BOUND
+from kanon.reports.clients.report import SECOND, Report, contribution
 
 WINDOW = 600 * SECOND
 
@@ -26,20 +27,20 @@ class Windows:
     Attributes:
         reporting_origin: who collects the reports.
         length: the length of a window, in milliseconds.
-        budget: Λ1, the most a device may contribute in one window.
+        contribution_bound: Λ1, the most a device may contribute in one window.
         sparsity: Λ0, the most reports with a value above 0 in one window; None: no bound.
 
-    Privacy guarantee: the reports of one (device, window) carry at most ``budget`` in all.
+    Privacy guarantee: the reports of one (device, window) carry at most ``contribution_bound`` in all.
     """
 
     reporting_origin: str
     length: int = WINDOW
-    budget: int = CONTRIBUTION_BUDGET
+    contribution_bound: int = CONTRIBUTION_BOUND
     sparsity: int | None = None
 
     def __post_init__(self) -> None:
-        if self.length < 1 or self.budget < 1:
-            raise ValueError("the length of a window and its budget must be at least 1")
+        if self.length < 1 or self.contribution_bound < 1:
+            raise ValueError("the length of a window and the contribution bound must be at least 1")
 
     def window_of(self, time: int) -> int:
         """The number of the window that holds ``time``."""
@@ -93,7 +94,7 @@ def contribute(
 
 def _fits(windows: Windows, device: Device[Memory], value: int) -> bool:
     """Whether the value may be sent. A value of 0 is null already and counts towards neither bound."""
-    if value == 0 or device.used + value > windows.budget:
+    if value == 0 or device.used + value > windows.contribution_bound:
         return False
     return windows.sparsity is None or device.reports < windows.sparsity
 

@@ -10,7 +10,7 @@ from kanon.reports.clients.windows import Device, Windows, contribute, contribut
 from kanon.reports.payload import Contribution
 
 ORIGIN = "https://report.test"
-WINDOWS = Windows(ORIGIN, length=100, budget=10)
+WINDOWS = Windows(ORIGIN, length=100, contribution_bound=10)
 
 
 def run(windows, *events):
@@ -62,7 +62,7 @@ def test_events_of_a_window_that_has_passed_are_refused():
 
 
 def test_the_sparsity_bound_counts_reports_with_a_value_and_no_others():
-    windows = Windows(ORIGIN, length=100, budget=10, sparsity=2)
+    windows = Windows(ORIGIN, length=100, contribution_bound=10, sparsity=2)
 
     assert values(run(windows, *[("a", 1, 1, value) for value in (0, 1, 11, 1, 1)])) == [0, 1, 0, 1, 0]
 
@@ -84,8 +84,8 @@ def test_a_key_or_value_that_does_not_fit_is_refused(event):
         run(WINDOWS, event)
 
 
-@pytest.mark.parametrize("wrong", [{"length": 0}, {"budget": 0}])
-def test_a_window_without_length_or_budget_is_refused(wrong):
+@pytest.mark.parametrize("wrong", [{"length": 0}, {"contribution_bound": 0}])
+def test_a_window_without_length_or_bound_is_refused(wrong):
     with pytest.raises(ValueError, match="at least 1"):
         Windows(ORIGIN, **wrong)
 
