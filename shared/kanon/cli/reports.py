@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kanon.cli.reports_demo import demo
+
 if TYPE_CHECKING:
     from kanon.reports.acceptance import Rules
     from kanon.reports.aggregate import Job, Outcome
@@ -20,6 +22,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+app.command()(demo)
 
 Epsilon = Annotated[str, typer.Option(help="Privacy parameter, a decimal of at most 3 places, up to 64.")]
 Delta = Annotated[str, typer.Option(help="Privacy parameter of discovery, a decimal from 1e-12 to 0.001.")]
