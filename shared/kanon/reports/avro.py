@@ -61,6 +61,8 @@ Schema = Any
 Place = Path | IO[bytes]
 """A file by its path, or one that is open."""
 _ROWS = 4096
+_BLOCK = 1 << 18
+"""Bytes of a block of a file that is written."""
 _BROKEN = (
     *(ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OverflowError, MemoryError),
     *(RecursionError, zlib_error, SchemaParseException),
@@ -196,7 +198,7 @@ def listed(keys: NDArray[np.bytes_]) -> list[bytes]:
 
 def _write(at: Place, schema: Schema, rows: Iterable[dict[str, Any]]) -> None:
     with _opened(at, "wb") as file:
-        fastavro.writer(file, schema, rows, codec="null")
+        fastavro.writer(file, schema, rows, codec="null", sync_interval=_BLOCK)
 
 
 def _rows(at: Place, schema: Schema) -> Iterator[dict[str, Any]]:

@@ -54,13 +54,13 @@ class Histogram:
         return cls.of(np.concatenate([part.keys for part in parts]), np.concatenate([part.sums for part in parts]))
 
     def at(self, keys: NDArray[np.bytes_]) -> NDArray[np.int64]:
-        """The sums of the given keys, 0 for a key that is not in the histogram."""
+        """The sums of the given distinct keys, which are in ascending order; 0 for a key that is not here."""
         sums = np.zeros(len(keys), np.int64)
-        if len(self.keys):
-            places = np.searchsorted(self.keys, keys)
-            places[places == len(self.keys)] = 0
-            found = self.keys[places] == keys
-            sums[found] = self.sums[places[found]]
+        if len(keys) and len(self.keys):
+            places = np.searchsorted(keys, self.keys)  # this way round: a histogram has few keys of a large domain
+            places[places == len(keys)] = 0
+            asked = keys[places] == self.keys
+            sums[places[asked]] = self.sums[asked]
         return sums
 
     def digest(self) -> bytes:

@@ -113,7 +113,7 @@ class _Shard:
             else:
                 ids.append(bytes.fromhex(info.report_id.replace("-", "")))
                 sources.append(source_of(info))
-        read = [*_read(cleartexts)]
+        read = [*read_cleartexts(cleartexts)]
         accepted = np.ones(len(cleartexts), bool)
         for rows, outcome in read:
             accepted[rows] = self._accepted(outcome, len(rows))
@@ -181,7 +181,7 @@ def _batches(reports: Iterable[Report]) -> Iterator[list[Report]]:
         yield batch
 
 
-def _read(cleartexts: Sequence[bytes]) -> Iterator[tuple[NDArray[np.intp], Slots | Counter]]:
+def read_cleartexts(cleartexts: Sequence[bytes]) -> Iterator[tuple[NDArray[np.intp], Slots | Counter]]:
     """Read cleartexts: groups of one layout at once, the others one by one; rows of the group, and its pairs."""
     lengths: dict[int, list[int]] = {}
     for row, cleartext in enumerate(cleartexts):
