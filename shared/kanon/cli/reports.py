@@ -190,11 +190,11 @@ def explain(
 ) -> None:
     """Say in words what summaries promise whose jobs spend this epsilon and delta together."""
     from kanon.reports.guarantee import of_all
-    from kanon.reports.parameters import DELTA_CAP, ParameterError, decimal
+    from kanon.reports.parameters import ParameterError, decimal
 
     with _told():
         spent, failing = decimal(epsilon, "--epsilon"), decimal(delta, "--delta")
-        if not 0 < spent <= 1000 or failing > DELTA_CAP:
+        if not 0 < spent <= 1000 or failing > Fraction(1, 1000):
             raise ParameterError("--epsilon lies above 0, at most at 1000, and --delta between 0 and 0.001")
         for line in of_all(spent, failing):
             typer.echo(line)

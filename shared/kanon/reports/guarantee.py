@@ -8,8 +8,8 @@ from kanon.reports.parameters import Parameters
 
 PRIOR = Fraction(1, 100)
 RECOMMENDED = 10
-SAMPLER_BITS = 233
-"""The sampler's distance from the exact distribution, times 65,536 keys that one unit may touch: below 2^-233."""
+SAMPLER_BITS = 232
+"""The sampler's distance from the exact distribution, conditioned or not, for 65,536 keys that one unit may touch."""
 
 
 def of_job(parameters: Parameters) -> list[str]:

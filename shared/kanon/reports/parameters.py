@@ -33,7 +33,7 @@ class Parameters:
     Args:
         mode: ``declared`` releases every key of a list; ``discover`` releases the keys above the threshold.
         epsilon: above 0, at most 64, at most 3 decimals.
-        delta: 0 if declared; else from 1e-12 to 0.001, at most 15 decimals.
+        delta: 0 if declared; else from 1e-12 to 0.001 and to epsilon / 100, at most 15 decimals.
         contribution_bound: Lambda_1.
         rule: ``sharp`` or ``paper``.
         sparsity: Lambda_0 of the paper's rule.
@@ -57,6 +57,8 @@ class Parameters:
         in_range = LEAST_DELTA <= self.delta <= DELTA_CAP and not 10**15 % self.delta.denominator
         if self.mode == "discover" and not in_range:
             raise ParameterError("delta lies between 1e-12 and 0.001 and has at most 15 decimals")
+        if self.delta * 100 > self.epsilon:  # else the noise would seldom be within the threshold
+            raise ParameterError("delta is at most a hundredth of epsilon")
         if not 1 <= self.contribution_bound <= 1 << 32 or self.sparsity < 1:
             raise ParameterError("the contribution bound lies between 1 and 2^32, the sparsity is at least 1")
 

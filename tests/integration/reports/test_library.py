@@ -73,7 +73,7 @@ def test_keys_without_reports_have_noise_of_the_stated_spread(epsilon):
 
 
 def test_discovery_hides_small_sums_with_any_threshold():
-    for epsilon, delta in ((64, "0.001"), (10, "1e-8"), (1, "1e-12")):
+    for epsilon, delta in ((64, "1e-5"), (10, "1e-8"), (1, "1e-12")):
         outcome = outcome_of("thresholding_1", Parameters("discover", Fraction(epsilon), Fraction(delta)))
         assert sorted(exact(outcome).values()) == [1, 1, 2, 3]
         assert not len(outcome.partitions[0].release().keys)

@@ -80,7 +80,7 @@ CASES = [((2,), ()), ((2, 1), ()), ((1, 1), ((1, 1),)), ((2,), ((1, 1),))]
 
 @pytest.mark.parametrize(("unit", "others"), CASES)
 def test_discovery_keeps_its_budget_end_to_end(unit, others, tmp_path):
-    parameters = Parameters("discover", Fraction(6), Fraction(1, 1000), contribution_bound=3)
+    parameters = Parameters("discover", Fraction(6), Fraction(1, 10**5), contribution_bound=3)
     check(unit, others, parameters, None, parameters.threshold, tmp_path)
 
 

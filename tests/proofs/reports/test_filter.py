@@ -16,7 +16,7 @@ Q = Fraction(1, 2)
 BOUND = 2
 DELTA = Fraction(1, 20)
 """Of one job."""
-BASE = 10
+BASE = 3
 """What others contribute to the key."""
 
 OUTCOMES = {

@@ -8,6 +8,7 @@ import pytest
 
 from kanon.noise.exact import exp_bounds
 from kanon.reports.noise import PRECISION, TIE_BITS, DiscreteLaplace, Tape
+from kanon.reports.parameters import DELTA_CAP, Parameters
 
 EPSILONS = [Fraction(64), Fraction(10), Fraction(1), Fraction(1, 1000)]
 
@@ -34,7 +35,16 @@ def test_a_draw_is_within_2_to_the_minus_249_of_the_exact_distribution(epsilon):
     cut = 2 / low  # P(G >= 2^K) = e**(-a 2^K), for each of the two numbers
     rounding = Fraction(2 * law.digits, 2**PRECISION)
     assert cut + rounding < Fraction(1, 2**249)
-    assert 65_536 * 4 * (cut + rounding) < Fraction(1, 2**228)
+    conditioned = 2 * (cut + rounding) / Fraction(9, 10)
+    assert 65_536 * (cut + rounding) < Fraction(1, 2**233)
+    assert 65_536 * conditioned < Fraction(1, 2**232)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_noise_is_within_the_threshold_with_a_probability_of_nine_tenths(epsilon):
+    parameters = Parameters("discover", epsilon, min(DELTA_CAP, epsilon / 100))
+    beyond = 2 / exp_bounds(parameters.noise.a * (parameters.threshold + 1))[0]  # P(|X| > tau) <= 2 q^(tau+1) / (1 + q)
+    assert beyond / (1 + 1 / exp_bounds(parameters.noise.a)[1]) < Fraction(1, 10)
 
 
 @pytest.mark.parametrize(("epsilon", "digits"), [(64, 18), (10, 21), (1, 24)])
