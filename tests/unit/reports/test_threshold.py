@@ -52,7 +52,8 @@ def test_a_budget_out_of_range_is_refused(arguments):
 @pytest.mark.parametrize("fields", [
     {"epsilon": Fraction(0)}, {"epsilon": Fraction(641, 10)}, {"epsilon": Fraction(1, 3000)},
     {"delta": Fraction(1, 10**8)}, {"mode": "discover"},
-    {"mode": "discover", "delta": Fraction(1, 1000), "epsilon": Fraction(99, 1000)}, {"mode": "discover", "delta": Fraction(1, 100)},
+    {"mode": "discover", "delta": Fraction(1, 1000), "epsilon": Fraction(99, 1000)},
+    {"mode": "discover", "delta": Fraction(1, 100)},
     {"mode": "discover", "delta": Fraction(1, 3 * 10**8)}, {"contribution_bound": 0}, {"sparsity": 0},
 ])  # fmt: skip
 def test_parameters_out_of_range_are_refused(fields):
