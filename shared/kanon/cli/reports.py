@@ -72,7 +72,10 @@ def aggregate(
     debug: Annotated[bool, typer.Option("--debug", help="Write exact sums and noise to a second file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Add up encrypted reports by key and write a noisy summary."""
+    """Add up encrypted reports by key and write a noisy summary.
+
+    Ends with status 1 if an input cannot be used or an output cannot be written.
+    """
     from kanon.reports.acceptance import Rules
     from kanon.reports.aggregate import Job, Secrets, read_inputs
     from kanon.reports.aggregate import aggregate as run
@@ -120,7 +123,10 @@ def decode(
     cleartext: Annotated[bool, typer.Option("--cleartext", help="Payloads are not encrypted: test data.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Lines at most.")] = None,
 ) -> None:
-    """Print the lines of a file as JSON; with a key, also what its reports hold."""
+    """Print the lines of a file as JSON; with a key, also what its reports hold.
+
+    Ends with status 1 if the file cannot be read.
+    """
     from itertools import islice
 
     from kanon.reports.decoding import lines
