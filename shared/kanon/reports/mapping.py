@@ -189,14 +189,17 @@ def read_cleartexts(cleartexts: Sequence[bytes]) -> Iterator[tuple[NDArray[np.in
     for length, rows in lengths.items():
         left = np.array(rows)
         for _ in range(_LAYOUTS):
-            template = template_of(cleartexts[left[0]]) if len(left) else None
-            if template is None:
+            if not len(left):
                 break
-            matrix = np.frombuffer(b"".join([cleartexts[row] for row in left]), np.uint8).reshape(-1, length)
-            matches = template.matches(matrix)
-            if matches.any():
+            template = template_of(cleartexts[left[0]])
+            if template is not None:
+                matrix = np.frombuffer(b"".join([cleartexts[row] for row in left]), np.uint8).reshape(-1, length)
+                matches = template.matches(matrix)
                 yield left[matches], template.read(matrix[matches])
-            left = left[~matches]
+                left, first_matches = left[~matches], bool(matches[0])
+            if template is None or not first_matches:  # an odd one: it must not decide the layout of the others
+                yield left[:1], _one(cleartexts[left[0]])
+                left = left[1:]
         for row in left:
             yield np.array([row]), _one(cleartexts[row])
 

@@ -21,6 +21,10 @@ _HEAD = b"\xa2\x64data"
 """A map of two entries, then the key ``data``."""
 
 
+_LEAST_PAIR = 36
+"""Bytes of a pair without an id."""
+
+
 class PayloadError(ValueError):
     """The cleartext is no report; the message says which part."""
 
@@ -159,7 +163,7 @@ class Template:
 
     @property
     def _pair_length(self) -> int:
-        return 36 if self.layout.id_bytes is None else 40 + self.layout.id_bytes
+        return _LEAST_PAIR if self.layout.id_bytes is None else _LEAST_PAIR + 4 + self.layout.id_bytes
 
     def matches(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Tell of each row of the matrix ``(n, length)`` whether it has this layout, to the last fixed byte."""
@@ -216,7 +220,7 @@ def template_of(cleartext: bytes) -> Template | None:
         id_bytes = pair[-1] - 0x40
     else:
         return None
-    if not 1 <= slots <= len(cleartext):
+    if not 0 < slots * _LEAST_PAIR <= len(cleartext):
         return None
     template = _template(slots, id_bytes)
     return template if template.layout.length == len(cleartext) else None

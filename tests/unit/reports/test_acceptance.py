@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kanon.reports import mapping
 from kanon.reports.acceptance import Rules, accept_clear, site_of
 from kanon.reports.avro import Report
 from kanon.reports.errors import JobError, RefusedError
 from kanon.reports.hpke import seal
 from kanon.reports.mapping import Selection, map_reports
+from kanon.reports.payload import Contribution, decode, encode
 from kanon.reports.shared_info import parse
 from tests.unit.reports import made
 
@@ -185,3 +187,24 @@ def test_cleartext_reports_need_no_key():
     rules = Rules(made.NOW, None)
     report = Report(payload(), "no_key", made.info().text())
     assert map_reports([report], rules, Selection()).partitions[0].sums.tolist() == [1]
+
+
+def test_reports_of_one_length_and_odd_ones_among_them_are_all_read(monkeypatch):
+    """A report that only claims a layout goes through ``cbor2`` alone; it does not take the others with it."""
+    good = [payload_of(number) for number in range(50)]
+    odd = bytearray(good[0])
+    odd[15] ^= 0xFF  # in the text `value`
+    other_layout = b"\xa2ddata\x95\xa2" + good[0][8:]
+    slow = []
+    monkeypatch.setattr(mapping, "decode", lambda cleartext: slow.append(cleartext) or decode(cleartext))
+    rules = Rules(made.NOW, None)
+    cleartexts = [bytes(odd), other_layout, *good]
+    reports = [Report(each, "no_key", made.info(number).text()) for number, each in enumerate(cleartexts)]
+    mapped = map_reports(reports, rules, Selection())
+    assert mapped.partitions[0].sums.sum() == 50 * 51 / 2
+    assert dict(mapped.errors) == {"REPORT_PARSING_ERROR": 2}
+    assert len(slow) == 2
+
+
+def payload_of(number):
+    return encode([Contribution(number + 1, number + 1)], made.LAYOUT)

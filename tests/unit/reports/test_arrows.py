@@ -30,7 +30,8 @@ ARROWS = {
     "matching": set(),
     "reducing": {"histogram", "noise", "parameters"},
     "aggregate": {
-        "acceptance", "account", "avro", "errors", "histogram", "mapping", "matching", "noise", "parameters", "reducing",
+        *("acceptance", "account", "avro", "errors", "histogram"),
+        *("mapping", "matching", "noise", "parameters", "reducing"),
     },
     "summary": {"aggregate", "avro", "errors", "histogram", "reducing"},
     "guarantee": {"parameters"},
