@@ -246,3 +246,25 @@ def test_threshold_and_explain_say_their_numbers():
     ten = kanon("explain", "--epsilon", "1").output
     assert "at most 2.72" in ten
     assert "protects nobody" not in ten
+
+
+@pytest.mark.parametrize("change", [
+    {"id": "other"}, {"error_threshold": Fraction(11)}, {"filtering_ids": (0, 1)},
+    {"rules": replace(made.RULES, received_at=made.NOW + 1)}, {"rules": replace(made.RULES, check_age=False)},
+    {"parameters": replace(made.DECLARED, epsilon=Fraction(9))},
+])  # fmt: skip
+def test_another_plan_over_the_same_sums_has_other_noise(tmp_path, change):
+    job = made.job(tmp_path, [made.report([(1, 5)])], domain=range(200))
+    one, other = (aggregate(each, made.SECRETS) for each in (job, replace(job, **change)))
+    assert made.sums(one) == made.sums(other)
+    same = one.partitions[0].noise == other.partitions[0].noise
+    assert same.sum() <= 3
+
+
+def test_a_file_that_changed_without_changing_a_sum_has_other_noise(tmp_path):
+    job = made.job(tmp_path, [made.report([(1, 5)])], domain=range(200))
+    one = aggregate(job, made.SECRETS)
+    write_reports(job.reports[0], [made.report([(1, 5)]), made.report([], 2)])
+    other = aggregate(job, made.SECRETS)
+    assert made.sums(one) == made.sums(other)
+    assert (one.partitions[0].noise == other.partitions[0].noise).sum() <= 3
