@@ -33,7 +33,7 @@ from kanon.reports import avro
 from kanon.reports.acceptance import Rules
 from kanon.reports.histogram import Histogram
 from kanon.reports.hpke import PREFIX, SUITE, seal
-from kanon.reports.mapping import Selection, map_reports, read_cleartexts
+from kanon.reports.mapping import BATCH, Selection, map_reports, read_cleartexts
 from kanon.reports.noise import Randomness, Tape
 from kanon.reports.parameters import Parameters
 from kanon.reports.payload import Contribution, Layout, encode
@@ -144,8 +144,8 @@ def parsing(reports: Made, turns: int) -> Ratio:
     cleartexts = list(reports.cleartexts)
 
     def template() -> None:
-        for start in range(0, len(cleartexts), 1024):
-            list(read_cleartexts(cleartexts[start : start + 1024]))
+        for start in range(0, len(cleartexts), BATCH):
+            list(read_cleartexts(cleartexts[start : start + BATCH]))
 
     def bare() -> None:
         for cleartext in cleartexts:
