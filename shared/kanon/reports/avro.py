@@ -6,6 +6,7 @@ Buckets are written as 16 bytes and read as 1 to 16 (``key1`` is the bucket 0x6b
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 from zlib import error as zlib_error
@@ -105,7 +106,7 @@ def read_reports(at: Place) -> Iterator[Report]:
     Raises:
         JobError: the file is missing or no Avro file of reports (INPUT_DATA_READ_FAILED).
     """
-    return (Report(row["payload"], row["key_id"], row["shared_info"]) for row in _rows(at, REPORTS))
+    return map(Report._make, map(itemgetter(*Report._fields), _rows(at, REPORTS)))
 
 
 def write_domain(at: Place, keys: NDArray[np.bytes_]) -> None:

@@ -1,7 +1,6 @@
 """What stands in a file of reports, a domain or a summary, line by line, for people."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def lines(
 def _report(report: avro.Report, rules: Rules, *, shown: bool) -> dict[str, Any]:
     line: dict[str, Any] = {"key_id": report.key_id, "payload_bytes": len(report.payload)}
     try:
-        line["shared_info"] = {name: value for name, value in asdict(parse(report.shared_info)).items() if value}
+        line["shared_info"] = {name: value for name, value in parse(report.shared_info)._asdict().items() if value}
         if shown:
             operation, contributions = decode(opened(report, rules))
             line["operation"] = operation

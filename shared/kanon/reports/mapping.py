@@ -15,8 +15,8 @@ from kanon.reports.errors import Counter, RefusedError
 from kanon.reports.histogram import EMPTY, KEY, Histogram
 from kanon.reports.payload import HISTOGRAM, PayloadError, Slots, decode, template_of
 
-BATCH = 128
-"""Reports that are read at once: few enough for the processor's cache, and for the allocator to reuse their memory."""
+BATCH = 512
+"""Reports that are read at once: few enough for the processor's cache."""
 _PAIRS = 1 << 21
 """Pairs that are kept before they are added up."""
 _LAYOUTS = 4
@@ -195,7 +195,7 @@ def read_cleartexts(cleartexts: Sequence[bytes]) -> Iterator[tuple[NDArray[np.in
             if template is not None:
                 matrix = np.frombuffer(b"".join([cleartexts[row] for row in left]), np.uint8).reshape(-1, length)
                 matches = template.matches(matrix)
-                yield left[matches], template.read(matrix[matches])
+                yield left[matches], template.read(matrix if matches.all() else matrix[matches])
                 left, first_matches = left[~matches], bool(matches[0])
             if template is None or not first_matches:  # an odd one: it must not decide the layout of the others
                 yield left[:1], _one(cleartexts[left[0]])

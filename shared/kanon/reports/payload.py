@@ -153,7 +153,7 @@ class Template:
         for field in self._fields:
             self._pairs(mask)[:, :, field] = 0
         empty = np.frombuffer(encode((), self.layout), np.uint8)[None, :]
-        return mask, _words(empty & mask)
+        return mask, _masked(empty, mask)
 
     @cached_property
     def _body(self) -> slice:
@@ -168,7 +168,7 @@ class Template:
     def matches(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Tell of each row of the matrix ``(n, length)`` whether it has this layout, to the last fixed byte."""
         mask, fixed = self._fixed
-        same: NDArray[np.bool_] = (_words(rows & mask) == fixed).all(axis=1)
+        same: NDArray[np.bool_] = (_masked(rows, mask) == fixed).all(axis=1)
         return same
 
     def read(self, rows: NDArray[np.uint8]) -> Slots:
@@ -196,10 +196,10 @@ class Template:
         return slice(identifier - (self.layout.id_bytes or 0), identifier), slice(value, value + 4), slice(bucket, None)
 
 
-def _words(rows: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """The rows as words of 8 bytes, padded with zeros: numpy compares them much faster than bytes."""
+def _masked(rows: NDArray[np.uint8], mask: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """The masked rows as words of 8 bytes, padded with zeros: numpy compares them much faster than bytes."""
     padded = np.zeros((len(rows), -(-rows.shape[1] // 8) * 8), np.uint8)
-    padded[:, : rows.shape[1]] = rows
+    np.bitwise_and(rows, mask, out=padded[:, : rows.shape[1]])
     return padded.view(np.uint64)
 
 

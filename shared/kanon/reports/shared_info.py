@@ -3,10 +3,9 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from kanon.reports.errors import Counter, JobError, RefusedError
 
@@ -19,8 +18,7 @@ _END_OF_TIME = 253_402_300_800
 """The year 10000: later times have no date."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedInfo:
+class SharedInfo(NamedTuple):
     """The clear fields of a report. Times are unix seconds."""
 
     api: str
@@ -76,7 +74,9 @@ def parse(text: str) -> SharedInfo:
 
 def _object(text: str) -> Mapping[str, object]:
     try:
-        fields = _DECODER.decode(text)
+        fields, end = _DECODER.raw_decode(text) if text.startswith("{") else (None, -1)
+        if end != len(text):  # white space around it, or more than one value: the slower call tells
+            fields = _DECODER.decode(text)
     except (ValueError, RecursionError):  # also numbers of thousands of digits
         fields = None
     if not isinstance(fields, dict):

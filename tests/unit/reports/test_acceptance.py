@@ -39,6 +39,8 @@ FIELD = "REQUIRED_SHAREDINFO_FIELD_INVALID"
 CLEAR = {
     "no JSON": ("{", FIELD),
     "no object": ("[]", FIELD),
+    "more than one value": (changed() + "{}", FIELD),
+    "the empty text": ("", FIELD),
     "a key twice": ('{"version":"1.0","version":"1.0"}', FIELD),
     "nested too deeply": ("[" * 100_000, FIELD),
     "NaN": (changed(scheduled_report_time=None)[:-1] + ', "scheduled_report_time": NaN}', FIELD),
@@ -76,6 +78,10 @@ def test_a_clear_field_that_is_wrong_raises_its_counter(name):
         accept_clear(text, made.RULES)
     assert caught.value.counter == counter
     assert str(caught.value) == counter
+
+
+def test_white_space_around_the_clear_part_is_read():
+    assert parse(f"\n {changed()}\t ") == parse(changed())
 
 
 def counted(report, rules=made.RULES):
