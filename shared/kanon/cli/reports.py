@@ -2,14 +2,16 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kanon.cli.extras import extra
 from kanon.cli.reports_demo import demo
 
 if TYPE_CHECKING:
@@ -22,8 +24,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-
-app.command()(demo)
 
 Epsilon = Annotated[str, typer.Option(help="Privacy parameter, a decimal of at most 3 places, up to 64.")]
 Delta = Annotated[str, typer.Option(help="Privacy parameter of discovery, a decimal from 1e-12 to 0.001.")]
@@ -47,7 +47,22 @@ def _told() -> Iterator[None]:
         raise typer.Exit(2 if error.code == "INVALID_JOB" else 1) from error
 
 
-@app.command()
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a function a command that says in one line what is wrong, or what is not installed."""
+
+    @wraps(function)
+    def guarded(*arguments: Any, **options: Any) -> None:
+        with extra("reports"), _told():
+            function(*arguments, **options)
+
+    app.command()(guarded)
+    return function
+
+
+command(demo)
+
+
+@command
 def aggregate(
     reports: Annotated[list[Path], typer.Argument(help="Files of reports (Avro), or folders of them.")],
     output: Annotated[Path, typer.Option(help="Name of the summary; no file is overwritten.")] = Path("summary.avro"),
@@ -91,32 +106,31 @@ def aggregate(
     if threshold_rule not in {"sharp", "paper"}:
         raise typer.BadParameter("--threshold is sharp or paper")
     numbers = _filtering_ids(filtering_ids)
-    with _told():
-        parameters = Parameters(
-            "discover" if discover else "declared",
-            decimal(epsilon, "--epsilon"),
-            decimal(delta or "1e-8", "--delta") if discover else Fraction(0),
-            rule="paper" if threshold_rule == "paper" else "sharp",
-            sparsity=sparsity,
-        )
-        rules = Rules(
-            int(time.time()),
-            None if keys is None else _private_keys(keys),
-            _without_slash(attribution_report_to),
-            _without_slash(reporting_site),
-            check_age=not any_age,
-            contribution_bound=None if no_contribution_bound else parameters.contribution_bound,
-        )
-        places = read_inputs(reports)
-        declared = read_inputs(domain) if domain else None
-        job = Job(places, declared, parameters, rules, numbers, decimal(error_threshold, "--error-threshold"))
-        outcome = run(job, Secrets.drawn(), processes)
-        outcome = outcome.without_noise() if no_noise else outcome
-        written = write(outcome, output, debug=debug)
+    parameters = Parameters(
+        "discover" if discover else "declared",
+        decimal(epsilon, "--epsilon"),
+        decimal(delta or "1e-8", "--delta") if discover else Fraction(0),
+        rule="paper" if threshold_rule == "paper" else "sharp",
+        sparsity=sparsity,
+    )
+    rules = Rules(
+        int(time.time()),
+        None if keys is None else _private_keys(keys),
+        _without_slash(attribution_report_to),
+        _without_slash(reporting_site),
+        check_age=not any_age,
+        contribution_bound=None if no_contribution_bound else parameters.contribution_bound,
+    )
+    places = read_inputs(reports)
+    declared = read_inputs(domain) if domain else None
+    job = Job(places, declared, parameters, rules, numbers, decimal(error_threshold, "--error-threshold"))
+    outcome = run(job, Secrets.drawn(), processes)
+    outcome = outcome.without_noise() if no_noise else outcome
+    written = write(outcome, output, debug=debug)
     _show(job, outcome, written, _warnings(rules, no_noise=no_noise, debug=debug), as_json=as_json)
 
 
-@app.command()
+@command
 def decode(
     file: Annotated[Path, typer.Argument(help="Reports, domain, summary or debug summary (Avro).")],
     keys: Annotated[Path | None, typer.Option(help="File of private keys: show what reports hold.")] = None,
@@ -131,13 +145,12 @@ def decode(
 
     from kanon.reports.decoding import lines
 
-    with _told():
-        opening = _private_keys(keys) if keys else None
-        for line in islice(lines(file, opening, cleartext=cleartext), limit):
-            typer.echo(json.dumps(line, ensure_ascii=False))
+    opening = _private_keys(keys) if keys else None
+    for line in islice(lines(file, opening, cleartext=cleartext), limit):
+        typer.echo(json.dumps(line, ensure_ascii=False))
 
 
-@app.command()
+@command
 def keys(
     private: Annotated[Path, typer.Option(help="Where the private keys go.")] = Path("private-keys.json"),
     public: Annotated[Path, typer.Option(help="Where the public keys go, for clients.")] = Path("public-keys.json"),
@@ -163,7 +176,7 @@ def keys(
     typer.echo(f"Private keys: {private} (keep them secret). Public keys: {public} (give them to clients).")
 
 
-@app.command()
+@command
 def threshold(
     epsilon: Epsilon = "10",
     delta: Delta = "1e-8",
@@ -174,10 +187,9 @@ def threshold(
     """Say above which noisy sum discovery shows a key."""
     from kanon.reports.parameters import Parameters, decimal
 
-    with _told():
-        chosen = decimal(epsilon, "--epsilon"), decimal(delta, "--delta"), bound
-        sharp = Parameters("discover", *chosen)
-        paper = Parameters("discover", *chosen, rule="paper", sparsity=sparsity)
+    chosen = decimal(epsilon, "--epsilon"), decimal(delta, "--delta"), bound
+    sharp = Parameters("discover", *chosen)
+    paper = Parameters("discover", *chosen, rule="paper", sparsity=sparsity)
     if as_json:
         facts = {"sharp": sharp.threshold, "paper": paper.threshold, "standard_deviation": sharp.standard_deviation}
         typer.echo(json.dumps(facts, indent=2))
@@ -189,7 +201,7 @@ def threshold(
     typer.echo("A key is shown if its sum with noise is above the threshold.")
 
 
-@app.command()
+@command
 def explain(
     epsilon: Epsilon = "10",
     delta: Annotated[str, typer.Option(help="Of all jobs together, a decimal up to 0.001; 0 without discovery.")] = "0",
@@ -198,12 +210,11 @@ def explain(
     from kanon.reports.guarantee import of_all
     from kanon.reports.parameters import ParameterError, decimal
 
-    with _told():
-        spent, failing = decimal(epsilon, "--epsilon"), decimal(delta, "--delta")
-        if not 0 < spent <= 1000 or failing > Fraction(1, 1000):
-            raise ParameterError("--epsilon lies above 0, at most at 1000, and --delta between 0 and 0.001")
-        for line in of_all(spent, failing):
-            typer.echo(line)
+    spent, failing = decimal(epsilon, "--epsilon"), decimal(delta, "--delta")
+    if not 0 < spent <= 1000 or failing > Fraction(1, 1000):
+        raise ParameterError("--epsilon lies above 0, at most at 1000, and --delta between 0 and 0.001")
+    for line in of_all(spent, failing):
+        typer.echo(line)
 
 
 def _one_of(options: dict[str, bool], what: str) -> None:

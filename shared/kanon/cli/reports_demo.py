@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.joinlog import Join, JoinLog, LogError, generated_log, read_log
+from kanon.cli.extras import extra
+from kanon.joinlog import Join, LogError
 
 if TYPE_CHECKING:
+    from kanon.local.logs import JoinLog
     from kanon.reports.aggregate import Job, Outcome
     from kanon.reports.parameters import Parameters
 
@@ -57,14 +59,17 @@ def demo(
     processes: Annotated[int, typer.Option(min=1, help="Processes that open reports.")] = 2,
 ) -> None:
     """Encrypt a join log's joins as reports, aggregate them twice, check every number and draw it."""
-    from kanon.reports.parameters import ParameterError, Parameters, decimal
+    from kanon.reports.parameters import Parameters, decimal
+
+    with extra("local"):
+        from kanon.local.logs import generated_log, read_log
 
     began = time.monotonic()
     try:
         declared = Parameters("declared", decimal(epsilon, "--epsilon"))
         discover = Parameters("discover", decimal(epsilon, "--epsilon"), decimal(delta, "--delta"))
         read = read_log(log, None, None) if log else generated_log(seed)
-    except (LogError, ParameterError) as error:
+    except LogError as error:
         typer.echo(f"kanon reports demo: {error}", err=True)
         raise typer.Exit(2) from error
     value = declared.contribution_bound // joins
@@ -87,7 +92,7 @@ def key_of(name: str) -> bytes:
     return sha256(name.encode()).digest()[:16]
 
 
-def exact_sums(log: JoinLog, window: int, joins: int, value: int) -> dict[bytes, int]:
+def exact_sums(log: "JoinLog", window: int, joins: int, value: int) -> dict[bytes, int]:
     """What the reports must sum to, from the log alone: the first joins of each client in each window."""
     counted: Counter[tuple[str, int]] = Counter()
     sums: Counter[bytes] = Counter()
@@ -99,7 +104,7 @@ def exact_sums(log: JoinLog, window: int, joins: int, value: int) -> dict[bytes,
 
 
 def aggregated(
-    log: JoinLog, exact: dict[bytes, int], window: int, value: int, both: "tuple[Parameters, Parameters]",
+    log: "JoinLog", exact: dict[bytes, int], window: int, value: int, both: "tuple[Parameters, Parameters]",
     folder: Path, processes: int,
 ) -> list[Summary]:  # fmt: skip
     """Encrypt a report for every join, and run a job with declared keys and one that discovers them."""

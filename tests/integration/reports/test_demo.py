@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from kanon.cli import reports_demo
 from kanon.cli.main import app
-from kanon.joinlog import generated_log
+from kanon.local.logs import generated_log
 from kanon.reports.parameters import Parameters
 
 BOTH = Parameters("declared", Fraction(1)), Parameters("discover", Fraction(1), Fraction(1, 10**5))
