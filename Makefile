@@ -81,6 +81,10 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 demo: install  ## replay a log of joins and show the result (LOG=file.csv.gz FROM=2017-07-01 TO=2017-08-31)
 	@$(BIN)/kanon demo $(if $(LOG),--log "$(LOG)") $(if $(FROM),--from "$(FROM)") $(if $(TO),--to "$(TO)")
 
+.PHONY: demo-reports
+demo-reports: install  ## encrypt a log's joins as reports, aggregate, check and draw them (ARGS="--window 6 --epsilon 2")
+	@$(BIN)/kanon reports demo $(if $(LOG),--log "$(LOG)") $(ARGS)
+
 .PHONY: serve
 serve: install  ## run the service on this machine until stopped (PORT=8000 PERIOD=10)
 	@exec $(BIN)/kanon serve $(if $(PORT),--port "$(PORT)") $(if $(PERIOD),--period "$(PERIOD)")

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from infra.measure import evaluating, handlers, imports
+from infra.measure import evaluating, handlers, imports, reports
 from infra.measure.counted import TYPES, counts
 from infra.measure.measure import Count, Ratio
 from infra.measure.service import PERIOD, service
@@ -54,6 +54,7 @@ def measured(*, short: bool) -> Iterator[Count | Ratio]:
         yield handlers.batch_join(running, turns, max(1, times // 10))
         yield from handlers.query(running, turns, times)
         yield evaluating.evaluate(running, turns, 100 * times)
+    yield from reports.measured(short=short)
 
 
 def line(result: Count | Ratio) -> str:

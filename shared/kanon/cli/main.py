@@ -9,6 +9,7 @@ from kanon.cli.audit import audit
 from kanon.cli.demo import demo
 from kanon.cli.doctor import doctor
 from kanon.cli.plan import plan
+from kanon.cli.reports import app as reports
 from kanon.cli.risk import risk
 from kanon.cli.serve import serve
 
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(reports, name="reports")
 app.add_typer(risk, name="risk")
 
 

@@ -1,0 +1,304 @@
+"""``kanon reports``: noisy histograms of encrypted contributions, on this machine."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kanon.cli.extras import extra
+from kanon.cli.reports_demo import demo
+
+if TYPE_CHECKING:
+    from kanon.reports.acceptance import Rules
+    from kanon.reports.aggregate import Job, Outcome
+    from kanon.reports.parameters import Parameters
+
+app = typer.Typer(
+    help="Noisy histograms of encrypted reports, on this machine.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Epsilon = Annotated[str, typer.Option(help="Privacy parameter, a decimal of at most 3 places, up to 64.")]
+Delta = Annotated[str, typer.Option(help="Privacy parameter of discovery, a decimal from 1e-12 to 0.001.")]
+Bound = Annotated[int, typer.Option(help="The most that the values of one unit's reports sum to.")]
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Say what is wrong in one line: 2 for what was asked, 1 for what was found."""
+    from kanon.reports.errors import JobError
+    from kanon.reports.keys import KeyDocumentError
+    from kanon.reports.parameters import ParameterError
+
+    try:
+        yield
+    except (ParameterError, KeyDocumentError) as error:
+        typer.echo(f"kanon reports: {error}", err=True)
+        raise typer.Exit(2) from error
+    except JobError as error:
+        typer.echo(f"kanon reports: {error.code}: {error}", err=True)
+        raise typer.Exit(2 if error.code == "INVALID_JOB" else 1) from error
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a function a command that says in one line what is wrong, or what is not installed."""
+
+    @wraps(function)
+    def guarded(*arguments: Any, **options: Any) -> None:
+        with extra("reports"), _told():
+            function(*arguments, **options)
+
+    app.command()(guarded)
+    return function
+
+
+command(demo)
+
+
+@command
+def aggregate(
+    reports: Annotated[list[Path], typer.Argument(help="Files of reports (Avro), or folders of them.")],
+    output: Annotated[Path, typer.Option(help="Name of the summary; no file is overwritten.")] = Path("summary.avro"),
+    domain: Annotated[list[Path] | None, typer.Option(help="Declared keys (Avro), may be repeated.")] = None,
+    discover: Annotated[bool, typer.Option("--discover", help="Release the keys above the threshold.")] = False,
+    keys: Annotated[Path | None, typer.Option(help="File of private keys, from `kanon reports keys`.")] = None,
+    cleartext: Annotated[bool, typer.Option("--cleartext", help="Payloads are not encrypted: test data.")] = False,
+    epsilon: Epsilon = "10",
+    delta: Annotated[str | None, typer.Option(help="Of discovery, from 1e-12 to 0.001. Default: 1e-8.")] = None,
+    threshold_rule: Annotated[str, typer.Option("--threshold", help="Of discovery: sharp or paper.")] = "sharp",
+    sparsity: Annotated[int, typer.Option(help="Keys of one unit, for --threshold paper.")] = 1,
+    filtering_ids: Annotated[str, typer.Option(help="Filtering ids that count, with commas.")] = "0",
+    attribution_report_to: Annotated[str | None, typer.Option(help="The only reporting origin.")] = None,
+    reporting_site: Annotated[str | None, typer.Option(help="The only site of reporting origins.")] = None,
+    error_threshold: Annotated[str, typer.Option(help="Percent of reports that may be in error.")] = "10",
+    processes: Annotated[int, typer.Option(min=1, help="Processes that read files, one file at a time.")] = 1,
+    any_age: Annotated[bool, typer.Option("--any-age", help="Accept reports older than 90 days.")] = False,
+    no_contribution_bound: Annotated[
+        bool, typer.Option("--no-contribution-bound", help="Accept values of any size: no guarantee.")
+    ] = False,
+    no_noise: Annotated[bool, typer.Option("--no-noise", help="Write exact sums, for tests. Needs --debug.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Write exact sums and noise to a second file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Add up encrypted reports by key and write a noisy summary.
+
+    Ends with status 1 if an input cannot be used or an output cannot be written.
+    """
+    from kanon.reports.acceptance import Rules
+    from kanon.reports.aggregate import Job, Secrets, read_inputs
+    from kanon.reports.aggregate import aggregate as run
+    from kanon.reports.parameters import Parameters, decimal
+    from kanon.reports.summary import write
+
+    _one_of({"--domain": bool(domain), "--discover": discover}, "which keys are released")
+    _one_of({"--keys": keys is not None, "--cleartext": cleartext}, "how reports are opened")
+    if delta is not None and not discover:
+        raise typer.BadParameter("declared keys need no delta: leave --delta out")
+    if no_noise and not debug:
+        raise typer.BadParameter("--no-noise writes exact sums and is for tests: say --debug as well")
+    if threshold_rule not in {"sharp", "paper"}:
+        raise typer.BadParameter("--threshold is sharp or paper")
+    numbers = _filtering_ids(filtering_ids)
+    parameters = Parameters(
+        "discover" if discover else "declared",
+        decimal(epsilon, "--epsilon"),
+        decimal(delta or "1e-8", "--delta") if discover else Fraction(0),
+        rule="paper" if threshold_rule == "paper" else "sharp",
+        sparsity=sparsity,
+    )
+    rules = Rules(
+        int(time.time()),
+        None if keys is None else _private_keys(keys),
+        _without_slash(attribution_report_to),
+        _without_slash(reporting_site),
+        check_age=not any_age,
+        contribution_bound=None if no_contribution_bound else parameters.contribution_bound,
+    )
+    places = read_inputs(reports)
+    declared = read_inputs(domain) if domain else None
+    job = Job(places, declared, parameters, rules, numbers, decimal(error_threshold, "--error-threshold"))
+    outcome = run(job, Secrets.drawn(), processes)
+    outcome = outcome.without_noise() if no_noise else outcome
+    written = write(outcome, output, debug=debug)
+    _show(job, outcome, written, _warnings(rules, no_noise=no_noise, debug=debug), as_json=as_json)
+
+
+@command
+def decode(
+    file: Annotated[Path, typer.Argument(help="Reports, domain, summary or debug summary (Avro).")],
+    keys: Annotated[Path | None, typer.Option(help="File of private keys: show what reports hold.")] = None,
+    cleartext: Annotated[bool, typer.Option("--cleartext", help="Payloads are not encrypted: test data.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Lines at most.")] = None,
+) -> None:
+    """Print the lines of a file as JSON; with a key, also what its reports hold.
+
+    Ends with status 1 if the file cannot be read.
+    """
+    from itertools import islice
+
+    from kanon.reports.decoding import lines
+
+    opening = _private_keys(keys) if keys else None
+    for line in islice(lines(file, opening, cleartext=cleartext), limit):
+        typer.echo(json.dumps(line, ensure_ascii=False))
+
+
+@command
+def keys(
+    private: Annotated[Path, typer.Option(help="Where the private keys go.")] = Path("private-keys.json"),
+    public: Annotated[Path, typer.Option(help="Where the public keys go, for clients.")] = Path("public-keys.json"),
+    count: Annotated[int, typer.Option(min=1, max=5, help="How many; clients pick one at random.")] = 1,
+) -> None:
+    """Make key pairs. Whoever holds the private keys can read every report."""
+    import os
+    import uuid
+
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    from kanon.reports.keys import private_document, public_document
+
+    made = {str(uuid.uuid4()): X25519PrivateKey.generate() for _ in range(count)}
+    for path, document, mode in ((private, private_document(made), 0o600), (public, public_document(made), 0o644)):
+        try:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+                file.write(document + "\n")
+        except FileExistsError as error:
+            raise typer.BadParameter(f"{path} exists already: choose another name") from error
+        except OSError as error:
+            raise typer.BadParameter(f"{path} cannot be written: choose another name") from error
+    typer.echo(f"Private keys: {private} (keep them secret). Public keys: {public} (give them to clients).")
+
+
+@command
+def threshold(
+    epsilon: Epsilon = "10",
+    delta: Delta = "1e-8",
+    bound: Bound = 65_536,
+    sparsity: Annotated[int, typer.Option(min=1, help="Keys of one unit, for the paper's rule.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say above which noisy sum discovery shows a key."""
+    from kanon.reports.parameters import Parameters, decimal
+
+    chosen = decimal(epsilon, "--epsilon"), decimal(delta, "--delta"), bound
+    sharp = Parameters("discover", *chosen)
+    paper = Parameters("discover", *chosen, rule="paper", sparsity=sparsity)
+    if as_json:
+        facts = {"sharp": sharp.threshold, "paper": paper.threshold, "standard_deviation": sharp.standard_deviation}
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    typer.echo(f"epsilon {epsilon}, delta {delta}, contribution bound {bound:,}")
+    typer.echo(f"sharp (default)                 {sharp.threshold:>15,}")
+    typer.echo(f"paper, {sparsity:>4} keys a unit          {paper.threshold:>15,}")
+    typer.echo(f"standard deviation of the noise {sharp.standard_deviation:>15,.0f}")
+    typer.echo("A key is shown if its sum with noise is above the threshold.")
+
+
+@command
+def explain(
+    epsilon: Epsilon = "10",
+    delta: Annotated[str, typer.Option(help="Of all jobs together, a decimal up to 0.001; 0 without discovery.")] = "0",
+) -> None:
+    """Say in words what summaries promise whose jobs spend this epsilon and delta together."""
+    from kanon.reports.guarantee import of_all
+    from kanon.reports.parameters import ParameterError, decimal
+
+    spent, failing = decimal(epsilon, "--epsilon"), decimal(delta, "--delta")
+    if not 0 < spent <= 1000 or failing > Fraction(1, 1000):
+        raise ParameterError("--epsilon lies above 0, at most at 1000, and --delta between 0 and 0.001")
+    for line in of_all(spent, failing):
+        typer.echo(line)
+
+
+def _one_of(options: dict[str, bool], what: str) -> None:
+    if sum(options.values()) != 1:
+        raise typer.BadParameter(f"say {' or '.join(options)}, one of them: it decides {what}")
+
+
+def _filtering_ids(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if len(parts) > 64 or not all(part.isascii() and part.isdecimal() and int(part) < 1 << 64 for part in parts):
+        raise typer.BadParameter("--filtering-ids are at most 64 numbers below 2^64 with commas, such as 0,3")
+    return tuple(int(part) for part in parts)
+
+
+def _without_slash(origin: str | None) -> str | None:
+    """An origin or a site as shared_info writes it.
+
+    Raises:
+        ParameterError: it is no https origin.
+    """
+    from kanon.reports.acceptance import site_of
+    from kanon.reports.parameters import ParameterError
+
+    if origin is None:
+        return None
+    written = origin.removesuffix("/")
+    if site_of(written) is None:
+        raise ParameterError("an origin or a site is written as https://example.com")
+    return written
+
+
+def _private_keys(path: Path) -> Any:
+    from kanon.reports.keys import KeyDocumentError, private_keys
+
+    try:
+        return private_keys(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise KeyDocumentError(f"{path} cannot be read: make keys with `kanon reports keys`") from error
+
+
+def _warnings(rules: "Rules", *, no_noise: bool, debug: bool) -> list[str]:
+    found = {
+        "The summary holds exact sums (--no-noise): it has no guarantee, keep it private.": no_noise,
+        "The debug summary holds exact sums: keep it private.": debug,
+        "Values of any size were accepted (--no-contribution-bound): there is no guarantee.": (
+            rules.contribution_bound is None
+        ),
+        "The reports were not encrypted (--cleartext).": rules.keys is None,
+        "Reports of any age were accepted (--any-age).": not rules.check_age,
+    }
+    return [warning for warning, holds in found.items() if holds]
+
+
+def _show(job: "Job", outcome: "Outcome", written: list[Path], warnings: list[str], *, as_json: bool) -> None:
+    from kanon.reports.guarantee import of_job
+
+    promised = not any("no guarantee" in warning for warning in warnings)
+    guarantee = of_job(job.parameters) if promised else []
+    released = sum(len(partition.release().keys) for partition in outcome.partitions)
+    if as_json:
+        facts = _facts(job.parameters, outcome, released)
+        files = [str(path) for path in written]
+        typer.echo(json.dumps(facts | {"files": files, "warnings": warnings, "guarantee": guarantee}, indent=2))
+        return
+    typer.echo(f"{outcome.reports:,} reports read, {outcome.accepted:,} counted, {outcome.duplicates:,} duplicates.")
+    for counter, count in sorted(outcome.errors.items()):
+        typer.echo(f"  not accepted: {count:,} {counter}")
+    typer.echo(f"{released:,} keys released, {len(outcome.units):,} units charged.")
+    for line in (*(f"Written: {path}" for path in written), *(f"Warning: {text}" for text in warnings), *guarantee):
+        typer.echo(line)
+    typer.echo("This tool keeps no ledger: each further summary of the same reports adds its epsilon and delta.")
+
+
+def _facts(parameters: "Parameters", outcome: "Outcome", released: int) -> dict[str, Any]:
+    return {
+        "reports": outcome.reports,
+        "accepted": outcome.accepted,
+        "duplicates": outcome.duplicates,
+        "errors": dict(sorted(outcome.errors.items())) | {"NUM_REPORTS_WITH_ERRORS": outcome.errors_in_all},
+        "keys_released": released,
+        "units": len(outcome.units),
+        "mode": parameters.mode,
+        "epsilon": float(parameters.epsilon),
+        "delta": float(parameters.delta),
+        "threshold": parameters.threshold,
+        "standard_deviation": parameters.standard_deviation,
+    }

@@ -1,0 +1,238 @@
+"""``kanon reports demo``: a join log becomes encrypted reports, and two summaries are checked and drawn."""
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kanon.cli.extras import extra
+from kanon.joinlog import Join, LogError
+
+if TYPE_CHECKING:
+    from kanon.local.logs import JoinLog
+    from kanon.reports.aggregate import Job, Outcome
+    from kanon.reports.parameters import Parameters
+
+ORIGIN = "https://demo.test"
+UNUSED = 20
+"""Declared keys that nobody joins: they are released with noise like any other."""
+MISS = Fraction(1, 10**9)
+"""The chance that a check of the demo fails although everything is right."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One job over the demo's reports."""
+
+    name: str
+    job: "Job"
+    outcome: "Outcome"
+
+    @property
+    def metrics(self) -> dict[bytes, int]:
+        """What is released, by key of 16 bytes."""
+        from kanon.reports.avro import listed
+
+        releases = [partition.release() for partition in self.outcome.partitions]
+        return {
+            key: metric
+            for release in releases
+            for key, metric in zip(listed(release.keys), release.metrics.tolist(), strict=True)
+        }
+
+
+def demo(
+    log: Annotated[Path | None, typer.Option(exists=True, help="Join log (time,set,client; .csv or .csv.gz).")] = None,
+    window: Annotated[int, typer.Option(min=1, help="Hours of a window: the unit is one client in one window.")] = 24,
+    joins: Annotated[int, typer.Option(min=1, max=65_536, help="Joins of a client that count in a window.")] = 2,
+    epsilon: Annotated[str, typer.Option(help="Privacy parameter of each of the two summaries.")] = "1",
+    delta: Annotated[str, typer.Option(help="Privacy parameter of key discovery.")] = "1e-8",
+    picture: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("build/demo-reports.png"),
+    seed: Annotated[int, typer.Option(help="Seed of the generated log.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that open reports.")] = 2,
+) -> None:
+    """Encrypt a join log's joins as reports, aggregate them twice, check every number and draw it."""
+    from kanon.reports.parameters import Parameters, decimal
+
+    with extra("local"):
+        from kanon.local.logs import generated_log, read_log
+
+    began = time.monotonic()
+    try:
+        declared = Parameters("declared", decimal(epsilon, "--epsilon"))
+        discover = Parameters("discover", decimal(epsilon, "--epsilon"), decimal(delta, "--delta"))
+        read = read_log(log, None, None) if log else generated_log(seed)
+    except LogError as error:
+        typer.echo(f"kanon reports demo: {error}", err=True)
+        raise typer.Exit(2) from error
+    value = declared.contribution_bound // joins
+    exact = exact_sums(read, window, joins, value)
+    typer.echo(f"{read.title}: {len(read.joins):,} joins of {len(exact):,} sets.")
+    typer.echo(f"Unit of privacy: one client in one window of {window} h. Its first {joins} joins count in a window.")
+    with tempfile.TemporaryDirectory() as folder:
+        summaries = aggregated(read, exact, window, value, (declared, discover), Path(folder), processes)
+    typer.echo(f"{summaries[0].outcome.accepted:,} reports encrypted, opened and counted, {value:,} for each join.")
+    for summary in summaries:
+        check(summary, exact)
+        typer.echo(_in_words(summary, exact, value))
+    draw(summaries, exact, value, f"{read.title}: windows of {window} h, epsilon {epsilon}, delta {delta}", picture)
+    _promise(summaries)
+    typer.echo(f"Picture: {picture} ({time.monotonic() - began:.0f} s in all)")
+
+
+def key_of(name: str) -> bytes:
+    """The key of a set: the first 16 bytes of its hash."""
+    return sha256(name.encode()).digest()[:16]
+
+
+def exact_sums(log: "JoinLog", window: int, joins: int, value: int) -> dict[bytes, int]:
+    """What the reports must sum to, from the log alone: the first joins of each client in each window."""
+    counted: Counter[tuple[str, int]] = Counter()
+    sums: Counter[bytes] = Counter()
+    for join in log.joins:
+        unit = join.client, int(join.time * 1000) // (window * 3_600_000)
+        counted[unit] += 1
+        sums[key_of(join.set)] += value if counted[unit] <= joins else 0
+    return dict(sums)
+
+
+def aggregated(
+    log: "JoinLog", exact: dict[bytes, int], window: int, value: int, both: "tuple[Parameters, Parameters]",
+    folder: Path, processes: int,
+) -> list[Summary]:  # fmt: skip
+    """Encrypt a report for every join, and run a job with declared keys and one that discovers them."""
+    import numpy as np
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    from kanon.reports import avro
+    from kanon.reports.acceptance import Rules
+    from kanon.reports.aggregate import Job, Secrets, aggregate
+    from kanon.reports.clients.encrypt import encrypt
+    from kanon.reports.clients.windows import Windows, contributions
+    from kanon.reports.keys import PublicKey
+
+    private = {"4b1b6e1e-0d0c-4c7e-9d0e-6f3f6d1a2b3c": X25519PrivateKey.generate()}
+    public = [PublicKey(key_id, key.public_key()) for key_id, key in private.items()]
+    client = Windows(ORIGIN, length=window * 3_600_000)
+    sealed = [encrypt(report, public) for report in contributions(client, _events(log.joins, value))]
+    files = [folder / f"reports-{number}.avro" for number in range(processes)]
+    for number, file in enumerate(files):
+        avro.write_reports(file, sealed[number::processes])
+    names = [*exact, *(key_of(f"unused {number}") for number in range(UNUSED))]
+    avro.write_domain(folder / "domain.avro", np.frombuffer(b"".join(names), "S16"))
+    end = int(max(join.time for join in log.joins)) + window * 3600
+    jobs = [
+        Job(tuple(files), (folder / "domain.avro",) if parameters.mode == "declared" else None, parameters,
+            Rules(end, private, check_age=end - log.start < 90 * 86_400), id=f"demo-{parameters.mode}")
+        for parameters in both
+    ]  # fmt: skip
+    return [Summary(job.parameters.mode, job, aggregate(job, Secrets.drawn(), processes)) for job in jobs]
+
+
+def _events(joins: list[Join], value: int) -> Iterator[tuple[str, int, int, int]]:
+    for join in joins:
+        yield join.client, int(join.time * 1000), int.from_bytes(key_of(join.set), "big"), value
+
+
+def check(summary: Summary, exact: dict[bytes, int]) -> None:
+    """Compare every released number, and every key, with the exact sums.
+
+    Noise is within ``most(...)`` of 0 for all keys together but for a chance of ``MISS``.
+
+    Raises:
+        AssertionError: something is not as it must be.
+    """
+    metrics, parameters = summary.metrics, summary.job.parameters
+    most = largest_noise(parameters, len(exact) + UNUSED)
+    unused = {key_of(f"unused {number}") for number in range(UNUSED)}
+    expected = exact.keys() | unused
+    for key, metric in metrics.items():
+        if key not in expected or abs(metric - exact.get(key, 0)) > most:
+            raise AssertionError("a released number is too far from its exact sum")
+    seen = sum(int(histogram.sums.sum()) for histogram in summary.outcome.seen)
+    if seen != sum(exact.values()) or summary.outcome.errors_in_all or summary.outcome.duplicates:
+        raise AssertionError("the reports do not add up to the log")
+    tau = parameters.threshold
+    if tau is None and metrics.keys() != expected:
+        raise AssertionError("a declared key is missing")
+    if tau is not None:
+        sure = {key for key, total in exact.items() if total > tau + most}
+        if not sure <= metrics.keys() or not all(metric > tau for metric in metrics.values()):
+            raise AssertionError("the threshold was not kept")
+
+
+def largest_noise(parameters: "Parameters", keys: int) -> int:
+    """A number that the noise of no key exceeds, but for a chance of ``MISS`` for all keys together."""
+    from kanon.noise.exact import exp_bounds
+
+    # P(|X| > t) <= 2 e**(-a (t + 1)) for each key.
+    t = 1
+    while 2 * keys > MISS * exp_bounds(parameters.noise.a * (t + 1))[0]:
+        t *= 2
+    return t if parameters.threshold is None else min(t, parameters.threshold)
+
+
+def _in_words(summary: Summary, exact: dict[bytes, int], value: int) -> str:
+    metrics, parameters = summary.metrics, summary.job.parameters
+    bar = 2 * parameters.standard_deviation
+    within = sum(abs(metric - exact.get(key, 0)) <= bar for key, metric in metrics.items())
+    of = f"{len(metrics):,} of {len(exact):,} sets" if parameters.threshold else f"{len(metrics):,} declared keys"
+    hidden = f", those above {parameters.threshold / value:.1f} joins" if parameters.threshold else ""
+    return (
+        f"{summary.name}: {of}{hidden}; every number checked against its exact sum;"
+        f" {within:,} lie within the error bar of {bar / value:.1f} joins (two standard deviations)."
+    )
+
+
+def _promise(summaries: list[Summary]) -> None:
+    from kanon.reports.guarantee import of_all, of_job
+
+    for summary in summaries:
+        typer.echo(f"\n{summary.name}:")
+        for line in of_job(summary.job.parameters):
+            typer.echo(f"  {line}")
+    spent = [summary.job.parameters for summary in summaries]
+    typer.echo("\nBoth summaries together:")
+    for line in of_all(sum((p.epsilon for p in spent), Fraction(0)), sum((p.delta for p in spent), Fraction(0))):
+        typer.echo(f"  {line}")
+
+
+def draw(summaries: list[Summary], exact: dict[bytes, int], value: int, title: str, path: Path) -> None:
+    """Draw exact sums and released numbers of every set, in joins, with bars of two standard deviations."""
+    from matplotlib import pyplot as plt
+
+    blue, green, orange, grey = "#0072B2", "#009E73", "#E69F00", "#333333"  # Okabe and Ito's colours
+    plt.switch_backend("agg")
+    order = [*sorted(exact, key=lambda key: -exact[key]), *(key_of(f"unused {number}") for number in range(UNUSED))]
+    figure, axes = plt.subplots(2, 1, figsize=(11, 8), sharex=True, sharey=True)
+    for panel, summary, colour in zip(axes, summaries, (blue, green), strict=True):
+        metrics, parameters = summary.metrics, summary.job.parameters
+        shown = [(place, metrics[key] / value) for place, key in enumerate(order, 1) if key in metrics]
+        places, numbers = zip(*shown, strict=True) if shown else ((), ())
+        bar = 2 * parameters.standard_deviation / value
+        line = [exact.get(key, 0) / value for key in order]
+        panel.plot(range(1, len(order) + 1), line, color=grey, linewidth=1.2, zorder=3, label="exact sum")
+        panel.errorbar(
+            places, numbers, yerr=bar, fmt="o", markersize=2.5, elinewidth=0.8, color=colour, alpha=0.8,
+            label=f"released, ± two standard deviations ({bar:.1f} joins)",
+        )  # fmt: skip
+        if parameters.threshold is not None:
+            panel.axhline(parameters.threshold / value, color=orange, label="threshold: sets below it are not shown")
+        panel.set_title(f"{'Declared keys' if parameters.threshold is None else 'Key discovery'}", loc="left")
+        panel.set_yscale("symlog", linthresh=10)
+        panel.set_ylabel("joins counted")
+        panel.grid(visible=True, alpha=0.3)
+        panel.legend(loc="upper right", frameon=False)
+    axes[-1].set_xlabel(f"sets, the largest first; the last {UNUSED} are declared and never joined")
+    figure.suptitle(f"Sums of encrypted reports ({title})")
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

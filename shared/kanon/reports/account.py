@@ -1,0 +1,83 @@
+"""Units of account: what a job's budget is charged to, found from clear fields alone."""
+
+import hashlib
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+from kanon.noise.words import length_prefixed
+from kanon.reports.shared_info import ATTRIBUTION_APIS, SharedInfo
+
+HOUR, DAY = 3600, 86_400
+
+
+class Source(NamedTuple):
+    """The clear fields that a unit is made of."""
+
+    api: str
+    version: str
+    reporting_origin: str
+    attribution_destination: str | None
+    source_registration_time: int | None
+    hour: int
+
+
+class Unit(NamedTuple):
+    """One budget: a budget key, an origin, and an hour of the scheduled report time (hours since 1970)."""
+
+    key: str
+    origin: str
+    hour: int
+
+    @property
+    def row(self) -> bytes:
+        """Name of the row that holds the 24 hours of a day."""
+        day = self.hour // 24
+        return hashlib.sha256(
+            length_prefixed(b"kanon/reports/row/1", self.key.encode(), self.origin.encode(), day.to_bytes(8, "big"))
+        ).digest()
+
+
+def source_of(info: SharedInfo) -> Source:
+    """The fields of a report that decide its units."""
+    return Source(
+        info.api,
+        info.version,
+        info.reporting_origin,
+        info.attribution_destination,
+        info.source_registration_time,
+        info.scheduled_report_time // HOUR,
+    )
+
+
+@lru_cache(maxsize=4096)
+def budget_key(
+    api: str, version: str, origin: str, destination: str | None, registered: int | None, filtering_id: int
+) -> str:
+    """SHA-256 of the joined fields, in hexadecimal, as the aggregation service computes it.
+
+    The filtering id is left out for version 0.x and id 0, so that old units keep their names.
+    """
+    parts = [api, version, origin]
+    if api in ATTRIBUTION_APIS:
+        parts.append(destination or "")
+        if registered is not None:
+            parts.append(datetime.fromtimestamp(registered, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    if filtering_id or not version.startswith("0."):
+        parts.append(str(filtering_id))
+    return hashlib.sha256("-".join(parts).encode()).hexdigest()
+
+
+def units(sources: Iterable[Source], filtering_ids: Iterable[int]) -> list[Unit]:
+    """The units that a job charges, in order: one for each *requested* filtering id, used by a report or not.
+
+    What a report holds stays unknown: the units are the same for a report and for a null one in its place.
+    """
+    requested = tuple(filtering_ids)
+    charged = {
+        Unit(budget_key(*source[:5], filtering_id), source.reporting_origin, source.hour)
+        for source in sources
+        for filtering_id in requested
+    }
+    return sorted(charged)

@@ -1,0 +1,261 @@
+"""A whole job on local files: plan, map, match, reduce. Nothing is written here; see ``summary``."""
+
+import hashlib
+import json
+import os
+from collections import Counter as Tally
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from kanon.noise.words import NoiseKey, length_prefixed
+from kanon.reports.acceptance import Rules
+from kanon.reports.account import Unit, units
+from kanon.reports.avro import read_domain, read_reports
+from kanon.reports.errors import Counter, JobError
+from kanon.reports.histogram import Histogram, distinct, partition_of
+from kanon.reports.mapping import Mapped, Selection, map_reports
+from kanon.reports.matching import skip_lists
+from kanon.reports.noise import Randomness
+from kanon.reports.parameters import Parameters
+from kanon.reports.reducing import Noised, reduce_partition
+
+MECHANISM = "kanon/reports/1"
+"""Version of the mechanism: any change of what is computed changes it, and so the noise."""
+LOCAL = "local"
+KEYS_A_PARTITION = 1_000_000
+SLOT_BYTES, SLOTS_A_PARTITION = 41, 10_000_000
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is asked for.
+
+    Args:
+        reports: files of reports, in order; each is one shard.
+        domain: files of declared keys, ``None`` in discovery.
+        parameters: what the job promises.
+        rules: which reports count.
+        filtering_ids: which contributions count.
+        error_threshold: the share of reports, in percent, that may be in error.
+        id: name of the job.
+    """
+
+    reports: tuple[Path, ...]
+    domain: tuple[Path, ...] | None
+    parameters: Parameters
+    rules: Rules
+    filtering_ids: tuple[int, ...] = (0,)
+    error_threshold: Fraction = Fraction(10)
+    id: str = LOCAL
+
+    def __post_init__(self) -> None:
+        if (self.domain is None) != (self.parameters.mode == "discover"):
+            raise JobError("INVALID_JOB", "declared keys need a domain, and discovery takes none")
+        if not self.reports:
+            raise JobError("INVALID_JOB", "no file of reports: name at least one")
+        if not self.filtering_ids or not all(0 <= number < 1 << 64 for number in self.filtering_ids):
+            raise JobError("INVALID_JOB", "filtering ids are numbers from 0 to 2^64 - 1, at least one")
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What makes the noise unknown. The local tool draws both anew for each run and stores neither."""
+
+    noise_key: NoiseKey = field(repr=False)
+    job_secret: bytes = field(repr=False)
+
+    @classmethod
+    def drawn(cls) -> "Secrets":
+        """From the operating system's random source."""
+        return cls(NoiseKey(LOCAL, os.urandom(32)), os.urandom(32))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job comes to. It holds exact sums: publish the ``release()`` of its partitions alone.
+
+    Args:
+        partitions: the noisy sums.
+        units: what the job charges.
+        seen: exact sums of all keys of the reports, by partition, declared or not; for the debug summary.
+        errors: reports that were not accepted, by counter.
+        reports: reports read.
+        accepted: reports that count.
+        duplicates: accepted reports that were dropped, since one with their id came before.
+    """
+
+    partitions: tuple[Noised, ...] = field(repr=False)
+    units: tuple[Unit, ...] = field(repr=False)
+    seen: tuple[Histogram, ...] = field(repr=False)
+    errors: Tally[Counter]
+    reports: int
+    accepted: int
+    duplicates: int
+
+    def without_noise(self) -> "Outcome":
+        """The same with exact sums instead of noisy ones, for tests: it has no guarantee."""
+        exact = (replace(partition, noise=np.zeros_like(partition.noise)) for partition in self.partitions)
+        return replace(self, partitions=tuple(exact))
+
+    @property
+    def errors_in_all(self) -> int:
+        """The aggregation service's NUM_REPORTS_WITH_ERRORS."""
+        return self.errors.total()
+
+
+def aggregate(job: Job, secrets: Secrets, processes: int = 1) -> Outcome:
+    """Run a job.
+
+    Args:
+        job: what is asked for.
+        secrets: what makes the noise unknown; with the same secrets the same work gives the same bytes.
+        processes: how many processes map files; each file is mapped by one.
+
+    Raises:
+        JobError: an input cannot be read, too many reports are in error, or the job is invalid.
+    """
+    domain = _domain(job)
+    selection = Selection(tuple(sorted(set(job.filtering_ids))), _partitions(job, domain), _salt(secrets))
+    digest = hashlib.sha256(json.dumps(plan(job, selection), sort_keys=True).encode()).digest()
+    mapped = _without_duplicates(job, selection, processes)
+    errors = sum((shard.errors for shard in mapped), Tally[Counter]())
+    reports = sum(shard.reports for shard in mapped)
+    if errors.total() * 100 > job.error_threshold * reports:
+        raise JobError("REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD", _too_many(errors, reports, job.error_threshold))
+    randomness = Randomness(
+        secrets.noise_key, LOCAL, job.id, secrets.job_secret, digest, job.parameters.mode
+    )  # fmt: skip
+    domains = _split(domain, selection)
+    shards = [[shard.partitions[number] for shard in mapped] for number in range(selection.partitions)]
+    reduced = [
+        reduce_partition(shards[number], domains[number], job.parameters, randomness, number)
+        for number in range(selection.partitions)
+    ]
+    return Outcome(
+        tuple(reduced),
+        tuple(units(frozenset().union(*(shard.sources for shard in mapped)), selection.filtering_ids)),
+        tuple(Histogram.merged(parts) for parts in shards),
+        errors,
+        reports,
+        sum(len(shard.report_ids) for shard in mapped),
+        sum(shard.duplicates for shard in mapped),
+    )
+
+
+def plan(job: Job, selection: Selection) -> dict[str, Any]:
+    """What decides the result, as JSON: its digest is a part of what names the noise."""
+    parameters, rules = job.parameters, job.rules
+    return {
+        "mechanism": MECHANISM,
+        "job": job.id,
+        "reports": [_described(path) for path in job.reports],
+        "domain": None if job.domain is None else [_described(path) for path in job.domain],
+        "mode": parameters.mode,
+        "epsilon": str(parameters.epsilon),
+        "delta": str(parameters.delta),
+        "contribution_bound": parameters.contribution_bound,
+        "threshold": parameters.threshold,
+        "filtering_ids": list(selection.filtering_ids),
+        "partitions": selection.partitions,
+        "salt": selection.salt.hex(),
+        "keys": None if rules.keys is None else sorted(rules.keys),
+        "received_at": rules.received_at,
+        "rules": [rules.attribution_report_to, rules.reporting_site, rules.check_age, rules.contribution_bound],
+        "error_threshold": str(job.error_threshold),
+    }
+
+
+def _described(path: Path) -> list[Any]:
+    try:
+        with path.open("rb") as file:
+            return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+    except OSError as error:
+        raise JobError("INPUT_DATA_READ_FAILED", f"{path} cannot be used: it cannot be opened") from error
+
+
+def _domain(job: Job) -> NDArray[np.bytes_] | None:
+    if job.domain is None:
+        return None
+    keys = distinct(np.concatenate([np.empty(0, "S16"), *(read_domain(path) for path in job.domain)]))
+    if not len(keys):
+        raise JobError("INVALID_JOB", "the domain holds no key: declare at least one, or use discovery")
+    return keys
+
+
+def _partitions(job: Job, domain: NDArray[np.bytes_] | None) -> int:
+    """How many partitions: from public sizes alone, never from sums."""
+    if domain is not None:
+        return -(-len(domain) // KEYS_A_PARTITION)
+    slots = sum(path.stat().st_size for path in job.reports if path.exists()) // SLOT_BYTES
+    return 1 + slots // SLOTS_A_PARTITION
+
+
+def _salt(secrets: Secrets) -> bytes:
+    return hashlib.shake_256(length_prefixed(b"kanon/reports/partition/1", secrets.job_secret)).digest(32)
+
+
+def _split(domain: NDArray[np.bytes_] | None, selection: Selection) -> list[NDArray[np.bytes_] | None]:
+    if domain is None:
+        return [None] * selection.partitions
+    of = partition_of(domain, selection.salt, selection.partitions)
+    return [domain[of == number] for number in range(selection.partitions)]
+
+
+def _without_duplicates(job: Job, selection: Selection, processes: int) -> list[Mapped]:
+    """Map every file; map those again that hold a report which an earlier file holds as well."""
+    rules = replace(job.rules, keys=None)  # keys do not pickle, their bytes do
+    raw = None if job.rules.keys is None else {name: key.private_bytes_raw() for name, key in job.rules.keys.items()}
+    run = partial(_map_file, rules=rules, raw=raw, selection=selection)
+    workers = min(processes, len(job.reports))
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn")) if workers > 1 else None
+    with pool or nullcontext():
+        every: Callable[..., Any] = pool.map if pool else map
+        mapped = list(every(run, job.reports, [frozenset[bytes]()] * len(job.reports)))
+        skips = skip_lists([shard.report_ids for shard in mapped])
+        again = [number for number, skip in enumerate(skips) if skip]
+        for number, shard in zip(
+            again, every(run, [job.reports[n] for n in again], [skips[n] for n in again]), strict=True
+        ):
+            mapped[number] = shard
+    return mapped
+
+
+def _map_file(
+    path: Path, skip: frozenset[bytes], rules: Rules, raw: Mapping[str, bytes] | None, selection: Selection
+) -> Mapped:
+    keys = None if raw is None else {name: X25519PrivateKey.from_private_bytes(key) for name, key in raw.items()}
+    return map_reports(read_reports(path), replace(rules, keys=keys), selection, skip)
+
+
+def _too_many(errors: Tally[Counter], reports: int, threshold: Fraction) -> str:
+    counted = ", ".join(f"{counter} {count}" for counter, count in sorted(errors.items()))
+    return (
+        f"{errors.total()} of {reports} reports are in error ({counted}), more than {float(threshold):g} percent:"
+        " mend the reports or the options, or raise the error threshold"
+    )
+
+
+def read_inputs(places: Sequence[Path]) -> tuple[Path, ...]:
+    """Files as they are named, and of a folder all its ``.avro`` files by name.
+
+    Raises:
+        JobError: a place does not exist, or a folder holds no such file.
+    """
+    found: list[Path] = []
+    for place in places:
+        inside = sorted(place.glob("*.avro")) if place.is_dir() else [place]
+        if not inside or not all(path.is_file() for path in inside):
+            raise JobError("INPUT_DATA_READ_FAILED", f"{place} is no file and no folder with .avro files")
+        found += inside
+    return tuple(found)

@@ -1,0 +1,237 @@
+"""The files of reports: Avro, with the aggregation service's schemas.
+
+Buckets are written as 16 bytes and read as 1 to 16 (``key1`` is the bucket 0x6b657931). Codec ``null`` is written;
+``deflate`` is read as well.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from operator import itemgetter
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+from zlib import error as zlib_error
+
+import fastavro
+import numpy as np
+from fastavro.schema import SchemaParseException
+from numpy.typing import NDArray
+
+from kanon.reports.errors import JobError
+
+REPORTS = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "AggregatableReport",
+        "fields": [
+            {"name": "payload", "type": "bytes"},
+            {"name": "key_id", "type": "string"},
+            {"name": "shared_info", "type": "string"},
+        ],
+    }
+)
+DOMAIN = fastavro.parse_schema(
+    {"type": "record", "name": "AggregationBucket", "fields": [{"name": "bucket", "type": "bytes"}]}
+)
+SUMMARY = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "AggregatedFact",
+        "fields": [{"name": "bucket", "type": "bytes"}, {"name": "metric", "type": "long"}],
+    }
+)
+DEBUG_SUMMARY = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "DebugAggregatedFact",
+        "fields": [
+            {"name": "bucket", "type": "bytes"},
+            {"name": "unnoised_metric", "type": "long"},
+            {"name": "noise", "type": "long"},
+            {
+                "name": "annotations",
+                "type": {
+                    "type": "array",
+                    "items": {"type": "enum", "name": "bucket_tags", "symbols": ["in_domain", "in_reports"]},
+                },
+            },
+        ],
+    }
+)
+
+Schema = Any
+Place = Path | IO[bytes]
+"""A file by its path, or one that is open."""
+_ROWS = 4096
+_BLOCK = 1 << 18
+"""Bytes of a block of a file that is written."""
+_BROKEN = (
+    *(ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OverflowError, MemoryError),
+    *(RecursionError, zlib_error, SchemaParseException),
+)
+"""What fastavro raises on bytes that are no Avro file."""
+
+
+class Report(NamedTuple):
+    """One line of a file of reports: ``payload`` is encrypted, ``shared_info`` the text as received."""
+
+    payload: bytes
+    key_id: str
+    shared_info: str
+
+
+class Fact(NamedTuple):
+    """One line of a summary; ``bucket`` has 16 bytes."""
+
+    bucket: bytes
+    metric: int
+
+
+class DebugFact(NamedTuple):
+    """One line of a debug summary, which only the local tool writes: it shows exact sums."""
+
+    bucket: bytes
+    unnoised_metric: int
+    noise: int
+    annotations: tuple[str, ...]
+
+
+def write_reports(at: Place, reports: Iterable[Report]) -> None:
+    """Write a file of reports."""
+    _write(at, REPORTS, (report._asdict() for report in reports))
+
+
+def read_reports(at: Place) -> Iterator[Report]:
+    """Read a file of reports, in order.
+
+    Raises:
+        JobError: the file is missing or no Avro file of reports (INPUT_DATA_READ_FAILED).
+    """
+    return map(Report._make, map(itemgetter(*Report._fields), _rows(at, REPORTS)))
+
+
+def write_domain(at: Place, keys: NDArray[np.bytes_]) -> None:
+    """Write a key domain; ``keys`` has 16 bytes an item."""
+    _write(at, DOMAIN, ({"bucket": key} for key in listed(keys)))
+
+
+def read_domain(at: Place) -> NDArray[np.bytes_]:
+    """Read a key domain as it stands: unsorted, keys of 16 bytes, duplicates kept.
+
+    Raises:
+        JobError: the file cannot be read, or a bucket has no 1 to 16 bytes (INPUT_DATA_READ_FAILED).
+    """
+    buckets = [row["bucket"] for row in _rows(at, DOMAIN)]
+    if not all(1 <= len(bucket) <= 16 for bucket in buckets):
+        raise _unreadable(at, "a bucket of the domain has no 1 to 16 bytes")
+    return np.frombuffer(b"".join(bucket.rjust(16, b"\0") for bucket in buckets), "S16")
+
+
+def write_summary(at: Place, keys: NDArray[np.bytes_], metrics: NDArray[np.int64]) -> None:
+    """Write a summary in the given order."""
+    _write(at, SUMMARY, _facts(keys, metrics))
+
+
+def _facts(keys: NDArray[np.bytes_], metrics: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+    """One row after the other, in one dictionary and few at once: they stay in the processor's cache."""
+    row: dict[str, Any] = {}
+    for start in range(0, len(keys), _ROWS):
+        piece = slice(start, start + _ROWS)
+        for row["bucket"], row["metric"] in zip(listed(keys[piece]), metrics[piece].tolist(), strict=True):
+            yield row
+
+
+def read_summary(at: Place) -> list[Fact]:
+    """Read a summary, in order; short buckets are padded to 16 bytes.
+
+    Raises:
+        JobError: the file is no summary (INPUT_DATA_READ_FAILED).
+    """
+    return [Fact(row["bucket"].rjust(16, b"\0"), row["metric"]) for row in _rows(at, SUMMARY)]
+
+
+def write_debug_summary(at: Place, facts: Iterable[DebugFact]) -> None:
+    """Write a debug summary: exact sums and noise."""
+    _write(at, DEBUG_SUMMARY, (fact._asdict() | {"annotations": list(fact.annotations)} for fact in facts))
+
+
+def read_debug_summary(at: Place) -> list[DebugFact]:
+    """Read a debug summary, in order.
+
+    Raises:
+        JobError: the file is no debug summary (INPUT_DATA_READ_FAILED).
+    """
+    return [
+        DebugFact(row["bucket"], row["unnoised_metric"], row["noise"], tuple(row["annotations"]))
+        for row in _rows(at, DEBUG_SUMMARY)
+    ]
+
+
+def kind_of(at: Place) -> str:
+    """The name of the record that a file holds, such as ``AggregatableReport``.
+
+    Raises:
+        JobError: the file is no Avro file (INPUT_DATA_READ_FAILED).
+    """
+    try:
+        with _opened(at, "rb") as file:
+            schema = fastavro.reader(file).writer_schema
+            return str(schema.get("name", "")) if isinstance(schema, dict) else ""
+    except OSError as error:
+        raise _unreadable(at, "it cannot be opened") from error
+    except _BROKEN as error:
+        raise _unreadable(at, "it is no Avro file") from error
+
+
+def part_names(prefix: str, parts: int) -> list[str]:
+    """Names of the parts of one output: ``out.avro`` becomes ``out-01-of-12.avro``; ``.avro`` stays if it was there.
+
+    The number is padded to the width of ``parts``, so that names sort as numbers do.
+    """
+    stem, suffix = (prefix[:-5], ".avro") if prefix.endswith(".avro") else (prefix, "")
+    width = len(str(parts))
+    return [f"{stem}-{part:0{width}}-of-{parts}{suffix}" for part in range(1, parts + 1)]
+
+
+def listed(keys: NDArray[np.bytes_]) -> list[bytes]:
+    """The keys as ``bytes`` of 16; ``tolist`` alone would strip zeros at the end."""
+    return cast("list[bytes]", np.ascontiguousarray(keys).view("V16").tolist())
+
+
+def _write(at: Place, schema: Schema, rows: Iterable[dict[str, Any]]) -> None:
+    with _opened(at, "wb") as file:
+        fastavro.writer(file, schema, rows, codec="null", sync_interval=_BLOCK)
+
+
+def _rows(at: Place, schema: Schema) -> Iterator[dict[str, Any]]:
+    fields = _fields(schema)
+    try:
+        with _opened(at, "rb") as file:
+            reader = fastavro.reader(file)
+            if reader.codec not in {"null", "deflate"}:
+                raise _unreadable(at, "its codec is not null or deflate")
+            if not fields.items() <= _fields(reader.writer_schema).items():
+                raise _unreadable(at, f"it lacks the fields {', '.join(fields)}")
+            yield from reader  # type: ignore[misc]
+    except OSError as error:
+        raise _unreadable(at, "it cannot be opened") from error
+    except _BROKEN as error:
+        raise _unreadable(at, "it is no Avro file, or was cut") from error
+
+
+def _fields(schema: Schema) -> dict[str, str]:
+    """Names of a record's fields and the names of their types."""
+    listed_fields = schema.get("fields", ()) if isinstance(schema, dict) else ()
+    return {
+        field["name"]: field["type"] if isinstance(field["type"], str) else "complex"
+        for field in listed_fields
+        if isinstance(field, dict)
+    }
+
+
+def _unreadable(at: Place, why: str) -> JobError:
+    name = at if isinstance(at, Path) else "an input file"
+    return JobError("INPUT_DATA_READ_FAILED", f"{name} cannot be used: {why}")
+
+
+def _opened(at: Place, mode: str) -> AbstractContextManager[IO[bytes]]:
+    return cast("IO[bytes]", at.open(mode)) if isinstance(at, Path) else nullcontext(at)

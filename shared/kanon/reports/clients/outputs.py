@@ -1,0 +1,165 @@
+"""The set O of everything that the event-level reports of one source can say, counted and numbered.
+
+An output is a matrix of counts: ``n[d][w]`` reports of trigger datum ``d`` in window ``w``. Datum ``d`` has at
+most as many reports as it has summary buckets, and all data together at most ``max_reports``. O is never listed:
+it has 2,925 members for a default navigation source, and may have 10^20. A table of numbers of ways to go on
+gives its size, the member of a given number (``unrank``) and the number of a given member (``rank``).
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import comb
+
+Output = tuple[tuple[int, ...], ...]
+"""Counts of reports by datum, then by window."""
+
+MAX_DATA = 32
+MAX_WINDOWS = 5
+MAX_REPORTS = 20
+
+
+@dataclass(frozen=True)
+class Datum:
+    """What one trigger datum may report.
+
+    Attributes:
+        windows: number of report windows.
+        buckets: number of summary buckets, which is the most reports of this datum.
+    """
+
+    windows: int
+    buckets: int
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """All outputs of a source.
+
+    Attributes:
+        data: one entry for every trigger datum.
+        max_reports: the most reports of the source.
+
+    Raises:
+        ValueError: more than 32 data, 5 windows or 20 reports, or a negative number.
+    """
+
+    data: tuple[Datum, ...]
+    max_reports: int
+
+    def __post_init__(self) -> None:
+        if len(self.data) > MAX_DATA:
+            raise ValueError(f"a source has at most {MAX_DATA} trigger data")
+        if not 0 <= self.max_reports <= MAX_REPORTS:
+            raise ValueError(f"a source has at most {MAX_REPORTS} event-level reports")
+        if any(not 1 <= datum.windows <= MAX_WINDOWS for datum in self.data):
+            raise ValueError(f"a trigger datum has 1 to {MAX_WINDOWS} report windows")
+        if any(not 0 <= datum.buckets <= MAX_REPORTS for datum in self.data):
+            raise ValueError(f"a trigger datum has at most {MAX_REPORTS} summary buckets")
+
+    @property
+    def count(self) -> int:
+        """The number of outputs, |O|; at least 1."""
+        return self._ways[0][self._first_left][self.max_reports]
+
+    def unrank(self, number: int) -> Output:
+        """The output of this number, ``0 <= number < count``. Numbers follow the order of the matrices.
+
+        Raises:
+            IndexError: there is no such output.
+        """
+        if not 0 <= number < self.count:
+            raise IndexError("there is no output of this number")
+        rows = []
+        cell, left = 0, self.max_reports
+        for datum in self.data:
+            row, datum_left = [], datum.buckets
+            for _ in range(datum.windows):
+                cell += 1
+                chosen = 0
+                while number >= (ways := self._after(cell, datum_left - chosen, left - chosen)):
+                    number -= ways
+                    chosen += 1
+                row.append(chosen)
+                datum_left, left = datum_left - chosen, left - chosen
+            rows.append(tuple(row))
+        return tuple(rows)
+
+    def rank(self, output: Output) -> int:
+        """The number of an output; the inverse of ``unrank``.
+
+        Raises:
+            ValueError: this is no output of the source.
+        """
+        if not self.holds(output):
+            raise ValueError("this is no output of the source")
+        number, cell, left = 0, 0, self.max_reports
+        for datum, row in zip(self.data, output, strict=True):
+            datum_left = datum.buckets
+            for chosen in row:
+                cell += 1
+                number += sum(self._after(cell, datum_left - less, left - less) for less in range(chosen))
+                datum_left, left = datum_left - chosen, left - chosen
+        return number
+
+    def holds(self, output: Output) -> bool:
+        """Whether the matrix is an output of the source."""
+        return (
+            [len(row) for row in output] == [datum.windows for datum in self.data]
+            and all(count >= 0 for row in output for count in row)
+            and all(sum(row) <= datum.buckets for datum, row in zip(self.data, output, strict=True))
+            and sum(map(sum, output)) <= self.max_reports
+        )
+
+    @cached_property
+    def mean(self) -> tuple[Fraction, ...]:
+        """The mean of ``n[d][w]`` over O, by datum: it is the same in all windows of a datum."""
+        return tuple(self._mean(d) for d in range(len(self.data)))
+
+    def _mean(self, d: int) -> Fraction:
+        datum, others = self.data[d], self.data[:d] + self.data[d + 1 :]
+        reports = sum(
+            j * comb(datum.windows + j - 1, j) * Outputs(others, self.max_reports - j).count
+            for j in range(1, min(datum.buckets, self.max_reports) + 1)
+        )
+        return Fraction(reports, self.count * datum.windows)
+
+    @property
+    def _first_left(self) -> int:
+        return self.data[0].buckets if self.data else 0
+
+    def _after(self, cell: int, datum_left: int, left: int) -> int:
+        """Ways to fill the cells from ``cell`` on; a negative rest has none."""
+        if datum_left < 0 or left < 0:
+            return 0
+        return self._ways[cell][self._fresh.get(cell, datum_left)][left]
+
+    @cached_property
+    def _fresh(self) -> dict[int, int]:
+        """For every cell that begins a datum: the reports that datum may still have."""
+        starts, cell = {}, 0
+        for datum in self.data:
+            starts[cell] = datum.buckets
+            cell += datum.windows
+        return starts | {cell: 0}
+
+    @cached_property
+    def _ways(self) -> list[list[list[int]]]:
+        """``ways[cell][b][c]``: ways to fill the cells from ``cell`` on with ``b`` left in its datum, ``c`` in all.
+
+        A(cell; b, c) = sum over j <= min(b, c) of A(cell + 1; b - j, c - j); at the end of a datum ``b`` becomes
+        the next one's number of buckets.
+        """
+        size = range(self.max_reports + 1)
+        cells = sum(datum.windows for datum in self.data)
+        most = max((datum.buckets for datum in self.data), default=0)
+        ways = [[[1 for _ in size] for _ in range(most + 1)]]
+        for cell in reversed(range(cells)):
+            after = ways[0]
+            fresh = self._fresh.get(cell + 1)
+            here = [
+                [sum(after[b - j if fresh is None else fresh][c - j] for j in range(min(b, c) + 1)) for c in size]
+                for b in range(most + 1)
+            ]
+            ways.insert(0, here)
+        return ways

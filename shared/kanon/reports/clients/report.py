@@ -1,0 +1,64 @@
+"""A report before encryption."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from kanon.reports.payload import Contribution
+
+SECOND = 1000
+HOUR = 3600 * SECOND
+DAY = 24 * HOUR
+
+MAX_BUCKET = 2**128 - 1
+MAX_FILTERING_ID = 2**64 - 1
+
+Api = Literal["attribution-reporting", "kanon"]
+
+
+def contribution(bucket: int, value: int, filtering_id: int = 0) -> Contribution:
+    """A contribution whose numbers fit their fields.
+
+    Raises:
+        ValueError: they do not. A negative value, above all, would give budget back.
+    """
+    if not 0 <= bucket <= MAX_BUCKET:
+        raise ValueError("a key has at most 128 bits")
+    if not 0 <= value < 2**32:
+        raise ValueError("a value lies between 0 and 4294967295")
+    if not 0 <= filtering_id <= MAX_FILTERING_ID:
+        raise ValueError("a filtering id has at most 64 bits")
+    return Contribution(bucket, value, filtering_id)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report before encryption. Only the contributions are secret; the other fields are sent in clear.
+
+    Attributes:
+        contributions: the pairs; empty in a null report.
+        scheduled: when it is sent, in milliseconds.
+        reporting_origin: who collects it, as ``https://host``.
+        api: which client made it.
+        destination: where the trigger happened; attribution only.
+        source_registration: the day of the source (its first millisecond, UTC); attribution, if asked for.
+        context_id: the trigger's own id, repeated beside the report; attribution, if asked for.
+    """
+
+    contributions: tuple[Contribution, ...]
+    scheduled: int
+    reporting_origin: str
+    api: Api
+    destination: str | None = None
+    source_registration: int | None = None
+    context_id: str | None = None
+
+    @property
+    def is_null(self) -> bool:
+        """Whether the report carries nothing."""
+        return not self.contributions
+
+
+def total(contributions: Iterable[Contribution]) -> int:
+    """What the contributions take from a unit's budget."""
+    return sum(contribution.value for contribution in contributions)

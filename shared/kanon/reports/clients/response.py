@@ -1,0 +1,143 @@
+"""Randomised response over all outputs of a source: the noise of event-level reports (P, section 5).
+
+With probability ``(e^eps - 1) / (e^eps + |O| - 1)`` the truth is kept; otherwise a uniform member of O, the truth
+included, takes its place. Then ``P(o | truth t) = e^eps / (e^eps + |O| - 1)`` if ``o = t``, and
+``1 / (e^eps + |O| - 1)`` otherwise. The decision is made once, when the source is registered, and before there
+is a truth: a source without any trigger takes part like every other.
+"""
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+
+from kanon.noise.exact import exp_bounds
+from kanon.reports.clients.outputs import Output, Outputs
+
+RandomBits = Callable[[int], int]
+"""Gives a uniform integer of so many bits; ``secrets.randbits`` outside tests."""
+
+WORD = 256
+"""Bits of the word that decides whether the truth is kept."""
+
+MAX_EPSILON = 14
+MAX_INFORMATION_GAIN = {"navigation": 11.5, "event": 6.5}
+"""Bits that the event-level reports of one source may carry at most, by kind of source."""
+
+
+@lru_cache(maxsize=1024)
+def keep_threshold(states: int, epsilon: Fraction, word: int = WORD) -> int:
+    """``floor(2^word (e^eps - 1) / (e^eps + states - 1))``, certain: bounds from both sides agree on it.
+
+    The truth is kept if a uniform word lies below. Rounding down keeps it less often, which favours privacy.
+
+    Raises:
+        ValueError: ``epsilon`` is negative or above 14, or ``states`` below 1.
+    """
+    if not 0 <= epsilon <= MAX_EPSILON:
+        raise ValueError(f"the epsilon of event-level reports must lie between 0 and {MAX_EPSILON}")
+    if states < 1:
+        raise ValueError("a source has at least one output")
+    if epsilon == 0:
+        return 0
+    if states == 1:
+        return 1 << word  # one output only: there is nothing to hide
+    bits = word + 64
+    while True:
+        low, high = ((bound - 1) * (1 << word) // (bound + states - 1) for bound in exp_bounds(Fraction(epsilon), bits))
+        if low == high:
+            return low
+        bits *= 2
+
+
+@dataclass(frozen=True)
+class Response:
+    """The randomised response of one source.
+
+    Privacy guarantee: for any two truths t, u and any output o, ``P(o | t) <= e^eps P(o | u)``, exactly: the
+    probability to keep the truth is rounded down to a multiple of 2^-256, and the uniform member is drawn
+    without bias.
+    """
+
+    outputs: Outputs
+    epsilon: Fraction
+
+    @cached_property
+    def threshold(self) -> int:
+        """The truth is kept if a uniform word of 256 bits is less."""
+        return keep_threshold(self.outputs.count, self.epsilon)
+
+    @property
+    def keep(self) -> Fraction:
+        """The exact probability with which the truth is kept, as it is drawn."""
+        return Fraction(self.threshold, 1 << WORD)
+
+    def decide(self, random_bits: RandomBits = secrets.randbits) -> Output | None:
+        """Decide for a new source: None keeps the truth, an output takes its place for good."""
+        if random_bits(WORD) < self.threshold:
+            return None
+        return self.outputs.unrank(uniform(self.outputs.count, random_bits))
+
+    @property
+    def trigger_rate(self) -> float:
+        """``randomized_trigger_rate`` of a report: the probability that the truth is replaced. For display."""
+        return replace_probability(self.outputs.count, float(self.epsilon))
+
+    def debias(self, counts: Sequence[Sequence[int]], sources: int) -> list[list[Fraction]]:
+        """Estimate the true numbers of reports from those received.
+
+        Args:
+            counts: reports received by datum and window, summed over the sources.
+            sources: number of sources registered with these outputs and this epsilon, with and without reports.
+
+        Returns:
+            Estimates without bias, by datum and window: ``(received - sources (1 - keep) mean) / keep``.
+            They may be negative.
+
+        Raises:
+            ValueError: epsilon is 0, so that the reports tell nothing.
+        """
+        if self.threshold == 0:
+            raise ValueError("with epsilon 0 the reports tell nothing: no estimate is possible")
+        noise = [sources * (1 - self.keep) * mean for mean in self.outputs.mean]
+        return [[(received - of) / self.keep for received in row] for row, of in zip(counts, noise, strict=True)]
+
+
+def uniform(below: int, random_bits: RandomBits) -> int:
+    """A uniform integer in ``0 .. below - 1``: draws that are too large are drawn again."""
+    bits = (below - 1).bit_length()
+    while (number := random_bits(bits) if bits else 0) >= below:
+        pass
+    return number
+
+
+def replace_probability(states: int, epsilon: float) -> float:
+    """The probability that the truth is replaced: ``states / (e^eps + states - 1)``. For display, not for draws."""
+    return states / (math.exp(epsilon) + states - 1)
+
+
+def information_gain(states: int, epsilon: float) -> float:
+    """Bits that one source's output tells at most: the capacity of the symmetric channel over the outputs."""
+    if states == 1:
+        return 0.0
+    wrong = replace_probability(states, epsilon) * (states - 1) / states
+    entropy = -sum(p * math.log2(p) for p in (wrong, 1 - wrong) if p > 0)
+    return math.log2(states) - entropy - wrong * math.log2(states - 1)
+
+
+def epsilon_for_information_gain(states: int, bits: float, most: float = MAX_EPSILON) -> float:
+    """The largest epsilon, at most ``most``, whose information gain is at most ``bits``. For advice, not for draws.
+
+    It is found by bisection, to the last digits of a double.
+    """
+    if information_gain(states, most) <= bits:
+        return most
+    low, high = 0.0, most
+    while low < (epsilon := (low + high) / 2) < high:
+        if information_gain(states, epsilon) <= bits:
+            low = epsilon
+        else:
+            high = epsilon
+    return low

@@ -1,0 +1,45 @@
+"""What can be wrong with a report, and what ends a job. No message holds a bucket, a sum, an origin or a report id."""
+
+from enum import StrEnum
+
+from kanon.errors import KanonError
+
+
+class Counter(StrEnum):
+    """Why a report is not accepted. The names are the aggregation service's, but for the last two, which are ours."""
+
+    REQUIRED_SHAREDINFO_FIELD_INVALID = "REQUIRED_SHAREDINFO_FIELD_INVALID"
+    UNSUPPORTED_SHAREDINFO_VERSION = "UNSUPPORTED_SHAREDINFO_VERSION"
+    UNSUPPORTED_REPORT_API_TYPE = "UNSUPPORTED_REPORT_API_TYPE"
+    INVALID_REPORT_ID = "INVALID_REPORT_ID"
+    ATTRIBUTION_REPORT_TO_MALFORMED = "ATTRIBUTION_REPORT_TO_MALFORMED"
+    ATTRIBUTION_REPORT_TO_MISMATCH = "ATTRIBUTION_REPORT_TO_MISMATCH"
+    REPORTING_SITE_MISMATCH = "REPORTING_SITE_MISMATCH"
+    ORIGINAL_REPORT_TIME_TOO_OLD = "ORIGINAL_REPORT_TIME_TOO_OLD"
+    DECRYPTION_KEY_NOT_FOUND = "DECRYPTION_KEY_NOT_FOUND"
+    DECRYPTION_ERROR = "DECRYPTION_ERROR"
+    REPORT_PARSING_ERROR = "REPORT_PARSING_ERROR"
+    UNSUPPORTED_OPERATION = "UNSUPPORTED_OPERATION"
+    REPORT_TIME_IN_FUTURE = "REPORT_TIME_IN_FUTURE"
+    CONTRIBUTION_BUDGET_EXCEEDED = "CONTRIBUTION_BUDGET_EXCEEDED"
+
+
+class RefusedError(KanonError):
+    """One report is not accepted; the job goes on without it."""
+
+    def __init__(self, counter: Counter) -> None:
+        super().__init__(counter.value)
+        self.counter = counter
+
+
+class JobError(KanonError):
+    """The job ends without a result, and nothing is spent.
+
+    Args:
+        code: the return code, such as ``INPUT_DATA_READ_FAILED``.
+        message: what to change.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code

@@ -1,0 +1,106 @@
+"""Sums by key: sorted arrays of keys of 16 bytes and of exact sums."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import ECB
+from numpy.typing import NDArray
+
+from kanon.reports.errors import JobError
+
+KEY = "S16"
+LARGEST_SUM = 1 << 62
+"""Sums stay below it, so that a sum and its noise fit a signed integer of 64 bits."""
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Keys in ascending order, each once, and their sums.
+
+    Args:
+        keys: (n,), 16 bytes each.
+        sums: (n,), at least 0.
+    """
+
+    keys: NDArray[np.bytes_]
+    sums: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, keys: NDArray[np.bytes_], values: NDArray[np.int64]) -> "Histogram":
+        """Add up values by key. Integers only: sums above 2^53 stay exact.
+
+        Raises:
+            JobError: the values reach 2^62 in all.
+        """
+        if not len(keys):
+            return EMPTY
+        if int(values.max()) * len(values) >= LARGEST_SUM and sum(values.tolist()) >= LARGEST_SUM:
+            raise JobError("INVALID_JOB", "the values reach 2^62 in all: split the reports into several jobs")
+        order = _ascending(keys)
+        ordered = keys[order]
+        first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+        return cls(ordered[first], np.add.reduceat(values[order], first))
+
+    @classmethod
+    def merged(cls, parts: Sequence["Histogram"]) -> "Histogram":
+        """The sums over several histograms."""
+        parts = [part for part in parts if len(part.keys)]
+        if len(parts) < 2:
+            return parts[0] if parts else EMPTY
+        return cls.of(np.concatenate([part.keys for part in parts]), np.concatenate([part.sums for part in parts]))
+
+    def at(self, keys: NDArray[np.bytes_]) -> NDArray[np.int64]:
+        """The sums of the given distinct keys, which are in ascending order; 0 for a key that is not here."""
+        sums = np.zeros(len(keys), np.int64)
+        if len(keys) and len(self.keys):
+            places = np.searchsorted(keys, self.keys)  # this way round: a histogram has few keys of a large domain
+            places[places == len(keys)] = 0
+            asked = keys[places] == self.keys
+            sums[places[asked]] = self.sums[asked]
+        return sums
+
+    def digest(self) -> bytes:
+        """SHA-256 of the keys and sums, 16 and 8 bytes each, in order: what names the noise."""
+        rows = np.empty(len(self.keys), [("key", KEY), ("sum", ">i8")])
+        rows["key"], rows["sum"] = self.keys, self.sums
+        return sha256(rows.tobytes()).digest()
+
+    def split(self, salt: bytes, partitions: int) -> list["Histogram"]:
+        """The part of each partition."""
+        if partitions == 1:
+            return [self]
+        of = partition_of(self.keys, salt, partitions)
+        return [Histogram(self.keys[of == number], self.sums[of == number]) for number in range(partitions)]
+
+
+EMPTY = Histogram(np.empty(0, KEY), np.empty(0, np.int64))
+
+
+def _ascending(keys: NDArray[np.bytes_]) -> NDArray[np.intp]:
+    """The order of the keys: by their last 8 bytes, then stably by their first 8, which numpy sorts faster than 16."""
+    first, last = np.ascontiguousarray(keys).view(">u8").reshape(-1, 2).T.astype(np.uint64)
+    order = np.argsort(last)
+    return order[np.argsort(first[order], kind="stable")]
+
+
+def distinct(keys: NDArray[np.bytes_]) -> NDArray[np.bytes_]:
+    """A key domain is a set: its keys in ascending order, each once."""
+    ascending = len(keys) < 2 or bool((keys[:-1] < keys[1:]).all())
+    return keys if ascending else np.unique(keys)
+
+
+def partition_of(keys: NDArray[np.bytes_], salt: bytes, partitions: int) -> NDArray[np.int64]:
+    """The partition of each key, a keyed function, so that nobody can send all keys to one partition.
+
+    AES-256 of the key under the salt; its first 32 bits, scaled to the number of partitions.
+    """
+    if partitions == 1 or not len(keys):
+        return np.zeros(len(keys), np.int64)
+    # Each key is one block and keys are distinct: ECB is the pseudorandom permutation itself.
+    blocks = Cipher(AES(salt), ECB()).encryptor().update(np.ascontiguousarray(keys).tobytes())  # noqa: S305
+    words = np.frombuffer(blocks, ">u4").reshape(-1, 4)[:, 0].astype(np.int64)
+    return words * partitions >> 32

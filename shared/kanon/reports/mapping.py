@@ -1,0 +1,220 @@
+"""First stage of a job: reports in, sums by key out, with what must be known of the reports themselves."""
+
+from collections import Counter as Tally
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kanon.reports.acceptance import Rules, accept_clear, opened
+from kanon.reports.account import Source, source_of
+from kanon.reports.avro import Report
+from kanon.reports.errors import Counter, RefusedError
+from kanon.reports.histogram import EMPTY, KEY, Histogram
+from kanon.reports.payload import HISTOGRAM, PayloadError, Slots, decode, template_of
+
+BATCH = 512
+"""Reports that are read at once: few enough for the processor's cache."""
+_PAIRS = 1 << 21
+"""Pairs that are kept before they are added up."""
+_LAYOUTS = 4
+"""Layouts that are tried for reports of one length before the rest is read one by one."""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """What one shard of reports comes to.
+
+    Args:
+        partitions: the sums of each partition.
+        report_ids: ids of the accepted reports, 16 bytes each, every id once, in the order of the reports.
+        sources: clear fields of the reports that count; they decide the units of account.
+        errors: reports that are not accepted, by counter.
+        reports: reports read.
+        duplicates: accepted reports whose id came before; they are dropped and no errors.
+    """
+
+    partitions: tuple[Histogram, ...]
+    report_ids: NDArray[np.bytes_]
+    sources: frozenset[Source]
+    errors: Tally[Counter]
+    reports: int
+    duplicates: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which contributions a job adds up, and how keys are dealt to partitions.
+
+    Args:
+        filtering_ids: the requested ids; pairs with another id are left out.
+        partitions: how many.
+        salt: key of 32 bytes of the partition's keyed function.
+    """
+
+    filtering_ids: tuple[int, ...] = (0,)
+    partitions: int = 1
+    salt: bytes = bytes(32)
+
+
+def map_reports(
+    reports: Iterable[Report], rules: Rules, selection: Selection, skip: Collection[bytes] = frozenset()
+) -> Mapped:
+    """Accept the reports of one shard and add up their contributions.
+
+    Duplicates are decided among *accepted* reports, so behind decryption: a forged copy that does not open cannot
+    push the real report out.
+
+    Args:
+        reports: the shard, in order.
+        rules: which reports count.
+        selection: which contributions count.
+        skip: ids of reports that an earlier shard has accepted.
+
+    Raises:
+        JobError: a report ends the job, or the sums are too large.
+    """
+    shard = _Shard(rules, selection, skip)
+    for batch in _batches(reports):
+        shard.add(batch)
+    return shard.mapped()
+
+
+@dataclass
+class _Shard:
+    """A shard while it is read."""
+
+    rules: Rules
+    selection: Selection
+    skip: Collection[bytes]
+    sums: Histogram = EMPTY
+    keys: list[NDArray[np.bytes_]] = field(default_factory=list)
+    values: list[NDArray[np.int64]] = field(default_factory=list)
+    pairs: int = 0
+    seen: dict[bytes, None] = field(default_factory=dict)
+    sources: set[Source] = field(default_factory=set)
+    errors: Tally[Counter] = field(default_factory=Tally)
+    reports: int = 0
+    duplicates: int = 0
+
+    def add(self, batch: Sequence[Report]) -> None:
+        self.reports += len(batch)
+        ids: list[bytes] = []
+        sources: list[Source] = []
+        cleartexts: list[bytes] = []
+        for report in batch:
+            try:
+                info = accept_clear(report.shared_info, self.rules)
+                cleartexts.append(opened(report, self.rules))
+            except RefusedError as error:
+                self.errors[error.counter] += 1
+            else:
+                ids.append(bytes.fromhex(info.report_id.replace("-", "")))
+                sources.append(source_of(info))
+        read = [*read_cleartexts(cleartexts)]
+        accepted = np.ones(len(cleartexts), bool)
+        for rows, outcome in read:
+            accepted[rows] = self._accepted(outcome, len(rows))
+        counted = accepted.copy()
+        counted[accepted] = [
+            self._is_first(report_id, source)
+            for report_id, source, taken in zip(ids, sources, accepted.tolist(), strict=True)
+            if taken
+        ]
+        for rows, outcome in read:
+            if isinstance(outcome, Slots):
+                self._take(outcome, counted[rows])
+
+    def mapped(self) -> Mapped:
+        self._add_up()
+        partitions = self.sums.split(self.selection.salt, self.selection.partitions)
+        ids = np.frombuffer(b"".join(self.seen), KEY)
+        return Mapped(
+            tuple(partitions), ids, frozenset(self.sources), self.errors, self.reports, self.duplicates
+        )  # fmt: skip
+
+    def _accepted(self, outcome: Slots | Counter, count: int) -> NDArray[np.bool_]:
+        """Which of the reports read at once are accepted; the others are counted."""
+        if isinstance(outcome, Counter):
+            self.errors[outcome] += count
+            return np.zeros(count, bool)
+        bound = self.rules.contribution_bound
+        within: NDArray[np.bool_] = np.ones(count, bool) if bound is None else outcome.values.sum(axis=1) <= bound
+        if not within.all():
+            self.errors[Counter.CONTRIBUTION_BUDGET_EXCEEDED] += int((~within).sum())
+        return within
+
+    def _is_first(self, report_id: bytes, source: Source) -> bool:
+        """Tell whether an accepted report is the first with its id; only then it counts."""
+        if report_id in self.seen or report_id in self.skip:
+            self.duplicates += 1
+            return False
+        self.seen[report_id] = None
+        self.sources.add(source)
+        return True
+
+    def _take(self, slots: Slots, counted: NDArray[np.bool_]) -> None:
+        """Keep the pairs of the reports that count; a value of 0 is padding, whatever its bucket."""
+        wanted = (slots.values > 0) & counted[:, None]
+        for_ids = slots.filtering_ids == np.uint64(self.selection.filtering_ids[0])
+        for other in self.selection.filtering_ids[1:]:
+            for_ids |= slots.filtering_ids == np.uint64(other)
+        wanted &= for_ids
+        self.keys.append(slots.buckets[wanted])
+        self.values.append(slots.values[wanted])
+        self.pairs += len(self.keys[-1])
+        if self.pairs > _PAIRS:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        if self.pairs:
+            batch = Histogram.of(np.concatenate(self.keys), np.concatenate(self.values))
+            self.sums = Histogram.merged([self.sums, batch])
+        self.keys, self.values, self.pairs = [], [], 0
+
+
+def _batches(reports: Iterable[Report]) -> Iterator[list[Report]]:
+    iterator = iter(reports)
+    while batch := list(islice(iterator, BATCH)):
+        yield batch
+
+
+def read_cleartexts(cleartexts: Sequence[bytes]) -> Iterator[tuple[NDArray[np.intp], Slots | Counter]]:
+    """Read cleartexts: groups of one layout at once, the others one by one; rows of the group, and its pairs."""
+    lengths: dict[int, list[int]] = {}
+    for row, cleartext in enumerate(cleartexts):
+        lengths.setdefault(len(cleartext), []).append(row)
+    for length, rows in lengths.items():
+        left = np.array(rows)
+        for _ in range(_LAYOUTS):
+            if not len(left):
+                break
+            template = template_of(cleartexts[left[0]])
+            if template is not None:
+                matrix = np.frombuffer(b"".join([cleartexts[row] for row in left]), np.uint8).reshape(-1, length)
+                matches = template.matches(matrix)
+                yield left[matches], template.read(matrix if matches.all() else matrix[matches])
+                left, first_matches = left[~matches], bool(matches[0])
+            if template is None or not first_matches:  # an odd one: it must not decide the layout of the others
+                yield left[:1], _one(cleartexts[left[0]])
+                left = left[1:]
+        for row in left:
+            yield np.array([row]), _one(cleartexts[row])
+
+
+def _one(cleartext: bytes) -> Slots | Counter:
+    """Read one cleartext of any layout, with ``cbor2``."""
+    try:
+        operation, contributions = decode(cleartext)
+    except PayloadError:
+        return Counter.REPORT_PARSING_ERROR
+    if operation != HISTOGRAM:
+        return Counter.UNSUPPORTED_OPERATION
+    buckets = b"".join(contribution.bucket.to_bytes(16, "big") for contribution in contributions)
+    return Slots(
+        np.frombuffer(buckets, KEY)[None, :],
+        np.array([[contribution.value for contribution in contributions]], np.int64),
+        np.array([[contribution.filtering_id for contribution in contributions]], np.uint64),
+    )

@@ -1,0 +1,214 @@
+"""Discrete Laplace noise, ``P(x) ~ e**(-a |x|)`` on the integers, drawn digit by digit from a keyed tape.
+
+A geometric number with ratio ``q = e**-a`` has independent binary digits: digit i is 1 with probability
+``1 / (1 + e**(a 2^i))``. The difference of two such numbers has the wanted distribution. So a draw is 2K comparisons
+of uniform words with K thresholds of 256 bits, K the least with ``e**(-a 2^K) < 2^-256``. A word of 64 bits decides
+but once in 2^64; only then 192 bits more are read. One draw is within 2^-249 of the exact distribution, in total
+variation; no floating-point number takes part.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from numpy.typing import NDArray
+
+from kanon.noise.exact import exp_bounds
+from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
+
+PRECISION = 256
+"""Bits of a threshold: 64 are compared first, the other ``TIE_BITS`` in a tie."""
+TIE_BITS = PRECISION - 8 * WORD_BYTES
+_PIECE = 1 << 18
+"""Bytes of tape drawn at once: they stay in the processor's cache."""
+
+
+@dataclass(frozen=True)
+class Tape:
+    """The randomness of one partition of a job: a key of 32 bytes that names all its words."""
+
+    seed: bytes
+
+    def stream(self) -> CipherContext:
+        """AES-256-CTR from counter 0; key number i of the partition reads words ``2Ki`` to ``2K(i+1) - 1``."""
+        return Cipher(AES(self.seed), CTR(bytes(16))).encryptor()
+
+    def tie(self, key: int, attempt: int, word: int) -> int:
+        """192 bits more of one word of a key, big-endian: read only if the word equals its threshold."""
+        name = length_prefixed(b"kanon/reports/tie/1", self.seed, _number(key), _number(attempt), _number(word))
+        return int.from_bytes(hashlib.shake_256(name).digest(TIE_BITS // 8), "big")
+
+    def again(self, key: int, attempt: int, words: int) -> NDArray[np.uint64]:
+        """The words of the next attempt of one key, ``attempt >= 1``."""
+        name = length_prefixed(b"kanon/reports/again/1", self.seed, _number(key), _number(attempt))
+        return np.frombuffer(hashlib.shake_256(name).digest(WORD_BYTES * words), "<u8")
+
+
+@dataclass(frozen=True)
+class Randomness:
+    """What names the noise of a job. The same work gives the same noise; one changed unit gives independent noise.
+
+    Args:
+        key: secret of the deployment.
+        deployment: its name.
+        job: id of the job.
+        job_secret: 32 random bytes of this job, forgotten when it ends.
+        plan_digest: SHA-256 of the job's plan: inputs, parameters, version of the mechanism.
+        mode: ``declared``, ``discover`` or ``kanon``.
+    """
+
+    key: NoiseKey
+    deployment: str
+    job: str
+    job_secret: bytes
+    plan_digest: bytes
+    mode: str
+
+    def __post_init__(self) -> None:
+        if len(self.job_secret) != 32 or len(self.plan_digest) != 32:
+            raise ValueError("a job secret and a plan digest are 32 bytes each")
+
+    def __repr__(self) -> str:
+        return f"Randomness(key={self.key!r})"
+
+    def tape(self, partition: int, content_digest: bytes) -> Tape:
+        """The tape of one partition; ``content_digest`` names the exact numbers that the noise is added to."""
+        name = length_prefixed(
+            b"kanon/reports/noise/1",
+            self.key.secret,
+            self.key.id.encode(),
+            self.deployment.encode(),
+            self.job.encode(),
+            self.job_secret,
+            self.plan_digest,
+            self.mode.encode(),
+            _number(partition),
+            content_digest,
+        )
+        return Tape(hashlib.shake_256(name).digest(32))
+
+
+@dataclass(frozen=True)
+class DiscreteLaplace:
+    """The noise distribution ``P(x) ~ e**(-a |x|)``.
+
+    Privacy guarantee: a sum that changes by v changes every probability by at most ``e**(a v)``, up to the
+    distance of 2^-249 a draw.
+
+    Args:
+        a: rate, epsilon divided by the contribution bound.
+        most: condition on ``|x| <= most`` by drawing again, never by clamping; ``None`` for all integers.
+    """
+
+    a: Fraction
+    most: int | None = None
+
+    @cached_property
+    def thresholds(self) -> tuple[int, ...]:
+        """``floor(2^256 / (1 + e**(a 2^i)))`` for each digit i, certain."""
+        return _thresholds(self.a)
+
+    @property
+    def digits(self) -> int:
+        """K, the binary digits of each of the two geometric numbers."""
+        return len(self.thresholds)
+
+    def draw(self, tape: Tape, count: int) -> NDArray[np.int64]:
+        """Noise for ``count`` keys, in the order of the keys."""
+        noise = np.empty(count, np.int64)
+        for start, words in _pieces(tape, count, 2 * self.digits):
+            noise[start : start + len(words)] = self._numbers(tape, start, words)
+        if self.most is not None:
+            for key in np.flatnonzero(np.abs(noise) > self.most).tolist():
+                noise[key] = self._redrawn(tape, key)
+        return noise
+
+    def _redrawn(self, tape: Tape, key: int) -> int:
+        attempt = 0
+        while True:
+            attempt += 1
+            words = tape.again(key, attempt, 2 * self.digits)[None, :]
+            number = int(self._numbers(tape, key, words, attempt)[0])
+            if self.most is None or abs(number) <= self.most:
+                return number
+
+    def _numbers(self, tape: Tape, start: int, words: NDArray[np.uint64], attempt: int = 0) -> NDArray[np.int64]:
+        """One number for each row of 2K words; row r belongs to key ``start + r``."""
+        tops = self._tops[: len(words)]
+        ones = words < tops
+        ties = words == tops
+        if ties.any():  # once in 2^64 words
+            for row, word in np.argwhere(ties).tolist():
+                rest = self.thresholds[word % self.digits] & ((1 << TIE_BITS) - 1)
+                ones[row, word] = tape.tie(start + row, attempt, word) < rest
+        return _differences(ones, self.digits)
+
+    @cached_property
+    def _tops(self) -> NDArray[np.uint64]:
+        """The first 64 bits of the thresholds, twice: for the two geometric numbers; a row for each key of a piece."""
+        row = np.array([threshold >> TIE_BITS for threshold in self.thresholds] * 2, np.uint64)
+        return np.tile(row, (_keys_of_a_piece(len(row)), 1))
+
+
+def _keys_of_a_piece(width: int) -> int:
+    return max(1, _PIECE // (WORD_BYTES * width))
+
+
+def _pieces(tape: Tape, count: int, width: int) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+    """The tape of ``count`` keys in pieces: index of the first key, words of shape (keys, width).
+
+    A piece is overwritten by the next one: fresh memory for each would take longer than the cipher.
+    """
+    stream = tape.stream()
+    keys = _keys_of_a_piece(width)
+    zeros = memoryview(bytes(WORD_BYTES * width * keys))
+    words = np.empty((keys, width), "<u8")
+    for start in range(0, count, keys):
+        piece = words[: count - start]
+        stream.update_into(zeros[: piece.nbytes], piece.data.cast("B"))
+        yield start, piece
+
+
+def _differences(ones: NDArray[np.bool_], digits: int) -> NDArray[np.int64]:
+    """The first geometric number less the second one; a row holds the digits of both, the lowest first."""
+    bits = np.zeros((len(ones), 2, 64), bool)
+    bits[:, 0, :digits], bits[:, 1, :digits] = ones[:, :digits], ones[:, digits:]
+    numbers = np.packbits(bits, bitorder="little").view("<i8").reshape(-1, 2)
+    difference: NDArray[np.int64] = numbers[:, 0] - numbers[:, 1]
+    return difference
+
+
+@lru_cache(maxsize=64)
+def _thresholds(a: Fraction) -> tuple[int, ...]:
+    if not Fraction(1, 1 << 50) <= a <= 200:
+        raise ValueError("the rate of the noise lies between 2^-50 and 200")
+    found: list[int] = []
+    while not found or _digit_matters(a * (1 << len(found))):
+        found.append(_threshold(a * (1 << len(found))))
+    return tuple(found)
+
+
+def _digit_matters(x: Fraction, bits: int = 2 * PRECISION) -> bool:
+    """Tell whether ``e**-x >= 2^-256``."""
+    low, high = exp_bounds(x, bits)
+    limit = 1 << PRECISION
+    if (low <= limit) == (high <= limit):
+        return low <= limit
+    return _digit_matters(x, 2 * bits)
+
+
+def _threshold(x: Fraction, bits: int = 2 * PRECISION) -> int:
+    """``floor(2^256 / (1 + e**x))``, certain: bounds of ``e**x`` from both sides must agree on it."""
+    low, high = exp_bounds(x, bits)
+    least, most = (int((1 << PRECISION) / (1 + bound)) for bound in (high, low))
+    return least if least == most else _threshold(x, 2 * bits)
+
+
+def _number(number: int) -> bytes:
+    return number.to_bytes(8, "big")

@@ -1,0 +1,91 @@
+"""What a job promises: epsilon, delta, the mode of its key domain, and the threshold that follows."""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Literal
+
+from kanon.reports.acceptance import CONTRIBUTION_BOUND
+from kanon.reports.noise import DiscreteLaplace
+from kanon.reports.threshold import Rule, threshold
+
+Mode = Literal["declared", "discover"]
+EPSILON_CAP = 64
+LEAST_DELTA, DELTA_CAP = Fraction(1, 10**12), Fraction(1, 1000)
+DEFAULT_EPSILON, DEFAULT_DELTA = "10", "1e-8"
+
+
+_DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?([eE]-?[0-9]{1,2})?")
+
+
+class ParameterError(ValueError):
+    """A parameter cannot be used; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The privacy parameters of one job.
+
+    Privacy guarantee: ``(epsilon, delta)`` for a unit whose reports' values sum to at most ``contribution_bound``:
+    R1 and Theorem T of docs/proofs/reports.md.
+
+    Args:
+        mode: ``declared`` releases every key of a list; ``discover`` releases the keys above the threshold.
+        epsilon: above 0, at most 64, at most 3 decimals.
+        delta: 0 if declared; else from 1e-12 to 0.001 and to epsilon / 100, at most 15 decimals.
+        contribution_bound: Lambda_1.
+        rule: ``sharp`` or ``paper``.
+        sparsity: Lambda_0 of the paper's rule.
+
+    Raises:
+        ParameterError: a parameter is out of range.
+    """
+
+    mode: Mode
+    epsilon: Fraction
+    delta: Fraction = Fraction(0)
+    contribution_bound: int = CONTRIBUTION_BOUND
+    rule: Rule = "sharp"
+    sparsity: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon <= EPSILON_CAP or 1000 % self.epsilon.denominator:
+            raise ParameterError(f"epsilon lies above 0, at most at {EPSILON_CAP}, and has at most 3 decimals")
+        if self.mode == "declared" and self.delta:
+            raise ParameterError("declared keys need no delta: leave it out")
+        in_range = LEAST_DELTA <= self.delta <= DELTA_CAP and not 10**15 % self.delta.denominator
+        if self.mode == "discover" and not in_range:
+            raise ParameterError("delta lies between 1e-12 and 0.001 and has at most 15 decimals")
+        if self.delta * 100 > self.epsilon:  # else the noise would seldom be within the threshold
+            raise ParameterError("delta is at most a hundredth of epsilon")
+        if not 1 <= self.contribution_bound <= 1 << 32 or self.sparsity < 1:
+            raise ParameterError("the contribution bound lies between 1 and 2^32, the sparsity is at least 1")
+
+    @cached_property
+    def threshold(self) -> int | None:
+        """Tau: a key is released if its noisy sum is above it; ``None`` if keys are declared."""
+        if self.mode == "declared":
+            return None
+        return threshold(self.epsilon, self.delta, self.contribution_bound, self.rule, self.sparsity)
+
+    @property
+    def noise(self) -> DiscreteLaplace:
+        """The noise distribution."""
+        return DiscreteLaplace(self.epsilon / self.contribution_bound, self.threshold)
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of the noise of one key, ``sqrt(2) contribution_bound / epsilon`` but for the conditioning."""
+        return float(2**0.5 * self.contribution_bound / self.epsilon)
+
+
+def decimal(text: str, name: str) -> Fraction:
+    """Read a decimal such as ``10``, ``0.125`` or ``1e-8`` exactly.
+
+    Raises:
+        ParameterError: it is no decimal.
+    """
+    if not _DECIMAL.fullmatch(text):
+        raise ParameterError(f"{name} is a decimal such as 10, 0.125 or 1e-8")
+    return Fraction(text)

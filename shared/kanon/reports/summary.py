@@ -1,0 +1,57 @@
+"""The files of a finished local job: the summary, and on request the debug summary with exact sums."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from kanon.reports.aggregate import Outcome
+from kanon.reports.avro import DebugFact, listed, part_names, write_debug_summary, write_summary
+from kanon.reports.errors import JobError
+from kanon.reports.histogram import Histogram
+from kanon.reports.reducing import Noised
+
+
+def write(outcome: Outcome, output: Path, *, debug: bool = False) -> list[Path]:
+    """Write a summary of one file a partition; no file that exists is overwritten.
+
+    Args:
+        outcome: the finished job.
+        output: name of the summary, such as ``summary.avro``; parts are called ``summary-1-of-3.avro``.
+        debug: write exact sums and noise too, to ``summary_debug-1-of-3.avro``. They are private.
+
+    Raises:
+        JobError: a file exists, or cannot be written (RESULT_WRITE_ERROR).
+    """
+    parts = len(outcome.partitions)
+    places = [output.with_name(name) for name in part_names(output.name, parts)]
+    debug_name = output.name.removesuffix(".avro") + "_debug" + ".avro" * output.name.endswith(".avro")
+    debug_places = [output.with_name(name) for name in part_names(debug_name, parts)] if debug else []
+    for place in (*places, *debug_places):
+        if place.exists():
+            raise JobError("RESULT_WRITE_ERROR", f"{place} exists already: choose another name for the output")
+    for place, partition in zip(places, outcome.partitions, strict=True):
+        release = partition.release()
+        with _created(place) as file:
+            write_summary(file, release.keys, release.metrics)
+    for place, partition, seen in zip(debug_places, outcome.partitions, outcome.seen, strict=False):
+        with _created(place) as file:
+            write_debug_summary(file, _debug(partition, seen))
+    return [*places, *debug_places]
+
+
+def _created(place: Path) -> IO[bytes]:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return place.open("xb")
+    except OSError as error:
+        raise JobError("RESULT_WRITE_ERROR", f"{place} cannot be written: choose another name") from error
+
+
+def _debug(partition: Noised, seen: Histogram) -> Iterator[DebugFact]:
+    """The keys that got noise, and those of reports that were not declared: they are not released, and have none."""
+    declared = partition.threshold is None
+    noise = dict(zip(listed(partition.exact.keys), partition.noise.tolist(), strict=True))
+    in_reports = dict(zip(listed(seen.keys), seen.sums.tolist(), strict=True))
+    for key in sorted(noise.keys() | in_reports.keys()):
+        tags = ("in_domain",) * (declared and key in noise) + ("in_reports",) * (key in in_reports)
+        yield DebugFact(key, in_reports.get(key, 0), noise.get(key, 0), tags)

@@ -1,0 +1,178 @@
+"""Clients and aggregation together equal Algorithms 6 and 8 of the paper, the noise being an argument.
+
+Events go through the clients, encryption, mapping and release; the oracle does all in one plain function. No
+sparsity bound, threshold ``sharp``, one pair a report; budgets are kept by the units that the service charges.
+"""
+
+from collections import defaultdict
+from fractions import Fraction
+from uuid import UUID
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kanon.reports.acceptance import Rules
+from kanon.reports.account import units
+from kanon.reports.avro import listed
+from kanon.reports.clients.attribution import (
+    Amount,
+    Attribution,
+    KeyPiece,
+    Source,
+    Trigger,
+    Values,
+    add_source,
+    add_trigger,
+)
+from kanon.reports.clients.encrypt import encrypt
+from kanon.reports.clients.windows import Device, Windows, contribute
+from kanon.reports.keys import PublicKey
+from kanon.reports.mapping import Selection, map_reports
+from kanon.reports.parameters import Parameters
+from kanon.reports.payload import Layout
+from kanon.reports.reducing import Noised, exact_sums
+from tests.oracles.reports import Query, algorithm_6, algorithm_8
+
+BOUND, WINDOW, MINUTE, HOUR = 8, 600_000, 60_000, 3_600_000
+ORIGIN = "https://report.test"
+START = 1_767_225_600_000
+MOST_EPSILON, MOST_DELTA = Fraction(2), Fraction(1, 500)
+LAYOUT = Layout(slots=2)
+
+PRIVATE = X25519PrivateKey.generate()
+KEY_ID = "00000000-0000-4000-8000-000000000001"
+PUBLIC = [PublicKey(KEY_ID, PRIVATE.public_key())]
+
+kinds = st.sampled_from(
+    [
+        ("discover", Fraction(1), Fraction(1, 1000)),
+        ("discover", Fraction(1, 2), Fraction(1, 1000)),
+        ("declared", Fraction(1), Fraction(0)),
+        ("declared", Fraction(1, 2), Fraction(0)),
+    ]
+)
+questions = st.tuples(kinds, st.integers(0, 2**12 - 1), st.sets(st.integers(0, 15), max_size=6).map(tuple))
+values = st.sampled_from([0, 1, 3, 4, 7, 8, 9])
+pieces = st.integers(0, 15)
+campaigns = st.sampled_from("ab")
+waits = st.sampled_from([0, 1, 5 * MINUTE, 10 * MINUTE, 50 * MINUTE])
+
+
+def parameters_of(mode, epsilon, delta):
+    return Parameters(mode, epsilon, delta, contribution_bound=BOUND)
+
+
+def noise(number, key):
+    """Any function of query and key; values close to the threshold of discovery, where it matters."""
+    mixed = (number + 1) * 7919 + key * 104_729
+    return mixed % 17 + (46 if mixed % 2 else 85)
+
+
+class System:
+    """Clients' reports as the service gets them, and its filter by units of account."""
+
+    def __init__(self):
+        self.reports = []
+        self.answers = []
+        self.spent = defaultdict(lambda: (Fraction(0), Fraction(0)))
+
+    def add(self, report):
+        report_id = UUID(int=len(self.reports) + 2**122)
+        self.reports.append(encrypt(report, PUBLIC, LAYOUT, new_id=lambda: report_id))
+
+    def ask(self, question):
+        (mode, epsilon, delta), chosen, keys = question
+        parameters = parameters_of(mode, epsilon, delta)
+        places = tuple(n for n in range(min(12, len(self.reports))) if chosen >> n & 1)
+        number = len(self.answers)
+        self.answers.append(self._answer(parameters, places, keys, number))
+        declared = keys if mode == "declared" else None
+        return Query(places, epsilon, delta, declared, parameters.threshold or 0)
+
+    def _answer(self, parameters, places, keys, number):
+        rules = Rules(START // 1000 + 86_400, {KEY_ID: PRIVATE}, contribution_bound=BOUND)
+        mapped = map_reports([self.reports[n] for n in places], rules, Selection())
+        assert not mapped.errors
+        if not self._spend(units(mapped.sources, [0]), parameters):
+            return None
+        domain = np.array([key.to_bytes(16, "big") for key in keys], "S16")
+        exact = exact_sums(mapped.partitions, domain if parameters.mode == "declared" else None)
+        drawn = np.array([noise(number, int.from_bytes(key, "big")) for key in listed(exact.keys)], np.int64)
+        release = Noised(exact, drawn, parameters.threshold).release()
+        return {
+            int.from_bytes(k, "big"): m for k, m in zip(listed(release.keys), release.metrics.tolist(), strict=True)
+        }
+
+    def _spend(self, charged, parameters):
+        after = {
+            unit: (self.spent[unit][0] + parameters.epsilon, self.spent[unit][1] + parameters.delta) for unit in charged
+        }
+        if any(epsilon > MOST_EPSILON or delta > MOST_DELTA for epsilon, delta in after.values()):
+            return False
+        self.spent.update(after)
+        return True
+
+
+def test_the_noise_of_these_tests_makes_sums_pass_and_fail():
+    drawn = {noise(number, key) for number in range(9) for key in range(16)}
+
+    for epsilon in (Fraction(1), Fraction(1, 2)):
+        tau = parameters_of("discover", epsilon, Fraction(1, 1000)).threshold
+        assert {tau - 8, tau - 1, tau} <= drawn, "a sum of 8 just fails, sums of 1 just fail and just pass"
+
+
+sources = st.tuples(st.just("source"), waits, campaigns)
+triggers = st.tuples(st.just("trigger"), waits, campaigns, pieces, values)
+events = st.tuples(st.just("event"), waits, campaigns, pieces, values)
+asked = st.tuples(st.just("query"), questions)
+
+
+@settings(derandomize=True, max_examples=250, deadline=None)
+@given(st.lists(st.one_of(sources, triggers, triggers, asked), max_size=18))
+def test_attribution_and_aggregation_equal_algorithm_6(history):
+    system, device, time, steps, charged = System(), (), START, [], []
+    paper = Attribution("paper", contribution_bound=BOUND)
+    for what, *fields in history:
+        if what == "query":
+            steps.append(("query", system.ask(*fields)))
+            continue
+        wait, campaign, *pair = fields
+        time += wait
+        shop = f"https://{campaign}.test"
+        steps.append((what, campaign, *pair))
+        if what == "source":
+            device = add_source(paper, device, Source(time, ORIGIN, frozenset({shop}), keys={"k": 0}))
+            continue
+        key, value = pair
+        trigger = Trigger(time, ORIGIN, shop, (KeyPiece(key, frozenset("k")),), (Values({"k": Amount(value)}),))
+        device, report, _ = add_trigger(paper, device, trigger, delay=0)
+        system.add(report)
+        charged.append((campaign, time // HOUR))
+
+    reports, answers = algorithm_6(steps, BOUND, MOST_EPSILON, MOST_DELTA, noise, unit_of=lambda y: charged[y])
+    assert system.answers == answers
+    assert len(system.reports) == len(reports)
+
+
+@settings(derandomize=True, max_examples=250, deadline=None)
+@given(st.lists(st.one_of(events, events, asked), max_size=18))
+def test_windows_and_aggregation_equal_algorithm_8(history):
+    system, devices, time, steps, charged = System(), {}, START, [], []
+    windows = Windows(ORIGIN, WINDOW, BOUND)
+    for what, *fields in history:
+        if what == "query":
+            steps.append(("query", system.ask(*fields)))
+            continue
+        wait, name, key, value = fields
+        time += wait
+        steps.append(("event", name, time, key, value))
+        device = devices.get(name, Device(None))
+        devices[name], report = contribute(windows, device, time, lambda memory, pair=(key, value): (memory, *pair))
+        system.add(report)
+        charged.append((time // WINDOW + 1) * WINDOW // HOUR)
+
+    reports, answers = algorithm_8(steps, BOUND, WINDOW, MOST_EPSILON, MOST_DELTA, noise, unit_of=lambda y: charged[y])
+    assert system.answers == answers
+    assert len(system.reports) == len(reports)

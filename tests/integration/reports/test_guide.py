@@ -1,0 +1,84 @@
+"""The guide and the proofs of reports: every command runs, every number is right, every test that is named exists."""
+
+import re
+import shlex
+from fractions import Fraction
+
+import pytest
+from typer.testing import CliRunner
+
+from kanon.cli.main import app
+from kanon.reports import avro, parameters, shared_info
+from kanon.reports.errors import Counter
+from kanon.reports.keys import private_keys
+from kanon.reports.payload import Contribution, encode
+from kanon.reports.threshold import threshold
+from tests.paths import ROOT
+from tests.unit.reports import made
+
+GUIDE = ROOT / "docs/guides/reports.md"
+PROOFS = ROOT / "docs/proofs/reports.md"
+
+
+def commands():
+    blocks = re.findall(r"```sh\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line.startswith("kanon ")]
+
+
+def test_every_command_of_the_guide_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.time", lambda: made.NOW)
+    ran = 0
+    for line in commands():
+        if ran == 1:  # keys are there: clients send reports
+            send(tmp_path)
+        told = CliRunner().invoke(app, shlex.split(line)[1:])
+        assert told.exit_code == 0, (line, told.output)
+        ran += 1
+    assert ran >= 6
+    assert avro.read_summary(tmp_path / "found-1-of-1.avro")
+
+
+def send(folder):
+    [(key_id, key)] = private_keys((folder / "private-keys.json").read_text()).items()
+    (folder / "reports").mkdir()
+    infos = [made.info(number).text() for number in range(20)]
+    cleartext = encode([Contribution(1, 65_536)], made.LAYOUT)
+    reports = [avro.Report(made.seal(cleartext, key.public_key(), info), key_id, info) for info in infos]
+    avro.write_reports(folder / "reports/part-1.avro", reports)
+    avro.write_domain(folder / "domain.avro", made.keys16(1, 2, 3))
+
+
+def test_the_guide_says_first_that_browsers_reports_cannot_be_opened():
+    first = GUIDE.read_text().split("\n\n")[1]
+    assert first.startswith("A browser's own reports cannot be opened here.")
+
+
+def test_the_guide_names_every_counter_and_no_other():
+    named = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", GUIDE.read_text()))
+    assert named == {counter.value for counter in Counter}
+    assert shared_info.APIS
+
+
+def test_the_thresholds_of_the_proofs_are_the_codes():
+    rows = re.findall(
+        r"^\| (\d+), (1e-\d) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", PROOFS.read_text(), re.MULTILINE
+    )
+    assert len(rows) == 4
+    for epsilon, delta, *written in rows:
+        budget = Fraction(epsilon), Fraction(delta), 65_536
+        computed = [threshold(*budget), *(threshold(*budget, "paper", sparsity) for sparsity in (1, 20, 400))]
+        assert [int(number.replace(",", "")) for number in written] == computed
+
+
+def test_the_numbers_of_the_guide_are_the_codes():
+    text = GUIDE.read_text()
+    ten = parameters.Parameters("discover", Fraction(10), Fraction("1e-8"))
+    assert f"{ten.threshold:,}" in text
+    assert f"{ten.standard_deviation:,.0f}" in text
+    assert f"{ten.standard_deviation * 10:,.0f}/ε" in text
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(tests/[\w/]+\.py)`", PROOFS.read_text()))))
+def test_a_test_that_the_proofs_name_exists(name):
+    assert (ROOT / name).is_file()

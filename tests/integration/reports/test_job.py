@@ -1,0 +1,270 @@
+"""A whole job on local files, through the functions and through the command line."""
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from typer.testing import CliRunner
+
+from kanon.cli.main import app
+from kanon.noise.words import NoiseKey
+from kanon.reports import aggregate as module
+from kanon.reports.aggregate import Secrets, aggregate
+from kanon.reports.avro import read_debug_summary, read_reports, read_summary, write_domain, write_reports
+from kanon.reports.errors import JobError
+from kanon.reports.keys import private_document
+from kanon.reports.payload import Layout
+from kanon.reports.summary import write
+from tests.unit.reports import made
+
+RANDOM = random.Random(7)
+LAYOUTS = [Layout(20), Layout(20, None), Layout(20, 8), Layout(100)]
+
+
+def many(count, start=0):
+    """Reports of several layouts with up to 5 pairs for 40 keys, and what they sum to."""
+    reports, totals = [], Counter()
+    for number in range(start, start + count):
+        pairs = [(RANDOM.randrange(1, 41), RANDOM.randrange(1, 5000)) for _ in range(RANDOM.randrange(6))]
+        reports.append(made.report(pairs, number, layout=LAYOUTS[number % 4]))
+        for key, value in pairs:
+            totals[key] += value
+    return reports, dict(totals)
+
+
+def test_a_job_adds_up_every_report_once(tmp_path):
+    reports, totals = many(300)
+    outcome = made.run(tmp_path, reports[:150], reports[100:], domain=range(50))
+    assert made.sums(outcome) == {key: totals.get(key, 0) for key in range(50)}
+    assert (outcome.reports, outcome.accepted, outcome.duplicates) == (350, 300, 50)
+
+
+def test_the_same_work_gives_the_same_bytes_and_other_secrets_others(tmp_path):
+    reports, _ = many(20)
+    job = made.job(tmp_path, reports, domain=range(50))
+    texts = []
+    others = [
+        Secrets(NoiseKey("test", b"x" * 32), made.SECRETS.job_secret),
+        replace(made.SECRETS, job_secret=b"x" * 32),
+    ]
+    for number, secrets in enumerate([made.SECRETS, made.SECRETS, *others]):
+        [place] = write(aggregate(job, secrets), tmp_path / f"out{number}.avro")
+        texts.append([fact.metric for fact in read_summary(place)])
+    assert texts[0] == texts[1]
+    for other in texts[2:]:
+        assert sum(a == b for a, b in zip(texts[0], other, strict=True)) <= 2
+
+
+def test_two_processes_give_what_one_gives(tmp_path):
+    reports, _ = many(60)
+    job = made.job(tmp_path, reports[:30], reports[20:40], reports[40:], domain=range(50))
+    one, two = aggregate(job, made.SECRETS), aggregate(job, made.SECRETS, processes=2)
+    assert made.released(one) == made.released(two)
+    assert (one.units, one.errors, one.duplicates) == (two.units, two.errors, two.duplicates)
+
+
+def test_secrets_are_drawn_anew_for_each_run():
+    drawn = [Secrets.drawn() for _ in range(2)]
+    assert drawn[0].job_secret != drawn[1].job_secret
+    assert drawn[0].noise_key.secret != drawn[1].noise_key.secret
+    assert repr(drawn[0]) == "Secrets()"
+
+
+@pytest.mark.parametrize("domain", [None, range(50)])
+def test_a_job_of_several_partitions_gives_the_same_sums_in_several_files(tmp_path, monkeypatch, domain):
+    reports, totals = many(50)
+    job = made.job(tmp_path, reports, domain=domain)
+    monkeypatch.setattr(module, "KEYS_A_PARTITION", 13)
+    monkeypatch.setattr(module, "SLOTS_A_PARTITION", 300)
+    outcome = aggregate(job, made.SECRETS)
+    assert len(outcome.partitions) >= 4
+    assert made.sums(outcome) == ({key: totals.get(key, 0) for key in domain} if domain else totals)
+    places = write(outcome.without_noise(), tmp_path / "s.avro", debug=True)
+    assert len(places) == 2 * len(outcome.partitions)
+    facts = [fact for place in places[len(outcome.partitions) :] for fact in read_debug_summary(place)]
+    assert {
+        int.from_bytes(f.bucket, "big"): f.unnoised_metric for f in facts if "in_reports" in f.annotations
+    } == totals
+
+
+def test_a_contribution_counts_for_the_requested_filtering_ids(tmp_path):
+    reports = [made.report([(1, 5, 0), (2, 7, 3), (3, 9, 2**64 - 1)], layout=Layout(20, 8))]
+    for ids, totals in (((0,), {1: 5}), ((3, 0), {1: 5, 2: 7}), ((2**64 - 1,), {3: 9}), ((9,), {})):
+        (folder := tmp_path / str(ids)).mkdir()
+        assert made.seen(made.run(folder, reports, filtering_ids=ids)) == totals
+
+
+def test_discovery_shows_what_is_above_the_threshold(tmp_path):
+    reports = [made.report([(1, 65_536)], number) for number in range(10)] + [made.report([(2, 5)], 99)]
+    outcome = made.run(tmp_path, reports)
+    assert set(made.released(outcome)) == {1}
+    assert made.sums(outcome) == {1: 655_360, 2: 5}
+
+
+@pytest.mark.parametrize("options", [{"error_threshold": Fraction(10)}, {"domain": ()}, {"filtering_ids": ()}])
+def test_a_job_without_reports_keys_or_ids_is_refused(tmp_path, options):
+    files = [] if "error_threshold" in options else [[made.report()]]
+    with pytest.raises(JobError) as caught:
+        made.run(tmp_path, *files, **options)
+    assert caught.value.code == "INVALID_JOB"
+
+
+def kanon(*arguments):
+    return CliRunner().invoke(app, ["reports", *map(str, arguments)])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    reports, totals = many(30)
+    (tmp_path / "in").mkdir()
+    now = made.info().scheduled_report_time
+    assert now
+    write_reports(tmp_path / "in/a.avro", reports[:15])
+    write_reports(tmp_path / "in/b.avro", reports[15:])
+    write_domain(tmp_path / "domain.avro", made.keys16(*range(50)))
+    (tmp_path / "keys.json").write_text(private_document({made.KEY_ID: made.KEY}))
+    (tmp_path / "totals.json").write_text(json.dumps(totals))
+    return tmp_path
+
+
+def test_the_command_writes_a_summary_and_says_what_it_promises(folder):
+    told = kanon(
+        "aggregate", folder / "in", "--domain", folder / "domain.avro", "--keys", folder / "keys.json", "--any-age",
+        "--output", folder / "out.avro", "--debug",
+    )  # fmt: skip
+    assert told.exit_code == 0, told.output
+    assert "30 reports read, 30 counted, 0 duplicates." in told.output
+    assert "50 keys released" in told.output
+    assert "factor of at most" in told.output
+    assert "keeps no ledger" in told.output
+    facts = read_debug_summary(folder / "out_debug-1-of-1.avro")
+    totals = json.loads((folder / "totals.json").read_text())
+    assert {str(int.from_bytes(f.bucket, "big")): f.unnoised_metric for f in facts if f.unnoised_metric} == totals
+    noisy = dict(read_summary(folder / "out-1-of-1.avro"))
+    assert noisy == {f.bucket: f.unnoised_metric + f.noise for f in facts}
+    assert noisy.keys() == {made.key16(key) for key in range(50)}
+
+
+def test_two_runs_of_the_command_have_different_noise(folder):
+    metrics = []
+    for number in range(2):
+        told = kanon(
+            "aggregate", folder / "in", "--domain", folder / "domain.avro", "--keys", folder / "keys.json", "--any-age",
+            "--output", folder / f"out{number}.avro", "--json",
+        )  # fmt: skip
+        facts = json.loads(told.output)
+        assert (facts["keys_released"], facts["errors"]) == (50, {"NUM_REPORTS_WITH_ERRORS": 0})
+        metrics.append([fact.metric for fact in read_summary(folder / f"out{number}-1-of-1.avro")])
+    assert sum(a == b for a, b in zip(*metrics, strict=True)) <= 2
+
+
+ALL = ("--keys", "keys.json", "--any-age")
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), [
+    (("in", *ALL), 2, "--domain or --discover"),
+    (("in", "--discover"), 2, "--keys or --cleartext"),
+    (("in", "--domain", "domain.avro", "--delta", "1e-8", *ALL), 2, "leave --delta out"),
+    (("in", "--discover", "--no-noise", *ALL), 2, "say --debug"),
+    (("in", "--discover", "--epsilon", "x", *ALL), 2, "a decimal"),
+    (("in", "--discover", "--epsilon", "65", *ALL), 2, "at most at 64"),
+    (("in", "--discover", "--delta", "0.1", *ALL), 2, "delta lies between"),
+    (("in", "--discover", "--threshold", "x", *ALL), 2, "sharp or paper"),
+    (("in", "--discover", "--filtering-ids", "a", *ALL), 2, "numbers below"),
+    (("in", "--discover", "--reporting-site", "report.test", *ALL), 2, "https://example.com"),
+    (("in", "--discover", "--keys", "missing.json"), 2, "make keys"),
+    (("in", "--discover", "--keys", "totals.json"), 2, "a key document is"),
+    (("in", "--discover", "--keys", "keys.json"), 1, "ORIGINAL_REPORT_TIME_TOO_OLD"),
+    (("missing", "--discover", *ALL), 1, "no file and no folder"),
+    (("totals.json", "--discover", *ALL), 1, "no Avro file"),
+    (("domain.avro", "--discover", *ALL), 1, "lacks the fields"),
+    (("in", "--domain", "in/a.avro", *ALL), 1, "lacks the fields"),
+])  # fmt: skip
+def test_every_mistake_gets_one_line_that_says_what_to_change(folder, monkeypatch, arguments, code, message):
+    monkeypatch.chdir(folder)
+    if code == 1 and message == "ORIGINAL_REPORT_TIME_TOO_OLD":
+        write_reports(folder / "in/a.avro", [made.report(scheduled_report_time=1_000_000_000)])
+        (folder / "in/b.avro").unlink()
+    told = kanon("aggregate", *arguments)
+    assert told.exit_code == code, told.output
+    assert message in " ".join(told.output.replace("│", " ").split())
+    assert "Traceback" not in told.output
+    assert not list(folder.glob("summary*"))
+
+
+def test_an_output_that_exists_is_kept(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "summary-1-of-1.avro").write_text("mine")
+    told = kanon("aggregate", "in", "--discover", *ALL)
+    assert (told.exit_code, (folder / "summary-1-of-1.avro").read_text()) == (1, "mine")
+    assert "exists already" in told.output
+
+
+def test_decode_shows_clear_fields_and_with_a_key_the_contributions(folder):
+    lines = [json.loads(line) for line in kanon("decode", folder / "in/a.avro").output.splitlines()]
+    assert len(lines) == 15
+    assert lines[0]["shared_info"]["reporting_origin"] == made.ORIGIN
+    assert not any("contributions" in line for line in lines)
+    keyed = kanon("decode", folder / "in/a.avro", "--keys", folder / "keys.json", "--limit", "15").output
+    totals = Counter()
+    for line in map(json.loads, keyed.splitlines()):
+        for pair in line["contributions"]:
+            totals[int(pair["bucket"], 16)] += pair["value"]
+    expected = Counter()
+    expected.update(made.seen(made.run(folder, list(read_reports(folder / "in/a.avro")))))
+    assert totals == expected
+    domain = kanon("decode", folder / "domain.avro", "--limit", "2").output.splitlines()
+    assert [json.loads(line)["bucket"] for line in domain] == ["0" * 32, "0" * 31 + "1"]
+    assert kanon("decode", folder / "keys.json").exit_code == 1
+    (folder / "other.json").write_text(private_document({made.KEY_ID: made.OTHER_KEY}))
+    wrong = kanon("decode", folder / "in/a.avro", "--keys", folder / "other.json", "--limit", "1").output
+    assert json.loads(wrong)["error"] == "DECRYPTION_ERROR"
+
+
+def test_keys_are_made_once_and_the_private_ones_are_for_the_owner_alone(tmp_path):
+    files = ("--private", tmp_path / "private.json", "--public", tmp_path / "public.json")
+    assert kanon("keys", *files, "--count", "2").exit_code == 0
+    assert (tmp_path / "private.json").stat().st_mode & 0o777 == 0o600
+    assert len(json.loads((tmp_path / "public.json").read_text())["keys"]) == 2
+    again = kanon("keys", *files)
+    assert again.exit_code == 2
+    assert "exists already" in " ".join(again.output.replace("│", " ").split())
+
+
+def test_threshold_and_explain_say_their_numbers():
+    assert "181,715" in kanon("threshold").output
+    assert json.loads(kanon("threshold", "--epsilon", "64", "--sparsity", "20", "--json").output)["paper"] == 87_467
+    assert kanon("threshold", "--delta", "1").exit_code == 2
+    told = kanon("explain", "--epsilon", "64", "--delta", "1e-7").output
+    assert "6.24e+27" in told
+    assert "protects nobody by itself" in told
+    assert "22,026.47" not in told
+    assert kanon("explain", "--epsilon", "0").exit_code == 2
+    ten = kanon("explain", "--epsilon", "1").output
+    assert "at most 2.72" in ten
+    assert "protects nobody" not in ten
+
+
+@pytest.mark.parametrize("change", [
+    {"id": "other"}, {"error_threshold": Fraction(11)}, {"filtering_ids": (0, 1)},
+    {"rules": replace(made.RULES, received_at=made.NOW + 1)}, {"rules": replace(made.RULES, check_age=False)},
+    {"parameters": replace(made.DECLARED, epsilon=Fraction(9))},
+])  # fmt: skip
+def test_another_plan_over_the_same_sums_has_other_noise(tmp_path, change):
+    job = made.job(tmp_path, [made.report([(1, 5)])], domain=range(200))
+    one, other = (aggregate(each, made.SECRETS) for each in (job, replace(job, **change)))
+    assert made.sums(one) == made.sums(other)
+    same = one.partitions[0].noise == other.partitions[0].noise
+    assert same.sum() <= 3
+
+
+def test_a_file_that_changed_without_changing_a_sum_has_other_noise(tmp_path):
+    job = made.job(tmp_path, [made.report([(1, 5)])], domain=range(200))
+    one = aggregate(job, made.SECRETS)
+    write_reports(job.reports[0], [made.report([(1, 5)]), made.report([], 2)])
+    other = aggregate(job, made.SECRETS)
+    assert made.sums(one) == made.sums(other)
+    assert (one.partitions[0].noise == other.partitions[0].noise).sum() <= 3

@@ -1,0 +1,281 @@
+"""Event-level reports of one source (P, Algorithm 4)."""
+
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kanon.reports.clients.attribution import Attribution, EventData, Source, Trigger, add_source, add_trigger
+from kanon.reports.clients.event_json import reports_due
+from kanon.reports.clients.events import (
+    EventReport,
+    Events,
+    EventSpec,
+    EventTrigger,
+    TriggerSpec,
+    default_spec,
+    record,
+    register,
+)
+from kanon.reports.clients.report import DAY
+from tests.oracles.reports import algorithm_9
+
+PAPER = EventSpec((TriggerSpec((0, 1), (100, 200), (1, 2)),), 3)
+"""The paper's example: two data, two windows, two buckets each, three reports; 27 outputs."""
+ORIGIN, SHOP = "https://report.test", "https://shop.test"
+
+
+def after(spec, *triggers):
+    """The source after triggers (age, data, [priority, [value]])."""
+    events = Events(spec)
+    for age, *fields in triggers:
+        names = ("data", "priority", "value")
+        events = record(events, EventTrigger(**dict(zip(names, fields, strict=False))), age) or events
+    return events
+
+
+def keep(bits):
+    return 0
+
+
+def replace_by(spec, output):
+    number = spec.outputs.rank(output)
+    return lambda bits: (1 << 256) - 1 if bits == 256 else number
+
+
+def test_the_papers_example_counts_reports_by_datum_and_window():
+    events = after(PAPER, (10, 0), (20, 1), (150, 0), (160, 1))
+
+    assert PAPER.outputs.count == 27
+    assert events.truth == ((1, 1), (1, 0))
+    assert events.reports(0, 100) == [EventReport(0, (1, 1), 100), EventReport(1, (1, 1), 100)]
+    assert events.reports(100, 200) == [EventReport(0, (2, 2**32 - 1), 200)]
+
+
+def test_a_finished_source_has_all_its_reports():
+    assert not after(PAPER, (10, 0), (20, 1)).finished
+    assert after(PAPER, (10, 0), (20, 1), (150, 0)).finished
+
+
+def test_a_window_holds_its_end_and_not_its_beginning():
+    spec = EventSpec((TriggerSpec((0,), (100, 200), (1, 2), start=50),), 2)
+
+    assert after(spec, (49, 0)).truth == ((0, 0),)
+    assert after(spec, (50, 0), (100, 0)).truth == ((2, 0),)
+    assert after(spec, (101, 0), (200, 0)).truth == ((0, 2),)
+    assert after(spec, (201, 0)).truth == ((0, 0),)
+
+
+def test_values_add_up_across_windows_and_one_trigger_may_reach_several_buckets():
+    spec = EventSpec((TriggerSpec((0,), (100, 200), (10, 20, 100), "value_sum"),), 3)
+
+    assert after(spec, (10, 0, 0, 9), (150, 0, 0, 1)).truth == ((0, 1),)
+    assert after(spec, (10, 0, 0, 25)).truth == ((2, 0),)
+    assert [r.bucket for r in after(spec, (10, 0, 0, 100)).reports(0, 200)] == [(10, 19), (20, 99), (100, 2**32 - 1)]
+
+
+def test_within_a_window_a_higher_priority_takes_the_place_of_a_lower_one():
+    spec = EventSpec((TriggerSpec((0, 1, 2), (100, 200), (1,)),), 1)
+
+    assert after(spec, (10, 0, 5), (20, 1, 9), (30, 2, 9)).truth == ((0, 0), (1, 0), (0, 0))
+
+
+def test_a_report_that_was_sent_is_not_taken_back():
+    spec = EventSpec((TriggerSpec((0, 1), (100, 200), (1,)),), 1)
+
+    assert after(spec, (10, 0, 0), (110, 1, 9)).truth == ((1, 0), (0, 0))
+
+
+def test_data_match_by_modulus_or_exactly():
+    exact = EventSpec((TriggerSpec((3, 7), (100,), (1, 2)),), 2, matching="exact")
+
+    assert after(PAPER, (10, 5)).truth == ((0, 0), (1, 0))
+    assert after(exact, (10, 5), (20, 7)).truth == ((0,), (1,))
+
+
+def test_a_deduplication_key_counts_once():
+    events = record(Events(PAPER), EventTrigger(0, deduplication_key=7), 10)
+
+    assert record(events, EventTrigger(1, deduplication_key=7), 20) is None
+    assert record(events, EventTrigger(1, deduplication_key=8), 20).truth == ((1, 0), (1, 0))
+
+
+def test_the_default_specifications_are_those_of_browsers():
+    navigation, event = default_spec("navigation", 30 * DAY), default_spec("event", 30 * DAY)
+
+    assert (navigation.outputs.count, event.outputs.count) == (2925, 3)
+    assert navigation.ends == (2 * DAY, 7 * DAY, 30 * DAY)
+    assert default_spec("navigation", DAY).ends == (DAY,)
+    assert navigation.allowed("navigation", Fraction(14))
+    assert not navigation.allowed("event", Fraction(14))
+
+
+def test_a_source_with_too_many_outputs_is_not_allowed_however_little_it_tells():
+    huge = EventSpec((TriggerSpec(tuple(range(8)), (1, 2, 3, 4, 5), tuple(range(1, 21))),), 20)
+
+    assert huge.outputs.count > 2**32
+    assert not huge.allowed("navigation", Fraction(14))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TriggerSpec((0,), (), (1,)), "one after the other"),
+        (lambda: TriggerSpec((0,), (200, 100), (1,)), "one after the other"),
+        (lambda: TriggerSpec((0,), (100,), (1,), start=100), "one after the other"),
+        (lambda: TriggerSpec((0,), (100,), (2, 2)), "must increase"),
+        (lambda: TriggerSpec((0,), (100,), (0, 2)), "must increase"),
+        (lambda: TriggerSpec((0,), (100,), ()), "must increase"),
+        (lambda: TriggerSpec((0,), (100,), (1,), "most"), "count"),
+        (lambda: EventSpec((TriggerSpec((0, 0), (100,), (1,)),), 1), "one specification only"),
+        (lambda: EventSpec((TriggerSpec((1, 2), (100,), (1,)),), 1), "without a gap"),
+        (lambda: EventSpec((TriggerSpec((0,), (100,), (1,)),), 1, "near"), "modulus"),
+        (lambda: EventTrigger(0, value=0), "between 1"),
+    ],
+)
+def test_a_specification_that_cannot_be_used_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# --- randomised response: decided once, for every source ---
+
+
+def test_the_draw_is_made_at_registration_and_never_again():
+    drawn = []
+
+    def bits(count):
+        drawn.append(count)
+        return 0
+
+    events = register(PAPER, random_bits=bits)
+    for age in (10, 110):
+        events = record(events, EventTrigger(0), age)
+    _ = events.reports(0, 100), events.reports(100, 200)
+
+    assert drawn == [256]
+
+
+def test_a_source_without_triggers_tells_what_was_drawn_for_it():
+    output = ((0, 1), (2, 0))
+    device = add_source(Attribution(), (), source(0), replace_by(PAPER, output))
+
+    told = [(sent.time, sent.body["trigger_data"]) for sent in reports_due(device, 0, 1000)]
+    assert told == [(100, "1"), (100, "1"), (200, "0")]
+
+
+def test_a_replaced_truth_is_replaced_in_all_windows():
+    events = register(PAPER, random_bits=replace_by(PAPER, ((0, 0), (0, 0))))
+    for age in (10, 20, 110):
+        events = record(events, EventTrigger(0), age)
+
+    assert events.truth == ((2, 0), (0, 0))
+    assert events.reports(0, 1000) == []
+
+
+def test_every_output_the_truth_included_may_take_the_place_of_the_truth():
+    scripts = [lambda bits, n=n: n if bits == 5 else 2**256 - 1 for n in range(27)]
+    drawn = {register(PAPER, random_bits=script).replaced for script in scripts}
+
+    assert drawn == {PAPER.outputs.unrank(n) for n in range(27)}
+
+
+def source(time, campaign=SHOP, spec=PAPER):
+    return Source(time, ORIGIN, frozenset({campaign}), events=spec)
+
+
+def test_an_inactive_source_still_tells_its_reports():
+    device = ()
+    for time in (0, 1):
+        device = add_source(Attribution(), device, source(time), keep)
+    first = EventData(EventTrigger(0))
+    device = add_trigger(Attribution(), device, Trigger(10, ORIGIN, SHOP, events=(first,))).device
+    told_before = add_source(Attribution(), (), source(0), replace_by(PAPER, ((1, 0), (0, 0))))
+
+    assert [stored.active for stored in device] == [False, True]
+    silenced = add_trigger(
+        Attribution(),
+        add_source(Attribution(), told_before, source(1), keep),
+        Trigger(10, ORIGIN, SHOP, events=(first,)),
+    ).device
+    assert not silenced[0].active
+    assert len(reports_due(silenced, 0, 100)) == 1
+
+
+# --- against the oracle, on random histories ---
+
+specs = st.lists(
+    st.tuples(
+        st.lists(st.integers(1, 60), min_size=1, max_size=3, unique=True).map(sorted),
+        st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True).map(sorted),
+    ),
+    min_size=1,
+    max_size=3,
+)
+events = st.lists(
+    st.tuples(st.integers(0, 8), st.sampled_from("st"), st.sampled_from("ab"), st.integers(0, 3), st.integers(1, 7)),
+    min_size=1,
+    max_size=25,
+)
+
+
+@settings(derandomize=True, max_examples=300, deadline=None)
+@given(specs, st.integers(1, 5), events, st.sets(st.integers(0, 5)), st.integers(0, 10**6))
+def test_attribution_and_reports_equal_algorithm_9(windows, most, history, replaced, seed):
+    """Sources, triggers and questions in one stream; the coins of some sources replace their truth."""
+    specification = [(d, ends, buckets) for d, (ends, buckets) in enumerate(windows)]
+    spec = EventSpec(
+        tuple(TriggerSpec((d,), tuple(e), tuple(b), "value_sum") for d, e, b in specification), most, "exact"
+    )
+    paper = Attribution("paper")
+    member = spec.outputs.unrank(seed % spec.outputs.count)
+    steps, device, told, time = [], (), [], 0
+    for wait, what, campaign, datum, value in history:
+        time += wait
+        if what == "s":
+            steps.append(("source", time, campaign))
+            random_bits = replace_by(spec, member) if len(device) in replaced else keep
+            made = source(time, f"https://{campaign}.test", spec)
+            device = add_source(paper, device, made, random_bits)
+        else:
+            steps.append(("trigger", time, campaign, datum, value))
+            part = EventData(EventTrigger(datum, value=value))
+            device = add_trigger(
+                paper, device, Trigger(time, ORIGIN, f"https://{campaign}.test", events=(part,))
+            ).device
+        steps.append(("tell", time - 1))
+        told.append(emitted(device, time - 1))
+    steps.append(("tell", time + 100))
+    told.append(emitted(device, time + 100))
+
+    assert told == algorithm_9(steps, specification, most, lambda x: member if x in replaced else None)
+
+
+def emitted(device, until):
+    found = Counter()
+    for x, stored in enumerate(device):
+        ends = {datum: spec.ends for datum, spec in stored.events.spec.rows}
+        for report in stored.events.reports(-1, until - stored.source.time):
+            found[x, report.trigger_data, ends[report.trigger_data].index(report.age)] += 1
+    return sorted((*place, count) for place, count in found.items())
+
+
+triggers = st.lists(
+    st.tuples(st.integers(0, 70), st.integers(0, 3), st.integers(0, 2), st.integers(1, 9)), max_size=12
+).map(sorted)
+
+
+@settings(derandomize=True, max_examples=300, deadline=None)
+@given(specs, st.integers(1, 5), triggers)
+def test_the_truth_is_an_output_and_what_was_told_stays_told(windows, most, history):
+    spec = EventSpec(
+        tuple(TriggerSpec((d,), tuple(e), tuple(b), "value_sum") for d, (e, b) in enumerate(windows)), most, "exact"
+    )
+    events = Events(spec)
+    for age, data, priority, value in history:
+        told = events.reports(-1, age - 1)
+        events = record(events, EventTrigger(data, priority, value), age) or events
+        assert events.reports(-1, age - 1) == told
+        assert spec.outputs.holds(events.truth)

@@ -1,0 +1,177 @@
+"""Randomised response: its law is exact over all outputs, and the published numbers come out."""
+
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from kanon.noise.exact import exp_bounds
+from kanon.reports.clients.outputs import Datum, Outputs
+from kanon.reports.clients.response import (
+    WORD,
+    Response,
+    epsilon_for_information_gain,
+    information_gain,
+    keep_threshold,
+    replace_probability,
+    uniform,
+)
+
+VECTORS = Path(__file__).resolve().parents[5] / "shared" / "vectors" / "reports" / "event" / "privacy.json"
+PAPER = Outputs((Datum(2, 2),) * 2, 3)
+EVENT = Outputs((Datum(1, 1),) * 2, 1)
+UNEVEN = Outputs((Datum(1, 2), Datum(3, 1)), 2)
+EPSILONS = [Fraction(1, 10), Fraction(1), Fraction(14)]
+
+
+def published(what):
+    if not VECTORS.exists():
+        pytest.skip("the public vectors are not beside this checkout")
+    return json.loads(VECTORS.read_text())[what]
+
+
+def number(text):
+    return math.log(3) if text == "ln 3" else text
+
+
+class Script:
+    """Random bits as written down; it fails if more or other draws are asked for."""
+
+    def __init__(self, *draws):
+        self.draws = list(draws)
+
+    def __call__(self, bits):
+        expected, value = self.draws.pop(0)
+        assert bits == expected
+        return value
+
+
+def law(response, truth):
+    """The exact law of what is emitted for ``truth``, by running ``decide`` on every distinct course of draws.
+
+    The first draw decides by one comparison only, so the two words at the threshold stand for all words below
+    and all others. Every index is drawn; an index that is drawn again starts over, so it does not change the law.
+    """
+    outputs, threshold = response.outputs, response.threshold
+    assert response.decide(Script((WORD, threshold - 1))) is None
+    found = dict.fromkeys((outputs.unrank(i) for i in range(outputs.count)), Fraction(0))
+    found[truth] += Fraction(threshold, 1 << WORD)
+    bits = (outputs.count - 1).bit_length()
+    for index in range(outputs.count):
+        emitted = response.decide(Script((WORD, threshold), (bits, index)))
+        found[emitted] += Fraction((1 << WORD) - threshold, (1 << WORD) * outputs.count)
+    return found
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS, ids=str)
+@pytest.mark.parametrize("outputs", [PAPER, EVENT, UNEVEN], ids=["paper", "event", "uneven"])
+def test_the_law_is_exact_over_all_outputs(outputs, epsilon):
+    response = Response(outputs, epsilon)
+    low, high = exp_bounds(epsilon, 600)
+    slack = Fraction(1, 1 << WORD)
+
+    for number in range(outputs.count):
+        truth = outputs.unrank(number)
+        found = law(response, truth)
+        assert sum(found.values()) == 1
+        for output, probability in found.items():
+            own = output == truth
+            least, most = (
+                (low if own else 1) / (high + outputs.count - 1),
+                (high if own else 1) / (low + outputs.count - 1),
+            )
+            assert least - slack <= probability <= most + slack
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS, ids=str)
+@pytest.mark.parametrize("outputs", [PAPER, EVENT, UNEVEN], ids=["paper", "event", "uneven"])
+def test_no_output_tells_two_truths_apart_by_more_than_epsilon(outputs, epsilon):
+    laws = [law(Response(outputs, epsilon), outputs.unrank(number)) for number in range(outputs.count)]
+    low, _ = exp_bounds(epsilon, 600)
+
+    for one in laws:
+        for other in laws:
+            assert all(one[output] <= low * other[output] for output in one)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS, ids=str)
+def test_every_output_lies_within_the_bounds_of_the_theorem(epsilon):
+    response = Response(PAPER, epsilon)
+    _, high = exp_bounds(epsilon, 600)
+    scale = high + PAPER.count - 1
+
+    for probability in law(response, PAPER.unrank(5)).values():
+        assert 1 <= probability * scale <= high + Fraction(scale, 1 << WORD)
+
+
+def test_a_uniform_number_takes_every_value_by_one_index_and_draws_again_above():
+    assert [uniform(5, Script((3, i))) for i in range(5)] == list(range(5))
+    assert [uniform(5, Script((3, i), (3, 2))) for i in (5, 6, 7)] == [2, 2, 2]
+    assert uniform(1, Script()) == 0
+
+
+@pytest.mark.parametrize("states", [2, 3, 27, 2925, 10**20])
+@pytest.mark.parametrize("epsilon", [Fraction(1, 1000), Fraction(1), Fraction(14)], ids=str)
+def test_the_threshold_is_the_floor_of_the_exact_probability(states, epsilon):
+    threshold = keep_threshold(states, epsilon)
+    low, high = exp_bounds(epsilon, 1200)
+
+    assert Fraction(threshold, 1 << WORD) <= (low - 1) / (low + states - 1)
+    assert Fraction(threshold + 1, 1 << WORD) > (high - 1) / (high + states - 1)
+
+
+def test_epsilon_zero_never_keeps_the_truth_and_a_single_output_always_does():
+    assert keep_threshold(27, Fraction(0)) == 0
+    assert keep_threshold(1, Fraction(1)) == 1 << WORD
+
+
+@pytest.mark.parametrize(("states", "epsilon"), [(27, Fraction(-1)), (27, Fraction(15)), (0, Fraction(1))])
+def test_parameters_out_of_range_are_refused(states, epsilon):
+    with pytest.raises(ValueError, match=r"between 0 and 14|at least one"):
+        keep_threshold(states, epsilon)
+
+
+@pytest.mark.parametrize("outputs", [PAPER, EVENT, UNEVEN], ids=["paper", "event", "uneven"])
+def test_debiased_counts_are_the_truth_on_average(outputs):
+    response = Response(outputs, Fraction(1))
+
+    for number in range(outputs.count):
+        truth = outputs.unrank(number)
+        mean = [[Fraction(0)] * len(row) for row in truth]
+        for output, probability in law(response, truth).items():
+            for d, row in enumerate(response.debias(output, 1)):
+                for w, estimate in enumerate(row):
+                    mean[d][w] += probability * estimate
+        assert mean == [list(row) for row in truth]
+
+
+def test_counts_without_any_information_are_not_debiased():
+    with pytest.raises(ValueError, match="tell nothing"):
+        Response(PAPER, Fraction(0)).debias(((0, 0), (0, 0)), 1)
+
+
+def test_the_published_flip_probabilities_come_out_to_the_last_digit():
+    for case in published("flip_probability"):
+        assert replace_probability(case["states"], number(case["epsilon"])) == case["value"]
+
+
+def test_the_published_information_gains_come_out():
+    for case in published("information_gain"):
+        assert abs(information_gain(case["states"], number(case["epsilon"])) - case["bits"]) < 2e-14
+
+
+def test_the_published_epsilons_for_a_bounded_information_gain_come_out():
+    for case in published("epsilon_for_information_gain"):
+        epsilon = epsilon_for_information_gain(case["states"], case["bits"], case["epsilon_cap"])
+        assert epsilon == pytest.approx(case["epsilon"], abs=1e-12)
+
+
+def test_an_information_gain_within_the_bound_leaves_epsilon_at_its_cap():
+    assert epsilon_for_information_gain(2925, 11.5, 14) == 14
+
+
+@pytest.mark.parametrize(("outputs", "rate"), [(EVENT, 2.5e-06), (Outputs((Datum(3, 3),) * 8, 3), 0.0024263)])
+def test_the_trigger_rates_that_browsers_print_come_out(outputs, rate):
+    assert round(Response(outputs, Fraction(14)).trigger_rate, 7) == rate

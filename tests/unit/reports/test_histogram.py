@@ -1,0 +1,99 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanon.reports.avro import listed
+from kanon.reports.errors import JobError
+from kanon.reports.histogram import EMPTY, Histogram, distinct, partition_of
+from kanon.reports.matching import skip_lists
+from tests.unit.reports.made import keys16
+
+buckets = st.integers(0, 5) | st.sampled_from([1 << 64, 1 << 120, 2**128 - 256])
+pairs = st.lists(st.tuples(buckets, st.integers(1, 2**32)))
+SALT = bytes(range(32))
+
+
+def histogram(contributions):
+    return Histogram.of(keys16(*[key for key, _ in contributions]), np.array([v for _, v in contributions], np.int64))
+
+
+def as_dict(summed):
+    return {
+        int.from_bytes(key, "big"): total for key, total in zip(listed(summed.keys), summed.sums.tolist(), strict=True)
+    }
+
+
+def plain(*lists):
+    totals = Counter()
+    for contributions in lists:
+        for key, value in contributions:
+            totals[key] += value
+    return dict(totals)
+
+
+@given(pairs)
+def test_values_are_added_up_by_key_in_ascending_order(contributions):
+    summed = histogram(contributions)
+    assert as_dict(summed) == plain(contributions)
+    assert listed(summed.keys) == sorted(listed(summed.keys))
+
+
+@given(pairs, pairs, pairs)
+def test_merging_is_adding_up_at_once(first, second, third):
+    assert as_dict(Histogram.merged([histogram(each) for each in (first, second, third)])) == plain(
+        first, second, third
+    )
+
+
+@given(pairs, st.sets(st.integers(0, 8) | st.just(1 << 64)).map(sorted))
+def test_a_key_that_is_not_there_has_the_sum_0(contributions, asked):
+    sums = histogram(contributions).at(keys16(*asked))
+    assert sums.tolist() == [plain(contributions).get(key, 0) for key in asked]
+
+
+@given(st.lists(st.integers(0, 9)))
+def test_a_domain_is_a_set_in_ascending_order(keys):
+    assert [int.from_bytes(key, "big") for key in listed(distinct(keys16(*keys)))] == sorted(set(keys))
+
+
+def test_sums_of_2_to_the_62_are_refused_and_smaller_ones_exact():
+    most = (1 << 62) - 1
+    assert as_dict(Histogram.of(keys16(1, 1), np.array([most - 1, 1]))) == {1: most}
+    with pytest.raises(JobError, match="split the reports"):
+        Histogram.of(keys16(1, 1), np.array([most, 1]))
+
+
+def test_the_digest_names_every_key_and_every_sum():
+    base = histogram([(1, 5), (2, 7)])
+    others = [histogram([(1, 5), (2, 8)]), histogram([(1, 5), (3, 7)]), histogram([(1, 5)]), EMPTY]
+    assert len({each.digest() for each in (base, *others)}) == 5
+    assert histogram([(2, 7), (1, 2), (1, 3)]).digest() == base.digest()
+
+
+@given(pairs, st.integers(1, 9))
+def test_partitions_hold_every_key_once_in_ascending_order(contributions, partitions):
+    parts = histogram(contributions).split(SALT, partitions)
+    assert len(parts) == partitions
+    assert as_dict(Histogram.merged(parts)) == plain(contributions)
+    for number, part in enumerate(parts):
+        assert set(partition_of(part.keys, SALT, partitions).tolist()) <= {number}
+        assert listed(part.keys) == sorted(listed(part.keys))
+
+
+def test_the_salt_decides_the_partition_and_spreads_keys_evenly():
+    keys = keys16(*range(4096))
+    of = partition_of(keys, SALT, 4)
+    assert np.bincount(of, minlength=4).min() > 900
+    assert (of != partition_of(keys, bytes(32), 4)).any()
+
+
+@given(st.lists(st.lists(st.integers(0, 6), unique=True, max_size=5), max_size=4))
+def test_every_shard_skips_what_an_earlier_one_has(shards):
+    skipped = skip_lists([keys16(*shard) for shard in shards])
+    seen = set()
+    for shard, skip in zip(shards, skipped, strict=True):
+        assert {int.from_bytes(key, "big") for key in skip} == seen & set(shard)
+        seen |= set(shard)

@@ -1,0 +1,154 @@
+"""The template and ``cbor2`` agree on every input; what is no report is refused."""
+
+import random
+
+import cbor2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kanon.reports.avro import listed
+from kanon.reports.payload import Contribution, Layout, PayloadError, Template, decode, encode, template_of
+
+layouts = st.builds(
+    Layout, st.sampled_from([1, 2, 20, 23, 24, 100, 255, 256, 1000]), st.sampled_from([None, *range(1, 9)])
+)
+
+ONE = Contribution(1, 1)
+
+
+@st.composite
+def reports(draw):
+    layout = draw(layouts)
+    contribution = st.tuples(st.integers(0, 2**128 - 1), st.integers(0, 2**32 - 1), st.integers(0, layout.id_limit - 1))
+    return layout, draw(st.lists(contribution, max_size=min(layout.slots, 6)))
+
+
+def by_template(cleartext):
+    """What the fast path reads; ``None`` if it leaves the report to ``cbor2``."""
+    template = template_of(cleartext)
+    if template is None:
+        return None
+    rows = np.frombuffer(cleartext, np.uint8)[None, :]
+    if not template.matches(rows)[0]:
+        return None
+    buckets, values, ids = template.read(rows)
+    return tuple(
+        Contribution(int.from_bytes(key, "big"), int(value), int(number))
+        for key, value, number in zip(listed(buckets[0]), values[0], ids[0], strict=True)
+    )
+
+
+@given(reports())
+def test_what_is_encoded_is_decoded_on_both_paths(made):
+    layout, contributions = made
+    cleartext = encode([Contribution(*each) for each in contributions], layout)
+    padding = [Contribution(0, 0)] * (layout.slots - len(contributions))
+    assert decode(cleartext) == ("histogram", (*contributions, *padding))
+    assert by_template(cleartext) == (*contributions, *padding)
+    assert layout.length == len(cleartext)
+
+
+@settings(max_examples=300)
+@given(reports(), st.randoms(use_true_random=False), st.integers(0, 4))
+def test_both_paths_agree_on_damaged_reports(made, randomness, changes):
+    layout, contributions = made
+    cleartext = bytearray(encode([Contribution(*each) for each in contributions], layout))
+    for _ in range(changes):
+        cleartext[randomness.randrange(min(len(cleartext), 120))] = randomness.randrange(256)
+    agree(bytes(cleartext))
+
+
+def agree(cleartext):
+    fast = by_template(cleartext)
+    if fast is not None:
+        assert decode(cleartext) == ("histogram", fast)
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_read_or_refused(cleartext):
+    agree(cleartext)
+    try:
+        decode(cleartext)
+    except PayloadError as error:
+        assert len(str(error)) < 80  # noqa: PT017
+
+
+@pytest.mark.prove
+def test_both_paths_agree_on_every_changed_byte():
+    for layout in (Layout(2), Layout(2, None), Layout(1, 8), Layout(24, 3)):
+        whole = encode([Contribution(2**128 - 1, 2**32 - 1)], layout)
+        for place in range(min(len(whole), 140)):
+            for byte in range(256):
+                agree(whole[:place] + bytes([byte]) + whole[place + 1 :])
+
+
+def test_a_template_refuses_every_change_of_a_fixed_byte():
+    """A template that compares too little would read what ``cbor2`` refuses."""
+    layout = Layout(3)
+    cleartext = encode([], layout)
+    variable = set()
+    for place in range(len(cleartext)):
+        changed = bytearray(cleartext)
+        changed[place] ^= 1
+        if Template(layout).matches(np.frombuffer(bytes(changed), np.uint8)[None, :])[0]:
+            variable.add(place)
+    assert len(variable) == 3 * (16 + 4 + 1)
+
+
+@pytest.mark.parametrize("cleartext", [
+    b"", b"\xa0", b"\x80", cbor2.dumps({"data": [], "operation": 7}),
+    cbor2.dumps({"data": {}, "operation": "histogram"}), cbor2.dumps({"data": [7], "operation": "histogram"}),
+    cbor2.dumps({"operation": "histogram"}),
+    *(cbor2.dumps({"data": [pair], "operation": "histogram"}) for pair in (
+        {"value": b"\1"}, {"bucket": b"\1"}, {"bucket": b"", "value": b"\1"}, {"bucket": b"\1" * 17, "value": b"\1"},
+        {"bucket": b"\1", "value": b"\1" * 5}, {"bucket": 1, "value": b"\1"}, {"bucket": b"\1", "value": "1"},
+        {"bucket": b"\1", "value": b"\1", "id": b""}, {"bucket": b"\1", "value": b"\1", "id": b"\1" * 9},
+    )),
+    b"\x81" * 100_000, b"\x9b" + b"\xff" * 8, b"\xa2ddata\x80ddata\x80",
+])  # fmt: skip
+def test_what_is_no_report_is_refused(cleartext):
+    with pytest.raises(PayloadError):
+        decode(cleartext)
+
+
+def test_short_numbers_any_order_and_other_entries_are_read():
+    pair = {"value": b"\x0f\x42\x40", "other": 1, "bucket": b"key1"}
+    cleartext = cbor2.dumps({"operation": "histogram", "other": None, "data": [pair]})
+    assert decode(cleartext).contributions == ((0x6B657931, 1_000_000, 0),)
+    assert by_template(cleartext) is None
+
+
+@pytest.mark.parametrize(("contributions", "layout"), [
+    ([ONE] * 3, Layout(2)), ([ONE._replace(bucket=2**128)], Layout(2)), ([ONE._replace(value=2**32)], Layout(2)),
+    ([ONE._replace(value=-1)], Layout(2)), ([ONE._replace(filtering_id=256)], Layout(2)),
+    ([ONE._replace(filtering_id=1)], Layout(2, None)),
+])  # fmt: skip
+def test_what_does_not_fit_is_not_encoded(contributions, layout):
+    with pytest.raises(PayloadError):
+        encode(contributions, layout)
+
+
+@pytest.mark.parametrize("arguments", [(0,), (65_536,), (1, 0), (1, 9)])
+def test_a_layout_out_of_range_is_refused(arguments):
+    with pytest.raises(ValueError, match="has 1 to"):
+        Layout(*arguments)
+
+
+@pytest.mark.parametrize(("layout", "length"), [
+    (Layout(20, None), 747), (Layout(20), 847), (Layout(20, 2), 867), (Layout(20, 8), 987), (Layout(100), 4128),
+    (Layout(1000), 41_029),
+])  # fmt: skip
+def test_lengths_are_those_of_the_design(layout, length):
+    assert layout.length == length
+
+
+def test_many_reports_of_several_layouts_are_told_apart():
+    randomness = random.Random(5)
+    rows = [encode([Contribution(randomness.getrandbits(128), 5)], Layout(20)) for _ in range(50)]
+    rows[7] = rows[7][:100] + b"\xff" + rows[7][101:]
+    matches = Template(Layout(20)).matches(np.frombuffer(b"".join(rows), np.uint8).reshape(50, -1))
+    assert matches.sum() in {49, 50}
+    for row, match in zip(rows, matches, strict=True):
+        assert (by_template(row) is not None) == match
