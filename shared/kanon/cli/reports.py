@@ -33,13 +33,14 @@ Bound = Annotated[int, typer.Option(help="The most that the values of one unit's
 @contextmanager
 def _told() -> Iterator[None]:
     """Say what is wrong in one line: 2 for what was asked, 1 for what was found."""
+    from kanon.reports.clients.simulation import EventsError
     from kanon.reports.errors import JobError
     from kanon.reports.keys import KeyDocumentError
     from kanon.reports.parameters import ParameterError
 
     try:
         yield
-    except (ParameterError, KeyDocumentError) as error:
+    except (ParameterError, KeyDocumentError, EventsError) as error:
         typer.echo(f"kanon reports: {error}", err=True)
         raise typer.Exit(2) from error
     except JobError as error:
@@ -128,6 +129,53 @@ def aggregate(
     outcome = outcome.without_noise() if no_noise else outcome
     written = write(outcome, output, debug=debug)
     _show(job, outcome, written, _warnings(rules, no_noise=no_noise, debug=debug), as_json=as_json)
+
+
+@command
+def simulate(
+    events: Annotated[Path, typer.Argument(help="CSV with a header: time, client, key, ... (see --client).")],
+    keys: Annotated[Path, typer.Option(help="Public keys, from `kanon reports keys`.")] = Path("public-keys.json"),
+    output: Annotated[Path, typer.Option(help="File of reports; no file is overwritten.")] = Path("reports.avro"),
+    reporting_origin: Annotated[str, typer.Option(help="Who collects the reports.")] = "https://report.test",
+    client: Annotated[
+        str,
+        typer.Option(
+            help="windows: columns time, client, key [, value]. attribution: also event (source or trigger),"
+            " destination [, priority]."
+        ),
+    ] = "windows",
+    window: Annotated[int, typer.Option(min=1, help="Length of a window, in seconds.")] = 600,
+    policy: Annotated[str, typer.Option(help="Of attribution: web or paper.")] = "web",
+    bound: Annotated[int, typer.Option(min=1, max=2**32 - 1, help="The most that one unit contributes.")] = 65_536,
+    slots: Annotated[int, typer.Option(min=1, max=1000, help="Contributions that a payload is padded to.")] = 20,
+) -> None:
+    """Let made-up clients turn a table of events into encrypted reports."""
+    from kanon.reports.avro import write_reports
+    from kanon.reports.clients.encrypt import encrypt
+    from kanon.reports.clients.simulation import Simulation
+    from kanon.reports.keys import KeyDocumentError, public_keys
+    from kanon.reports.payload import Layout
+
+    _among("--client", client, ("windows", "attribution"))
+    _among("--policy", policy, ("web", "paper"))
+    if output.exists():
+        raise typer.BadParameter(f"{output} exists already: choose another name with --output")
+    origin = _without_slash(reporting_origin) or ""
+    try:
+        encrypt_to = public_keys(keys.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise KeyDocumentError(f"{keys} cannot be read: make keys with `kanon reports keys`") from error
+    simulation = Simulation.of(
+        events, origin, policy=policy if client == "attribution" else None, bound=bound, window=window
+    )
+    layout = Layout(slots)
+    try:
+        write_reports(output, (encrypt(report, encrypt_to, layout) for report in simulation.reports()))
+    except OSError as error:
+        raise typer.BadParameter(f"{output} cannot be written: choose another name with --output") from error
+    typer.echo(f"{simulation.events:,} events, {simulation.sent:,} reports, {simulation.null:,} of them null.")
+    typer.echo(f"Written: {output}")
+    typer.echo(f"Unit of privacy: {simulation.unit}. Its reports carry at most {bound:,} in all.")
 
 
 @command
@@ -220,6 +268,11 @@ def explain(
 def _one_of(options: dict[str, bool], what: str) -> None:
     if sum(options.values()) != 1:
         raise typer.BadParameter(f"say {' or '.join(options)}, one of them: it decides {what}")
+
+
+def _among(option: str, given: str, allowed: tuple[str, ...]) -> None:
+    if given not in allowed:
+        raise typer.BadParameter(f"{option} is {' or '.join(allowed)}")
 
 
 def _filtering_ids(text: str) -> tuple[int, ...]:

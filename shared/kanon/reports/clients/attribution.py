@@ -27,8 +27,8 @@ from kanon.reports.clients.events import EPSILON, Events, EventSpec, EventTrigge
 from kanon.reports.clients.filters import FilterData, Filters
 from kanon.reports.clients.report import (
     DAY,
-    HOUR,
     MAX_BUCKET,
+    SECOND,
     Report,
     contribution,
     total,
@@ -36,8 +36,8 @@ from kanon.reports.clients.report import (
 from kanon.reports.clients.response import RandomBits
 from kanon.reports.payload import Contribution
 
-DELAY = HOUR
-"""The most that a browser waits before it sends an aggregatable report."""
+DELAY = 600 * SECOND
+"""The most that a client waits before it sends an aggregatable report (Chromium's value)."""
 
 MAX_KEYS = 20
 """Keys of one source, and so contributions of one report."""

@@ -8,15 +8,16 @@ Two kinds of client, by the columns of the table:
 """
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
-from kanon.errors import KanonError
 from kanon.reports.clients import windows
 from kanon.reports.clients.attribution import (
+    DELAY,
     Amount,
     Attribution,
     Device,
@@ -35,7 +36,7 @@ NAME = "key"
 """Of the one key that a source has here."""
 
 
-class EventsError(KanonError):
+class EventsError(ValueError):
     """A table of events cannot be used; the message says what to change, and names no key or client."""
 
 
@@ -62,6 +63,10 @@ class Event:
     priority: int = 0
 
 
+WINDOW_COLUMNS = ("time", "client", "key")
+ATTRIBUTION_COLUMNS = (*WINDOW_COLUMNS, "event", "destination")
+
+
 def read_events(path: Path, columns: Iterable[str]) -> list[Event]:
     """Read a CSV with a header, and sort it by time; lines of the same time keep their order.
 
@@ -80,8 +85,73 @@ def read_events(path: Path, columns: Iterable[str]) -> list[Event]:
     return sorted(events, key=lambda event: event.time)
 
 
-WINDOW_COLUMNS = ("time", "client", "key")
-ATTRIBUTION_COLUMNS = (*WINDOW_COLUMNS, "event", "destination")
+@dataclass
+class Simulation:
+    """Made-up devices and their events.
+
+    Attributes:
+        table: the events, in order of time.
+        reporting_origin: who collects the reports.
+        client: the parameters of the client.
+        sent: reports made so far.
+        null: those among them that carry nothing.
+    """
+
+    table: Sequence[Event]
+    reporting_origin: str
+    client: Windows | Attribution
+    sent: int = 0
+    null: int = 0
+
+    @classmethod
+    def of(cls, path: Path, reporting_origin: str, *, policy: str | None, bound: int, window: int) -> "Simulation":
+        """Read a table for clients of a policy of attribution (``web``, ``paper``), or of windows (None).
+
+        Args:
+            path: the table.
+            reporting_origin: who collects the reports.
+            policy: of attribution.
+            bound: the most that one unit contributes.
+            window: the length of a window, in seconds.
+
+        Raises:
+            EventsError: the table cannot be used.
+        """
+        if policy is None:
+            table = read_events(path, WINDOW_COLUMNS)
+            return cls(table, reporting_origin, Windows(reporting_origin, window * SECOND, bound))
+        table = read_events(path, ATTRIBUTION_COLUMNS)
+        chosen = Attribution("paper" if policy == "paper" else "web", bound)
+        return cls(table, reporting_origin, chosen)
+
+    @property
+    def events(self) -> int:
+        """The number of lines of the table."""
+        return len(self.table)
+
+    @property
+    def unit(self) -> str:
+        """The unit of privacy, in words."""
+        if isinstance(self.client, Windows):
+            return f"one client in one window of {self.client.length // SECOND:,} seconds"
+        return "one source"
+
+    def reports(self) -> Iterator[Report]:
+        """The reports, counted as they are made."""
+        made = (
+            from_windows(self.table, self.client)
+            if isinstance(self.client, Windows)
+            else from_attribution(self.table, self.client, self.reporting_origin, random_delay)
+        )
+        for report in made:
+            self.sent += 1
+            self.null += report.is_null
+            yield report
+
+
+def random_delay() -> int:
+    """Milliseconds that a client waits before it sends a report, drawn uniformly."""
+    return secrets.randbelow(DELAY + 1)
 
 
 def from_windows(events: Iterable[Event], parameters: Windows) -> Iterator[Report]:
@@ -104,21 +174,22 @@ def from_attribution(
     for event in events:
         device = devices.get(event.client, ())
         if event.event == "source":
-            destinations = frozenset({event.destination})
-            source = Source(event.time, reporting_origin, destinations, keys={NAME: event.key}, priority=event.priority)
-            devices[event.client] = add_source(parameters, device, source)
+            devices[event.client] = add_source(parameters, device, _source(event, reporting_origin))
         else:
-            trigger = Trigger(
-                event.time,
-                reporting_origin,
-                event.destination,
-                pieces=(KeyPiece(event.key, frozenset({NAME})),),
-                values=(Values({NAME: Amount(event.value)}),),
-            )
-            attributed = add_trigger(parameters, device, trigger, delay())
+            attributed = add_trigger(parameters, device, _trigger(event, reporting_origin), delay())
             devices[event.client] = attributed.device
             assert attributed.report is not None  # the trigger asks for one
             yield attributed.report
+
+
+def _source(event: Event, reporting_origin: str) -> Source:
+    places = frozenset({event.destination})
+    return Source(event.time, reporting_origin, places, keys={NAME: event.key}, priority=event.priority)
+
+
+def _trigger(event: Event, reporting_origin: str) -> Trigger:
+    pieces, values = (KeyPiece(event.key, frozenset({NAME})),), (Values({NAME: Amount(event.value)}),)
+    return Trigger(event.time, reporting_origin, event.destination, pieces, values)
 
 
 def _event(row: Row, path: Path, line: int) -> Event:
@@ -137,8 +208,8 @@ def _event(row: Row, path: Path, line: int) -> Event:
             f"{path}, line {line}: a time is unix seconds or ISO 8601, a key a number, 0x... or a text of at most 16"
             " bytes, a value 0 to 4294967295"
         ) from error
-    if "event" in row and event.event not in {"source", "trigger"}:
-        raise EventsError(f"{path}, line {line}: `event` is source or trigger")
+    if "event" in row and (event.event not in {"source", "trigger"} or not event.destination):
+        raise EventsError(f"{path}, line {line}: `event` is source or trigger, and each has a `destination`")
     return event
 
 

@@ -1,0 +1,149 @@
+"""Encryption on the device, public keys and sending."""
+
+import json
+import threading
+from base64 import b64decode
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from uuid import UUID
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from kanon.reports.clients.encrypt import MAX_KEY_AGE, encrypt, usable_keys
+from kanon.reports.clients.report import DAY, Report
+from kanon.reports.clients.sending import collector, outgoing, send
+from kanon.reports.hpke import OVERHEAD, open_sealed
+from kanon.reports.keys import KeyDocumentError, PublicKey, public_document
+from kanon.reports.payload import Contribution, Layout, PayloadError, decode
+from kanon.reports.shared_info import parse
+
+PRIVATE = {f"00000000-0000-4000-8000-00000000000{n}": X25519PrivateKey.generate() for n in (1, 2, 3)}
+KEYS = [PublicKey(key_id, key.public_key()) for key_id, key in PRIVATE.items()]
+PAIRS = (Contribution(7, 3), Contribution(2**128 - 1, 65_533))
+
+
+def report(contributions=PAIRS, **fields):
+    return Report(contributions, 1_767_225_600_999, "https://report.test", "kanon", **fields)
+
+
+def opened(encrypted):
+    return open_sealed(encrypted.payload, PRIVATE[encrypted.key_id], encrypted.shared_info)
+
+
+def test_a_report_opens_to_its_contributions_and_padding():
+    _, pairs = decode(opened(encrypt(report(), KEYS)))
+
+    assert pairs == (*PAIRS, *[Contribution(0, 0)] * 18)
+
+
+def test_a_null_report_has_the_length_and_the_clear_fields_of_any_other():
+    full, null = (encrypt(report(pairs), KEYS[:1], new_id=lambda: UUID(int=1)) for pairs in (PAIRS, ()))
+
+    assert len(full.payload) == len(null.payload) == 847 + OVERHEAD
+    assert (full.shared_info, full.key_id) == (null.shared_info, null.key_id)
+
+
+def test_clear_fields_say_what_the_service_reads():
+    attribution = Report(PAIRS, 5_500, "https://report.test", "attribution-reporting", "https://shop.test", DAY)
+    info = parse(encrypt(attribution, KEYS, Layout(20, None)).shared_info)
+
+    assert (info.api, info.version, info.scheduled_report_time) == ("attribution-reporting", "0.1", 5)
+    assert (info.attribution_destination, info.source_registration_time) == ("https://shop.test", 86_400)
+    assert parse(encrypt(report(), KEYS).shared_info).version == "1.0"
+
+
+def test_every_report_has_an_id_of_its_own_and_every_key_is_picked():
+    encrypted = [encrypt(report(), KEYS) for _ in range(60)]
+
+    assert len({parse(one.shared_info).report_id for one in encrypted}) == 60
+    assert {one.key_id for one in encrypted} == PRIVATE.keys()  # false alarm: 3 (2/3)^60 < 1e-10
+
+
+def test_more_contributions_than_slots_are_refused():
+    with pytest.raises(PayloadError, match="do not fit"):
+        encrypt(report(PAIRS * 2), KEYS, Layout(3))
+
+
+def fetching(*answers):
+    answers = list(answers)
+    return lambda: answers.pop(0)
+
+
+def test_public_keys_are_kept_up_to_their_end_and_no_longer():
+    document, other = (public_document({key_id: PRIVATE[key_id]}) for key_id in list(PRIVATE)[:2])
+    first = usable_keys(None, 1000, fetching((document, 60)))
+
+    assert usable_keys(first, 60_999, fetching()) is first
+    assert usable_keys(first, 61_000, fetching((other, 60))).keys[0].id == KEYS[1].id
+
+
+def test_a_key_past_its_end_is_not_used_if_no_new_one_comes():
+    document = public_document(PRIVATE)
+    first = usable_keys(None, 0, fetching((document, 60)))
+
+    with pytest.raises(KeyDocumentError):
+        usable_keys(first, 60_000, fetching(("{}", 60)))
+
+
+def test_keys_are_kept_for_a_day_at_most():
+    assert usable_keys(None, 5, fetching((public_document(PRIVATE), 10**9))).until == 5 + MAX_KEY_AGE
+
+
+def test_a_report_that_is_sent_again_has_the_same_bytes():
+    sent, taken = [], [False, False, True]
+
+    def post(path, body):
+        sent.append((path, body))
+        return taken[len(sent) - 1]
+
+    pending = [outgoing(report(), encrypt(report(), KEYS))]
+    due = pending[0].scheduled
+    assert send(pending, due - 1, post) == pending
+    assert sent == []
+    for _ in range(3):
+        pending = send(pending, due, post)
+
+    assert pending == []
+    assert len(sent) == 3
+    assert len(set(sent)) == 1
+
+
+def test_the_body_is_what_browsers_send():
+    encrypted = encrypt(report(), KEYS)
+    body = json.loads(outgoing(report(context_id="order 7"), encrypted).body)
+
+    assert body.pop("trigger_context_id") == "order 7"
+    assert body["shared_info"] == encrypted.shared_info
+    (payload,) = body["aggregation_service_payloads"]
+    assert (b64decode(payload["payload"]), payload["key_id"]) == (encrypted.payload, encrypted.key_id)
+
+
+def test_a_collector_takes_a_report_by_answering_200():
+    got = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append((self.path, self.headers["Content-Type"], body))
+            self.send_response(200 if len(got) > 1 else 503)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        post = collector(f"http://127.0.0.1:{server.server_port}")
+        answers = [post("/v1/reports", b"{}"), post("/v1/reports", b"{}")]
+        server.shutdown()
+        thread.join()
+
+    assert answers == [False, True]
+    assert got == [("/v1/reports", "application/json", b"{}")] * 2
+    assert not post("/v1/reports", b"{}")
+
+
+def test_a_collector_without_http_is_refused():
+    with pytest.raises(ValueError, match="https://"):
+        collector("file:///etc")

@@ -1,0 +1,180 @@
+"""Tables of events, and `kanon reports simulate`."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from kanon.cli.main import app
+from kanon.reports.clients.attribution import DELAY, Attribution
+from kanon.reports.clients.simulation import (
+    ATTRIBUTION_COLUMNS,
+    WINDOW_COLUMNS,
+    Event,
+    EventsError,
+    from_attribution,
+    random_delay,
+    read_events,
+)
+
+HEADER = "time,client,key,value\n"
+SHOP = "https://shop.test"
+
+
+def table(tmp_path, text):
+    path = tmp_path / "events.csv"
+    path.write_text(text)
+    return path
+
+
+def test_times_keys_and_values_are_read_exactly(tmp_path):
+    rows = "1.5,a,key1,7\n2026-01-01T00:00:00.25+01:00,b,0x10,\n1E+1,c,340282366920938463463374607431768211455,0\n"
+    events = read_events(table(tmp_path, HEADER + rows), WINDOW_COLUMNS)
+
+    assert events == [
+        Event(1_500, "a", 0x6B657931, 7),
+        Event(10_000, "c", 2**128 - 1, 0),
+        Event(1_767_222_000_250, "b", 16, 1),
+    ]
+
+
+def test_events_are_sorted_by_time_and_keep_their_order_within_it(tmp_path):
+    events = read_events(table(tmp_path, HEADER + "2,a,1,\n1,b,1,\n2,c,1,\n1,d,1,\n"), WINDOW_COLUMNS)
+
+    assert [event.client for event in events] == ["b", "d", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("time,client\n", "lacks the columns key"),
+        ("", "lacks the columns client, key, time"),
+        (HEADER + "soon,a,1,1\n", "line 2: a time is"),
+        (HEADER + "-1,a,1,1\n", "line 2"),
+        (HEADER + "NaN,a,1,1\n", "line 2"),
+        (HEADER + "1,a,,1\n", "line 2"),
+        (HEADER + "1,a,seventeen bytes ab,1\n", "line 2"),
+        (HEADER + f"1,a,{2**128},1\n", "line 2"),
+        (HEADER + "1,a,1,-1\n", "line 2"),
+        (HEADER + f"1,a,1,{2**32}\n", "line 2"),
+        (HEADER + "1,a,1,1.5\n", "line 2"),
+        (HEADER + "1\n", "line 2"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_refused_with_its_line(tmp_path, text, message):
+    with pytest.raises(EventsError, match=message) as found:
+        read_events(table(tmp_path, text), WINDOW_COLUMNS)
+
+    assert "seventeen" not in str(found.value)
+
+
+@pytest.mark.parametrize("row", ["1,a,1,view,https://shop.test", "1,a,1,source,"])
+def test_an_event_of_attribution_needs_its_kind_and_its_destination(tmp_path, row):
+    with pytest.raises(EventsError, match="line 2: `event` is source or trigger"):
+        read_events(table(tmp_path, "time,client,key,event,destination\n" + row + "\n"), ATTRIBUTION_COLUMNS)
+
+
+def test_a_folder_is_no_table(tmp_path):
+    with pytest.raises(EventsError, match="cannot be read"):
+        read_events(tmp_path, WINDOW_COLUMNS)
+
+
+def test_sources_and_triggers_of_one_client_are_attributed():
+    events = [
+        Event(0, "a", 0x100, 1, "source", SHOP),
+        Event(1, "b", 0x7, 5, "trigger", SHOP),
+        Event(1, "a", 0x7, 5, "trigger", SHOP),
+    ]
+    unmatched, matched = from_attribution(events, Attribution(), "https://report.test", lambda: 9)
+
+    assert unmatched.is_null
+    assert [(pair.bucket, pair.value) for pair in matched.contributions] == [(0x107, 5)]
+    assert unmatched.scheduled == matched.scheduled == 10
+
+
+def test_delays_stay_within_ten_minutes():
+    assert DELAY == 600_000
+    assert all(0 <= random_delay() <= DELAY for _ in range(100))
+
+
+class Desk:
+    """The command line in a folder with keys."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.run("keys", "--private", folder / "private.json", "--public", folder / "public.json")
+
+    def run(self, *arguments, code=0):
+        ran = CliRunner().invoke(app, ["reports", *map(str, arguments)])
+        assert ran.exit_code == code, ran.output
+        return " ".join(ran.output.replace("│", " ").split())
+
+    def simulate(self, text, *options, code=0):
+        given = ("--keys", self.folder / "public.json", "--output", self.folder / "reports.avro")
+        return self.run("simulate", table(self.folder, text), *given, *options, code=code)
+
+    def sums(self):
+        """The exact sums of the reports, through a whole job without noise."""
+        here = self.folder
+        keys = ("--keys", here / "private.json", "--any-age")
+        self.run("aggregate", here / "reports.avro", "--discover", *keys, "--debug", "--output", here / "out.avro")
+        (debug,) = here.glob("*debug*")
+        lines = [
+            json.loads(line)
+            for line in CliRunner().invoke(app, ["reports", "decode", str(debug)]).output.split("\n")
+            if line
+        ]
+        return {int(line["bucket"], 16): line["unnoised_metric"] for line in lines}
+
+
+@pytest.fixture
+def desk(tmp_path):
+    return Desk(tmp_path)
+
+
+def test_a_table_becomes_reports_that_a_job_adds_up(desk):
+    said = desk.simulate(HEADER + "0,a,1,60000\n1,a,1,6000\n2,a,2,5536\n2,b,1,7\n600,a,1,6000\n")
+
+    assert "5 events, 5 reports, 1 of them null." in said
+    assert "one client in one window of 600 seconds" in said
+    assert desk.sums() == {1: 66_007, 2: 5_536}
+
+
+def test_the_length_of_a_window_and_the_bound_are_parameters(desk):
+    said = desk.simulate(HEADER + "0,a,1,5\n1,a,1,6\n", "--window", 1, "--bound", 5)
+
+    assert "2 events, 2 reports, 1 of them null." in said
+    assert "carry at most 5 in all" in said
+
+
+def test_attribution_follows_the_policy_that_is_asked_for(desk):
+    text = "time,client,key,value,event,destination\n"
+    text += f"0,a,1,,source,{SHOP}\n1,a,2,,source,{SHOP}\n"
+    text += f"2,a,0,60000,trigger,{SHOP}\n3,a,0,60000,trigger,{SHOP}\n"
+
+    said = desk.simulate(text, "--client", "attribution", "--policy", "paper")
+    assert "4 events, 2 reports, 0 of them null." in said
+    assert "one source" in said
+    assert desk.sums() == {1: 60_000, 2: 60_000}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--client", "browser"), "--client is windows or attribution"),
+        (("--policy", "newest"), "--policy is web or paper"),
+        (("--reporting-origin", "report.test"), "written as https://"),
+        (("--client", "attribution"), "lacks the columns destination, event"),
+        (("--keys", "nowhere.json"), "make keys with `kanon reports keys`"),
+        (("--window", 0), "--window"),
+        (("--output", "no/folder/reports.avro"), "choose another name with --output"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_line(desk, options, message):
+    assert message in desk.simulate(HEADER + "0,a,1,5\n", *options, code=2)
+
+
+def test_no_file_is_overwritten(desk):
+    desk.simulate(HEADER + "0,a,1,5\n")
+
+    assert "exists already" in desk.simulate(HEADER + "0,a,1,5\n", code=2)
