@@ -72,6 +72,9 @@ class EventSpec:
         matching: ``modulus`` maps a trigger's data to one of the source's, ``exact`` drops others.
         delay: milliseconds between the end of a window and the sending of its reports.
         tells_bucket: whether reports show their summary bucket.
+
+    Raises:
+        ValueError: data that do not suit the matching, or more than 32 data, 5 windows or 20 reports.
     """
 
     specs: tuple[TriggerSpec, ...]
@@ -88,6 +91,7 @@ class EventSpec:
             raise ValueError("a trigger datum may stand in one specification only")
         if self.matching == "modulus" and sorted(data) != list(range(len(data))):
             raise ValueError("with modulus matching the trigger data must be 0, 1, 2, ... without a gap")
+        _ = self.outputs  # within the limits
 
     @cached_property
     def rows(self) -> tuple[tuple[int, TriggerSpec], ...]:
@@ -96,11 +100,7 @@ class EventSpec:
 
     @cached_property
     def outputs(self) -> Outputs:
-        """Everything the reports can say.
-
-        Raises:
-            ValueError: more than 32 data, 5 windows or 20 reports.
-        """
+        """Everything the reports can say."""
         return Outputs(tuple(Datum(len(spec.ends), len(spec.buckets)) for _, spec in self.rows), self.max_reports)
 
     @property

@@ -65,7 +65,9 @@ def source(
             window=_window(registration, "aggregatable_report_window", expiry, rules),
             priority=_number(registration, "priority", 0),
             filter_data={name: frozenset(values) for name, values in registration.get("filter_data", {}).items()},
-            named_budgets={name: int(part) for name, part in registration.get("named_budgets", {}).items()},
+            named_budgets={
+                name: _whole(part, "named_budgets") for name, part in registration.get("named_budgets", {}).items()
+            },
             events=_event_spec(registration, kind, expiry, rules),
         )
 
@@ -114,7 +116,7 @@ def _event_spec(registration: Json, kind: Kind, expiry: int, rules: Rules) -> Ev
     specs = registration.get("trigger_specs")
     if specs is None:
         (own,) = default.specs
-        specs = [{"trigger_data": own.data, "summary_buckets": range(1, most + 1)}]
+        specs = [{"trigger_data": own.data, "summary_buckets": range(1, max(most, 1) + 1)}]
     inherited = windows or {"end_times": [end // SECOND for end in default.ends]}
     read = tuple(_trigger_spec(spec, inherited, expiry) for spec in specs)
     return EventSpec(read, most, matching, rules.event_delay, tells_bucket="trigger_specs" in registration)
@@ -122,11 +124,11 @@ def _event_spec(registration: Json, kind: Kind, expiry: int, rules: Rules) -> Ev
 
 def _trigger_spec(spec: Json, inherited: Json, expiry: int) -> TriggerSpec:
     windows = spec.get("event_report_windows", inherited)
-    ends = [int(end) * SECOND for end in windows["end_times"]]
+    ends = [_whole(end, "end_times") * SECOND for end in windows["end_times"]]
     return TriggerSpec(
-        data=tuple(int(datum) for datum in spec["trigger_data"]),
+        data=tuple(_whole(datum, "trigger_data") for datum in spec["trigger_data"]),
         ends=tuple(dict.fromkeys(min(end, expiry) for end in ends)),
-        buckets=tuple(int(bucket) for bucket in spec.get("summary_buckets", (1,))),
+        buckets=tuple(_whole(bucket, "summary_buckets") for bucket in spec.get("summary_buckets", (1,))),
         operator=spec.get("summary_operator", "count"),
         start=_number(windows, "start_time", 0) * SECOND,
     )
@@ -147,13 +149,13 @@ def _values(field: Json | Sequence[Json]) -> tuple[Values, ...]:
 
 def _amount(amount: Any) -> Amount:
     if isinstance(amount, Mapping):
-        return Amount(int(amount["value"]), int(amount.get("filtering_id", 0)))
-    return Amount(int(amount))
+        return Amount(_whole(amount["value"], "value"), _number(amount, "filtering_id", 0))
+    return Amount(_whole(amount, "aggregatable_values"))
 
 
 def _deduplication(entry: Json) -> Deduplication:
     key = entry.get("deduplication_key")
-    return Deduplication(None if key is None else int(key), _filters(entry))
+    return Deduplication(None if key is None else _whole(key, "deduplication_key"), _filters(entry))
 
 
 def _event_data(entry: Json) -> EventData:
@@ -162,7 +164,7 @@ def _event_data(entry: Json) -> EventData:
         data=_number(entry, "trigger_data", 0),
         priority=_number(entry, "priority", 0),
         value=_number(entry, "value", 1),
-        deduplication_key=None if key is None else int(key),
+        deduplication_key=None if key is None else _whole(key, "deduplication_key"),
     )
     return EventData(event, _filters(entry))
 
@@ -177,7 +179,7 @@ def _filter_sets(field: Json | Sequence[Json]) -> tuple[FilterSet, ...]:
     return tuple(
         FilterSet(
             {name: frozenset(values) for name, values in one.items() if name != "_lookback_window"},
-            int(one["_lookback_window"]) * SECOND if "_lookback_window" in one else None,
+            _whole(one["_lookback_window"], "_lookback_window") * SECOND if "_lookback_window" in one else None,
         )
         for one in sets
     )
@@ -188,8 +190,15 @@ def _list(registration: Json, field: str, read: Callable[[Json], Read]) -> tuple
 
 
 def _number(entry: Json, field: str, default: int) -> int:
+    return _whole(entry.get(field, default), field)
+
+
+def _whole(value: str | int, field: str) -> int:
+    """A whole number, as a JSON number or as text."""
     try:
-        return int(entry.get(field, default))
+        if isinstance(value, float):
+            raise TypeError
+        return int(value)
     except (TypeError, ValueError) as error:
         raise RegistrationError(f"`{field}` must be a whole number") from error
 

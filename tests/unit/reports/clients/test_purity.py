@@ -1,0 +1,32 @@
+"""The clients are pure: no AWS, no clock, and one module that talks to a network."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from kanon.reports import clients
+
+MODULES = sorted(Path(clients.__file__).parent.glob("*.py"))
+
+
+def imported(path):
+    """The modules that a file imports, by their first name, and the names of ours in full."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_a_client_needs_no_aws_no_clock_and_no_network_but_to_send(path):
+    names = imported(path)
+    roots = {name.split(".")[0] for name in names}
+
+    assert not roots & {"boto3", "botocore", "aws_lambda_powertools", "time", "random", "os"}
+    assert path.stem == "sending" or not roots & {"urllib", "http", "socket", "requests"}
+    ours = {name for name in names if name.startswith("kanon.")}
+    assert all(name.startswith(("kanon.reports", "kanon.noise")) for name in ours)
