@@ -1,0 +1,194 @@
+"""The mistakes of this design that concern clients, each planted: what checks it must pass as it is, and fail then.
+
+| trap | mistake |
+|---|---|
+| 7 | padding that is not the pair (0, 0), so that a null report counts |
+| 27 | randomised response that draws again for every window, leaves the truth out, or forgets silent sources |
+| 28 | the policy of browsers falling through to another source |
+| 29 | a client that sends nothing when it is out of budget |
+| 30 | messages that name a key or a client |
+"""
+
+import pytest
+
+from kanon.reports.clients import attribution, encrypt, event_json, events, response, simulation, windows
+from kanon.reports.clients.attribution import Amount, Attribution, KeyPiece, Source, Trigger, Values
+from kanon.reports.clients.events import EventSpec, EventTrigger, TriggerSpec
+from kanon.reports.clients.report import Report
+from kanon.reports.clients.windows import Windows
+from kanon.reports.hpke import open_sealed
+from kanon.reports.keys import PublicKey
+from kanon.reports.payload import Contribution, Payload, decode
+from tests.unit.reports import made
+
+SPEC = EventSpec((TriggerSpec((0, 1), (100, 200), (1, 2)),), 3)
+ORIGIN, SHOP = "https://report.test", "https://shop.test"
+
+
+class Bits:
+    """Random bits that replace the truth by the outputs of these numbers, one draw after the other."""
+
+    def __init__(self, *numbers):
+        self.numbers = list(numbers)
+
+    def __call__(self, bits):
+        return (1 << 256) - 1 if bits == 256 else self.numbers.pop(0)
+
+
+def reports_of(number, *triggers):
+    """What a source tells whose truth is replaced by the output of this number."""
+    found = events.register(SPEC, random_bits=Bits(number, *range(27)))
+    for age in triggers:
+        found = events.record(found, EventTrigger(0), age)
+    return [*found.reports(0, 100), *found.reports(100, 200)]
+
+
+# Each check is a function without arguments; each plant takes a monkeypatch.
+
+
+def one_draw_fixes_all_windows(folder):
+    for number in range(27):
+        assert reports_of(number) == events.reports_of(SPEC, SPEC.outputs.unrank(number))
+
+
+def plant_a_draw_for_every_window(patch):
+    def drawn_again(self, after, until):
+        output = response.Response(self.spec.outputs, self.epsilon).decide(self.bits)
+        return [report for report in events.reports_of(self.spec, output) if after < report.age <= until]
+
+    patch.setattr(events.Events, "bits", Bits(*range(1, 28)), raising=False)
+    patch.setattr(events.Events, "reports", drawn_again)
+
+
+def every_output_may_be_drawn_the_truth_too(folder):
+    drawn = [response.Response(SPEC.outputs, events.EPSILON).decide(Bits(number)) for number in range(27)]
+    assert drawn == [SPEC.outputs.unrank(number) for number in range(27)]
+
+
+def plant_the_truth_left_out(patch):
+    def without_silence(self, random_bits):
+        random_bits(256)
+        return self.outputs.unrank(1 + random_bits(5) % (self.outputs.count - 1))
+
+    patch.setattr(response.Response, "decide", without_silence)
+
+
+def a_silent_source_tells_what_was_drawn(folder):
+    source = Source(0, ORIGIN, frozenset({SHOP}), events=SPEC)
+    for number in range(27):
+        device = attribution.add_source(Attribution(), (), source, Bits(number))
+        told = len(event_json.reports_due(device, 0, 200))
+        assert told == sum(map(sum, SPEC.outputs.unrank(number)))
+
+
+def plant_silent_sources_forgotten(patch):
+    due = event_json.reports_due
+
+    def of_those_with_triggers(device, after, until):
+        return due(tuple(s for s in device if s.events and s.events.triggers), after, until)
+
+    patch.setattr(event_json, "reports_due", of_those_with_triggers)
+
+
+def carried(policy, *values):
+    """Values of the reports of triggers, and the newest source's part, with two sources and the bound 10."""
+    device = ()
+    for time in (0, 1):
+        source = Source(time, ORIGIN, frozenset({SHOP}), {"a": time})
+        device = attribution.add_source(Attribution(policy), device, source)
+    reports = []
+    for value in values:
+        trigger = Trigger(2, ORIGIN, SHOP, (KeyPiece(0, frozenset("a")),), (Values({"a": Amount(value)}),))
+        device, report, _ = attribution.add_trigger(Attribution(policy, 10), device, trigger, 0)
+        reports.append(report)
+    return [None if report is None else sum(pair.value for pair in report.contributions) for report in reports]
+
+
+def a_browser_does_not_fall_through(folder):
+    assert carried("web", 11, 8, 8) == [0, 8, 0]
+    assert carried("paper", 8, 8, 8) == [8, 8, 0]
+
+
+def plant_falling_through(patch):
+    patch.setattr(attribution, "_by_web", attribution._by_paper)
+
+
+def every_trigger_and_every_event_has_a_report(folder):
+    assert carried("web", 10, 10) == [10, 0]
+    assert carried("paper", 10, 10, 10) == [10, 10, 0]
+    made_of_events = windows.contributions(Windows(ORIGIN, contribution_bound=10), [("a", 0, 1, 10), ("a", 1, 1, 1)])
+    assert len([report for report in made_of_events if report is not None]) == 2
+
+
+def plant_silence_of_sources(patch):
+    full = attribution._report
+    patch.setattr(attribution, "_report", lambda d, t, f, pairs, delay: full(d, t, f, pairs, delay) if pairs else None)
+
+
+def plant_silence_of_windows(patch):
+    contribute = windows.contribute
+
+    def silent(*arguments):
+        device, report = contribute(*arguments)
+        return device, None if report.is_null else report
+
+    patch.setattr(windows, "contribute", silent)
+
+
+def a_null_report_adds_nothing(folder):
+    null = Report((), 0, ORIGIN, "kanon")
+    encrypted = encrypt.encrypt(null, [PublicKey(made.KEY_ID, made.KEY.public_key())])
+    payload = decode(open_sealed(encrypted.payload, made.KEY, encrypted.shared_info))
+    assert payload == Payload("histogram", (Contribution(0, 0),) * 20)
+
+
+def plant_padding_with_values(patch):
+    encode = encrypt.encode
+    patch.setattr(encrypt, "encode", lambda pairs, layout: encode(pairs or [Contribution(0, 1)], layout))
+
+
+def messages_name_no_key_and_no_client(folder):
+    table = folder / "events.csv"
+    table.write_text("time,client,key\n1,secret-client,a key of more than 16 bytes\n")
+    with pytest.raises(simulation.EventsError) as found:
+        simulation.read_events(table, simulation.WINDOW_COLUMNS)
+    assert "secret" not in str(found.value)
+    assert "more than" not in str(found.value)
+
+
+def plant_messages_with_the_line(patch):
+    read = simulation._event
+
+    def telling(row, path, line):
+        try:
+            return read(row, path, line)
+        except simulation.EventsError as error:
+            raise simulation.EventsError(f"{error}: {row}") from error
+
+    patch.setattr(simulation, "_event", telling)
+
+
+TRAPS = [
+    (7, a_null_report_adds_nothing, plant_padding_with_values),
+    (27, one_draw_fixes_all_windows, plant_a_draw_for_every_window),
+    (27, every_output_may_be_drawn_the_truth_too, plant_the_truth_left_out),
+    (27, a_silent_source_tells_what_was_drawn, plant_silent_sources_forgotten),
+    (28, a_browser_does_not_fall_through, plant_falling_through),
+    (29, every_trigger_and_every_event_has_a_report, plant_silence_of_sources),
+    (29, every_trigger_and_every_event_has_a_report, plant_silence_of_windows),
+    (30, messages_name_no_key_and_no_client, plant_messages_with_the_line),
+]
+NAMES = [f"{number}-{plant.__name__.removeprefix('plant_')}" for number, _, plant in TRAPS]
+
+
+@pytest.mark.parametrize(("number", "check", "plant"), TRAPS, ids=NAMES)
+def test_the_rule_holds(number, check, plant, tmp_path):
+    check(tmp_path)
+
+
+@pytest.mark.parametrize(("number", "check", "plant"), TRAPS, ids=NAMES)
+def test_the_mistake_is_caught(number, check, plant, tmp_path, monkeypatch):
+    plant(monkeypatch)
+    # Not any exception: a TypeError would be a broken plant.
+    with pytest.raises(AssertionError):
+        check(tmp_path)
