@@ -106,6 +106,20 @@ def test_every_output_lies_within_the_bounds_of_the_theorem(epsilon):
         assert 1 <= probability * scale <= high + Fraction(scale, 1 << WORD)
 
 
+@pytest.mark.parametrize("number", [0, 1, 2924])
+def test_the_law_of_a_default_click_is_exact_over_its_2925_outputs(number):
+    click = Response(Outputs((Datum(3, 3),) * 8, 3), Fraction(14))
+    truth = click.outputs.unrank(number)
+    found = law(click, truth)
+    low, high = exp_bounds(Fraction(14), 600)
+    others = {probability for output, probability in found.items() if output != truth}
+
+    assert (len(found), sum(found.values()), len(others)) == (2925, 1, 1)
+    (other,) = others
+    assert found[truth] <= low * other
+    assert found[truth] + Fraction(1, 1 << WORD) >= high / (high + 2924)
+
+
 def test_a_uniform_number_takes_every_value_by_one_index_and_draws_again_above():
     assert [uniform(5, Script((3, i))) for i in range(5)] == list(range(5))
     assert [uniform(5, Script((3, i), (3, 2))) for i in (5, 6, 7)] == [2, 2, 2]
