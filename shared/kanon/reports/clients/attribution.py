@@ -146,7 +146,7 @@ class Trigger:
         deduplication: keys against counting twice.
         named_budgets: which part of the budget it takes.
         events: its event-level part; empty for none.
-        tells_source_day: whether reports show the day of the source.
+        tells_source_day: whether reports show the day of the source, in clear; without a source, the trigger's day.
         context_id: a text that is sent beside the report, which then has no delay.
     """
 
@@ -378,7 +378,7 @@ def _recorded(stored: Stored, trigger: Trigger) -> Stored:
 def _report(
     device: Device, trigger: Trigger, found: int | None, pairs: tuple[Contribution, ...], delay: int
 ) -> Report | None:
-    """The report of the trigger. Its clear fields are the same whether or not it is null."""
+    """The report of the trigger. Its clear fields depend on the source that was found, never on what it contributes."""
     if not trigger.asks_for_report:
         return None
     scheduled = trigger.time if trigger.context_id is not None else trigger.time + delay
