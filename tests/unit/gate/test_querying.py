@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from kanon.errors import ThrottledError
+from kanon.gate.mechanism.above_threshold import is_above
 from kanon.gate.mechanism.steps import phase_of
 from kanon.gate.names import set_key, slot_of
 from kanon.gate.publishing import tick_of
@@ -150,3 +151,21 @@ def test_a_table_that_does_not_answer_is_an_error_and_nothing_is_remembered(tabl
         querying.query([("small", b"a")], NOW)
     table.throttled = False
     assert querying.query([("small", b"a")], NOW).above == (True,)
+
+
+@pytest.mark.parametrize("true", [(), (b"a",), (b"b",), (b"a", b"b", b"c")])
+def test_every_set_is_decided_whatever_the_others_are(
+    true: tuple[bytes, ...], table: Table, querying: Querying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided: list[tuple[tuple[int, ...], bool]] = []
+
+    def counted(crossings: tuple[int, ...], *when: int) -> bool:
+        decided.append((crossings, is_above(crossings, *when)))
+        return decided[-1][1]
+
+    monkeypatch.setattr("kanon.gate.querying.is_above", counted)
+    table.crossings = {_key(set_id): (_first_of_instance(set_id),) for set_id in true}
+    asked = [b"a", b"b", b"a", b"c", b"nobody"]
+    answer = querying.query([("small", set_id) for set_id in asked], NOW)
+    assert decided == [(table.crossings.get(_key(set_id), ()), set_id in true) for set_id in asked]
+    assert answer.above == tuple(set_id in true for set_id in asked)

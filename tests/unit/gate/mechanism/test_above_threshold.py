@@ -111,6 +111,34 @@ def test_an_older_crossing_is_seen_while_a_newer_one_is_not_visible_yet() -> Non
     assert is_above((9, 13), 12, 12, phase=1, window=6)
 
 
+class Observed(int):
+    """A crossing that notes what is done with it."""
+
+    seen: list[str]
+
+    def __le__(self, other: int) -> bool:
+        self.seen.append("visible?")
+        return int(self) <= other
+
+    def __sub__(self, other: int) -> int:
+        self.seen.append("instance?")
+        return int(self) - other
+
+
+@pytest.mark.parametrize("visible", [0, 8, 9, 12, 13, 99])
+@pytest.mark.parametrize("step", [3, 9, 14, 99])
+def test_every_crossing_is_looked_at_whatever_the_answer_is(visible: int, step: int) -> None:
+    seen: list[list[str]] = []
+    crossings = []
+    for at in (9, 13):
+        crossing = Observed(at)
+        crossing.seen = []
+        crossings.append(crossing)
+        seen.append(crossing.seen)
+    is_above(crossings, visible, step, phase=1, window=6)
+    assert seen == [["visible?", "instance?"]] * 2
+
+
 @given(SETS, st.integers(0, 100))
 def test_a_set_of_m_clients_crosses_at_once_and_an_instance_later_again(name: bytes, step: int) -> None:
     clients = range(SMALL.members_kept)

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from random import Random
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kanon.gate.mechanism import vectorised
 from kanon.gate.mechanism.above_threshold import SetState, evaluate
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
@@ -62,6 +65,35 @@ def test_more_sets_than_one_block_get_the_same_decisions_as_one_by_one() -> None
     sets = [(set_key(n), SetState(), list(range(n % 6))) for n in range(2 * ROWS_A_BLOCK + 3)]
     together = evaluate_all(SMALL, lambda first: tapes(SMALL), 11, sets)
     assert together == [_alone(SMALL, name, state, joined, 11) for name, state, joined in sets]
+
+
+def test_the_only_row_of_a_last_block_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks: list[int] = []
+    decide_block = vectorised._block_crossings
+
+    def counted(*given: Any) -> Any:
+        blocks.append(len(given[3]))
+        return decide_block(*given)
+
+    def crosses_now(name: int) -> bool:
+        return _alone(SMALL, set_key(name), SetState(), range(5), 11).crossings == (11,)
+
+    names = [n for n in range(1_000) if crosses_now(n)][: ROWS_A_BLOCK + 1]
+    monkeypatch.setattr(vectorised, "_block_crossings", counted)
+    together = evaluate_all(SMALL, lambda first: tapes(SMALL), 11, [(set_key(n), SetState(), range(5)) for n in names])
+    assert blocks[:2] == [ROWS_A_BLOCK, 1]
+    assert [state.crossings for state in together] == [(11,)] * (ROWS_A_BLOCK + 1)
+
+
+@pytest.mark.parametrize(("ago", "crosses_again"), [(1, True), (0, False)])
+def test_a_crossing_in_the_last_step_of_an_instance_does_not_count_in_the_next(ago: int, crosses_again: bool) -> None:
+    zero = replace(SMALL, phase="zero")  # instances begin at the multiples of the window
+    first = 2 * zero.window
+    state = SetState((), (first - ago,), first)
+    sets = [(set_key(n), state, list(range(7))) for n in range(20)]
+    together = evaluate_all(zero, lambda _: tapes(zero), first + 1, sets)
+    assert together == [_alone(zero, name, state, joined, first + 1) for name, state, joined in sets]
+    assert {first + 1 in state.crossings for state in together} == {crosses_again}
 
 
 def test_sets_of_all_sizes_and_ages_get_the_same_decisions_as_one_by_one() -> None:
