@@ -9,6 +9,7 @@ from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, pro
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic_core import ErrorDetails
 
 from kanon import aws, clock
 from kanon.dynamo.batches import chunks
@@ -104,18 +105,25 @@ def measure_lag() -> None:
 def _read(body: str) -> SlotMessage:
     """Parse the body of a message. The log of an invalid body names its problems, never its content."""
     try:
-        return SlotMessage.model_validate_json(body)
+        message = SlotMessage.model_validate_json(body)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['type']}" for e in error.errors(include_input=False)]
-        logger.error("message refused: it is not a slot message", problems=problems)
+        logger.error("message refused", problems=[_problem(e) for e in error.errors(include_input=False)])
         raise
+    if message.slot >= SETTINGS.slots:
+        logger.error("message refused", problems=["slot: less_than"])
+        raise ConfigurationError(f"there are {SETTINGS.slots} slots, and the message names slot {message.slot}")
+    return message
+
+
+def _problem(error: ErrorDetails) -> str:
+    """Which field is wrong and how. The name of a field that no slot message has is content, too."""
+    field = next(iter(error["loc"]), None)
+    return f"{field if field in SlotMessage.model_fields else 'body'}: {error['type']}"
 
 
 def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
     """Evaluate the slot of a message. When time is short, send the rest back to the queue."""
     message = _read(record.body)
-    if message.slot >= SETTINGS.slots:
-        raise ConfigurationError(f"there are {SETTINGS.slots} slots, and the message names slot {message.slot}")
     try:
         outcome = evaluation().run(
             message.slot, str(uuid4()), clock.now, lambda: lambda_context.get_remaining_time_in_millis() / 1000

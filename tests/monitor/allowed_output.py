@@ -56,6 +56,7 @@ LOG_FIELDS: dict[str, Callable[[Any], bool]] = {
     "operation": _matches(r"[A-Z][A-Za-z]+"),
     "code": _matches(r"[A-Z][A-Za-z.]+"),
     "place": _matches(r"[\w.<>]+:\d+|unknown"),
+    "problems": lambda value: all(re.fullmatch(r"(slot|hop|body): [a-z_]+", problem) for problem in value),
     "slot": lambda value: type(value) is int and 0 <= value < 256,
     "reason": lambda value: isinstance(value, str),
 }

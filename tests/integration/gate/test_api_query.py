@@ -61,6 +61,16 @@ def test_every_type_asked_has_its_entry_even_an_unknown_or_repeated_one(edge: Ed
     assert ask(edge)["kAnonymousSets"] == []
 
 
+def test_a_hash_repeated_in_an_entry_is_told_as_often_and_moves_no_other_answer(edge: Edge) -> None:
+    true, false = base64url(TRUE), base64url(FALSE)
+    answer = ask(edge, ("fledge", [true, false, true, true]), ("fledge", [false, true]), ("search-term", [true]))
+    assert answer["kAnonymousSets"] == [
+        {"type": "fledge", "hashes": [true] * 3},
+        {"type": "fledge", "hashes": [true]},
+        {"type": "search-term", "hashes": []},
+    ]
+
+
 def test_bidding_and_auction_servers_are_answered_like_browsers(edge: Edge) -> None:
     documented = edge.post("/v1:validateHashes", '{"sets": { type: "fledge", hashes: [ "somehash" ] }}')
     assert documented.status == 200
