@@ -119,7 +119,10 @@ class Members:
         return {set_key: from_item(item) for set_key, item in found.items()}
 
     def waking(self, before: int) -> Iterator[tuple[bytes, str]]:
-        """The set key and type of every set with a wake-up earlier than step ``before``. Reads the whole table."""
+        """The set key and type of every set with a wake-up before step ``before``, strongly consistent.
+
+        Reads the whole table.
+        """
         pages = self._client.get_paginator("scan").paginate(
             TableName=self._table,
             ConsistentRead=True,

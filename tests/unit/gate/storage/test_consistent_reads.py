@@ -1,0 +1,88 @@
+"""Every method of the storage that promises a strongly consistent read asks DynamoDB for one."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kanon.gate import storage
+from kanon.gate.storage.control import Control
+from kanon.gate.storage.members import Members
+from kanon.gate.storage.statuses import Statuses
+from kanon.gate.storage.step_log import StepLog
+
+TABLE, KEY = "table", bytes(32)
+
+
+class Client:
+    """A DynamoDB client over empty tables that records every read."""
+
+    def __init__(self) -> None:
+        self.reads: list[dict[str, Any]] = []
+
+    def get_item(self, **asked: Any) -> dict[str, Any]:
+        self.reads.append(asked)
+        return {}
+
+    def query(self, **asked: Any) -> dict[str, Any]:
+        self.reads.append(asked)
+        return {"Items": []}
+
+    def batch_get_item(self, RequestItems: dict[str, dict[str, Any]]) -> dict[str, Any]:  # noqa: N803
+        self.reads += RequestItems.values()
+        return {"Responses": {TABLE: []}}
+
+    def get_paginator(self, operation: str) -> "Client":
+        assert operation == "scan"
+        return self
+
+    def paginate(self, **asked: Any) -> Iterator[dict[str, Any]]:
+        self.reads.append(asked)
+        yield {"Items": []}
+
+
+CONSISTENT: dict[str, Callable[[Any], object]] = {
+    "Control.evaluated_through": lambda client: Control(client, TABLE).evaluated_through(0),
+    "Control.progress": lambda client: list(Control(client, TABLE).progress()),
+    "Control.recorded": lambda client: Control(client, TABLE).recorded("join"),
+    "Members.read": lambda client: Members(client, TABLE).read([KEY]),
+    "Members.undecodable": lambda client: list(Members(client, TABLE).undecodable()),
+    "Members.waking": lambda client: list(Members(client, TABLE).waking(0)),
+    "Statuses.crossings": lambda client: Statuses(client, TABLE).crossings([KEY]),
+    "StepLog.pages": lambda client: list(StepLog(client, TABLE).pages(0, 0, 1)),
+}
+
+
+def promising() -> set[str]:
+    """The methods of the storage whose docstring says "strongly consistent"."""
+    modules = [
+        importlib.import_module(f"{storage.__name__}.{found.name}") for found in pkgutil.iter_modules(storage.__path__)
+    ]
+    classes = {kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)}
+    return {
+        method.__qualname__
+        for kind in classes
+        if kind.__module__.startswith(storage.__name__)
+        for method in vars(kind).values()
+        if inspect.isfunction(method) and "strongly consistent" in " ".join((method.__doc__ or "").split())
+    }
+
+
+@pytest.mark.parametrize("method", CONSISTENT)
+def test_a_method_that_promises_it_reads_strongly_consistently(method: str) -> None:
+    client = Client()
+    CONSISTENT[method](client)
+    assert [asked.get("ConsistentRead") for asked in client.reads] == [True]
+
+
+def test_every_method_that_promises_consistency_is_tested() -> None:
+    assert promising() == CONSISTENT.keys()
+
+
+def test_a_query_reads_eventually_consistently() -> None:
+    client = Client()
+    Statuses(client, TABLE).read([KEY], [0])  # type: ignore[arg-type]
+    assert [asked["ConsistentRead"] for asked in client.reads] == [False]  # answers wait for a margin before the tick
