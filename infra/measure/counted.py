@@ -27,7 +27,7 @@ def counts(tail_sets: int, hot_joins: int, idle_sets: int) -> list[Count]:
     return [
         Count("write units a join, one join per set and hour", f"{tail_sets} sets, 3 hours", long_tail(tail_sets), 2.1),
         Count("write units a join, one set", f"{hot_joins} joins in an hour", hot(hot_joins), 1.01),
-        Count("bytes of a Members item with all its members", "published profile, w = 720", members_item(), 1023),
+        Count("bytes of a Members item with all its members", "published profile, w = 720", members_item(), 1024),
         Count(
             "items read and written by a step among ten times the idle sets",
             f"among {idle_sets} ({few[0]} read, {few[1]} written)",

@@ -42,11 +42,19 @@ def value_size(value: Mapping[str, Any]) -> int:
 
 
 def number_size(number: str) -> int:
-    """Bytes of a number: about one per two significant digits, plus one, plus one for a minus sign; at most 21."""
+    """Bytes of a number: about one per two significant digits, plus one, plus one for a minus sign; at most 21.
+
+    The guide's rule is approximate. The pairs of an integer's digits are counted from its end: 12030 is 1 20 30 and
+    takes a byte more than its four significant digits do. So an integer never takes more than this.
+    """
     digits = number.lstrip("-+").partition("e")[0].partition("E")[0]
     whole, _, part = digits.partition(".")
-    significant = (whole + part).strip("0") if part else whole.lstrip("0").rstrip("0")
-    return min(21, (len(significant) + 1) // 2 + 1 + number.startswith("-"))
+    if part:
+        pairs = (len((whole + part).strip("0")) + 1) // 2
+    else:
+        zeros = len(whole) - len(whole.rstrip("0"))
+        pairs = max(0, (len(whole.lstrip("0")) + 1) // 2 - zeros // 2)
+    return min(21, pairs + 1 + number.startswith("-"))
 
 
 def write_units(size: int) -> int:

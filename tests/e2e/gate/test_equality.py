@@ -105,7 +105,7 @@ SIXTY_DAYS = Recorded(
     days=60,
     type={"k": 50, "window": 720, "profile": "published"},
     answers="addfd191956981e13b8a94ffa919e1bd953bbe4a154bf396be1863dda54f4ddc",
-    rows="377b23fd3be568b7feba5a50ea6a9537a4108d5fcf2ded77afce5b9f46a504a1",
+    rows="f04a5704402e5f4b237e7aa87b6f247ada8ff8758143165da3dfc3bcacdc4d12",
     units=22_005,
 )
 

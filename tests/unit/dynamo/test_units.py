@@ -19,6 +19,10 @@ KB = 1024
         ("427", 3),
         ("1700000000", 2),  # zeros at the end are trimmed
         ("1700000001", 6),
+        ("12030", 4),  # 1 20 30: pairs are counted from the end
+        ("20470", 4),
+        ("20400", 3),
+        ("472010", 4),
         ("0042", 2),  # zeros at the front are trimmed
         ("0.0042", 2),
         ("42.00", 2),

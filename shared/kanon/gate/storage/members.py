@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kanon.dynamo.batches import Item, get_all
 from kanon.dynamo.conditions import unless_refused
 from kanon.dynamo.limits import check_item
+from kanon.dynamo.units import WRITE_UNIT, item_size
 from kanon.errors import ThrottledError, UndecodableMembersError
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 FORMAT = 1
+PAD = "p"
+"""The attribute that fills up an item; one letter, so that it can fill a gap of a single byte."""
 
 UNLESS_EVALUATED = "attribute_not_exists(evaluated) OR evaluated < :step"
 UNLESS_REPLACED = "attribute_not_exists(members) OR members = :damaged"
@@ -57,7 +60,11 @@ def unpack(packed: bytes) -> tuple[int, tuple[Member, ...]]:
 
 
 def to_item(set_key: bytes, type_name: str, state: SetState, client_bits: int, expires: int) -> Item:
-    """The state of a set as an item; a token takes as many bytes as ``client_bits`` need."""
+    """The state of a set as an item; a token takes as many bytes as ``client_bits`` need.
+
+    Zeros fill it up to a whole number of write units, so that the size of the table tells no more than the write
+    units it took. No code reads them.
+    """
     check_set_key(set_key)
     item: Item = {
         "set_key": {"B": set_key},
@@ -71,6 +78,8 @@ def to_item(set_key: bytes, type_name: str, state: SetState, client_bits: int, e
     if state.wake_up is not None:
         item["wake_up"] = {"N": str(state.wake_up)}
     check_item(item, ("set_key",))
+    if gap := -item_size(item) % WRITE_UNIT:
+        item[PAD] = {"B": bytes(gap - len(PAD))}
     return item
 
 

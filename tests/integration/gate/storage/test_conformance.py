@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 
 from kanon import clock
 from kanon.dynamo.batches import ATTEMPTS
+from kanon.dynamo.units import WRITE_UNIT, item_size
 from kanon.errors import (
     ConfigurationError,
     FingerprintMismatchError,
@@ -211,6 +212,26 @@ def test_the_largest_members_a_type_may_have_fit_into_an_item(tables: Tables) ->
     state = SetState(tuple(Member(2**32 - 1 - n, STEP) for n in range(MOST_MEMBERS)), (), STEP, None)
     tables.members.write(SETS[0], "t" * 64, state, 32, 99)
     assert tables.members.read(SETS[:1]) == {SETS[0]: state}
+
+
+@pytest.mark.parametrize("gap", [0, 1, 2])
+def test_a_state_is_read_whatever_fills_up_its_item(gap: int, tables: Tables) -> None:
+    state = SetState((), (), 7, None)
+    bare = to_item(SETS[0], "", state, 16, 99)
+    letters = WRITE_UNIT - gap - item_size({name: value for name, value in bare.items() if name != "p"})
+    tables.members.write(SETS[0], "t" * letters, state, 16, 99)
+    assert tables.members.read(SETS[:1]) == {SETS[0]: state}
+    (item,) = tables.items("Members")
+    assert item_size(item) == WRITE_UNIT
+    (read,) = [call for call in tables.calls if call.operation == "BatchGetItem"]
+    assert not [item for item in read.answered["Responses"][tables.names["Members"]] if "p" in item]
+
+
+def test_an_item_of_a_version_without_zeros_is_read(tables: Tables) -> None:
+    item = to_item(SETS[0], "fledge", _state(STEP, 1), 16, 99)
+    del item["p"]
+    tables.other_client().put_item(TableName=tables.names["Members"], Item=item)
+    assert tables.members.read(SETS[:1]) == {SETS[0]: _state(STEP, 1)}
 
 
 def test_the_sets_that_wake_before_a_step_are_found_whatever_else_there_is(tables: Tables) -> None:

@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kanon.dynamo.batches import Item
+from kanon.dynamo.limits import MOST_ITEM_BYTES
+from kanon.dynamo.units import WRITE_UNIT, item_size, write_units
 from kanon.errors import UndecodableMembersError
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
+from kanon.gate.mechanism.parameters import MOST_MEMBERS, Parameters, profile
 from kanon.gate.storage.members import from_item, pack, to_item, unpack
-from tests.unit.examples import set_key
+from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL, set_key
 
 STEPS = st.integers(-(2**40), 2**40)
 
@@ -41,7 +45,9 @@ def test_the_bytes_of_format_1_never_change() -> None:
 
 def test_an_item_holds_what_its_state_has_and_nothing_else() -> None:
     bare = SetState((), (), 7, None)
-    assert to_item(set_key(1), "fledge", bare, 16, 99) == {
+    item = to_item(set_key(1), "fledge", bare, 16, 99)
+    assert not item.pop("p")["B"].strip(b"\x00")
+    assert item == {
         "set_key": {"B": set_key(1)},
         "type": {"S": "fledge"},
         "members": {"B": pack(bare, 2)},
@@ -51,6 +57,52 @@ def test_an_item_holds_what_its_state_has_and_nothing_else() -> None:
     full = to_item(set_key(1), "fledge", SetState((), (3, 6), 7, 9), 16, 99)
     assert full["crossings"] == {"L": [{"N": "3"}, {"N": "6"}]}
     assert full["wake_up"] == {"N": "9"}
+
+
+TYPES = {
+    "published": (PUBLISHED, "fledge"),
+    "small": (SMALL, "t"),
+    "one-sided": (ONE_SIDED, "search-term"),
+    "three bytes a token": (Parameters(2_000, 720, 3600, *profile("balanced-2", 720), client_bits=20), "t" * 64),
+    "four bytes a token": (Parameters(1_000, 168, 3600, *profile("sharp-2", 168), client_bits=32), "crowded"),
+}
+STEP = 472_000
+
+
+def unpadded(item: Item) -> Item:
+    """The item as versions before padding wrote it."""
+    return {name: value for name, value in item.items() if name != "p"}
+
+
+@pytest.mark.parametrize(("parameters", "name"), TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("crossings", [(), (STEP - 700,), (STEP - 1400, STEP)])
+@pytest.mark.parametrize("wake_up", [None, STEP + 5])
+def test_the_size_of_an_item_is_its_write_units_for_every_count_and_they_are_those_without_zeros(
+    parameters: Parameters, name: str, crossings: tuple[int, ...], wake_up: int | None
+) -> None:
+    members = tuple(Member(token, STEP) for token in range(parameters.members_kept))
+    for count in range(len(members) + 1):
+        state = SetState(members[:count], crossings, STEP, wake_up)
+        item = to_item(set_key(1), name, state, parameters.client_bits, 1_700_000_001)
+        units = write_units(item_size(unpadded(item)))
+        assert item_size(item) == WRITE_UNIT * units
+        assert from_item(item) == from_item(unpadded(item)) == state
+
+
+def test_the_largest_members_a_type_may_have_stay_below_the_limit_of_an_item() -> None:
+    members = tuple(Member(2**32 - 1 - n, STEP) for n in range(MOST_MEMBERS))
+    item = to_item(set_key(1), "t" * 64, SetState(members, (STEP, STEP), STEP, STEP), 32, 1_700_000_001)
+    assert item_size(item) % WRITE_UNIT == 0
+    assert item_size(item) < MOST_ITEM_BYTES / 4
+
+
+@pytest.mark.parametrize("gap", [0, 1, 2, 3])
+def test_a_gap_of_any_size_is_filled(gap: int) -> None:
+    bare = to_item(set_key(1), "", SetState((), (), 7, None), 16, 99)
+    letters = WRITE_UNIT - gap - item_size(unpadded(bare))
+    item = to_item(set_key(1), "t" * letters, SetState((), (), 7, None), 16, 99)
+    assert item_size(item) == WRITE_UNIT
+    assert ("p" in item) == (gap > 0)
 
 
 def test_a_state_that_was_never_evaluated_cannot_be_packed() -> None:
