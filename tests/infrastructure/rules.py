@@ -71,41 +71,64 @@ PERMISSIONS = {
     },
 }
 
-EVERY_FUNCTION = {
-    "KANON_TYPES",
-    "KANON_PERIOD",
-    "KANON_SLOTS",
-    "KANON_DEPLOYMENT",
-    "KANON_CONTROL_TABLE",
-    "POWERTOOLS_SERVICE_NAME",
-    "POWERTOOLS_LOG_LEVEL",
-    "POWERTOOLS_METRICS_NAMESPACE",
+EVERY_FUNCTION: Document = {
+    "KANON_TYPES": {"Ref": "Types"},
+    "KANON_PERIOD": {"Ref": "Period"},
+    "KANON_SLOTS": {"Ref": "Slots"},
+    "KANON_DEPLOYMENT": {"Ref": "AWS::StackId"},
+    "KANON_CONTROL_TABLE": {"Ref": "Control"},
+    "POWERTOOLS_LOG_LEVEL": {"Ref": "LogLevel"},
+    "POWERTOOLS_METRICS_NAMESPACE": {"Fn::Sub": "KANON/${AWS::StackName}"},
 }
-ENVIRONMENT = {
-    "Join": EVERY_FUNCTION
-    | {
-        "KANON_STEP_LOG_TABLE",
-        "KANON_SET_PEPPER_SECRET",
-        "KANON_CLIENT_KEY_SECRET",
-        "KANON_OUTAGE_ALLOWANCE",
+ENVIRONMENT: dict[str, Document] = {
+    "Join": {
+        **EVERY_FUNCTION,
+        "POWERTOOLS_SERVICE_NAME": "join",
+        "KANON_STEP_LOG_TABLE": {"Ref": "StepLog"},
+        "KANON_SET_PEPPER_SECRET": {"Ref": "SetPepper"},
+        "KANON_CLIENT_KEY_SECRET": {"Ref": "ClientKey"},
+        "KANON_OUTAGE_ALLOWANCE": {"Ref": "OutageAllowance"},
     },
-    "Evaluate": EVERY_FUNCTION
-    | {
-        "KANON_STEP_LOG_TABLE",
-        "KANON_MEMBERS_TABLE",
-        "KANON_STATUSES_TABLE",
-        "KANON_NOISE_KEY_SECRET",
-        "KANON_NOISE_KEYS",
-        "KANON_LOG_GENERATIONS",
-        "KANON_QUEUE_URL",
-        "KANON_OUTAGE_ALLOWANCE",
-        "KANON_GRACE",
-        "KANON_LEASE",
-        "KANON_PUBLISH_DELAY",
-        "KANON_PUBLISH_MARGIN",
+    "Evaluate": {
+        **EVERY_FUNCTION,
+        "POWERTOOLS_SERVICE_NAME": "evaluate",
+        "KANON_STEP_LOG_TABLE": {"Ref": "StepLog"},
+        "KANON_MEMBERS_TABLE": {"Ref": "Members"},
+        "KANON_STATUSES_TABLE": {"Ref": "Statuses"},
+        "KANON_NOISE_KEY_SECRET": {"Ref": "NoiseKey"},
+        "KANON_NOISE_KEYS": {"Ref": "NoiseKeys"},
+        "KANON_LOG_GENERATIONS": {"Ref": "LogGenerations"},
+        "KANON_QUEUE_URL": {"Ref": "Queue"},
+        "KANON_OUTAGE_ALLOWANCE": {"Ref": "OutageAllowance"},
+        "KANON_GRACE": {"Ref": "Grace"},
+        "KANON_LEASE": {"Ref": "Lease"},
+        "KANON_PUBLISH_DELAY": {"Ref": "PublishDelay"},
+        "KANON_PUBLISH_MARGIN": {"Ref": "PublishMargin"},
     },
-    "Query": EVERY_FUNCTION | {"KANON_STATUSES_TABLE", "KANON_SET_PEPPER_SECRET", "KANON_PUBLISH_DELAY"},
+    "Query": {
+        **EVERY_FUNCTION,
+        "POWERTOOLS_SERVICE_NAME": "query",
+        "KANON_STATUSES_TABLE": {"Ref": "Statuses"},
+        "KANON_SET_PEPPER_SECRET": {"Ref": "SetPepper"},
+        "KANON_PUBLISH_DELAY": {"Ref": "PublishDelay"},
+    },
 }
+"""The variables of each function, by value: the wrong parameter under the right name is a wrong clock or key."""
+
+RETENTION = {"Queue": 4 * 86_400, "DeadLetters": 14 * 86_400, "LostEvents": 14 * 86_400}
+"""Seconds a queue keeps a message. A dead letter's age counts from its first queue: it must have days left there."""
+SCHEDULE_RETRIES = {"MaximumRetryAttempts": 10, "MaximumEventAgeInSeconds": 1800}
+INVOKE_RETRIES = {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 1800}
+"""Half an hour of attempts: after that the event goes to the lost events, where an alarm sees it."""
+
+KEY_STATEMENT = {
+    "Sid": "AccountDecidesByIdentityPolicies",
+    "Effect": "Allow",
+    "Principal": {"AWS": {"Fn::Sub": "arn:${AWS::Partition}:iam::${AWS::AccountId}:root"}},
+    "Action": "kms:*",
+    "Resource": "*",
+}
+"""The only statement of the key's policy: no other account, no service and nobody without a role's permission."""
 
 # Route key: (integration, authorization). "join" stands for the parameter JoinAuth.
 ROUTES = {
@@ -253,6 +276,29 @@ def every_asynchronous_edge_has_a_dead_letter_queue(document: Document) -> Probl
     for name, resource in document["Resources"].items():
         if resource["Type"] == "AWS::Serverless::Function" and "Events" in resource["Properties"]:
             yield f"{name} has events of its own: make them resources, so that these rules see them"
+
+
+@rule
+def queues_keep_messages_for_days(document: Document) -> Problems:
+    queues = of_type(document, "AWS::SQS::Queue")
+    for name in sorted(set(queues) | set(RETENTION)):
+        kept = queues.get(name, {}).get("Properties", {}).get("MessageRetentionPeriod")
+        if kept != RETENTION.get(name):
+            yield f"{name} keeps messages for {kept} s, and not {RETENTION.get(name)}"
+
+
+@rule
+def retries_are_those_of_the_design(document: Document) -> Problems:
+    for name, schedule in of_type(document, "AWS::Scheduler::Schedule").items():
+        given = schedule["Properties"]["Target"].get("RetryPolicy")
+        if given != SCHEDULE_RETRIES:
+            yield f"{name} retries as {given} says"
+    for name, config in of_type(document, "AWS::Lambda::EventInvokeConfig").items():
+        given = {word: config["Properties"].get(word) for word in INVOKE_RETRIES}
+        if given != INVOKE_RETRIES:
+            yield f"{name} retries as {given} says"
+        if config["Properties"].get("Qualifier") != "$LATEST":
+            yield f"{name} is not for the version that the schedule calls"
 
 
 @rule
@@ -441,6 +487,15 @@ def everything_at_rest_is_encrypted(document: Document) -> Problems:
 
 
 @rule
+def the_key_belongs_to_the_account_alone(document: Document) -> Problems:
+    for name, key in of_type(document, "AWS::KMS::Key").items():
+        if key["Properties"].get("KeyPolicy") != {"Version": "2012-10-17", "Statement": [KEY_STATEMENT]}:
+            yield f"{name} may be used or managed by others than the account's own roles"
+        if key["Properties"].get("PendingWindowInDays") != 30:
+            yield f"{name} can be lost within less than 30 days"
+
+
+@rule
 def state_outlives_the_stack(document: Document) -> Problems:
     for name, resource in of_type(document, *STATEFUL).items():
         # A creation that fails leaves nothing behind; whatever was in use is kept.
@@ -470,11 +525,20 @@ def functions_are_told_exactly_what_they_need(document: Document) -> Problems:
     if set(functions(document)) != set(ENVIRONMENT):
         yield f"the functions are {', '.join(functions(document))}"
     for name in FUNCTIONS:
-        given = set(environment(document, name))
-        if given != ENVIRONMENT[name]:
-            yield f"{name}: {', '.join(sorted(given ^ ENVIRONMENT[name]))}"
-        if environment(document, name)["POWERTOOLS_SERVICE_NAME"] != name.lower():
-            yield f"{name} calls itself something else"
+        given, needed = environment(document, name), ENVIRONMENT[name]
+        for variable in sorted(given.keys() | needed.keys()):
+            if given.get(variable) != needed.get(variable):
+                yield f"{name} is told {given.get(variable)} as {variable}, and not {needed.get(variable)}"
+
+
+@rule
+def functions_reserve_the_concurrency_of_their_own_parameter(document: Document) -> Problems:
+    for name, function in functions(document).items():
+        own, condition = {"Ref": f"{name}ReservedConcurrency"}, f"{name}IsReserved"
+        if function.get("ReservedConcurrentExecutions") != {"Fn::If": [condition, own, {"Ref": "AWS::NoValue"}]}:
+            yield f"{name} does not reserve what its parameter says"
+        if document["Conditions"].get(condition) != {"Fn::Not": [{"Fn::Equals": [own, 0]}]}:
+            yield f"{condition} does not depend on the parameter of {name}"
 
 
 @rule
@@ -618,5 +682,28 @@ def routes_ask_for_the_authorization_of_the_design(document: Document) -> Proble
 def requests_are_throttled(document: Document) -> Problems:
     for name, stage in of_type(document, "AWS::ApiGatewayV2::Stage").items():
         given = stage["Properties"].get("DefaultRouteSettings", {})
-        if not {"ThrottlingRateLimit", "ThrottlingBurstLimit"} <= set(given):
-            yield f"{name} is not throttled"
+        for word, own in (("ThrottlingRateLimit", "ThrottleRate"), ("ThrottlingBurstLimit", "ThrottleBurst")):
+            if given.get(word) != {"Ref": own}:
+                yield f"{name} is not throttled by {own}"
+        if "RouteSettings" in stage["Properties"]:
+            yield f"{name} has routes with limits of their own"
+
+
+@rule
+def deployments_reach_the_stage(document: Document) -> Problems:
+    for name, stage in of_type(document, "AWS::ApiGatewayV2::Stage").items():
+        if stage["Properties"].get("AutoDeploy") is not True:
+            yield f"{name} goes on with the routes of before"
+
+
+@rule
+def a_domain_is_the_only_way_in_and_speaks_tls_1_2(document: Document) -> Problems:
+    for name, api in of_type(document, "AWS::ApiGatewayV2::Api").items():
+        if api["Properties"].get("DisableExecuteApiEndpoint") != {"Fn::If": ["HasDomainName", True, False]}:
+            yield f"{name} answers beside its domain, or nowhere"
+    if document["Conditions"]["HasDomainName"] != {"Fn::Not": [{"Fn::Equals": [{"Ref": "DomainName"}, ""]}]}:
+        yield "HasDomainName does not say whether there is a domain name"
+    for name, domain in of_type(document, "AWS::ApiGatewayV2::DomainName").items():
+        for settings in domain["Properties"]["DomainNameConfigurations"]:
+            if settings.get("SecurityPolicy") != "TLS_1_2":
+                yield f"{name} speaks an older TLS"

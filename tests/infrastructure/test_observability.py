@@ -114,6 +114,47 @@ def badly_behaved_alarms(watched: Document) -> Iterator[str]:
             yield f"{name} does not judge one series"
 
 
+HOUR, FIVE_MINUTES, STEP = 3600, 300, {"Ref": "Period"}
+JUDGED: dict[str, tuple[set[str], Any, int, float]] = {
+    "JoinsRefused": ({"Sum"}, HOUR, 1, 0.1),
+    "PublishLate": ({"p99"}, STEP, 1, 0),
+    "EvaluationLate": ({"Maximum"}, STEP, 2, 0),  # one slot that is behind is enough
+    "EvaluationStopped": ({"Sum"}, FIVE_MINUTES, 1, 0),
+    "DeadLettersWaiting": ({"Maximum"}, FIVE_MINUTES, 1, 0),
+    "LostEventsWaiting": ({"Maximum"}, FIVE_MINUTES, 1, 0),
+    "QueriesRefused": ({"Sum"}, FIVE_MINUTES, 3, 0),
+    "FunctionErrors": ({"Sum"}, FIVE_MINUTES, 1, 0),
+    "FunctionsThrottled": ({"Sum"}, FIVE_MINUTES, 3, 0),
+    "TablesThrottled": ({"Sum"}, FIVE_MINUTES, 3, 0),
+    "RequestsThrottled": ({"Sum"}, FIVE_MINUTES, 3, 0),
+}
+"""How each alarm judges: the statistics of its metrics, their period in seconds, periods in a row, threshold."""
+
+
+def otherwise_judged(watched: Document) -> Iterator[str]:
+    """Alarms with another statistic, period or threshold than theirs."""
+    for name in sorted(alarms(watched).keys() | JUDGED.keys()):
+        alarm = alarms(watched).get(name, {})
+        figures = (
+            [alarm]
+            if "MetricName" in alarm
+            else [m["MetricStat"] for m in alarm.get("Metrics", []) if "MetricStat" in m]
+        )
+        words = ("Stat", "Statistic", "ExtendedStatistic")
+        statistics = {figure[word] for figure in figures for word in words if word in figure}
+        periods = [figure["Period"] for figure in figures]
+        found = (statistics, periods[:1], alarm.get("EvaluationPeriods"), alarm.get("Threshold"))
+        kind, period, times, threshold = JUDGED.get(name, (set(), None, 0, 0))
+        if found != (kind, [period], times, threshold) or any(p != period for p in periods):
+            yield f"{name} is judged by {found}"
+        if alarm.get("ComparisonOperator") != "GreaterThanThreshold":
+            yield f"{name} does not compare with greater-than"
+        if alarm.get("DatapointsToAlarm", times) != times:
+            yield f"{name} may overlook a period"
+        if "ExtendedStatistic" in alarm and alarm.get("EvaluateLowSampleCountPercentile") != "evaluate":
+            yield f"{name} is silent while there are few slots"
+
+
 def step_lengths() -> list[str]:
     lengths: list[str] = read()["Parameters"]["Period"]["AllowedValues"]
     return lengths
@@ -172,6 +213,10 @@ def test_alarms_use_only_metrics_that_are_emitted() -> None:
 
 def test_alarms_are_well_formed() -> None:
     assert list(badly_behaved_alarms(document())) == []
+
+
+def test_alarms_judge_by_their_own_statistic_period_and_threshold() -> None:
+    assert list(otherwise_judged(document())) == []
 
 
 def test_cause_alarms_cover_every_function_and_table() -> None:
@@ -279,6 +324,7 @@ CHECKS: dict[str, Callable[[Document], Any]] = {
     "entry": lambda watched: alarms_without_an_entry(watched, RUNBOOK.read_text()),
     "metric": unknown_metrics,
     "form": badly_behaved_alarms,
+    "judgement": otherwise_judged,
     "sight": lambda watched: what_alarms_do_not_see(watched, read()),
     "filter": lambda watched: filters_that_find_nothing(watched, read()),
 }
@@ -300,6 +346,26 @@ CHECKS: dict[str, Callable[[Document], Any]] = {
         ("form", change("QueriesRefused", Period=45)),
         ("form", lambda watched: properties(watched, "JoinsRefused")["Metrics"].pop()),
         ("form", lambda watched: properties(watched, "JoinsRefused")["Metrics"][1].pop("ReturnData")),
+        ("judgement", change("EvaluationLate", Statistic="Minimum")),
+        ("judgement", change("DeadLettersWaiting", Statistic="Minimum")),
+        ("judgement", change("LostEventsWaiting", Statistic="Average")),
+        ("judgement", change("EvaluationStopped", Statistic="Average")),
+        ("judgement", change("PublishLate", ExtendedStatistic="p50")),
+        ("judgement", change("PublishLate", EvaluateLowSampleCountPercentile="ignore")),
+        ("judgement", change("EvaluationLate", Period=60)),
+        ("judgement", change("EvaluationLate", EvaluationPeriods=1)),
+        ("judgement", change("QueriesRefused", DatapointsToAlarm=1)),
+        ("judgement", change("FunctionErrors", Threshold=10)),
+        ("judgement", change("FunctionErrors", ComparisonOperator="LessThanThreshold")),
+        (
+            "judgement",
+            lambda watched: properties(watched, "JoinsRefused")["Metrics"][3]["MetricStat"].update(Stat="Average"),
+        ),
+        (
+            "judgement",
+            lambda watched: properties(watched, "TablesThrottled")["Metrics"][-1]["MetricStat"].update(Period=60),
+        ),
+        ("judgement", lambda watched: watched["Resources"].pop("EvaluationLate")),
         ("sight", unsummed),
         ("sight", blind),
         ("filter", change("RequestsThrottledInLog", FilterPattern='{ $.path = "x" }')),

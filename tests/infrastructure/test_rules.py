@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.infrastructure.rules import RULES, firing_times
-from tests.infrastructure.template import Document, mutated, parameter, properties, read
+from tests.infrastructure.template import FUNCTIONS, Document, environment, mutated, parameter, properties, read
 
 Mutation = Callable[[Document], object]
 ON, OFF = True, False
@@ -112,6 +112,32 @@ def access_log(word: str) -> Mutation:
         settings["Format"] = settings["Format"].replace("$context.routeKey", word)
 
     return change
+
+
+def told(function: str, name: str) -> Mutation:
+    """Give a variable the value of the next one: the right name with the wrong parameter."""
+    variables = environment(read(), function)
+    names = list(variables)
+    another = variables[names[(names.index(name) + 1) % len(names)]]
+    return put(another, function, "Environment", "Variables", name)
+
+
+def old_tls(document: Document) -> None:
+    properties(document, "Domain")["DomainNameConfigurations"][0]["SecurityPolicy"] = "TLS_1_0"
+
+
+def reserved(function: str, condition: str, name: str) -> Mutation:
+    value = {"Fn::If": [condition, {"Ref": name}, {"Ref": "AWS::NoValue"}]}
+    return put(value, function, "ReservedConcurrentExecutions")
+
+
+def key_principal(principal: object) -> Mutation:
+    return lambda document: properties(document, "Key")["KeyPolicy"]["Statement"][0].update(Principal=principal)
+
+
+def key_statement(document: Document) -> None:
+    policy = properties(document, "Key")["KeyPolicy"]["Statement"]
+    policy.append({**policy[0], "Principal": {"Service": "logs.amazonaws.com"}})
 
 
 VIOLATIONS: list[tuple[str, str, Mutation]] = [
@@ -390,6 +416,11 @@ VIOLATIONS: list[tuple[str, str, Mutation]] = [
         variable("Query", "POWERTOOLS_SERVICE_NAME", "join"),
     ),
     ("functions_are_told_exactly_what_they_need", "new function", a_further_function),
+    *(
+        ("functions_are_told_exactly_what_they_need", f"{function} {name}", told(function, name))
+        for function in FUNCTIONS
+        for name in environment(read(), function)
+    ),
     ("environments_fit_into_4_kb", "types", limit("Types", "MaxLength", 4000)),
     (
         "parameters_have_defaults_and_descriptions",
@@ -505,6 +536,84 @@ VIOLATIONS: list[tuple[str, str, Mutation]] = [
         lambda d: d["Resources"].pop("DocsRoute"),
     ),
     ("requests_are_throttled", "rate", drop("Stage", "DefaultRouteSettings", "ThrottlingRateLimit")),
+    (
+        "requests_are_throttled",
+        "rate and burst exchanged",
+        put({"Ref": "ThrottleRate"}, "Stage", "DefaultRouteSettings", "ThrottlingBurstLimit"),
+    ),
+    (
+        "requests_are_throttled",
+        "constant",
+        put(100_000, "Stage", "DefaultRouteSettings", "ThrottlingRateLimit"),
+    ),
+    (
+        "requests_are_throttled",
+        "one route",
+        put({"POST /v1:query": {"ThrottlingRateLimit": 100_000}}, "Stage", "RouteSettings"),
+    ),
+    ("deployments_reach_the_stage", "by hand", put(OFF, "Stage", "AutoDeploy")),
+    ("deployments_reach_the_stage", "default", drop("Stage", "AutoDeploy")),
+    (
+        "a_domain_is_the_only_way_in_and_speaks_tls_1_2",
+        "two ways in",
+        put(OFF, "Api", "DisableExecuteApiEndpoint"),
+    ),
+    (
+        "a_domain_is_the_only_way_in_and_speaks_tls_1_2",
+        "the other way round",
+        put({"Fn::If": ["HasDomainName", False, True]}, "Api", "DisableExecuteApiEndpoint"),
+    ),
+    (
+        "a_domain_is_the_only_way_in_and_speaks_tls_1_2",
+        "condition",
+        lambda d: d["Conditions"].update(HasDomainName={"Fn::Equals": [{"Ref": "DomainName"}, ""]}),
+    ),
+    ("a_domain_is_the_only_way_in_and_speaks_tls_1_2", "old TLS", old_tls),
+    ("queues_keep_messages_for_days", "queue", put(60, "Queue", "MessageRetentionPeriod")),
+    ("queues_keep_messages_for_days", "dead letters", put(345_600, "DeadLetters", "MessageRetentionPeriod")),
+    ("queues_keep_messages_for_days", "lost events", drop("LostEvents", "MessageRetentionPeriod")),
+    (
+        "retries_are_those_of_the_design",
+        "schedule",
+        put(86_400, "EvaluateSchedule", "Target", "RetryPolicy", "MaximumEventAgeInSeconds"),
+    ),
+    (
+        "retries_are_those_of_the_design",
+        "no attempt",
+        put(0, "EvaluateSchedule", "Target", "RetryPolicy", "MaximumRetryAttempts"),
+    ),
+    ("retries_are_those_of_the_design", "no invocation again", put(0, "EvaluateFailures", "MaximumRetryAttempts")),
+    ("retries_are_those_of_the_design", "invocation", drop("EvaluateFailures", "MaximumEventAgeInSeconds")),
+    ("retries_are_those_of_the_design", "another version", put("live", "EvaluateFailures", "Qualifier")),
+    (
+        "functions_reserve_the_concurrency_of_their_own_parameter",
+        "another's parameter",
+        reserved("Join", "JoinIsReserved", "QueryReservedConcurrency"),
+    ),
+    (
+        "functions_reserve_the_concurrency_of_their_own_parameter",
+        "another's condition",
+        reserved("Query", "JoinIsReserved", "QueryReservedConcurrency"),
+    ),
+    (
+        "functions_reserve_the_concurrency_of_their_own_parameter",
+        "never",
+        drop("Evaluate", "ReservedConcurrentExecutions"),
+    ),
+    (
+        "functions_reserve_the_concurrency_of_their_own_parameter",
+        "condition",
+        lambda d: d["Conditions"].update(JoinIsReserved=d["Conditions"]["QueryIsReserved"]),
+    ),
+    (
+        "the_key_belongs_to_the_account_alone",
+        "another account",
+        key_principal({"AWS": "arn:aws:iam::123456789012:root"}),
+    ),
+    ("the_key_belongs_to_the_account_alone", "everybody", key_principal("*")),
+    ("the_key_belongs_to_the_account_alone", "one more", key_statement),
+    ("the_key_belongs_to_the_account_alone", "default", drop("Key", "KeyPolicy")),
+    ("the_key_belongs_to_the_account_alone", "a week", put(7, "Key", "PendingWindowInDays")),
 ]
 
 
