@@ -31,6 +31,7 @@ class Service:
         rows: the sets touched by each step; a step that is left out is idle.
         now: Unix seconds.
         page_seconds: how long a page takes.
+        set_seconds: how long a touched set takes.
         through: the mark.
         published: the time, step and visible time of every completion.
         states: what Members holds.
@@ -39,6 +40,7 @@ class Service:
     rows: Mapping[int, tuple[Touched, ...]]
     now: float
     page_seconds: float = 0.0
+    set_seconds: float = 0.0
     through: int = STEP - 1
     published: list[tuple[float, int, int]] = field(default_factory=list)
     states: dict[bytes, SetState] = field(default_factory=dict)
@@ -55,7 +57,9 @@ class Service:
         list(rows)
 
     def read(self, set_keys: Iterable[bytes]) -> dict[bytes, SetState]:
-        return {key: self.states[key] for key in set_keys if key in self.states}
+        keys = list(set_keys)
+        self.now += self.set_seconds * len(keys)
+        return {key: self.states[key] for key in keys if key in self.states}
 
     def write(self, set_key: bytes, *what: Any) -> None:
         if isinstance(what[0], str):  # Members; a status begins with its crossings
@@ -153,6 +157,29 @@ def test_steps_completed_before_their_ticks_are_not_late(busy: int) -> None:
     service = Service(rows, TICK - 200.0)
     outcome = service.run()
     assert (service.through, outcome.late) == (STEP, 0)
+
+
+# How much one join may delay the others
+
+
+def visible_from(sets: int, set_seconds: float) -> int:
+    """The tick from which STEP is visible if so many sets were touched, each of which takes so long."""
+    service = Service({STEP: touched(*range(sets))}, end_of(STEP, PERIOD) + 180.0, 0.0, set_seconds)
+    service.run()
+    return service.published[0][2]
+
+
+@pytest.mark.parametrize("sets", [1, 7, 40])
+def test_a_join_to_another_set_delays_a_step_by_one_tick_at_most_and_only_if_calls_are_slow_to_within_a_set(
+    sets: int,
+) -> None:
+    in_time = DELAY - MARGIN - 180.0  # seconds between the schedule and the last moment before the tick's margin
+    for per_mille in range(0, 2001, 20):
+        seconds = in_time / sets * per_mille / 1000
+        moved = visible_from(sets + 1, seconds) - visible_from(sets, seconds)
+        between = sets * seconds < in_time <= (sets + 1) * seconds
+        later = in_time + PERIOD <= (sets + 1) * seconds and sets * seconds < in_time + PERIOD
+        assert moved == (PERIOD if between or later else 0)
 
 
 # Chunks
