@@ -98,7 +98,7 @@ TWELVE_DAYS = Recorded(
     days=12,
     type={"k": 14, "window": 48, "profile": "sharp"},
     answers="aa2856d917ae5dcce1ebd61b54ccd41882ae327fd2974fd77c4712826140f927",
-    rows="416fb7c589f2c601490f46a26510c22bcd874cf4cb50792361c2e8ef7ff4a200",
+    rows="dfa106d16be0412d79d872a7f2a46df56e3d12a0e1deda9557618e75c50e7916",
     units=3_184,
 )
 SIXTY_DAYS = Recorded(
