@@ -185,8 +185,8 @@ def _new_generation(stack: "RunningStack", *, yes: bool) -> None:
     others = situation(stack).replaced
     typer.echo(f"Tables that are not those of the log generation in force: {', '.join(others) or 'none'}.")
     typer.echo(
-        "A new generation draws all noise anew from its first step on, and costs every join within a window of it more"
-        " privacy. Steps that were not evaluated before it are given up: their joins are lost. There is no way back."
+        "A new generation uses new noise from its first step on, and costs every join within a window of it more"
+        " privacy. Steps that were not evaluated before it are skipped: their joins are lost. This cannot be undone."
     )
     if not yes:
         typer.confirm("Begin a new log generation?", abort=True)

@@ -1,4 +1,4 @@
-"""The calls of the gate's API, as docs/api.md describes them."""
+"""The calls of the gate's API, as docs/reference/api.md describes them."""
 
 from __future__ import annotations
 

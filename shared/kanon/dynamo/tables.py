@@ -1,4 +1,4 @@
-"""Which table is behind a name: a table that was restored, or deleted and made again, has another id."""
+"""The ids of tables. A table that was restored, or deleted and created again, has another id under the same name."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -8,10 +8,10 @@ if TYPE_CHECKING:
 
 
 def table_ids(client: "DynamoDBClient", tables: Mapping[str, str]) -> dict[str, str]:
-    """The id of each table, by what the caller calls it; ``tables`` holds their names.
+    """The id of each table, under the key of its name in ``tables``.
 
-    DynamoDB gives every table a ``TableId`` (a UUID) and never the same one again. An emulator may give none; its
-    tables are told apart by their names alone, so a table replaced there under the same name is not noticed.
+    DynamoDB gives every table a ``TableId`` (a UUID) that is never used again. An emulator may give none; then the name
+    is the id, so a table that is replaced under the same name is not noticed.
     """
     described = {name: client.describe_table(TableName=table)["Table"] for name, table in tables.items()}
     return {name: table.get("TableId", table["TableName"]) for name, table in described.items()}

@@ -127,7 +127,7 @@ class Evaluation:
     statuses: Statuses
     control: Control
     check_tables: Callable[[], None]
-    """Raises ConfigurationError if a table is not the one the log generation was begun on."""
+    """Raises ConfigurationError if a table is not the one on which the log generation began."""
     generation: LogGeneration | None = None
     _tapes: dict[tuple[str, str], Tapes] = field(default_factory=dict)
 
@@ -141,7 +141,7 @@ class Evaluation:
             time_left: seconds until this worker must have stopped.
 
         Raises:
-            ConfigurationError: a table was replaced, or steps before the log generation are left.
+            ConfigurationError: a table was replaced, or steps before the log generation remain.
             TooFarBehindError: the log rows of the next step may have expired.
             LeaseLostError, ThrottledError, UndecodableMembersError: run again; nothing is lost or half done.
         """
@@ -314,7 +314,7 @@ class Evaluation:
         return 0 if self.generation is None else self.generation.from_step
 
     def _is_new(self, before: SetState) -> bool:
-        """Whether a set was not evaluated in this log generation: its wake-up row may be in another log."""
+        """Whether a set was not evaluated in this log generation yet; its wake-up may be in another log."""
         return before.evaluated is None or before.evaluated < self._begun_at
 
     @property

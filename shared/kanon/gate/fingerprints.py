@@ -115,7 +115,7 @@ def check_evaluate(
 ) -> None:
     """Compare the immutable values of ``evaluate`` with those recorded, and record new ones.
 
-    The tables of the first generation are recorded here, those of a later one by the command that begins it.
+    This records the tables of the first generation. The command that begins a later generation records its tables.
 
     Args:
         control: the table that records them.

@@ -1,6 +1,6 @@
-"""Log generations: which tables the answers derive from, and since which step (docs/architecture.md, rule 1).
+"""Log generations: the tables from which answers derive, and from which step on (docs/architecture.md, rule 1).
 
-Control records the ids of the four tables for each generation, by its first step; the first generation begins at
+Control records the ids of the four tables of each generation, by its first step. The first generation begins at
 step 0. The parameter ``LogGenerations`` names the later ones, oldest first, and must agree with Control.
 """
 
@@ -19,7 +19,7 @@ Ids = Mapping[str, str]
 
 
 def as_recorded(from_step: int, ids: Ids) -> dict[str, str]:
-    """What Control holds of a generation: an attribute and its text."""
+    """The record of a generation in Control: an attribute and its text."""
     return {f"{TABLES}{from_step}": json.dumps(ids, sort_keys=True)}
 
 
@@ -30,7 +30,7 @@ def begun(recorded: Mapping[str, str]) -> dict[int, Ids]:
 
 
 def in_force(entries: Sequence[LogGenerationEntry]) -> LogGeneration | None:
-    """The newest generation, None for the first. No step before it is evaluated any more."""
+    """The newest generation; None if it is the first one. Steps before it are no longer evaluated."""
     return LogGeneration(entries[-1].log, entries[-1].from_step) if entries else None
 
 
@@ -40,30 +40,30 @@ def replaced(known: Ids, ids: Ids) -> list[str]:
 
 
 def refuse_tables(known: Ids, ids: Ids) -> None:
-    """All four tables must be those on which the generation in force was begun.
+    """Check that all four tables are those on which the newest generation began.
 
     Raises:
-        ConfigurationError: some are not; names them.
+        ConfigurationError: some are not; the message names them.
     """
     others = replaced(known, ids)
     if others:
         raise ConfigurationError(
-            f"another table is in the place of {' and '.join(others)} (restored or made again): under the same noise"
-            f" its answers would show what differs; begin a new log generation with {COMMAND}"
+            f"another table is in the place of {' and '.join(others)} (restored or created again): with the same noise"
+            f" its answers would reveal what differs; begin a new log generation with {COMMAND}"
         )
 
 
 def refuse_log_generations(recorded: Mapping[str, str], entries: Sequence[LogGenerationEntry], ids: Ids) -> None:
-    """The generations configured must be those begun, up to the newest; only the oldest may be left out.
+    """Check that the configured generations are the recorded ones. Only the oldest may be left out.
 
     Args:
         recorded: the fingerprints recorded for ``evaluate``.
         entries: the generations configured, oldest first.
-        ids: the tables there are.
+        ids: the existing tables.
 
     Raises:
-        ConfigurationError: a generation was not begun by the command, is missing or has another log, or a table is not
-            that of the newest one.
+        ConfigurationError: a generation was not begun by the command, is missing or has another log, or a table does
+            not belong to the newest generation.
     """
     known = begun(recorded)
     for entry in entries:

@@ -68,7 +68,7 @@ class NoiseKeyEntry(BaseModel):
 
 
 class LogGenerationEntry(BaseModel):
-    """From which step on the log is another table: its id (``TableId``)."""
+    """A later log: the id of its table (``TableId``), and the step from which it is in use."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -237,7 +237,7 @@ def _noise_keys(case: Case) -> Iterator[Finding]:
 
 
 def _log_generations(case: Case) -> Iterator[Finding]:
-    """Whether the tables are those of the log generation in force, and what all generations cost."""
+    """Whether the tables are those of the newest log generation, and what all generations cost."""
     settings, recorded, section = case.stack.evaluate, case.recorded["evaluate"], Section.TABLE_REPLACED
     try:
         ids = table_ids(case.stack.client("dynamodb"), settings.tables)

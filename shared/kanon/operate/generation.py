@@ -1,11 +1,11 @@
-"""``kanon doctor --new-generation``: begins a log generation, after a table was restored or made again.
+"""``kanon doctor --new-generation``: begins a log generation, after a table was restored or created again.
 
-From its first step on all noise is new, so that no noise meets two logs. The step lies behind all that was ever
-evaluated: nothing released is drawn again, and what has crossed stays true to the end of its instance. Wake-ups were
-computed from the old noise and may be gone with the old log, so every set is looked at once at the first step: a set
-looked at only because somebody joined it could show that one join.
+From its first step on all noise is new, so two logs never share noise. That step comes after every evaluated step: no
+released answer is drawn again, and a set that has crossed stays true to the end of its instance. The old wake-ups were
+computed from the old noise and may be lost with the old log. So every set gets a wake-up at the first step. Otherwise
+a set would next be evaluated when a client joins it, and its answer could reveal that one join.
 
-Every step of the command may be repeated: it can be cut short anywhere and run again.
+It is safe to interrupt the command anywhere and to run it again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,12 @@ from kanon.gate.storage.step_log import Row
 from kanon.operate.stacks import RunningStack
 
 LEASE = 3600
-"""Seconds for which the slots are held: longer than reading Members and Statuses takes. Given back at the end."""
+"""Seconds for which the slots are leased: longer than reading Members and Statuses takes. Released at the end."""
 ROWS_A_BATCH = 1000
 WIDEST_TOKEN = 32
-"""Bits a token may have: those of a type that is no longer configured are not known."""
+"""The most bits of a token, used for types that are no longer configured and whose number of bits is unknown."""
 ENTRIES_SHOWN = 2
-"""How many of the newest generations are to be configured; the newest alone decides."""
+"""The number of newest generations to configure; only the newest is in force."""
 
 
 class GenerationRefusedError(KanonError):
@@ -36,11 +36,11 @@ class GenerationRefusedError(KanonError):
 
 @dataclass(frozen=True)
 class Situation:
-    """What is recorded and what there is.
+    """The recorded tables and the existing ones.
 
     Attributes:
-        known: the tables of each generation by its first step; empty if Control knows of none.
-        ids: the tables there are.
+        known: the tables of each generation by its first step; empty if Control has none.
+        ids: the existing tables.
     """
 
     known: Mapping[int, Ids]
@@ -48,20 +48,20 @@ class Situation:
 
     @property
     def replaced(self) -> list[str]:
-        """The tables that are not those of the newest generation; all, if there is none."""
+        """The tables that differ from those of the newest generation; all tables, if there is none."""
         return replaced(list(self.known.values())[-1], self.ids) if self.known else sorted(self.ids)
 
 
 def situation(stack: RunningStack) -> Situation:
-    """Compare the tables with those recorded."""
+    """Read the recorded tables and the existing ones."""
     ids = table_ids(stack.client("dynamodb"), stack.evaluate.tables)
     return Situation(begun(stack.control.recorded("evaluate")), ids)
 
 
 def begin(stack: RunningStack, holder: str, now: float) -> tuple[LogGenerationEntry, ...]:
-    """Begin a log generation on the tables there are; the newest entries of ``LogGenerations``, to be deployed.
+    """Begin a log generation on the existing tables. Returns the newest entries of ``LogGenerations``, for deployment.
 
-    A generation that was begun on these tables and not deployed is begun again.
+    If a generation was begun on these tables but not deployed, it is begun again.
 
     Args:
         stack: the stack.
@@ -69,10 +69,10 @@ def begin(stack: RunningStack, holder: str, now: float) -> tuple[LogGenerationEn
         now: Unix seconds.
 
     Raises:
-        GenerationRefusedError: a worker is at a slot.
-        UndecodableMembersError: a set's state cannot be read.
+        GenerationRefusedError: a worker holds a slot.
+        UndecodableMembersError: the state of a set cannot be decoded.
         LeaseLostError: a mark was moved meanwhile. Run again.
-        ThrottledError: the log did not take every wake-up. Run again.
+        ThrottledError: the log did not store every wake-up. Run again.
     """
     control, leased = stack.control, []
     try:
@@ -80,7 +80,7 @@ def begin(stack: RunningStack, holder: str, now: float) -> tuple[LogGenerationEn
         for slot in range(stack.evaluate.slots):
             mark = control.lease(slot, holder, now, now + LEASE)
             if mark is None:
-                raise GenerationRefusedError(f"a worker is at slot {slot}: wait until its lease has passed")
+                raise GenerationRefusedError(f"a worker holds slot {slot}: wait until its lease expires")
             leased.append(slot)
             marks[slot] = mark.evaluated_through
             if mark.evaluated_through is not None:
@@ -104,10 +104,10 @@ def begin(stack: RunningStack, holder: str, now: float) -> tuple[LogGenerationEn
 
 
 def _first_step(stack: RunningStack, seen: Situation, touched: int, now: float) -> int:
-    """The step behind all that was evaluated.
+    """The step after every evaluated step.
 
-    ``touched`` is the last step that left a trace. A table of marks or of answers that was restored has forgotten
-    some: then every step that is closed by now counts as evaluated.
+    ``touched`` is the last step that left a trace. If the table of marks or of answers was restored, it has lost some
+    traces. Then every closed step counts as evaluated.
     """
     declared = [entry.from_step for entry in stack.evaluate.log_generations]
     newest = max([0, *seen.known, *declared])
@@ -119,7 +119,7 @@ def _first_step(stack: RunningStack, seen: Situation, touched: int, now: float) 
 
 
 def _keep_crossings(stack: RunningStack, crossings: Mapping[bytes, tuple[int, ...]], first: int) -> None:
-    """Let Members and Statuses hold the same crossings: whichever of them was restored lacks some."""
+    """Give Members and Statuses the same crossings: a restored table lacks some."""
     types, left = stack.evaluate.read_types(), dict(crossings)
     longest = max(type_.parameters.window for type_ in types.values())
     expires = stack.schedule.expiry(first + longest)
@@ -133,12 +133,12 @@ def _keep_crossings(stack: RunningStack, crossings: Mapping[bytes, tuple[int, ..
             stack.statuses.write(set_key, known, expires)
     for set_key, known in left.items():
         if known:
-            # Its clients are forgotten: nothing wakes it. The type is told by the next join.
+            # Its members are lost, so it needs no wake-up. The next join brings its type.
             stack.members.put(set_key, "", SetState(crossings=known, evaluated=first - 1), WIDEST_TOKEN, expires)
 
 
 def _wake_all(stack: RunningStack, first: int) -> None:
-    """Leave a wake-up for every set at the first step."""
+    """Write a wake-up for every set at the first step."""
     expires = stack.schedule.expiry(first)
     rows = (
         Row(first, slot_of(set_key, stack.evaluate.slots), set_key, None, type_name, expires)
@@ -150,7 +150,7 @@ def _wake_all(stack: RunningStack, first: int) -> None:
 
 
 def _unrecorded(stack: RunningStack, seen: Situation) -> dict[str, str]:
-    """The generations configured that a restored Control has forgotten; of their tables only the log is known."""
+    """The configured generations that a restored Control has lost. Of their tables, only the log is known."""
     missing = [entry for entry in stack.evaluate.log_generations if entry.from_step not in seen.known]
     return {name: text for entry in missing for name, text in as_recorded(entry.from_step, {LOG: entry.log}).items()}
 

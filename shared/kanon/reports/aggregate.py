@@ -70,7 +70,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Secrets:
-    """What makes the noise unknown. The local tool draws both anew for each run and stores neither."""
+    """The secrets of the noise. The local tool draws both for each run and stores neither."""
 
     noise_key: NoiseKey = field(repr=False)
     job_secret: bytes = field(repr=False)
@@ -242,7 +242,7 @@ def _too_many(errors: Tally[Counter], reports: int, threshold: Fraction) -> str:
     counted = ", ".join(f"{counter} {count}" for counter, count in sorted(errors.items()))
     return (
         f"{errors.total()} of {reports} reports are in error ({counted}), more than {float(threshold):g} percent:"
-        " mend the reports or the options, or raise the error threshold"
+        " fix the reports or the options, or raise the error threshold"
     )
 
 

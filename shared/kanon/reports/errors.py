@@ -25,7 +25,7 @@ class Counter(StrEnum):
 
 
 class RefusedError(KanonError):
-    """One report is not accepted; the job goes on without it."""
+    """One report is not accepted; the job continues without it."""
 
     def __init__(self, counter: Counter) -> None:
         super().__init__(counter.value)

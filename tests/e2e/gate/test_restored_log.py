@@ -195,7 +195,7 @@ def test_evaluation_stops_at_a_table_that_was_replaced_and_says_which_and_what_t
     service.restore(backup, "StepLog")
     service.until_the_step_is_closed()
     reason = service.stops()
-    assert reason.startswith("another table is in the place of StepLog (restored or made again)")
+    assert reason.startswith("another table is in the place of StepLog (restored or created again)")
     assert reason.endswith("begin a new log generation with `kanon doctor --new-generation`")
     (finding,) = findings(service.stack)["log"]
     assert (finding.verdict, finding.seen, finding.section) == ("FAIL", reason, "a-table-was-replaced")

@@ -177,7 +177,7 @@ def test_a_slot_somebody_is_at_is_waited_for_and_nothing_is_changed(service: Ser
     service.replace("StepLog")
     before = service.tables.items("Members"), service.control.recorded("evaluate")
     service.control.lease(1, "worker", 0, 10**9)
-    with pytest.raises(GenerationRefusedError, match=r"^a worker is at slot 1: wait until its lease has passed$"):
+    with pytest.raises(GenerationRefusedError, match=r"^a worker holds slot 1: wait until its lease expires$"):
         service.begin()
     assert (service.tables.items("Members"), service.control.recorded("evaluate")) == before
     assert service.control.lease(0, "another", 0, 1) is not None  # given back

@@ -1,4 +1,4 @@
-"""A change of the log inside an instance (docs/privacy.md, "A change of the log"), on every small case there is.
+"""A change of the log inside an instance (docs/proofs/privacy.md, "A change of the log"), on every small case there is.
 
 The instance is cut in two, with noise of its own in each piece. The join is in both logs, in one of them, or it shows
 again after the change because a later join of the same client was lost.

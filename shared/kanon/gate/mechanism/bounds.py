@@ -106,12 +106,12 @@ def watching(parameters: Parameters, instances: int) -> Bound:
 
 
 def over_generations(parameters: Parameters, changes: int, forgotten: int = 0) -> Bound:
-    """One join whose window meets ``changes`` begins of a log generation, each of which cuts an instance in two.
+    """The bound for one join in whose window ``changes`` log generations begin. Each one cuts an instance in two.
 
-    In ``forgotten`` of them Members was replaced too: then later joins of the same client may be gone, which ends a
-    run of steps at which the join shows and begins another one. ``changes = 0`` is :func:`interval_aware`.
+    For ``forgotten`` of them Members was replaced too. Then later joins of the same client may be lost, so one run of
+    steps that the join affects ends and another one begins. ``changes = 0`` gives :func:`interval_aware`.
 
-    Proof: docs/privacy.md, "A change of the log".
+    Proof: docs/proofs/privacy.md, "A change of the log".
     """
     w = parameters.window
     first, second = parameters.threshold_law, parameters.query_law
@@ -124,9 +124,9 @@ def over_generations(parameters: Parameters, changes: int, forgotten: int = 0) -
 
 
 def met_by_one_join(from_steps: Iterable[int], window: int) -> list[frozenset[int]]:
-    """Which of the generations that begin at ``from_steps`` one join can meet: those within its window.
+    """The sets of generations that one join can meet in its window, for generations that begin at ``from_steps``.
 
-    A join at s shows at the steps ``[s, s + w - 1]``; a generation that begins at s itself cuts nothing off.
+    A join at s affects the steps ``[s, s + w - 1]``. A generation that begins at s itself does not cut them.
     """
     steps = frozenset(from_steps)
     return [frozenset(g for g in steps if 0 <= g - begin <= window - 2) for begin in sorted(steps)]

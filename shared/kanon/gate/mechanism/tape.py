@@ -31,11 +31,11 @@ def check_set_key(set_key: bytes) -> None:
 
 @dataclass(frozen=True)
 class LogGeneration:
-    """A log that took the place of another one: all noise of its steps is new.
+    """A log that replaced another one. All noise of its steps is new.
 
     Attributes:
         log: the id of the StepLog table.
-        from_step: the first step evaluated on it. It tells two generations with the same log apart.
+        from_step: the first step evaluated on it. It distinguishes two generations with the same log.
     """
 
     log: str

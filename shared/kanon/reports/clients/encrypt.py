@@ -1,7 +1,7 @@
-"""Reports are encrypted on the device, once: whoever sends a report again sends the same bytes.
+"""Reports are encrypted on the device, once: a report that is sent again has the same bytes.
 
-Every payload is padded to the same number of slots, so that its length tells nothing, and encrypted to a public key
-picked at random, so that keys tell nothing about devices.
+Every payload is padded to the same number of slots, so its length reveals nothing. It is encrypted to a random public
+key, so keys reveal nothing about devices.
 """
 
 import secrets
@@ -69,7 +69,7 @@ Fetch = Callable[[], tuple[str, int]]
 
 
 def usable_keys(cached: CachedKeys | None, now: int, fetch: Fetch) -> CachedKeys:
-    """The cached keys, or those fetched anew once the cached ones have ended.
+    """The cached keys, or newly fetched ones if the cached ones have expired.
 
     A key past its end is never used: if ``fetch`` fails, the failure is the caller's to handle.
 
