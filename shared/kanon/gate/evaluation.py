@@ -101,7 +101,7 @@ class Run:
     slot: int
     holder: str
     through: int | None
-    after: bytes | None
+    after: bytes | None = None
     step: int = 0
     last: int = 0
     idle: int = 0
@@ -149,10 +149,10 @@ class Evaluation:
         mark = self.control.lease(slot, holder, now, now + self.schedule.lease)
         if mark is None:
             return Outcome()  # another worker holds the lease
-        run = Run(slot, holder, mark.evaluated_through, mark.resume_after)
+        run = Run(slot, holder, mark.evaluated_through)
         try:
             self.check_tables()
-            run.step = self._next_step(mark.evaluated_through, now)
+            run.step, run.after = self._next_step(mark.evaluated_through, now), mark.resume_after
             run.last = self.schedule.last_closed(clock())
             with ThreadPoolExecutor(WRITERS) as writers:
                 while run.step <= run.last:

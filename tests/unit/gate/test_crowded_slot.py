@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kanon.errors import ConfigurationError
 from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.parameters import Parameters, profile
@@ -172,3 +173,18 @@ def test_after_an_error_the_next_run_goes_on_behind_the_last_chunk() -> None:
     evaluation(log, tables).run(0, "second", lambda: log.now, lambda: 100.0)
     assert tables.mark.evaluated_through == STEP
     assert tables.writes - written <= 500
+
+
+def test_a_run_that_is_refused_before_it_begins_leaves_the_stored_place_alone() -> None:
+    log, tables = SlowLog({set_key(1): 1}, 0.05), Tables(mark=Mark(STEP - 1, set_key(1)))
+    released = []
+    worker = evaluation(log, tables)
+    worker.control.release = lambda *given: released.append(given)  # type: ignore[method-assign]
+
+    def refuse() -> None:
+        raise ConfigurationError("a table was replaced")
+
+    worker.check_tables = refuse
+    with pytest.raises(ConfigurationError):
+        worker.run(0, "worker", lambda: log.now, lambda: 100.0)
+    assert released == [(0, "worker", None)]
