@@ -5,7 +5,7 @@ The paper's noise is the continuous truncated Laplace distribution (section 4.1)
 
 from dataclasses import dataclass
 from fractions import Fraction
-from math import exp, expm1
+from math import expm1
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -60,12 +60,6 @@ READINGS = (
 def continuous_delta(epsilon: float, truncation: float) -> float:
     """The delta of one draw from the truncated Laplace distribution (section 4.1, solved for delta)."""
     return expm1(epsilon) / (2 * expm1(epsilon * truncation))
-
-
-def discrete_delta(epsilon: float, truncation: int) -> float:
-    """The delta of one draw from its discrete form, in closed form. The tables agree to a relative error of 1e-8."""
-    r = exp(-epsilon)
-    return exp(-epsilon * truncation) * (1 - r) / (1 + r - 2 * r ** (truncation + 1))
 
 
 def continuous_error_cdf(epsilon: float, truncation: float, steps: int, errors: ArrayLike) -> Floats:

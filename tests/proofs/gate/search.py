@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kanon.gate.mechanism.bounds import interval_aware
-from kanon.gate.mechanism.exact_law import first_crossing, hockey_stick
+from kanon.gate.mechanism.exact_law import first_crossing
 from kanon.gate.mechanism.parameters import Parameters
+from tests.divergence import hockey_stick
 
 Ints = NDArray[np.int64]
 

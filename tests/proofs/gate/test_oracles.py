@@ -10,9 +10,10 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import chisquare
 
-from kanon.gate.mechanism.exact_law import first_crossing, hockey_stick, two_instances
+from kanon.gate.mechanism.exact_law import first_crossing
 from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.noise.laws import Law, one_sided, two_sided
+from tests.divergence import hockey_stick, two_instances
 
 dp.enable_features("contrib")
 

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kanon.gate.mechanism.parameters import Parameters
-from kanon.noise.exact import exp_bounds
 from kanon.noise.laws import Law
 from kanon.noise.words import TOTAL, WORD_BITS
 
@@ -125,29 +124,3 @@ def first_crossing_exact(parameters: Parameters, counts: Sequence[int]) -> tuple
     numerators = (*crossing, never)
     bits = [WORD_BITS * (j + 2) for j in range(len(counts))] + [WORD_BITS * (len(counts) + 1)]
     return tuple(Fraction(n, 1 << b) for n, b in zip(numerators, bits, strict=True))
-
-
-def two_instances(parameters: Parameters, first: ArrayLike, second: ArrayLike) -> Floats:
-    """The joint distribution of two consecutive instances with counts ``first`` and ``second``.
-
-    Their noise is independent, so it is the product of the two distributions, of shape ``(n + 1, m + 1)``.
-    """
-    return np.multiply.outer(first_crossing(parameters, first), first_crossing(parameters, second))
-
-
-def hockey_stick(p: ArrayLike, q: ArrayLike, epsilon: float) -> float:
-    """``sum_o max(0, p(o) - e**epsilon q(o))``: the smallest delta with ``p(O) <= e**epsilon q(O) + delta`` for all O.
-
-    Exchange p and q for the other direction of a privacy guarantee.
-    """
-    excess = np.asarray(p, dtype=np.float64) - math.exp(epsilon) * np.asarray(q, dtype=np.float64)
-    return float(np.maximum(excess, 0.0).sum())
-
-
-def hockey_stick_exact(p: Sequence[Fraction], q: Sequence[Fraction], epsilon: Fraction) -> tuple[Fraction, Fraction]:
-    """Lower and upper bounds of :func:`hockey_stick` in exact rationals; they differ by less than 2^-200."""
-    low, high = exp_bounds(epsilon)
-    return (
-        sum((max(Fraction(0), a - high * b) for a, b in zip(p, q, strict=True)), Fraction(0)),
-        sum((max(Fraction(0), a - low * b) for a, b in zip(p, q, strict=True)), Fraction(0)),
-    )

@@ -8,17 +8,10 @@ import numpy as np
 import pytest
 
 from kanon.gate.mechanism.above_threshold import crosses
-from kanon.gate.mechanism.exact_law import (
-    first_crossing,
-    first_crossing_exact,
-    given_threshold,
-    hockey_stick,
-    hockey_stick_exact,
-    never_at_constant,
-    two_instances,
-)
+from kanon.gate.mechanism.exact_law import first_crossing, first_crossing_exact, given_threshold, never_at_constant
 from kanon.gate.mechanism.parameters import PROFILES, Parameters, profile
 from kanon.noise.laws import one_sided, two_sided
+from tests.divergence import hockey_stick, hockey_stick_exact, two_instances
 from tests.unit.examples import ONE_SIDED, SMALL
 
 
