@@ -1,7 +1,7 @@
 """Strict JSON: no duplicate keys, no NaN or Infinity, no number that is rounded to an integer."""
 
 import json
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 
@@ -36,6 +36,14 @@ def _no_constant(_: str) -> Any:
 def _exact_if_whole(text: str) -> float:
     """The float of a number. 0.999... with more digits than a float holds is not the integer 1."""
     number = float(text)
-    if number.is_integer() and number != Decimal(text):
+    if number.is_integer() and not _is_whole(text):
         raise NotJSONError("a number has too many digits")
     return number
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:  # an exponent of more digits than Decimal takes
+        return False
+    return exact == exact.to_integral_value()

@@ -191,7 +191,7 @@ def test_a_user_whose_rows_lie_in_several_batches_counts_once(log: Path, monkeyp
         (["uniqueness", "LOG", "--columns", "set,,day"], "--columns must look like set,set+day, not 'set,,day'"),
         (["uniqueness", "LOG", "--columns", "set+set"], "--columns must look like"),
         (["uniqueness", "LOG", "--columns", "set,set+day", "--out", "x.khll"], "--out takes the sketch of one value"),
-        (["uniqueness", "LOG", "--profile", "loud"], "profile must be one of balanced, published, sharp"),
+        (["uniqueness", "LOG", "--profile", "loud"], "profile must be one of balanced, balanced-2, published"),
         (["uniqueness", "LOG", "--out", "none/x.khll"], "none/x.khll cannot be written"),
         (["uniqueness", "LOG", "--plot", "LOG/x.png"], "cannot be written"),
         (["merge", "LOG", "--out", "x.khll"], "is no sketch file (.khll)"),

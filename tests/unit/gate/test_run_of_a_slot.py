@@ -80,7 +80,8 @@ class Service:
     def run(self, kind: type[Evaluation] = Evaluation) -> Outcome:
         this: Any = self
         keys = NoiseKeys(((0, KEY),))
-        return kind(TYPES, keys, "deployment", SCHEDULE, this, this, this, this).run(0, "w", self.clock, lambda: 100.0)
+        worker = kind(TYPES, keys, "deployment", SCHEDULE, this, this, this, this, lambda: None)
+        return worker.run(0, "w", self.clock, lambda: 100.0)
 
 
 def touched(*names: object, type_name: str = "small", joined: tuple[int, ...] = (1,)) -> tuple[Touched, ...]:
