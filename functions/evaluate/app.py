@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from kanon import aws, clock
 from kanon.dynamo.batches import chunks
-from kanon.dynamo.tables import table_ids
+from kanon.dynamo.tables import described, ids_of, restored, table_ids
 from kanon.errors import (
     ConfigurationError,
     FingerprintMismatchError,
@@ -22,7 +22,7 @@ from kanon.errors import (
 )
 from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.fingerprints import check_evaluate
-from kanon.gate.generations import in_force, refuse_tables
+from kanon.gate.generations import in_force, refuse_log_generations
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.schedule import Schedule
 from kanon.gate.settings import EvaluateSettings
@@ -60,8 +60,13 @@ def evaluation() -> Evaluation:
     keys = fetch_noise_keys(aws.secrets_manager(), SETTINGS.noise_key_secret, ids)
     control = Control(dynamodb, SETTINGS.control_table)
     step = step_at(clock.now(), SETTINGS.period)
-    tables = table_ids(dynamodb, SETTINGS.tables)
-    check_evaluate(control, SETTINGS, TYPES, keys, step, tables)
+    tables = described(dynamodb, SETTINGS.tables)
+    check_evaluate(control, SETTINGS, TYPES, keys, step, ids_of(tables), restored(tables))
+
+    def check_tables() -> None:
+        ids = table_ids(dynamodb, SETTINGS.tables)
+        refuse_log_generations(control.recorded("evaluate"), SETTINGS.log_generations, ids)
+
     return Evaluation(
         types=TYPES,
         noise_keys=NoiseKeys(tuple((entry.from_step, keys[entry.id]) for entry in SETTINGS.noise_keys)),
@@ -71,7 +76,7 @@ def evaluation() -> Evaluation:
         members=Members(dynamodb, SETTINGS.members_table),
         statuses=Statuses(dynamodb, SETTINGS.statuses_table),
         control=control,
-        check_tables=lambda: refuse_tables(tables, table_ids(dynamodb, SETTINGS.tables)),
+        check_tables=check_tables,
         generation=in_force(SETTINGS.log_generations),
     )
 

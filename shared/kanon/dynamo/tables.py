@@ -5,13 +5,28 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_dynamodb.type_defs import TableDescriptionTypeDef
 
 
 def table_ids(client: "DynamoDBClient", tables: Mapping[str, str]) -> dict[str, str]:
-    """The id of each table, under the key of its name in ``tables``.
+    """The id of each table, by what the caller calls it; ``tables`` holds their names."""
+    return ids_of(described(client, tables))
 
-    DynamoDB gives every table a ``TableId`` (a UUID) that is never used again. An emulator may give none; then the name
-    is the id, so a table that is replaced under the same name is not noticed.
+
+def described(client: "DynamoDBClient", tables: Mapping[str, str]) -> dict[str, "TableDescriptionTypeDef"]:
+    """What DynamoDB says of each table."""
+    return {name: client.describe_table(TableName=table)["Table"] for name, table in tables.items()}
+
+
+def ids_of(tables: Mapping[str, "TableDescriptionTypeDef"]) -> dict[str, str]:
+    """The id of each described table.
+
+    DynamoDB gives every table a ``TableId`` (a UUID), and no table the id of another one. An emulator may give none.
+    There only the name identifies a table, and a new table with an old name is not noticed.
     """
-    described = {name: client.describe_table(TableName=table)["Table"] for name, table in tables.items()}
-    return {name: table.get("TableId", table["TableName"]) for name, table in described.items()}
+    return {name: table.get("TableId", table["TableName"]) for name, table in tables.items()}
+
+
+def restored(tables: Mapping[str, "TableDescriptionTypeDef"]) -> list[str]:
+    """Which of the described tables were made from a backup. Emulators do not say."""
+    return sorted(name for name, table in tables.items() if "RestoreSummary" in table)

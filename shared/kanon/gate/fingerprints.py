@@ -112,6 +112,7 @@ def check_evaluate(
     keys: Mapping[str, NoiseKey],
     step: int,
     tables: Ids,
+    restored: Sequence[str] = (),
 ) -> None:
     """Compare the immutable values of ``evaluate`` with those recorded, and record new ones.
 
@@ -124,6 +125,7 @@ def check_evaluate(
         keys: the noise keys configured, by their id.
         step: the current step.
         tables: the ids of the tables.
+        restored: the tables that were made from a backup.
 
     Raises:
         ConfigurationError: see :func:`refuse_types`, :func:`refuse_noise_keys` and :func:`refuse_log_generations`.
@@ -134,6 +136,11 @@ def check_evaluate(
     refuse_types(recorded, types)
     refuse_noise_keys(recorded, settings.noise_keys, types, step)
     refuse_log_generations(recorded, settings.log_generations, tables)
+    if not begun(recorded) and restored:
+        raise ConfigurationError(
+            f"{' and '.join(restored)} was made from a backup, and no log generation is recorded: begin one with"
+            f" `kanon doctor --new-generation`"
+        )
     first = {} if begun(recorded) else as_recorded(0, tables)
     control.check("evaluate", {**noise_key_fingerprints(settings.noise_keys, keys), **first})
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationInfo, field_validator
 
+from kanon.errors import ConfigurationError
 from kanon.gate.types import Type, read_types
 from kanon.settings import Deployment, Seconds, Settings
 
@@ -48,13 +49,33 @@ class StatusTable(Settings):
     publish_delay: Seconds
 
 
+class AnswerSettings(GateSettings, StatusTable):
+    """What the functions share that make answers and give them."""
+
+    def read_types(self) -> dict[str, Type]:
+        """The types of this deployment by name.
+
+        Raises:
+            ConfigurationError: a window is shorter than the publish delay. Statuses keep two crossings, and a third one
+                could be evaluated before the first one stops to count.
+        """
+        types = super().read_types()
+        for type_ in types.values():
+            if type_.parameters.window * self.period < self.publish_delay:
+                raise ConfigurationError(
+                    f"type {type_.name!r}: a window of {type_.parameters.window} steps is shorter than the publish"
+                    f" delay of {self.publish_delay} s; raise the window or lower PublishDelay"
+                )
+        return types
+
+
 class JoinSettings(GateSettings, SetPepper, LogWriter):
     """The environment of ``join``."""
 
     client_key_secret: str
 
 
-class QuerySettings(GateSettings, SetPepper, StatusTable):
+class QuerySettings(AnswerSettings, SetPepper):
     """The environment of ``query``."""
 
 
@@ -76,7 +97,7 @@ class LogGenerationEntry(BaseModel):
     from_step: Annotated[StrictInt, Field(ge=1)]
 
 
-class EvaluateSettings(GateSettings, LogWriter, StatusTable):
+class EvaluateSettings(AnswerSettings, LogWriter):
     """The environment of ``evaluate``."""
 
     members_table: str

@@ -88,7 +88,7 @@ def test_answers_are_monotonic_through_an_allowed_change(first: dict[str, str], 
         assert not stack.failures
 
 
-@pytest.mark.parametrize("delay", ["7200", "86400", "600"])
+@pytest.mark.parametrize("delay", ["7200", "600"])
 def test_a_changed_publish_delay_is_refused_and_takes_no_answer_back(delay: str) -> None:
     logs = io.StringIO()
     with Stack({"Types": json.dumps({"small": TYPE})}, start=START, seed=3, logs=logs) as stack:

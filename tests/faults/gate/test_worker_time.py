@@ -46,7 +46,7 @@ def test_a_worker_out_of_time_stops_inside_a_step_and_the_next_one_resumes_after
     for place in simulation.sets:
         simulation.join(place, range(9), FIRST_STEP * PERIOD + 5)
     simulation.set_time((FIRST_STEP + 1) * PERIOD + SCHEDULE_OFFSET)
-    first = Worker(slow(simulation, 3.0))
+    first = Worker(slow(simulation, 2.4))
     assert simulation.evaluate(simulation.cold_start(), '{"slot": 0, "hop": 0}', first)
     assert not first.dead
     done = len(simulation.stored("Members"))

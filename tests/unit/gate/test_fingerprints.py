@@ -117,3 +117,21 @@ def test_a_type_retired_for_good_may_be_missing_and_its_name_is_not_given_again(
     with pytest.raises(ConfigurationError) as error:
         _check(control, [("1", 0)], 102)
     assert str(error.value) == "type 'b' was retired permanently: give the new type another name"
+
+
+def test_a_restored_table_is_refused_until_a_log_generation_is_recorded() -> None:
+    control = Recorded()
+    settings = EvaluateSettings.model_construct(
+        slots=8,
+        deployment="stack",
+        outage_allowance=7,
+        publish_delay=1800,
+        noise_keys=(NoiseKeyEntry(id="1", from_step=0),),
+        log_generations=(),
+    )
+    ids = dict.fromkeys(("StepLog", "Members", "Statuses", "Control"), "id")
+    with pytest.raises(ConfigurationError, match=r"^Control and StepLog was made from a backup.*--new-generation`$"):
+        check_evaluate(control, settings, TYPES, KEYS, 100, ids, ["Control", "StepLog"])  # type: ignore[arg-type]
+    assert not any(name.startswith("tables") for name in control.items)
+    check_evaluate(control, settings, TYPES, KEYS, 100, ids)  # type: ignore[arg-type]
+    check_evaluate(control, settings, TYPES, KEYS, 100, ids, ["StepLog"])  # type: ignore[arg-type]

@@ -6,7 +6,14 @@ import re
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate.settings import EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry, QuerySettings
+from kanon.gate.settings import (
+    AnswerSettings,
+    EvaluateSettings,
+    GateSettings,
+    JoinSettings,
+    NoiseKeyEntry,
+    QuerySettings,
+)
 
 COMMON = {
     "KANON_TYPES": '{"fledge": {"k": 50, "window": 720, "profile": "published"}}',
@@ -154,3 +161,19 @@ def test_a_wrong_list_of_log_generations_is_refused(text: str, message: str) -> 
 def test_a_publish_margin_longer_than_the_period_is_refused():
     with pytest.raises(ConfigurationError, match=r"KANON_PUBLISH_MARGIN.*must not be longer than the period"):
         EvaluateSettings.from_environment(EVALUATE | {"KANON_PERIOD": "300", "KANON_PUBLISH_MARGIN": "301"})
+
+
+@pytest.mark.parametrize(("delay", "allowed"), [("86400", True), ("86401", False)])
+@pytest.mark.parametrize(("settings", "environment"), [(QuerySettings, QUERY), (EvaluateSettings, EVALUATE)])
+def test_no_window_is_shorter_than_the_publish_delay(
+    settings: type[AnswerSettings], environment: dict[str, str], delay: str, allowed: bool
+) -> None:
+    types = '{"short": {"k": 50, "window": 24, "profile": "published"}}'
+    read = settings.from_environment({**environment, "KANON_TYPES": types, "KANON_PUBLISH_DELAY": delay})
+    if allowed:
+        assert read.read_types()
+    else:
+        with pytest.raises(
+            ConfigurationError, match="a window of 24 steps is shorter than the publish delay of 86401 s"
+        ):
+            read.read_types()
