@@ -77,7 +77,7 @@ def _object(text: str) -> Mapping[str, object]:
         fields, end = _DECODER.raw_decode(text) if text.startswith("{") else (None, -1)
         if end != len(text):  # white space around it, or more than one value: the slower call tells
             fields = _DECODER.decode(text)
-    except (ValueError, RecursionError):  # also numbers of thousands of digits
+    except (ValueError, RecursionError, ArithmeticError):  # also numbers of thousands of digits, exponents of 19
         fields = None
     if not isinstance(fields, dict):
         raise RefusedError(Counter.REQUIRED_SHAREDINFO_FIELD_INVALID)

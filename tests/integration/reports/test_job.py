@@ -66,6 +66,21 @@ def test_two_processes_give_what_one_gives(tmp_path):
     assert (one.units, one.errors, one.duplicates) == (two.units, two.errors, two.duplicates)
 
 
+@pytest.mark.parametrize("code", ["INPUT_DATA_READ_FAILED", "UNSUPPORTED_REPORT_VERSION"])
+def test_two_processes_end_with_the_error_of_one(tmp_path, code):
+    second = made.report(number=2, version="2.0" if code == "UNSUPPORTED_REPORT_VERSION" else "1.0")
+    job = made.job(tmp_path, [made.report()], [second], domain=range(5))
+    if code == "INPUT_DATA_READ_FAILED":
+        job.reports[1].write_bytes(job.reports[1].read_bytes()[:-20])
+    told = []
+    for processes in (1, 2):
+        with pytest.raises(JobError) as caught:
+            aggregate(job, made.SECRETS, processes)
+        told.append((caught.value.code, str(caught.value)))
+    assert told[0] == told[1]
+    assert told[0][0] == code
+
+
 def test_secrets_are_drawn_anew_for_each_run():
     drawn = [Secrets.drawn() for _ in range(2)]
     assert drawn[0].job_secret != drawn[1].job_secret
