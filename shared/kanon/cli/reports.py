@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -158,8 +158,6 @@ def simulate(
 
     _among("--client", client, ("windows", "attribution"))
     _among("--policy", policy, ("web", "paper"))
-    if output.exists():
-        raise typer.BadParameter(f"{output} exists already: choose another name with --output")
     origin = _without_slash(reporting_origin) or ""
     try:
         encrypt_to = public_keys(keys.read_text())
@@ -169,13 +167,35 @@ def simulate(
         events, origin, policy=policy if client == "attribution" else None, bound=bound, window=window
     )
     layout = Layout(slots)
-    try:
-        write_reports(output, (encrypt(report, encrypt_to, layout) for report in simulation.reports()))
-    except OSError as error:
-        raise typer.BadParameter(f"{output} cannot be written: choose another name with --output") from error
+    with _new(output) as file:
+        write_reports(file, (encrypt(report, encrypt_to, layout) for report in simulation.reports()))
     typer.echo(f"{simulation.events:,} events, {simulation.sent:,} reports, {simulation.null:,} of them null.")
     typer.echo(f"Written: {output}")
     typer.echo(f"Unit of privacy: {simulation.unit}. Its reports carry at most {bound:,} in all.")
+
+
+@command
+def domain(
+    keys: Annotated[
+        Path, typer.Argument(help="Text with one key a line, as in the column `key` of `simulate`; - reads the input.")
+    ],
+    output: Annotated[Path, typer.Option(help="File of declared keys; no file is overwritten.")] = Path("domain.avro"),
+) -> None:
+    """Write the declared keys of a job, from a list made before any report is read."""
+    import numpy as np
+
+    from kanon.reports.avro import write_domain
+    from kanon.reports.clients.simulation import read_keys
+
+    try:
+        text = typer.get_binary_stream("stdin").read() if str(keys) == "-" else keys.read_bytes()
+        declared = read_keys(text.decode("utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{keys} cannot be read: give a text file in UTF-8") from error
+    array = np.frombuffer(b"".join(key.to_bytes(16, "big") for key in declared), "S16")
+    with _new(output) as file:
+        write_domain(file, array)
+    typer.echo(f"{len(declared):,} declared keys. Written: {output}")
 
 
 @command
@@ -263,6 +283,20 @@ def explain(
         raise ParameterError("--epsilon lies above 0, at most at 1000, and --delta between 0 and 0.001")
     for line in of_all(spent, failing):
         typer.echo(line)
+
+
+@contextmanager
+def _new(output: Path) -> Iterator[IO[bytes]]:
+    """A file that is there once it is complete; none is overwritten."""
+    from kanon.reports.created import SHARED, created
+
+    if output.exists():
+        raise typer.BadParameter(f"{output} exists already: choose another name with --output")
+    try:
+        with created() as create, create(output, SHARED) as file:
+            yield file
+    except OSError as error:
+        raise typer.BadParameter(f"{output} cannot be written: choose another name with --output") from error
 
 
 def _one_of(options: dict[str, bool], what: str) -> None:

@@ -85,6 +85,23 @@ def read_events(path: Path, columns: Iterable[str]) -> list[Event]:
     return sorted(events, key=lambda event: event.time)
 
 
+def read_keys(text: str) -> list[int]:
+    """Keys of a text with one a line, written as in the column ``key`` of a table; sorted, each once.
+
+    Raises:
+        EventsError: a line is no key, or there is none.
+    """
+    keys = set()
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+        try:
+            keys.add(_key(line.removesuffix("\r")))
+        except ValueError as error:
+            raise EventsError(
+                f"line {number} of the keys: a key is a number, 0x... or a text of at most 16 bytes"
+            ) from error
+    return sorted(keys)
+
+
 @dataclass
 class Simulation:
     """Made-up devices and their events.
