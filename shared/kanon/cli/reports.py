@@ -146,7 +146,7 @@ def simulate(
     ] = "windows",
     window: Annotated[int, typer.Option(min=1, help="Length of a window, in seconds.")] = 600,
     policy: Annotated[str, typer.Option(help="Of attribution: web or paper.")] = "web",
-    bound: Annotated[int, typer.Option(min=1, max=2**32 - 1, help="The most that one unit contributes.")] = 65_536,
+    bound: Annotated[int, typer.Option(min=1, max=65_536, help="The most that one unit contributes.")] = 65_536,
     slots: Annotated[int, typer.Option(min=1, max=1000, help="Contributions that a payload is padded to.")] = 20,
 ) -> None:
     """Let made-up clients turn a table of events into encrypted reports."""

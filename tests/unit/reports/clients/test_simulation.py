@@ -167,6 +167,7 @@ def test_attribution_follows_the_policy_that_is_asked_for(desk):
         (("--client", "attribution"), "lacks the columns destination, event"),
         (("--keys", "nowhere.json"), "make keys with `kanon reports keys`"),
         (("--window", 0), "--window"),
+        (("--bound", 65_537), "--bound"),
         (("--output", "no/folder/reports.avro"), "choose another name with --output"),
     ],
 )
