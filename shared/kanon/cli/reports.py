@@ -118,7 +118,7 @@ def aggregate(
         int(time.time()),
         None if keys is None else _private_keys(keys),
         _without_slash(attribution_report_to),
-        _without_slash(reporting_site),
+        _site(reporting_site),
         check_age=not any_age,
         contribution_bound=None if no_contribution_bound else parameters.contribution_bound,
     )
@@ -225,22 +225,25 @@ def keys(
     count: Annotated[int, typer.Option(min=1, max=5, help="How many; clients pick one at random.")] = 1,
 ) -> None:
     """Make key pairs. Whoever holds the private keys can read every report."""
-    import os
     import uuid
 
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+    from kanon.reports.created import PRIVATE, SHARED, created
     from kanon.reports.keys import private_document, public_document
 
     made = {str(uuid.uuid4()): X25519PrivateKey.generate() for _ in range(count)}
-    for path, document, mode in ((private, private_document(made), 0o600), (public, public_document(made), 0o644)):
-        try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-                file.write(document + "\n")
-        except FileExistsError as error:
-            raise typer.BadParameter(f"{path} exists already: choose another name") from error
-        except OSError as error:
-            raise typer.BadParameter(f"{path} cannot be written: choose another name") from error
+    for path in (private, public):
+        if path.exists():
+            raise typer.BadParameter(f"{path} exists already: choose another name")
+    try:
+        with created() as create:
+            with create(private, PRIVATE) as file:
+                file.write(private_document(made).encode() + b"\n")
+            with create(public, SHARED) as file:
+                file.write(public_document(made).encode() + b"\n")
+    except OSError as error:
+        raise typer.BadParameter(f"{private} or {public} cannot be written: choose other names") from error
     typer.echo(f"Private keys: {private} (keep them secret). Public keys: {public} (give them to clients).")
 
 
@@ -330,6 +333,21 @@ def _without_slash(origin: str | None) -> str | None:
     written = origin.removesuffix("/")
     if site_of(written) is None:
         raise ParameterError("an origin or a site is written as https://example.com")
+    return written
+
+
+def _site(given: str | None) -> str | None:
+    """A site as it is compared with those of reports.
+
+    Raises:
+        ParameterError: it is no site, but an origin of one.
+    """
+    from kanon.reports.acceptance import site_of
+    from kanon.reports.parameters import ParameterError
+
+    written = _without_slash(given)
+    if written is not None and site_of(written) != written:
+        raise ParameterError(f"--reporting-site is a site, not an origin of one: say {site_of(written)}")
     return written
 
 

@@ -27,6 +27,8 @@ def created() -> Iterator[Create]:
     named: list[Path] = []
 
     def create(place: Path, access: int) -> IO[bytes]:
+        if place in hidden:
+            raise FileExistsError(f"{place} is written twice")
         beside = place.with_name(f".{os.urandom(8).hex()}.part")
         file = os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, access), "wb")
         hidden[place] = beside

@@ -14,7 +14,7 @@ APIS = (*ATTRIBUTION_APIS, "protected-audience", "shared-storage", "kanon")
 _VERSION = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
 _H = "[0-9a-fA-F]"
 _UUID = re.compile(f"{_H * 8}-{_H * 4}-{_H * 4}-{_H * 4}-{_H * 12}")
-_END_OF_TIME = 253_402_300_800
+END_OF_TIME = 253_402_300_800
 """The year 10000: later times have no date."""
 
 
@@ -136,7 +136,7 @@ def _seconds(fields: Mapping[str, object], name: str) -> int:
         seconds = value
     elif isinstance(value, Decimal) and value >= 0 and value.adjusted() < 12:
         seconds = int(value)
-    if not 0 <= seconds < _END_OF_TIME:
+    if not 0 <= seconds < END_OF_TIME:
         raise RefusedError(Counter.REQUIRED_SHAREDINFO_FIELD_INVALID)
     return seconds
 

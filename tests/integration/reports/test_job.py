@@ -191,6 +191,7 @@ ALL = ("--keys", "keys.json", "--any-age")
     (("in", "--discover", "--threshold", "x", *ALL), 2, "sharp or paper"),
     (("in", "--discover", "--filtering-ids", "a", *ALL), 2, "numbers below"),
     (("in", "--discover", "--reporting-site", "report.test", *ALL), 2, "https://example.com"),
+    (("in", "--discover", "--reporting-site", "https://a.report.test:8443", *ALL), 2, "say https://report.test"),
     (("in", "--discover", "--keys", "missing.json"), 2, "make keys"),
     (("in", "--discover", "--keys", "totals.json"), 2, "a key document is"),
     (("in", "--discover", "--keys", "keys.json"), 1, "ORIGINAL_REPORT_TIME_TOO_OLD"),
@@ -291,6 +292,15 @@ def test_keys_are_made_once_and_the_private_ones_are_for_the_owner_alone(tmp_pat
     again = kanon("keys", *files)
     assert again.exit_code == 2
     assert "exists already" in " ".join(again.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("public", ["taken.json", "private.json", "missing/public.json"])
+def test_no_private_keys_stay_without_public_ones(tmp_path, public):
+    (tmp_path / "taken.json").write_text("mine")
+    told = kanon("keys", "--private", tmp_path / "private.json", "--public", tmp_path / public)
+    assert told.exit_code == 2
+    assert "choose" in told.output
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_declared_keys_are_written_as_the_table_of_simulate_names_them(tmp_path):
