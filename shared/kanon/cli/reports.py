@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -118,7 +118,7 @@ def aggregate(
         int(time.time()),
         None if keys is None else _private_keys(keys),
         _without_slash(attribution_report_to),
-        _without_slash(reporting_site),
+        _site(reporting_site),
         check_age=not any_age,
         contribution_bound=None if no_contribution_bound else parameters.contribution_bound,
     )
@@ -146,7 +146,7 @@ def simulate(
     ] = "windows",
     window: Annotated[int, typer.Option(min=1, help="Length of a window, in seconds.")] = 600,
     policy: Annotated[str, typer.Option(help="Of attribution: web or paper.")] = "web",
-    bound: Annotated[int, typer.Option(min=1, max=2**32 - 1, help="The most that one unit contributes.")] = 65_536,
+    bound: Annotated[int, typer.Option(min=1, max=65_536, help="The most that one unit contributes.")] = 65_536,
     slots: Annotated[int, typer.Option(min=1, max=1000, help="Contributions that a payload is padded to.")] = 20,
 ) -> None:
     """Let made-up clients turn a table of events into encrypted reports."""
@@ -158,8 +158,6 @@ def simulate(
 
     _among("--client", client, ("windows", "attribution"))
     _among("--policy", policy, ("web", "paper"))
-    if output.exists():
-        raise typer.BadParameter(f"{output} exists already: choose another name with --output")
     origin = _without_slash(reporting_origin) or ""
     try:
         encrypt_to = public_keys(keys.read_text())
@@ -169,13 +167,35 @@ def simulate(
         events, origin, policy=policy if client == "attribution" else None, bound=bound, window=window
     )
     layout = Layout(slots)
-    try:
-        write_reports(output, (encrypt(report, encrypt_to, layout) for report in simulation.reports()))
-    except OSError as error:
-        raise typer.BadParameter(f"{output} cannot be written: choose another name with --output") from error
+    with _new(output) as file:
+        write_reports(file, (encrypt(report, encrypt_to, layout) for report in simulation.reports()))
     typer.echo(f"{simulation.events:,} events, {simulation.sent:,} reports, {simulation.null:,} of them null.")
     typer.echo(f"Written: {output}")
     typer.echo(f"Unit of privacy: {simulation.unit}. Its reports carry at most {bound:,} in all.")
+
+
+@command
+def domain(
+    keys: Annotated[
+        Path, typer.Argument(help="Text with one key a line, as in the column `key` of `simulate`; - reads the input.")
+    ],
+    output: Annotated[Path, typer.Option(help="File of declared keys; no file is overwritten.")] = Path("domain.avro"),
+) -> None:
+    """Write the declared keys of a job, from a list made before any report is read."""
+    import numpy as np
+
+    from kanon.reports.avro import write_domain
+    from kanon.reports.clients.simulation import read_keys
+
+    try:
+        text = typer.get_binary_stream("stdin").read() if str(keys) == "-" else keys.read_bytes()
+        declared = read_keys(text.decode("utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{keys} cannot be read: give a text file in UTF-8") from error
+    array = np.frombuffer(b"".join(key.to_bytes(16, "big") for key in declared), "S16")
+    with _new(output) as file:
+        write_domain(file, array)
+    typer.echo(f"{len(declared):,} declared keys. Written: {output}")
 
 
 @command
@@ -205,22 +225,25 @@ def keys(
     count: Annotated[int, typer.Option(min=1, max=5, help="How many; clients pick one at random.")] = 1,
 ) -> None:
     """Make key pairs. Whoever holds the private keys can read every report."""
-    import os
     import uuid
 
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+    from kanon.reports.created import PRIVATE, SHARED, created
     from kanon.reports.keys import private_document, public_document
 
     made = {str(uuid.uuid4()): X25519PrivateKey.generate() for _ in range(count)}
-    for path, document, mode in ((private, private_document(made), 0o600), (public, public_document(made), 0o644)):
-        try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-                file.write(document + "\n")
-        except FileExistsError as error:
-            raise typer.BadParameter(f"{path} exists already: choose another name") from error
-        except OSError as error:
-            raise typer.BadParameter(f"{path} cannot be written: choose another name") from error
+    for path in (private, public):
+        if path.exists():
+            raise typer.BadParameter(f"{path} exists already: choose another name")
+    try:
+        with created() as create:
+            with create(private, PRIVATE) as file:
+                file.write(private_document(made).encode() + b"\n")
+            with create(public, SHARED) as file:
+                file.write(public_document(made).encode() + b"\n")
+    except OSError as error:
+        raise typer.BadParameter(f"{private} or {public} cannot be written: choose other names") from error
     typer.echo(f"Private keys: {private} (keep them secret). Public keys: {public} (give them to clients).")
 
 
@@ -265,6 +288,20 @@ def explain(
         typer.echo(line)
 
 
+@contextmanager
+def _new(output: Path) -> Iterator[IO[bytes]]:
+    """A file that is there once it is complete; none is overwritten."""
+    from kanon.reports.created import SHARED, created
+
+    if output.exists():
+        raise typer.BadParameter(f"{output} exists already: choose another name with --output")
+    try:
+        with created() as create, create(output, SHARED) as file:
+            yield file
+    except OSError as error:
+        raise typer.BadParameter(f"{output} cannot be written: choose another name with --output") from error
+
+
 def _one_of(options: dict[str, bool], what: str) -> None:
     if sum(options.values()) != 1:
         raise typer.BadParameter(f"say {' or '.join(options)}, one of them: it decides {what}")
@@ -296,6 +333,21 @@ def _without_slash(origin: str | None) -> str | None:
     written = origin.removesuffix("/")
     if site_of(written) is None:
         raise ParameterError("an origin or a site is written as https://example.com")
+    return written
+
+
+def _site(given: str | None) -> str | None:
+    """A site as it is compared with those of reports.
+
+    Raises:
+        ParameterError: it is no site, but an origin of one.
+    """
+    from kanon.reports.acceptance import site_of
+    from kanon.reports.parameters import ParameterError
+
+    written = _without_slash(given)
+    if written is not None and site_of(written) != written:
+        raise ParameterError(f"--reporting-site is a site, not an origin of one: say {site_of(written)}")
     return written
 
 

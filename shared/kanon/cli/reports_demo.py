@@ -79,6 +79,10 @@ def demo(
     with tempfile.TemporaryDirectory() as folder:
         summaries = aggregated(read, exact, window, value, (declared, discover), Path(folder), processes)
     typer.echo(f"{summaries[0].outcome.accepted:,} reports encrypted, opened and counted, {value:,} for each join.")
+    typer.echo(
+        f"The declared keys of this demo are the log's own sets and {UNUSED} more. A real list must be fixed before and"
+        " independent of the log: a key that is taken from the log tells that somebody contributed to it."
+    )
     for summary in summaries:
         check(summary, exact)
         typer.echo(_in_words(summary, exact, value))

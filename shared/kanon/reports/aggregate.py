@@ -93,6 +93,7 @@ class Outcome:
         reports: reports read.
         accepted: reports that count.
         duplicates: accepted reports that were dropped, since one with their id came before.
+        exact: whether the partitions have no noise, which has no guarantee.
     """
 
     partitions: tuple[Noised, ...] = field(repr=False)
@@ -102,11 +103,12 @@ class Outcome:
     reports: int
     accepted: int
     duplicates: int
+    exact: bool = False
 
     def without_noise(self) -> "Outcome":
         """The same with exact sums instead of noisy ones, for tests: it has no guarantee."""
         exact = (replace(partition, noise=np.zeros_like(partition.noise)) for partition in self.partitions)
-        return replace(self, partitions=tuple(exact))
+        return replace(self, partitions=tuple(exact), exact=True)
 
     @property
     def errors_in_all(self) -> int:

@@ -43,3 +43,7 @@ class JobError(KanonError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+    def __reduce__(self) -> tuple[type["JobError"], tuple[str, str]]:
+        """How a process that reads files hands the error to the one that waits for it."""
+        return JobError, (self.code, str(self))

@@ -42,12 +42,18 @@ def _change(what: str, epsilon: Fraction, delta: Fraction) -> str:
     factor = written_up(exp_bounds(epsilon)[1], 3)
     belief = written_up(100 * posterior(PRIOR, epsilon), 4)
     shown = f"{factor:,.2f}" if factor < 10_000 else f"{factor:.2e}"
-    but = f", but for a probability of {float(delta):g} (delta)" if delta else ""
+    but = f", but for a probability of {_up(delta)} (delta)" if delta else ""
+    except_then = ", but for that probability" if delta else ""
     return (
-        f"{what} would change in probability by a factor of at most {shown} (e^epsilon, epsilon = {float(epsilon):g})"
+        f"{what} would change in probability by a factor of at most {shown} (e^epsilon, epsilon = {_up(epsilon)})"
         f"{but}. Somebody who believed something about the unit with {float(100 * PRIOR):g}% believes it with at most"
-        f" {belief}% afterwards."
+        f" {belief}% afterwards{except_then}."
     )
+
+
+def _up(number: Fraction) -> str:
+    """At most 6 digits, rounded up: such a decimal survives its way through a float."""
+    return f"{float(written_up(number, 6)):g}"
 
 
 def _limits(epsilon: Fraction) -> list[str]:
@@ -56,5 +62,5 @@ def _limits(epsilon: Fraction) -> list[str]:
         f"The random numbers add less than 2^-{SAMPLER_BITS} (1 + e^epsilon) to delta.",
     ]
     if epsilon > RECOMMENDED:
-        lines.append(f"An epsilon of {float(epsilon):g} protects nobody by itself: use {RECOMMENDED} or less.")
+        lines.append(f"An epsilon of {_up(epsilon)} protects nobody by itself: use {RECOMMENDED} or less.")
     return lines

@@ -14,7 +14,7 @@ APIS = (*ATTRIBUTION_APIS, "protected-audience", "shared-storage", "kanon")
 _VERSION = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
 _H = "[0-9a-fA-F]"
 _UUID = re.compile(f"{_H * 8}-{_H * 4}-{_H * 4}-{_H * 4}-{_H * 12}")
-_END_OF_TIME = 253_402_300_800
+END_OF_TIME = 253_402_300_800
 """The year 10000: later times have no date."""
 
 
@@ -77,7 +77,7 @@ def _object(text: str) -> Mapping[str, object]:
         fields, end = _DECODER.raw_decode(text) if text.startswith("{") else (None, -1)
         if end != len(text):  # white space around it, or more than one value: the slower call tells
             fields = _DECODER.decode(text)
-    except (ValueError, RecursionError):  # also numbers of thousands of digits
+    except (ValueError, RecursionError, ArithmeticError):  # also numbers of thousands of digits, exponents of 19
         fields = None
     if not isinstance(fields, dict):
         raise RefusedError(Counter.REQUIRED_SHAREDINFO_FIELD_INVALID)
@@ -136,7 +136,7 @@ def _seconds(fields: Mapping[str, object], name: str) -> int:
         seconds = value
     elif isinstance(value, Decimal) and value >= 0 and value.adjusted() < 12:
         seconds = int(value)
-    if not 0 <= seconds < _END_OF_TIME:
+    if not 0 <= seconds < END_OF_TIME:
         raise RefusedError(Counter.REQUIRED_SHAREDINFO_FIELD_INVALID)
     return seconds
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from kanon.reports.aggregate import Outcome
 from kanon.reports.avro import DebugFact, listed, part_names, write_debug_summary, write_summary
+from kanon.reports.created import PRIVATE, SHARED, created
 from kanon.reports.errors import JobError
 from kanon.reports.histogram import Histogram
 from kanon.reports.reducing import Noised
@@ -13,6 +13,8 @@ from kanon.reports.reducing import Noised
 
 def write(outcome: Outcome, output: Path, *, debug: bool = False) -> list[Path]:
     """Write a summary of one file a partition; no file that exists is overwritten.
+
+    All files appear when all are complete, or none. Only the owner can read files with exact sums.
 
     Args:
         outcome: the finished job.
@@ -29,22 +31,19 @@ def write(outcome: Outcome, output: Path, *, debug: bool = False) -> list[Path]:
     for place in (*places, *debug_places):
         if place.exists():
             raise JobError("RESULT_WRITE_ERROR", f"{place} exists already: choose another name for the output")
-    for place, partition in zip(places, outcome.partitions, strict=True):
-        release = partition.release()
-        with _created(place) as file:
-            write_summary(file, release.keys, release.metrics)
-    for place, partition, seen in zip(debug_places, outcome.partitions, outcome.seen, strict=False):
-        with _created(place) as file:
-            write_debug_summary(file, _debug(partition, seen))
-    return [*places, *debug_places]
-
-
-def _created(place: Path) -> IO[bytes]:
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        return place.open("xb")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with created() as create:
+            for place, partition in zip(places, outcome.partitions, strict=True):
+                release = partition.release()
+                with create(place, PRIVATE if outcome.exact else SHARED) as file:
+                    write_summary(file, release.keys, release.metrics)
+            for place, partition, seen in zip(debug_places, outcome.partitions, outcome.seen, strict=False):
+                with create(place, PRIVATE) as file:
+                    write_debug_summary(file, _debug(partition, seen))
     except OSError as error:
-        raise JobError("RESULT_WRITE_ERROR", f"{place} cannot be written: choose another name") from error
+        raise JobError("RESULT_WRITE_ERROR", f"{output} cannot be written: choose another name") from error
+    return [*places, *debug_places]
 
 
 def _debug(partition: Noised, seen: Histogram) -> Iterator[DebugFact]:

@@ -77,5 +77,6 @@ def test_the_command_draws_a_picture_and_prints_window_and_guarantee(log, tmp_pa
     assert told.exit_code == 0, told.output
     assert "one client in one window of 6 h" in told.output
     assert "e^epsilon, epsilon = 2" in told.output
+    assert "fixed before and independent of the log" in told.output
     assert (tmp_path / "p.png").read_bytes()[:4] == b"\x89PNG"
     assert CliRunner().invoke(app, ["reports", "demo", "--epsilon", "0"]).exit_code == 2

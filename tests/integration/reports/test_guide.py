@@ -35,8 +35,10 @@ def test_every_command_of_the_guide_runs(tmp_path, monkeypatch):
         told = CliRunner().invoke(app, shlex.split(line)[1:])
         assert told.exit_code == 0, (line, told.output)
         ran += 1
-    assert ran >= 6
+    assert ran >= 7
     assert avro.read_summary(tmp_path / "found-1-of-1.avro")
+    declared = [fact.bucket for fact in avro.read_summary(tmp_path / "summary-1-of-1.avro")]
+    assert declared == [made.key16(key) for key in (1, 2, 0x6B657931)]
 
 
 def send(folder):
@@ -46,7 +48,7 @@ def send(folder):
     cleartext = encode([Contribution(1, 65_536)], made.LAYOUT)
     reports = [avro.Report(made.seal(cleartext, key.public_key(), info), key_id, info) for info in infos]
     avro.write_reports(folder / "reports/part-1.avro", reports)
-    avro.write_domain(folder / "domain.avro", made.keys16(1, 2, 3))
+    (folder / "keys.txt").write_text("1\n0x2\nkey1\n")
 
 
 def test_the_guide_says_first_that_browsers_reports_cannot_be_opened():

@@ -1,6 +1,7 @@
 """A whole job on local files, through the functions and through the command line."""
 
 import json
+import os
 import random
 from collections import Counter
 from dataclasses import replace
@@ -64,6 +65,21 @@ def test_two_processes_give_what_one_gives(tmp_path):
     one, two = aggregate(job, made.SECRETS), aggregate(job, made.SECRETS, processes=2)
     assert made.released(one) == made.released(two)
     assert (one.units, one.errors, one.duplicates) == (two.units, two.errors, two.duplicates)
+
+
+@pytest.mark.parametrize("code", ["INPUT_DATA_READ_FAILED", "UNSUPPORTED_REPORT_VERSION"])
+def test_two_processes_end_with_the_error_of_one(tmp_path, code):
+    second = made.report(number=2, version="2.0" if code == "UNSUPPORTED_REPORT_VERSION" else "1.0")
+    job = made.job(tmp_path, [made.report()], [second], domain=range(5))
+    if code == "INPUT_DATA_READ_FAILED":
+        job.reports[1].write_bytes(job.reports[1].read_bytes()[:-20])
+    told = []
+    for processes in (1, 2):
+        with pytest.raises(JobError) as caught:
+            aggregate(job, made.SECRETS, processes)
+        told.append((caught.value.code, str(caught.value)))
+    assert told[0] == told[1]
+    assert told[0][0] == code
 
 
 def test_secrets_are_drawn_anew_for_each_run():
@@ -175,6 +191,7 @@ ALL = ("--keys", "keys.json", "--any-age")
     (("in", "--discover", "--threshold", "x", *ALL), 2, "sharp or paper"),
     (("in", "--discover", "--filtering-ids", "a", *ALL), 2, "numbers below"),
     (("in", "--discover", "--reporting-site", "report.test", *ALL), 2, "https://example.com"),
+    (("in", "--discover", "--reporting-site", "https://a.report.test:8443", *ALL), 2, "say https://report.test"),
     (("in", "--discover", "--keys", "missing.json"), 2, "make keys"),
     (("in", "--discover", "--keys", "totals.json"), 2, "a key document is"),
     (("in", "--discover", "--keys", "keys.json"), 1, "ORIGINAL_REPORT_TIME_TOO_OLD"),
@@ -201,6 +218,49 @@ def test_an_output_that_exists_is_kept(folder, monkeypatch):
     told = kanon("aggregate", "in", "--discover", *ALL)
     assert (told.exit_code, (folder / "summary-1-of-1.avro").read_text()) == (1, "mine")
     assert "exists already" in told.output
+
+
+def full(*_):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_summary_that_cannot_be_completed_leaves_no_file(tmp_path, monkeypatch):
+    outcome = made.run(tmp_path, [made.report([(1, 5)])], domain=range(5))
+    monkeypatch.setattr("kanon.reports.summary.write_debug_summary", full)
+    with pytest.raises(JobError) as caught:
+        write(outcome, tmp_path / "out/s.avro", debug=True)
+    assert caught.value.code == "RESULT_WRITE_ERROR"
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_summary_never_takes_the_name_of_a_file_that_appears_while_it_is_written(tmp_path, monkeypatch):
+    outcome = made.run(tmp_path, [made.report([(1, 5)])], domain=range(5))
+    late = tmp_path / "out/s_debug-1-of-1.avro"
+    monkeypatch.setattr("kanon.reports.summary.write_debug_summary", lambda *_: late.write_text("mine"))
+    with pytest.raises(JobError, match="choose another name"):
+        write(outcome, tmp_path / "out/s.avro", debug=True)
+    assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["mine"]
+
+
+def test_only_the_owner_can_read_exact_sums(tmp_path):
+    outcome = made.run(tmp_path, [made.report([(1, 5)])], domain=range(5))
+    umask = os.umask(0o022)
+    try:
+        noisy = write(outcome, tmp_path / "noisy.avro", debug=True)
+        exact = write(outcome.without_noise(), tmp_path / "exact.avro")
+    finally:
+        os.umask(umask)
+    assert [place.stat().st_mode & 0o777 for place in (*noisy, *exact)] == [0o644, 0o600, 0o600]
+
+
+def test_simulated_reports_that_cannot_be_completed_leave_no_file(folder, monkeypatch):
+    (folder / "events.csv").write_text("time,client,key\n1,a,1\n")
+    kanon("keys", "--private", folder / "p.json", "--public", folder / "public.json")
+    before = sorted(folder.iterdir())
+    monkeypatch.setattr("kanon.reports.clients.encrypt.encrypt", full)
+    told = kanon("simulate", folder / "events.csv", "--keys", folder / "public.json", "--output", folder / "r.avro")
+    assert (told.exit_code, sorted(folder.iterdir())) == (2, before)
+    assert "cannot be written" in " ".join(told.output.replace("│", " ").split())
 
 
 def test_decode_shows_clear_fields_and_with_a_key_the_contributions(folder):
@@ -232,6 +292,51 @@ def test_keys_are_made_once_and_the_private_ones_are_for_the_owner_alone(tmp_pat
     again = kanon("keys", *files)
     assert again.exit_code == 2
     assert "exists already" in " ".join(again.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("public", ["taken.json", "private.json", "missing/public.json"])
+def test_no_private_keys_stay_without_public_ones(tmp_path, public):
+    (tmp_path / "taken.json").write_text("mine")
+    told = kanon("keys", "--private", tmp_path / "private.json", "--public", tmp_path / public)
+    assert told.exit_code == 2
+    assert "choose" in told.output
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_declared_keys_are_written_as_the_table_of_simulate_names_them(tmp_path):
+    (tmp_path / "events.csv").write_text("time,client,key\n1,a,key1\n2,a,17\n3,a,0x12\n4,a,\u00e9t\u00e9\n")
+    (tmp_path / "keys.txt").write_bytes("\ufeffkey1\r\n17\r\n0x11\n0x12\nété\nunused\nkey1".encode())
+    files = ("--private", tmp_path / "private.json", "--public", tmp_path / "public.json")
+    kanon("keys", *files)
+    made_up = kanon("simulate", tmp_path / "events.csv", "--keys", files[3], "--output", tmp_path / "reports.avro")
+    told = kanon("domain", tmp_path / "keys.txt", "--output", tmp_path / "domain.avro")
+    assert (made_up.exit_code, told.exit_code) == (0, 0), told.output
+    assert "5 declared keys." in told.output
+    counted = kanon(
+        "aggregate", tmp_path / "reports.avro", "--domain", tmp_path / "domain.avro", "--keys", files[1], "--any-age",
+        "--output", tmp_path / "out.avro", "--no-noise", "--debug",
+    )  # fmt: skip
+    assert counted.exit_code == 0, counted.output
+    sums = {fact.bucket.lstrip(b"\0"): fact.metric for fact in read_summary(tmp_path / "out-1-of-1.avro")}
+    assert sums == {b"key1": 1, b"\x11": 1, b"\x12": 1, "été".encode(): 1, b"unused": 0}
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "line 1"), ("1\n\n2\n", "line 2"), ("a text of seventeen\n", "line 1"), (f"{2**128}\n", "line 1"),
+    (b"\xff\n", "in UTF-8"),
+])  # fmt: skip
+def test_declared_keys_that_are_none_are_refused(tmp_path, text, message):
+    given = text if isinstance(text, bytes) else text.encode()
+    told = CliRunner().invoke(app, ["reports", "domain", "-", "--output", str(tmp_path / "d.avro")], input=given)
+    assert told.exit_code == 2
+    assert message in " ".join(told.output.replace("│", " ").split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_domain_that_exists_is_kept(tmp_path):
+    (tmp_path / "d.avro").write_text("mine")
+    told = CliRunner().invoke(app, ["reports", "domain", "-", "--output", str(tmp_path / "d.avro")], input="1\n")
+    assert (told.exit_code, [path.read_text() for path in tmp_path.iterdir()]) == (2, ["mine"])
 
 
 def test_threshold_and_explain_say_their_numbers():

@@ -45,6 +45,8 @@ CLEAR = {
     "nested too deeply": ("[" * 100_000, FIELD),
     "NaN": (changed(scheduled_report_time=None)[:-1] + ', "scheduled_report_time": NaN}', FIELD),
     "too many digits": (changed(report_id=None)[:-1] + ', "report_id": ' + "1" * 5000 + "}", FIELD),
+    "too large a decimal": (changed(report_id=None)[:-1] + ', "report_id": 1e9999999999999999999}', FIELD),
+    "too small a decimal": (changed(report_id=None)[:-1] + ', "report_id": 1e-9999999999999999999}', FIELD),
     "no version": (changed(version=None), "UNSUPPORTED_SHAREDINFO_VERSION"),
     "the empty version": (changed(version=""), "UNSUPPORTED_SHAREDINFO_VERSION"),
     "version 0.0": (changed(version="0.0"), "UNSUPPORTED_SHAREDINFO_VERSION"),

@@ -33,7 +33,8 @@ ARROWS = {
         *("acceptance", "account", "avro", "errors", "histogram"),
         *("mapping", "matching", "noise", "parameters", "reducing"),
     },
-    "summary": {"aggregate", "avro", "errors", "histogram", "reducing"},
+    "summary": {"aggregate", "avro", "created", "errors", "histogram", "reducing"},
+    "created": set(),
     "guarantee": {"parameters"},
     "decoding": {"acceptance", "avro", "errors", "payload", "shared_info"},
 }  # fmt: skip

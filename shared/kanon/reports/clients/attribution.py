@@ -27,6 +27,7 @@ from kanon.reports.clients.events import EPSILON, Events, EventSpec, EventTrigge
 from kanon.reports.clients.filters import FilterData, Filters
 from kanon.reports.clients.report import (
     DAY,
+    LAYOUT,
     MAX_BUCKET,
     SECOND,
     Report,
@@ -34,7 +35,7 @@ from kanon.reports.clients.report import (
     total,
 )
 from kanon.reports.clients.response import RandomBits
-from kanon.reports.payload import Contribution
+from kanon.reports.payload import Contribution, Layout
 
 DELAY = 600 * SECOND
 """The most that a client waits before it sends an aggregatable report (Chromium's value)."""
@@ -148,6 +149,11 @@ class Trigger:
         events: its event-level part; empty for none.
         tells_source_day: whether reports show the day of the source, in clear; without a source, the trigger's day.
         context_id: a text that is sent beside the report, which then has no delay.
+        layout: how its report is encrypted, which decides the bytes of a filtering id.
+
+    Raises:
+        ValueError: a piece, a value or a filtering id does not fit its field. This is checked before any source is
+            looked at: a report that fails for certain sources only would tell of them.
     """
 
     time: int
@@ -161,6 +167,15 @@ class Trigger:
     events: tuple[EventData, ...] = ()
     tells_source_day: bool = False
     context_id: str | None = None
+    layout: Layout = LAYOUT
+
+    def __post_init__(self) -> None:
+        for piece in self.pieces:
+            contribution(piece.piece, 0)
+        for amount in (amount for values in self.values for amount in values.amounts.values()):
+            contribution(0, amount.value, amount.filtering_id)
+            if amount.filtering_id >= self.layout.id_limit:
+                raise ValueError(f"a filtering id lies below {self.layout.id_limit} in this layout")
 
     @property
     def asks_for_report(self) -> bool:

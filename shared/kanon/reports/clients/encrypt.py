@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 from kanon.reports import avro
-from kanon.reports.clients.report import SECOND, Report
+from kanon.reports.clients.report import LAYOUT, SECOND, Report
 from kanon.reports.hpke import seal
 from kanon.reports.keys import PublicKey, public_keys
 from kanon.reports.payload import Layout, encode
 from kanon.reports.shared_info import SharedInfo
 
-LAYOUT = Layout(slots=20)
 MAX_KEY_AGE = 86_400 * SECOND
 """The longest that public keys are kept, whatever their server says."""
 

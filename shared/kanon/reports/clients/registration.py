@@ -21,7 +21,8 @@ from kanon.reports.clients.attribution import (
 )
 from kanon.reports.clients.events import EventSpec, EventTrigger, Kind, TriggerSpec, default_spec
 from kanon.reports.clients.filters import Filters, FilterSet
-from kanon.reports.clients.report import DAY, HOUR, SECOND
+from kanon.reports.clients.report import DAY, HOUR, LAYOUT, SECOND
+from kanon.reports.payload import Layout
 
 Json = Mapping[str, Any]
 Read = TypeVar("Read")
@@ -72,11 +73,13 @@ def source(
         )
 
 
-def trigger(registration: Json, *, time: int, reporting_origin: str, destination: str) -> Trigger:
-    """Read the registration of a trigger.
+def trigger(
+    registration: Json, *, time: int, reporting_origin: str, destination: str, layout: Layout = LAYOUT
+) -> Trigger:
+    """Read the registration of a trigger, for a client that encrypts with this layout.
 
     Raises:
-        RegistrationError: a field cannot be used.
+        RegistrationError: a field cannot be used, or a number does not fit the layout.
     """
     with _checked():
         mode = registration.get("aggregatable_source_registration_time", "exclude")
@@ -92,6 +95,7 @@ def trigger(registration: Json, *, time: int, reporting_origin: str, destination
             events=_list(registration, "event_trigger_data", _event_data),
             tells_source_day=str(mode).lower() == "include",
             context_id=registration.get("trigger_context_id"),
+            layout=layout,
         )
 
 

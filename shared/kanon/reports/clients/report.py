@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from kanon.reports.payload import Contribution
+from kanon.reports.payload import Contribution, Layout
 
 SECOND = 1000
 HOUR = 3600 * SECOND
@@ -12,6 +12,9 @@ DAY = 24 * HOUR
 
 MAX_BUCKET = 2**128 - 1
 MAX_FILTERING_ID = 2**64 - 1
+
+LAYOUT = Layout(slots=20)
+"""How clients write payloads: one byte of filtering id, unless they choose another layout for all their reports."""
 
 Api = Literal["attribution-reporting", "kanon"]
 

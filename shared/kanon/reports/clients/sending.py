@@ -4,8 +4,8 @@ import base64
 import json
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
+from http.client import HTTPException
 from typing import NamedTuple
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from kanon.reports import avro
@@ -72,7 +72,7 @@ def collector(origin: str) -> Post:
         try:
             with urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310
                 return bool(answer.status == HTTPStatus.OK)
-        except (URLError, OSError):
+        except (OSError, HTTPException):  # URLError is an OSError
             return False
 
     return post

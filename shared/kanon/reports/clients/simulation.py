@@ -10,7 +10,7 @@ Two kinds of client, by the columns of the table:
 import csv
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -30,6 +30,7 @@ from kanon.reports.clients.attribution import (
 )
 from kanon.reports.clients.report import MAX_BUCKET, SECOND, Report
 from kanon.reports.clients.windows import Windows
+from kanon.reports.shared_info import END_OF_TIME
 
 Row = Mapping[str, str]
 NAME = "key"
@@ -79,10 +80,27 @@ def read_events(path: Path, columns: Iterable[str]) -> list[Event]:
             rows = csv.DictReader(lines)
             if missing := wanted - set(rows.fieldnames or ()):
                 raise EventsError(f"{path} lacks the columns {', '.join(sorted(missing))}: add them to the header")
-            events = [_event(row, path, rows.line_num) for row in rows]
+            events = [_event(row, path, rows.line_num, "event" in wanted) for row in rows]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise EventsError(f"{path} cannot be read: give a CSV file in UTF-8") from error
     return sorted(events, key=lambda event: event.time)
+
+
+def read_keys(text: str) -> list[int]:
+    """Keys of a text with one a line, written as in the column ``key`` of a table; sorted, each once.
+
+    Raises:
+        EventsError: a line is no key, or there is none.
+    """
+    keys = set()
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+        try:
+            keys.add(_key(line.removesuffix("\r")))
+        except ValueError as error:
+            raise EventsError(
+                f"line {number} of the keys: a key is a number, 0x... or a text of at most 16 bytes"
+            ) from error
+    return sorted(keys)
 
 
 @dataclass
@@ -192,23 +210,18 @@ def _trigger(event: Event, reporting_origin: str) -> Trigger:
     return Trigger(event.time, reporting_origin, event.destination, pieces, values)
 
 
-def _event(row: Row, path: Path, line: int) -> Event:
+def _event(row: Row, path: Path, line: int, attribution: bool) -> Event:
     try:
-        event = Event(
-            _time(row["time"]),
-            row["client"],
-            _key(row["key"]),
-            _number(row, "value", 1),
-            row.get("event") or "",
-            row.get("destination") or "",
-            _number(row, "priority", 0),
-        )
-    except (ValueError, TypeError, AttributeError, InvalidOperation, OverflowError) as error:
+        event = Event(_time(row["time"]), row["client"], _key(row["key"]), _number(row, "value", 1))
+        if attribution:
+            priority = _number(row, "priority", 0)
+            event = replace(event, event=row["event"], destination=row["destination"] or "", priority=priority)
+    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise EventsError(
             f"{path}, line {line}: a time is unix seconds or ISO 8601, a key a number, 0x... or a text of at most 16"
             " bytes, a value 0 to 4294967295"
         ) from error
-    if "event" in row and (event.event not in {"source", "trigger"} or not event.destination):
+    if attribution and (event.event not in {"source", "trigger"} or not event.destination):
         raise EventsError(f"{path}, line {line}: `event` is source or trigger, and each has a `destination`")
     return event
 
@@ -222,8 +235,8 @@ def _time(text: str) -> int:
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         passed = moment - datetime(1970, 1, 1, tzinfo=UTC)
         milliseconds = (passed.days * 86_400 + passed.seconds) * SECOND + passed.microseconds // 1000
-    if milliseconds < 0:
-        raise ValueError("a time before 1970")
+    if not 0 <= milliseconds < END_OF_TIME * SECOND:
+        raise ValueError("a time before 1970 or after 9999")
     return milliseconds
 
 

@@ -1,6 +1,7 @@
 """Encryption on the device, public keys and sending."""
 
 import json
+import socket
 import threading
 from base64 import b64decode
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -147,3 +148,23 @@ def test_a_collector_takes_a_report_by_answering_200():
 def test_a_collector_without_http_is_refused():
     with pytest.raises(ValueError, match="https://"):
         collector("file:///etc")
+
+
+def test_a_report_is_kept_if_the_answer_is_no_http():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                request = b""
+                while not request.endswith(b"{}"):
+                    request += connection.recv(65_536)
+                connection.sendall(b"no HTTP at all\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        taken = collector(f"http://127.0.0.1:{server.getsockname()[1]}")("/v1/reports", b"{}")
+        thread.join()
+
+    assert taken is False

@@ -4,7 +4,8 @@ import pytest
 
 from kanon.reports.clients.filters import FilterSet
 from kanon.reports.clients.registration import RegistrationError, Rules, source, trigger
-from kanon.reports.clients.report import DAY, HOUR, SECOND
+from kanon.reports.clients.report import DAY, HOUR, LAYOUT, SECOND
+from kanon.reports.payload import Layout
 
 ORIGIN, SHOP = "https://report.test", "https://shop.test"
 
@@ -14,8 +15,8 @@ def read_source(kind="navigation", rules=None, **registration):
     return source(registration, time=0, kind=kind, reporting_origin=ORIGIN, destinations=places, rules=rules or Rules())
 
 
-def read_trigger(**registration):
-    return trigger(registration, time=0, reporting_origin=ORIGIN, destination=SHOP)
+def read_trigger(layout=LAYOUT, **registration):
+    return trigger(registration, time=0, reporting_origin=ORIGIN, destination=SHOP, layout=layout)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,7 @@ def test_the_most_event_level_reports_decide_the_buckets():
 
 def test_amounts_have_filtering_ids_and_filters_have_a_lookback():
     made = read_trigger(
+        Layout(20, 8),
         aggregatable_values={"a": {"value": 5, "filtering_id": "18446744073709551615"}, "b": 1},
         filters={"product": ["1"], "_lookback_window": 60},
     )
@@ -102,6 +104,13 @@ def test_a_source_that_cannot_be_used_is_refused(fields, message):
         ({"event_trigger_data": [{"value": 0}]}, "between 1"),
         ({"event_trigger_data": [{"priority": "high"}]}, "`priority` must be a whole number"),
         ({"filters": 7}, "is no list, object or text"),
+        ({"aggregatable_trigger_data": [{"key_piece": "0x1" + 32 * "0"}]}, "128 bits"),
+        ({"aggregatable_trigger_data": [{"key_piece": "-0x1"}]}, "128 bits"),
+        ({"aggregatable_values": {"a": 5 * 10**9}}, "a value lies between"),
+        ({"aggregatable_values": {"a": -5}}, "a value lies between"),
+        ({"aggregatable_values": {"a": {"value": 5, "filtering_id": 256}}}, "below 256"),
+        ({"aggregatable_values": {"a": {"value": 5, "filtering_id": -1}}}, "64 bits"),
+        ({"aggregatable_values": {"a": {"value": 5, "filtering_id": 1}}, "layout": Layout(20, None)}, "below 1 "),
     ],
 )
 def test_a_trigger_that_cannot_be_used_is_refused(fields, message):

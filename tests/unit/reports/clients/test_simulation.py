@@ -38,6 +38,12 @@ def test_times_keys_and_values_are_read_exactly(tmp_path):
     ]
 
 
+def test_columns_of_attribution_are_ignored_for_windows(tmp_path):
+    text = "time,client,key,event,priority,destination\n1,a,1,click,high,\n"
+
+    assert read_events(table(tmp_path, text), WINDOW_COLUMNS) == [Event(1_000, "a", 1)]
+
+
 def test_events_are_sorted_by_time_and_keep_their_order_within_it(tmp_path):
     events = read_events(table(tmp_path, HEADER + "2,a,1,\n1,b,1,\n2,c,1,\n1,d,1,\n"), WINDOW_COLUMNS)
 
@@ -52,6 +58,8 @@ def test_events_are_sorted_by_time_and_keep_their_order_within_it(tmp_path):
         (HEADER + "soon,a,1,1\n", "line 2: a time is"),
         (HEADER + "-1,a,1,1\n", "line 2"),
         (HEADER + "NaN,a,1,1\n", "line 2"),
+        (HEADER + "1e999999,a,1,1\n", "line 2"),
+        (HEADER + "253402300800,a,1,1\n", "line 2"),
         (HEADER + "1,a,,1\n", "line 2"),
         (HEADER + "1,a,seventeen bytes ab,1\n", "line 2"),
         (HEADER + f"1,a,{2**128},1\n", "line 2"),
@@ -167,6 +175,7 @@ def test_attribution_follows_the_policy_that_is_asked_for(desk):
         (("--client", "attribution"), "lacks the columns destination, event"),
         (("--keys", "nowhere.json"), "make keys with `kanon reports keys`"),
         (("--window", 0), "--window"),
+        (("--bound", 65_537), "--bound"),
         (("--output", "no/folder/reports.avro"), "choose another name with --output"),
     ],
 )

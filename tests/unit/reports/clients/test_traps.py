@@ -159,9 +159,9 @@ def messages_name_no_key_and_no_client(folder):
 def plant_messages_with_the_line(patch):
     read = simulation._event
 
-    def telling(row, path, line):
+    def telling(row, path, line, attribution):
         try:
-            return read(row, path, line)
+            return read(row, path, line, attribution)
         except simulation.EventsError as error:
             raise simulation.EventsError(f"{error}: {row}") from error
 

@@ -1,0 +1,17 @@
+"""The guarantee in words: every number is at least what it stands for."""
+
+from fractions import Fraction
+
+from kanon.reports.guarantee import of_all
+
+
+def test_epsilon_and_delta_are_rounded_up():
+    text = " ".join(of_all(Fraction("10.000041"), Fraction("1.2345641e-8")))
+    assert "epsilon = 10.0001)" in text
+    assert "a probability of 1.23457e-08 (delta)" in text
+    assert "An epsilon of 10.0001 protects nobody" in text
+
+
+def test_what_somebody_believes_is_bounded_but_for_delta():
+    assert "afterwards, but for that probability." in of_all(Fraction(1), Fraction("1e-8"))[0]
+    assert of_all(Fraction(1), Fraction(0))[0].endswith("% afterwards.")
