@@ -26,7 +26,7 @@ from kanon.gate.storage.members import UNLESS_EVALUATED, Members, to_item
 from kanon.gate.storage.step_log import Row, StepLog
 from tests.faults.gate.failures import FAILURES, QUEUE_FAILURES
 from tests.faults.gate.simulated_stack import SimulatedStack
-from tests.faults.gate.test_crash_at_every_call import LAST_CALLS, Hour, Rival, SlowUntil, assert_equal
+from tests.faults.gate.test_crash_at_every_call import LAST_CALLS, STOPS, Hour, Rival, SlowUntil, assert_equal
 
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
@@ -200,6 +200,9 @@ MISTAKES = {
     ),
 }
 
+SLOW = max(STOPS)
+"""Seconds a call takes, so that a worker stops inside its first step."""
+
 AT_THE_LIMIT = {
     "a lease that was not given back goes unnoticed": Mistake(
         Control,
@@ -291,14 +294,14 @@ def test_a_planted_mistake_changes_nothing_without_a_fault(hour, mistake):
 @pytest.mark.parametrize("mistake", AT_THE_LIMIT)
 def test_a_planted_mistake_near_the_time_limit_is_found_and_its_control_is_not(hour, mistake):
     planted = AT_THE_LIMIT[mistake]
-    _, (worker, _) = hour.run(first=SlowUntil(hour.simulation, 5.0))
+    _, (worker, _) = hour.run(first=SlowUntil(hour.simulation, SLOW))
     number = len(worker.calls) - 1 + LAST_CALLS.index(planted.operation)
 
     def at_the_limit():
-        return SlowUntil(hour.simulation, 5.0, number, failing(hour, planted.fault, number, worker.calls))
+        return SlowUntil(hour.simulation, SLOW, number, failing(hour, planted.fault, number, worker.calls))
 
     with patch.object(planted.owner, planted.name, planted.wrong):
-        assert not differs(hour, SlowUntil(hour.simulation, 5.0))  # without the fault
+        assert not differs(hour, SlowUntil(hour.simulation, SLOW))  # without the fault
         assert differs(hour, at_the_limit())
     with patch.object(planted.owner, planted.name, planted.right):
         assert not differs(hour, at_the_limit())
