@@ -138,7 +138,7 @@ def check_evaluate(
     refuse_log_generations(recorded, settings.log_generations, tables)
     if not begun(recorded) and restored:
         raise ConfigurationError(
-            f"{' and '.join(restored)} was made from a backup, and no log generation is recorded: begin one with"
+            f"tables made from a backup: {', '.join(restored)}; no log generation is recorded: begin one with"
             f" `kanon doctor --new-generation`"
         )
     first = {} if begun(recorded) else as_recorded(0, tables)

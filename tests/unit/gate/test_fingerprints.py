@@ -130,7 +130,7 @@ def test_a_restored_table_is_refused_until_a_log_generation_is_recorded() -> Non
         log_generations=(),
     )
     ids = dict.fromkeys(("StepLog", "Members", "Statuses", "Control"), "id")
-    with pytest.raises(ConfigurationError, match=r"^Control and StepLog was made from a backup.*--new-generation`$"):
+    with pytest.raises(ConfigurationError, match=r"^tables made from a backup: Control, StepLog; .*--new-generation`$"):
         check_evaluate(control, settings, TYPES, KEYS, 100, ids, ["Control", "StepLog"])  # type: ignore[arg-type]
     assert not any(name.startswith("tables") for name in control.items)
     check_evaluate(control, settings, TYPES, KEYS, 100, ids)  # type: ignore[arg-type]
