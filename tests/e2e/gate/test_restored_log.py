@@ -1,5 +1,6 @@
 """A table is restored, or made again: under the same noise its answers leak, so a new log generation begins first."""
 
+import io
 import json
 import random
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from uuid import uuid4
 import pytest
 from moto.dynamodb.models.table import Table
 
+from kanon.gate.generations import as_recorded, begun
 from kanon.gate.mechanism.bounds import over_generations
 from kanon.gate.mechanism.steps import instance_of, phase_of
+from kanon.gate.storage.control import Control
 from kanon.gate.storage.step_log import StepLog
 from kanon.local import Stack
 from tests.conftest import START
@@ -288,3 +291,16 @@ def test_an_entry_that_is_removed_changed_or_written_by_hand_stops_evaluation(se
         assert findings(service.stack)["log"][0].seen.startswith(reason)
     service.deploy(text)
     assert service.oracle.finish_step() == 0
+
+
+def test_a_worker_that_is_warm_stops_when_a_generation_was_begun_on_the_same_tables() -> None:
+    logs = io.StringIO()
+    with Stack(start=START, seed=5, logs=logs) as stack:
+        stack.advance(3 * 3600)
+        control = Control(stack.session.client("dynamodb"), stack.storage.tables["Control"])
+        before = control.evaluated_through(0)
+        (ids,) = begun(control.recorded("evaluate")).values()
+        control.check("evaluate", as_recorded((before or 0) + 1, ids))
+        stack.advance(2 * 3600)
+        assert control.evaluated_through(0) == before
+        assert "is missing from LogGenerations" in logs.getvalue()
