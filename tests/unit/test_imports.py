@@ -36,7 +36,7 @@ ARROWS: dict[str, set[str]] = {
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
     "cli": {
-        *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog"),
+        *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog", "strict_json"),
         *("client", "plan", "operate", "local", "audit", "risk", "reports"),
     },
 }
