@@ -84,13 +84,12 @@ def evaluate_step(
         }
         report = _worker(asked)
         item = client.get_item(TableName=control, Key={"name": mark["name"]}, ConsistentRead=True)["Item"]
-        done = client.scan(TableName=stack.storage.tables["Members"], Select="COUNT")
-        evaluated = done["Count"]
-        while "LastEvaluatedKey" in done:
-            done = client.scan(
-                TableName=stack.storage.tables["Members"], Select="COUNT", ExclusiveStartKey=done["LastEvaluatedKey"]
-            )
-            evaluated += done["Count"]
+        pages = client.get_paginator("scan").paginate(
+            TableName=stack.storage.tables["Members"],
+            Select="COUNT",
+            FilterExpression="attribute_exists(members)",
+        )
+        evaluated = sum(page["Count"] for page in pages)
         complete = item["evaluated_through"]["N"] == str(step) and evaluated == sets and "failed" not in report
     return Figures(
         joins=count,

@@ -458,12 +458,21 @@ def tables_have_the_keys_of_the_design(document: Document) -> Problems:
                 yield f"{name} has {word}: a copy of its rows nobody forgets"
 
 
+MEMBERS_RECOVERY = {
+    "Fn::If": [
+        "HasRecovery",
+        {"PointInTimeRecoveryEnabled": True, "RecoveryPeriodInDays": {"Ref": "RecoveryDays"}},
+        {"PointInTimeRecoveryEnabled": False},
+    ]
+}
+
+
 @rule
 def tables_forget(document: Document) -> Problems:
     for name, table in of_type(document, "AWS::DynamoDB::Table").items():
         recovery = table["Properties"].get("PointInTimeRecoverySpecification", {})
-        if recovery.get("PointInTimeRecoveryEnabled"):
-            yield f"{name} keeps for 35 days what is promised to be forgotten"
+        if recovery != (MEMBERS_RECOVERY if name == "Members" else {"PointInTimeRecoveryEnabled": False}):
+            yield f"{name} keeps longer than RecoveryDays what is promised to be forgotten"
         if table["Properties"].get("ContributorInsightsSpecification", {}).get("Enabled"):
             yield f"{name} shows keys in clear"
 

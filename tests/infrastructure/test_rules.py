@@ -373,7 +373,12 @@ VIOLATIONS: list[tuple[str, str, Mutation]] = [
     (
         "tables_forget",
         "recovery",
-        put(ON, "Members", "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled"),
+        put(ON, "Statuses", "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled"),
+    ),
+    (
+        "tables_forget",
+        "35 days",
+        put({"PointInTimeRecoveryEnabled": True}, "Members", "PointInTimeRecoverySpecification"),
     ),
     ("tables_forget", "insights", put(ON, "StepLog", "ContributorInsightsSpecification", "Enabled")),
     ("everything_at_rest_is_encrypted", "table", drop("StepLog", "SSESpecification")),

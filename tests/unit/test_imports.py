@@ -58,7 +58,8 @@ GATE: dict[str, set[str]] = {
     "generations": {"mechanism", "settings"},
     "fingerprints": {"storage", "mechanism", "generations", "settings", "types"},
     "joining": {"storage", "mechanism", "names", "types"},
-    "evaluation": {"storage", "mechanism", "schedule", "types"},
+    "stamps": {"storage"},
+    "evaluation": {"storage", "mechanism", "schedule", "stamps", "types"},
     "querying": {"storage", "mechanism", "names", "publishing", "types"},
     "models": {"mechanism", "types"},
 }

@@ -57,6 +57,7 @@ def retire(
     """Permanently retire a type that is no longer configured."""
     from kanon.gate.fingerprints import RETIRED, TYPE
     from kanon.gate.fingerprints import retire as retire_type
+    from kanon.operate.changes import RETIRE, record_change, step_in_progress
 
     recorded = stack.control.recorded("evaluate")
     if any(type_name in settings.read_types() for settings in (stack.join, stack.query, stack.evaluate)):
@@ -67,6 +68,7 @@ def retire(
         raise typer.BadParameter("it is already retired", param_hint="TYPE")
     typer.echo(f"Type {type_name}: its remaining rows are skipped until they expire. Its name can never be used again.")
     _ask("Retire it?", yes)
+    record_change(stack.control, RETIRE, step_in_progress(stack))
     retire_type(stack.control, type_name)
     typer.echo(f"Type {type_name} is retired; evaluation continues with the next message.")
 
@@ -110,6 +112,32 @@ def new_generation(stack: "RunningStack", yes: Yes = False) -> None:
     entries = begin(stack, _holder(), clock.now())
     typer.echo(f"It begins at step {entries[-1].from_step}. Nothing is evaluated until LogGenerations is deployed as")
     typer.echo(json.dumps([entry.model_dump() for entry in entries], separators=(",", ":")))
+
+
+@operate.command()
+@on_stack
+def replay(
+    stack: "RunningStack",
+    from_: Annotated[int, typer.Option("--from", metavar="STEP", help="The states are complete through this step.")],
+    members: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="The table with the states; by default the stack's own Members.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Evaluate again from Members of an earlier time, and take the result if it equals what was released."""
+    from kanon import clock
+    from kanon.operate.replay import plan
+    from kanon.operate.replay import replay as evaluate_again
+
+    found = plan(stack, from_, members, clock.now())
+    typer.echo(
+        f"Steps {from_ + 1} to {max(found.targets.values())} will be evaluated again in table {found.source}, and every"
+        " crossing compared with what was released. Joins and queries go on; evaluation waits. If nothing differs,"
+        f" {'its states replace those of Members, and' if members else ''} evaluation continues from them."
+    )
+    _ask("Evaluate again?", yes)
+    evaluate_again(stack, found, _holder(), clock.now)
+    typer.echo("Every released crossing is the same. Evaluation continues with the next message.")
 
 
 @operate.command()

@@ -2,8 +2,8 @@
 
 The order of writes keeps it correct under crashes, retries and several workers (docs/architecture.md, rule 8):
 for each chunk of sets all wake-ups, then all statuses, then Members; after the last chunk of a step the horizon (what
-readers may see), then the mark (how far the slot is evaluated). Noise is a function of set and step, so repeated work
-writes the same values.
+readers may see), the stamp of Members, then the mark (how far the slot is evaluated). Noise is a function of set and
+step, so repeated work writes the same values.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +18,7 @@ from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
 from kanon.gate.mechanism.tape import LogGeneration, Tapes
 from kanon.gate.mechanism.vectorised import evaluate_all
 from kanon.gate.schedule import Schedule
+from kanon.gate.stamps import agreed_step
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
@@ -141,7 +142,8 @@ class Evaluation:
             time_left: seconds until this worker must have stopped.
 
         Raises:
-            ConfigurationError: a table was replaced, or steps before the log generation remain.
+            ConfigurationError: a table was replaced, tables are of different times, or steps before the log generation
+                remain.
             TooFarBehindError: the log rows of the next step may have expired.
             LeaseLostError, ThrottledError, UndecodableMembersError: run again; nothing is lost or half done.
         """
@@ -152,7 +154,8 @@ class Evaluation:
         run = Run(slot, holder, mark.evaluated_through)
         try:
             self.check_tables()
-            run.step, run.after = self._next_step(mark.evaluated_through, now), mark.resume_after
+            through = agreed_step(slot, mark, self.members, self.statuses)
+            run.step, run.after = self._next_step(through, now), mark.resume_after
             run.last = self.schedule.last_closed(clock())
             with ThreadPoolExecutor(WRITERS) as writers:
                 while run.step <= run.last:
@@ -208,6 +211,7 @@ class Evaluation:
             late = self._late(run.through + 1, now)
             run.outcome = replace(run.outcome, late=max(run.outcome.late, late))
         self.statuses.move_horizon(run.slot, step, self.schedule.visible_from(now))
+        self.members.stamp(run.slot, step)
         self.control.advance(run.slot, run.through, step, run.holder if leaving else None)
         run.through, run.idle, run.leased = step, 0, not leaving
 

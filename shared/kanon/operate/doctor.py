@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import pairwise
+from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kanon.dynamo.tables import table_ids
+from kanon.dynamo.tables import described, table_ids
 from kanon.errors import ConfigurationError
 from kanon.gate.fingerprints import (
     NOISE_KEY,
@@ -29,6 +30,7 @@ from kanon.gate.mechanism.bounds import met_by_one_join, over_generations
 from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.publishing import tick_of
 from kanon.gate.settings import GateSettings
+from kanon.gate.stamps import refuse_mixture
 from kanon.gate.storage.control import Progress
 from kanon.gate.storage.statuses import Horizon
 from kanon.keys import Secret, fetch_noise_keys, fetch_secret
@@ -37,6 +39,10 @@ from kanon.operate.stacks import RunningStack, reason
 
 PAGE = "docs/guides/operate.md"
 UNDO = "undo the change and deploy; other values need a new type name or a new stack"
+
+
+WITHOUT_KEY = ("INACCESSIBLE_ENCRYPTION_CREDENTIALS", "ARCHIVING", "ARCHIVED")
+"""States of a table whose key DynamoDB may not use."""
 
 
 class Verdict(StrEnum):
@@ -58,6 +64,8 @@ class Section(StrEnum):
     NOISE_KEYS = "rotating-the-noise-key"
     TABLE_REPLACED = "a-table-was-replaced"
     GIVING_UP = "giving-up-steps"
+    KEY = "the-key-of-the-tables"
+    MIXTURE = "tables-of-different-times"
     EVALUATION_LATE = "evaluationlate"
     LEASE = "a-lease-is-held-for-too-long"
     PUBLISH_LATE = "publishlate"
@@ -114,12 +122,53 @@ def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[F
         BotoCoreError, ClientError: Control or the horizons cannot be read.
         ThrottledError: the horizons were not answered.
     """
+    key = list(_encryption_key(stack))
+    try:
+        case = _read(stack, now, secrets=secrets)
+    except ClientError:
+        if any(finding.wrong for finding in key):
+            return key  # without the key no table can be read
+        raise
+    return [*key, *(finding for check in CHECKS for finding in check(case))]
+
+
+def _read(stack: RunningStack, now: float, *, secrets: bool) -> Case:
     control = stack.control
     recorded = {owner: control.recorded(owner) for owner in ("join", "query", "evaluate")}
     slots = {progress.slot: progress for progress in control.progress()}
     _, horizons = stack.statuses.read((), range(stack.evaluate.slots))
-    case = Case(stack, now, recorded, slots, horizons, secrets)
-    return [finding for check in CHECKS for finding in check(case)]
+    return Case(stack, now, recorded, slots, horizons, secrets)
+
+
+# The key of the tables
+
+
+def _encryption_key(stack: RunningStack) -> Iterator[Finding]:
+    """Whether DynamoDB may use the key: after seven days without it, it archives a table."""
+    check, section = "encryption key", Section.KEY
+    try:
+        tables = described(stack.client("dynamodb"), stack.evaluate.tables)
+        arns = {table.get("SSEDescription", {}).get("KMSMasterKeyArn", "") for table in tables.values()} - {""}
+        keys = [stack.client("kms").describe_key(KeyId=arn)["KeyMetadata"] for arn in sorted(arns)]
+    except (BotoCoreError, ClientError) as error:
+        yield Finding(check, Verdict.NOT_SEEN, reason(error))
+        return
+    lost = sorted(name for name, table in tables.items() if table["TableStatus"] in WITHOUT_KEY)
+    unusable = [f"{key['KeyState']}{_deleted_on(key)}" for key in keys if key["KeyState"] != "Enabled"]
+    if lost:
+        seen = f"DynamoDB cannot use the key of {', '.join(lost)} and archives them seven days after it lost it"
+        yield Finding(check, Verdict.FAIL, seen, "enable the key at once", section)
+    elif unusable:
+        seen = f"the key is {', '.join(unusable)}: DynamoDB archives the tables seven days after it became unusable"
+        yield Finding(check, Verdict.FAIL, seen, "enable the key, or cancel its deletion, at once", section)
+    elif keys:
+        yield Finding(check, Verdict.OK, "enabled")
+    else:
+        yield Finding(check, Verdict.NOT_SEEN, "the tables name no key")
+
+
+def _deleted_on(key: Mapping[str, Any]) -> str:
+    return f", deleted on {key['DeletionDate']:%Y-%m-%d}" if "DeletionDate" in key else ""
 
 
 # Fingerprints
@@ -267,6 +316,31 @@ def _log_generations(case: Case) -> Iterator[Finding]:
         yield Finding("log", Verdict.OK, f"type {name}: one join can meet {len(met)} of them, and then costs {bound}")
 
 
+def _stamps(case: Case) -> Iterator[Finding]:
+    """Whether Members, Statuses and marks are of the same time."""
+    slots = [slot for slot, progress in case.configured.items() if progress.stamped]
+    try:
+        members, statuses = case.stack.members.stamps(slots), case.stack.statuses.stamps(slots)
+        for slot in slots:
+            mark, answers = case.configured[slot].evaluated_through, statuses.get(slot, -1)
+            refuse_mixture(slot, mark, members.get(slot), answers.__ge__)
+    except ConfigurationError as error:
+        yield Finding("tables", Verdict.FAIL, str(error), "nothing is evaluated until then", Section.MIXTURE)
+        return
+    except (BotoCoreError, ClientError) as error:
+        yield Finding("tables", Verdict.NOT_SEEN, reason(error))
+        return
+    lost = [slot for slot in members if case.configured[slot].evaluated_through is None]
+    if lost:
+        seen = f"{slots_text(lost)}: Control lost the mark; evaluation continues after the stamp of Members"
+        advice = "Control was emptied: check that no type which was retired is configured again"
+        yield Finding("tables", Verdict.WARN, seen, advice, Section.MIXTURE)
+    else:
+        yield Finding(
+            "tables", Verdict.OK, "Members, Statuses and marks are of the same time" if members else "no stamps yet"
+        )
+
+
 # Progress
 
 
@@ -405,6 +479,7 @@ CHECKS: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     _types,
     _noise_keys,
     _log_generations,
+    _stamps,
     _lag,
     _leases,
     _visible,

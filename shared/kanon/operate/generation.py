@@ -18,6 +18,7 @@ from kanon.gate.generations import LOG, Ids, as_recorded, begun, replaced
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.names import slot_of
 from kanon.gate.settings import LogGenerationEntry
+from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.step_log import Row
 from kanon.operate.stacks import RunningStack
 
@@ -95,6 +96,7 @@ def begin(stack: RunningStack, holder: str, now: float) -> tuple[LogGenerationEn
         _wake_all(stack, first)
         control.check("evaluate", {**_unrecorded(stack, seen), **as_recorded(first, seen.ids)})
         for slot, through in marks.items():
+            put_stamps(slot, first - 1, stack.members, stack.statuses)
             if through != first - 1:
                 control.advance(slot, through, first - 1)
         return _entries(begun(control.recorded("evaluate")))

@@ -11,6 +11,7 @@ from kanon.dynamo.batches import Item, chunks
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.names import slot_of
 from kanon.gate.storage.members import is_newer
+from kanon.operate.changes import REPAIR, record_change, step_in_progress
 from kanon.operate.stacks import RunningStack
 
 SETS_A_READ = 100
@@ -43,6 +44,7 @@ def repair(stack: RunningStack, found: Damage) -> None:
         ThrottledError: Statuses did not answer; run again.
     """
     members, statuses = stack.members, stack.statuses
+    record_change(stack.control, REPAIR, step_in_progress(stack))
     marks = {progress.slot: progress.evaluated_through for progress in stack.control.progress()}
     types = stack.evaluate.read_types()
     window = max(type_.parameters.window for type_ in types.values())

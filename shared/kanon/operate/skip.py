@@ -11,7 +11,9 @@ from itertools import groupby
 
 from kanon.errors import KanonError
 from kanon.gate.names import slot_of
+from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.step_log import Row
+from kanon.operate.changes import SKIP, record_change
 from kanon.operate.stacks import RunningStack
 
 LEASE = 3600
@@ -81,6 +83,8 @@ def skip(stack: RunningStack, found: Sequence[Gap], holder: str, now: float) -> 
         for _, batch in groupby(enumerate(rows), key=lambda numbered: numbered[0] // ROWS_A_BATCH):
             log.put_wake_ups(row for _, row in batch)
         for gap in found:
+            record_change(control, SKIP, gap.first - 1)
+            put_stamps(gap.slot, gap.first - 1, stack.members, stack.statuses)
             control.advance(gap.slot, gap.mark, gap.first - 1)
     finally:
         for slot in leased:

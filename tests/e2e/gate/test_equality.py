@@ -98,8 +98,8 @@ TWELVE_DAYS = Recorded(
     days=12,
     type={"k": 14, "window": 48, "profile": "sharp"},
     answers="aa2856d917ae5dcce1ebd61b54ccd41882ae327fd2974fd77c4712826140f927",
-    rows="dfa106d16be0412d79d872a7f2a46df56e3d12a0e1deda9557618e75c50e7916",
-    units=3_184,
+    rows="7eb31dceecca472d1df12c408cbb5b00b83fa04514cca6d9b6b93fcbe1af83a7",
+    units=3_762,
 )
 SIXTY_DAYS = Recorded(
     days=60,

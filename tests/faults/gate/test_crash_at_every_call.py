@@ -169,7 +169,7 @@ class SlowUntil:
 LAST_CALLS = ("dynamodb.UpdateItem", "sqs.SendMessageBatch")
 """Those of a worker that stops inside a step: the lease given back with the resume point, the rest sent on."""
 
-STOPS = {3.8: 0, 2.6: 1, 1.8: 2}
+STOPS = {3.5: 0, 2.4: 1, 1.7: 2}
 """So slow is a worker, seconds a call, that stops inside the first, the second or the third step."""
 
 

@@ -15,6 +15,7 @@ from moto.dynamodb.parsing.reserved_keywords import ReservedKeywords
 
 from kanon import aws
 from kanon.dynamo.units import item_size
+from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
@@ -84,6 +85,11 @@ class Tables:
     @property
     def log(self) -> StepLog:
         return StepLog(self.client, self.names["StepLog"])
+
+    def mark(self, slot: int, step: int) -> None:
+        """Give a slot its first mark, with the stamps that go before it."""
+        put_stamps(slot, step, self.members, self.statuses)
+        self.control.advance(slot, None, step)
 
     @property
     def members(self) -> Members:

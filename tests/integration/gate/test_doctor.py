@@ -3,15 +3,18 @@
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
+from kanon.dynamo.tables import described
 from kanon.gate.storage.control import Control
 from kanon.local import Stack
 from kanon.local.source import ROOT
@@ -19,6 +22,7 @@ from kanon.operate import doctor as module
 from kanon.operate.doctor import Section, Verdict, slots_text
 from kanon.operate.stacks import StackError, deployed_stack, local_stack
 from tests.conftest import START
+from tests.e2e.gate.backups import runbook_commands
 from tests.infrastructure.test_documents import anchors
 from tests.integration.gate.doctor_view import doctor, findings, operate, seen, wrong
 
@@ -86,7 +90,7 @@ def test_the_doctor_changes_nothing_and_reads_no_secret_without_an_option(stack:
     calls: list[str] = []
     stack.session.events.register("before-parameter-build", lambda model, **_: calls.append(model.name))
     found = findings(stack, secrets=False)
-    assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "DescribeTable", "GetQueueAttributes"}
+    assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "DescribeTable", "GetQueueAttributes"}  # no UpdateItem
     assert [f.verdict for f in found["keys of join"]] == [Verdict.NOT_SEEN]
     findings(stack, secrets=True)
     assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "DescribeTable", "GetQueueAttributes", "GetSecretValue"}
@@ -409,3 +413,65 @@ def test_consecutive_slots_are_shown_as_ranges(slots: list[int], text: str) -> N
 
 def test_every_section_that_the_doctor_names_exists_in_the_operating_page() -> None:
     assert {*Section, "kanon-doctor"} <= anchors(ROOT / "docs" / "guides" / "operate.md")
+
+
+# The key of the tables
+
+
+@pytest.fixture
+def key(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A key in moto's KMS, which the tables name."""
+    key: str = stack.session.client("kms").create_key()["KeyMetadata"]["KeyId"]
+    monkeypatch.setattr(
+        module, "described", lambda client, tables: {
+            name: {**each, "SSEDescription": {"KMSMasterKeyArn": key}}
+            for name, each in described(client, tables).items()
+        },
+    )  # fmt: skip
+    return key
+
+
+def test_a_key_that_cannot_be_used_is_reported_before_the_tables_are_archived(stack: Stack, key: str) -> None:
+    used(stack)
+    kms = stack.session.client("kms")
+    assert [f.verdict for f in findings(stack)["encryption key"]] == [Verdict.OK]
+    kms.disable_key(KeyId=key)
+    (finding,) = findings(stack)["encryption key"]
+    assert (finding.verdict, finding.section) == (Verdict.FAIL, Section.KEY)
+    assert finding.seen == "the key is Disabled: DynamoDB archives the tables seven days after it became unusable"
+    kms.schedule_key_deletion(KeyId=key, PendingWindowInDays=7)
+    (finding,) = findings(stack)["encryption key"]
+    assert re.search(r"^the key is PendingDeletion, deleted on \d{4}-\d\d-\d\d: ", finding.seen)
+    for line in runbook_commands("The key of the tables")[:2]:
+        _, _, operation, _, name = shlex.split(line)
+        assert name == "KEY"
+        getattr(kms, operation.replace("-", "_"))(KeyId=key)
+    assert [f.verdict for f in findings(stack)["encryption key"]] == [Verdict.OK]
+
+
+def test_without_the_key_the_doctor_reports_it_though_no_table_can_be_read(
+    stack: Stack, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used(stack)
+    error = {"Error": {"Code": "AccessDeniedException", "Message": "KMS"}}
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ClientError(error, "Scan")  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Control, "progress", refuse)
+    with pytest.raises(ClientError):
+        findings(stack)
+    stack.session.client("kms").disable_key(KeyId=key)
+    assert wrong(stack) == {"encryption key": (Verdict.FAIL, Section.KEY)}
+
+
+def test_tables_that_dynamodb_archives_are_reported(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    used(stack)
+    monkeypatch.setattr(
+        module, "described", lambda client, tables: {
+            name: {**each, "TableStatus": "INACCESSIBLE_ENCRYPTION_CREDENTIALS"} if name == "Members" else each
+            for name, each in described(client, tables).items()
+        },
+    )  # fmt: skip
+    (finding,) = findings(stack)["encryption key"]
+    assert (finding.verdict, "cannot use the key of Members" in finding.seen) == (Verdict.FAIL, True)

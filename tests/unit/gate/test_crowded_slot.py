@@ -86,6 +86,14 @@ class Tables:
 
     def move_horizon(self, *_: Any) -> None: ...
 
+    def stamp(self, *_: Any) -> None: ...
+
+    def stamps(self, slots: Iterable[int]) -> dict[int, int]:
+        return dict.fromkeys(slots, self.mark.evaluated_through or 0)
+
+    def is_stamped(self, *_: Any) -> bool:
+        return True
+
     def lease(self, *_: Any) -> Mark:
         return self.mark
 

@@ -68,6 +68,15 @@ class Service:
     def move_horizon(self, slot: int, step: int, visible_from: int) -> None:
         self.published.append((self.now, step, visible_from))
 
+    def stamp(self, slot: int, step: int) -> None:
+        assert self.published[-1][1] == step
+
+    def stamps(self, slots: Iterable[int]) -> dict[int, int]:
+        return dict.fromkeys(slots, self.through)
+
+    def is_stamped(self, slot: int, least: int) -> bool:
+        return least == self.through
+
     def lease(self, *_: Any) -> Mark:
         return Mark(self.through, None)
 

@@ -24,20 +24,23 @@ class Mark:
     """The progress of a slot.
 
     ``evaluated_through`` is the last evaluated step, or None before the first one. If a worker ran out of time
-    inside the next step, ``resume_after`` is the last set key that it committed there.
+    inside the next step, ``resume_after`` is the last set key that it committed there. ``stamped`` is whether Members
+    and Statuses had stamps when the mark was written; the first versions wrote none.
     """
 
     evaluated_through: int | None
     resume_after: bytes | None
+    stamped: bool = True
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A slot as an operator sees it; ``lease_until`` (Unix s) is None if nobody holds the lease."""
+    """A slot as an operator sees it; ``lease_until`` (Unix s) is None if nobody holds the lease. See :class:`Mark`."""
 
     slot: int
     evaluated_through: int | None
     lease_until: float | None
+    stamped: bool = True
 
 
 class Control:
@@ -75,7 +78,8 @@ class Control:
         item = answer["Attributes"]
         mark = int(item["evaluated_through"]["N"]) if "evaluated_through" in item else None
         resumes = "resume_step" in item and mark is not None and int(item["resume_step"]["N"]) == mark + 1
-        return Mark(mark, bytes(item["resume_after"]["B"]) if resumes else None)
+        stamped = mark is None or "stamped" in item
+        return Mark(mark, bytes(item["resume_after"]["B"]) if resumes else None, stamped)
 
     def release(self, slot: int, holder: str, resume: tuple[int, bytes] | None = None) -> None:
         """Release the lease if this holder still has it; ``resume`` is (step, last set key committed)."""
@@ -87,15 +91,15 @@ class Control:
         self._update(_slot(slot), update, IF_STILL_HELD, values)
 
     def advance(self, slot: int, before: int | None, step: int, leaving: str | None = None) -> None:
-        """Move the mark of a slot from ``before`` (None: it has none) to ``step``.
+        """Move the mark of a slot from ``before`` (None: it has none) to ``step``. Stamp Members and Statuses before.
 
         ``leaving`` names a holder whose lease is released in the same write.
 
         Raises:
             LeaseLostError: the mark is not at ``before``, or ``leaving`` no longer holds the lease.
         """
-        update, condition = "SET evaluated_through = :step", IF_NEVER_MARKED
-        values: dict[str, Any] = {":step": {"N": str(step)}}
+        update, condition = "SET evaluated_through = :step, stamped = :true", IF_NEVER_MARKED
+        values: dict[str, Any] = {":step": {"N": str(step)}, ":true": {"BOOL": True}}
         if before is not None:
             condition = IF_MARKED_AT
             values[":before"] = {"N": str(before)}
@@ -126,6 +130,7 @@ class Control:
                 int(item["name"]["S"].removeprefix(_slot(""))),
                 int(item["evaluated_through"]["N"]) if "evaluated_through" in item else None,
                 float(item["lease_until"]["N"]) if "lease_until" in item else None,
+                "stamped" in item or "evaluated_through" not in item,
             )
 
     def recorded(self, owner: str) -> dict[str, str]:
@@ -164,6 +169,17 @@ class Control:
                 f"{owner}: a type's parameters, a key, the outage allowance, the publish delay or the number of slots"
                 f" differ from what this deployment started with; restore them, and give changed parameters a new type"
                 f" name"
+            )
+
+    def record(self, owner: str, fingerprints: Mapping[str, str]) -> None:
+        """Record fingerprints whatever is recorded. Only an operator's command may, after it has compared the data."""
+        for name, value in fingerprints.items():
+            self._client.update_item(
+                TableName=self._table,
+                Key={"name": {"S": f"function#{owner}"}},
+                UpdateExpression="SET #name = :value",
+                ExpressionAttributeNames={"#name": name},
+                ExpressionAttributeValues={":value": {"S": value}},
             )
 
     def _update(

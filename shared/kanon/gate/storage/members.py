@@ -1,10 +1,13 @@
-"""Members: the state of each set between steps. A chunk writes it last; an old step never replaces a newer one."""
+"""Members: the state of each set between steps. A chunk writes it last; an old step never replaces a newer one.
+
+One more item for each slot, the stamp, names the step through which all states of the slot are stored.
+"""
 
 import struct
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from kanon.dynamo.batches import Item, get_all
+from kanon.dynamo.batches import Item, get_all, put_all
 from kanon.dynamo.conditions import unless_refused
 from kanon.dynamo.limits import check_item
 from kanon.dynamo.units import WRITE_UNIT, item_size
@@ -149,19 +152,59 @@ class Members:
         Raises:
             UndecodableMembersError: an item cannot be read.
         """
-        pages = self._client.get_paginator("scan").paginate(TableName=self._table, ConsistentRead=True)
-        for item in (item for page in pages for item in page["Items"]):
+        for item in self.items():
             yield item["set_key"]["B"], item["type"]["S"], from_item(item)
+
+    def stamps(self, slots: Iterable[int]) -> dict[int, int]:
+        """The step through which the states of each slot are stored, strongly consistent; no entry before the first.
+
+        Raises:
+            ThrottledError: some slots were not answered.
+        """
+        keys = [bytes([slot]) for slot in slots]
+        found, unanswered = get_all(self._client, self._table, keys, "set_key", "evaluated", consistent=True)
+        if unanswered:
+            raise ThrottledError("Members did not answer for every slot; evaluate the step again")
+        return {key[0]: int(item["evaluated"]["N"]) for key, item in found.items()}
+
+    def stamp(self, slot: int, step: int) -> None:
+        """Record that all states of a slot are stored through ``step``, unless a later step is recorded."""
+        evaluated = {"N": str(step)}
+        unless_refused(
+            self._client.put_item,
+            TableName=self._table,
+            Item={"set_key": {"B": bytes([slot])}, "evaluated": evaluated},
+            ConditionExpression=UNLESS_EVALUATED,
+            ExpressionAttributeValues={":step": evaluated},
+        )
 
     def put(self, set_key: bytes, type_name: str, state: SetState, client_bits: int, expires: int) -> None:
         """Put the state of a set whatever is there; only under the lease of its slot."""
         item = to_item(set_key, type_name, state, client_bits, expires)
         self._client.put_item(TableName=self._table, Item=item)
 
+    def items(self) -> Iterator[Item]:
+        """The item of every set as it is stored, strongly consistent: reads the whole table."""
+        pages = self._client.get_paginator("scan").paginate(TableName=self._table, ConsistentRead=True)
+        return (item for page in pages for item in page["Items"] if len(item["set_key"]["B"]) > 1)
+
+    def put_all(self, items: Iterable[Item]) -> None:
+        """Put items as they were stored in another table, whatever is there; only under the leases of their slots.
+
+        Raises:
+            ThrottledError: some were not stored.
+        """
+        if put_all(self._client, self._table, items, ("set_key",)):
+            raise ThrottledError("Members did not store every set; run the command again")
+
+    def remove(self, keys: Iterable[bytes]) -> None:
+        """Delete the items with these keys; only under the leases of their slots."""
+        for key in keys:
+            self._client.delete_item(TableName=self._table, Key={"set_key": {"B": key}})
+
     def undecodable(self) -> Iterator[Item]:
         """Every item that :func:`from_item` refuses, strongly consistent. Reads the whole table."""
-        pages = self._client.get_paginator("scan").paginate(TableName=self._table, ConsistentRead=True)
-        for item in (item for page in pages for item in page["Items"]):
+        for item in self.items():
             try:
                 from_item(item)
             except UndecodableMembersError:

@@ -1,6 +1,6 @@
 """Statuses: the crossings of each set, and per slot the horizon up to which its answers are complete."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ UNLESS_NEWER = "(attribute_not_exists(newest) OR newest < :newest)"
 UNLESS_SUPPRESSED = "attribute_not_exists(suppressed)"
 IF_SUPPRESSED = "attribute_exists(suppressed)"
 IF_LATER_TICK = "through < :step AND visible_from < :from"
+IF_STAMPED = "stamped >= :least"
+UNLESS_STAMPED = "attribute_not_exists(stamped) OR stamped < :step"
 IF_SAME_TICK = "attribute_not_exists(through) OR (through < :step AND visible_from >= :from)"
 
 SHOWN = "crossings, suppressed, through, visible_from, earlier, earlier_from, earliest"
@@ -125,17 +127,43 @@ class Statuses:
         shifted = self._update(
             bytes([slot]),
             "SET earliest = if_not_exists(earlier, :none), earlier = through, earlier_from = visible_from,"
-            " through = :step, visible_from = :from",
+            " through = :step, visible_from = :from, stamped = :step",
             IF_LATER_TICK,
             {**values, ":none": {"NULL": True}},
         )
         if not shifted:
             self._update(
                 bytes([slot]),
-                "SET through = :step, visible_from = if_not_exists(visible_from, :from)",
+                "SET through = :step, visible_from = if_not_exists(visible_from, :from), stamped = :step",
                 IF_SAME_TICK,
                 values,
             )
+
+    def stamp(self, slot: int, step: int) -> None:
+        """Record that the crossings of a slot are stored through ``step``, unless a later step is recorded.
+
+        An operator's command calls it. Evaluation records the step together with the horizon.
+        """
+        self._update(bytes([slot]), "SET stamped = :step", UNLESS_STAMPED, {":step": {"N": str(step)}})
+
+    def is_stamped(self, slot: int, least: int) -> bool:
+        """Whether the crossings of a slot are stored through step ``least`` or a later one.
+
+        This is an update without a change, because evaluation may write this table and not read it.
+        """
+        return self._update(bytes([slot]), "SET stamped = stamped", IF_STAMPED, {":least": {"N": str(least)}})
+
+    def stamps(self, slots: Iterable[int]) -> dict[int, int]:
+        """The step through which the crossings of each slot are stored, strongly consistent.
+
+        Raises:
+            ThrottledError: some slots were not answered.
+        """
+        keys = [bytes([slot]) for slot in slots]
+        found, unanswered = get_all(self._client, self._table, keys, "set_key", "stamped", consistent=True)
+        if unanswered:
+            raise ThrottledError("Statuses did not answer for every slot; run the command again")
+        return {key[0]: int(item["stamped"]["N"]) for key, item in found.items() if "stamped" in item}
 
     def read(
         self, set_keys: Iterable[bytes], slots: Iterable[int]
@@ -152,8 +180,7 @@ class Statuses:
         if unanswered:
             raise ThrottledError("Statuses did not answer for every set; repeat the query")
         crossings = {key: _shown(item) for key, item in found.items() if len(key) > 1}
-        horizons = {key[0]: _horizon(item) for key, item in found.items() if len(key) == 1}
-        return crossings, horizons
+        return crossings, _horizons(found)
 
     def crossings(self, set_keys: Iterable[bytes]) -> dict[bytes, tuple[int, ...]]:
         """The stored crossings of the sets that have an item, suppressed or not, strongly consistent.
@@ -171,7 +198,7 @@ class Statuses:
         pages = self._client.get_paginator("scan").paginate(TableName=self._table, ConsistentRead=True)
         items = {item["set_key"]["B"]: item for page in pages for item in page["Items"]}
         crossings = {key: _crossings(item) for key, item in items.items() if len(key) > 1}
-        return crossings, {key[0]: _horizon(item) for key, item in items.items() if len(key) == 1}
+        return crossings, _horizons(items)
 
     def _update(self, key: bytes, update: str, condition: str, values: dict[str, Any], **more: Any) -> bool:
         """Whether the condition held and the update was made."""
@@ -193,6 +220,11 @@ def _shown(item: Item) -> tuple[int, ...]:
 
 def _crossings(item: Item) -> tuple[int, ...]:
     return tuple(int(step["N"]) for step in item.get("crossings", {"L": []})["L"])
+
+
+def _horizons(items: Mapping[bytes, Item]) -> dict[int, Horizon]:
+    """The horizons among items, by slot. A slot that an operator's command has stamped may have none yet."""
+    return {key[0]: _horizon(item) for key, item in items.items() if len(key) == 1 and "through" in item}
 
 
 def _horizon(item: Item) -> Horizon:

@@ -240,6 +240,45 @@ def test_the_sets_that_wake_before_a_step_are_found_whatever_else_there_is(table
     assert sorted(tables.members.waking(STEP + 5)) == [(SETS[1], "fledge"), (SETS[2], "fledge")]
 
 
+def test_the_stamp_of_a_slot_moves_forward_only_and_is_never_taken_for_a_set(tables: Tables) -> None:
+    assert tables.members.stamps([0, 3]) == {}
+    for step in (STEP, STEP + 2, STEP + 1):
+        tables.members.stamp(3, step)
+    tables.members.write(SETS[0], "fledge", SetState((), (), STEP, None), 16, 99)
+    assert tables.members.stamps([0, 3]) == {3: STEP + 2}
+    assert [name for name, _, _ in tables.members.states()] == [SETS[0]]
+    assert list(tables.members.undecodable()) == []
+    assert list(tables.members.waking(STEP + 9)) == []
+
+
+def test_statuses_tell_whether_they_are_stamped_without_being_read_or_changed(tables: Tables) -> None:
+    assert not tables.statuses.is_stamped(3, 0)
+    assert tables.items("Statuses") == []
+    tables.statuses.move_horizon(3, STEP, 100)
+    before = tables.items("Statuses")
+    assert [tables.statuses.is_stamped(3, step) for step in (0, STEP, STEP + 1)] == [True, True, False]
+    assert tables.items("Statuses") == before
+    for step in (STEP + 5, STEP + 4):
+        tables.statuses.stamp(3, step)
+    tables.statuses.stamp(4, STEP)
+    assert [tables.statuses.is_stamped(3, STEP + n) for n in (5, 6)] == [True, False]
+    assert tables.statuses.read((), [3, 4])[1] == {3: Horizon(STEP, 100)}
+    assert tables.statuses.released() == ({}, {3: Horizon(STEP, 100)})
+    tables.statuses.move_horizon(3, STEP + 6, 200)
+    assert tables.statuses.is_stamped(3, STEP + 6)
+    tables.statuses.move_horizon(3, STEP + 7, 200)  # visible at the same tick
+    assert tables.statuses.is_stamped(3, STEP + 7)
+
+
+def test_a_mark_of_the_first_versions_has_no_stamps(tables: Tables) -> None:
+    tables.control.advance(0, None, STEP)
+    assert tables.control.lease(0, "a", NOW, NOW + 150) == Mark(STEP, None, stamped=True)
+    tables.other_client().update_item(
+        TableName=tables.names["Control"], Key={"name": {"S": "slot#0"}}, UpdateExpression="REMOVE stamped"
+    )
+    assert tables.control.lease(0, "a", NOW, NOW + 150) == Mark(STEP, None, stamped=False)
+
+
 def test_items_that_cannot_be_read_are_found_and_replaced_unless_that_was_done_meanwhile(tables: Tables) -> None:
     state = SetState((), (), STEP, None)
     good = to_item(SETS[0], "fledge", state, 16, 99)

@@ -49,11 +49,14 @@ CONSISTENT: dict[str, Callable[[Any], object]] = {
     "Control.progress": lambda client: list(Control(client, TABLE).progress()),
     "Control.recorded": lambda client: Control(client, TABLE).recorded("join"),
     "Members.read": lambda client: Members(client, TABLE).read([KEY]),
+    "Members.items": lambda client: list(Members(client, TABLE).items()),
+    "Members.stamps": lambda client: Members(client, TABLE).stamps([0]),
     "Members.states": lambda client: list(Members(client, TABLE).states()),
     "Members.undecodable": lambda client: list(Members(client, TABLE).undecodable()),
     "Members.waking": lambda client: list(Members(client, TABLE).waking(0)),
     "Statuses.crossings": lambda client: Statuses(client, TABLE).crossings([KEY]),
     "Statuses.released": lambda client: Statuses(client, TABLE).released(),
+    "Statuses.stamps": lambda client: Statuses(client, TABLE).stamps([0]),
     "StepLog.pages": lambda client: list(StepLog(client, TABLE).pages(0, 0, 1)),
 }
 

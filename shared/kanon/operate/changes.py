@@ -1,0 +1,26 @@
+"""What operators changed, by step: the changes that an evaluation from an earlier step would not repeat.
+
+Control keeps one attribute for each: what was done, and the last step that it may concern.
+"""
+
+from kanon.gate.storage.control import Control
+from kanon.operate.stacks import RunningStack
+
+OWNER = "operate"
+SKIP, REPAIR, RETIRE = "skip", "repair", "retire"
+
+
+def record_change(control: Control, what: str, step: int) -> None:
+    """Record a change before it is made. ``step`` is the last one that it may concern."""
+    control.check(OWNER, {f"{what} {step}": "done"})
+
+
+def newest_change(control: Control) -> tuple[int, str] | None:
+    """The last step that a change may concern, and what was done; None if nothing was changed."""
+    changes = [name.split() for name in control.recorded(OWNER)]
+    return max(((int(step), what) for what, step in changes), default=None)
+
+
+def step_in_progress(stack: RunningStack) -> int:
+    """The newest step that a worker may have begun: the one after the largest mark."""
+    return 1 + max((progress.evaluated_through or 0 for progress in stack.control.progress()), default=0)

@@ -1,0 +1,298 @@
+"""``kanon operate replay``: evaluates again from Members of an earlier time, and takes the result if it is what was
+released.
+
+Answers are a function of the log and the keys. So the states of an earlier step, evaluated again with the same log,
+give the same crossings, bit for bit. The command evaluates in the table that holds the earlier states, compares every
+crossing with Statuses, and only then gives its states to the stack. A difference means that the released answers came
+from other data (a version with an error, or a log that lacks rows). Two data sets under one noise would show what
+differs, so the command refuses, and only a new log generation may continue.
+
+Joins and queries go on meanwhile. It is safe to interrupt the command anywhere and to run it again.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import groupby, repeat
+
+from kanon.errors import ConfigurationError, KanonError, LeaseLostError
+from kanon.gate.evaluation import Evaluation, NoiseKeys
+from kanon.gate.fingerprints import fingerprints, noise_key_fingerprints, refuse_types
+from kanon.gate.generations import LOG, as_recorded, in_force, refuse_log_generations
+from kanon.gate.mechanism.steps import end_of
+from kanon.gate.names import slot_of
+from kanon.gate.stamps import put_stamps
+from kanon.gate.storage.control import Mark
+from kanon.gate.storage.members import Members
+from kanon.keys import fetch_noise_keys
+from kanon.operate.changes import newest_change
+from kanon.operate.generation import situation
+from kanon.operate.stacks import RunningStack
+
+LEASE = 6 * 3600
+"""Seconds for which the slots are leased; renewed after each step. Released at the end."""
+ITEMS_A_BATCH = 1000
+
+
+class ReplayRefusedError(KanonError):
+    """The stack was not changed; the message says why."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a replay evaluates.
+
+    Attributes:
+        source: the table with the states.
+        step: the states are complete through this step.
+        marks: the mark of each slot; None if Control has lost it.
+        complete: the last step of each slot that was completed: its mark, or its horizon if that is later.
+        targets: the last step of each slot that left a trace: completed, or begun by a worker that died inside it.
+        crossings: the crossings in Statuses by set key.
+    """
+
+    source: str
+    step: int
+    marks: Mapping[int, int | None]
+    complete: Mapping[int, int]
+    targets: Mapping[int, int]
+    crossings: Mapping[bytes, tuple[int, ...]]
+
+
+class _NoStatuses:
+    """Stands for Statuses: takes the crossings that are decided again and writes none."""
+
+    def write(self, set_key: bytes, crossings: tuple[int, ...], expires: int) -> None: ...
+
+    def move_horizon(self, slot: int, step: int, visible_from: int) -> None: ...
+
+    def is_stamped(self, *_: object) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class _OwnMarks:
+    """Stands for Control: the slot begins at ``step``, and every completed step renews the leases."""
+
+    step: int
+    renew: Callable[[], None]
+
+    def lease(self, *_: object) -> Mark:
+        return Mark(self.step, None)
+
+    def release(self, slot: int, holder: str, resume: tuple[int, bytes] | None = None) -> None: ...
+
+    def advance(self, *_: object) -> None:
+        self.renew()
+
+
+def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan:
+    """What a replay from ``step`` evaluates, and whether it is possible.
+
+    Args:
+        stack: the stack.
+        step: the states of ``source`` are complete through this step.
+        source: the name of the table with the states of that time; None if it is the stack's own.
+        now: Unix seconds.
+
+    Raises:
+        ReplayRefusedError: the log or Statuses were replaced, the log does not reach back, an operator changed
+            something since, or the states are not complete through ``step``.
+        ConfigurationError: what is configured is not what was recorded.
+    """
+    _refuse_configuration(stack)
+    crossings, horizons = stack.statuses.released()
+    slots = range(stack.evaluate.slots)
+    recorded = {progress.slot: progress.evaluated_through for progress in stack.control.progress()}
+    marks = {slot: recorded.get(slot) for slot in slots}
+    complete = {slot: max(marks[slot] or 0, horizons[slot].through if slot in horizons else 0) for slot in slots}
+    targets = dict(complete)
+    for set_key, steps in crossings.items():
+        slot = slot_of(set_key, stack.evaluate.slots)
+        targets[slot] = max(targets[slot], *steps)
+    found = Plan(source or stack.evaluate.members_table, step, marks, complete, targets, crossings)
+    _refuse_steps(stack, found, now)
+    stamps = Members(stack.client("dynamodb"), found.source).stamps(slots)
+    for slot in slots:
+        if stamps.get(slot, -1) < step:
+            seen = f"through step {stamps[slot]}" if slot in stamps else "for no step"
+            raise ReplayRefusedError(
+                f"table {found.source}: the states of slot {slot} are complete {seen}: give that step, or a table of a"
+                f" later time"
+            )
+    return found
+
+
+def replay(stack: RunningStack, found: Plan, holder: str, clock: Callable[[], float]) -> None:
+    """Evaluate again what ``found`` names, compare it with Statuses, and give the states to the stack.
+
+    Args:
+        stack: the stack.
+        found: the result of :func:`plan`.
+        holder: a name for this run, new for each.
+        clock: Unix seconds.
+
+    Raises:
+        ReplayRefusedError: a worker holds a slot or has moved its mark, or a crossing differs.
+        LeaseLostError: another worker took a slot. Run again.
+        ThrottledError: a table did not answer or store everything. Run again.
+        UndecodableMembersError: a state cannot be decoded.
+    """
+    control, leased = stack.control, []
+    try:
+        for slot, mark in found.marks.items():
+            held = control.lease(slot, holder, clock(), clock() + LEASE)
+            if held is None:
+                raise ReplayRefusedError(f"a worker holds slot {slot}: wait until its lease expires")
+            leased.append(slot)
+            if held.evaluated_through != mark:
+                raise ReplayRefusedError(f"slot {slot} was evaluated meanwhile: run the command again")
+
+        def renew() -> None:
+            for slot in leased:
+                if control.lease(slot, holder, clock(), clock() + LEASE) is None:
+                    raise LeaseLostError(f"another worker took slot {slot}: run the command again")
+
+        _evaluate(stack, found, holder, renew)
+        _compare(stack, found)
+        renew()
+        _adopt(stack, found)
+    finally:
+        for slot in leased:
+            control.release(slot, holder)
+
+
+def _refuse_configuration(stack: RunningStack) -> None:
+    """Refuse if keys, types or tables are not those with which the answers were released."""
+    settings, types = stack.evaluate, stack.evaluate.read_types()
+    recorded = stack.control.recorded("evaluate")
+    seen = situation(stack)
+    lost = sorted({LOG, "Statuses"}.intersection(seen.replaced)) if seen.known else []
+    if lost:
+        raise ReplayRefusedError(
+            f"{' and '.join(lost)} was restored or created again: what was released cannot be compared or evaluated"
+            f" again; begin a new log generation with `kanon operate new-generation`"
+        )
+    newest = list(seen.known.values())[-1] if seen.known else seen.ids
+    refuse_log_generations(recorded, settings.log_generations, newest)
+    refuse_types(recorded, types)
+    keys = fetch_noise_keys(
+        stack.client("secretsmanager"), settings.noise_key_secret, [entry.id for entry in settings.noise_keys]
+    )
+    current = {**fingerprints(settings, types, ()), **noise_key_fingerprints(settings.noise_keys, keys)}
+    changed = [name for name, value in current.items() if recorded.get(name, value) != value]
+    if changed:
+        raise ConfigurationError(f"{', '.join(changed)} differ from what this deployment started with: restore them")
+
+
+def _refuse_steps(stack: RunningStack, found: Plan, now: float) -> None:
+    """Refuse if the log does not reach back to the step, or an operator changed something after it."""
+    schedule, types, last = stack.schedule, stack.evaluate.read_types(), max(found.targets.values())
+    oldest = schedule.oldest_allowed(now) - 1
+    generation = in_force(stack.evaluate.log_generations)
+    shortest = min(type_.parameters.window for type_ in types.values())
+    if not last or found.step > last:
+        raise ReplayRefusedError(f"nothing was evaluated after step {found.step}: there is nothing to replay")
+    if last > schedule.last_closed(now):
+        raise ReplayRefusedError(f"step {last} is not closed yet: a clock was wrong; wait until it is")
+    if found.step < oldest:
+        raise ReplayRefusedError(f"the log does not reach back that far: give step {oldest} or later")
+    if generation is not None and found.step < generation.from_step - 1:
+        raise ReplayRefusedError(
+            f"a log generation begins at step {generation.from_step}: give step {generation.from_step - 1} or later"
+        )
+    if found.step < last - shortest:
+        raise ReplayRefusedError(
+            f"Statuses keep the crossings of two instances, and the shortest window is {shortest} steps: give step"
+            f" {last - shortest} or later"
+        )
+    change = newest_change(stack.control)
+    if change is not None and found.step < change[0]:
+        raise ReplayRefusedError(
+            f"`kanon operate {change[1]}` changed what is evaluated up to step {change[0]}: give that step or a later"
+            f" one"
+        )
+
+
+def _evaluate(stack: RunningStack, found: Plan, holder: str, renew: Callable[[], None]) -> None:
+    """Evaluate the steps of each slot up to its target, in the source table."""
+    settings = stack.evaluate
+    keys = fetch_noise_keys(
+        stack.client("secretsmanager"), settings.noise_key_secret, [entry.id for entry in settings.noise_keys]
+    )
+    evaluation = Evaluation(
+        types=settings.read_types(),
+        noise_keys=NoiseKeys(tuple((entry.from_step, keys[entry.id]) for entry in settings.noise_keys)),
+        deployment=settings.deployment,
+        schedule=stack.schedule,
+        log=stack.log,
+        members=_source(stack, found),
+        statuses=_NoStatuses(),  # type: ignore[arg-type]
+        control=_OwnMarks(found.step, renew),  # type: ignore[arg-type]
+        check_tables=lambda: None,
+        generation=in_force(settings.log_generations),
+    )
+    for slot, target in found.targets.items():
+        closed = end_of(target, settings.period) + settings.grace
+        evaluation.run(slot, holder, repeat(float(closed)).__next__, repeat(float("inf")).__next__)
+
+
+def _compare(stack: RunningStack, found: Plan) -> None:
+    """Refuse unless every crossing in Statuses was decided again, and no other one of a completed step."""
+    left = {key: steps for key, steps in found.crossings.items() if steps}
+    same = True
+    for set_key, _, state in _source(stack, found).states():
+        released = left.pop(set_key, ())
+        decided = state.crossings
+        if _is_unwritten(stack, found, set_key, decided, released):
+            decided, released = decided[:-1], released[-1:]
+        if released:
+            same &= decided == released
+        else:  # the crossings before the replay have expired in Statuses
+            same &= not any(step > found.step for step in decided)
+    if left or not same:
+        raise ReplayRefusedError(
+            "the replay differs from what was released: the log lacks rows, or a version released wrong answers;"
+            " begin a new log generation with `kanon operate new-generation`"
+        )
+
+
+def _is_unwritten(
+    stack: RunningStack, found: Plan, set_key: bytes, decided: tuple[int, ...], released: tuple[int, ...]
+) -> bool:
+    """Whether the newest crossing is of a step that a worker began, and that worker died before it wrote it."""
+    slot = slot_of(set_key, stack.evaluate.slots)
+    return bool(decided) and decided[-1] > found.complete[slot] and released[-1:] != decided[-1:]
+
+
+def _adopt(stack: RunningStack, found: Plan) -> None:
+    """Give the states to the stack, write what a dead worker left unwritten, and record the tables and stamps."""
+    if found.source != stack.evaluate.members_table:
+        _copy(stack, found)
+    longest = max(type_.parameters.window for type_ in stack.evaluate.read_types().values())
+    for set_key, _, state in stack.members.states():
+        if _is_unwritten(stack, found, set_key, state.crossings, found.crossings.get(set_key, ())):
+            stack.statuses.write(set_key, state.crossings, stack.schedule.expiry(state.crossings[-1] + longest))
+    for slot, target in found.targets.items():
+        put_stamps(slot, target, stack.members, stack.statuses)
+        stack.control.advance(slot, found.marks[slot], found.complete[slot])
+    seen = situation(stack)
+    newest = list(seen.known)[-1] if seen.known else 0
+    stack.control.record("evaluate", as_recorded(newest, seen.ids))
+
+
+def _copy(stack: RunningStack, found: Plan) -> None:
+    """Replace the stack's Members by the source. They have no stamps meanwhile: a part of a copy stops evaluation."""
+    own = stack.members
+    own.remove([bytes([slot]) for slot in found.targets])
+    kept = set()
+    for _, batch in groupby(
+        enumerate(_source(stack, found).items()), key=lambda numbered: numbered[0] // ITEMS_A_BATCH
+    ):
+        items = [item for _, item in batch]
+        own.put_all(items)
+        kept |= {item["set_key"]["B"] for item in items}
+    own.remove(item["set_key"]["B"] for item in own.items() if item["set_key"]["B"] not in kept)
+
+
+def _source(stack: RunningStack, found: Plan) -> Members:
+    return Members(stack.client("dynamodb"), found.source)

@@ -1,0 +1,287 @@
+"""`kanon operate replay`: Members of an earlier step, evaluated again, are taken only if nothing released differs."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import pytest
+
+from kanon.gate.names import slot_of
+from kanon.gate.storage.members import Members, from_item
+from kanon.gate.storage.step_log import StepLog
+from kanon.local import Stack
+from kanon.operate import replay as module
+from tests.conftest import START
+from tests.e2e.gate.backups import put_back, restored, rows
+from tests.e2e.gate.oracle import Oracle
+from tests.e2e.gate.test_mixtures import SETS, TYPES, join_some, next_steps
+from tests.integration.gate.doctor_view import operate, seen, wrong
+from tests.snapshot import Snapshot
+
+FIRST = int(START // 3600)
+BACKUP, DONE = FIRST + 2, FIRST + 6
+"""The last steps before the backup of Members, and before the tests."""
+NUMBERS = count()
+
+
+@dataclass
+class Used:
+    """A stack in two slots after seven steps."""
+
+    snapshot: Snapshot[Oracle]
+    backup: list[dict[str, Any]]
+    mixed: list[dict[str, Any]]
+    """Members some of which were evaluated at the next step already, as at any second of an evaluation."""
+
+    def oracle(self) -> Oracle:
+        return self.snapshot.restore()
+
+
+@pytest.fixture(scope="module")
+def used() -> Iterator[Used]:
+    parameters = {"Types": json.dumps(TYPES), "OutageAllowance": "172800", "Slots": "2"}
+    with Stack(parameters, start=START, seed=8) as stack:
+        oracle, chance = Oracle(stack), random.Random(1)
+        for step in range(FIRST, DONE + 1):
+            if step == BACKUP + 1:
+                backup = rows(stack, "Members")
+            join_some(oracle, chance)
+            assert oracle.finish_step() == 0
+            if step == BACKUP + 1:
+                later = {item["set_key"]["B"]: item for item in rows(stack, "Members")}
+        mixed = [later[i["set_key"]["B"]] if n % 3 and "members" in i else i for n, i in enumerate(backup)]
+        join_some(oracle, chance)  # joins of the step that has begun
+        yield Used(Snapshot(stack, oracle), backup, mixed)
+
+
+def replay(stack: Stack, step: int, *more: str, answer: str = "y\n") -> tuple[int, str]:
+    return operate(stack, "replay", "--from", str(step), *more, answer=answer)
+
+
+def table(stack: Stack, items: list[dict[str, Any]]) -> str:
+    return restored(stack, "Members", items, f"restored-{next(NUMBERS)}")
+
+
+def begin_generation(stack: Stack) -> int:
+    """Begin a log generation by the command and deploy what it prints; its first step."""
+    code, output = operate(stack, "new-generation", "--yes")
+    assert code == 0, output
+    stack.functions["evaluate"].environment["KANON_LOG_GENERATIONS"] = output.splitlines()[-1]  # type: ignore[index]
+    stack.restart("evaluate")
+    first: int = json.loads(output.splitlines()[-1])[-1]["from_step"]
+    return first
+
+
+def stored(stack: Stack) -> list[dict[str, Any]]:
+    return sorted(rows(stack, "Members"), key=lambda item: item["set_key"]["B"])
+
+
+def change_status(stack: Stack, change: int | None) -> None:
+    """A version with an error released another answer: a crossing at this step, or one less."""
+    client, name = stack.session.client("dynamodb"), stack.storage.tables["Statuses"]
+    statuses = [item for item in rows(stack, "Statuses") if "crossings" in item]
+    item = next(item for item in statuses if BACKUP < int(item["newest"]["N"]) < DONE)
+    if change is None:
+        client.delete_item(TableName=name, Key={"set_key": item["set_key"]})
+    else:
+        crossings = [n for n in item["crossings"]["L"] if int(n["N"]) < change] + [{"N": str(change)}]
+        assert crossings != item["crossings"]["L"]
+        client.put_item(TableName=name, Item={**item, "crossings": {"L": crossings}, "newest": {"N": str(change)}})
+
+
+@pytest.mark.parametrize(("damage", "members"), [("emptied", "mixed"), ("older", "backup"), ("wrong", "backup")])
+def test_members_that_were_lost_are_rebuilt_bit_for_bit_and_no_answer_changes(
+    used: Used, damage: str, members: str
+) -> None:
+    oracle = used.oracle()
+    stack, before = oracle.stack, stored(oracle.stack)
+    statuses = rows(stack, "Statuses")
+    wrong_rows = [
+        {**i, "wake_up": {"N": "1"}} | ({"members": before[-1]["members"]} if "members" in i else {}) for i in before
+    ]
+    put_back(stack, {"Members": {"emptied": [], "older": used.backup, "wrong": wrong_rows}[damage]}, ("Members",))
+    code, output = replay(stack, BACKUP, "--members", table(stack, getattr(used, members)))
+    assert code == 0, output
+    assert f"Steps {BACKUP + 1} to {DONE} will be evaluated again" in output
+    assert stored(stack) == before
+    assert rows(stack, "Statuses") == statuses
+    assert next_steps(oracle) == (False, [0, 0])
+    assert wrong(stack) == {}
+
+
+def test_the_states_may_be_in_the_table_of_the_stack_itself(used: Used) -> None:
+    oracle = used.oracle()
+    before = stored(oracle.stack)
+    put_back(oracle.stack, {"Members": used.backup}, ("Members",))
+    assert replay(oracle.stack, BACKUP)[0] == 0
+    assert stored(oracle.stack) == before
+
+
+def test_nothing_changes_if_the_operator_does_not_agree(used: Used) -> None:
+    stack = used.oracle().stack
+    before = {name: rows(stack, name) for name in stack.storage.tables}
+    assert replay(stack, BACKUP, "--members", table(stack, used.backup), answer="n\n")[0] == 1
+    assert {name: rows(stack, name) for name in stack.storage.tables} == before
+
+
+@pytest.mark.parametrize("change", [None, DONE, BACKUP])
+def test_a_difference_to_what_was_released_refuses_and_only_a_new_generation_continues(
+    used: Used, change: int | None
+) -> None:
+    oracle = used.oracle()
+    stack = oracle.stack
+    put_back(stack, {"Members": []}, ("Members",))
+    change_status(stack, change)
+    code, output = replay(stack, BACKUP, "--members", table(stack, used.backup))
+    assert (code, "the replay differs from what was released" in output) == (2, True), output
+    assert "kanon operate new-generation" in output
+    assert stored(stack) == []
+    stack.tick()
+    assert "restored or emptied" in stack.logs.getvalue()  # type: ignore[attr-defined]
+    assert begin_generation(stack) > DONE
+    stack.advance(7200)
+    assert min(p.evaluated_through or 0 for p in seen(stack).control.progress()) > DONE
+
+
+def test_a_log_that_lacks_rows_refuses(used: Used) -> None:
+    stack = used.oracle().stack
+    client, name = stack.session.client("dynamodb"), stack.storage.tables["StepLog"]
+    for item in rows(stack, "StepLog"):
+        if BACKUP < int.from_bytes(item["step_slot"]["B"][:8], "big", signed=True) <= DONE:
+            client.delete_item(TableName=name, Key={key: item[key] for key in ("step_slot", "set_token")})
+    code, output = replay(stack, BACKUP, "--members", table(stack, used.backup))
+    assert (code, "the replay differs from what was released" in output) == (2, True), output
+
+
+@pytest.mark.parametrize("fails", ["while evaluating", "while copying", "before the mark"])
+def test_an_interrupted_replay_stops_evaluation_or_changes_nothing_and_can_be_repeated(
+    used: Used, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    oracle = used.oracle()
+    stack, before = oracle.stack, stored(oracle.stack)
+    source = table(stack, used.backup)
+    calls = count()
+
+    def failing(method: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            if next(calls) == 1:
+                raise KeyboardInterrupt
+            return method(*arguments)
+
+        return call
+
+    place, name = {
+        "while evaluating": (StepLog, "put_wake_ups"),
+        "while copying": (Members, "put_all"),
+        "before the mark": (module, "put_stamps"),
+    }[fails]
+    monkeypatch.setattr(module, "ITEMS_A_BATCH", 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, failing(getattr(place, name)))
+        assert replay(stack, BACKUP, "--members", source)[0] != 0
+    assert [p.lease_until for p in seen(stack).control.progress()] == [None, None]
+    if fails == "while evaluating":
+        assert stored(stack) == before
+    else:
+        stack.tick()
+        assert "restored or emptied" in stack.logs.getvalue()  # type: ignore[attr-defined]
+    assert replay(stack, BACKUP, "--members", source)[0] == 0
+    assert stored(stack) == before
+
+
+def test_what_a_dead_worker_left_unwritten_in_the_next_step_is_written(used: Used) -> None:
+    """A worker wrote the statuses of all sets but one of a step, and died."""
+    oracle = used.oracle()
+    stack, step, client = oracle.stack, DONE + 1, oracle.stack.session.client("dynamodb")
+    before = {item["set_key"]["B"]: item for item in rows(stack, "Statuses")}
+    backup = {name: rows(stack, name) for name in ("Members", "Control")}
+    oracle.join_all([("a", name, f"crowd {n}") for name in SETS for n in range(12)])
+    assert oracle.finish_step() == 0
+    after = {item["set_key"]["B"]: item for item in rows(stack, "Statuses")}
+    crossed = [key for key, item in after.items() if item.get("newest") == {"N": str(step)}]
+    lost = next(key for key in crossed if sum(slot_of(key, 2) == slot_of(other, 2) for other in crossed) > 1)
+    name = stack.storage.tables["Statuses"]
+    for key in (lost, bytes([0]), bytes([1])):
+        client.delete_item(TableName=name, Key={"set_key": {"B": key}})
+        if key in before:
+            client.put_item(TableName=name, Item=before[key])
+    put_back(stack, backup, ("Members", "Control"))
+    code, output = replay(stack, BACKUP, "--members", table(stack, used.backup))
+    assert code == 0, output
+    written = {item["set_key"]["B"]: item.get("crossings") for item in rows(stack, "Statuses")}
+    assert written == {key: item.get("crossings") for key, item in after.items()}
+    assert next_steps(oracle) == (False, [0, 0])
+
+
+def test_control_that_was_emptied_is_rebuilt(used: Used) -> None:
+    oracle = used.oracle()
+    put_back(oracle.stack, {"Control": [], "Members": []}, ("Control", "Members"))
+    assert replay(oracle.stack, BACKUP, "--members", table(oracle.stack, used.backup))[0] == 0
+    assert {p.evaluated_through for p in seen(oracle.stack).control.progress()} == {DONE}
+    assert next_steps(oracle) == (False, [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("step", "hours", "refusal"),
+    [
+        (BACKUP + 1, 0, f"complete through step {BACKUP}: give that step, or a table of a later time"),
+        (DONE + 1, 0, "there is nothing to replay"),
+        (BACKUP, 42, "the log does not reach back that far: give step "),
+        (FIRST - 2, 0, "the shortest window is 6 steps: give step "),
+    ],
+)
+def test_a_step_that_cannot_be_replayed_from_is_refused(used: Used, step: int, hours: int, refusal: str) -> None:
+    stack = used.oracle().stack
+    stack.clock.set(stack.clock.now() + hours * 3600)
+    before = stored(stack)
+    code, output = replay(stack, step, "--members", table(stack, used.backup))
+    assert (code, refusal in " ".join(output.split())) == (2, True), output
+    assert stored(stack) == before
+
+
+@pytest.mark.parametrize("what", ["skip", "repair", "retire", "generation"])
+def test_a_step_before_a_change_by_an_operator_is_refused(used: Used, what: str) -> None:
+    stack = used.oracle().stack
+    source = table(stack, used.backup)
+    if what == "skip":
+        stack.clock.set(stack.clock.now() + 45 * 3600)
+        assert operate(stack, "skip", "--yes")[0] == 0
+        stack.advance(3600)
+    if what == "repair":
+        item = next(item for item in rows(stack, "Members") if "members" in item)
+        client = stack.session.client("dynamodb")
+        client.put_item(TableName=stack.storage.tables["Members"], Item={**item, "members": {"B": b"?"}})
+        assert operate(stack, "repair", "--yes")[0] == 0
+    if what == "retire":
+        types = json.dumps({"b": TYPES["a"]})
+        for name, function in stack.functions.items():
+            function.environment["KANON_TYPES"] = types  # type: ignore[index]
+            stack.restart(name)
+        assert operate(stack, "retire", "a", "--yes")[0] == 0
+    if what == "generation":
+        assert begin_generation(stack) == DONE + 1
+    code, output = replay(stack, BACKUP, "--members", source)
+    said = {"generation": f"a log generation begins at step {DONE + 1}", "skip": "the log does not reach back"}
+    refusal = said.get(what, f"`kanon operate {what}` changed what is evaluated up to step {DONE + 1}")
+    assert (code, refusal in " ".join(output.split())) == (2, True), output
+
+
+def test_another_noise_key_is_refused_before_anything_is_evaluated(used: Used) -> None:
+    stack = used.oracle().stack
+    arn = stack.functions["evaluate"].environment["KANON_NOISE_KEY_SECRET"]
+    text = json.dumps({"1": "another " * 8})
+    stack.session.client("secretsmanager").put_secret_value(SecretId=arn, SecretString=text)
+    code, output = replay(stack, BACKUP, "--members", table(stack, used.backup))
+    assert (code, "noise-key 1 differ from what this deployment started with" in output) == (2, True), output
+
+
+def test_the_states_of_the_backup_differ_from_those_of_now(used: Used) -> None:
+    """So the tests above compare something."""
+    now = {item["set_key"]["B"]: item for item in stored(used.oracle().stack) if "members" in item}
+    then = [item for item in used.backup if "members" in item]
+    assert len(then) == len(SETS)
+    assert all(from_item(item) != from_item(now[item["set_key"]["B"]]) for item in then)
+    assert {int(x["N"]) for i in now.values() for x in i.get("crossings", {"L": []})["L"]} & {*range(BACKUP + 1, DONE)}
