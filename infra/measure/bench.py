@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from infra.measure.measure import Count
@@ -43,9 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
         rows = {name: measure for name, measure in rows.items() if asked.rows in name}
         if not rows:
             parser.error(f"no row has a name with {asked.rows!r}")
-    print(HEADER)
+    print(HEADER, flush=True)
     measured: list[Result | Failed] = []
-    for result in (*found, *results(rows, Form(asked.short))):
+    for result in chain(found, results(rows, Form(asked.short))):
         measured.append(result)
         print(line(result), flush=True)
     if not asked.short and asked.rows is None:

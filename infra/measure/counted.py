@@ -26,7 +26,7 @@ BATCH = 500
 @row("units of joins")
 def units(form: Form) -> Iterator[Count]:
     """Write units of both extremes of popularity."""
-    sets, joins = form.size(500, 200), form.size(10_000, 2_000)
+    sets, joins = form.size(500, 200), form.size(5_000, 2_000)
     yield Count("write units a join, one join per set and hour", f"{sets} sets, 3 hours", long_tail(sets), 2.1)
     yield Count("write units a join, one set", f"{joins} joins in an hour", hot(joins), 1.01)
 

@@ -109,7 +109,7 @@ def evaluate(form: Form) -> Iterator[Ratio]:
             ours,
             theirs,
             inside="the whole function for one slot and step: all calls, decoding, deciding, encoding, metrics",
-            turns=form.size(39, 1),
+            turns=form.size(15, 1),
             target=1.3,
         )
 
@@ -268,7 +268,7 @@ def decide(form: Form) -> Iterator[Ratio]:
 @row("evaluate without calls")
 def evaluate_without_calls(form: Form) -> Iterator[Ratio]:
     """A step whose tables answer from memory: what is left is the project's own code."""
-    type_, sets = fledge(), form.size(20_000, 1_000)
+    type_, sets = fledge(), form.size(10_000, 1_000)
     step = StoredStep.drawn(type_, sets, seed=6)
     ours, plain = Memory(step), Memory(step)
     needed = Needed(KEY, "bench", "fledge", type_.parameters)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -124,7 +123,7 @@ def join(form: Form) -> Iterator[Ratio]:
             ours,
             theirs,
             inside=REQUEST,
-            turns=form.size(39, 1),
+            turns=form.size(25, 1),
             target=1.3,
         )
 
@@ -168,34 +167,34 @@ def batch_join(form: Form) -> Iterator[Ratio]:
             ours,
             theirs,
             inside=f"a batch of {BATCH}: {REQUEST}",
-            turns=form.size(39, 1),
+            turns=form.size(25, 1),
             target=1.3,
         )
 
 
-@dataclass
 class Queries:
-    """Requests of 100 hashes each, and a clock that invalidates the cache."""
+    """Requests of 100 hashes each, and a clock that invalidates the cache.
 
-    service: Service
-    requests: int
-    chance: Random
-    hours: int = 0
+    Every turn sends the same requests: the service caches horizons until the next tick, but never a set.
+    """
+
+    def __init__(self, service: Service, requests: int) -> None:
+        chance = Random(3)
+        self._service, self._hours = service, 0
+        self._hashes = [names(chance, HASHES) for _ in range(requests)]
+        self._keys = [set_keys(service, hashes) for hashes in self._hashes]
+        for keys in self._keys:
+            fill_statuses(service, keys[: HASHES // 2])
 
     def tick(self) -> None:
         """Let an hour pass, which invalidates the cache."""
-        self.hours += 1
-        self.service.stack.clock.set(START + PERIOD * self.hours)
+        self._hours += 1
+        self._service.stack.clock.set(START + PERIOD * self._hours)
 
     def asked(self) -> list[dict[str, Any]]:
-        """Requests for new sets, half of them with an item."""
-        asked = []
-        for _ in range(self.requests):
-            hashes = names(self.chance, HASHES)
-            fill_statuses(self.service, set_keys(self.service, hashes[: HASHES // 2]))
-            body = {"setsForType": [{"type": TYPE, "hashes": hashes}]}
-            asked.append(self.service.request("POST", "/v1:query", body))
-        return asked
+        """Requests in which half of the sets have an item."""
+        bodies = [{"setsForType": [{"type": TYPE, "hashes": hashes}]} for hashes in self._hashes]
+        return [self._service.request("POST", "/v1:query", body) for body in bodies]
 
     def cold(self, _: int) -> Turn:
         """Each request is the first after a tick. It also reads the horizons of all slots: 116 keys in two calls."""
@@ -204,34 +203,29 @@ class Queries:
         def work() -> None:
             for each in asked:
                 self.tick()
-                answered([self.service.call("query", each)])
+                answered([self._service.call("query", each)])
 
-        return Turn(self.requests, work)
+        return Turn(len(asked), work)
 
     def new(self, _: int) -> Turn:
-        """The horizons are cached; sets never are: one call of 100 keys."""
+        """The horizons are cached: one call of 100 keys."""
         asked = self.asked()
         self.tick()
-        for each in self.asked():  # these read the horizons of all slots
-            answered([self.service.call("query", each)])
-        return Turn(self.requests, lambda: answered([self.service.call("query", each) for each in asked]))
+        answered([self._service.call("query", each) for each in asked])  # these read the horizons of all slots
+        return Turn(len(asked), lambda: answered([self._service.call("query", each) for each in asked]))
 
     def bare(self, handler: Handler) -> Turn:
         """The same requests for a minimal handler, which takes set keys for hashes."""
-        asked = []
-        for _ in range(self.requests):
-            keys = set_keys(self.service, names(self.chance, HASHES))
-            fill_statuses(self.service, keys[: HASHES // 2])
-            body = {"hashes": [base64.urlsafe_b64encode(key).decode() for key in keys]}
-            asked.append(at_path(self.service.request("POST", "/v1:query", body), "/v1/query"))
-        return Turn(self.requests, lambda: answered([handler(each, CONTEXT) for each in asked]))
+        bodies = [{"hashes": [base64.urlsafe_b64encode(key).decode() for key in keys]} for keys in self._keys]
+        asked = [at_path(self._service.request("POST", "/v1:query", body), "/v1/query") for body in bodies]
+        return Turn(len(asked), lambda: answered([handler(each, CONTEXT) for each in asked]))
 
 
 @row("query")
 def query(form: Form) -> Iterator[Ratio]:
     """Requests of 100 hashes, half of them of sets with an item, with and without the horizons in the cache."""
     with service({"Types": TYPES, "Slots": str(SLOTS)}) as running:
-        queries = Queries(running, form.size(5, 1), Random(3))
+        queries = Queries(running, form.size(10, 1))
         horizons = tuple(bytes([slot]) for slot in range(SLOTS))
         for what, ours, keys, calls in (
             ("nothing cached", queries.cold, horizons, f"two batch_get_item of {HASHES} and {SLOTS} keys"),
@@ -245,7 +239,7 @@ def query(form: Form) -> Iterator[Ratio]:
                 ours,
                 lambda _, bare=bare: queries.bare(bare),  # type: ignore[misc]
                 inside=REQUEST,
-                turns=form.size(39, 1),
+                turns=form.size(25, 1),
                 target=1.3,
             )
 

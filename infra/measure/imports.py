@@ -63,7 +63,7 @@ def start(form: Form) -> Iterator[Ratio]:
             lambda _, run=run: Turn(1, lambda: run(OURS)),  # type: ignore[misc]
             lambda _, run=run, least=least: Turn(1, lambda: run(least)),  # type: ignore[misc]
             inside="a new interpreter: imports, settings and models of the function, one client; no call",
-            turns=form.size(15, 1),
+            turns=form.size(9, 1),
             target=1.2,
             children=True,
         )

@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import boto3
@@ -24,10 +25,8 @@ class Interleaved(Counter[str]):
 
     def __getitem__(self, key: str) -> int:
         value = super().__getitem__(key)
-        try:
+        with suppress(threading.BrokenBarrierError):  # no other thread reads now
             self.both.wait(timeout=0.2)
-        except threading.BrokenBarrierError:  # no other thread reads now
-            pass
         return value
 
 
@@ -55,4 +54,3 @@ def test_two_threads_that_write_at_the_same_moment_lose_no_unit() -> None:
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(lambda _: client.put_item(TableName="t", Item=ITEM), range(2)))
     assert dict(meter.written) == {"evaluate": 4}
-

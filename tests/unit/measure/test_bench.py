@@ -1,7 +1,6 @@
 """The benchmark: a row that fails loses only itself, and only a whole run changes the page and the history."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import pytest
 from infra.measure import bench, rows
 from infra.measure.measure import Count, Ratio, Turn, compare
 from infra.measure.rows import Failed, Form, Result
-
-ROOT = Path(__file__).parents[3]
 
 
 def counted(_: Form) -> Iterator[Count]:
@@ -51,6 +48,18 @@ def test_a_row_that_fails_loses_only_itself_and_is_an_error(page: Path, capsys: 
     assert [figures["name"] for figures in ran["figures"]] == ["another count", "a count", "a time"]
     assert ran["failed"] == [{"name": "first", "reason": "RuntimeError: no | such table"}]
     assert ran["yardstick"] == bench.YARDSTICK
+
+
+def test_a_row_is_printed_before_the_next_one_is_measured(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(_: Form) -> Iterator[Count]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(MEASURED, "third", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        bench.main([])
+    assert len(capsys.readouterr().out.splitlines()) == 5
 
 
 def test_a_whole_run_replaces_the_table_of_the_page_and_nothing_else(page: Path) -> None:
@@ -117,15 +126,5 @@ def test_a_ratio_takes_turns_and_leaves_out_the_first() -> None:
     ratio = compare(
         "a", "b", "c", lambda _: side("ours", 1), lambda _: side("bare", 1), inside="all", turns=3, target=1
     )
-    assert "".join(name[0] for name in called) == "bo" "ob" "bo" "ob"
+    assert "".join(name[0] for name in called) == "boobboob"
     assert len(ratio.ratios) == 3
-
-
-def test_the_page_holds_the_last_whole_run_of_the_history() -> None:
-    history = (ROOT / "docs" / "evidence" / "benchmarks.jsonl").read_text().splitlines()
-    last = json.loads(history[-1])
-    page = (ROOT / "docs" / "evidence" / "performance.md").read_text()
-    table = page.partition(bench.BEGIN)[2].partition(bench.END)[0]
-    assert f"Run of {last['when']}, commit `{last['commit']}`" in table
-    names = re.findall(r"^\| (.+?) \|", table, re.MULTILINE)[1:]
-    assert sorted(names) == sorted(entry["name"] for entry in last["figures"] + last["failed"])
