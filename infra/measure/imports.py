@@ -13,21 +13,21 @@ from infra.measure.service import service
 from kanon.local.source import ROOT
 
 HTTP = """
-import boto3
+import botocore.session
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver
 APIGatewayHttpResolver(enable_validation=True)
-boto3.client("dynamodb", region_name="us-east-1")
+botocore.session.get_session().create_client("dynamodb", region_name="us-east-1")
 """
 QUEUE = """
-import boto3, numpy
+import botocore.session, numpy
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType
 BatchProcessor(event_type=EventType.SQS)
-boto3.client("dynamodb", region_name="us-east-1")
+botocore.session.get_session().create_client("dynamodb", region_name="us-east-1")
 """
 LEAST = {
-    "join": (HTTP, "importing boto3 and Powertools' event handler with validation, one client"),
-    "query": (HTTP, "importing boto3 and Powertools' event handler with validation, one client"),
-    "evaluate": (QUEUE, "importing boto3, numpy and Powertools' batch processor, one client"),
+    "join": (HTTP, "importing botocore and Powertools' event handler with validation, one client"),
+    "query": (HTTP, "importing botocore and Powertools' event handler with validation, one client"),
+    "evaluate": (QUEUE, "importing botocore, numpy and Powertools' batch processor, one client"),
 }
 """For each function the least that one of its kind imports."""
 
