@@ -9,6 +9,7 @@ from kanon.cli.audit import audit
 from kanon.cli.demo import demo
 from kanon.cli.doctor import doctor
 from kanon.cli.ledger import ledger
+from kanon.cli.operate import operate
 from kanon.cli.plan import plan
 from kanon.cli.release import release
 from kanon.cli.reports import app as reports
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(operate, name="operate")
 app.add_typer(reports, name="reports")
 app.add_typer(risk, name="risk")
 app.add_typer(ledger, name="ledger")
