@@ -131,8 +131,9 @@ fuzz: install  ## send thousands of bad inputs to the API and to every parser (E
 		tests/faults/gate/test_bad_input_http.py tests/faults/gate/test_bad_input_parsers.py $(ARGS)
 
 .PHONY: bench
-bench: install  ## measure the cost of the service relative to the bare libraries (minutes; ARGS=--short: seconds)
-	@$(BIN)/python -m infra.measure.bench --history docs/evidence/benchmarks.jsonl $(ARGS)
+BENCH := docs/evidence
+bench: install  ## measure cost relative to bare libraries, into docs/evidence (minutes; ARGS=--short: seconds, keeps nothing)
+	@$(BIN)/python -m infra.measure.bench --history $(BENCH)/benchmarks.jsonl --page $(BENCH)/performance.md $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.project  ## check style and likely bugs
