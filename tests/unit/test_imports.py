@@ -33,13 +33,14 @@ ARROWS: dict[str, set[str]] = {
     "reports": {"noise", "errors"},
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
-    "simulate": {"gate", "noise", "keys", "joinlog", "plan"},
+    "cost": {"gate", "dynamo"},
+    "simulate": {"gate", "noise", "keys", "joinlog", "plan", "cost"},
     "operate": {"gate", "noise", "dynamo", "keys", "clock", "errors"},
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
     "cli": {
         *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog", "strict_json"),
-        *("client", "plan", "simulate", "operate", "local", "audit", "risk", "release", "reports"),
+        *("client", "plan", "simulate", "cost", "operate", "local", "audit", "risk", "release", "reports"),
     },
 }
 LAYER = {
