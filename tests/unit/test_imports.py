@@ -33,12 +33,13 @@ ARROWS: dict[str, set[str]] = {
     "reports": {"noise", "errors"},
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
+    "cost": {"gate", "dynamo"},
     "operate": {"gate", "noise", "dynamo", "keys", "clock", "errors"},
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
     "cli": {
         *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog", "strict_json"),
-        *("client", "plan", "operate", "local", "audit", "risk", "release", "reports"),
+        *("client", "plan", "cost", "operate", "local", "audit", "risk", "release", "reports"),
     },
 }
 LAYER = {
