@@ -66,10 +66,21 @@ PERMISSIONS = {
         "EvaluateLogs": {"logs:CreateLogStream", "logs:PutLogEvents"},
     },
     "ScheduleRole": {
-        "Evaluate": {"lambda:InvokeFunction"},
+        "Evaluate.Alias": {"lambda:InvokeFunction"},
         "LostEvents": {"sqs:SendMessage"},
     },
+    "CanaryRole": {
+        **{
+            alias: {"lambda:GetAlias", "lambda:UpdateAlias", "lambda:GetProvisionedConcurrencyConfig"}
+            for alias in ("Join", "Query", '{"Fn::Sub": "${Join.Arn}:live"}', '{"Fn::Sub": "${Query.Arn}:live"}')
+        },
+        '"*"': {"cloudwatch:DescribeAlarms"},
+    },
 }
+ON_NO_RESOURCE = {"Sid": "WatchAlarms", "Effect": "Allow", "Action": "cloudwatch:DescribeAlarms", "Resource": "*"}
+"""The one statement without a resource: the action knows no single alarm, and alarms tell nothing about a set."""
+TRUSTED = {"ScheduleRole": "scheduler", "CanaryRole": "codedeploy"}
+"""The service that takes a role, if it is not Lambda."""
 
 EVERY_FUNCTION: Document = {
     "KANON_TYPES": {"Ref": "Types"},
@@ -155,10 +166,18 @@ LOGGED = {
     "$context.responseLength",
 }
 
+DEFAULT_QUOTA = 40_000
+"""Units a second that AWS allows an on-demand table of a new account, for reads and for writes."""
+
 CLOCK_SKEW = 10
 """Seconds by which two of AWS's clocks may differ, generously."""
 SCHEDULE_OFFSET = 180
 """Seconds after the end of a step at which the schedule fires."""
+
+CANARY_METRICS = {
+    "Join": {"Errors", "JoinsAccepted", "JoinsRefused"},
+    "Query": {"Errors", "QueriesAnswered", "QueriesRefused"},
+}
 
 # A change of GenerateSecretString makes CloudFormation generate another value at the next deployment, and every
 # function refuses a changed key: these may never change.
@@ -185,8 +204,11 @@ def rule(check: Rule) -> Rule:
 def every_function_has_a_log_group_with_retention(document: Document) -> Problems:
     groups = of_type(document, "AWS::Logs::LogGroup")
     for name, function in functions(document).items():
-        if target(function.get("LoggingConfig", {}).get("LogGroup")) not in groups:
+        logging = dict(function.get("LoggingConfig", {}))
+        if target(logging.pop("LogGroup", None)) not in groups:
             yield f"{name} has no log group of its own in LoggingConfig"
+        if logging != {"LogFormat": "JSON", "ApplicationLogLevel": "INFO", "SystemLogLevel": "WARN"}:
+            yield f"{name} pays for platform lines of every call, or loses its metrics"
     for name, group in groups.items():
         if group["Properties"].get("RetentionInDays") != {"Ref": "LogRetention"}:
             yield f"{name} does not keep its logs for LogRetention days"
@@ -257,7 +279,7 @@ def every_asynchronous_edge_has_a_dead_letter_queue(document: Document) -> Probl
     invoked = set()
     for name, schedule in of_type(document, "AWS::Scheduler::Schedule").items():
         goal = schedule["Properties"]["Target"]
-        invoked.add(target(goal["Arn"]))
+        invoked.add(function_of(goal["Arn"]))
         if target(goal.get("DeadLetterConfig", {}).get("Arn")) not in lost:
             yield f"{name} has no queue of its own for lost events"
         used.add(target(goal.get("DeadLetterConfig", {}).get("Arn")))
@@ -268,7 +290,7 @@ def every_asynchronous_edge_has_a_dead_letter_queue(document: Document) -> Probl
         failed = config["Properties"].get("DestinationConfig", {}).get("OnFailure", {})
         if target(failed.get("Destination")) in lost:
             used.add(target(failed["Destination"]))
-            kept.add(target(config["Properties"]["FunctionName"]))
+            kept.add(function_of(config["Properties"]["FunctionName"]))
     for name in sorted(str(name) for name in invoked - kept):
         yield f"{name} is called asynchronously and has no failure destination"
     for name in sorted(lost - used):
@@ -297,7 +319,7 @@ def retries_are_those_of_the_design(document: Document) -> Problems:
         given = {word: config["Properties"].get(word) for word in INVOKE_RETRIES}
         if given != INVOKE_RETRIES:
             yield f"{name} retries as {given} says"
-        if config["Properties"].get("Qualifier") != "$LATEST":
+        if config["Properties"].get("Qualifier") != document["Globals"]["Function"]["AutoPublishAlias"]:
             yield f"{name} is not for the version that the schedule calls"
 
 
@@ -357,6 +379,8 @@ def roles_have_no_managed_policies(document: Document) -> Problems:
 def roles_have_no_wildcards(document: Document) -> Problems:
     for name, role in of_type(document, "AWS::IAM::Role").items():
         for statement in statements(role):
+            if statement == ON_NO_RESOURCE:
+                continue
             if {"NotAction", "NotResource", "Principal", "NotPrincipal"} & set(statement):
                 yield f"{name} says what is not allowed instead of what is"
             for text in strings(statement):
@@ -415,7 +439,7 @@ def the_key_is_used_through_services_only(document: Document) -> Problems:
 def roles_trust_one_service(document: Document) -> Problems:
     for name, role in of_type(document, "AWS::IAM::Role").items():
         (statement,) = role["Properties"]["AssumeRolePolicyDocument"]["Statement"]
-        service = "scheduler" if name == "ScheduleRole" else "lambda"
+        service = TRUSTED.get(name, "lambda")
         if statement["Principal"] != {"Service": f"{service}.amazonaws.com"}:
             yield f"{name} trusts {statement['Principal']}"
         equal = statement.get("Condition", {}).get("StringEquals", {})
@@ -429,11 +453,126 @@ def only_the_gateway_may_call_functions(document: Document) -> Problems:
         given = permission["Properties"]
         if given["Principal"] != "apigateway.amazonaws.com" or not {"SourceArn", "SourceAccount"} <= set(given):
             yield f"{name} lets more than this API call"
-        if target(given["FunctionName"]) == "Evaluate":
+        if function_of(given["FunctionName"]) == "Evaluate":
             yield f"{name} gives evaluate a public entrance"
     for name, function in functions(document).items():
         if "FunctionUrlConfig" in function:
             yield f"{name} has an address of its own"
+
+
+# ------------------------------------------------------------------------------------------ deployments
+def function_of(value: object) -> str | None:
+    """The function whose name, ARN or alias a value is."""
+    name = target(value)
+    return None if name is None else name.removesuffix(".Alias")
+
+
+@rule
+def callers_call_the_alias(document: Document) -> Problems:
+    callers = {
+        **{
+            n: r["Properties"]["IntegrationUri"] for n, r in of_type(document, "AWS::ApiGatewayV2::Integration").items()
+        },
+        **{n: r["Properties"]["FunctionName"] for n, r in of_type(document, "AWS::Lambda::Permission").items()},
+        **{n: r["Properties"]["FunctionName"] for n, r in of_type(document, "AWS::Lambda::EventSourceMapping").items()},
+        **{n: r["Properties"]["Target"]["Arn"] for n, r in of_type(document, "AWS::Scheduler::Schedule").items()},
+    }
+    for name, called in callers.items():
+        if not str(target(called)).endswith(".Alias"):
+            yield f"{name} calls the unpublished version: code, layer and variables change there one after the other"
+    for name in of_type(document, "AWS::Lambda::Alias", "AWS::Lambda::Version"):
+        yield f"{name} stands beside what SAM publishes"
+
+
+@rule
+def a_version_pins_code_layer_and_parameters(document: Document) -> Problems:
+    layers = of_type(document, "AWS::Serverless::LayerVersion")
+    for name, function in functions(document).items():
+        if not function.get("AutoPublishAlias") or function.get("AutoPublishAliasAllProperties") is not True:
+            yield f"{name} publishes no version when a property changes"
+        if function.get("Layers") != [{"Ref": "Shared"}] or function.get("VersionDescription") != {"Ref": "Shared"}:
+            yield f"{name} publishes no version when the layer changes"
+    description = layers["Shared"]["Properties"]["Description"]
+    match description:
+        case {"Fn::Select": [0, [str(), *values]]}:
+            hashed = {target(value) for value in values}
+        case _:
+            yield "Shared is not named after the values of parameters"
+            return
+    if missing := sorted(versioned_parameters(document) - hashed):
+        yield f"a change of {', '.join(missing)} alone reaches no version"
+
+
+def versioned_parameters(document: Document) -> set[str]:
+    """The parameters on which a published version depends, also by way of a condition."""
+    unversioned = {"DeploymentPreference", "ReservedConcurrentExecutions"}
+    nodes: list[object] = [document["Globals"]["Function"]]
+    nodes += [
+        {word: value for word, value in function.items() if word not in unversioned}
+        for function in functions(document).values()
+    ]
+    found: set[str] = set()
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, list):
+            nodes += node
+        elif isinstance(node, dict):
+            nodes += node.values()
+            if "Fn::If" in node:
+                nodes.append(document["Conditions"][node["Fn::If"][0]])
+            if "Condition" in node and isinstance(node["Condition"], str):
+                nodes.append(document["Conditions"][node["Condition"]])
+            if "Fn::Sub" in node:
+                found |= set(re.findall(r"\$\{(\w+)\}", str(node["Fn::Sub"]))) & set(document["Parameters"])
+            if node.get("Ref") in document["Parameters"]:
+                found.add(str(node["Ref"]))
+    return found
+
+
+@rule
+def evaluate_switches_whole_and_first(document: Document) -> Problems:
+    if "DeploymentPreference" in properties(document, "Evaluate"):
+        yield "two versions of evaluate may work on one slot in turns"
+    alias = f"Evaluate{'Alias'}{document['Globals']['Function']['AutoPublishAlias']}"
+    for name in ("Join", "Query"):
+        if document["Resources"][name].get("DependsOn") != alias:
+            yield f"{name} may write rows that the running evaluate cannot read"
+    if "DependsOn" in document["Resources"]["Evaluate"]:
+        yield "Evaluate waits for another resource"
+
+
+@rule
+def join_and_query_switch_in_parts_and_back(document: Document) -> Problems:
+    for name in ("Join", "Query"):
+        alarm = {"Fn::If": ["HasCanary", [{"Ref": f"{name}Failing"}], [{"Ref": "AWS::NoValue"}]]}
+        role = {"Fn::If": ["HasCanary", {"Fn::GetAtt": ["CanaryRole", "Arn"]}, {"Ref": "AWS::NoValue"}]}
+        expected = {
+            "Enabled": {"Fn::FindInMap": ["Canaries", {"Ref": "Canary"}, "Enabled"]},
+            "Type": {"Ref": "Canary"},
+            "Role": role,
+            "Alarms": alarm,
+        }
+        if (given := properties(document, name).get("DeploymentPreference")) != expected:
+            yield f"{name} switches as {given} says"
+        watched = properties(document, f"{name}Failing")
+        seen = {m["MetricStat"]["Metric"]["MetricName"] for m in watched["Metrics"] if "MetricStat" in m}
+        if seen != CANARY_METRICS[name]:
+            yield f"{name}Failing looks at {', '.join(sorted(seen))}"
+        live = {"Name": "Resource", "Value": {"Fn::Sub": "${" + name + "}:live"}}
+        if live not in [
+            d for m in watched["Metrics"] if "MetricStat" in m for d in m["MetricStat"]["Metric"]["Dimensions"]
+        ]:
+            yield f"{name}Failing does not look at the alias"
+        if (watched["Threshold"], watched["EvaluationPeriods"], watched["TreatMissingData"]) != (1, 1, "notBreaching"):
+            yield f"{name}Failing takes a failing version back late, or a sound one"
+    canaries = {name: entry["Enabled"] for name, entry in document["Mappings"]["Canaries"].items()}
+    offered = parameter(document, "Canary")["AllowedValues"]
+    if canaries != {name: "false" if name == "AllAtOnce" else "true" for name in offered}:
+        yield f"the canaries are {canaries}"
+    if document["Conditions"]["HasCanary"] != {"Fn::Not": [{"Fn::Equals": [{"Ref": "Canary"}, "AllAtOnce"]}]}:
+        yield "HasCanary does not say whether there is one"
+    if parameter(document, "Canary")["Default"] == "AllAtOnce":
+        yield "without a choice, a failing version gets all calls"
 
 
 # ---------------------------------------------------------------------------------------------- storage
@@ -503,8 +642,23 @@ def state_outlives_the_stack(document: Document) -> Problems:
             if resource.get(word) != kept:
                 yield f"{name} has no {word}: {kept}"
     for name, table in of_type(document, "AWS::DynamoDB::Table").items():
-        if table["Properties"].get("DeletionProtectionEnabled") is not True:
-            yield f"{name} has no deletion protection"
+        if table["Properties"].get("DeletionProtectionEnabled") != {"Fn::If": ["IsProtected", True, False]}:
+            yield f"{name} has no deletion protection from the second deployment on"
+    if document["Conditions"].get("IsProtected") != {"Fn::Equals": [{"Ref": "DeletionProtection"}, "ON"]}:
+        yield "IsProtected does not say whether the tables are protected"
+    if parameter(document, "DeletionProtection")["Default"] != "OFF":
+        yield "a first deployment that fails leaves its tables behind"
+
+
+@rule
+def tables_have_a_limit(document: Document) -> Problems:
+    limit = {"MaxReadRequestUnits": {"Ref": "MaxReadUnits"}, "MaxWriteRequestUnits": {"Ref": "MaxWriteUnits"}}
+    for name, table in of_type(document, "AWS::DynamoDB::Table").items():
+        if table["Properties"].get("OnDemandThroughput") != limit:
+            yield f"{name} may cost without limit"
+    for name in ("MaxReadUnits", "MaxWriteUnits"):
+        if parameter(document, name)["Default"] >= DEFAULT_QUOTA:
+            yield f"{name} is no less than what AWS itself allows a table"
 
 
 @rule

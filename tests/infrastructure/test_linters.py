@@ -35,7 +35,7 @@ def test_cfn_lint_finds_nothing() -> None:
 PLANTED = {
     "E1010": ("!GetAtt Statuses.Arn", "!GetAtt Status.Arn"),
     "E3002": ("PayloadFormatVersion:", "PayloadVersion:"),
-    "E3003": ("      Qualifier: $LATEST\n", ""),
+    "E3003": ("      Qualifier: live\n", ""),
     "E3034": ("MemorySize: 512", "MemorySize: 5"),
     "ES6000": ("cfn-lint: {config: {ignore_checks: [ES6000]}}", "lint: none"),
 }
