@@ -45,6 +45,8 @@ PARAMETERS = {
     "PublishDelay": "180",  # the schedule fires a minute after a step, and the margin is another
     "OutageAllowance": "172800",
     "Alarms": "OFF",  # the emulator refuses metric mathematics
+    "Canary": "AllAtOnce",  # it has no CodeDeploy
+    "DeletionProtection": "ON",
 }
 
 
@@ -103,7 +105,7 @@ class Deployed:
                 iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=json.dumps(document))
 
     def function(self, name: str) -> dict:
-        """The configuration of a function."""
+        """The configuration of the version of a function that callers reach."""
         return self.client("lambda").get_function(FunctionName=self.outputs[f"{name}Function"])["Configuration"]
 
     def role(self, function: str) -> str:
@@ -237,12 +239,14 @@ def test_a_second_deployment_changes_its_parameters_and_no_secret(deployed):
     join = f"/v1/types/fledge/sets/{set_id('second')}:join".replace("=", "")
     assert deployed.request("POST", join, {"client": "c"})[0] == 403
     before = deployed.secrets()
+    versions = {name: deployed.function(name)["Version"] for name in ("Join", "Query", "Evaluate")}
     changed = {"JoinAuth": "OPEN", "LogRetention": "90", "LogLevel": "WARNING"}
     assert not changed.items() & PARAMETERS.items()
     deployed.deploy(PARAMETERS | changed)
     groups = deployed.client("logs").describe_log_groups(logGroupNamePrefix=f"/kanon/{STACK}/")["logGroups"]
     assert [group["retentionInDays"] for group in groups] == [90, 90, 90]
-    for name in ("Join", "Query", "Evaluate"):
+    for name, version in versions.items():
+        assert deployed.function(name)["Version"] != version
         assert deployed.function(name)["Environment"]["Variables"]["POWERTOOLS_LOG_LEVEL"] == "WARNING"
     assert deployed.secrets() == before
     assert all(len(text) >= 64 for _, text in before)
