@@ -232,6 +232,16 @@ def query(service: Service) -> str:
     return f"step {body['step']}, next update {body['nextUpdate']}"
 
 
+def batch_query(service: Service) -> str:
+    """A signed query for many hashes; without a signature it is refused."""
+    asked = {"setsForType": [{"type": service.type_name, "hashes": [service.set_id] * 1000}]}
+    answer = service.ask("POST", "/v1:batchQuery", asked)
+    if answer.status not in (401, 403):
+        raise WrongError(f"answered {answer.status} without a signature: anyone may send large queries")
+    service.ask("POST", "/v1:batchQuery", asked, signed=True).expect(200)
+    return ""
+
+
 def validate(service: Service) -> str:
     """The same query in the format of Bidding and Auction servers."""
     asked = {"sets": [{"type": service.type_name, "hashes": [service.set_id]}]}
@@ -278,6 +288,7 @@ CHECKS: dict[str, Callable[[Service], str]] = {
     "batchJoin refused unsigned": batch_refused,
     "batchJoin": batch,
     "query": query,
+    "batchQuery": batch_query,
     "validateHashes": validate,
     "one set": one_set,
     "errors": errors,

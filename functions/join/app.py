@@ -29,11 +29,16 @@ from kanon.gate.storage.step_log import StepLog
 from kanon.http.answers import ErrorAnswer
 from kanon.http.bodies import RequestError
 from kanon.http.edge import RETRY_AFTER, described, handle, invalid, json_answer, resolver
-from kanon.keys import fetch_secret
+from kanon.http.origin import Origin
+from kanon.keys import fetch_edge_values, fetch_secret
 from kanon.starting import Once
 
 SETTINGS = JoinSettings.from_environment()
 TYPES = SETTINGS.read_types()
+
+ORIGIN = (
+    Origin(lambda: fetch_edge_values(aws.secrets_manager(), SETTINGS.edge_secret)) if SETTINGS.edge_secret else None
+)
 
 logger = Logger()
 metrics = Metrics()
@@ -127,6 +132,6 @@ def _count(accepted: int, joins: int) -> None:
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Entry point."""
-    result = handle(app, event, context)
+    result = handle(app, event, context, logger, ORIGIN)
     metrics.add_metric("RequestsRejected", MetricUnit.Count, 400 <= result["statusCode"] < 500)
     return result

@@ -19,6 +19,7 @@ from tests.infrastructure.template import (
     target,
 )
 
+MOST_HASHES = 1_000
 Problems = Iterator[str]
 Rule = Callable[[Document], Problems]
 RULES: dict[str, Rule] = {}
@@ -38,6 +39,7 @@ PERMISSIONS = {
         "Control": {"dynamodb:UpdateItem"},
         "SetPepper": {"secretsmanager:GetSecretValue"},
         "ClientKey": {"secretsmanager:GetSecretValue"},
+        "EdgeSecret if HasEdge": {"secretsmanager:GetSecretValue"},
         "Key": {"kms:Decrypt"},
         "JoinLogs": {"logs:CreateLogStream", "logs:PutLogEvents"},
     },
@@ -45,6 +47,7 @@ PERMISSIONS = {
         "Statuses": {"dynamodb:BatchGetItem"},
         "Control": {"dynamodb:UpdateItem"},
         "SetPepper": {"secretsmanager:GetSecretValue"},
+        "EdgeSecret if HasEdge": {"secretsmanager:GetSecretValue"},
         "Key": {"kms:Decrypt"},
         "QueryLogs": {"logs:CreateLogStream", "logs:PutLogEvents"},
     },
@@ -99,6 +102,7 @@ ENVIRONMENT: dict[str, Document] = {
         "KANON_SET_PEPPER_SECRET": {"Ref": "SetPepper"},
         "KANON_CLIENT_KEY_SECRET": {"Ref": "ClientKey"},
         "KANON_OUTAGE_ALLOWANCE": {"Ref": "OutageAllowance"},
+        "KANON_EDGE_SECRET": {"Fn::If": ["HasEdge", {"Ref": "EdgeSecret"}, ""]},
     },
     "Evaluate": {
         **EVERY_FUNCTION,
@@ -122,6 +126,8 @@ ENVIRONMENT: dict[str, Document] = {
         "KANON_STATUSES_TABLE": {"Ref": "Statuses"},
         "KANON_SET_PEPPER_SECRET": {"Ref": "SetPepper"},
         "KANON_PUBLISH_DELAY": {"Ref": "PublishDelay"},
+        "KANON_ANONYMOUS_HASHES": {"Ref": "AnonymousHashes"},
+        "KANON_EDGE_SECRET": {"Fn::If": ["HasEdge", {"Ref": "EdgeSecret"}, ""]},
     },
 }
 """The variables of each function, by value: the wrong parameter under the right name is a wrong clock or key."""
@@ -141,10 +147,11 @@ KEY_STATEMENT = {
 }
 """The only statement of the key's policy: no other account, no service and nobody without a role's permission."""
 
-# Route key: (integration, authorization). "join" stands for the parameter JoinAuth.
+# Route key: (integration, authorization). "join" stands for the parameter JoinAuth, "batch" for BatchAuth.
 ROUTES = {
     "POST /v1/types/{type}/sets/{set}": ("JoinIntegration", "join"),
-    "POST /v1:batchJoin": ("JoinIntegration", "AWS_IAM"),
+    "POST /v1:batchJoin": ("JoinIntegration", "batch"),
+    "POST /v1:batchQuery": ("QueryIntegration", "batch"),
     "GET /v1/types/{type}/sets/{set}": ("QueryIntegration", "NONE"),
     "POST /v1:query": ("QueryIntegration", "NONE"),
     "POST /v1:validateHashes": ("QueryIntegration", "NONE"),
@@ -153,6 +160,27 @@ ROUTES = {
     "GET /openapi.json": ("QueryIntegration", "NONE"),
     "GET /docs": ("QueryIntegration", "NONE"),
 }
+BY_TOKEN = {
+    "join": {"Fn::If": ["JoinsOpen", "NONE", {"Fn::If": ["JoinsByToken", "JWT", "AWS_IAM"]}]},
+    "batch": {"Fn::If": ["BatchesByToken", "JWT", "AWS_IAM"]},
+}
+AUTHORIZER = {
+    "join": {"Fn::If": ["JoinsByToken", {"Ref": "Tokens"}, {"Ref": "AWS::NoValue"}]},
+    "batch": {"Fn::If": ["BatchesByToken", {"Ref": "Tokens"}, {"Ref": "AWS::NoValue"}]},
+}
+ACCESS = {
+    "JoinsOpen": {"Fn::Equals": [{"Ref": "JoinAuth"}, "OPEN"]},
+    "JoinsByToken": {"Fn::Equals": [{"Ref": "JoinAuth"}, "JWT"]},
+    "BatchesByToken": {"Fn::Equals": [{"Ref": "BatchAuth"}, "JWT"]},
+}
+QUOTAS = {
+    "POST /v1:query": "AnonymousRate",
+    "POST /v1:validateHashes": "AnonymousRate",
+    "POST /v1:batchQuery": "BatchQueryRate",
+}
+"""The routes with a rate of their own: what a caller without a signature can use up, others do not need."""
+UNITS_OF_A_HASH = 0.5
+"""Read units of one status, read eventually consistent."""
 SEGMENT = re.compile(r"\{[\w.:-]+\+?\}|[a-zA-Z0-9.:_-]+")
 
 # What an access log may say: nothing of a path, a query, a header, a body or a caller.
@@ -187,6 +215,12 @@ GENERATED = {
     "NoiseKey": {
         "SecretStringTemplate": "{}",
         "GenerateStringKey": "1",
+        "PasswordLength": 64,
+        "ExcludePunctuation": True,
+    },
+    "EdgeSecret": {
+        "SecretStringTemplate": "{}",
+        "GenerateStringKey": "current",
         "PasswordLength": 64,
         "ExcludePunctuation": True,
     },
@@ -402,7 +436,7 @@ def roles_allow_exactly_what_the_design_says(document: Document) -> Problems:
             if statement["Effect"] != "Allow":
                 yield f"{name} denies: allow less instead"
             for resource in as_list(statement["Resource"]):
-                where = target(resource) or json.dumps(resource)
+                where = target(resource) or conditional(resource) or json.dumps(resource)
                 allowed.setdefault(where, set()).update(as_list(statement["Action"]))
         for where in set(allowed) | set(PERMISSIONS[name]):
             more = allowed.get(where, set()) - PERMISSIONS[name].get(where, set())
@@ -411,6 +445,14 @@ def roles_allow_exactly_what_the_design_says(document: Document) -> Problems:
                 yield f"{name} may {', '.join(sorted(more))} on {where}"
             if less:
                 yield f"{name} lacks {', '.join(sorted(less))} on {where}"
+
+
+def conditional(resource: object) -> str | None:
+    """The resource that a statement names under a condition only."""
+    match resource:
+        case {"Fn::If": [condition, {"Ref": name}, {"Ref": "AWS::NoValue"}]}:
+            return f"{name} if {condition}"
+    return None
 
 
 @rule
@@ -637,6 +679,8 @@ def the_key_belongs_to_the_account_alone(document: Document) -> Problems:
 @rule
 def state_outlives_the_stack(document: Document) -> Problems:
     for name, resource in of_type(document, *STATEFUL).items():
+        if name == "EdgeSecret":  # it guards nothing that outlives the stack
+            continue
         # A creation that fails leaves nothing behind; whatever was in use is kept.
         for word, kept in (("DeletionPolicy", "RetainExceptOnCreate"), ("UpdateReplacePolicy", "Retain")):
             if resource.get(word) != kept:
@@ -819,17 +863,25 @@ def routes_ask_for_the_authorization_of_the_design(document: Document) -> Proble
     for route in of_type(document, "AWS::ApiGatewayV2::Route").values():
         given = route["Properties"]
         access = given.get("AuthorizationType")
-        if access == {"Fn::If": ["JoinsOpen", "NONE", "AWS_IAM"]}:
-            access = "join"
+        access = next((name for name, value in BY_TOKEN.items() if value == access), access)
+        if given.get("AuthorizerId") != AUTHORIZER.get(str(access)):
+            access = f"{access} by {given.get('AuthorizerId')}"
         text = strings(given["Target"])[0]
         routes[given["RouteKey"]] = (text.removeprefix("integrations/${").removesuffix("}"), access)
     for key in set(routes) | set(ROUTES):
         if routes.get(key) != ROUTES.get(key):
             yield f"{key} is {routes.get(key)}"
-    if document["Conditions"]["JoinsOpen"] != {"Fn::Equals": [{"Ref": "JoinAuth"}, "OPEN"]}:
-        yield "joins are open without JoinAuth OPEN"
-    if parameter(document, "JoinAuth")["Default"] != "IAM":
-        yield "joins are open by default"
+    for name, meaning in ACCESS.items():
+        if document["Conditions"][name] != meaning:
+            yield f"{name} is {document['Conditions'][name]}"
+    for name in ("JoinAuth", "BatchAuth"):
+        if parameter(document, name)["Default"] != "IAM":
+            yield f"{name} is not IAM by default"
+    if "OPEN" in parameter(document, "BatchAuth")["AllowedValues"]:
+        yield "anybody may call the batch routes"
+    token = {"Issuer": {"Ref": "JwtIssuer"}, "Audience": [{"Ref": "JwtAudience"}]}
+    if properties(document, "Tokens").get("JwtConfiguration") != token:
+        yield "tokens of other issuers or for other services are accepted"
 
 
 @rule
@@ -839,8 +891,68 @@ def requests_are_throttled(document: Document) -> Problems:
         for word, own in (("ThrottlingRateLimit", "ThrottleRate"), ("ThrottlingBurstLimit", "ThrottleBurst")):
             if given.get(word) != {"Ref": own}:
                 yield f"{name} is not throttled by {own}"
-        if "RouteSettings" in stage["Properties"]:
-            yield f"{name} has routes with limits of their own"
+        own = {
+            key: {"ThrottlingRateLimit": {"Ref": rate}, "ThrottlingBurstLimit": {"Ref": rate}}
+            for key, rate in QUOTAS.items()
+        }
+        if stage["Properties"].get("RouteSettings") != own:
+            yield f"{name} gives other routes a rate of their own than {', '.join(QUOTAS)}"
+        keyed = {r["Properties"]["RouteKey"]: n for n, r in of_type(document, "AWS::ApiGatewayV2::Route").items()}
+        if {keyed.get(key) for key in QUOTAS} - set(stage.get("DependsOn", [])):
+            yield f"{name} names routes that do not exist yet"
+
+
+@rule
+def queries_leave_the_table_room(document: Document) -> Problems:
+    """By default no group of callers can use up a table: not those without a signature, nor all together."""
+    default = {name: given["Default"] for name, given in document["Parameters"].items()}
+    anonymous = 2 * default["AnonymousRate"] * default["AnonymousHashes"] * UNITS_OF_A_HASH
+    signed = default["BatchQueryRate"] * MOST_HASHES * UNITS_OF_A_HASH
+    single = default["ThrottleRate"] * UNITS_OF_A_HASH
+    if anonymous > default["MaxReadUnits"] / 2:
+        yield f"callers without a signature may use {anonymous:.0f} of {default['MaxReadUnits']} read units"
+    if anonymous + signed + single > default["MaxReadUnits"]:
+        yield f"queries may use {anonymous + signed + single:.0f} of {default['MaxReadUnits']} read units"
+
+
+@rule
+def an_edge_is_the_only_way_in(document: Document) -> Problems:
+    """Every function that answers requests checks the header if there is an edge (see ENVIRONMENT for the values)."""
+    conditions, off = document["Conditions"], {"Fn::Not": [{"Fn::Equals": [{"Ref": "Edge"}, "OFF"]}]}
+    inside = {"Fn::Equals": [{"Ref": "Edge"}, "ON"]}
+    if conditions["HasEdge"] != {"Fn::And": [{"Condition": "HasDomainName"}, off]}:
+        yield "HasEdge does not say whether there is an edge"
+    if conditions["HasEdgeInside"] != {"Fn::And": [{"Condition": "HasDomainName"}, inside]}:
+        yield "HasEdgeInside does not say whether the edge is in this stack"
+    if document["Resources"]["EdgeStack"].get("Condition") != "HasEdgeInside":
+        yield "EdgeStack exists without being asked for"
+    given = properties(document, "EdgeStack")["Parameters"]
+    if given["OriginSecret"] != {"Ref": "EdgeSecret"} or target(given["Origin"]) != "Domain":
+        yield "the edge sends another secret than the functions expect, or sends it elsewhere"
+    record = properties(document, "DomainRecord")["AliasTarget"]
+    if record.get("Fn::If", [None])[0] != "HasEdge":
+        yield "the record leads past the edge"
+    needed = {
+        "EdgeHasDomainName",
+        "EdgeInTheStackIsInUsEast1",
+        "SeparateEdgeIsKnown",
+        "TokensHaveAnIssuer",
+        "SnapStartHasARuntime",
+    }
+    if missing := needed - set(document["Rules"]):
+        yield f"nothing refuses what {', '.join(sorted(missing))} refused"
+
+
+@rule
+def snapshots_are_of_join_and_query_and_off_by_default(document: Document) -> Problems:
+    if parameter(document, "SnapStart")["Default"] != "OFF":
+        yield "snapshots cost money without being asked for"
+    for name, function in functions(document).items():
+        asked = {"ApplyOn": {"Fn::If": ["HasSnapStart", "PublishedVersions", "None"]}} if name != "Evaluate" else None
+        if function.get("SnapStart") != asked:
+            yield f"{name} starts from {function.get('SnapStart')}"
+    if document["Conditions"]["HasSnapStart"] != {"Fn::Equals": [{"Ref": "SnapStart"}, "ON"]}:
+        yield "HasSnapStart does not say whether snapshots are asked for"
 
 
 @rule

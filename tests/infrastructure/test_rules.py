@@ -10,6 +10,7 @@ from tests.infrastructure.template import FUNCTIONS, Document, environment, muta
 
 Mutation = Callable[[Document], object]
 ON, OFF = True, False
+EDGE = "KANON_EDGE_SECRET"
 
 
 def role(document: Document, name: str, sid: str) -> Document:
@@ -570,6 +571,51 @@ VIOLATIONS: list[tuple[str, str, Mutation]] = [
         "one route",
         put({"POST /v1:query": {"ThrottlingRateLimit": 100_000}}, "Stage", "RouteSettings"),
     ),
+    (
+        "requests_are_throttled",
+        "one bucket for all",
+        drop("Stage", "RouteSettings", "POST /v1:validateHashes"),
+    ),
+    ("requests_are_throttled", "too early", lambda d: d["Resources"]["Stage"].pop("DependsOn")),
+    ("queries_leave_the_table_room", "many hashes", limit("AnonymousHashes", "Default", 1000)),
+    ("queries_leave_the_table_room", "many queries", limit("AnonymousRate", "Default", 1000)),
+    ("queries_leave_the_table_room", "signed", limit("BatchQueryRate", "Default", 80)),
+    ("queries_leave_the_table_room", "small table", limit("MaxReadUnits", "Default", 10_000)),
+    ("routes_ask_for_the_authorization_of_the_design", "open tokens", drop("Tokens", "JwtConfiguration", "Audience")),
+    ("routes_ask_for_the_authorization_of_the_design", "no authorizer", drop("BatchQueryRoute", "AuthorizerId")),
+    (
+        "routes_ask_for_the_authorization_of_the_design",
+        "anybody's batch",
+        limit("BatchAuth", "AllowedValues", ["OPEN", "IAM", "JWT"]),
+    ),
+    (
+        "routes_ask_for_the_authorization_of_the_design",
+        "tokens by another condition",
+        lambda d: d["Conditions"].update(BatchesByToken=d["Conditions"]["JoinsByToken"]),
+    ),
+    ("an_edge_is_the_only_way_in", "never", lambda d: d["Conditions"].update(HasEdge=d["Conditions"]["JoinsOpen"])),
+    ("an_edge_is_the_only_way_in", "always", lambda d: d["Resources"]["EdgeStack"].pop("Condition")),
+    (
+        "an_edge_is_the_only_way_in",
+        "another secret",
+        put({"Ref": "SetPepper"}, "EdgeStack", "Parameters", "OriginSecret"),
+    ),
+    ("an_edge_is_the_only_way_in", "past it", put({"DNSName": "x"}, "DomainRecord", "AliasTarget")),
+    ("an_edge_is_the_only_way_in", "region", lambda d: d["Rules"].pop("EdgeInTheStackIsInUsEast1")),
+    ("functions_are_told_exactly_what_they_need", "no header", put("", "Join", "Environment", "Variables", EDGE)),
+    (
+        "roles_allow_exactly_what_the_design_says",
+        "edge secret without an edge",
+        aim("QueryRole", "ReadSecrets", [{"Ref": "SetPepper"}, {"Ref": "EdgeSecret"}]),
+    ),
+    ("snapshots_are_of_join_and_query_and_off_by_default", "on", limit("SnapStart", "Default", "ON")),
+    (
+        "snapshots_are_of_join_and_query_and_off_by_default",
+        "of evaluate",
+        put({"ApplyOn": "PublishedVersions"}, "Evaluate", "SnapStart"),
+    ),
+    ("snapshots_are_of_join_and_query_and_off_by_default", "never", drop("Query", "SnapStart")),
+    ("a_version_pins_code_layer_and_parameters", "forgotten condition", unhashed("SnapStart")),
     ("deployments_reach_the_stage", "by hand", put(OFF, "Stage", "AutoDeploy")),
     ("deployments_reach_the_stage", "default", drop("Stage", "AutoDeploy")),
     (

@@ -128,7 +128,7 @@ def replay(stack: "Stack", log: JoinLog, progress: Callable[[int], None]) -> Res
 
 def _note(client: Client, result: Result, step: int, counts: Counter[str]) -> None:
     names = {set_id(name): name for name in counts}
-    answers = client.query((TYPE, set_) for set_ in names)
+    answers = client.batch_query((TYPE, set_) for set_ in names)
     if counts and answers.step != step:
         raise ReplayError(f"the answers are of step {answers.step}, but step {step} has had its tick")
     result.note(step, counts, {names[place.set] for place in answers.k_anonymous})

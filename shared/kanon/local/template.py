@@ -220,8 +220,8 @@ class Template:
             return left == right
         if name == "Fn::Not":
             return not self._holds(argument[0])
-        if name == "Fn::And":
-            return all(self._holds(part) for part in argument)
+        if name in ("Fn::And", "Fn::Or"):
+            return (all if name == "Fn::And" else any)(self._holds(part) for part in argument)
         raise TemplateError(f"{name} is not a condition the local stack understands: teach it")
 
 

@@ -41,6 +41,7 @@ def test_every_call_of_the_interface_is_described(description: dict[str, Any]) -
         ("post", "/v1/types/{type}/sets/{set}:join"),
         ("post", "/v1:batchJoin"),
         ("post", "/v1:query"),
+        ("post", "/v1:batchQuery"),
         ("post", "/v1:validateHashes"),
         ("get", "/v1/types/{type}/sets/{set}"),
         ("get", "/v1/types"),
