@@ -60,7 +60,7 @@ def joining() -> Joining:
     "/v1/types/<type>/sets/<set>:join",
     summary="Join a set",
     operation_id="join",
-    responses=described("The join is in the log", 400, 403, 404, 413, 415, 503),
+    responses=described("The join is in the log", 400, 401, 403, 404, 413, 415, 503),
 )
 def join(type_name: TypeInPath, set_id: SetInPath, body: JoinBody) -> Response[JoinAnswer]:
     """Log that a client joined a set. Repeating a join within a step changes nothing."""
@@ -79,7 +79,7 @@ def join(type_name: TypeInPath, set_id: SetInPath, body: JoinBody) -> Response[J
     "/v1:batchJoin",
     summary="Join many sets at once",
     operation_id="batchJoin",
-    responses=described("The result of each join", 400, 403, 413, 415, 503, partly_later=True),
+    responses=described("The result of each join", 400, 401, 403, 413, 415, 503, partly_later=True),
 )
 def batch_join(body: BatchJoinBody) -> Response[BatchJoinAnswer]:
     """Log up to 500 joins independently; ``results`` has one entry for every join, in order."""

@@ -76,7 +76,7 @@ def query(body: QueryBody) -> Response[QueryAnswer]:
     "/v1:batchQuery",
     summary="The same query, signed, for up to 1,000 hashes",
     operation_id="batchQuery",
-    responses=described("The sets that are k-anonymous", 400, 403, 413, 415, 503),
+    responses=described("The sets that are k-anonymous", 400, 401, 403, 413, 415, 503),
 )
 def batch_query(body: QueryBody) -> Response[QueryAnswer]:
     """The hashes that are k-anonymous: one entry for every type in the request, empty if none is."""

@@ -161,7 +161,7 @@ def _few_hashes(entries: list[Hashes]) -> list[Hashes]:
 
 def too_many_hashes(field: str, most: int) -> ErrorAnswer:
     """The answer to a query without a signature for more hashes than ``most``."""
-    reason = f"ask at most {most} hashes at once; split the request, or sign it and call /v1:batchQuery"
+    reason = f"ask at most {most} hashes at once; split the request, or sign it and call batchQuery"
     return error_answer(400, f"{field}: {reason}", Problem(field=field, reason=reason))
 
 

@@ -44,7 +44,7 @@ def described(answer: str, *codes: int, partly_later: bool = False) -> dict[int,
     """The OpenAPI responses of a route: success, its own errors, and those of API Gateway."""
     answers: dict[int, Any] = {200: {"description": answer}}
     for code in sorted({*codes, 429, 500}):
-        model = GatewayAnswer if code in (403, 429) else ErrorAnswer
+        model = GatewayAnswer if code in (401, 403, 429) else ErrorAnswer
         answers[code] = {"description": STATUS_NAMES[code], "content": {"application/json": {"model": model}}}
     for code in (503, *([200] if partly_later else [])):
         if code in answers:

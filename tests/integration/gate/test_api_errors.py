@@ -195,7 +195,7 @@ FIELDS: list[tuple[str, Any, list[str], str]] = [
             ({name: [{**HASHES, "hashes": [SET] * 1001}]}, ["*.0.hashes"], "at most 1000 items"),
             ({name: [{**HASHES, "hashes": [SET] * 501}] * 2}, ["*"], "split the request"),
             ({name: [{**HASHES, "hashes": [SET] * 101}]}, ["*"], "at most 100 hashes at once"),
-            ({name: [{**HASHES, "hashes": [SET] * 51}] * 2}, ["*"], "or sign it and call /v1:batchQuery"),
+            ({name: [{**HASHES, "hashes": [SET] * 51}] * 2}, ["*"], "or sign it and call batchQuery"),
         )
     ),
     ("/v1:batchQuery", {"setsForType": [{**HASHES, "hashes": [SET] * 501}] * 2}, ["setsForType"], "split the request"),
