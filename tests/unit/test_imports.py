@@ -29,15 +29,17 @@ ARROWS: dict[str, set[str]] = {
     "gate": {"noise", "dynamo", "http", "keys", "settings", "errors", "strict_json"},
     "joinlog": set(),
     "risk": {"gate", "noise"},
+    "release": {"noise"},
     "reports": {"noise", "errors"},
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
+    "cost": {"gate", "dynamo"},
     "operate": {"gate", "noise", "dynamo", "keys", "clock", "errors"},
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
     "cli": {
         *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog", "strict_json"),
-        *("client", "plan", "operate", "local", "audit", "risk", "reports"),
+        *("client", "plan", "cost", "operate", "local", "audit", "risk", "release", "reports"),
     },
 }
 LAYER = {
