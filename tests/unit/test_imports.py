@@ -25,7 +25,7 @@ ARROWS: dict[str, set[str]] = {
     "starting": {"clock", "errors"},
     "keys": {"noise", "errors"},
     "dynamo": {"clock", "errors"},
-    "http": {"dynamo", "errors", "strict_json"},
+    "http": {"dynamo", "clock", "errors", "strict_json"},
     "gate": {"noise", "dynamo", "http", "keys", "settings", "errors", "strict_json"},
     "joinlog": set(),
     "risk": {"gate", "noise"},
