@@ -1,4 +1,4 @@
-"""Stamps: the step that Members, Statuses and the mark of a slot must agree on (docs/architecture.md, rule 12).
+"""Stamps: the step that Members, Statuses and the mark of a slot must agree on (docs/architecture.md, rule 13).
 
 Evaluation completes a step in this order: all rows of its sets, the stamp of Statuses (with the horizon), the stamp of
 Members, the mark. So at any moment mark <= stamp of Members <= stamp of Statuses. Anything else is a mixture of tables

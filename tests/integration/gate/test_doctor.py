@@ -475,3 +475,17 @@ def test_tables_that_dynamodb_archives_are_reported(stack: Stack, monkeypatch: p
     )  # fmt: skip
     (finding,) = findings(stack)["encryption key"]
     assert (finding.verdict, "cannot use the key of Members" in finding.seen) == (Verdict.FAIL, True)
+
+
+def test_tables_without_deletion_protection_are_a_warning(stack: Stack) -> None:
+    used(stack)
+    assert doctor(stack)[0] == 0
+    stack.session.client("cloudformation").update_stack(
+        StackName=stack.template.stack_name,
+        UsePreviousTemplate=True,
+        Parameters=[{"ParameterKey": "DeletionProtection", "ParameterValue": "OFF"}],
+    )
+    code, output = doctor(stack)
+    assert code == 1
+    assert re.search(r"deletion protection .*WARN.* off ", output), output
+    assert "set DeletionProtection=ON and deploy again" in output

@@ -25,7 +25,7 @@ class Mark:
 
     ``evaluated_through`` is the last evaluated step, or None before the first one. If a worker ran out of time
     inside the next step, ``resume_after`` is the last set key that it committed there. ``stamped`` is whether Members
-    and Statuses had stamps when the mark was written; the first versions wrote none.
+    and Statuses had stamps when the mark was written. Earlier versions, which a rollback may bring back, write none.
     """
 
     evaluated_through: int | None
@@ -78,8 +78,7 @@ class Control:
         item = answer["Attributes"]
         mark = int(item["evaluated_through"]["N"]) if "evaluated_through" in item else None
         resumes = "resume_step" in item and mark is not None and int(item["resume_step"]["N"]) == mark + 1
-        stamped = mark is None or "stamped" in item
-        return Mark(mark, bytes(item["resume_after"]["B"]) if resumes else None, stamped)
+        return Mark(mark, bytes(item["resume_after"]["B"]) if resumes else None, _is_stamped(item))
 
     def release(self, slot: int, holder: str, resume: tuple[int, bytes] | None = None) -> None:
         """Release the lease if this holder still has it; ``resume`` is (step, last set key committed)."""
@@ -98,8 +97,8 @@ class Control:
         Raises:
             LeaseLostError: the mark is not at ``before``, or ``leaving`` no longer holds the lease.
         """
-        update, condition = "SET evaluated_through = :step, stamped = :true", IF_NEVER_MARKED
-        values: dict[str, Any] = {":step": {"N": str(step)}, ":true": {"BOOL": True}}
+        update, condition = "SET evaluated_through = :step, stamped = :step", IF_NEVER_MARKED
+        values: dict[str, Any] = {":step": {"N": str(step)}}
         if before is not None:
             condition = IF_MARKED_AT
             values[":before"] = {"N": str(before)}
@@ -130,7 +129,7 @@ class Control:
                 int(item["name"]["S"].removeprefix(_slot(""))),
                 int(item["evaluated_through"]["N"]) if "evaluated_through" in item else None,
                 float(item["lease_until"]["N"]) if "lease_until" in item else None,
-                "stamped" in item or "evaluated_through" not in item,
+                _is_stamped(item),
             )
 
     def recorded(self, owner: str) -> dict[str, str]:
@@ -195,6 +194,11 @@ class Control:
             ExpressionAttributeValues=values,
             **more,
         )
+
+
+def _is_stamped(item: Mapping[str, Any]) -> bool:
+    """Whether the version that wrote the mark writes stamps."""
+    return bool(item.get("evaluated_through") == item.get("stamped"))
 
 
 def _slot(slot: int | str) -> str:
