@@ -16,7 +16,7 @@ import numpy as np
 from infra.measure.measure import Ratio, Turn, compare
 from infra.measure.service import PERIOD, START, Service
 from infra.measure.workload import joins as workload
-from kanon.gate.evaluation import SETS_A_CHUNK, WRITERS
+from kanon.gate.evaluation import WRITERS
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism import above_threshold, vectorised
 from kanon.gate.mechanism.above_threshold import SetState
@@ -25,6 +25,8 @@ from kanon.gate.mechanism.members import Member, count_at
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
 from kanon.gate.mechanism.tape import Noise, Tapes
+from kanon.gate.reading import SETS_A_CHUNK
+from kanon.gate.settings import JoinSettings
 from kanon.gate.storage.step_log import StepLog
 from kanon.gate.types import read_types
 from kanon.keys import Secret
@@ -46,9 +48,12 @@ class Steps:
             read_types(environment["KANON_TYPES"], PERIOD),
             Secret.derived("set-pepper", secrets["SetPepper"]),
             Secret.derived("client-key", secrets["ClientKey"]),
-            StepLog(self.service.dynamodb, self.service.tables["StepLog"]),
+            StepLog(
+                self.service.dynamodb,
+                self.service.tables["StepLog"],
+                JoinSettings.from_environment(environment).layouts,
+            ),
             PERIOD,
-            1,
             604_800,
         )
         self._stream = workload("fledge", self.sets, seed=1)
