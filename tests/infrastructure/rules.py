@@ -50,7 +50,10 @@ PERMISSIONS = {
     },
     "EvaluateRole": {
         "StepLog": {"dynamodb:Query", "dynamodb:BatchWriteItem", "dynamodb:DescribeTable"},
-        "Members": {"dynamodb:BatchGetItem", "dynamodb:PutItem", "dynamodb:DescribeTable"},
+        "Members": {
+            *("dynamodb:BatchGetItem", "dynamodb:PutItem", "dynamodb:PartiQLInsert", "dynamodb:PartiQLUpdate"),
+            "dynamodb:DescribeTable",
+        },
         "Statuses": {"dynamodb:UpdateItem", "dynamodb:DescribeTable"},
         "Control": {"dynamodb:GetItem", "dynamodb:UpdateItem", "dynamodb:DescribeTable"},
         "NoiseKey": {"secretsmanager:GetSecretValue"},

@@ -10,25 +10,31 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from kanon.dynamo.batches import chunks
+from kanon.dynamo.statements import STATEMENTS_A_CALL
 from kanon.errors import ConfigurationError, TooFarBehindError
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
 from kanon.gate.mechanism.tape import LogGeneration, Tapes
 from kanon.gate.mechanism.vectorised import evaluate_all
-from kanon.gate.reading import Touched, chunks
+from kanon.gate.reading import Touched, read_sets
 from kanon.gate.schedule import Schedule
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members
+from kanon.gate.storage.members import Change, Members, to_item
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import Row, StepLog
 from kanon.gate.types import Type
 from kanon.noise.words import NoiseKey
 
+T = TypeVar("T")
+
 WRITERS = 16
 SECONDS_TO_STOP = 20.0
 """A worker with less time left than this starts no further chunk."""
+CHUNKS_TO_STOP = 1.5
+"""Nor does one whose time left is less than this many times its slowest chunk so far."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,7 @@ class Run:
         step: the step to evaluate.
         last: the last closed step of the layout at ``step``.
         idle: the number of steps without rows, directly before ``step``, that are not completed yet.
+        slowest: the longest time that a page of the log with its chunk took so far, in seconds.
         leased: whether this worker still holds the lease.
         outcome: what the run has done so far.
     """
@@ -104,6 +111,7 @@ class Run:
     step: int = 0
     last: int = 0
     idle: int = 0
+    slowest: float = 0.0
     leased: bool = True
     outcome: Outcome = Outcome()
 
@@ -111,6 +119,11 @@ class Run:
     def resume(self) -> tuple[int, bytes] | None:
         """Where the next run continues inside a step, if time ran short or an error stopped this one."""
         return None if self.after is None else (self.step, self.after)
+
+    @property
+    def reserve(self) -> float:
+        """A worker with less time left than this many seconds stops."""
+        return max(SECONDS_TO_STOP, CHUNKS_TO_STOP * self.slowest)
 
 
 @dataclass
@@ -174,8 +187,9 @@ class Evaluation:
 
         The loop reads the time before each page of the log and before each chunk: one page may take a second.
         """
-        read = chunks(self.log, run.step, run.slot, self._most_kept, self._longest_window, run.after)
-        while time_left() >= SECONDS_TO_STOP:
+        read = read_sets(self.log, run.step, run.slot, self._most_kept, self._longest_window, run.after)
+        left = time_left()
+        while left >= run.reserve:
             chunk = next(read, None)
             if chunk is None:
                 return True
@@ -183,6 +197,8 @@ class Evaluation:
                 self._complete_idle(run, clock)
                 run.outcome = self._evaluate_chunk(run.step, chunk, writers, run.outcome)
                 run.after = chunk[-1].set_key
+            before, left = left, time_left()
+            run.slowest = max(run.slowest, before - left)
         return False
 
     def _finish_step(self, run: Run, clock: Callable[[], float]) -> None:
@@ -232,12 +248,12 @@ class Evaluation:
         if step < self._begun_at:
             raise ConfigurationError(
                 f"the log generation that begins at step {self._begun_at} was not begun in every slot: run"
-                f" `kanon doctor --new-generation` again"
+                f" `kanon operate new-generation` again"
             )
         if step < self.schedule.oldest_allowed(now):
             raise TooFarBehindError(
                 f"evaluation is behind by more than the outage allowance minus its reserve: step"
-                f" {step} may have lost rows; move the mark with `kanon doctor --skip`"
+                f" {step} may have lost rows; move the mark with `kanon operate skip`"
             )
         return step
 
@@ -301,12 +317,12 @@ class Evaluation:
         )
         crossed = [e for e in decided if e.after.crossings != e.before.crossings]
         _each(writers, self._write_status, crossed)
-        _each(writers, self._write_members, decided)
+        _each(writers, self.members.write, chunks([self._change(e) for e in decided], STATEMENTS_A_CALL))
 
     def _write_status(self, e: Evaluated) -> None:
         self.statuses.write(e.touched.set_key, e.after.crossings, self.schedule.expiry(self._last_true(e)))
 
-    def _write_members(self, e: Evaluated) -> None:
+    def _change(self, e: Evaluated) -> Change:
         parameters = self.types[e.touched.type_name].parameters
         needed = [e.after.evaluated or 0]
         if e.after.members:
@@ -316,7 +332,8 @@ class Evaluation:
         if e.after.wake_up is not None:
             needed.append(e.after.wake_up)
         expires = self.schedule.expiry(max(needed))
-        self.members.write(e.touched.set_key, e.touched.type_name, e.after, parameters.client_bits, expires)
+        item = to_item(e.touched.set_key, e.touched.type_name, e.after, parameters.client_bits, expires)
+        return Change(item, e.before.evaluated)
 
     def _last_true(self, e: Evaluated) -> int:
         """The last step of the instance of the newest crossing."""
@@ -357,7 +374,7 @@ class Evaluation:
         return max(t.parameters.window for t in self.types.values())
 
 
-def _each(writers: ThreadPoolExecutor, write: Callable[[Evaluated], None], decided: Iterable[Evaluated]) -> None:
+def _each(writers: ThreadPoolExecutor, write: Callable[[T], None], parts: Iterable[T]) -> None:
     """Write in parallel. On return all writes are done; an error of any of them is raised."""
-    for _ in list(writers.map(write, decided)):
+    for _ in list(writers.map(write, parts)):
         pass

@@ -55,7 +55,7 @@ class Rows(NamedTuple):
         return Rows(self.keys[selection], self.tokens[selection], self.types[selection])
 
 
-def chunks(
+def read_sets(
     log: StepLog, step: int, slot: int, keep: int, window: int, after: bytes | None = None
 ) -> Iterator[list[Touched]]:
     """The sets of :func:`pages` in chunks; an empty list after each call that fills no chunk."""

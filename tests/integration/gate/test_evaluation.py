@@ -26,7 +26,7 @@ from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.steps import end_of, first_step, instance_of, phase_of
 from kanon.gate.mechanism.tape import Tapes
-from kanon.gate.reading import Touched, chunks
+from kanon.gate.reading import Touched, read_sets
 from kanon.gate.schedule import Schedule
 from kanon.gate.storage.members import to_item
 from kanon.gate.storage.statuses import Horizon
@@ -36,7 +36,7 @@ from kanon.keys import Secret
 from kanon.local.engines import ACCOUNT, REGION
 from kanon.noise.laws import two_sided
 from kanon.noise.words import NoiseKey
-from tests.integration.gate.tables import Running, Tables, fresh, leave_unprocessed, running
+from tests.integration.gate.tables import Running, Tables, fresh, leave_unprocessed, running, write
 from tests.naive import Naive
 from tests.unit.examples import KEY, ONE_SIDED, SIXTEEN_SLOTS, SMALL, TWO_SLOTS, in_slot, set_key
 
@@ -224,11 +224,11 @@ def test_the_order_of_the_sets_does_not_matter(
     scenario: Scenario, hourly: Hourly, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def backwards(*place: Any) -> Iterator[list[Touched]]:
-        return iter([chunk[::-1] for chunk in list(chunks(*place))[::-1]])
+        return iter([chunk[::-1] for chunk in list(read_sets(*place))[::-1]])
 
     scenario.start()
     scenario.join_history(seed=2, steps=15)
-    monkeypatch.setattr(evaluation, "chunks", backwards)
+    monkeypatch.setattr(evaluation, "read_sets", backwards)
     scenario.run_hourly(range(START, START + 15))
     assert scenario.states() == hourly.after_history
 
@@ -595,7 +595,7 @@ def _put_idle_sets(tables: Tables, count: int) -> None:
     One of each is written; the others are copied inside moto, where a write takes 0.3 ms.
     """
     state = SetState(tuple(Member(token, START - 2) for token in range(3)), (), START - 1, START + 1)
-    tables.members.write(set_key("idle"), "small", state, 8, 2**31)
+    write(tables.members, set_key("idle"), "small", state, 8, 2**31)
     tables.log.put(Row(START + 1, set_key("idle"), None, "small", 2**31))
     dynamodb = get_backend("dynamodb")[ACCOUNT][REGION]
     members, log = (dynamodb.tables[tables.names[name]].items for name in ("Members", "StepLog"))
@@ -633,7 +633,7 @@ def test_a_step_reads_and_writes_the_same_items_with_a_thousand_or_a_hundred_tho
     assert counts[0] == counts[1]
     assert counts[0]["StepLog Query items"] == sum(range(len(NAMES)))
     assert counts[0]["Members BatchGetItem items"] == len(NAMES) - 1
-    assert counts[0]["Members PutItem items"] == len(NAMES) - 1
+    assert counts[0]["Members BatchExecuteStatement items"] == len(NAMES) - 1
 
 
 def test_a_set_that_many_clients_join_is_kept_within_its_bound(new_scenario: Callable[..., Scenario]) -> None:
