@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, V
 from kanon.errors import ConfigurationError
 from kanon.gate.slots import MOST_SLOTS, Layout, Layouts
 from kanon.gate.types import Type, read_types
-from kanon.settings import Deployment, Seconds, Settings
+from kanon.settings import Deployment, Edge, Seconds, Settings
 
 
 def _from_json(text: Any) -> Any:
@@ -107,14 +107,16 @@ class AnswerSettings(GateSettings, StatusTable):
         return types
 
 
-class JoinSettings(GateSettings, SetPepper, LogWriter):
+class JoinSettings(GateSettings, Edge, SetPepper, LogWriter):
     """The environment of ``join``."""
 
     client_key_secret: str
 
 
-class QuerySettings(AnswerSettings, SetPepper):
-    """The environment of ``query``."""
+class QuerySettings(AnswerSettings, Edge, SetPepper):
+    """The environment of ``query``. A query without a signature may name ``anonymous_hashes`` hashes."""
+
+    anonymous_hashes: Annotated[int, Field(ge=1, le=1_000)]
 
 
 class NoiseKeyEntry(BaseModel):
