@@ -35,7 +35,7 @@ ARROWS: dict[str, set[str]] = {
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
     "cost": {"gate", "dynamo"},
-    "simulate": {"gate", "noise", "keys", "joinlog", "plan", "cost"},
+    "simulate": {"gate", "noise", "dynamo", "keys", "joinlog", "plan", "cost"},
     "operate": {"gate", "noise", "dynamo", "keys", "clock", "errors"},
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
@@ -53,17 +53,19 @@ LAYER = {
 GATE: dict[str, set[str]] = {
     # What a module of the gate, or a folder in it, may import of the gate besides itself.
     "mechanism": set(),
-    "storage": {"mechanism"},
+    "storage": {"mechanism", "slots"},
     "types": {"mechanism"},
-    "settings": {"types"},
+    "settings": {"slots", "types"},
     "names": set(),
+    "slots": {"mechanism", "names"},
     "publishing": {"mechanism"},
     "schedule": {"mechanism", "publishing", "settings"},
     "generations": {"mechanism", "settings"},
-    "fingerprints": {"storage", "mechanism", "generations", "settings", "types"},
+    "fingerprints": {"storage", "mechanism", "generations", "settings", "slots", "types"},
     "joining": {"storage", "mechanism", "names", "types"},
-    "evaluation": {"storage", "mechanism", "schedule", "types"},
-    "querying": {"storage", "mechanism", "names", "publishing", "types"},
+    "reading": {"storage", "mechanism"},
+    "evaluation": {"storage", "mechanism", "reading", "schedule", "types"},
+    "querying": {"storage", "mechanism", "names", "publishing", "slots", "types"},
     "models": {"mechanism", "types"},
 }
 
