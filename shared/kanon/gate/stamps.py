@@ -55,7 +55,7 @@ def refuse_mixture(slot: int, mark: int | None, members: int | None, is_stamped:
 
 
 def put_stamps(slot: int, step: int, members: Members, statuses: Statuses) -> None:
-    """Stamp a slot whose mark a command moves to ``step``, before the mark."""
+    """Stamp a slot whose mark moves to ``step`` without an evaluation of its own. Move the mark afterwards."""
     statuses.stamp(slot, step)
     members.stamp(slot, step)
 

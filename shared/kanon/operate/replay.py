@@ -19,7 +19,7 @@ from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.fingerprints import fingerprints, noise_key_fingerprints, refuse_types
 from kanon.gate.generations import LOG, as_recorded, in_force, refuse_log_generations
 from kanon.gate.mechanism.steps import end_of
-from kanon.gate.names import slot_of
+from kanon.gate.slots import Layout
 from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.control import Mark
 from kanon.gate.storage.members import Members
@@ -44,6 +44,7 @@ class Plan:
     Attributes:
         source: the table with the states.
         step: the states are complete through this step.
+        layout: the slots.
         marks: the mark of each slot; None if Control has lost it.
         complete: the last step of each slot that was completed: its mark, or its horizon if that is later.
         targets: the last step of each slot that left a trace: completed, or begun by a worker that died inside it.
@@ -52,6 +53,7 @@ class Plan:
 
     source: str
     step: int
+    layout: Layout
     marks: Mapping[int, int | None]
     complete: Mapping[int, int]
     targets: Mapping[int, int]
@@ -79,6 +81,9 @@ class _OwnMarks:
     def lease(self, *_: object) -> Mark:
         return Mark(self.step, None)
 
+    def evaluated_through(self, _: int) -> int:
+        return self.step
+
     def release(self, slot: int, holder: str, resume: tuple[int, bytes] | None = None) -> None: ...
 
     def advance(self, *_: object) -> None:
@@ -101,15 +106,16 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
     """
     _refuse_configuration(stack)
     crossings, horizons = stack.statuses.released()
-    slots = range(stack.evaluate.slots)
+    layout = stack.evaluate.layouts.at(step + 1)
+    slots = range(layout.slots)
     recorded = {progress.slot: progress.evaluated_through for progress in stack.control.progress()}
     marks = {slot: recorded.get(slot) for slot in slots}
     complete = {slot: max(marks[slot] or 0, horizons[slot].through if slot in horizons else 0) for slot in slots}
     targets = dict(complete)
     for set_key, steps in crossings.items():
-        slot = slot_of(set_key, stack.evaluate.slots)
+        slot = layout.slot_of(set_key)
         targets[slot] = max(targets[slot], *steps)
-    found = Plan(source or stack.evaluate.members_table, step, marks, complete, targets, crossings)
+    found = Plan(source or stack.evaluate.members_table, step, layout, marks, complete, targets, crossings)
     _refuse_steps(stack, found, now)
     stamps = Members(stack.client("dynamodb"), found.source).stamps(slots)
     for slot in slots:
@@ -200,6 +206,13 @@ def _refuse_steps(stack: RunningStack, found: Plan, now: float) -> None:
         raise ReplayRefusedError(
             f"a log generation begins at step {generation.from_step}: give step {generation.from_step - 1} or later"
         )
+    changed = next(
+        (entry for entry in stack.evaluate.layouts.entries if found.step + 1 < entry.from_step <= last), None
+    )
+    if changed is not None:
+        raise ReplayRefusedError(
+            f"the number of slots changes at step {changed.from_step}: give step {changed.from_step - 1} or later"
+        )
     if found.step < last - shortest:
         raise ReplayRefusedError(
             f"Statuses keep the crossings of two instances, and the shortest window is {shortest} steps: give step"
@@ -243,7 +256,7 @@ def _compare(stack: RunningStack, found: Plan) -> None:
     for set_key, _, state in _source(stack, found).states():
         released = left.pop(set_key, ())
         decided = state.crossings
-        if _is_unwritten(stack, found, set_key, decided, released):
+        if _is_unwritten(found, set_key, decided, released):
             decided, released = decided[:-1], released[-1:]
         if released:
             same &= decided == released
@@ -256,11 +269,9 @@ def _compare(stack: RunningStack, found: Plan) -> None:
         )
 
 
-def _is_unwritten(
-    stack: RunningStack, found: Plan, set_key: bytes, decided: tuple[int, ...], released: tuple[int, ...]
-) -> bool:
+def _is_unwritten(found: Plan, set_key: bytes, decided: tuple[int, ...], released: tuple[int, ...]) -> bool:
     """Whether the newest crossing is of a step that a worker began, and that worker died before it wrote it."""
-    slot = slot_of(set_key, stack.evaluate.slots)
+    slot = found.layout.slot_of(set_key)
     return bool(decided) and decided[-1] > found.complete[slot] and released[-1:] != decided[-1:]
 
 
@@ -270,7 +281,7 @@ def _adopt(stack: RunningStack, found: Plan) -> None:
         _copy(stack, found)
     longest = max(type_.parameters.window for type_ in stack.evaluate.read_types().values())
     for set_key, _, state in stack.members.states():
-        if _is_unwritten(stack, found, set_key, state.crossings, found.crossings.get(set_key, ())):
+        if _is_unwritten(found, set_key, state.crossings, found.crossings.get(set_key, ())):
             stack.statuses.write(set_key, state.crossings, stack.schedule.expiry(state.crossings[-1] + longest))
     for slot, target in found.targets.items():
         put_stamps(slot, target, stack.members, stack.statuses)
