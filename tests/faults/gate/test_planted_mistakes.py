@@ -79,6 +79,8 @@ def complete_in_order(*order: str) -> Function:
             "mark": lambda: self.control.advance(run.slot, run.through, step, run.holder if leaving else None),
         }
         for name in order:
+            if name == "mark":
+                self.members.stamp(run.slot, step)
             write[name]()
         run.through, run.idle, run.leased = step, 0, not leaving
 

@@ -70,7 +70,7 @@ def test_workers_that_make_no_progress_stop_after_a_hundred_handovers(simulation
 def test_a_step_that_closes_during_a_run_is_evaluated_by_it(simulation):
     simulation.set_time((FIRST_STEP + 2) * PERIOD + 90.0)  # half a minute before the second step closes
     simulation.join(simulation.sets[0], range(9), FIRST_STEP * PERIOD + 5)
-    assert simulation.evaluate(simulation.cold_start(), '{"slot": 0, "hop": 0}', Worker(slow(simulation, 4.0)))
+    assert simulation.evaluate(simulation.cold_start(), '{"slot": 0, "hop": 0}', Worker(slow(simulation, 3.2)))
     assert mark(simulation) == FIRST_STEP + 1
 
 
