@@ -374,7 +374,7 @@ def test_an_evaluator_that_is_too_far_behind_stops_before_rows_expire(scenario: 
     scenario.start()
     scenario.join(NAMES[0], range(9), START)
     most = START * PERIOD + 6 * DAY
-    with pytest.raises(TooFarBehindError, match=rf"step {START} may have lost rows; move the mark with `kanon doctor"):
+    with pytest.raises(TooFarBehindError, match=rf"step {START} may have lost rows; move the mark with `kanon operate"):
         scenario.run(most + PERIOD)
     assert scenario.mark() == START - 1
     scenario.run(most)
@@ -390,7 +390,7 @@ def test_the_sets_of_a_type_no_longer_configured_are_skipped_and_counted(scenari
     scenario.tables.log.put_all(Row(START, set_key("gone"), token, "retired", 2**31) for token in range(9))
     outcome = scenario.run(closing(START))
     assert (outcome.steps, outcome.sets, outcome.skipped) == (1, 1, 1)
-    assert [item["set_key"]["B"] for item in scenario.tables.items("Members")] == [NAMES[0]]
+    assert [item["set_key"]["B"] for item in scenario.states()[0]] == [NAMES[0]]
 
 
 def test_members_that_cannot_be_read_stop_their_slot_and_no_other(scenario: Scenario) -> None:
@@ -462,7 +462,7 @@ def test_a_wake_up_is_left_out_only_if_the_stored_members_name_it_already(scenar
     for step in range(START, START + 20):
         scenario.run(closing(step))
         rows = {(item["step_slot"]["B"], item["set_token"]["B"]) for item in scenario.tables.items("StepLog")}
-        for item in scenario.tables.items("Members"):
+        for item in scenario.states()[0]:
             if "wake_up" in item and int(item["wake_up"]["N"]) > step:
                 wake_up = Row(int(item["wake_up"]["N"]), item["set_key"]["B"], None, "small", 0)
                 assert scenario.tables.log.key_of(wake_up) in rows
@@ -549,7 +549,7 @@ def test_rows_do_not_expire_while_an_answer_needs_them(scenario: Scenario, late:
         newest = int(item["crossings"]["L"][-1]["N"])
         return first_step(instance_of(newest, phase, p.window) + 1, phase, p.window) - 1
 
-    members = scenario.tables.items("Members")
+    members, _ = scenario.states()
     states = scenario.tables.members.read(item["set_key"]["B"] for item in members)
     assert members
     for item in members:
