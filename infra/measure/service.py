@@ -12,10 +12,13 @@ import json
 import os
 import runpy
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import boto3
+import botocore.session
 
+from kanon import aws
 from kanon.local import Stack
 from kanon.local.functions import Context
 from kanon.local.gateway import Request, event
@@ -28,7 +31,11 @@ CONTEXT = Context("bench", "1769", lambda: 120.0)
 
 
 class Service:
-    """A stack whose functions are started in this process, with nothing between them and boto3."""
+    """A stack whose functions are started in this process, with nothing between them and boto3.
+
+    ``dynamodb`` is a client as the functions have one: the bare calls of a row use it too, so that a row compares code
+    and not configurations of a client.
+    """
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -36,7 +43,7 @@ class Service:
         self.environments = {name: dict(function.environment) for name, function in stack.functions.items()}
         with variables(self.environments["join"]):
             boto3.setup_default_session()
-            self.dynamodb = boto3.client("dynamodb")
+            self.dynamodb = aws.dynamodb()
         self._handlers: dict[str, Any] = {}
 
     def request(self, method: str, path: str, body: object) -> dict[str, Any]:
@@ -85,9 +92,10 @@ def variables(wanted: Mapping[str, str]) -> Iterator[None]:
 @contextlib.contextmanager
 def service(parameters: Mapping[str, str] | None = None) -> Iterator[Service]:
     """A service that runs until the block ends, on a simulated clock."""
-    session = boto3.DEFAULT_SESSION
+    session, made_by = boto3.DEFAULT_SESSION, aws.session
     with Stack(parameters or {}, engine="ministack", start=START, seed=1) as stack:
+        aws.session = cache(botocore.session.get_session)  # the functions' own, as their environment variables say
         try:
             yield Service(stack)
         finally:
-            boto3.DEFAULT_SESSION = session
+            boto3.DEFAULT_SESSION, aws.session = session, made_by

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.extras import extra
+from kanon.cli.own_types import OneType, TypesFile, own_types
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,9 +21,8 @@ def audit(
     service_trials: Annotated[
         int, typer.Option(min=0, help="Sets per type through the local service; 0 skips the service.")
     ] = 100,
-    of_type: Annotated[
-        str | None, typer.Option("--type", help="Audit this type (JSON, as in the type document).")
-    ] = None,
+    type_: OneType = None,
+    types_file: TypesFile = None,
     seed: Annotated[int | None, typer.Option(help="Repeat the audit with this seed.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
@@ -30,7 +30,8 @@ def audit(
     from kanon.audit.mechanism import AUDITED, audit_in_process, judge
 
     seed = secrets.randbelow(2**32) if seed is None else seed
-    types = AUDITED if of_type is None else _one_type(of_type)
+    own = own_types(type_, types_file, period=3600, name="type")
+    types = AUDITED if own is None else {name: type_.parameters for name, type_ in own.types.items()}
     fits, checks = audit_in_process(types, trials, seed)
     if service_trials:
         service_fits, service_checks = _service(types, service_trials, seed)
@@ -53,16 +54,6 @@ def _service(types: "Mapping[str, Parameters]", trials: int, seed: int) -> "tupl
     except (ApiError, LateError) as error:
         typer.echo(f"kanon audit: {error}", err=True)
         raise typer.Exit(1) from error
-
-
-def _one_type(text: str) -> "dict[str, Parameters]":
-    from kanon.errors import ConfigurationError
-    from kanon.gate.types import read_types
-
-    try:
-        return {"type": read_types(f'{{"type": {text}}}', period=3600)["type"].parameters}
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error), param_hint="--type") from error
 
 
 def _show(report: "Report", seed: int) -> None:
