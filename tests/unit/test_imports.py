@@ -25,7 +25,7 @@ ARROWS: dict[str, set[str]] = {
     "starting": {"clock", "errors"},
     "keys": {"noise", "errors"},
     "dynamo": {"clock", "errors"},
-    "http": {"dynamo", "errors", "strict_json"},
+    "http": {"dynamo", "clock", "errors", "strict_json"},
     "gate": {"noise", "dynamo", "http", "keys", "settings", "errors", "strict_json"},
     "joinlog": set(),
     "risk": {"gate", "noise"},
@@ -33,12 +33,14 @@ ARROWS: dict[str, set[str]] = {
     "reports": {"noise", "errors"},
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
+    "cost": {"gate", "dynamo"},
+    "simulate": {"gate", "noise", "keys", "joinlog", "plan", "cost"},
     "operate": {"gate", "noise", "dynamo", "keys", "clock", "errors"},
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
     "cli": {
         *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog", "strict_json"),
-        *("client", "plan", "operate", "local", "audit", "risk", "release", "reports"),
+        *("client", "plan", "simulate", "cost", "operate", "local", "audit", "risk", "release", "reports"),
     },
 }
 LAYER = {

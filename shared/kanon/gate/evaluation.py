@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from kanon.dynamo.batches import chunks
+from kanon.dynamo.statements import STATEMENTS_A_CALL
 from kanon.errors import ConfigurationError, TooFarBehindError
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
@@ -19,11 +21,13 @@ from kanon.gate.mechanism.tape import LogGeneration, Tapes
 from kanon.gate.mechanism.vectorised import evaluate_all
 from kanon.gate.schedule import Schedule
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members
+from kanon.gate.storage.members import Change, Members, to_item
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import Page, Row, StepLog, Touched
 from kanon.gate.types import Type
 from kanon.noise.words import NoiseKey
+
+T = TypeVar("T")
 
 SETS_A_CHUNK = 500
 """Sets decided at once. Chunks of half this size cost a tenth more (docs/evidence/performance.md)."""
@@ -32,6 +36,8 @@ ROWS_A_CHUNK = 20_000
 WRITERS = 16
 SECONDS_TO_STOP = 20.0
 """A worker with less time left than this starts no further chunk."""
+CHUNKS_TO_STOP = 1.5
+"""Nor does one whose time left is less than this many times its slowest chunk so far."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,7 @@ class Run:
         step: the step to evaluate.
         last: the last closed step.
         idle: the number of steps without rows, directly before ``step``, that are not completed yet.
+        slowest: the longest time that a page of the log with its chunk took so far, in seconds.
         leased: whether this worker still holds the lease.
         outcome: what the run has done so far.
     """
@@ -105,6 +112,7 @@ class Run:
     step: int = 0
     last: int = 0
     idle: int = 0
+    slowest: float = 0.0
     leased: bool = True
     outcome: Outcome = Outcome()
 
@@ -112,6 +120,11 @@ class Run:
     def resume(self) -> tuple[int, bytes] | None:
         """Where the next run continues inside a step, if time ran short or an error stopped this one."""
         return None if self.after is None else (self.step, self.after)
+
+    @property
+    def reserve(self) -> float:
+        """A worker with less time left than this many seconds stops."""
+        return max(SECONDS_TO_STOP, CHUNKS_TO_STOP * self.slowest)
 
 
 @dataclass
@@ -173,7 +186,8 @@ class Evaluation:
         The loop reads the time before each page of the log and before each chunk: one page may take a second.
         """
         chunks = chunked(self.log.pages(run.step, run.slot, self._most_kept, run.after))
-        while time_left() >= SECONDS_TO_STOP:
+        left = time_left()
+        while left >= run.reserve:
             chunk = next(chunks, None)
             if chunk is None:
                 return True
@@ -181,6 +195,8 @@ class Evaluation:
                 self._complete_idle(run, clock)
                 run.outcome = self._evaluate_chunk(run.step, run.slot, chunk, writers, run.outcome)
                 run.after = chunk[-1].set_key
+            before, left = left, time_left()
+            run.slowest = max(run.slowest, before - left)
         return False
 
     def _finish_step(self, run: Run, clock: Callable[[], float]) -> None:
@@ -270,12 +286,12 @@ class Evaluation:
         )
         crossed = [e for e in decided if e.after.crossings != e.before.crossings]
         _each(writers, self._write_status, crossed)
-        _each(writers, self._write_members, decided)
+        _each(writers, self.members.write, chunks([self._change(e) for e in decided], STATEMENTS_A_CALL))
 
     def _write_status(self, e: Evaluated) -> None:
         self.statuses.write(e.touched.set_key, e.after.crossings, self.schedule.expiry(self._last_true(e)))
 
-    def _write_members(self, e: Evaluated) -> None:
+    def _change(self, e: Evaluated) -> Change:
         parameters = self.types[e.touched.type_name].parameters
         needed = [e.after.evaluated or 0]
         if e.after.members:
@@ -285,7 +301,8 @@ class Evaluation:
         if e.after.wake_up is not None:
             needed.append(e.after.wake_up)
         expires = self.schedule.expiry(max(needed))
-        self.members.write(e.touched.set_key, e.touched.type_name, e.after, parameters.client_bits, expires)
+        item = to_item(e.touched.set_key, e.touched.type_name, e.after, parameters.client_bits, expires)
+        return Change(item, e.before.evaluated)
 
     def _last_true(self, e: Evaluated) -> int:
         """The last step of the instance of the newest crossing."""
@@ -344,7 +361,7 @@ def chunked(pages: Iterable[Page]) -> Iterator[list[Touched]]:
         yield waiting
 
 
-def _each(writers: ThreadPoolExecutor, write: Callable[[Evaluated], None], decided: Iterable[Evaluated]) -> None:
+def _each(writers: ThreadPoolExecutor, write: Callable[[T], None], parts: Iterable[T]) -> None:
     """Write in parallel. On return all writes are done; an error of any of them is raised."""
-    for _ in list(writers.map(write, decided)):
+    for _ in list(writers.map(write, parts)):
         pass

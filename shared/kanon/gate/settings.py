@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationInfo, fi
 
 from kanon.errors import ConfigurationError
 from kanon.gate.types import Type, read_types
-from kanon.settings import Deployment, Seconds, Settings
+from kanon.settings import Deployment, Edge, Seconds, Settings
 
 
 class GateSettings(Deployment):
@@ -69,14 +69,16 @@ class AnswerSettings(GateSettings, StatusTable):
         return types
 
 
-class JoinSettings(GateSettings, SetPepper, LogWriter):
+class JoinSettings(GateSettings, Edge, SetPepper, LogWriter):
     """The environment of ``join``."""
 
     client_key_secret: str
 
 
-class QuerySettings(AnswerSettings, SetPepper):
-    """The environment of ``query``."""
+class QuerySettings(AnswerSettings, Edge, SetPepper):
+    """The environment of ``query``. A query without a signature may name ``anonymous_hashes`` hashes."""
+
+    anonymous_hashes: Annotated[int, Field(ge=1, le=1_000)]
 
 
 class NoiseKeyEntry(BaseModel):

@@ -87,7 +87,7 @@ class Stack:
                 self.engine.environment(),
                 self.logs,
             )
-            arns = {function.arn: name for name, function in self.functions.items()}
+            arns = {arn: name for name, function in self.functions.items() for arn in (function.arn, function.alias)}
             self.gateway = gateway.Gateway.from_template(self.template, arns)
             self._mappings = queue_mappings(self.template, arns)
             self._wakes = wakes(self.template, arns, self._schedule)

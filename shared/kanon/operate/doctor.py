@@ -399,6 +399,17 @@ def _schedule(case: Case) -> Iterator[Finding]:
         yield Finding("schedule", Verdict.FAIL, state.lower(), advice, Section.EVALUATION_LATE)
 
 
+def _protection(case: Case) -> Iterator[Finding]:
+    """The first deployment leaves deletion protection off, so that it can fail and leave nothing behind."""
+    if case.stack.protected is None:
+        yield Finding("deletion protection", Verdict.NOT_SEEN, "the stack's parameters do not name it")
+    elif case.stack.protected:
+        yield Finding("deletion protection", Verdict.OK, "on")
+    else:
+        advice = "the first deployment succeeded: set DeletionProtection=ON and deploy again"
+        yield Finding("deletion protection", Verdict.WARN, "off", advice)
+
+
 CHECKS: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     _environments,
     _fingerprints,
@@ -411,6 +422,7 @@ CHECKS: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     _beyond,
     _queues,
     _schedule,
+    _protection,
 )
 
 

@@ -9,7 +9,7 @@ import base64
 import json
 import pickle
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace, TracebackType
@@ -79,8 +79,9 @@ class ScatteredWriters:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def map(self, write: Callable[[Any], None], items: Sequence[Any]) -> Iterator[None]:
-        shuffled = random.sample(list(items), len(items))
+    def map(self, write: Callable[[Any], None], items: Iterable[Any]) -> Iterator[None]:
+        all_items = list(items)
+        shuffled = random.sample(all_items, len(all_items))
         error: Exception | None = None
         for i, item in enumerate(shuffled):
             try:
@@ -90,7 +91,7 @@ class ScatteredWriters:
                 shuffled[i + 1 + random.randrange(self._workers) :] = []
         if error is not None:
             raise error
-        return iter([None] * len(items))
+        return iter([None] * len(all_items))
 
 
 @dataclass

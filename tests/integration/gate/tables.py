@@ -15,11 +15,13 @@ from moto.dynamodb.parsing.reserved_keywords import ReservedKeywords
 
 from kanon import aws
 from kanon.dynamo.units import item_size
+from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members
+from kanon.gate.storage.members import Change, Members, to_item
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
 from kanon.local.engines import ENGINES, Engine
+from kanon.local.partiql import read
 from kanon.local.source import ROOT
 from kanon.local.template import Template
 
@@ -44,7 +46,10 @@ class Call:
     @property
     def table(self) -> str:
         """The table's name in the template."""
-        name = self.asked["TableName"] if "TableName" in self.asked else next(iter(self.asked["RequestItems"]))
+        if "Statements" in self.asked:
+            name = read(self.asked["Statements"][0]).table
+        else:
+            name = self.asked["TableName"] if "TableName" in self.asked else next(iter(self.asked["RequestItems"]))
         return str(name).rpartition("-")[2]
 
     @property
@@ -55,6 +60,8 @@ class Call:
         if self.operation == "BatchWriteItem":
             (requests,) = self.asked["RequestItems"].values()
             return [request["PutRequest"]["Item"] for request in requests]
+        if self.operation == "BatchExecuteStatement":
+            return [read(statement).item for statement in self.asked["Statements"]]
         return []
 
     @property
@@ -66,7 +73,7 @@ class Call:
             case "BatchGetItem":
                 (wanted,) = self.asked["RequestItems"].values()
                 return len(wanted["Keys"])
-            case "BatchWriteItem":
+            case "BatchWriteItem" | "BatchExecuteStatement":
                 return len(self.puts)
             case _:
                 return 1
@@ -200,9 +207,27 @@ def refused_by_aws(operation: str, asked: dict[str, Any]) -> str | None:
         if any(not part for key in keys for part in key):
             return "an empty key"
         return "a batch with a key twice" if _repeats(keys) else None
+    if operation == "BatchExecuteStatement":
+        return _statements_refused(asked["Statements"])
     if operation == "PutItem" and (problem := _item_refused(asked["Item"])):
         return problem
     return _expressions_refused(asked)
+
+
+def _statements_refused(statements: list[dict[str, Any]]) -> str | None:
+    if not 1 <= len(statements) <= 25:
+        return f"{len(statements)} statements in a batch"
+    writes = [read(statement) for statement in statements]
+    for statement, write in zip(statements, writes, strict=True):
+        if len(statement["Statement"]) > 8192:
+            return "a statement of more than 8192 characters"
+        if statement["Statement"].count("?") != len(statement["Parameters"]):
+            return "a statement with other parameters than it names"
+        if write.stored is not None and set(write.changed) & set(write.removed):
+            return "a statement that sets and removes an attribute"
+    if _repeats([write.item["set_key"]["B"] for write in writes]):
+        return "a batch with two statements for one key"
+    return next((problem for write in writes if (problem := _item_refused(write.item))), None)
 
 
 def _item_refused(item: dict[str, Any]) -> str | None:
@@ -232,6 +257,19 @@ def _expressions_refused(asked: dict[str, Any]) -> str | None:
 
 def _repeats(keys: list[Any]) -> bool:
     return len(set(keys)) < len(keys)
+
+
+def write(
+    members: Members,
+    set_key: bytes,
+    type_name: str,
+    state: SetState,
+    client_bits: int,
+    expires: int,
+    stored: int | None = None,
+) -> None:
+    """Write the state of a set whose stored state is that of step ``stored``, or unknown."""
+    members.write([Change(to_item(set_key, type_name, state, client_bits, expires), stored)])
 
 
 Left = Callable[[int, int], int]

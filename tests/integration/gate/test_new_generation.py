@@ -18,7 +18,7 @@ from kanon.gate.storage.step_log import Row, partition
 from kanon.gate.types import Type
 from kanon.operate import generation
 from kanon.operate.generation import GenerationRefusedError, begin, situation
-from tests.integration.gate.tables import Running, Tables, fresh, running
+from tests.integration.gate.tables import Running, Tables, fresh, running, write
 from tests.unit.examples import KEY, SMALL
 
 PERIOD, START = 3600, 1000
@@ -136,7 +136,7 @@ def test_the_first_step_is_behind_every_trace_of_an_evaluation(service: Service,
     if trace == "horizon":
         service.statuses.move_horizon(1, START + 1, 0)
     if trace == "set":
-        service.members.write(NAMES[0], "small", SetState((), (), START + 1), 8, 10**10)
+        write(service.members, NAMES[0], "small", SetState((), (), START + 1), 8, 10**10)
     if trace == "crossing":
         service.statuses.write(NAMES[0], (START + 1,), 10**10)
     service.replace("StepLog")

@@ -13,6 +13,7 @@ from kanon.gate.mechanism.tape import Noise, Tapes
 from kanon.gate.publishing import tick_of
 from kanon.gate.schedule import DAY, Schedule
 from kanon.gate.storage.control import Mark
+from kanon.gate.storage.members import from_item
 from kanon.gate.storage.step_log import Page, Touched
 from kanon.gate.types import Type
 from tests.unit.examples import KEY, SMALL, set_key
@@ -61,9 +62,9 @@ class Service:
         self.now += self.set_seconds * len(keys)
         return {key: self.states[key] for key in keys if key in self.states}
 
-    def write(self, set_key: bytes, *what: Any) -> None:
-        if isinstance(what[0], str):  # Members; a status begins with its crossings
-            self.states[set_key] = what[1]
+    def write(self, what: Any, *status: Any) -> None:
+        if not status:  # a call for Members has one argument: its changes
+            self.states.update((change.item["set_key"]["B"], from_item(change.item)) for change in what)
 
     def move_horizon(self, slot: int, step: int, visible_from: int) -> None:
         self.published.append((self.now, step, visible_from))

@@ -29,12 +29,15 @@ JOIN = {
     "KANON_SET_PEPPER_SECRET": "arn:pepper",
     "KANON_CLIENT_KEY_SECRET": "arn:client",
     "KANON_OUTAGE_ALLOWANCE": "604800",
+    "KANON_EDGE_SECRET": "",
 }
 QUERY = {
     **COMMON,
     "KANON_STATUSES_TABLE": "statuses",
     "KANON_SET_PEPPER_SECRET": "arn:pepper",
     "KANON_PUBLISH_DELAY": "1800",
+    "KANON_ANONYMOUS_HASHES": "100",
+    "KANON_EDGE_SECRET": "",
 }
 EVALUATE = {
     **COMMON,
