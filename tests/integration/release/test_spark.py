@@ -103,9 +103,7 @@ def spec(kappa: int) -> Spec:
 @pytest.mark.parametrize("kappa", [1, 10])
 def test_spark_and_duckdb_release_the_real_log_byte_for_byte(tmp_path: Path, spark: Any, kappa: int) -> None:
     ledger = Ledger.at(tmp_path / "ledger")
-    made = [
-        release(REAL_LOG, spec(kappa), ledger, dataset="ansible", engine=engine) for engine in (DuckDB(), spark)
-    ]
+    made = [release(REAL_LOG, spec(kappa), ledger, dataset="ansible", engine=engine) for engine in (DuckDB(), spark)]
     assert [one.new for one in made] == [True, False]
     assert len(made[0].released.rows) > 10
     for form in (csv_bytes, parquet_bytes):
@@ -119,8 +117,9 @@ def test_a_missing_file_and_a_missing_column_are_named(tmp_path: Path, spark: An
     log = tmp_path / "log.csv"
     write(log, rows(1, 5))
     for place, column, message in ((tmp_path / "none.csv", "set", "cannot be read"), (log, "no", "no column 'no'")):
-        with pytest.raises(InputError, match=message), spark.table(
-            [place], Bounding("client", (column,), ()), SECRET, None
+        with (
+            pytest.raises(InputError, match=message),
+            spark.table([place], Bounding("client", (column,), ()), SECRET, None),
         ):
             pass
     assert COLUMNS
