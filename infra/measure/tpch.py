@@ -28,6 +28,13 @@ PRICING = """
     where l_shipdate <= date '1998-09-02' and l_returnflag = 'A' and l_linestatus = 'F'
 """
 """Query 1, its first group: one row a line item."""
+CELLS = 4096
+HIGHEST_PRICE = 100_000
+MEDIANS = f"""
+    select least({CELLS - 1}, floor(price * {CELLS} / {HIGHEST_PRICE}))::int cell, count(*) from (
+        select median(price) price from ({PRICING}) group by usr) group by cell
+"""
+"""Query 1: how many suppliers have their median price in each cell of the grid of quantiles."""
 SUPPLIER_ROWS = """
     select max(n) from (
         select count(*) n from lineitem where l_shipdate <= date '1998-09-02'
@@ -117,7 +124,13 @@ def counts(folder: Path) -> dict[str, Any]:
     ((most_rows,),) = rows(SUPPLIER_ROWS)
     waits = rows(f"select count(*) from ({WAITING}) group by grp")
     return {
-        "Q1": {"rows": lines, "users": suppliers, "average": average, "most_rows_a_user": most_rows},
+        "Q1": {
+            "rows": lines,
+            "users": suppliers,
+            "average": average,
+            "most_rows_a_user": most_rows,
+            "medians": _lists(rows(MEDIANS)),
+        },
         "Q4": {"users": _lists(rows(f"select grp, count(distinct usr) from ({ORDERS}) group by grp"))},
         "Q13": {"users": _lists(rows(f"select grp, count(*) from ({ORDERS_A_CUSTOMER}) group by grp"))},
         "Q16": {
