@@ -38,6 +38,7 @@ from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog, partition
 from kanon.gate.types import Type, read_types
 from kanon.keys import Secret
+from kanon.local.partiql import read
 from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
 
 
@@ -275,7 +276,7 @@ def evaluate_without_calls(form: Form) -> Iterator[Ratio]:
     step.evaluate(Memory(step), type_, needed)
     step.evaluate(ours, type_)
     step.evaluate_plainly(plain, type_)
-    if sorted_items(ours) != sorted_items(plain):
+    if ours.written() != plain.written():
         raise RuntimeError("the service and the plain loop write different items")
     for against, theirs, target, at_least in (
         (
@@ -366,11 +367,17 @@ class StoredStep:
 
 
 class Memory:
-    """A client of DynamoDB that answers from memory and keeps the Members items that are put."""
+    """A client of DynamoDB that answers from memory and keeps what is written to Members."""
 
     def __init__(self, step: StoredStep) -> None:
         self._step = step
-        self.put: list[Item] = []
+        self._put: list[Item] = []
+        self._executed: list[Any] = []
+
+    def written(self) -> list[Item]:
+        """The Members items that were written, by set key."""
+        items = [*self._put, *(read(statement).item for statement in self._executed)]
+        return sorted(items, key=lambda item: item["set_key"]["B"])
 
     def query(self, **query: Any) -> dict[str, Any]:
         """Pages of 10,000 rows, as 1 MB holds."""
@@ -388,8 +395,13 @@ class Memory:
 
     def put_item(self, **call: Any) -> dict[str, Any]:
         """Keep the item."""
-        self.put.append(call["Item"])
+        self._put.append(call["Item"])
         return {}
+
+    def batch_execute_statement(self, Statements: list[Any]) -> dict[str, Any]:  # noqa: N803, a parameter of boto3
+        """Keep the statements; all of them succeed."""
+        self._executed += Statements
+        return {"Responses": [{} for _ in Statements]}
 
     def batch_write_item(self, **_: Any) -> dict[str, Any]:
         """Wake-ups."""
@@ -398,11 +410,6 @@ class Memory:
     def update_item(self, **_: Any) -> dict[str, Any]:
         """Statuses, the horizon, and the lease with the mark of a slot."""
         return {"Attributes": {"evaluated_through": {"N": str(self._step.step - 1)}}}
-
-
-def sorted_items(memory: Memory) -> list[Item]:
-    """What was put, by set key."""
-    return sorted(memory.put, key=lambda item: item["set_key"]["B"])
 
 
 @row("exact law")

@@ -34,7 +34,7 @@ ARROWS: dict[str, set[str]] = {
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
     "cost": {"gate", "dynamo"},
-    "simulate": {"gate", "noise", "keys", "joinlog", "plan", "cost"},
+    "simulate": {"gate", "noise", "dynamo", "keys", "joinlog", "plan", "cost"},
     "operate": {"gate", "noise", "dynamo", "keys", "clock", "errors"},
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
