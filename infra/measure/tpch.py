@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 TABLES = ("customer", "orders", "lineitem", "supplier", "partsupp", "part", "nation")
+GENERATOR = Path(".venv-rivals/bin/tpchgen-cli")
 COUNTS = Path(__file__).resolve().parents[2] / "tests" / "vectors" / "tpch.json"
 
 PRICING = """
@@ -105,10 +106,16 @@ def make(folder: Path) -> None:
     """Generate the tables that are missing (350 MB in all)."""
     if missing := [table for table in TABLES if not (folder / f"{table}.parquet").exists()]:
         folder.mkdir(parents=True, exist_ok=True)
-        command = Path(sys.executable).with_name("tpchgen-cli")
-        subprocess.run(
-            [command, "parquet", "-s", "1", f"--tables={','.join(missing)}", "--output-dir", folder], check=True
-        )
+        command: list[str | Path] = [
+            GENERATOR,
+            "parquet",
+            "-s",
+            "1",
+            f"--tables={','.join(missing)}",
+            "--output-dir",
+            folder,
+        ]
+        subprocess.run(command, check=True)
 
 
 def counts(folder: Path) -> dict[str, Any]:

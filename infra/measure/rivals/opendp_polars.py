@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """The job with OpenDP's Polars engine. Runs in ``.venv-rivals``: ``python opendp_polars.py LOG TURNS``."""
 
 import json
@@ -39,7 +40,8 @@ def release(log: Path) -> int:
     return int(query.release().collect().height)
 
 
-for _ in range(int(sys.argv[2]) + 1):
-    processor, wall = time.process_time(), time.perf_counter()
-    sets = release(Path(sys.argv[1]))
-    print(json.dumps([time.process_time() - processor, time.perf_counter() - wall, sets]))
+if __name__ == "__main__":
+    for _ in range(int(sys.argv[2]) + 1):
+        processor, wall = time.process_time(), time.perf_counter()
+        sets = release(Path(sys.argv[1]))
+        print(json.dumps([time.process_time() - processor, time.perf_counter() - wall, sets]))

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """The job with PipelineDP's local engine. Runs in ``.venv-rivals``: ``python pipelinedp.py LOG TURNS``."""
 
 import csv
@@ -37,7 +38,8 @@ def release(log: Path) -> int:
     return len(list(released))
 
 
-for _ in range(int(sys.argv[2]) + 1):
-    processor, wall = time.process_time(), time.perf_counter()
-    sets = release(Path(sys.argv[1]))
-    print(json.dumps([time.process_time() - processor, time.perf_counter() - wall, sets]))
+if __name__ == "__main__":
+    for _ in range(int(sys.argv[2]) + 1):
+        processor, wall = time.process_time(), time.perf_counter()
+        sets = release(Path(sys.argv[1]))
+        print(json.dumps([time.process_time() - processor, time.perf_counter() - wall, sets]))

@@ -1,8 +1,8 @@
 """The stochastic tester finds planted mistakes and passes the product, in process and through the command.
 
-The draws of a test have a fixed seed, so its outcome is fixed too. The tester refuses right code with a probability of at
-most 1e-6 over all datasets of a test. The short form takes few runs; `make audit` takes 100,000 a dataset, and passes the
-product with 20 seeds of 20.
+The draws of a test have a fixed seed, so its outcome is fixed too. The tester refuses right code with a probability of
+at most 1e-6 over all datasets of a test. The short form takes few runs; `make audit` takes more, with 20 seeds for the
+product.
 """
 
 import json
