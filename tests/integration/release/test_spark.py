@@ -59,7 +59,7 @@ BOUNDINGS = {
     "months of a period": Bounding(
         "client", ("set",), (), unit="user-month", period=Period.read("2026-01").days, kappa=1
     ),
-    "a condition": Bounding("client", ("set",), (), kappa=2, where=(Where("country", False, "1:y"),)),
+    "a condition": Bounding("client", ("set",), (), kappa=2, where=(Where("country", equal=False, text="1:y"),)),
     "listed": Bounding("client", ("set",), (), kappa=2, listed=True),
 }
 
