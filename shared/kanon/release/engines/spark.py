@@ -71,7 +71,7 @@ class Spark:
             fetched = Path(folder) / "bounded.jsonl"  # the folder has mode 0700
             self._fetch(texts.table(), fetched)
             bins = {
-                m.column: {int(b): int(n) for b, n in self._rows(texts.bins(m.column))}
+                m.column: {int(b): int(n) for b, n in self._run(texts.bins(m.column))}
                 for m in bounding.measures
                 if isinstance(m, Bins)
             }
@@ -87,7 +87,7 @@ class Spark:
     ) -> tuple[int, ...]:
         """Exact numbers for the operator alone, in the order of ``Texts.operator_counts``."""
         with self._registered(sources, bounding, listed):
-            (counts,) = self._rows(Texts(bounding, SPARK, _SOURCE, secret).operator_counts())
+            (counts,) = self._run(Texts(bounding, SPARK, _SOURCE, secret).operator_counts())
         return tuple(int(count) for count in counts)
 
     @contextmanager
@@ -125,11 +125,11 @@ class Spark:
     def _fetch(self, text: str, at: Path) -> None:
         """Write the rows of a text to a file, sorted by the bytes of the first column."""
         with at.open("w", encoding="utf-8") as file:
-            for row in self._rows(f"select * from ({text}) bounded order by grp"):
+            for row in self._run(f"select * from ({text}) bounded order by grp"):
                 cells = [cell if isinstance(cell, str) else int(cell) for cell in row]
                 file.write(json.dumps(cells) + "\n")
 
-    def _rows(self, text: str) -> Iterator[Sequence[Any]]:
+    def _run(self, text: str) -> Iterator[Sequence[Any]]:
         try:
             yield from self._session.sql(text).toLocalIterator()
         except PySparkException:
