@@ -98,7 +98,7 @@ TWELVE_DAYS = Recorded(
     days=12,
     type={"k": 14, "window": 48, "profile": "sharp"},
     answers="aa2856d917ae5dcce1ebd61b54ccd41882ae327fd2974fd77c4712826140f927",
-    rows="7eb31dceecca472d1df12c408cbb5b00b83fa04514cca6d9b6b93fcbe1af83a7",
+    rows="6c7bffc24797e5faeafccc17bdc4f56d11cc3e52f7dd40d9e7efe0c1deeb0fbf",
     units=3_762,
 )
 SIXTY_DAYS = Recorded(
