@@ -43,13 +43,15 @@ def _section(path: str, command: Any) -> str:
 
 
 def _word(argument: Any) -> str:
-    name = argument.name.upper() + ("..." if argument.nargs != 1 else "")
+    name = (argument.metavar or argument.name.upper()) + ("..." if argument.nargs != 1 else "")
     return name if argument.required else f"[{name}]"
 
 
 def _row(parameter: Any) -> str:
-    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-    value = "" if parameter.param_type_name == "argument" else _value(parameter)
+    argument = parameter.param_type_name == "argument"
+    own = [parameter.metavar] if argument and parameter.metavar else [*parameter.opts, *parameter.secondary_opts]
+    names = ", ".join(f"`{name}`" for name in own)
+    value = "" if argument else _value(parameter)
     default = parameter.default
     shown = "required" if parameter.required else "" if default in (None, False) else f"`{default}`"
     meaning = (parameter.help or "").replace("|", "\\|")

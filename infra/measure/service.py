@@ -12,10 +12,13 @@ import json
 import os
 import runpy
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import boto3
+import botocore.session
 
+from kanon import aws
 from kanon.local import Stack
 from kanon.local.functions import Context
 from kanon.local.gateway import Request, event
@@ -85,9 +88,10 @@ def variables(wanted: Mapping[str, str]) -> Iterator[None]:
 @contextlib.contextmanager
 def service(parameters: Mapping[str, str] | None = None) -> Iterator[Service]:
     """A service that runs until the block ends, on a simulated clock."""
-    session = boto3.DEFAULT_SESSION
+    session, made_by = boto3.DEFAULT_SESSION, aws.session
     with Stack(parameters or {}, engine="ministack", start=START, seed=1) as stack:
+        aws.session = cache(botocore.session.get_session)  # the functions' own, as their environment variables say
         try:
             yield Service(stack)
         finally:
-            boto3.DEFAULT_SESSION = session
+            boto3.DEFAULT_SESSION, aws.session = session, made_by

@@ -23,7 +23,6 @@ def main() -> None:
     asked = json.load(sys.stdin)
     os.environ.update(asked["environment"])
     out, sys.stdout = sys.stdout, sys.stderr  # the function logs
-    import boto3
     from botocore.config import Config
 
     from kanon import aws, clock
@@ -42,17 +41,16 @@ def main() -> None:
     def count_rows(parsed: dict[str, Any], **_: object) -> None:
         pages.append(len(parsed["Items"]))
 
-    boto3.setup_default_session()
-    assert boto3.DEFAULT_SESSION is not None
-    boto3.DEFAULT_SESSION.events.register("after-call.dynamodb.Query", count_rows)
-    boto3.DEFAULT_SESSION.events.register("before-call.dynamodb", count_call)
+    session: Any = aws.session()
+    session.register("after-call.dynamodb.Query", count_rows)
+    session.register("before-call.dynamodb", count_call)
 
     def spent() -> float:
         per_call: float | None = asked.get("seconds_per_call")
         return time.monotonic() if per_call is None else calls * per_call
 
     handler = runpy.run_path(asked["handler"])["handler"]
-    queue, url = boto3.client("sqs"), os.environ["KANON_QUEUE_URL"]
+    queue, url = session.create_client("sqs"), os.environ["KANON_QUEUE_URL"]
     report: dict[str, Any] = {"resident_at_start": resident(), "invocations": [], "hops": 0}
     while messages := queue.receive_message(QueueUrl=url).get("Messages"):
         (message,) = messages

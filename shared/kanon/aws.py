@@ -2,10 +2,12 @@
 
 import json
 from base64 import b64decode
+from collections.abc import Callable
+from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-import boto3
+import botocore.session
 from botocore.config import Config
 
 if TYPE_CHECKING:
@@ -26,9 +28,14 @@ CONFIG = Config(
 )
 
 
+# boto3 is not imported: it brings S3's transfer manager, a fifth of a function's start (infra/measure/imports.py).
+session: Callable[[], Any] = cache(botocore.session.get_session)
+"""The session that makes the clients of this execution environment."""
+
+
 def dynamodb() -> "DynamoDBClient":
     """A DynamoDB client; :func:`_parse` parses what it reads."""
-    client = boto3.client("dynamodb", config=CONFIG)
+    client: DynamoDBClient = session().create_client("dynamodb", config=CONFIG)
     for operation in ("BatchGetItem", "Query"):
         client.meta.events.register(f"before-parse.dynamodb.{operation}", _parse)
     return client
@@ -36,12 +43,14 @@ def dynamodb() -> "DynamoDBClient":
 
 def secrets_manager() -> "SecretsManagerClient":
     """A Secrets Manager client."""
-    return boto3.client("secretsmanager", config=CONFIG)
+    client: SecretsManagerClient = session().create_client("secretsmanager", config=CONFIG)
+    return client
 
 
 def sqs() -> "SQSClient":
     """An SQS client."""
-    return boto3.client("sqs", config=CONFIG)
+    client: SQSClient = session().create_client("sqs", config=CONFIG)
+    return client
 
 
 def _parse(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:

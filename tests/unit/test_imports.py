@@ -33,7 +33,7 @@ ARROWS: dict[str, set[str]] = {
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
     "operate": {"gate", "noise", "dynamo", "keys", "clock", "errors"},
-    "local": {"gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
+    "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
     "cli": {
         *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog", "strict_json"),
@@ -183,6 +183,13 @@ def test_no_function_imports_command_line_tools(function: str) -> None:
     roots = {name.split(".")[1] for name in _modules_of(function) if name.startswith("kanon.")}
     assert roots <= LAYER
     assert not {"typer", "rich", "matplotlib", "moto", "yaml", "infra"} & roots
+
+
+@pytest.mark.parametrize("function", ["join", "query", "evaluate"])
+def test_no_function_imports_the_transfer_manager_of_s3(function: str) -> None:
+    modules = _modules_of(function)
+    assert "botocore.session" in modules
+    assert not {"boto3", "s3transfer"} & {name.split(".")[0] for name in modules}
 
 
 def test_join_never_reads_statuses_and_query_never_reads_the_log_or_members() -> None:

@@ -8,6 +8,7 @@ import typer
 from kanon.cli.audit import audit
 from kanon.cli.demo import demo
 from kanon.cli.doctor import doctor
+from kanon.cli.operate import operate
 from kanon.cli.plan import plan
 from kanon.cli.reports import app as reports
 from kanon.cli.risk import risk
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(operate, name="operate")
 app.add_typer(reports, name="reports")
 app.add_typer(risk, name="risk")
 

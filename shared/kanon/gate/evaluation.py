@@ -217,12 +217,12 @@ class Evaluation:
         if evaluated_through + 1 < self._begun_at:
             raise ConfigurationError(
                 f"the log generation that begins at step {self._begun_at} was not begun in every slot: run"
-                f" `kanon doctor --new-generation` again"
+                f" `kanon operate new-generation` again"
             )
         if evaluated_through + 1 < self.schedule.oldest_allowed(now):
             raise TooFarBehindError(
                 f"evaluation is behind by more than the outage allowance minus its reserve: step"
-                f" {evaluated_through + 1} may have lost rows; move the mark with `kanon doctor --skip`"
+                f" {evaluated_through + 1} may have lost rows; move the mark with `kanon operate skip`"
             )
         return evaluated_through + 1
 

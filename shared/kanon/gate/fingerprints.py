@@ -67,7 +67,7 @@ def refuse_types(recorded: Mapping[str, str], types: Mapping[str, Type]) -> None
         if name not in types and not retired:
             raise ConfigurationError(
                 f"type {name!r} is no longer configured: put it back, or retire it permanently with"
-                f" `kanon doctor --retire {name}`"
+                f" `kanon operate retire {name}`"
             )
 
 
@@ -139,7 +139,7 @@ def check_evaluate(
     if not begun(recorded) and restored:
         raise ConfigurationError(
             f"tables made from a backup: {', '.join(restored)}; no log generation is recorded: begin one with"
-            f" `kanon doctor --new-generation`"
+            f" `kanon operate new-generation`"
         )
     first = {} if begun(recorded) else as_recorded(0, tables)
     control.check("evaluate", {**noise_key_fingerprints(settings.noise_keys, keys), **first})

@@ -12,7 +12,7 @@ from kanon.gate.mechanism.tape import LogGeneration
 from kanon.gate.settings import LogGenerationEntry
 
 TABLES, LOG, MEMBERS = "tables ", "StepLog", "Members"
-COMMAND = "`kanon doctor --new-generation`"
+COMMAND = "`kanon operate new-generation`"
 
 Ids = Mapping[str, str]
 """The id of each of the four tables by its logical name."""

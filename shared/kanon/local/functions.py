@@ -23,6 +23,7 @@ from typing import Any, TextIO, cast
 
 import boto3
 
+from kanon import aws
 from kanon.local.template import ACCOUNT, REGION
 
 _OWN_PREFIXES = ("AWS_", "KANON_", "POWERTOOLS_")  # never leak from the developer's shell
@@ -168,8 +169,9 @@ class Environment:
 class _Process:
     """The state of a Lambda process. Here it belongs to the thread that runs the function.
 
-    Every event runs inside it: output goes to the function's log, and boto3's default session is the function's.
-    For this, ``sys.stdout``, ``sys.stderr`` and the default session are objects that look up the current thread.
+    Every event runs inside it: output goes to the function's log, and its AWS clients come from the function's session.
+    For this, ``sys.stdout``, ``sys.stderr``, ``aws.session`` and boto3's default session are objects that look up the
+    current thread.
     """
 
     def __init__(self, session: boto3.Session, logs: TextIO) -> None:
@@ -183,6 +185,8 @@ class _Process:
             sys.stderr = cast(TextIO, _Output(sys.stderr))
         if not isinstance(boto3.DEFAULT_SESSION, _DefaultSession):
             boto3.DEFAULT_SESSION = cast(boto3.Session, _DefaultSession(boto3.DEFAULT_SESSION))
+        if not isinstance(aws.session, _Session):
+            aws.session = cast(Any, _Session(aws.session))
         self._outer = getattr(_thread, "process", None)
         _thread.process = self
 
@@ -223,8 +227,23 @@ class _DefaultSession:
         return getattr(self.outside, name)
 
 
+class _Session:
+    """``aws.session``: it makes the clients of the function running in this thread, if any."""
+
+    def __init__(self, outside: Callable[[], Any]) -> None:
+        self.outside = outside
+
+    def __call__(self) -> Any:
+        process: _Process | None = getattr(_thread, "process", None)
+        return self.outside() if process is None else self
+
+    def create_client(self, service: str, **options: Any) -> Any:
+        """A client of the function's own session."""
+        return _thread.process.session.client(service, **options)
+
+
 def release_process() -> None:
-    """Restore the process's own output and default session."""
+    """Restore the process's own output and sessions."""
     if isinstance(sys.stdout, _Output):
         sys.stdout = sys.stdout.outside
     if isinstance(sys.stderr, _Output):
@@ -232,3 +251,6 @@ def release_process() -> None:
     session: object = boto3.DEFAULT_SESSION
     if isinstance(session, _DefaultSession):
         boto3.DEFAULT_SESSION = session.outside
+    maker: object = aws.session
+    if isinstance(maker, _Session):
+        aws.session = cast(Any, maker.outside)

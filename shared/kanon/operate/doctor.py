@@ -32,6 +32,7 @@ from kanon.gate.settings import GateSettings
 from kanon.gate.storage.control import Progress
 from kanon.gate.storage.statuses import Horizon
 from kanon.keys import Secret, fetch_noise_keys, fetch_secret
+from kanon.operate.noise_key import last_needed
 from kanon.operate.stacks import RunningStack, reason
 
 PAGE = "docs/guides/operate.md"
@@ -217,13 +218,18 @@ def _noise_keys(case: Case) -> Iterator[Finding]:
     if changed:
         yield Finding("noise keys", Verdict.FAIL, f"changed since first used: {', '.join(changed)}", UNDO, section)
         return
-    window = max(t.parameters.window for t in types.values())
     for old, new in pairwise(entries):
-        last = new.from_step + window
+        last = last_needed(new, [t.parameters.window for t in types.values()])
         marks = [progress.evaluated_through for progress in case.configured.values()]
         done = all(mark is not None and mark >= last for mark in marks)
         yield (
-            Finding("noise keys", Verdict.OK, f"key {old.id} is no longer needed: it can be destroyed", "", section)
+            Finding(
+                "noise keys",
+                Verdict.OK,
+                f"key {old.id} is no longer needed: it can be destroyed",
+                "",
+                section,
+            )
             if done
             else Finding(
                 "noise keys",
@@ -284,7 +290,7 @@ def _lag_of(mark: int | None, case: Case) -> Finding:
             "evaluation",
             Verdict.FAIL,
             f"{through}: more than the outage allowance minus its reserve, so joins may be lost",
-            "fix the cause, then run `kanon doctor --skip`",
+            "fix the cause, then run `kanon operate skip`",
             Section.GIVING_UP,
         )
     if schedule.overdue(mark, case.now):
@@ -304,7 +310,7 @@ def _leases(case: Case) -> Iterator[Finding]:
             "leases",
             Verdict.WARN,
             f"{slots_text(too_long)}: held until {until}, longer than a worker may hold it",
-            "the cause is an interrupted `--skip` or a clock far ahead; the lease expires by itself",
+            "the cause is an interrupted `kanon operate` command or a clock far ahead; the lease expires by itself",
             Section.LEASE,
         )
         return

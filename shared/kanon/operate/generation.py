@@ -1,4 +1,4 @@
-"""``kanon doctor --new-generation``: begins a log generation, after a table was restored or created again.
+"""``kanon operate new-generation``: begins a log generation, after a table was restored or created again.
 
 From its first step on all noise is new, so two logs never share noise. That step comes after every evaluated step: no
 released answer is drawn again, and a set that has crossed stays true to the end of its instance. The old wake-ups were

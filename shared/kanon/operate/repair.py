@@ -1,4 +1,4 @@
-"""``kanon doctor --repair``: resets the counts of sets whose Members item cannot be decoded; their slots continue.
+"""``kanon operate repair``: resets the counts of sets whose Members item cannot be decoded; their slots continue.
 
 The crossings of such a set in Statuses are kept: an instance that has crossed stays true and is not decided again.
 Only later joins count. For one window the count may be too low, never too high.

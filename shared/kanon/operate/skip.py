@@ -1,4 +1,4 @@
-"""``kanon doctor --skip``: skips steps whose rows may have expired, so that evaluation can continue.
+"""``kanon operate skip``: skips steps whose rows may have expired, so that evaluation can continue.
 
 The answers are then those of the published algorithm on a log without these steps, in which no set can cross.
 Every wake-up in a skipped step moves to the first step that follows. Otherwise a set that nobody joins would next be

@@ -19,7 +19,7 @@ from kanon.gate.storage.step_log import StepLog
 from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
-from tests.integration.gate.doctor_view import doctor, findings, metrics, seen, wrong
+from tests.integration.gate.doctor_view import findings, metrics, operate, seen, wrong
 
 LAWS = {
     "threshold": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
@@ -114,7 +114,7 @@ class Service:
 
     def begin(self) -> int:
         """Begin a generation by the command and deploy what it prints; its first step."""
-        code, output = doctor(self.stack, "--new-generation", "--yes")
+        code, output = operate(self.stack, "new-generation", "--yes")
         assert code == 0, output
         self.deploy(output.splitlines()[-1])
         newest = json.loads(output.splitlines()[-1])[-1]
@@ -199,7 +199,7 @@ def test_evaluation_stops_at_a_table_that_was_replaced_and_says_which_and_what_t
     service.until_the_step_is_closed()
     reason = service.stops()
     assert reason.startswith("another table is in the place of StepLog (restored or created again)")
-    assert reason.endswith("begin a new log generation with `kanon doctor --new-generation`")
+    assert reason.endswith("begin a new log generation with `kanon operate new-generation`")
     (finding,) = findings(service.stack)["log"]
     assert (finding.verdict, finding.seen, finding.section) == ("FAIL", reason, "a-table-was-replaced")
     service.restore(backup, *TABLES)
@@ -277,7 +277,7 @@ def test_an_entry_that_is_removed_changed_or_written_by_hand_stops_evaluation(se
     service.join_some()
     service.restore(service.rows(), "StepLog")
     service.until_the_step_is_closed()
-    code, output = doctor(service.stack, "--new-generation", answer="n\n")
+    code, output = operate(service.stack, "new-generation", answer="n\n")
     assert (code, "in force: StepLog." in output, "Begin a new log generation?" in output) == (1, True, True)
     first = service.begin()
     text = service.stack.functions["evaluate"].environment["KANON_LOG_GENERATIONS"]

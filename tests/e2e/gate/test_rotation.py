@@ -9,7 +9,8 @@ import pytest
 from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
-from tests.integration.gate.doctor_view import findings, seen, wrong
+from tests.integration.gate.doctor_view import findings, operate, seen, wrong
+from tests.integration.gate.test_destroying_noise_keys import remove_old_versions
 
 LAWS = {
     "threshold": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
@@ -58,8 +59,18 @@ class Rotating:
 
     def put_keys(self, **texts: str) -> None:
         """Write the secret."""
-        arn = self.stack.functions["evaluate"].environment["KANON_NOISE_KEY_SECRET"]
-        self.stack.session.client("secretsmanager").put_secret_value(SecretId=arn, SecretString=json.dumps(texts))
+        manager = self.stack.session.client("secretsmanager")
+        manager.put_secret_value(SecretId=self.arn, SecretString=json.dumps(texts))
+
+    @property
+    def arn(self) -> str:
+        """The secret of the noise keys."""
+        return self.stack.functions["evaluate"].environment["KANON_NOISE_KEY_SECRET"]
+
+    def remove_old_versions(self, seconds: float) -> None:
+        """As Secrets Manager does, which keeps the newest hundred."""
+        assert seconds == 600
+        remove_old_versions(self.arn)
 
     def deploy(self, *entries: tuple[str, int]) -> None:
         """Deploy with these entries of the parameter NoiseKeys."""
@@ -98,20 +109,36 @@ def rotate(rotating: Rotating) -> int:
     return first
 
 
-def test_rotating_a_noise_key_and_destroying_the_old_one_changes_no_answer(rotating: Rotating) -> None:
+def test_rotating_a_noise_key_and_destroying_the_old_one_changes_no_answer(
+    rotating: Rotating, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = rotate(rotating)
     rotating.steps(2 * WINDOW + 1)
     assert not rotating.different
     needed = f"key 1 is needed until every slot is evaluated through step {first + WINDOW} "
     assert findings(rotating.stack)["noise keys"][0].seen.startswith(needed)
+    rotating.deploy(("2", first))
+    code, output = operate(rotating.stack, "destroy-noise-key", "1", "--yes")
+    needed = f"noise key 1 is needed until every slot is evaluated through step {first + WINDOW}: run the command then"
+    assert (code, needed in output) == (2, True), output
+    rotating.deploy(("1", 0), ("2", first))
     rotating.steps(WINDOW + 1)
     assert rotating.different  # so the example tells the keys apart
     assert findings(rotating.stack)["noise keys"][0].seen == "key 1 is no longer needed: it can be destroyed"
 
+    assert operate(rotating.stack, "destroy-noise-key", "1", "--yes") == (
+        2,
+        "kanon operate: noise key 1 is configured: first remove it from NoiseKeys and deploy\n",
+    )
     rotating.deploy(("2", first))
     rotating.steps(2)
-    rotating.put_keys(**{"2": "n" * 64})
-    rotating.deploy(("2", first))
+    monkeypatch.setattr("time.sleep", rotating.remove_old_versions)
+    code, output = operate(rotating.stack, "destroy-noise-key", "1", answer="y\n")
+    assert (code, output.splitlines()[-1]) == (0, "No version of the secret holds key 1."), output
+    assert json.loads(
+        rotating.stack.session.client("secretsmanager").get_secret_value(SecretId=rotating.arn)["SecretString"]
+    ) == {"2": "n" * 64}
+    rotating.stack.restart("evaluate")
     rotating.steps(2 * WINDOW)
     assert wrong(rotating.stack) == {}
 

@@ -18,7 +18,7 @@ from kanon.operate import skip as skipping
 from kanon.operate.skip import SkipRefusedError, gaps, skip
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
-from tests.integration.gate.doctor_view import doctor, seen, wrong
+from tests.integration.gate.doctor_view import operate, seen, wrong
 from tests.snapshot import Snapshot
 
 LAWS = {
@@ -113,14 +113,14 @@ def test_evaluation_stops_after_a_long_outage_and_resumes_once_an_operator_skips
     outage.next_tick()
     logs = stack.logs.getvalue()  # type: ignore[attr-defined]
     assert "TooFarBehindError" in logs
-    assert f"step {outage.mark + 1} may have lost rows; move the mark with `kanon doctor --skip`" in logs
+    assert f"step {outage.mark + 1} may have lost rows; move the mark with `kanon operate skip`" in logs
     assert "giving-up-steps" in wrong(stack)["evaluation"]
     assert marks(outage) == {0: outage.mark, 1: outage.mark}
 
-    code, output = doctor(stack, "--skip", answer="n\n")
+    code, output = operate(stack, "skip", answer="n\n")
     assert (code, "Skip them?" in output) == (1, True)
     assert marks(outage) == {0: outage.mark, 1: outage.mark}
-    code, output = doctor(stack, "--skip", "--yes")
+    code, output = operate(stack, "skip", "--yes")
     assert code == 0, output
     first = seen(stack).schedule.first_after_skip(stack.clock.now())
     for slot in (0, 1):
@@ -133,7 +133,7 @@ def test_evaluation_stops_after_a_long_outage_and_resumes_once_an_operator_skips
     assert any(outage.whole.answers().values())
     for _ in range(2 * WINDOW):  # to where nothing of the time before matters any more
         assert outage.finish_step() == 0
-    code, output = doctor(stack, "--skip", "--yes")
+    code, output = operate(stack, "skip", "--yes")
     assert (code, "loses nothing" in output) == (2, True)
 
 

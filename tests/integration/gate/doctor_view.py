@@ -36,12 +36,22 @@ def wrong(stack: Stack, *, secrets: bool = True) -> dict[str, tuple[Verdict, str
     }
 
 
-def doctor(stack: Stack, *arguments: str, answer: str = "") -> tuple[int, str]:
-    """`kanon doctor --stack` on the stack, which CloudFormation and Lambda are told of before: exit code and output."""
+def doctor(stack: Stack, *arguments: str) -> tuple[int, str]:
+    """`kanon doctor --stack` on the stack: exit code and output."""
+    return _run(stack, "doctor", *arguments)
+
+
+def operate(stack: Stack, *arguments: str, answer: str = "") -> tuple[int, str]:
+    """`kanon operate ... --stack` on the stack: exit code and output."""
+    return _run(stack, "operate", *arguments, answer=answer)
+
+
+def _run(stack: Stack, *arguments: str, answer: str = "") -> tuple[int, str]:
+    """A command on the stack, which CloudFormation and Lambda are told of before."""
     _register(stack)
     options = ("--stack", stack.template.stack_name, "--region", "us-east-1")
     environment = {"COLUMNS": "250", "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
-    result = CliRunner().invoke(app, ["doctor", *options, *arguments], input=answer, env=environment)
+    result = CliRunner().invoke(app, [*arguments, *options], input=answer, env=environment)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output

@@ -23,7 +23,7 @@ import botocore.loaders
 import botocore.session
 from moto import mock_aws
 
-from kanon import clock
+from kanon import aws, clock
 from kanon.gate.names import set_key, slot_of
 from kanon.gate.storage.statuses import Statuses
 from kanon.keys import Secret
@@ -124,6 +124,7 @@ class Edge:
             session = botocore.session.Session()
             session.register_component("data_loader", _loader)
             stack.enter_context(mock.patch.object(boto3, "DEFAULT_SESSION", boto3.Session(botocore_session=session)))
+            stack.enter_context(mock.patch.object(aws, "session", return_value=session))
             self.dynamodb = boto3.client("dynamodb")
             self._create()
             session.register("provide-client-params", self._recorded)

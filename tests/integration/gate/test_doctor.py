@@ -20,7 +20,7 @@ from kanon.operate.doctor import Section, Verdict, slots_text
 from kanon.operate.stacks import StackError, deployed_stack, local_stack
 from tests.conftest import START
 from tests.infrastructure.test_documents import anchors
-from tests.integration.gate.doctor_view import doctor, findings, seen, wrong
+from tests.integration.gate.doctor_view import doctor, findings, operate, seen, wrong
 
 HOUR = 3600
 JOIN = "/v1/types/fledge/sets/YWJj:join"
@@ -132,20 +132,37 @@ def test_the_command_ends_with_1_and_says_what_to_do_if_something_is_wrong(stack
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--skip", "--json"], "exclude each other"),
-        (["--skip", "--retire", "fledge"], "exclude each other"),
-        (["--json", "--retire", "fledge"], "exclude each other"),
-        (["--url", "http://example.org/"], "give the URL of a stack on this machine"),
-        (["--url", "file:///etc/passwd"], "give the URL of a stack on this machine"),
-        (["--retire", "fledge"], "it is still configured: first deploy"),
-        (["--retire", "unknown"], "no such type was ever evaluated"),
-        (["--skip"], "evaluation catches up by itself and loses nothing"),
+        (["retire", "fledge"], "it is still configured: first deploy"),
+        (["retire", "unknown"], "no such type was ever evaluated"),
+        (["skip"], "evaluation catches up by itself and loses nothing"),
+        (["destroy-noise-key", "1"], "noise key 1 is configured: first remove it from NoiseKeys and deploy"),
+        (["destroy-noise-key", "9"], "no version of the secret holds noise key 9: nothing was changed"),
     ],
 )
-def test_the_command_ends_with_2_if_it_is_used_wrongly(stack: Stack, arguments: list[str], problem: str) -> None:
+def test_a_change_that_is_not_possible_ends_with_2_before_it_asks(
+    stack: Stack, arguments: list[str], problem: str
+) -> None:
     used(stack)
-    code, output = doctor(stack, *arguments)
+    code, output = operate(stack, *arguments)
     assert (code, problem in " ".join(output.replace("│", " ").split())) == (2, True), output
+    assert "[y/N]" not in output
+
+
+@pytest.mark.parametrize("command", [("doctor",), ("operate", "skip")], ids=" ".join)
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--url", "http://example.org/"], "give the URL of a stack on this machine"),
+        (["--url", "file:///etc/passwd"], "give the URL of a stack on this machine"),
+        (["--stack", "kanon", "--url", "http://127.0.0.1:8000"], "give --stack or --url, not both"),
+        (["--region", "eu-west-1"], "--region and --profile are for a deployed stack: name it with --stack"),
+    ],
+)
+def test_options_that_do_not_name_one_stack_are_refused(
+    command: tuple[str, ...], arguments: list[str], problem: str
+) -> None:
+    result = CliRunner().invoke(app, [*command, *arguments], env={"COLUMNS": "250"})
+    assert (result.exit_code, problem in " ".join(result.output.replace("│", " ").split())) == (2, True), result.output
 
 
 def test_a_missing_stack_is_reported(stack: Stack) -> None:
@@ -313,7 +330,7 @@ def test_a_slot_that_is_too_far_behind_is_reported_with_the_advice_to_skip_steps
     stack.clock.set(last_moment)
     (finding,) = findings(stack)["evaluation"]
     assert (finding.verdict, finding.section) == (Verdict.FAIL, "giving-up-steps")
-    assert "kanon doctor --skip" in finding.advice
+    assert "kanon operate skip" in finding.advice
 
 
 def test_a_lease_that_is_too_long_is_reported_and_an_expired_one_is_not(stack: Stack) -> None:

@@ -1,4 +1,4 @@
-"""`kanon doctor --new-generation` on the tables themselves: its first step, what it keeps, and being cut short."""
+"""`kanon operate new-generation` on the tables themselves: its first step, what it keeps, and being cut short."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

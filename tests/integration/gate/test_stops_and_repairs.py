@@ -13,7 +13,7 @@ from kanon.keys import fetch_secret
 from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
-from tests.integration.gate.doctor_view import doctor, seen, wrong
+from tests.integration.gate.doctor_view import operate, seen, wrong
 from tests.snapshot import Snapshot
 
 LAWS = {
@@ -204,9 +204,9 @@ def test_repairing_damaged_members_resets_their_count_and_resumes_their_slot(sta
         damage(stack, name, lambda packed: packed[:-1])
     oracle.join_all([("a", name, "one more") for name in (true, false)])
     assert not evaluates(stack)
-    assert doctor(stack, "--repair", answer="n\n")[0] == 1
+    assert operate(stack, "repair", answer="n\n")[0] == 1
     assert not evaluates(stack)
-    code, output = doctor(stack, "--repair", "--yes")
+    code, output = operate(stack, "repair", "--yes")
     assert (code, "2 Members items cannot be decoded" in output) == (0, True), output
     assert "newer version" not in output
 
@@ -237,18 +237,18 @@ def test_a_suppressed_set_that_is_repaired_does_not_cross_a_second_time(stack: S
     crossed = oracle.answers()
     name = next(n for n in SETS if crossed["a", n])
     key, item = damage(stack, name, lambda packed: packed[:-1])
-    assert doctor(stack, "--suppress", f"a/{encoded(name)}")[0] == 0
-    assert doctor(stack, "--repair", "--yes")[0] == 0
+    assert operate(stack, "suppress", f"a/{encoded(name)}", "--yes")[0] == 0
+    assert operate(stack, "repair", "--yes")[0] == 0
     assert seen(stack).members.read([key])[key].crossings == tuple(int(step["N"]) for step in item["crossings"]["L"])
 
 
 def test_a_repair_warns_about_members_that_a_newer_version_wrote(stack: Stack, oracle: Oracle) -> None:
     assert oracle.types
     damage(stack, SETS[0], lambda packed: b"\x02" + packed[1:])
-    _, output = doctor(stack, "--repair", answer="n\n")
+    _, output = operate(stack, "repair", answer="n\n")
     assert "1 of them have the format of a newer version" in output
-    assert doctor(stack, "--repair", "--yes")[0] == 0
-    assert "Every Members item can be decoded" in doctor(stack, "--repair")[1]
+    assert operate(stack, "repair", "--yes")[0] == 0
+    assert "Every Members item can be decoded" in operate(stack, "repair")[1]
 
 
 # Sets that are suppressed
@@ -260,10 +260,8 @@ def test_a_suppressed_set_reads_false_through_every_instance_until_it_is_unsuppr
     name = SETS[0]
     place = f"a/{encoded(name)}"
     crowd = [("a", name, f"crowd {n}") for n in range(12)]  # surely true
-    assert doctor(stack, "--suppress", place) == (
-        0,
-        "The set reads false from the next tick on, until it is unsuppressed.\n",
-    )
+    assert operate(stack, "suppress", place, answer="n\n")[0] == 1
+    assert operate(stack, "suppress", place, "--yes")[0] == 0
     for _ in range(30):
         oracle.join_all(crowd)
         step = oracle.now_step
@@ -271,21 +269,21 @@ def test_a_suppressed_set_reads_false_through_every_instance_until_it_is_unsuppr
         answered, expected = oracle.answers(step), oracle.pass_step()
         assert answered == {**expected, ("a", name): False}
     assert expected["a", name]
-    assert doctor(stack, "--unsuppress", place) == (0, "The set is no longer suppressed from the next tick on.\n")
+    assert operate(stack, "unsuppress", place, "--yes")[0] == 0
     assert oracle.finish_step() == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--suppress", "c/YQ"], "a type that is configured"),
-        (["--suppress", "a"], "must be base64url"),
-        (["--suppress", "a/Y Q"], "must be base64url"),
-        (["--unsuppress", "a/YQ"], "it is not suppressed"),
+        (["suppress", "c/YQ"], "a type that is configured"),
+        (["suppress", "a"], "must be base64url"),
+        (["suppress", "a/Y Q"], "must be base64url"),
+        (["unsuppress", "a/YQ"], "it is not suppressed"),
     ],
 )
 def test_suppressing_a_set_that_does_not_exist_is_refused(stack: Stack, arguments: list[str], said: str) -> None:
-    code, output = doctor(stack, *arguments)
+    code, output = operate(stack, *arguments, "--yes")
     assert (code, said in output) == (2, True), output
 
 
@@ -314,15 +312,15 @@ def test_a_retired_type_is_skipped_with_a_warning_and_cannot_be_added_again(stac
     oracle.join_all([("b", SETS[2], f"late {n}") for n in range(6)])
     deploy(stack, KANON_TYPES=json.dumps({"a": TYPES["a"]}))
     assert not evaluates(stack)
-    assert doctor(stack, "--retire", "b", answer="n\n")[0] == 1
+    assert operate(stack, "retire", "b", answer="n\n")[0] == 1
     assert not evaluates(stack)
-    code, output = doctor(stack, "--retire", "b", "--yes")
+    code, output = operate(stack, "retire", "b", "--yes")
     assert (code, "Type b is retired" in output) == (0, True), output
     assert evaluates(stack)
     assert "rows of types no longer configured were skipped" in stack.logs.getvalue()  # type: ignore[attr-defined]
     assert '"SlotsWithRowsSkipped":[1.0]' in stack.logs.getvalue()  # type: ignore[attr-defined]
     assert "types" not in wrong(stack)
-    code, output = doctor(stack, "--retire", "b", "--yes")
+    code, output = operate(stack, "retire", "b", "--yes")
     assert (code, "already retired" in output) == (2, True)
 
     deploy(stack, KANON_TYPES=DOCUMENT)

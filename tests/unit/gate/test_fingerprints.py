@@ -104,7 +104,7 @@ def test_a_type_that_is_missing_is_refused_and_nothing_is_lost_when_it_is_put_ba
     with pytest.raises(ConfigurationError) as error:
         _check(control, [("1", 0)], 101, {"a": TYPES["a"]})
     assert str(error.value) == (
-        "type 'b' is no longer configured: put it back, or retire it permanently with `kanon doctor --retire b`"
+        "type 'b' is no longer configured: put it back, or retire it permanently with `kanon operate retire b`"
     )
     _check(control, [("1", 0)], 102)
 
@@ -130,7 +130,9 @@ def test_a_restored_table_is_refused_until_a_log_generation_is_recorded() -> Non
         log_generations=(),
     )
     ids = dict.fromkeys(("StepLog", "Members", "Statuses", "Control"), "id")
-    with pytest.raises(ConfigurationError, match=r"^tables made from a backup: Control, StepLog; .*--new-generation`$"):
+    with pytest.raises(
+        ConfigurationError, match=r"^tables made from a backup: Control, StepLog; .*kanon operate new-generation`$"
+    ):
         check_evaluate(control, settings, TYPES, KEYS, 100, ids, ["Control", "StepLog"])  # type: ignore[arg-type]
     assert not any(name.startswith("tables") for name in control.items)
     check_evaluate(control, settings, TYPES, KEYS, 100, ids)  # type: ignore[arg-type]

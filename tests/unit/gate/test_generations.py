@@ -43,7 +43,7 @@ def test_a_stack_without_any_is_not_refused() -> None:
 @pytest.mark.parametrize(
     ("recorded", "listed", "reason"),
     [
-        (RECORDED, entries(("l2", 90), ("l2", 100), ("l2", 101)), "begins at step 101 was never begun: run `kanon doc"),
+        (RECORDED, entries(("l2", 90), ("l2", 100), ("l2", 101)), "begins at step 101 was never begun: run `kanon op"),
         ({}, entries(("l2", 90)), "begins at step 90 was never begun"),
         (RECORDED, entries(("other", 90), ("l2", 100)), "begins at step 90 was begun on another log: put its entry"),
         (RECORDED, entries(("l2", 90), ("other", 100)), "begins at step 100 was begun on another log"),
@@ -63,7 +63,9 @@ def test_a_generation_that_was_not_begun_or_is_changed_or_removed_is_refused(
 def test_every_replaced_table_is_named(name: str) -> None:
     ids = {**FIRST, name: "another"}
     assert replaced(FIRST, ids) == [name]
-    with pytest.raises(ConfigurationError, match=f"^another table is in the place of {name} .*--new-generation`$"):
+    with pytest.raises(
+        ConfigurationError, match=f"^another table is in the place of {name} .* operate new-generation`$"
+    ):
         refuse_tables(FIRST, ids)
     with pytest.raises(ConfigurationError, match=f"in the place of {name} "):
         refuse_log_generations(as_recorded(0, FIRST), (), ids)

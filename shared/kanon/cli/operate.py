@@ -1,0 +1,196 @@
+"""``kanon operate``: changes a running stack. Each command says what it is about to do, and asks."""
+
+import json
+import time
+from typing import TYPE_CHECKING, Annotated
+from uuid import uuid4
+
+import typer
+
+from kanon.cli.stacks import on_stack
+
+if TYPE_CHECKING:
+    from kanon.operate.stacks import RunningStack
+
+operate = typer.Typer(
+    help="Change a running stack. Each command says what it is about to do, and asks.", no_args_is_help=True
+)
+
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Place = Annotated[str, typer.Argument(metavar="TYPE/SET", help="The type, and the set id as in the path of the API.")]
+
+
+@operate.command()
+@on_stack
+def skip(stack: "RunningStack", yes: Yes = False) -> None:
+    """Skip steps of slots that are too far behind, so that they continue."""
+    from kanon import clock
+    from kanon.operate.doctor import moment
+    from kanon.operate.skip import SkipRefusedError, gaps
+    from kanon.operate.skip import skip as skip_steps
+
+    found, period = gaps(stack, clock.now()), stack.evaluate.period
+    if not found:
+        raise SkipRefusedError(
+            "nothing was moved: no slot is behind by more than the outage allowance minus its reserve; evaluation"
+            " catches up by itself and loses nothing"
+        )
+    for gap in found:
+        typer.echo(
+            f"slot {gap.slot}: to skip steps {gap.mark + 1} to {gap.first - 1}"
+            f" ({moment((gap.mark + 1) * period)} to {moment(gap.first * period)})"
+        )
+    typer.echo("Their joins are lost: for one window counts are too low, never too high. This cannot be undone.")
+    _ask("Skip them?", yes)
+    skip_steps(stack, found, _holder(), clock.now())
+    for gap in found:
+        typer.echo(f"slot {gap.slot}: continues with step {gap.first} at the next message")
+
+
+@operate.command()
+@on_stack
+def retire(
+    stack: "RunningStack",
+    type_name: Annotated[str, typer.Argument(metavar="TYPE", help="Name of the type.")],
+    yes: Yes = False,
+) -> None:
+    """Permanently retire a type that is no longer configured."""
+    from kanon.gate.fingerprints import RETIRED, TYPE
+    from kanon.gate.fingerprints import retire as retire_type
+
+    recorded = stack.control.recorded("evaluate")
+    if any(type_name in settings.read_types() for settings in (stack.join, stack.query, stack.evaluate)):
+        raise typer.BadParameter("it is still configured: first deploy all functions without it", param_hint="TYPE")
+    if f"{TYPE}{type_name}" not in recorded:
+        raise typer.BadParameter("no such type was ever evaluated", param_hint="TYPE")
+    if f"{RETIRED}{type_name}" in recorded:
+        raise typer.BadParameter("it is already retired", param_hint="TYPE")
+    typer.echo(f"Type {type_name}: its remaining rows are skipped until they expire. Its name can never be used again.")
+    _ask("Retire it?", yes)
+    retire_type(stack.control, type_name)
+    typer.echo(f"Type {type_name} is retired; evaluation continues with the next message.")
+
+
+@operate.command()
+@on_stack
+def repair(stack: "RunningStack", yes: Yes = False) -> None:
+    """Reset the counts of sets whose Members item cannot be decoded."""
+    from kanon.operate.repair import damage
+    from kanon.operate.repair import repair as reset
+
+    found = damage(stack)
+    if not found.items:
+        typer.echo("Every Members item can be decoded: nothing was changed.")
+        return
+    typer.echo(f"{len(found.items)} Members items cannot be decoded. A reset makes counts too low for one window.")
+    if found.newer:
+        typer.echo(
+            f"{found.newer} of them have the format of a newer version. If one was ever deployed here, stop and deploy"
+            " it again: it can decode them, and nothing is lost."
+        )
+    _ask("Reset them?", yes)
+    reset(stack, found)
+    typer.echo("Done; evaluation continues with the next message.")
+
+
+@operate.command()
+@on_stack
+def new_generation(stack: "RunningStack", yes: Yes = False) -> None:
+    """Begin a log generation after a table was restored or replaced."""
+    from kanon import clock
+    from kanon.operate.generation import begin, situation
+
+    others = situation(stack).replaced
+    typer.echo(f"Tables that are not those of the log generation in force: {', '.join(others) or 'none'}.")
+    typer.echo(
+        "A new generation uses new noise from its first step on, and costs every join within a window of it more"
+        " privacy. Steps that were not evaluated before it are skipped: their joins are lost. This cannot be undone."
+    )
+    _ask("Begin a new log generation?", yes)
+    entries = begin(stack, _holder(), clock.now())
+    typer.echo(f"It begins at step {entries[-1].from_step}. Nothing is evaluated until LogGenerations is deployed as")
+    typer.echo(json.dumps([entry.model_dump() for entry in entries], separators=(",", ":")))
+
+
+@operate.command()
+@on_stack
+def suppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
+    """Force a set to read false."""
+    _, key = _set(stack, place)
+    typer.echo("The set will read false from the next tick on, until it is unsuppressed. Its joins still count.")
+    _ask("Suppress it?", yes)
+    stack.statuses.suppress(key)
+    typer.echo("The set is suppressed.")
+
+
+@operate.command()
+@on_stack
+def unsuppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
+    """Stop suppressing a set."""
+    from kanon import clock
+    from kanon.gate.mechanism.steps import step_at
+
+    window, key = _set(stack, place)
+    typer.echo("The set will show its own status again from the next tick on.")
+    _ask("Stop suppressing it?", yes)
+    last_true = step_at(clock.now(), stack.schedule.period) + window
+    if not stack.statuses.show(key, stack.schedule.expiry(last_true)):
+        raise typer.BadParameter("it is not suppressed", param_hint="TYPE/SET")
+    typer.echo("The set is no longer suppressed.")
+
+
+@operate.command()
+@on_stack
+def destroy_noise_key(
+    stack: "RunningStack",
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key, as in NoiseKeys.")],
+    yes: Yes = False,
+) -> None:
+    """Destroy an old noise key in all versions of its secret, which takes AWS some 17 hours; it can be interrupted."""
+    from kanon.operate.noise_key import PACE, destroy, holding, refuse_needed
+
+    refuse_needed(stack, key_id)
+    manager, arn = stack.client("secretsmanager"), stack.evaluate.noise_key_secret
+    held = holding(manager, arn, key_id)
+    typer.echo(
+        f"Noise key {key_id} is no longer needed. Once it is destroyed, nobody can remove the noise from its answers."
+        " This cannot be undone."
+    )
+    _ask("Destroy it?", yes)
+
+    def tell(written: int, left: int) -> None:
+        typer.echo(
+            f"{left} versions of the secret still hold the key; {written} of about 100 versions were written over them."
+            f" The next one follows in {PACE // 60} minutes. You may interrupt and run the command again."
+        )
+
+    destroy(manager, arn, key_id, held, time.sleep, tell)
+    typer.echo(f"No version of the secret holds key {key_id}.")
+
+
+def _ask(question: str, yes: bool) -> None:
+    if not yes:
+        typer.confirm(question, abort=True)
+
+
+def _holder() -> str:
+    """A name for this run as the holder of leases."""
+    return f"operate {uuid4()}"
+
+
+def _set(stack: "RunningStack", place: str) -> tuple[int, bytes]:
+    """The window of the type, and the key of the set, that TYPE/SET names."""
+    from kanon.gate.names import set_key
+    from kanon.http.encoding import decode_base64url
+    from kanon.keys import fetch_secret
+
+    type_name, _, text = place.partition("/")
+    types = stack.evaluate.read_types()
+    if type_name not in types:
+        raise typer.BadParameter("give TYPE/SET with a type that is configured", param_hint="TYPE/SET")
+    try:
+        set_id = decode_base64url(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"the set id {error}", param_hint="TYPE/SET") from error
+    pepper = fetch_secret(stack.client("secretsmanager"), "set-pepper", stack.query.set_pepper_secret)
+    return types[type_name].parameters.window, set_key(pepper, type_name, set_id)

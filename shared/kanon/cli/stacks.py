@@ -1,0 +1,87 @@
+"""What the commands share that look at a running stack or change it: how to name it, and errors of one line."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+if TYPE_CHECKING:
+    from kanon.operate.stacks import RunningStack
+
+Stack = Annotated[str | None, typer.Option(help="Name of the deployed stack.")]
+Region = Annotated[str | None, typer.Option(help="Its region; by default the shell's.")]
+Profile = Annotated[str | None, typer.Option(help="AWS profile; by default the shell's.")]
+Url = Annotated[
+    str | None,
+    typer.Option(help="Without --stack: the URL of `kanon serve` on this machine; by default http://127.0.0.1:8000."),
+]
+
+LOCAL = "http://127.0.0.1:8000"
+
+
+def find(stack: str | None, region: str | None, profile: str | None, url: str | None) -> "RunningStack":
+    """The stack that the options name.
+
+    Raises:
+        ConfigurationError: the environment of a function is invalid.
+        StackError: there is no such stack, or it cannot be read.
+    """
+    import boto3
+
+    from kanon.operate.stacks import deployed_stack, local_stack
+
+    if stack is not None:
+        if url is not None:
+            raise typer.BadParameter("give --stack or --url, not both")
+        return deployed_stack(stack, boto3.Session(region_name=region, profile_name=profile))
+    if region or profile:
+        raise typer.BadParameter("--region and --profile are for a deployed stack: name it with --stack")
+    url = url or LOCAL
+    if urlsplit(url).scheme != "http" or urlsplit(url).hostname not in ("127.0.0.1", "localhost"):
+        raise typer.BadParameter("give the URL of a stack on this machine: http://127.0.0.1:PORT", param_hint="--url")
+    return local_stack(url)
+
+
+@contextmanager
+def one_line_errors(command: str) -> Iterator[None]:
+    """End the command with one line and status 2 if the stack cannot be reached or refuses."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from kanon.errors import KanonError
+    from kanon.operate.stacks import reason
+
+    try:
+        yield
+    except KanonError as error:
+        problem: Exception = error
+        text = str(error)
+    except (BotoCoreError, ClientError) as error:
+        page = f": docs/guides/operate.md#{command.replace(' ', '-')} names the permissions"
+        problem = error
+        text = f"{reason(error)}{page if isinstance(error, ClientError) else ''}"
+    else:
+        return
+    typer.echo(f"{command}: {text}", err=True)
+    raise typer.Exit(2) from problem
+
+
+def on_stack(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command that takes a RunningStack first take the options that name one."""
+
+    @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+    def named(
+        *, stack: Stack = None, region: Region = None, profile: Profile = None, url: Url = None, **own: Any
+    ) -> None:
+        with one_line_errors("kanon operate"):
+            command(find(stack, region, profile, url), **own)
+
+    own = list(inspect.signature(command).parameters.values())[1:]
+    *options, _ = inspect.signature(named, follow_wrapped=False).parameters.values()
+    parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in (*own, *options)]
+    named.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    named.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return named
