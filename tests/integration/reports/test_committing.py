@@ -13,7 +13,7 @@ from kanon import clock
 from kanon.dynamo.transactions import all_or_none
 from kanon.errors import ThrottledError
 from kanon.local.engines import ENGINES, Moto
-from kanon.reports.committing import Outcome, exhausted
+from kanon.reports.service.committing import Outcome, exhausted
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, charges
 from kanon.reports.storage.report_jobs import State
 from tests.integration.gate.tables import Running, running
@@ -185,7 +185,9 @@ def _failing(code: str, times: int, reasons: list[dict[str, Any]] | None = None)
 
 
 @pytest.mark.parametrize("reason", ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"])
-def test_a_transaction_that_meets_another_one_is_repeated(tables: ReportTables, reason: str, waits: list[float]) -> None:
+def test_a_transaction_that_meets_another_one_is_repeated(
+    tables: ReportTables, reason: str, waits: list[float]
+) -> None:
     job = tables.job("a")
     planted = _failing("TransactionCanceledException", 2, [{"Code": "None"}, {"Code": reason}])
     tables.client.meta.events.register_first("before-call.dynamodb.TransactWriteItems", planted)

@@ -151,8 +151,7 @@ class Budgets:
                     "TableName": self._table,
                     "Key": self._key(charge.row, LEFT),
                     "UpdateExpression": "SET " + ", ".join(f"{name} = {name} + {part}" for name, part in pairs),
-                    "ConditionExpression": IF_TAKEN,
-                    "ExpressionAttributeNames": {"#row": "row"},
+                    "ConditionExpression": " AND ".join(f"attribute_exists({name})" for name, _ in pairs),
                     "ExpressionAttributeValues": values,
                 }
             },

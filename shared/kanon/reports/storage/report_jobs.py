@@ -22,7 +22,7 @@ SECONDS_TO_COMMIT = DAY
 KEPT = 400 * DAY
 WORK_KEPT = 7 * DAY
 OPEN = "|open"
-"""The items of jobs that are not finished stand together under this key, so that a sweep finds them. No job id has a bar."""
+"""Jobs that are not finished stand together under this key, so that a sweep finds them. No job id has a bar."""
 JOB = "job"
 
 
