@@ -28,8 +28,13 @@ define new_environment
 @echo "installing $(1) into $(2) with $$($(PYTHON) --version)"
 @[ ! -e $(2)/bin/python ] || $(2)/bin/python -c '' 2>/dev/null || rm -rf $(2)
 @[ -x $(2)/bin/python ] || $(PYTHON) -m venv $(2)
-@$(2)/bin/python $(PIP_INSTALL) -r $(1)
+@$(2)/bin/python $(PIP_INSTALL) $(3) -r $(1)
 @$(2)/bin/python -m pip --disable-pip-version-check check >/dev/null || $(2)/bin/python -m pip check
+endef
+
+define install_project
+@$(1)/bin/python -m pip --disable-pip-version-check --no-input install --quiet \
+	--no-index --no-deps --no-build-isolation --editable .
 endef
 
 .PHONY: help
@@ -43,8 +48,13 @@ $(VENV)/.requirements: requirements/dev.txt
 	@touch $@
 
 $(VENV)/.project: $(VENV)/.requirements pyproject.toml
-	@$(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet \
-		--no-index --no-deps --no-build-isolation --editable .
+	$(call install_project,$(VENV))
+	@touch $@
+
+# The interpreter compiles what a demo imports; to compile everything takes longer than the rest of the installation.
+.venv-demo/.project: requirements/demo.txt pyproject.toml
+	$(call new_environment,requirements/demo.txt,.venv-demo,--no-compile)
+	$(call install_project,.venv-demo)
 	@touch $@
 
 .venv-ministack/.requirements: requirements/ministack.txt
@@ -72,22 +82,25 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 	pin evaluate functions/evaluate/requirements.txt --constraint requirements/dev.txt; \
 	pin lambda-runtime requirements/lambda-runtime.txt; \
 	pin ministack requirements/ministack.txt; \
+	pin demo requirements/demo.txt; \
 	pin sam requirements/sam.txt; \
 	pin security requirements/security.txt
 
 # --- run --------------------------------------------------------------------------------------
 
+KANON := .venv-demo/bin/kanon
+
 .PHONY: demo
-demo: install  ## replay a log of joins and show the result (LOG=file.csv.gz FROM=2017-07-01 TO=2017-08-31)
-	@$(BIN)/kanon demo $(if $(LOG),--log "$(LOG)") $(if $(FROM),--from "$(FROM)") $(if $(TO),--to "$(TO)")
+demo: .venv-demo/.project  ## replay a log of joins and show the result (LOG=file.csv.gz FROM=2017-07-01 TO=2017-08-31 ARGS=...)
+	@$(KANON) demo $(if $(LOG),--log "$(LOG)") $(if $(FROM),--from "$(FROM)") $(if $(TO),--to "$(TO)") $(ARGS)
 
 .PHONY: demo-reports
-demo-reports: install  ## encrypt a log's joins as reports, aggregate, check and draw them (ARGS="--window 6 --epsilon 2")
-	@$(BIN)/kanon reports demo $(if $(LOG),--log "$(LOG)") $(ARGS)
+demo-reports: .venv-demo/.project  ## encrypt a log's joins as reports, aggregate, check and draw them (ARGS="--window 6 --epsilon 2")
+	@$(KANON) reports demo $(if $(LOG),--log "$(LOG)") $(ARGS)
 
 .PHONY: serve
-serve: install  ## run the service on this machine until stopped (PORT=8000 PERIOD=10)
-	@exec $(BIN)/kanon serve $(if $(PORT),--port "$(PORT)") $(if $(PERIOD),--period "$(PERIOD)")
+serve: .venv-demo/.project  ## run the service on this machine until stopped (PORT=8000 PERIOD=10 ARGS=...)
+	@exec $(KANON) serve $(if $(PORT),--port "$(PORT)") $(if $(PERIOD),--period "$(PERIOD)") $(ARGS)
 
 # --- check ------------------------------------------------------------------------------------
 
@@ -118,8 +131,9 @@ fuzz: install  ## send thousands of bad inputs to the API and to every parser (E
 		tests/faults/gate/test_bad_input_http.py tests/faults/gate/test_bad_input_parsers.py $(ARGS)
 
 .PHONY: bench
-bench: install  ## measure the cost of the service relative to the bare libraries (minutes; ARGS=--short: seconds)
-	@$(BIN)/python -m infra.measure.bench --history docs/evidence/benchmarks.jsonl $(ARGS)
+BENCH := docs/evidence
+bench: install  ## measure cost relative to bare libraries, into docs/evidence (minutes; ARGS=--short: seconds, keeps nothing)
+	@$(BIN)/python -m infra.measure.bench --history $(BENCH)/benchmarks.jsonl --page $(BENCH)/performance.md $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.project  ## check style and likely bugs

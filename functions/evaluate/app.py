@@ -42,6 +42,9 @@ logger = Logger()
 metrics = Metrics()
 processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
 
+dynamodb_client = Once(aws.dynamodb)
+sqs_client = Once(aws.sqs)
+
 
 class SlotMessage(BaseModel):
     """A queue message: evaluate this slot. ``hop`` counts how often a worker passed on unfinished work."""
@@ -55,7 +58,7 @@ class SlotMessage(BaseModel):
 @Once
 def evaluation() -> Evaluation:
     """The use case with its keys, built once per execution environment. A changed fingerprint is an error."""
-    dynamodb = aws.dynamodb()
+    dynamodb = dynamodb_client()
     ids = [entry.id for entry in SETTINGS.noise_keys]
     keys = fetch_noise_keys(aws.secrets_manager(), SETTINGS.noise_key_secret, ids)
     control = Control(dynamodb, SETTINGS.control_table)
@@ -87,7 +90,7 @@ def send_slots(messages: list[SlotMessage]) -> None:
     Raises:
         RuntimeError: the queue did not accept every message; the schedule retries the call.
     """
-    queue = aws.sqs()
+    queue = sqs_client()
     for batch in chunks(messages, 10):
         entries = [{"Id": str(m.slot), "MessageBody": m.model_dump_json()} for m in batch]
         answer = queue.send_message_batch(QueueUrl=SETTINGS.queue_url, Entries=entries)  # type: ignore[arg-type]
@@ -97,7 +100,7 @@ def send_slots(messages: list[SlotMessage]) -> None:
 
 def measure_lag() -> None:
     """Emit the lag of every slot, computed from its mark. A stuck worker cannot report its own lag."""
-    control, now = Control(aws.dynamodb(), SETTINGS.control_table), clock.now()
+    control, now = Control(dynamodb_client(), SETTINGS.control_table), clock.now()
     for slot in range(SETTINGS.slots):
         mark = control.evaluated_through(slot)
         # A slot without a mark counts as one step behind: an alarm follows if the next schedule finds no mark either.

@@ -1,7 +1,8 @@
 """``python -m infra.measure.bench``: measures the cost of the service relative to the bare libraries.
 
-Prints a table, and appends the results as one line of JSON to a history file if one is given. Exits with a status
-other than 0 if a count misses its target. Times depend on the machine, so they are shown but not judged.
+Prints a table. A whole run can append its results to a history file (one line of JSON) and replace the table of a page.
+Exits with a status other than 0 if a row could not be measured or a count misses its target. Times depend on the
+machine, so they are shown but not judged.
 """
 
 from __future__ import annotations
@@ -11,74 +12,111 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
-from infra.measure import evaluating, handlers, imports, reports
-from infra.measure.counted import TYPES, counts
-from infra.measure.measure import Count, Ratio
-from infra.measure.service import PERIOD, service
-from kanon.gate.types import read_types
+from infra.measure.measure import Count
+from infra.measure.rows import Failed, Form, Result, every_row, results
 from kanon.local.source import ROOT
+
+YARDSTICK = 2
+"""The version of the references in the history. Figures of different versions cannot be compared (see the page)."""
+
+HEADER = (
+    "| what | what it includes | against | figure | lowest, highest | one takes | target | met |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
+BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure everything; 1 if a counted quantity missed its target."""
+    """Measure the rows; 1 if one of them failed or a counted quantity missed its target."""
     parser = argparse.ArgumentParser(prog="python -m infra.measure.bench", description=__doc__)
     parser.add_argument("--short", action="store_true", help="small sizes: the counts are valid, the times are rough")
-    parser.add_argument("--history", type=Path, help="append the results of a full run to this file, as a line of JSON")
+    parser.add_argument("--rows", help="measure only rows whose name contains this text; keeps nothing")
+    parser.add_argument("--history", type=Path, help="append the results of a whole run to this file")
+    parser.add_argument("--page", type=Path, help="replace the table of this page by that of a whole run")
     asked = parser.parse_args(arguments)
-    results: list[Count | Ratio] = []
-    print("| what | against | figure | lowest, highest | target | met |\n|---|---|---|---|---|---|")
-    for result in measured(short=asked.short):
-        results.append(result)
+    rows, found = every_row()
+    if asked.rows is not None:
+        rows = {name: measure for name, measure in rows.items() if asked.rows in name}
+        if not rows:
+            parser.error(f"no row has a name with {asked.rows!r}")
+    print(HEADER, flush=True)
+    measured: list[Result | Failed] = []
+    for result in chain(found, results(rows, Form(asked.short))):
+        measured.append(result)
         print(line(result), flush=True)
-    if asked.history and not asked.short:
-        with asked.history.open("a") as history:
-            history.write(json.dumps(run(results)) + "\n")
-    return int(any(isinstance(result, Count) and not result.met for result in results))
+    if not asked.short and asked.rows is None:
+        keep(measured, asked.history, asked.page)
+    return int(any(isinstance(r, Failed) or (isinstance(r, Count) and not r.met) for r in measured))
 
 
-def measured(*, short: bool) -> Iterator[Count | Ratio]:
-    """Every result, as soon as it is measured."""
-    yield from counts(200 if short else 500, 2_000 if short else 10_000, 50 if short else 1_000)
-    turns, times = (1, 1) if short else (39, 5)  # many short turns: a disturbed turn does not move the median
-    parameters = read_types(TYPES, PERIOD)["fledge"].parameters
-    yield from evaluating.decide(parameters, min(turns, 3), 2_000 if short else 1_000_000)
-    yield evaluating.exact_law(parameters, min(turns, 3))
-    with service({"Types": TYPES}) as running:
-        for function in ("join", "query"):
-            yield imports.start(function, running.environments[function], turns)
-        yield handlers.join(running, turns, 5 * times)
-        yield handlers.batch_join(running, turns, max(1, times // 10))
-        yield from handlers.query(running, turns, times)
-        yield evaluating.evaluate(running, turns, 100 * times)
-    yield from reports.measured(short=short)
+def keep(measured: Sequence[Result | Failed], history: Path | None, page: Path | None) -> None:
+    """Append a run to the history and put its table into the page."""
+    ran = run(measured)
+    if history:
+        with history.open("a") as file:
+            file.write(json.dumps(ran) + "\n")
+    if page:
+        page.write_text(with_table(page.read_text(), ran, measured))
 
 
-def line(result: Count | Ratio) -> str:
+def with_table(text: str, ran: dict[str, object], measured: Sequence[Result | Failed]) -> str:
+    """The text with the table of a run between the two markers.
+
+    Raises:
+        ValueError: the text does not have both markers, once each.
+    """
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ValueError(f"the page must contain {BEGIN} and {END} once each")
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    told = f"Run of {ran['when']}, commit `{ran['commit']}`, Python {ran['python']}, {ran['machine']}."
+    table = "\n".join([HEADER, *map(line, measured)])
+    return f"{before}{BEGIN}\n\n{told}\n\n{table}\n\n{END}{after}"
+
+
+def line(result: Result | Failed) -> str:
     """A row of the table."""
+    if isinstance(result, Failed):
+        return f"| {result.name} | | | not measured: {result.reason.replace('|', '/')} | | | | no |"
+    met = "-" if result.met is None else "yes" if result.met else "no"
     if isinstance(result, Count):
-        target, figure, spread = f"at most {result.most:g}", f"{result.value:.4g}", "counted"
-    else:
-        target = f"at {'least' if result.at_least else 'most'} {result.target:g}"
-        figure = f"{result.median:.2f} ({1e6 * result.seconds:.3g} us a {result.unit})"
-        spread = f"{min(result.ratios):.2f}, {max(result.ratios):.2f}"
-    return f"| {result.name} | {result.against} | {figure} | {spread} | {target} | {'yes' if result.met else 'no'} |"
+        what = f"| {result.name} | {result.against} | |"
+        return f"{what} {result.value:.4g} | counted | | at most {result.most:g} | {met} |"
+    target = "-" if result.target is None else f"at {'least' if result.at_least else 'most'} {result.target:g}"
+    spread = f"{min(result.ratios):.2f}, {max(result.ratios):.2f}"
+    takes = f"{duration(result.seconds)} a {result.unit}, against {duration(result.seconds_against)}"
+    return (
+        f"| {result.name} | {result.inside} | {result.against} | {result.median:.2f} | {spread} | {takes} | {target} |"
+        f" {met} |"
+    )
 
 
-def run(results: list[Count | Ratio]) -> dict[str, object]:
+def duration(seconds: float) -> str:
+    """A time with three significant digits and its unit."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def run(measured: Sequence[Result | Failed]) -> dict[str, object]:
     """The results of a run, with the commit, the Python version and the machine."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     return {
         "when": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "yardstick": YARDSTICK,
         "commit": commit.stdout.strip(),
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "figures": [result.figures for result in results],
+        "figures": [result.figures for result in measured if not isinstance(result, Failed)],
+        "failed": [{"name": r.name, "reason": r.reason} for r in measured if isinstance(r, Failed)],
     }
 
 

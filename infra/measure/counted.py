@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from infra.measure.measure import Count
+from infra.measure.rows import Form, row
 from infra.measure.service import PERIOD, START
 from kanon.dynamo.units import item_size
 from kanon.gate.mechanism.above_threshold import SetState
@@ -21,20 +23,33 @@ TYPES = json.dumps({"fledge": {"k": 50, "window": 720, "profile": "published"}})
 BATCH = 500
 
 
-def counts(tail_sets: int, hot_joins: int, idle_sets: int) -> list[Count]:
-    """All counts; the arguments are the sizes of the workloads."""
-    few, many = work_among(idle_sets), work_among(10 * idle_sets)
-    return [
-        Count("write units a join, one join per set and hour", f"{tail_sets} sets, 3 hours", long_tail(tail_sets), 2.1),
-        Count("write units a join, one set", f"{hot_joins} joins in an hour", hot(hot_joins), 1.01),
-        Count("bytes of a Members item with all its members", "published profile, w = 720", members_item(), 1024),
-        Count(
-            "items read and written by a step among ten times the idle sets",
-            f"among {idle_sets} ({few[0]} read, {few[1]} written)",
-            sum(many) / sum(few),
-            1.0,
-        ),
-    ]
+@row("units of joins")
+def units(form: Form) -> Iterator[Count]:
+    """Write units of both extremes of popularity."""
+    sets, joins = form.size(500, 200), form.size(5_000, 2_000)
+    yield Count("write units a join, one join per set and hour", f"{sets} sets, 3 hours", long_tail(sets), 2.1)
+    yield Count("write units a join, one set", f"{joins} joins in an hour", hot(joins), 1.01)
+
+
+@row("a full item")
+def full_item(_: Form) -> Iterator[Count]:
+    """The bytes of the largest item with the published profile."""
+    yield Count(
+        "bytes of a Members item with all its members, filled up", "published profile, w = 720", members_item(), 1024
+    )
+
+
+@row("idle sets")
+def idle_sets(form: Form) -> Iterator[Count]:
+    """What a step reads and writes among more sets without joins."""
+    idle = form.size(1_000, 50)
+    few, many = work_among(idle), work_among(10 * idle)
+    yield Count(
+        "items read and written by a step among ten times the idle sets",
+        f"among {idle} ({few[0]} read, {few[1]} written)",
+        sum(many) / sum(few),
+        1.0,
+    )
 
 
 def encoded(number: int) -> str:

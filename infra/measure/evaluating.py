@@ -1,32 +1,42 @@
-"""Evaluating a step relative to bare writes, deciding to bare hashing, the exact law to exact rationals."""
+"""Evaluating a step relative to bare calls, to a plain loop and to hashing; the exact law to exact rationals."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import shake_256
-from itertools import chain, islice
+from itertools import islice
 from random import Random
 from typing import Any
 
 import numpy as np
 
+from infra.measure import plain
+from infra.measure.counted import TYPES
 from infra.measure.measure import Ratio, Turn, compare
-from infra.measure.service import PERIOD, START, Service
+from infra.measure.rows import Form, row
+from infra.measure.service import PERIOD, START, Service, service
 from infra.measure.workload import joins as workload
-from kanon.gate.evaluation import SETS_A_CHUNK, WRITERS
+from kanon.dynamo.batches import KEYS_A_CALL, Item
+from kanon.dynamo.conditions import unless_refused
+from kanon.gate.evaluation import SETS_A_CHUNK, WRITERS, Evaluation, NoiseKeys
 from kanon.gate.joining import Join, Joining
-from kanon.gate.mechanism import above_threshold, vectorised
+from kanon.gate.mechanism import vectorised
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.exact_law import first_crossing, first_crossing_exact
-from kanon.gate.mechanism.members import Member, count_at
+from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
-from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
-from kanon.gate.mechanism.tape import Noise, Tapes
-from kanon.gate.storage.step_log import StepLog
-from kanon.gate.types import read_types
+from kanon.gate.mechanism.steps import end_of
+from kanon.gate.mechanism.tape import SET_KEY_BYTES, Tapes
+from kanon.gate.schedule import Schedule
+from kanon.gate.storage.control import Control
+from kanon.gate.storage.members import Members, to_item
+from kanon.gate.storage.statuses import Statuses
+from kanon.gate.storage.step_log import StepLog, partition
+from kanon.gate.types import Type, read_types
 from kanon.keys import Secret
 from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
 
@@ -73,53 +83,80 @@ class Steps:
         self.step += 1
 
 
-def evaluate(service: Service, turns: int, joins: int) -> Ratio:
-    """A step with a long tail of sets, most of them known; relative to a conditional put of a small item per set."""
-    steps = Steps(service, 2 * joins, joins)
-    table = service.new_table("bare-members", "set_key")
-    chance = Random(4)
-    sets = 0
+@row("evaluate")
+def evaluate(form: Form) -> Iterator[Ratio]:
+    """A step with a long tail of sets, most of them known; relative to the bare calls that it cannot leave out."""
+    with service({"Types": TYPES}) as running:
+        joins = form.size(500, 100)
+        steps, bare = Steps(running, 2 * joins, joins), BareStep(running)
+        touched = steps.fill()
 
-    def put(item: Any) -> None:
-        service.dynamodb.put_item(
-            TableName=table,
+        def ours(_: int) -> Turn:
+            nonlocal touched
+            touched = steps.fill()
+            return Turn(touched, steps.evaluate)
+
+        def theirs(_: int) -> Turn:
+            bare.prepare(steps.step - 1)
+            return Turn(len(bare.keys), bare.work)
+
+        steps.evaluate()
+        yield compare(
+            "evaluate, a touched set",
+            "the bare calls: the pages of the log, batch_get_item of 100 keys, one conditional put_item a set, threaded"
+            " alike, with the same client",
+            "set",
+            ours,
+            theirs,
+            inside="the whole function for one slot and step: all calls, decoding, deciding, encoding, metrics",
+            turns=form.size(15, 1),
+            target=1.3,
+        )
+
+
+@dataclass
+class BareStep:
+    """The calls of an evaluation with nothing between them, for the sets of a step that was evaluated before."""
+
+    service: Service
+    keys: list[bytes] = field(default_factory=list)
+    puts: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._table = self.service.new_table("bare-members", "set_key")
+        self._log = StepLog(self.service.dynamodb, self.service.tables["StepLog"])
+
+    def prepare(self, step: int) -> None:
+        """Make the items of the puts; they have the size of those of the service."""
+        self.step = step
+        self.keys = [touched.set_key for touched in self._log.touched(step, 0, 1 << 16)]
+        state = SetState((Member(7, step),), (), step)
+        self.puts = [to_item(key, "fledge", state, 16, 1_700_000_000) for key in self.keys]
+
+    def work(self) -> None:
+        """Read the log and Members, write a table of the same form."""
+        client, members = self.service.dynamodb, self.service.tables["Members"]
+        for _ in client.get_paginator("query").paginate(
+            TableName=self.service.tables["StepLog"],
+            ConsistentRead=True,
+            KeyConditionExpression="step_slot = :here",
+            ExpressionAttributeValues={":here": {"B": partition(self.step, 0)}},
+        ):
+            pass
+        for start in range(0, len(self.keys), KEYS_A_CALL):
+            keys: Any = [{"set_key": {"B": key}} for key in self.keys[start : start + KEYS_A_CALL]]
+            client.batch_get_item(RequestItems={members: {"Keys": keys, "ConsistentRead": True}})
+        with ThreadPoolExecutor(WRITERS) as writers:
+            list(writers.map(self._put, self.puts))
+
+    def _put(self, item: Any) -> None:
+        unless_refused(
+            self.service.dynamodb.put_item,
+            TableName=self._table,
             Item=item,
             ConditionExpression="attribute_not_exists(evaluated) OR evaluated < :step",
             ExpressionAttributeValues={":step": item["evaluated"]},
         )
-
-    def ours(_: int) -> Turn:
-        nonlocal sets
-        sets = steps.fill()
-        return Turn(sets, steps.evaluate)
-
-    def bare(_: int) -> Turn:
-        items = [
-            {
-                "set_key": {"B": chance.randbytes(32)},
-                "type": {"S": "fledge"},
-                "members": {"B": chance.randbytes(30)},
-                "evaluated": {"N": "472222"},
-                "ttl": {"N": "1700000000"},
-            }
-            for _ in range(sets or joins // 4)
-        ]
-
-        def work() -> None:
-            with ThreadPoolExecutor(WRITERS) as writers:
-                list(writers.map(put, items))
-
-        return Turn(len(items), work)
-
-    return compare(
-        "evaluate, a touched set",
-        "one bare conditional put_item, threaded alike",
-        "set",
-        ours,
-        bare,
-        turns=turns,
-        target=1.3,
-    )
 
 
 @dataclass(frozen=True)
@@ -177,80 +214,201 @@ class Needed(Tapes):
         self.read[place] = max(self.read.get(place, 0), count)
         return super().words(set_key, instance, count)
 
+    def hash_alone(self) -> Callable[[], None]:
+        """Work that hashes what was read, and does nothing else."""
+        prefix = shake_256(b"kanon/tape/1" + bytes(150))
+        messages = [
+            (length_prefixed(set_key, instance.to_bytes(8, "big", signed=True)), WORD_BYTES * count)
+            for (set_key, instance), count in self.read.items()
+        ]
 
-def decide(parameters: Parameters, turns: int, sets: int) -> list[Ratio]:
-    """Decisions with look-ahead, in evaluation's chunks; relative to hashing alone, and to the plain loop."""
-    key = NoiseKey("1", bytes(32))
-    tapes = Tapes(key, "bench", "fledge", parameters)
-    needed = Needed(key, "bench", "fledge", parameters)
+        def work() -> None:
+            for message, size in messages:
+                shake = prefix.copy()
+                shake.update(message)
+                shake.digest(size)
+
+        return work
+
+
+KEY = NoiseKey("1", bytes(32))
+SCHEDULE = Schedule(PERIOD, grace=120, lease=150, publish_delay=1800, publish_margin=60, outage_allowance=604_800)
+
+
+def fledge() -> Type:
+    """The type of the rows."""
+    return read_types(TYPES, PERIOD)["fledge"]
+
+
+@row("decide")
+def decide(form: Form) -> Iterator[Ratio]:
+    """Decisions with look-ahead on arrays that are ready, in evaluation's chunks; relative to hashing alone."""
+    parameters, sets = fledge().parameters, form.size(200_000, 2_000)
     mix = Mix.drawn(parameters, sets, seed=5)
-    few = Mix.drawn(parameters, max(100, sets // 500), seed=6)
 
-    def decided(mix: Mix, tapes: Tapes) -> list[tuple[Any, Any]]:
+    def decided(tapes: Tapes) -> None:
         never = np.iinfo(np.int64).min
-        return [
+        for keys, sizes, lasts in mix.chunks():
             vectorised.decide(parameters, lambda _: tapes, mix.step, keys, sizes, lasts, np.full(len(keys), never))
-            for keys, sizes, lasts in mix.chunks()
-        ]
 
-    decided(mix, needed)
-    prefix = shake_256(b"kanon/tape/1" + bytes(150))
-    messages = [
-        (length_prefixed(set_key, instance.to_bytes(8, "big", signed=True)), WORD_BYTES * count)
-        for (set_key, instance), count in needed.read.items()
-    ]
+    needed = Needed(KEY, "bench", "fledge", parameters)
+    decided(needed)
+    yield compare(
+        f"decide, one of {sets:,} sets",
+        "hashing the same tapes, and nothing else",
+        "set",
+        partial(_turn, sets, partial(decided, Tapes(KEY, "bench", "fledge", parameters))),
+        partial(_turn, sets, needed.hash_alone()),
+        inside="decisions alone, from arrays to arrays: no unpacking, folding or packing",
+        turns=form.size(5, 1),
+        target=2.0,
+    )
 
-    def hash_alone() -> None:
-        for message, size in messages:
-            shake = prefix.copy()
-            shake.update(message)
-            shake.digest(size)
 
-    states = list(few.states())
-
-    def plain() -> list[SetState]:
-        return [
-            above_threshold.evaluate(parameters, set_key, state, (), few.step, partial(Noise, tapes, set_key))
-            for set_key, state in states
-        ]
-
-    def straight() -> list[bool]:
-        return [straightforward(parameters, set_key, state, few.step, tapes) for set_key, state in states]
-
-    crossed = list(chain.from_iterable(now.tolist() for now, _ in decided(few, tapes)))
-    assert crossed == [bool(state.crossings) for state in plain()] == straight()
-    against = [
-        (f"a straightforward loop over sets and steps ({len(states):,} sets)", straight, 20.0),
-        (f"the plain mechanism, which reads a tape only where it must ({len(states):,} sets)", plain, 1.0),
-    ]
-    return [
-        compare(
-            f"decide, a set of {sets:,}",
-            "hashing the same tapes, and nothing else",
+@row("evaluate without calls")
+def evaluate_without_calls(form: Form) -> Iterator[Ratio]:
+    """A step whose tables answer from memory: what is left is the project's own code."""
+    type_, sets = fledge(), form.size(10_000, 1_000)
+    step = StoredStep.drawn(type_, sets, seed=6)
+    ours, plain = Memory(step), Memory(step)
+    needed = Needed(KEY, "bench", "fledge", type_.parameters)
+    step.evaluate(Memory(step), type_, needed)
+    step.evaluate(ours, type_)
+    step.evaluate_plainly(plain, type_)
+    if sorted_items(ours) != sorted_items(plain):
+        raise RuntimeError("the service and the plain loop write different items")
+    for against, theirs, target, at_least in (
+        (
+            "a plain loop that does the same from the same rows and reads each tape once (infra/measure/plain.py)",
+            lambda: step.evaluate_plainly(Memory(step), type_),
+            1.0,
+            True,
+        ),
+        ("hashing the same tapes, and nothing else", needed.hash_alone(), None, False),
+    ):
+        yield compare(
+            f"evaluate without calls, one of {sets:,} sets",
+            against,
             "set",
-            partial(_turn, sets, partial(decided, mix, tapes)),
-            partial(_turn, sets, hash_alone),
-            turns=turns,
-            target=2.0,
-        ),
-        *(
-            compare(
-                f"decide, a set of {sets:,}",
-                what,
-                "set",
-                partial(_turn, sets, partial(decided, mix, tapes)),
-                partial(_turn, len(states), work),
-                turns=turns,
-                target=target,
-                at_least=True,
-            )
-            for what, work, target in against
-        ),
-    ]
+            partial(_turn, sets, lambda: step.evaluate(Memory(step), type_)),
+            partial(_turn, sets, theirs),
+            inside="reading rows, unpacking, folding, deciding, packing, handing over to writers; no SDK, no network",
+            turns=form.size(9, 1),
+            target=target,
+            at_least=at_least,
+        )
 
 
-def exact_law(parameters: Parameters, turns: int) -> Ratio:
+@dataclass(frozen=True)
+class StoredStep:
+    """The rows of a step in the log and the Members items of its sets, as the tables store them."""
+
+    step: int
+    rows: list[Item]
+    items: dict[bytes, Item]
+
+    @classmethod
+    def drawn(cls, type_: Type, sets: int, seed: int) -> StoredStep:
+        """A mix of sets (:class:`Mix`) with one to three joins each. Full sets have crossed before."""
+        chance = Random(seed)
+        parameters = type_.parameters
+        mix = Mix.drawn(parameters, sets, seed)
+        rows: list[Item] = []
+        items = {}
+        for key, state in mix.states():
+            size = len(state.members)
+            tokens = chance.sample(range(1 << 16), size)
+            # Members are sorted latest first, then by token; all joined before the step.
+            lasts = sorted((member.last - 1 for member in state.members), reverse=True)
+            lasts = [max(last, mix.step - parameters.window + 1) for last in lasts]
+            members = sorted(map(Member, tokens, lasts), key=lambda member: (-member.last, member.token))
+            crossings = (lasts[0],) if size == parameters.members_kept else ()
+            before = SetState(tuple(members), crossings, mix.step - 1)
+            items[key] = to_item(key, type_.name, before, parameters.client_bits, START + 10**8)
+            rows += [
+                {"set_token": {"B": key + chance.randrange(1 << 16).to_bytes(4, "big")}, "type": {"S": type_.name}}
+                for _ in range(chance.randint(1, 3))
+            ]
+        rows.sort(key=lambda item: item["set_token"]["B"])
+        return cls(mix.step, rows, items)
+
+    def evaluate(self, memory: Memory, type_: Type, tapes: Tapes | None = None) -> None:
+        """Evaluate the step with the service's code on ``memory``."""
+        client: Any = memory
+        evaluation = Evaluation(
+            types={type_.name: type_},
+            noise_keys=NoiseKeys(((0, KEY),)),
+            deployment="bench",
+            schedule=SCHEDULE,
+            log=StepLog(client, "log"),
+            members=Members(client, "members"),
+            statuses=Statuses(client, "statuses"),
+            control=Control(client, "control"),
+            check_tables=lambda: None,
+            _tapes={} if tapes is None else {(KEY.id, type_.name): tapes},
+        )
+        now = float(end_of(self.step, PERIOD) + 180)
+        outcome = evaluation.run(0, "bench", lambda: now, lambda: 900.0)
+        if (outcome.steps, outcome.sets) != (1, len(self.items)):
+            raise RuntimeError(f"the step was not evaluated: {outcome}")
+
+    def evaluate_plainly(self, memory: Memory, type_: Type) -> None:
+        """Evaluate it with the plain loop."""
+        tapes = Tapes(KEY, "bench", type_.name, type_.parameters)
+        joined: dict[bytes, list[int]] = {}
+        for item in self.rows:
+            key = item["set_token"]["B"]
+            joined.setdefault(key[:SET_KEY_BYTES], []).append(int.from_bytes(key[SET_KEY_BYTES:], "big"))
+        for key, tokens in joined.items():
+            old = self.items.get(key, {})
+            item = plain.evaluate_set(type_.parameters, tapes, self.step, key, old, tokens, SCHEDULE.outage_allowance)
+            memory.put_item(Item=item)
+
+
+class Memory:
+    """A client of DynamoDB that answers from memory and keeps the Members items that are put."""
+
+    def __init__(self, step: StoredStep) -> None:
+        self._step = step
+        self.put: list[Item] = []
+
+    def query(self, **query: Any) -> dict[str, Any]:
+        """Pages of 10,000 rows, as 1 MB holds."""
+        after = query["ExpressionAttributeValues"].get(":after", {"B": b""})["B"]
+        first = bisect_right(self._step.rows, after, key=lambda row: row["set_token"]["B"])
+        page = self._step.rows[first : first + 10_000]
+        more = first + len(page) < len(self._step.rows)
+        return {"Items": page, **({"LastEvaluatedKey": {"set_token": page[-1]["set_token"]}} if more else {})}
+
+    def batch_get_item(self, RequestItems: dict[str, Any]) -> dict[str, Any]:  # noqa: N803, a parameter of boto3
+        """The items of Members."""
+        ((table, asked),) = RequestItems.items()
+        keys = (key["set_key"]["B"] for key in asked["Keys"])
+        return {"Responses": {table: [self._step.items[key] for key in keys if key in self._step.items]}}
+
+    def put_item(self, **call: Any) -> dict[str, Any]:
+        """Keep the item."""
+        self.put.append(call["Item"])
+        return {}
+
+    def batch_write_item(self, **_: Any) -> dict[str, Any]:
+        """Wake-ups."""
+        return {}
+
+    def update_item(self, **_: Any) -> dict[str, Any]:
+        """Statuses, the horizon, and the lease with the mark of a slot."""
+        return {"Attributes": {"evaluated_through": {"N": str(self._step.step - 1)}}}
+
+
+def sorted_items(memory: Memory) -> list[Item]:
+    """What was put, by set key."""
+    return sorted(memory.put, key=lambda item: item["set_key"]["B"])
+
+
+@row("exact law")
+def exact_law(form: Form) -> Iterator[Ratio]:
     """The exact law of the first crossing, which the planner and the audit compute thousands of times."""
+    parameters = fledge().parameters
     chance = Random(7)
     counts = [parameters.k + chance.randint(-15, 5) for _ in range(parameters.window)]
 
@@ -258,13 +416,14 @@ def exact_law(parameters: Parameters, turns: int) -> Ratio:
         for _ in range(100):
             first_crossing(parameters, counts)
 
-    return compare(
+    yield compare(
         f"the exact law of an instance of {parameters.window} steps",
         "the same in exact rationals",
         "law",
         partial(_turn, 100, floats),
         partial(_turn, 1, partial(first_crossing_exact, parameters, counts)),
-        turns=turns,
+        inside="the probability of the first crossing at each step, in floats",
+        turns=form.size(3, 1),
         target=100.0,
         at_least=True,
     )
@@ -272,17 +431,3 @@ def exact_law(parameters: Parameters, turns: int) -> Ratio:
 
 def _turn(units: int, work: Callable[[], object], _: int) -> Turn:
     return Turn(units, work)
-
-
-def straightforward(parameters: Parameters, set_key: bytes, state: SetState, step: int, tapes: Tapes) -> bool:
-    """Whether a set crosses at ``step``. A naive loop: it tests every step to the end of the next instance."""
-    window, k = parameters.window, parameters.k
-    phase = phase_of(set_key, window, parameters.phase)
-    first = first_step(instance_of(step, phase, window), phase, window)
-    crossing = {}
-    for start in (first, first + window):
-        noise = Noise(tapes, set_key, instance_of(start, phase, window))
-        for at in range(max(step, start), start + window):
-            count = count_at(state.members, at, window)
-            crossing[at] = above_threshold.crosses(count, noise.nu(at - start), k, noise.mu)
-    return crossing[step]

@@ -1,11 +1,13 @@
-"""Join, batchJoin and query relative to minimal handlers of the same kind."""
+"""Join, batchJoin and query relative to minimal handlers of the same kind.
+
+Both sides use the service's own client of DynamoDB and make the same calls, so a ratio shows the project's code alone.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -13,14 +15,19 @@ from aws_lambda_powertools.event_handler import APIGatewayHttpResolver
 from pydantic import BaseModel
 
 from infra.measure.measure import Ratio, Turn, compare
-from infra.measure.service import CONTEXT, PERIOD, START, Service
+from infra.measure.rows import Form, row
+from infra.measure.service import CONTEXT, PERIOD, START, Service, service
+from kanon.dynamo.batches import KEYS_A_CALL, WRITES_A_CALL
 from kanon.gate.names import set_key
-from kanon.gate.storage.statuses import Statuses
+from kanon.gate.storage.statuses import SHOWN, Statuses
 from kanon.keys import Secret
 
 TYPE = "fledge"
+TYPES = json.dumps({TYPE: {"k": 50, "window": 720, "profile": "published"}})
+SLOTS = 16
 BATCH = 500
 HASHES = 100
+REQUEST = "the whole handler: routing, validation, HMAC of names, the calls, log context, metrics"
 
 Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
 
@@ -55,16 +62,21 @@ def minimal_join(service: Service, table: str) -> Handler:
     return app.resolve
 
 
-def minimal_query(service: Service, table: str) -> Handler:
-    """A Powertools handler with validation and one batch_get_item."""
+def minimal_query(service: Service, more_keys: tuple[bytes, ...]) -> Handler:
+    """A Powertools handler with validation that gets each hash as a set key, and ``more_keys``, from Statuses."""
     app = APIGatewayHttpResolver(enable_validation=True)
+    table = service.tables["Statuses"]
 
     @app.post("/v1/query")
     def query(body: MinimalQuery) -> dict[str, list[str]]:
-        keys: list[Any] = [{"set_key": {"B": text.encode()}} for text in body.hashes]
-        answer = service.dynamodb.batch_get_item(RequestItems={table: {"Keys": keys}})
-        found = {item["set_key"]["B"].decode() for item in answer["Responses"][table]}
-        return {"hashes": [text for text in body.hashes if text in found]}
+        asked = [*map(base64.urlsafe_b64decode, body.hashes), *more_keys]
+        found = set()
+        for start in range(0, len(asked), KEYS_A_CALL):
+            keys: Any = [{"set_key": {"B": key}} for key in asked[start : start + KEYS_A_CALL]]
+            wanted: Any = {"Keys": keys, "ConsistentRead": False, "ProjectionExpression": f"set_key, {SHOWN}"}
+            answer = service.dynamodb.batch_get_item(RequestItems={table: wanted})
+            found |= {item["set_key"]["B"] for item in answer["Responses"][table]}
+        return {"hashes": [text for text, key in zip(body.hashes, asked, strict=False) if key in found]}
 
     return app.resolve
 
@@ -81,169 +93,174 @@ def names(chance: Random, count: int) -> list[str]:
     return [base64.urlsafe_b64encode(chance.randbytes(32)).decode().rstrip("=") for _ in range(count)]
 
 
-def join(service: Service, turns: int, requests: int) -> Ratio:
+@row("join")
+def join(form: Form) -> Iterator[Ratio]:
     """Consecutive requests, each of a new client in a new set."""
-    chance = Random(1)
-    bare = minimal_join(service, service.new_table("bare-join", "step_slot", "set_token"))
+    with service({"Types": TYPES, "Slots": str(SLOTS)}) as running:
+        chance, requests = Random(1), form.size(25, 5)
+        bare = minimal_join(running, running.new_table("bare-join", "step_slot", "set_token"))
 
-    def events(_: int) -> list[dict[str, Any]]:
-        return [
-            service.request("POST", f"/v1/types/{TYPE}/sets/{name}:join", {"client": f"client-{chance.random()}"})
-            for name in names(chance, requests)
-        ]
+        def events(_: int) -> list[dict[str, Any]]:
+            return [
+                running.request("POST", f"/v1/types/{TYPE}/sets/{name}:join", {"client": f"client-{chance.random()}"})
+                for name in names(chance, requests)
+            ]
 
-    def ours(turn: int) -> Turn:
-        asked = events(turn)
-        return Turn(requests, lambda: [service.call("join", each) for each in asked])
+        def ours(turn: int) -> Turn:
+            asked = events(turn)
+            return Turn(requests, lambda: [running.call("join", each) for each in asked])
 
-    def theirs(turn: int) -> Turn:
-        asked = [at_path(each, each["rawPath"].removesuffix(":join")) for each in events(turn)]
-        return Turn(requests, lambda: [bare(each, CONTEXT) for each in asked])
+        def theirs(turn: int) -> Turn:
+            asked = [at_path(each, each["rawPath"].removesuffix(":join")) for each in events(turn)]
+            return Turn(requests, lambda: [bare(each, CONTEXT) for each in asked])
 
-    assert service.call("join", events(0)[0])["statusCode"] == 200
-    assert theirs(0).work()[0]["statusCode"] == 200
-    return compare(
-        "join, a request",
-        "a Powertools handler with validation and one put_item",
-        "request",
-        ours,
-        theirs,
-        turns=turns,
-        target=1.4,
-    )
+        answered(ours(0).work())
+        answered(theirs(0).work())
+        yield compare(
+            "join, a request",
+            "a Powertools handler with validation and one put_item of the same client",
+            "request",
+            ours,
+            theirs,
+            inside=REQUEST,
+            turns=form.size(25, 1),
+            target=1.3,
+        )
 
 
-def batch_join(service: Service, turns: int, requests: int) -> Ratio:
-    """Batches of 500 joins relative to the same items in bare calls of 25."""
-    chance = Random(2)
-    table = service.new_table("bare-batch", "step_slot", "set_token")
+@row("batchJoin")
+def batch_join(form: Form) -> Iterator[Ratio]:
+    """Batches of 500 joins relative to the same items in bare calls."""
+    with service({"Types": TYPES, "Slots": str(SLOTS)}) as running:
+        chance, requests = Random(2), 1
+        table = running.new_table("bare-batch", "step_slot", "set_token")
 
-    def ours(_: int) -> Turn:
-        asked = [
-            service.request(
-                "POST",
-                "/v1:batchJoin",
-                {"joins": [{"type": TYPE, "set": name, "client": f"client-{name}"} for name in names(chance, BATCH)]},
-            )
-            for _ in range(requests)
-        ]
-        return Turn(BATCH * requests, lambda: [service.call("join", each) for each in asked])
+        def ours(_: int) -> Turn:
+            joins = [{"type": TYPE, "set": name, "client": f"client-{name}"} for name in names(chance, BATCH)]
+            asked = [running.request("POST", "/v1:batchJoin", {"joins": joins}) for _ in range(requests)]
+            return Turn(BATCH * requests, lambda: [running.call("join", each) for each in asked])
 
-    def theirs(_: int) -> Turn:
-        puts: list[Any] = [
-            {
-                "PutRequest": {
-                    "Item": {
-                        "step_slot": {"B": chance.randbytes(9)},
-                        "set_token": {"B": chance.randbytes(36)},
-                        "type": {"S": TYPE},
-                        "ttl": {"N": "1700000000"},
+        def theirs(_: int) -> Turn:
+            puts: list[Any] = [
+                {
+                    "PutRequest": {
+                        "Item": {
+                            "step_slot": {"B": chance.randbytes(9)},
+                            "set_token": {"B": chance.randbytes(36)},
+                            "type": {"S": TYPE},
+                            "ttl": {"N": "1700000000"},
+                        }
                     }
                 }
-            }
-            for _ in range(BATCH * requests)
-        ]
-        calls = [puts[start : start + 25] for start in range(0, len(puts), 25)]
-        return Turn(len(puts), lambda: [service.dynamodb.batch_write_item(RequestItems={table: c}) for c in calls])
+                for _ in range(BATCH * requests)
+            ]
+            calls = [puts[start : start + WRITES_A_CALL] for start in range(0, len(puts), WRITES_A_CALL)]
+            return Turn(len(puts), lambda: [running.dynamodb.batch_write_item(RequestItems={table: c}) for c in calls])
 
-    answer = ours(0).work()[0]
-    assert json.loads(answer["body"]) == {"results": [{}] * BATCH}
-    return compare(
-        "batchJoin, a join",
-        "the bare batch_write_item calls",
-        "join",
-        ours,
-        theirs,
-        turns=turns,
-        target=1.3,
-    )
+        answer = ours(0).work()[0]
+        if json.loads(answer["body"]) != {"results": [{}] * BATCH}:
+            raise RuntimeError("a join of the batch was refused")
+        yield compare(
+            "batchJoin, a join",
+            "bare batch_write_item calls of one item a join, with the same client",
+            "join",
+            ours,
+            theirs,
+            inside=f"a batch of {BATCH}: {REQUEST}",
+            turns=form.size(25, 1),
+            target=1.3,
+        )
 
 
-@dataclass
 class Queries:
-    """Requests of 100 hashes each, and a clock that invalidates the cache."""
+    """Requests of 100 hashes each, and a clock that invalidates the cache.
 
-    service: Service
-    requests: int
-    chance: Random
-    hours: int = 0
+    Every turn sends the same requests: the service caches horizons until the next tick, but never a set.
+    """
+
+    def __init__(self, service: Service, requests: int) -> None:
+        chance = Random(3)
+        self._service, self._hours = service, 0
+        self._hashes = [names(chance, HASHES) for _ in range(requests)]
+        self._keys = [set_keys(service, hashes) for hashes in self._hashes]
+        for keys in self._keys:
+            fill_statuses(service, keys[: HASHES // 2])
 
     def tick(self) -> None:
         """Let an hour pass, which invalidates the cache."""
-        self.hours += 1
-        self.service.stack.clock.set(START + PERIOD * self.hours)
+        self._hours += 1
+        self._service.stack.clock.set(START + PERIOD * self._hours)
 
     def asked(self) -> list[dict[str, Any]]:
-        """Requests for new sets, half of them with an item."""
-        asked = []
-        for _ in range(self.requests):
-            hashes = names(self.chance, HASHES)
-            fill_statuses(self.service, hashes[: HASHES // 2])
-            body = {"setsForType": [{"type": TYPE, "hashes": hashes}]}
-            asked.append(self.service.request("POST", "/v1:query", body))
-        return asked
-
-    def call(self, asked: list[dict[str, Any]]) -> None:
-        """Send them."""
-        for each in asked:
-            assert self.service.call("query", each)["statusCode"] == 200
+        """Requests in which half of the sets have an item."""
+        bodies = [{"setsForType": [{"type": TYPE, "hashes": hashes}]} for hashes in self._hashes]
+        return [self._service.request("POST", "/v1:query", body) for body in bodies]
 
     def cold(self, _: int) -> Turn:
-        """Each request is the first after a tick. It also reads the slot's horizon: 101 keys in two calls."""
+        """Each request is the first after a tick. It also reads the horizons of all slots: 116 keys in two calls."""
         asked = self.asked()
 
         def work() -> None:
             for each in asked:
                 self.tick()
-                self.call([each])
+                answered([self._service.call("query", each)])
 
-        return Turn(self.requests, work)
+        return Turn(len(asked), work)
 
     def new(self, _: int) -> Turn:
-        """The horizon is cached; sets never are: one call of 100 keys."""
+        """The horizons are cached: one call of 100 keys."""
         asked = self.asked()
         self.tick()
-        self.call(self.asked()[:1])
-        return Turn(self.requests, lambda: self.call(asked))
+        answered([self._service.call("query", each) for each in asked])  # these read the horizons of all slots
+        return Turn(len(asked), lambda: answered([self._service.call("query", each) for each in asked]))
+
+    def bare(self, handler: Handler) -> Turn:
+        """The same requests for a minimal handler, which takes set keys for hashes."""
+        bodies = [{"hashes": [base64.urlsafe_b64encode(key).decode() for key in keys]} for keys in self._keys]
+        asked = [at_path(self._service.request("POST", "/v1:query", body), "/v1/query") for body in bodies]
+        return Turn(len(asked), lambda: answered([handler(each, CONTEXT) for each in asked]))
 
 
-def query(service: Service, turns: int, requests: int) -> list[Ratio]:
-    """Requests of 100 hashes, half of them of sets with an item, with and without the horizon in the cache."""
-    queries = Queries(service, requests, Random(3))
-    table = service.new_table("bare-query", "set_key")
-    bare = minimal_query(service, table)
-    known = names(queries.chance, HASHES // 2)
-    for name in known:
-        item: dict[str, Any] = {
-            "set_key": {"B": name.encode()},
-            "crossings": {"L": [{"N": "472222"}]},
-            "newest": {"N": "472222"},
-            "ttl": {"N": "1700000000"},
-        }
-        service.dynamodb.put_item(TableName=table, Item=item)
-
-    def theirs(_: int) -> Turn:
-        bodies = [{"hashes": known + names(queries.chance, HASHES - len(known))} for _ in range(requests)]
-        asked = [at_path(service.request("POST", "/v1:query", body), "/v1/query") for body in bodies]
-        return Turn(requests, lambda: [bare(each, CONTEXT) for each in asked])
-
-    assert theirs(0).work()[0]["statusCode"] == 200
-    against = "a Powertools handler with validation and one batch_get_item"
-    return [
-        compare(f"query, {HASHES} {what}", against, "request", ours, theirs, turns=turns, target=target)
-        for what, ours, target in (
-            ("hashes, the horizon not cached", queries.cold, 1.3),
-            ("hashes, the horizon cached", queries.new, 1.3),
-        )
-    ]
+@row("query")
+def query(form: Form) -> Iterator[Ratio]:
+    """Requests of 100 hashes, half of them of sets with an item, with and without the horizons in the cache."""
+    with service({"Types": TYPES, "Slots": str(SLOTS)}) as running:
+        queries = Queries(running, form.size(10, 1))
+        horizons = tuple(bytes([slot]) for slot in range(SLOTS))
+        for what, ours, keys, calls in (
+            ("nothing cached", queries.cold, horizons, f"two batch_get_item of {HASHES} and {SLOTS} keys"),
+            ("the horizons cached", queries.new, (), f"one batch_get_item of {HASHES} keys"),
+        ):
+            bare = minimal_query(running, keys)
+            yield compare(
+                f"query, {HASHES} hashes, {what}",
+                f"a Powertools handler with validation and {calls} of the same client, for the same items",
+                "request",
+                ours,
+                lambda _, bare=bare: queries.bare(bare),  # type: ignore[misc]
+                inside=REQUEST,
+                turns=form.size(25, 1),
+                target=1.3,
+            )
 
 
-def fill_statuses(service: Service, known: list[str]) -> None:
-    """Write an item with a crossing for each set, as evaluation does."""
+def answered(answers: list[dict[str, Any]]) -> None:
+    """Check that every request succeeded."""
+    if refused := {answer["statusCode"] for answer in answers} - {200}:
+        raise RuntimeError(f"requests were answered {sorted(refused)}")
+
+
+def set_keys(service: Service, hashes: list[str]) -> list[bytes]:
+    """The set keys of set ids in the encoding of the API."""
     pepper = Secret.derived("set-pepper", service.stack.storage.secrets["SetPepper"])
+    return [set_key(pepper, TYPE, base64.urlsafe_b64decode(name + "==")) for name in hashes]
+
+
+def fill_statuses(service: Service, keys: list[bytes]) -> None:
+    """Write an item with a crossing for each set and the horizons of all slots, as evaluation does."""
     statuses = Statuses(service.dynamodb, service.tables["Statuses"])
     step = START // PERIOD
-    for name in known:
-        key = set_key(pepper, TYPE, base64.urlsafe_b64decode(name + "=="))
+    for key in keys:
         statuses.write(key, (step,), START + 10**8)
-    statuses.move_horizon(0, step, START)
+    for slot in range(SLOTS):
+        statuses.move_horizon(slot, step, START)

@@ -5,42 +5,65 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
 
 from infra.measure.measure import Ratio, Turn, compare
+from infra.measure.rows import Form, row
+from infra.measure.service import service
 from kanon.local.source import ROOT
 
-LEAST = """
+HTTP = """
 import botocore.session
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver
 APIGatewayHttpResolver(enable_validation=True)
 botocore.session.get_session().create_client("dynamodb", region_name="us-east-1")
 """
+QUEUE = """
+import botocore.session, numpy
+from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType
+BatchProcessor(event_type=EventType.SQS)
+botocore.session.get_session().create_client("dynamodb", region_name="us-east-1")
+"""
+LEAST = {
+    "join": (HTTP, "importing botocore and Powertools' event handler with validation, one client"),
+    "query": (HTTP, "importing botocore and Powertools' event handler with validation, one client"),
+    "evaluate": (QUEUE, "importing botocore, numpy and Powertools' batch processor, one client"),
+}
+"""For each function the least that one of its kind imports."""
 
 OURS = """
-import app
+import app, sys
 from kanon import aws
 aws.dynamodb()
-import sys
-assert "numpy" not in sys.modules
+assert ("numpy" in sys.modules) == ("evaluate" in app.__file__)
 """
 
 
-def start(function: str, environment: Mapping[str, str], turns: int) -> Ratio:
+@row("start")
+def start(form: Form) -> Iterator[Ratio]:
     """Importing a function and creating its client, relative to the libraries alone."""
-    paths = [str(ROOT / "functions" / function), str(ROOT / "shared")]
-    variables = {**environment, "AWS_DEFAULT_REGION": "us-east-1", "PYTHONPATH": os.pathsep.join(paths)}
+    with service() as running:
+        environments = running.environments
+    for function, (least, against) in LEAST.items():
+        paths = [str(ROOT / "functions" / function), str(ROOT / "shared")]
+        variables = {
+            **environments[function],
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PATH": os.environ["PATH"],
+        }
 
-    def run(text: str) -> None:
-        subprocess.run([sys.executable, "-c", text], env={"PATH": os.environ["PATH"], **variables}, check=True)
+        def run(text: str, variables: dict[str, str] = variables) -> None:
+            subprocess.run([sys.executable, "-c", text], env=variables, check=True)
 
-    return compare(
-        f"start of {function}",
-        "importing botocore and Powertools' event handler with validation, one client",
-        "start",
-        lambda _: Turn(1, lambda: run(OURS)),
-        lambda _: Turn(1, lambda: run(LEAST)),
-        turns=turns,
-        target=1.2,
-        children=True,
-    )
+        yield compare(
+            f"start of {function}",
+            against,
+            "start",
+            lambda _, run=run: Turn(1, lambda: run(OURS)),  # type: ignore[misc]
+            lambda _, run=run, least=least: Turn(1, lambda: run(least)),  # type: ignore[misc]
+            inside="a new interpreter: imports, settings and models of the function, one client; no call",
+            turns=form.size(9, 1),
+            target=1.2,
+            children=True,
+        )

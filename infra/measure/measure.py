@@ -24,18 +24,20 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Ratio:
-    """A measured ratio of processor times, and its target.
+    """A measured ratio of processor times, and its target if it has one.
 
-    ``at_least`` makes the target a lower limit. Times in s, for one of ``unit``.
+    ``inside`` and ``against`` say what each side includes. ``at_least`` makes the target a lower limit. Times in s, for
+    one of ``unit``.
     """
 
     name: str
+    inside: str
     against: str
     unit: str
     ratios: tuple[float, ...]
     seconds: float
     seconds_against: float
-    target: float
+    target: float | None
     at_least: bool = False
 
     @property
@@ -44,8 +46,10 @@ class Ratio:
         return statistics.median(self.ratios)
 
     @property
-    def met(self) -> bool:
-        """Whether the target is met."""
+    def met(self) -> bool | None:
+        """Whether the target is met; None without a target."""
+        if self.target is None:
+            return None
         return self.median >= self.target if self.at_least else self.median <= self.target
 
     @property
@@ -53,6 +57,7 @@ class Ratio:
         """What goes into the history."""
         return {
             "name": self.name,
+            "inside": self.inside,
             "against": self.against,
             "ratio": round(self.median, 4),
             "least": round(min(self.ratios), 4),
@@ -93,8 +98,9 @@ def compare(
     ours: Callable[[int], Turn],
     bare: Callable[[int], Turn],
     *,
+    inside: str,
     turns: int,
-    target: float,
+    target: float | None,
     at_least: bool = False,
     children: bool = False,
 ) -> Ratio:
@@ -102,12 +108,13 @@ def compare(
 
     Args:
         name: what is measured.
-        against: the reference of the measurement.
+        against: the reference of the measurement, and what it includes.
         unit: the unit of a turn.
         ours: prepares a turn of our work.
         bare: prepares a turn of the reference.
+        inside: what our side includes.
         turns: the number of counted turns.
-        target: the upper limit of the ratio; with ``at_least`` the lower limit.
+        target: the upper limit of the ratio; with ``at_least`` the lower limit; None for none.
         at_least: the ratio is that of the reference to ours, so larger is better.
         children: measure the time of child processes, which do the work and are awaited.
     """
@@ -123,7 +130,9 @@ def compare(
             taken.append((_spent(children) - began) / turn.units)
     mine, theirs = mine[1:], theirs[1:]
     ratios = tuple(b / o if at_least else o / b for o, b in zip(mine, theirs, strict=True))
-    return Ratio(name, against, unit, ratios, statistics.median(mine), statistics.median(theirs), target, at_least)
+    return Ratio(
+        name, inside, against, unit, ratios, statistics.median(mine), statistics.median(theirs), target, at_least
+    )  # fmt: skip
 
 
 def _spent(children: bool) -> float:

@@ -31,7 +31,11 @@ CONTEXT = Context("bench", "1769", lambda: 120.0)
 
 
 class Service:
-    """A stack whose functions are started in this process, with nothing between them and boto3."""
+    """A stack whose functions are started in this process, with nothing between them and boto3.
+
+    ``dynamodb`` is a client as the functions have one: the bare calls of a row use it too, so that a row compares code
+    and not configurations of a client.
+    """
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -39,7 +43,7 @@ class Service:
         self.environments = {name: dict(function.environment) for name, function in stack.functions.items()}
         with variables(self.environments["join"]):
             boto3.setup_default_session()
-            self.dynamodb = boto3.client("dynamodb")
+            self.dynamodb = aws.dynamodb()
         self._handlers: dict[str, Any] = {}
 
     def request(self, method: str, path: str, body: object) -> dict[str, Any]:

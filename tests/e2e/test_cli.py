@@ -38,7 +38,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def figure(output: str, name: str) -> str:
-    found = re.search(rf"{name}[^\d]*([\d,.]+)", output)
+    found = re.search(rf"│ {name}[^\d]*([\d,.]+)", output)
     assert found is not None, output
     return found[1].replace(",", "")
 
@@ -62,7 +62,21 @@ def test_demo_replays_a_log_over_http_and_compares_every_answer(tmp_path: Path) 
 def test_demo_explains_why_it_refuses_a_log(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv", clients=1, hours=1)
     code, output = run("demo", "--log", str(log), "--from", "2024-01-01", "--engine", "moto")
-    assert (code, "change FROM or TO" in output) == (1, True)
+    assert (code, "change FROM or TO" in output) == (2, True)
+
+
+def test_demo_replays_types_of_ones_own_side_by_side(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.csv", clients=40, hours=2)
+    laws = {role: {"shape": "two-sided", "epsilon": "1", "truncation": 3} for role in ("threshold", "query")}
+    types = {"low": {"k": 20, "window": 24, "laws": laws}, "high": {"k": 60, "window": 24, "laws": laws}}
+    (file := tmp_path / "types.json").write_text(json.dumps(types))
+    arguments = ["demo", "--log", str(log), "--types", str(file), "--engine", "moto"]
+    code, output = run(*arguments, "--picture", str(tmp_path / "demo.png"))
+    assert code == 0, output
+    (flips,) = [line for line in output.splitlines() if "flips" in line]
+    assert re.findall(r"\d+", flips) == ["1", "0"]  # 40 clients are enough for the first type alone
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["demo-high.png", "demo-low.png"]
+    assert "large is the first set that reads true: 40 clients by 2023-11-14 23:00 UTC" in output
 
 
 def test_a_step_that_is_not_visible_at_its_tick_stops_the_replay() -> None:

@@ -12,7 +12,7 @@ from tests.infrastructure.template import ROOT
 
 # The lock that `make lock` writes from requirements/<name>.in, where it is not requirements/<name>.txt.
 ELSEWHERE = {"layer": "shared/requirements.txt", "evaluate": "functions/evaluate/requirements.txt"}
-PARTS = {"tools", "reports", "release"}  # included by others, installed by nobody
+PARTS = {"tools", "reports", "release", "emulator"}  # included by others, installed by nobody
 FOLDERS = ("requirements", "shared", "functions")
 
 PIN = re.compile(r"[a-z0-9-]+==[\w.!+]+( ; [\w. <>=!'()]+)?( --hash=sha256:[0-9a-f]{64})+")

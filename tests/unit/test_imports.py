@@ -29,6 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "gate": {"noise", "dynamo", "http", "keys", "settings", "errors", "strict_json"},
     "joinlog": set(),
     "risk": {"gate", "noise"},
+    "release": {"noise"},
     "reports": {"noise", "errors"},
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
@@ -37,7 +38,7 @@ ARROWS: dict[str, set[str]] = {
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
     "cli": {
         *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog", "strict_json"),
-        *("client", "plan", "operate", "local", "audit", "risk", "reports"),
+        *("client", "plan", "operate", "local", "audit", "risk", "release", "reports"),
     },
 }
 LAYER = {

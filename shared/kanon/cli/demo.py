@@ -1,24 +1,48 @@
 """``kanon demo``: sends a join log through the HTTP API on a simulated clock and compares the answers."""
 
+import shlex
+import shutil
+import sys
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from kanon.cli.extras import extra
+from kanon.cli.files import picture as checked_picture
+from kanon.cli.local import Engine, EngineName, local_errors
+from kanon.cli.own_types import OneType, TypesFile, own_types
+from kanon.cli.screen import progress, screen
 
 if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Mapping, Sequence
+
+    from rich.table import Table
+
     from kanon.gate.mechanism.parameters import Parameters
+    from kanon.gate.types import Type
     from kanon.keys import Secret
     from kanon.local import Stack
+    from kanon.local.logs import JoinLog
     from kanon.local.replay import Result
+
+PERIOD = 3600
+WEEK = '{"fledge":{"k":50,"window":168,"profile":"published"}}'
+"""The type of the generated log: it holds two windows of a week, so instances restart within it."""
+DATES = "%Y-%m-%d"
+NEXT = """
+What to try next:
+  {kanon} demo --type '{{"k": 20, "window": 168, "profile": "sharp-2"}}'   the same joins with a type of your own
+  {kanon} demo --log joins.csv --from 2026-01-05 --to 2026-01-12       your own log: columns time, set, client
+  {kanon} plan --k 20 --window 168 --compare                           what each noise profile guarantees
+  {kanon} serve                                                        the service itself, for curl and your client
+docs/start.md explains every step."""
+STARTING, A_STEP, A_JOIN, AN_EVALUATION = 4.0, 0.05, 0.0005, 0.0015
+"""Seconds of a demo on one core, for the estimate: its start and end, a step, a join, a set evaluated."""
 
 
 def demo(
@@ -32,83 +56,169 @@ def demo(
         str, typer.Option(help="What the log calls time, set and client, separated by commas.")
     ] = "time,set,client",
     first: Annotated[
-        datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="First day of the log.")
+        datetime | None, typer.Option("--from", formats=[DATES], help="First day of the log, as 2026-01-31.")
     ] = None,
-    last: Annotated[datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="Last day of the log.")] = None,
-    picture: Annotated[Path, typer.Option(help="File for the picture.")] = Path("build/demo.png"),
-    seed: Annotated[int, typer.Option(help="Seed of the generated log and of the keys.")] = 1,
-    engine: Annotated[str, typer.Option(help="AWS emulator: ministack or moto.")] = "ministack",
+    last: Annotated[
+        datetime | None, typer.Option("--to", formats=[DATES], help="Last day of the log, as 2026-01-31.")
+    ] = None,
+    type_: OneType = None,
+    types_file: TypesFile = None,
+    picture: Annotated[Path, typer.Option(help="File for the picture (PNG).")] = Path("build/demo.png"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated log and of the keys.")] = 1,
+    engine: EngineName = Engine.ministack,
 ) -> None:
-    """Replay a join log hour by hour, and compare every answer with the exact counts."""
-    from kanon.client import ApiError
-    from kanon.gate.types import read_types
-    from kanon.joinlog import Columns, LogError
-    from kanon.keys import Secret
+    """Replay a join log hour by hour, and compare every answer with the exact counts.
 
-    with extra("local"):
+    Without --log it replays a generated log of 16 days, with a window of a week.
+
+    Example: kanon demo --log joins.csv --type '{"k": 20, "window": 168, "profile": "sharp-2"}'
+    """
+    checked_picture(picture, "--picture")
+    if log is None and (first or last):
+        raise typer.BadParameter("--from and --to cut a log of yours: name it with --log")
+    own = own_types(type_, types_file, PERIOD)
+    began = time.monotonic()
+    with extra("plot"):
         import matplotlib as mpl  # noqa: F401, missed now and not after the replay
+    with extra("local"), local_errors():
+        from kanon.local import Stack
 
-        from kanon.local import EngineError, Stack
-        from kanon.local.logs import generated_log, read_log
-        from kanon.local.picture import draw
-        from kanon.local.replay import TYPE, ReplayError, replay
+        joins = _log(log, first, last, columns, seed)
+        document = own.document if own else None if log else WEEK
+        with Stack(
+            {"Types": document} if document else None, engine=engine, start=joins.start, seed=seed, name="kanon-demo"
+        ) as stack:
+            _demo(stack, joins, picture, began)
+
+
+def _log(log: Path | None, first: datetime | None, last: datetime | None, columns: str, seed: int) -> "JoinLog":
+    from kanon.joinlog import Columns
+    from kanon.local.logs import generated_log, read_log
 
     names = columns.split(",")
     if len(set(names) - {""}) != 3 or len(names) != 3:
-        raise typer.BadParameter(f"--columns takes three names, as time,set,client, not {columns}")
-    console, began = Console(), time.monotonic()
-    try:
-        joins = read_log(log, first, last, Columns(*names)) if log else generated_log(seed)
-        console.print(f"{joins.title}: {len(joins.joins):,} joins. Building the stack on {engine}.")
-        bar = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Stack(engine=engine, start=joins.start, seed=seed, name="kanon-demo") as stack:
-            with Progress(*bar, console=console) as progress:
-                task = progress.add_task("joins sent", total=len(joins.joins))
-                result = replay(stack, joins, lambda count: progress.advance(task, count))
-            variables = stack.functions["join"].environment
-            pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
-            console.print(summary(result, stack, time.monotonic() - began))
-    except (ApiError, EngineError, LogError, ReplayError) as error:
-        console.print(f"[red]{escape(str(error))}[/red]")
-        raise typer.Exit(1) from error
-    parameters = read_types(variables["KANON_TYPES"], result.period)[TYPE].parameters
-    title = f"Sets near the threshold ({joins.title}; k={result.k}, window {result.window} steps)"
-    phases = {name: _phase(pepper, name, parameters) for name in result.histories}
-    draw(result, parameters, phases, title, picture)
-    console.print(f"Picture: {picture}")
+        raise typer.BadParameter(f"it takes three names, as time,set,client, not {columns}", param_hint="--columns")
+    if log is None:
+        return generated_log(seed, days=16, joins=12_000, sets=120)
+    return read_log(log, first, last, Columns(*names))
 
 
-def _phase(pepper: "Secret", name: str, parameters: "Parameters") -> int:
+def _demo(stack: "Stack", log: "JoinLog", picture: Path, began: float) -> None:
+    """Replay, and show the table, the pictures and what to try next."""
+    from kanon.gate.types import read_types
+    from kanon.keys import Secret
+    from kanon.local.picture import draw
+    from kanon.local.replay import replay_types
+
+    variables = stack.functions["join"].environment
+    types = read_types(variables["KANON_TYPES"], PERIOD)
+    steps = int(log.joins[-1].time // PERIOD) - log.start // PERIOD + 1
+    told = ", ".join(map(_described, types.values()))
+    typer.echo(
+        f"{log.title}: {len(log.joins):,} joins in {steps:,} steps of an hour, {told}."
+        f" This takes about {_in_words(_estimate(log, steps, len(types)))}."
+    )
+    with progress("steps replayed", steps) as advance:
+        results = replay_types(stack, log, list(types), _Watch(advance))
+    screen().print(summary(results, stack, time.monotonic() - began))
+    pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
+    for name, result in results.items():
+        parameters = types[name].parameters
+        phases = {set_: _phase(pepper, name, set_, parameters) for set_ in result.histories}
+        title = f"Sets near the threshold ({log.title}; k={result.k}, window {result.window} steps)"
+        file = picture if len(results) == 1 else picture.with_stem(f"{picture.stem}-{name}")
+        draw(result, parameters, phases, title, file)
+        typer.echo(f"Picture: {file}")
+    typer.echo(NEXT.format(kanon=_program()))
+
+
+def _phase(pepper: "Secret", type_name: str, name: str, parameters: "Parameters") -> int:
     """The phase of a set, which says where its instances begin. It needs the set pepper of the demo's stack."""
     from kanon.gate.mechanism.steps import phase_of
     from kanon.gate.names import set_key
-    from kanon.local.replay import TYPE
 
-    key = set_key(pepper, TYPE, sha256(name.encode()).digest())
+    key = set_key(pepper, type_name, sha256(name.encode()).digest())
     return phase_of(key, parameters.window, parameters.phase)
 
 
-def summary(result: "Result", stack: "Stack", elapsed: float) -> Table:
-    """The results of the replay as a table. ``elapsed`` in s."""
-    confusion, meter = result.confusion(), stack.meter
-    pairs = sum(confusion.values()) or 1
-    joins = result.joins or 1
-    false_true, false_false = confusion[True, False], confusion[False, True]
-    logged, evaluated = meter.written["join"] / joins, meter.written["evaluate"] / joins
-    read = meter.read.get("evaluate", 0.0) / joins
-    table = Table(show_header=False, title="Replay", title_justify="left")
-    for name, value, remark in (
-        ("joins", f"{result.joins:,}", "over HTTP, up to 500 a call"),
-        ("sets", f"{len(result.histories):,}", ""),
-        ("evaluations", f"{meter.calls['evaluate', 'PutItem']:,}", f"of a set, in {result.steps:,} steps"),
-        ("flips", f"{result.flips:,}", "changes of a status"),
-        ("answers", f"{pairs:,}", "one per set and step, compared with the exact count"),
-        ("false positives", f"{false_true:,}", f"{false_true / pairs:.2%}: true, count below k = {result.k}"),
-        ("false negatives", f"{false_false:,}", f"{false_false / pairs:.2%}: false, count at least k"),
-        ("write units a join", f"{logged + evaluated:.2f}", f"log {logged:.2f}, evaluation {evaluated:.2f}"),
-        ("read units a join", f"{read:.2f}", "evaluation; a join reads nothing"),
-        ("elapsed", f"{elapsed:.0f} s", f"for {result.steps * result.period / 86400:.1f} days"),
-    ):
-        table.add_row(name, value, remark)
-    table.columns[1].justify = "right"
+def _described(type_: "Type") -> str:
+    p = type_.parameters
+    return f"{type_.name} with k = {p.k} and a window of {p.window:,} steps"
+
+
+def _estimate(log: "JoinLog", steps: int, types: int) -> float:
+    """Seconds that a demo of this log takes, roughly."""
+    evaluations = len({(join.set, join.time // PERIOD) for join in log.joins})
+    return STARTING + A_STEP * steps + types * (A_JOIN * len(log.joins) + AN_EVALUATION * evaluations)
+
+
+def _in_words(seconds: float) -> str:
+    """A length of time in tens of seconds, or in minutes."""
+    return f"{max(1, round(seconds / 10)) * 10} seconds" if seconds < 95 else f"{round(seconds / 60)} minutes"
+
+
+class _Watch:
+    """Shows how far the replay is, and says which set turned true first."""
+
+    def __init__(self, advance: "Callable[[int], None]") -> None:
+        self._advance, self._steps, self._began = advance, 0, time.monotonic()
+        self._told = False
+
+    def __call__(self, results: "Mapping[str, Result]") -> None:
+        steps = max(result.steps for result in results.values())
+        self._advance(steps - self._steps)
+        self._steps = steps
+        found = next((result for result in results.values() if result.first_true), None)
+        if not self._told and found is not None and found.first_true is not None:
+            self._told, (name, count) = True, found.first_true
+            end = datetime.fromtimestamp(found.start + found.steps * found.period, UTC)
+            typer.echo(
+                f"{name} is the first set that reads true: {count} clients by {end:%Y-%m-%d %H:%M} UTC"
+                f" ({time.monotonic() - self._began:.0f} s after the start of the replay)."
+            )
+
+
+def _program() -> str:
+    """The program as the reader can type it."""
+    found = shutil.which("kanon")
+    called = Path(sys.argv[0])
+    if found is None and called.name == "kanon" and called.is_absolute() and called.is_relative_to(Path.cwd()):
+        return shlex.quote(str(called.relative_to(Path.cwd())))
+    return shlex.quote(str(called)) if found is None and called.name == "kanon" else "kanon"
+
+
+def summary(results: "Mapping[str, Result]", stack: "Stack", elapsed: float) -> "Table":
+    """The results of the replay as a table with a column for each type. ``elapsed`` in s."""
+    from rich.table import Table
+
+    meter, one = stack.meter, next(iter(results.values()))
+    confusions = [result.confusion() for result in results.values()]
+    sent = sum(result.joins for result in results.values()) or 1
+    logged, evaluated = meter.written["join"] / sent, meter.written["evaluate"] / sent
+    read = meter.read.get("evaluate", 0.0) / sent
+    table = Table(show_header=len(results) > 1, title="Replay", title_justify="left")
+    table.add_column("")
+    for name in results:
+        table.add_column(name, justify="right")
+    table.add_column("")
+
+    def row(name: str, values: "Sequence[str]", remark: str = "") -> None:
+        table.add_row(name, *values, *[""] * (len(results) - len(values)), remark)
+
+    def share(part: int, whole: int) -> str:
+        return f"{part:,}" if part == 0 else f"{part:,} ({part / whole:.2%})"
+
+    def false(confusion: "Counter[tuple[bool, bool]]", status: bool) -> str:
+        return share(confusion[status, not status], confusion[status, True] + confusion[status, False])
+
+    row("joins", [f"{one.joins:,}"], "over HTTP, up to 500 a call")
+    row("sets", [f"{len(one.histories):,}"])
+    row("evaluations", [f"{meter.calls['evaluate', 'PutItem']:,}"], f"of a set, in {one.steps:,} steps")
+    row("flips", [f"{result.flips:,}" for result in results.values()], "changes of a status")
+    row("answers", [f"{sum(c.values()):,}" for c in confusions], "one per set and step, compared with the exact count")
+    row("false positives", [false(c, True) for c in confusions], "of the answers true: count below k")
+    row("false negatives", [false(c, False) for c in confusions], "of the answers false: count at least k")
+    row("write units a join", [f"{logged + evaluated:.2f}"], f"log {logged:.2f}, evaluation {evaluated:.2f}")
+    row("read units a join", [f"{read:.2f}"], "evaluation; a join reads nothing")
+    row("elapsed", [f"{elapsed:.0f} s"], f"for {one.steps * one.period / 86400:.1f} days")
     return table

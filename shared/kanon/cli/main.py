@@ -8,13 +8,15 @@ import typer
 from kanon.cli.audit import audit
 from kanon.cli.demo import demo
 from kanon.cli.doctor import doctor
+from kanon.cli.ledger import ledger
 from kanon.cli.operate import operate
 from kanon.cli.plan import plan
+from kanon.cli.release import release
 from kanon.cli.reports import app as reports
 from kanon.cli.risk import risk
 from kanon.cli.serve import serve
 
-COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, plan, audit, doctor)
+COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, plan, audit, doctor, release)
 
 app = typer.Typer(
     help="Run, plan, audit and operate kanon, a differentially private k-anonymity service.",
@@ -27,6 +29,7 @@ for command in COMMANDS:
 app.add_typer(operate, name="operate")
 app.add_typer(reports, name="reports")
 app.add_typer(risk, name="risk")
+app.add_typer(ledger, name="ledger")
 
 
 @app.callback()

@@ -1,7 +1,7 @@
 """The two AWS emulators on which the local stack can run.
 
-``moto`` runs in this process; the tests use it by default. ``ministack`` is a child process with its
-own environment; ``kanon serve`` and ``kanon demo`` use it. Rows expire by the stack's clock only, see
+``moto`` runs in this process; the tests use it by default. ``ministack`` is a child process; ``kanon serve`` and
+``kanon demo`` use it. Rows expire by the stack's clock only, see
 ``expire``, so the clock of an engine must never expire them. docs/explanation/local-stack.md has the
 measurements behind this choice of engines.
 """
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib.util
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -30,6 +32,7 @@ from kanon.local.source import ROOT
 from kanon.local.template import ACCOUNT, REGION
 
 MINISTACK_PYTHON = ROOT / ".venv-ministack" / "bin" / "python"
+"""ministack's environment in a checkout with the newest boto3, which ministack does not support."""
 _START_SECONDS = 60.0
 
 
@@ -123,7 +126,7 @@ class Moto(Engine):
         try:
             from moto import mock_aws
         except ModuleNotFoundError as error:
-            raise EngineError(f"{error.name} is missing: pip install 'kanon[local]'") from error
+            raise EngineError(f"{error.name} is missing: pip install 'kanon[moto]'") from error
         _query_partitions()
         self._mock = mock_aws()
         self._mock.start()
@@ -189,6 +192,15 @@ def _query_partitions() -> None:
     Table.all_items = all_items  # type: ignore[method-assign]
 
 
+def _ministack_python() -> str:
+    """The interpreter that has ministack: this one, or that of the checkout's own environment."""
+    if importlib.util.find_spec("ministack") is not None:
+        return sys.executable
+    if MINISTACK_PYTHON.exists():
+        return str(MINISTACK_PYTHON)
+    raise EngineError("ministack is missing: pip install 'kanon[local]', or run `make install` in a checkout of kanon")
+
+
 class Ministack(Engine):
     """ministack as a child process on a free loopback port; it ends when this process does.
 
@@ -203,11 +215,7 @@ class Ministack(Engine):
 
     def start(self) -> None:
         """Start the child on a free port; ``EngineError`` if it is missing or does not run."""
-        if not MINISTACK_PYTHON.exists():
-            raise EngineError(
-                f"ministack is not installed ({MINISTACK_PYTHON.relative_to(ROOT)} is missing): "
-                "use --engine moto, or run `make install` in a checkout of kanon"
-            )
+        python = _ministack_python()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -223,7 +231,7 @@ class Ministack(Engine):
         }
         messages = tempfile.TemporaryFile()  # noqa: SIM115, the child writes to it
         self._child = subprocess.Popen(
-            [str(MINISTACK_PYTHON), str(Path(__file__).with_name("ministack_child.py"))],
+            [python, str(Path(__file__).with_name("ministack_child.py"))],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

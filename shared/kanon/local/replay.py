@@ -1,7 +1,7 @@
 """Replays a join log through the HTTP API, hour by hour, and compares the answers with exact counts."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -65,10 +65,14 @@ class Result:
     joins: int = 0
     steps: int = 0
     histories: dict[str, History] = field(default_factory=dict)
+    first_true: tuple[str, int] | None = None
+    """The set that read true first, and its exact count then."""
 
     def note(self, step: int, counts: Counter[str], true: set[str]) -> None:
         """Record a step's exact counts beside the statuses served."""
         self.steps += 1
+        if true and self.first_true is None:
+            self.first_true = max(((name, counts[name]) for name in true), key=lambda found: found[1])
         for name, count in counts.items():
             history = self.histories.setdefault(name, History(step))
             history.counts.append(count)
@@ -92,43 +96,56 @@ class ReplayError(RuntimeError):
     """The service did not keep up with the replay; the message says where."""
 
 
-def replay(stack: "Stack", log: JoinLog, progress: Callable[[int], None]) -> Result:
+def replay(stack: "Stack", log: JoinLog, watch: Callable[[Result], None], type_name: str = TYPE) -> Result:
     """Replay the log on a stack whose simulated time is the start of the log.
 
     At every tick, publish_delay s after the start of an hour, it sends the joins of that hour and queries the
-    statuses of all known sets, which are those of the hour before.
+    statuses of all known sets, which are those of the hour before. ``watch`` sees the result after every step.
 
     Raises:
         ApiError: the service refused something.
         ReplayError: a step was not visible at its tick.
     """
+    return replay_types(stack, log, [type_name], lambda results: watch(results[type_name]))[type_name]
+
+
+def replay_types(
+    stack: "Stack", log: JoinLog, names: Sequence[str], watch: Callable[[Mapping[str, Result]], None]
+) -> dict[str, Result]:
+    """Replay the log with several types: every join is sent once for each. Results by type; else as ``replay``."""
     delay = float(stack.template.parameters["PublishDelay"])
     server = stack.serve()
     client = Client(server.url)
     try:
-        type_ = client.type(TYPE)
-        period, window = int(type_["period"]), int(type_["window"])
-        result = Result(k=int(type_["k"]), window=window, period=period, start=log.start)
-        exact = ExactCounts(window)
+        results, exact = {}, {}
+        for name in names:
+            type_ = client.type(name)
+            period, window = int(type_["period"]), int(type_["window"])
+            results[name] = Result(k=int(type_["k"]), window=window, period=period, start=log.start)
+            exact[name] = ExactCounts(window)
         for step, joins in log.by_step(period):
             stack.advance_to(step * period + delay)
             if step > log.start // period:
-                _note(client, result, step - 1, exact.counts)
-            client.join_all(Sent(TYPE, set_id(join.set), join.client) for join in joins)
-            exact.step(step, joins)
-            result.joins += len(joins)
-            progress(len(joins))
+                _note(client, results, step - 1, exact)
+            client.join_all(Sent(name, set_id(join.set), join.client) for join in joins for name in names)
+            for name in names:
+                exact[name].step(step, joins)
+                results[name].joins += len(joins)
+            watch(results)
         stack.advance_to((step + 1) * period + delay)
-        _note(client, result, step, exact.counts)
-        return result
+        _note(client, results, step, exact)
+        watch(results)
+        return results
     finally:
         client.close()
         server.close()
 
 
-def _note(client: Client, result: Result, step: int, counts: Counter[str]) -> None:
-    names = {set_id(name): name for name in counts}
-    answers = client.query((TYPE, set_) for set_ in names)
-    if counts and answers.step != step:
+def _note(client: Client, results: Mapping[str, Result], step: int, exact: Mapping[str, ExactCounts]) -> None:
+    asked = {(name, set_id(set_)): set_ for name in results for set_ in exact[name].counts}
+    answers = client.query(asked)
+    if asked and answers.step != step:
         raise ReplayError(f"the answers are of step {answers.step}, but step {step} has had its tick")
-    result.note(step, counts, {names[place.set] for place in answers.k_anonymous})
+    for name, result in results.items():
+        true = {asked[place] for place in answers.k_anonymous if place[0] == name}
+        result.note(step, exact[name].counts, true)

@@ -24,16 +24,9 @@ Shape = Literal["two-sided", "one-sided"]
 
 
 @dataclass(frozen=True)
-class Law:
-    """A law (noise distribution): outcome ``lowest + i`` has probability ``weights[i] / 2**64``.
+class Table:
+    """A distribution on integers: outcome ``lowest + i`` has probability ``weights[i] / 2**64``."""
 
-    Privacy guarantee: under a shift by one, the law satisfies ``(epsilon, shift_delta)`` in density and
-    ``(epsilon, tail_delta)`` in its upper tail. Both are computed from the table.
-    """
-
-    shape: Shape
-    epsilon: Fraction
-    truncation: int
     lowest: int
     weights: tuple[int, ...]
 
@@ -69,6 +62,19 @@ class Law:
         """SHA-256 of the table in hexadecimal: the lowest outcome, then the weights, 8 bytes each."""
         table = b"".join(weight.to_bytes(8, "big") for weight in self.weights)
         return sha256(b"kanon/law/1" + self.lowest.to_bytes(8, "big", signed=True) + table).hexdigest()
+
+
+@dataclass(frozen=True)
+class Law(Table):
+    """A law (noise distribution) of the gate, whose weights are an exponential of the outcome.
+
+    Privacy guarantee: under a shift by one, the law satisfies ``(epsilon, shift_delta)`` in density and
+    ``(epsilon, tail_delta)`` in its upper tail. Both are computed from the table.
+    """
+
+    shape: Shape
+    epsilon: Fraction
+    truncation: int
 
     @cached_property
     def shift_delta(self) -> Fraction:
@@ -125,7 +131,7 @@ def _law(shape: Shape, epsilon: Fraction, truncation: int, outcomes: range) -> L
             f" than 2^-64; use at most {truncation - sum(w == 0 for w in weights[-truncation:])}"
         )
     weights[-outcomes.start] += TOTAL - sum(weights)
-    return Law(shape, epsilon, truncation, outcomes.start, tuple(weights))
+    return Law(outcomes.start, tuple(weights), shape, epsilon, truncation)
 
 
 def _floors(epsilon: Fraction, outcomes: range, bits: int) -> list[int]:

@@ -83,7 +83,7 @@ def _alive(pid: int) -> bool:
 
 def test_a_missing_ministack_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "MINISTACK_PYTHON", ROOT / ".venv-nothing" / "bin" / "python")
-    with pytest.raises(EngineError, match=r"ministack is not installed .* use --engine moto, or run `make install`"):
+    with pytest.raises(EngineError, match=r"ministack is missing: pip install .* or run `make install`"):
         Ministack().start()
 
 

@@ -1,0 +1,148 @@
+"""``kanon ledger``: what has been spent on which data, and what is left."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kanon.cli.release import exact, fail, one_line_errors
+
+if TYPE_CHECKING:
+    from kanon.noise.bound import Bound
+    from kanon.release.ledger import Account, Ledger, Spend
+
+ledger = typer.Typer(help="Show and keep what releases have spent.", no_args_is_help=True)
+
+Place = Annotated[str, typer.Option("--ledger", help="Directory of the ledger.")]
+DEFAULT = "kanon-ledger"
+
+
+@ledger.command()
+@one_line_errors
+def show(
+    dataset: Annotated[str | None, typer.Option(help="Only this dataset.", show_default=False)] = None,
+    place: Place = DEFAULT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what was spent on each dataset and unit, and every release."""
+    kept = _opened(place)
+    accounts = kept.accounts(dataset)
+    spends = [spend for spend in kept.spends() if dataset in (None, spend.dataset)]
+    if as_json:
+        told = {"accounts": [_account_json(one) for one in accounts], "releases": [_spend_json(one) for one in spends]}
+        typer.echo(json.dumps(told, indent=2))
+        return
+    if not accounts:
+        typer.echo("Nothing is spent, and no budget is set.")
+    for account in accounts:
+        left = f" of {account.budget}" if account.budget else ", no budget set"
+        typer.echo(f"{account.dataset}, unit {account.unit}: {account.spent} spent{left}")
+    for spend in spends:
+        period = f", period {spend.period}" if spend.period else ""
+        state = ", forgotten" if spend.forgotten else ""
+        typer.echo(
+            f"  {spend.id}  {spend.dataset}, unit {spend.unit}{period}: {_cost(spend)}, name {spend.name[:40]}{state}"
+        )
+
+
+@ledger.command()
+@one_line_errors
+def add(
+    dataset: Annotated[str, typer.Option(help="Name of the data.")],
+    epsilon: Annotated[str | None, typer.Option(help="Epsilon spent elsewhere.", show_default=False)] = None,
+    delta: Annotated[str, typer.Option(help="Delta spent elsewhere.")] = "0",
+    unit: Annotated[str, typer.Option(help="user, user-day or user-month.")] = "user",
+    period: Annotated[str | None, typer.Option(help="UTC days or months that the cost concerns.")] = None,
+    note: Annotated[str, typer.Option(help="Where the cost arose, or a remark.")] = "",
+    budget: Annotated[
+        bool, typer.Option("--budget", help="The figures are the budget of the dataset and unit, not a cost.")
+    ] = False,
+    past_budget: Annotated[
+        bool, typer.Option("--past-budget", help="Enter a cost that has arisen even if it is over budget.")
+    ] = False,
+    place: Place = DEFAULT,
+) -> None:
+    """Enter a cost that arose elsewhere (the service's: see `kanon plan`), a budget, or a remark.
+
+    A budget is that of one dataset and unit; the last one entered counts. Exit status 4: the cost is over budget.
+    """
+    from kanon.noise.bound import Bound
+    from kanon.release.ledger import Ledger
+    from kanon.release.periods import Period
+    from kanon.release.spec import UNITS
+
+    if unit not in UNITS:
+        fail(f"--unit is one of {', '.join(UNITS)}")
+    kept = Ledger.at(place)
+    if epsilon is None:
+        if not note or budget:
+            fail("give --epsilon and --delta, or a --note")
+        kept.add_note(dataset, note)
+        return
+    figures = Bound(exact(epsilon, "--epsilon"), exact(delta, "--delta"))
+    if figures.epsilon < 0 or not 0 <= figures.delta <= 1:
+        fail("--epsilon is at least 0, --delta between 0 and 1")
+    if budget:
+        kept.set_budget(dataset, unit, figures)
+    else:
+        kept.add_spend(dataset, unit, Period.read(period) if period else None, figures, note, past_budget=past_budget)
+    _report(kept, dataset)
+
+
+def _report(kept: "Ledger", dataset: str) -> None:
+    for account in kept.accounts(dataset):
+        left = f" of {account.budget}" if account.budget else ", no budget set"
+        typer.echo(f"{account.dataset}, unit {account.unit}: {account.spent} spent{left}")
+
+
+@ledger.command()
+@one_line_errors
+def verify(place: Place = DEFAULT) -> None:
+    """Check the chain of hashes and the secret of every release. Exit status 6: something is broken."""
+    kept = _opened(place)
+    missing = kept.without_secret()
+    if missing:
+        fail(f"{len(missing)} releases have lost their secret and cannot be repeated: {', '.join(missing)}", 6)
+    typer.echo(f"{len(kept.spends())} spends, the chain is whole; its last hash is {kept.head()}.")
+
+
+@ledger.command()
+@one_line_errors
+def forget(release: Annotated[str, typer.Argument(help="Id of the release.")], place: Place = DEFAULT) -> None:
+    """Destroy the secret of a release: it cannot be repeated any more, and nobody can remove its noise."""
+    _opened(place).forget(release)
+    typer.echo(f"Release {release} is forgotten. Its cost stands.")
+
+
+def _opened(place: str) -> "Ledger":
+    from kanon.release.ledger import Ledger
+
+    if not Path(place).is_dir():
+        fail(f"there is no ledger {place}")
+    return Ledger.at(place)
+
+
+def _cost(spend: "Spend") -> str:
+    from kanon.noise.bound import Bound
+
+    return str(Bound(spend.epsilon, spend.delta))
+
+
+def _bound_json(bound: "Bound | None") -> dict[str, str] | None:
+    return {"epsilon": str(bound.epsilon), "delta": str(bound.delta)} if bound else None
+
+
+def _account_json(account: "Account") -> dict[str, Any]:
+    return {
+        "dataset": account.dataset, "unit": account.unit,
+        "spent": _bound_json(account.spent), "budget": _bound_json(account.budget),
+    }  # fmt: skip
+
+
+def _spend_json(spend: "Spend") -> dict[str, Any]:
+    return {
+        "id": spend.id, "dataset": spend.dataset, "unit": spend.unit, "name": spend.name,
+        "period": str(spend.period) if spend.period else None,
+        "epsilon": str(spend.epsilon), "delta": str(spend.delta), "forgotten": spend.forgotten,
+    }  # fmt: skip

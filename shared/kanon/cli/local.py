@@ -1,0 +1,40 @@
+"""What the commands share that run the service on this machine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Engine(StrEnum):
+    """An emulator of the AWS services behind the stack."""
+
+    ministack = "ministack"
+    moto = "moto"
+
+
+EngineName = Annotated[Engine, typer.Option(help="AWS emulator.")]
+
+
+@contextmanager
+def local_errors() -> Iterator[None]:
+    """End the command with one line if the stack, its emulator or its log fails.
+
+    Status 2 means that something was given that cannot be used, 1 that it could be used and did not work.
+    """
+    from kanon.client import ApiError
+    from kanon.joinlog import LogError
+    from kanon.local import EngineError
+    from kanon.local.replay import ReplayError
+    from kanon.local.template import TemplateError
+
+    try:
+        yield
+    except (LogError, TemplateError) as error:
+        typer.echo(f"kanon: {error}", err=True)
+        raise typer.Exit(2) from error
+    except (ApiError, EngineError, ReplayError) as error:
+        typer.echo(f"kanon: {error}", err=True)
+        raise typer.Exit(1) from error

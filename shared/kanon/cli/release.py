@@ -1,0 +1,266 @@
+"""``kanon release``: publishes statistics of a log or table once, with a guarantee for all rows of a user."""
+
+import csv
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from fractions import Fraction
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from kanon.release.bounding import Where
+    from kanon.release.ledger import Ledger
+    from kanon.release.mechanism import Mechanism
+    from kanon.release.releasing import Engine, Release
+    from kanon.release.spec import Spec
+
+EXTRAS = {"duckdb": "release", "pyarrow": "release", "matplotlib": "local", "pyspark": "spark"}
+
+
+def fail(message: str, status: int = 2) -> NoReturn:
+    """One line on standard error."""
+    typer.echo(f"kanon: {message}", err=True)
+    raise typer.Exit(status)
+
+
+def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn bad input, and a library that is not installed, into one line that says what to change."""
+
+    @wraps(command)
+    def guarded(*arguments: Any, **options: Any) -> None:
+        from kanon.release.errors import ReleaseError
+
+        try:
+            command(*arguments, **options)
+        except ReleaseError as error:
+            fail(str(error), error.status)
+        except ModuleNotFoundError as error:
+            extra = EXTRAS.get(str(error.name).split(".")[0])
+            if extra is None:
+                raise
+            fail(f"{error.name} is not installed: run pip install 'kanon[{extra}]'")
+
+    return guarded
+
+
+@one_line_errors
+def release(
+    group: Annotated[str, typer.Option(help="Columns that name a group: set, or country,device.")],
+    epsilon: Annotated[str, typer.Option(help="Epsilon of the whole release.")],
+    delta: Annotated[str, typer.Option(help="Delta of the whole release.")],
+    logs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="CSV (.csv, .csv.gz) or Parquet files with a header.", show_default=False),
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="Name of the data in the ledger.", show_default=False)] = None,
+    user: Annotated[str, typer.Option(help="Column that names the owner of a row.")] = "client",
+    unit: Annotated[str, typer.Option(help="What is protected: user, user-day or user-month (UTC).")] = "user",
+    groups_per_user: Annotated[int, typer.Option(help="kappa: groups in which a user counts.")] = 1,
+    floor: Annotated[int, typer.Option(help="Groups with fewer users are never released.")] = 1,
+    aggregates: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--aggregate",
+            help="rows:MOST, sum:COLUMN:LOW:HIGH, sum:COLUMN:auto, mean, var, stddev, min, max (:COLUMN:LOW:HIGH),"
+            " quantile:COLUMN:LOW:HIGH:0.5,0.9 or distinct:COLUMN; may be repeated.",
+        ),
+    ] = None,
+    weight: Annotated[
+        str | None, typer.Option(help="Shares of epsilon: the count's, then each aggregate's: 2,1,1.")
+    ] = None,
+    values_per_group: Annotated[int, typer.Option(help="Values of a user that count in a group.")] = 1,
+    scale: Annotated[int, typer.Option(help="Decimal places of values.")] = 0,
+    cells: Annotated[int, typer.Option(help="Cells of the grid of quantiles.")] = 4096,
+    noise: Annotated[str, typer.Option(help="Of the count: auto, laplace or gaussian.")] = "auto",
+    only: Annotated[str | None, typer.Option(help="groups: release the names of the groups alone.")] = None,
+    groups: Annotated[
+        Path | None, typer.Option(help="CSV of public groups, its header the group columns: all are released.")
+    ] = None,
+    period: Annotated[
+        str | None, typer.Option(help="Use only rows of these UTC days or months: 2026-01, 2026-01-05..2026-01-09.")
+    ] = None,
+    where: Annotated[
+        list[str] | None, typer.Option(help="Use only rows with column=text or column!=text; may be repeated.")
+    ] = None,
+    time: Annotated[str, typer.Option(help="Column of the time (unix seconds or ISO 8601).")] = "time",
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the release; default: a digest of the options. A new name spends and draws anew."),
+    ] = None,
+    ledger: Annotated[str, typer.Option(help="Directory of the ledger.")] = "kanon-ledger",
+    out: Annotated[Path, typer.Option(help="Table to write: .csv or .parquet; .json and .png go beside it.")] = Path(
+        "released.csv"
+    ),
+    memory: Annotated[str, typer.Option(help="Memory of the engine; the rest is spilled to disk.")] = "1GiB",
+    explain: Annotated[
+        str | None, typer.Option(help="Print the SQL of the bounding for duckdb or athena, and stop.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what the release would tell, from the tables alone, and stop.")
+    ] = False,
+    operator_report: Annotated[
+        Path | None, typer.Option(help="Write exact numbers of rows, users and groups. NOT private.")
+    ] = None,
+) -> None:
+    """Publish counts and other statistics per group once, with a guarantee for all rows of a user.
+
+    Exit status 3: no automatic bounds; 4: over budget; 5: the input cannot be read or has changed; 6: the ledger is
+    broken. Running the same command again costs nothing and writes the same files.
+    """
+    from kanon.release.mechanism import Mechanism
+    from kanon.release.spec import Spec
+
+    columns = tuple(part.strip() for part in group.split(","))
+    if only not in (None, "groups"):
+        fail("--only takes the word groups")
+    spec = Spec(
+        groups=columns, epsilon=exact(epsilon, "--epsilon"), delta=exact(delta, "--delta"), user=user,
+        unit=unit,  # type: ignore[arg-type]  # Spec refuses other texts
+        groups_per_user=groups_per_user, floor=floor, aggregates=tuple(aggregates or ()),
+        weights=_weights(weight), values_per_group=values_per_group, scale=scale, cells=cells,
+        noise=noise,  # type: ignore[arg-type]  # as above
+        only_groups=only is not None, public_groups=_public(groups, columns) if groups else None,
+        period=_period(period), where=tuple(map(_condition, where or ())), time=time,
+    )  # fmt: skip
+    if explain is not None:
+        _explain(spec, explain)
+    elif dry_run:
+        _dry_run(Mechanism(spec))
+    elif not logs:
+        fail("give at least one file")
+    elif dataset is None:
+        fail("--dataset names the data in the ledger: give it")
+    else:
+        _release(logs, spec, ledger, dataset, name, out, memory, operator_report)
+
+
+def _release(
+    logs: Sequence[Path], spec: "Spec", place: str, dataset: str, name: str | None, out: Path, memory: str,
+    operator_file: Path | None,
+) -> None:  # fmt: skip
+    from kanon.release.engines.duckdb import DuckDB
+    from kanon.release.ledger import Ledger
+    from kanon.release.releasing import operator_report
+    from kanon.release.releasing import release as released
+
+    if out.suffix not in (".csv", ".parquet"):
+        fail("--out ends with .csv or .parquet")
+    if not out.parent.is_dir():
+        fail(f"there is no directory {out.parent}")
+    engine: Engine = DuckDB(memory)
+    ledger = Ledger.at(place)
+    made = released(logs, spec, ledger, dataset=dataset, name=name, engine=engine)
+    _write(made, out)
+    if operator_file is not None:
+        from kanon.release.output import json_bytes, write
+
+        write(operator_file, json_bytes(operator_report(logs, spec, ledger, dataset=dataset, engine=engine)))
+    _say(made, ledger)
+
+
+def _write(made: "Release", out: Path) -> None:
+    from kanon.release.output import csv_bytes, json_bytes, parquet_bytes, picture, write
+
+    table = csv_bytes if out.suffix == ".csv" else parquet_bytes
+    write(out, table(made.released, made.mechanism.spec.groups))
+    write(out.with_suffix(".json"), json_bytes(made.described()))
+    typer.echo(f"Wrote {out} and {out.with_suffix('.json')}.")
+    try:
+        drawn = picture(made.released, made.mechanism)
+    except ModuleNotFoundError as error:
+        typer.echo(f"No picture: {error.name} is not installed (pip install 'kanon[local]').", err=True)
+    else:
+        write(out.with_suffix(".png"), drawn)
+        typer.echo(f"Wrote {out.with_suffix('.png')}.")
+
+
+def _say(made: "Release", ledger: "Ledger") -> None:
+    from kanon.release.output import protects
+
+    spec = made.mechanism.spec
+    typer.echo(f"Guarantee: {made.guarantee} for {protects(made.mechanism)}.")
+    if made.new:
+        typer.echo(f"Release {made.id} is charged {_bound(spec.epsilon, spec.delta)}.")
+    else:
+        typer.echo(f"Release {made.id} was paid for before: this run costs nothing.")
+    for account in ledger.accounts(made.dataset):
+        budget = f" of {account.budget}" if account.budget else ", no budget set"
+        typer.echo(f"Dataset {account.dataset}, unit {account.unit}: {account.spent} spent{budget}.")
+
+
+def _bound(epsilon: Fraction, delta: Fraction) -> str:
+    from kanon.noise.bound import Bound
+
+    return str(Bound(epsilon, delta))
+
+
+def exact(text: str, option: str) -> Fraction:
+    """A number as it is written, not as a float."""
+    with suppress(ValueError, ZeroDivisionError):
+        return Fraction(text)
+    fail(f"{option} is a number such as 0.5 or 1e-6, not {text!r}")
+
+
+def _weights(text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        fail("--weight takes whole numbers: 2,1,1")
+
+
+def _period(text: str | None) -> Any:
+    from kanon.release.periods import Period
+
+    return None if text is None else Period.read(text)
+
+
+def _condition(text: str) -> "Where":
+    from kanon.release.bounding import Where
+
+    column, sign, wanted = text.partition("=")
+    if not sign or not column.rstrip("!"):
+        fail("--where takes column=text or column!=text")
+    return Where(column.removesuffix("!"), not column.endswith("!"), wanted)
+
+
+def _public(path: Path, columns: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """The groups listed in a CSV file."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file, strict=True))
+        listed = tuple(tuple(row[column] for column in columns) for row in rows)
+    except KeyError:
+        fail(f"{path}: the header must name {', '.join(columns)}")
+    except (OSError, UnicodeDecodeError, csv.Error):
+        fail(f"{path} cannot be read: it must be CSV in UTF-8")
+    if not listed or not all(all(group) for group in listed):
+        fail(f"{path}: every line must name a group, and there must be one")
+    return listed
+
+
+def _explain(spec: "Spec", engine: str) -> None:
+    from kanon.release.engines import sql
+
+    dialects = {"duckdb": sql.DUCKDB, "athena": sql.ATHENA}
+    if engine not in dialects:
+        fail(f"--explain takes {' or '.join(dialects)}")
+    typer.echo("-- source_table: your table. SAMPLING_SECRET: letters and digits that nobody else knows.")
+    for text in sql.plan(spec.bounding, dialects[engine]):
+        typer.echo(f"{text};")
+
+
+def _dry_run(mechanism: "Mechanism") -> None:
+    """What follows from public parameters alone."""
+    from kanon.release.utility import advice, utility
+
+    typer.echo(f"Guarantee: {mechanism.claim}. Nothing is read, nothing is spent.")
+    for line in utility(mechanism):
+        typer.echo(line)
+    typer.echo("The count for other --groups-per-user, all else equal:")
+    for line in advice(mechanism):
+        typer.echo(line)

@@ -1,0 +1,93 @@
+"""What the commands share of the screen: the width of a table, and progress on a terminal and off it."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+QUIET, EVERY = 2.0, 5.0
+"""Seconds until the first line of progress off a terminal, and between two lines."""
+_UNLIMITED = 10_000
+
+
+def screen() -> "Console":
+    """The console of a command's result. A pipe or a file gets tables in their full width."""
+    from rich.console import Console
+
+    limited = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if limited else _UNLIMITED, highlight=False)
+
+
+@contextmanager
+def progress(what: str, total: int, clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[int], None]]:
+    """Show how far a piece of work is, on standard error: as a bar on a terminal, else as a line every few seconds.
+
+    Args:
+        what: the work, as in ``joins sent``.
+        total: the number of its units.
+        clock: seconds that pass.
+
+    Yields:
+        a function to call with the number of units done since its last call.
+    """
+    if sys.stderr.isatty():
+        with _bar(what, total) as advance:
+            yield advance
+        return
+    lines = _Lines(what, total, clock)
+    yield lines.advance
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True)) as shown:
+        task = shown.add_task(what, total=total)
+        yield lambda count: shown.advance(task, count)
+
+
+class _Lines:
+    """Progress as lines of text."""
+
+    def __init__(self, what: str, total: int, clock: Callable[[], float]) -> None:
+        self._what, self._total, self._clock = what, total, clock
+        self._done, self._began = 0, clock()
+        self._next = self._began + QUIET
+
+    def advance(self, count: int) -> None:
+        self._done += count
+        now = self._clock()
+        if now < self._next or not self._done:
+            return
+        self._next = now + EVERY
+        left = (now - self._began) / self._done * max(0, self._total - self._done)
+        typer.echo(f"{self._what}: {self._done:,} of {self._total:,}, about {left:.0f} s left", err=True)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Say on standard error what takes long, if it takes more than two seconds and its end cannot be foretold."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(f"{what} ..."):
+            yield
+        return
+    timer = threading.Timer(QUIET, lambda: typer.echo(f"{what} ...", err=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

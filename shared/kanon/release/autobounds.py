@@ -1,0 +1,76 @@
+"""Bounds of a sum that the data choose, at a price (section 5; T 4.2.5.1).
+
+Every user adds one entry, the sum of the values in one of the kept groups chosen at random, to a histogram of 129 bins:
+0 and the powers of two on both sides. Each bin gets noise. The bounds are the outermost edges of the bins above K, the
+least integer that none of the other bins' noise passes but with probability 1e-9.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from kanon.noise.laws import Law, Table
+from kanon.noise.words import TOTAL
+from kanon.release.bounding import bin_edges
+from kanon.release.bounds import shift_delta
+from kanon.release.errors import NoBoundsError
+from kanon.release.selection import below_or_at, widest
+from kanon.release.tape import Tape
+
+BINS = tuple(range(-64, 65))
+CERTAINTY = 1 - Fraction(1, 10**9)
+
+
+@dataclass(frozen=True)
+class AutomaticBounds:
+    """The mechanism that finds the bounds of one aggregate, once for all groups.
+
+    Privacy guarantee: (epsilon, delta) for one user, who changes one bin by one.
+    """
+
+    epsilon: Fraction
+
+    @cached_property
+    def law(self) -> Law:
+        """The noise of a bin."""
+        return widest(self.epsilon)
+
+    @cached_property
+    def delta(self) -> Fraction:
+        """The hockey-stick of a shift by one."""
+        return shift_delta(self.law, 1, self.epsilon)
+
+    @cached_property
+    def threshold(self) -> int:
+        """K."""
+        return least_threshold(self.law, len(BINS), CERTAINTY)
+
+    def drawn(self, users: Mapping[int, int], tape: Tape, role: str) -> tuple[int, int]:
+        """The bounds (low, high).
+
+        Args:
+            users: the number of entries of each bin; bins without entries may be missing.
+            tape: the release's randomness.
+            role: the canonical name of the aggregate.
+
+        Raises:
+            NoBoundsError: no bin passes K.
+        """
+        found = [b for b in BINS if users.get(b, 0) + self.law.draw(tape.word(f"{role}/bin", str(b))) > self.threshold]
+        if not found:
+            raise NoBoundsError(
+                "no automatic bounds: too few users for this epsilon. The cost stands, as entered in the ledger; give"
+                " bounds (sum:column:low:high) or a larger epsilon under another --name"
+            )
+        return bin_edges(found[0])[0], bin_edges(found[-1])[1]
+
+
+def least_threshold(law: Table, bins: int, certainty: Fraction) -> int:
+    """The least K with ``(1 - P(X > K))**(bins - 1) >= certainty``."""
+    needed = certainty * TOTAL ** (bins - 1)
+    below, above = law.min - 1, law.max
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (below, middle) if below_or_at(law, middle) ** (bins - 1) >= needed else (middle, above)
+    return above

@@ -1,0 +1,184 @@
+"""What the engine computes: contributions of each user bounded, and one row of exact numbers for each group.
+
+Three steps (section 3; T 4.2.3). A: rows of a (user, group) pair become one row. B: of each user, the kappa pairs with
+the smallest keyed hashes are kept. C: kept pairs become one row for each group: users, and one column for each
+measure. A measure changes by at most a fixed amount if one user is added or removed.
+
+All numbers are integers: a value with a stated number of decimal places is held as ``value * 10**scale``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LARGEST_VALUE = 1 << 62
+"""Values beyond it are row errors."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Sum over users of ``min(rows, most)``."""
+
+    most: int
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Sum over users of their values' sum, clamped to [low, high]."""
+
+    column: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class UserMeans:
+    """Sum over users of ``2 x - low - high``, x the mean of the user's values, rounded and clamped to [low, high]."""
+
+    column: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Centred:
+    """Sum over each user's ``values`` sampled values of ``w = 2 x - low - high``, x clamped to [low, high]."""
+
+    column: str
+    low: int
+    high: int
+    values: int
+
+
+@dataclass(frozen=True)
+class Squares:
+    """Sum over the same values of ``2 w^2 - (high - low)^2``, which is at most ``(high - low)^2`` in size."""
+
+    column: str
+    low: int
+    high: int
+    values: int
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A histogram of one sampled value of each user in ``cells`` equal cells from low to high."""
+
+    column: str
+    low: int
+    high: int
+    cells: int
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Distinct texts; a user counts for the ``values`` texts with the smallest keyed hashes."""
+
+    column: str
+    values: int
+
+
+@dataclass(frozen=True)
+class Bins:
+    """For each power-of-two bin, the number and the sum of the per-user sums in it (automatic bounds)."""
+
+    column: str
+
+
+Measure = Rows | Sum | UserMeans | Centred | Squares | Cells | Distinct | Bins
+Sampled = Centred | Squares | Cells
+
+
+def bin_of(x: int) -> int:
+    """The bin of an integer: 0 for 0, ``i + 1`` or ``-(i + 1)`` for a size in ``2^(i-1) + 1 .. 2^i``, i = 0..63."""
+    if x == 0:
+        return 0
+    size = min(abs(x), 1 << 63)
+    i = (size - 1).bit_length()
+    return i + 1 if x > 0 else -(i + 1)
+
+
+def bin_edges(bin_: int) -> tuple[int, int]:
+    """The lowest and the highest integer of a bin."""
+    if bin_ == 0:
+        return 0, 0
+    i = abs(bin_) - 1
+    low, high = (1 << i - 1) + 1 if i else 1, 1 << i
+    return (low, high) if bin_ > 0 else (-high, -low)
+
+
+@dataclass(frozen=True)
+class Where:
+    """Keep rows whose column equals a text, or does not."""
+
+    column: str
+    equal: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Bounding:
+    """The relational half of a release.
+
+    Attributes:
+        user: column of the owner of a row.
+        groups: columns whose texts together name a group.
+        measures: columns of the result, after ``grp`` and ``users``.
+        kappa: groups a user counts in.
+        scale: decimal places of values.
+        unit: ``user``, ``user-day`` or ``user-month``.
+        time: column of the time.
+        period: days since 1970 as half-open intervals, None for all rows.
+        where: conditions that a row must meet.
+        listed: whether a relation ``listed(grp)`` names the only groups that count.
+    """
+
+    user: str
+    groups: tuple[str, ...]
+    measures: tuple[Measure, ...] = ()
+    kappa: int = 1
+    scale: int = 0
+    unit: str = "user"
+    time: str = "time"
+    period: tuple[tuple[int, int], ...] | None = None
+    where: tuple[Where, ...] = ()
+    listed: bool = False
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns that are read as numbers, in a fixed order."""
+        return tuple(sorted({m.column for m in self.measures if not isinstance(m, Rows | Distinct)}))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns whose distinct texts are counted."""
+        return tuple(sorted({m.column for m in self.measures if isinstance(m, Distinct)}))
+
+    @property
+    def needs_time(self) -> bool:
+        """Whether the time column is read."""
+        return self.unit != "user" or self.period is not None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the source that are read."""
+        used = [self.user, *self.groups, *self.numbers, *self.texts, *(one.column for one in self.where)]
+        return tuple(dict.fromkeys([*used, self.time] if self.needs_time else used))
+
+
+def encoded(group: Sequence[str]) -> str:
+    """The text that names a group in the engine: itself, or of several columns each after its length in bytes."""
+    if len(group) == 1:
+        return group[0]
+    return "".join(f"{len(text.encode())}:{text}" for text in group)
+
+
+def decoded(text: str, columns: int) -> tuple[str, ...]:
+    """The texts of a group: the inverse of :func:`encoded`."""
+    if columns == 1:
+        return (text,)
+    rest, found = text.encode(), []
+    while rest:
+        length, _, rest = rest.partition(b":")
+        found.append(rest[: int(length)].decode())
+        rest = rest[int(length) :]
+    return tuple(found)

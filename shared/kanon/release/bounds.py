@@ -1,0 +1,65 @@
+"""What a table of noise is worth, in exact rationals: hockey-sticks, and the shares of several groups.
+
+The *hockey-stick* of two distributions P, Q at epsilon is ``sum_o max(0, P(o) - e**epsilon Q(o))``: the least delta
+for which ``P[S] <= e**epsilon Q[S] + delta`` for every set S of outcomes. ``e**epsilon`` is replaced by a rational
+that is not larger, so a delta is never too small.
+"""
+
+from collections.abc import Iterable
+from fractions import Fraction
+
+from kanon.noise.exact import exp_bounds
+from kanon.noise.laws import Table
+from kanon.noise.words import TOTAL
+
+Pairs = Iterable[tuple[int, int]]
+"""The weights of each outcome under two distributions."""
+
+_ROOT_BITS = 256
+
+
+def hockey_stick(pairs: Pairs, epsilon: Fraction, total: int = TOTAL) -> Fraction:
+    """``sum max(0, P - e**epsilon Q)`` for weights that sum to ``total``, rounded up by less than 2^-200."""
+    low, _ = exp_bounds(epsilon)
+    top, bottom = low.numerator, low.denominator
+    return Fraction(sum(max(0, p * bottom - q * top) for p, q in pairs), bottom * total)
+
+
+def shift_delta(table: Table, shift: int, epsilon: Fraction) -> Fraction:
+    """The hockey-stick of ``x`` and ``x + shift``, x drawn from the table: the larger of the two directions."""
+    here = [*table.weights, *[0] * shift]
+    there = [*[0] * shift, *table.weights]
+    return max(
+        hockey_stick(zip(here, there, strict=True), epsilon), hockey_stick(zip(there, here, strict=True), epsilon)
+    )
+
+
+def of_each(delta: Fraction, groups: int) -> Fraction:
+    """The largest delta (a multiple of 2^-256) that ``groups`` groups may have each: ``(1 - d)**groups >= 1 - delta``.
+
+    Heterogeneous composition of ``groups`` mechanisms with (e, d) is ``(groups e, 1 - (1 - d)**groups)``
+    (Kairouz, Oh, Viswanath 2015, theorem 3.4, with slack 0).
+    """
+    least = (1 - delta) * (1 << _ROOT_BITS * groups)
+    kept = _root_up(-(-least.numerator // least.denominator), groups)
+    return 1 - Fraction(kept, 1 << _ROOT_BITS)
+
+
+def of_all(delta: Fraction, groups: int) -> Fraction:
+    """``1 - (1 - delta)**groups``: the delta of ``groups`` groups together."""
+    return 1 - (1 - delta) ** groups
+
+
+def _root_up(x: int, n: int) -> int:
+    """The least integer r with ``r**n >= x``, for x >= 1."""
+    root = 1 << -(-x.bit_length() // n)
+    while root**n >= x:
+        better = ((n - 1) * root + -(-x // root ** (n - 1))) // n
+        if better >= root:
+            break
+        root = better
+    while root > 1 and (root - 1) ** n >= x:
+        root -= 1
+    while root**n < x:
+        root += 1
+    return root

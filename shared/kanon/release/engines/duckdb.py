@@ -1,0 +1,158 @@
+"""The bounded table by DuckDB: one machine, files of CSV (also gzipped) and Parquet, spilling to disk."""
+
+import csv
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kanon.release.bounding import Bins, Bounding
+from kanon.release.engines.sql import DUCKDB, Texts
+from kanon.release.errors import InputError, SpecificationError
+from kanon.release.publishing import PrivateTable, Row
+
+_FETCHED = 4096
+_TABLE = "bounded"
+
+
+class DuckDB:
+    """The engine for one machine.
+
+    Args:
+        memory: limit of its memory; what does not fit is spilled into a directory that only this user can read.
+    """
+
+    name = "duckdb"
+
+    def __init__(self, memory: str = "1GiB") -> None:
+        self._memory = memory
+
+    @contextmanager
+    def table(
+        self, sources: Sequence[Path], bounding: Bounding, secret: str, listed: Sequence[str] | None
+    ) -> Iterator[PrivateTable]:
+        """The bounded table of the files, as long as the context lasts.
+
+        Args:
+            sources: files with a header; all must have the columns of the bounding.
+            bounding: what to compute.
+            secret: keys the sampling; it appears in the engine's texts.
+            listed: the public groups as the engine names them, if there are any.
+
+        Raises:
+            InputError: a file cannot be read, or lacks a column. No message holds anything of a row.
+            SpecificationError: the memory limit cannot be used.
+        """
+        with self._connected() as (connection, run):
+            if listed is not None:
+                names = pa.table({"grp": pa.array(listed, pa.string())})
+                connection.register("listed", names)
+            texts = Texts(bounding, DUCKDB, source(sources, bounding.columns), secret)
+            run(f"create temp table {_TABLE} as {texts.table()}")
+            bins = {
+                m.column: {int(b): int(n) for b, n in run(texts.bins(m.column)).fetchall()}
+                for m in bounding.measures
+                if isinstance(m, Bins)
+            }
+
+            def rows() -> Iterator[Row]:
+                result = run(f"select * from {_TABLE} order by grp")
+                while some := result.fetchmany(_FETCHED):
+                    yield from some
+
+            yield PrivateTable(bounding, rows, bins)
+
+    def operator_counts(
+        self, sources: Sequence[Path], bounding: Bounding, secret: str, listed: Sequence[str] | None
+    ) -> tuple[int, ...]:
+        """Exact numbers for the operator alone, in the order of ``Texts.operator_counts``."""
+        with self._connected() as (connection, run):
+            if listed is not None:
+                connection.register("listed", pa.table({"grp": pa.array(listed, pa.string())}))
+            texts = Texts(bounding, DUCKDB, source(sources, bounding.columns), secret)
+            (counts,) = run(texts.operator_counts()).fetchall()
+        return tuple(int(count) for count in counts)
+
+    @contextmanager
+    def _connected(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Callable[[str], duckdb.DuckDBPyConnection]]]:
+        with tempfile.TemporaryDirectory(prefix="kanon-") as directory:  # mode 0700
+            try:
+                connection = duckdb.connect(
+                    config={
+                        "memory_limit": self._memory,
+                        "temp_directory": directory,
+                        "autoinstall_known_extensions": False,
+                        "autoload_known_extensions": False,
+                        "preserve_insertion_order": False,
+                    }
+                )
+            except duckdb.Error:
+                raise SpecificationError(f"--memory {self._memory}: write a size such as 1GiB or 800MB") from None
+            with connection:
+                yield connection, lambda text: _run(connection, text)
+
+
+def _run(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyConnection:
+    """Run a text. An engine's message may hold parts of rows: it is neither shown nor chained."""
+    try:
+        return connection.execute(text)
+    except duckdb.OutOfMemoryException:
+        raise InputError("the engine ran out of memory or disk: raise --memory or free space for spilling") from None
+    except duckdb.Error:
+        raise InputError("the engine cannot read the input: check that it is valid CSV or Parquet") from None
+
+
+def source(files: Sequence[Path], columns: Sequence[str]) -> str:
+    """A relation with the columns of all files, as texts.
+
+    Raises:
+        InputError: a file cannot be read or lacks a column.
+    """
+    return "(" + " union all ".join(f"select * from ({_file(path, columns)})" for path in files) + ")"
+
+
+def _file(path: Path, columns: Sequence[str]) -> str:
+    names = header(path)
+    missing = [column for column in columns if column not in names]
+    if missing:
+        raise InputError(f"{path} has no column {missing[0]!r}: its header names {', '.join(names) or 'nothing'}")
+    twice = [column for column in columns if names.count(column) > 1]
+    if twice:
+        raise InputError(f"{path} has two columns {twice[0]!r}: rename one")
+    literal, identifier = DUCKDB.literal(str(path)), DUCKDB.identifier
+    if path.suffix == ".parquet":
+        wanted = ", ".join(f"cast({identifier(column)} as varchar) as {identifier(column)}" for column in columns)
+        return f"select {wanted} from read_parquet({literal})"
+    wanted = ", ".join(identifier(column) for column in columns)
+    unique = dict.fromkeys(names)
+    types = ", ".join(f"{DUCKDB.literal(name)}: 'VARCHAR'" for name in unique)
+    if len(unique) < len(names):
+        raise InputError(f"{path} names a column twice in its header: rename one")
+    return (
+        f"select {wanted} from read_csv({literal}, auto_detect = false, header = true, delim = ',', quote = '\"',"
+        f" escape = '\"', nullstr = '', ignore_errors = true, columns = {{{types}}})"
+    )
+
+
+def header(path: Path) -> list[str]:
+    """The names of a file's columns.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    try:
+        if path.suffix == ".parquet":
+            return list(pq.read_schema(path).names)
+        # Rows are read ahead: what is no UTF-8 in them is a row error, not one of the file.
+        stream = pa.input_stream(str(path), compression="detect")
+        with TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="") as text:
+            return next(csv.reader(text), [])
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}") from None
+    except (OSError, csv.Error, pa.ArrowException):
+        raise InputError(f"{path} cannot be read: it must be CSV (.csv, .csv.gz) or Parquet (.parquet)") from None

@@ -1,0 +1,383 @@
+"""The relational half as one SQL text for every engine; a dialect names what engines spell differently.
+
+Comparisons are binary, hashes and lengths are of UTF-8 bytes, and no expression can fail on a value: what cannot be
+read becomes NULL, and its row is left out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kanon.release.bounding import (
+    LARGEST_VALUE,
+    Bins,
+    Bounding,
+    Cells,
+    Centred,
+    Distinct,
+    Measure,
+    Rows,
+    Squares,
+    Sum,
+    UserMeans,
+    bin_edges,
+)
+
+_DAYS_TO_YEAR_10000 = 2_932_897
+_NUMBER = "^-?[0-9]{1,19}([.][0-9]{1,18})?"
+_SECONDS = "^[0-9]{1,12}([.][0-9]{1,9})?"
+_OFFSET = "[+-][0-9]{2}(:?[0-9]{2})?$"
+_MOMENT = (
+    "^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?)?"
+)
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How an engine spells what differs. Each text has places for its arguments.
+
+    Attributes:
+        name: of the engine.
+        quote: around identifiers.
+        wide: an integer type of at least 38 digits.
+        sha256: hexadecimal SHA-256 of a text.
+        octets: length of a text in bytes.
+        days: days from 1970-01-01 to a date.
+        quotient: the quotient of two integers that are not negative, rounded down.
+        joined: all texts of a group, separated by commas, in any order.
+        escapes: whether a backslash in a text literal must be doubled.
+    """
+
+    name: str
+    quote: str
+    wide: str
+    sha256: str
+    octets: str
+    days: str
+    quotient: str
+    joined: str
+    escapes: bool = False
+
+    def identifier(self, name: str) -> str:
+        """A quoted column name."""
+        return f"{self.quote}{name.replace(self.quote, 2 * self.quote)}{self.quote}"
+
+    def literal(self, text: str) -> str:
+        """A quoted text."""
+        text = text.replace("\\", "\\\\") if self.escapes else text
+        return "'" + text.replace("'", "''") + "'"
+
+    def whole(self, expression: str) -> str:
+        """The expression as a wide integer."""
+        return f"cast({expression} as {self.wide})"
+
+    def hashed(self, secret: str, domain: str, *expressions: str) -> str:
+        """The keyed hash of texts: each after its length, so that the encoding is injective."""
+        parts = [self.literal(f"{secret}/{domain}")]
+        for text in expressions:
+            parts += [f"cast({self.octets.format(text)} as varchar(20))", "':'", text]
+        return self.sha256.format(" || ".join(parts))
+
+
+DUCKDB = Dialect(
+    "duckdb", '"', "hugeint", "sha256({})", "strlen({})", "datediff('day', date '1970-01-01', {})", "({} // {})",
+    "string_agg({}, ',')",
+)  # fmt: skip
+ATHENA = Dialect(
+    "athena", '"', "decimal(38, 0)", "lower(to_hex(sha256(to_utf8({}))))", "length(to_utf8({}))",
+    "date_diff('day', date '1970-01-01', {})", "floor({} / {})", "array_join(array_agg({}), ',')",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The SQL of one bounding.
+
+    Attributes:
+        bounding: what is computed.
+        dialect: the engine's spelling.
+        source: a relation with the wanted columns as texts.
+        secret: what keys the hashes; letters and digits.
+    """
+
+    bounding: Bounding
+    dialect: Dialect
+    source: str
+    secret: str
+
+    def table(self) -> str:
+        """One row for each group: ``grp``, ``users``, ``m0``, ``m1``, .. in the order of the measures."""
+        return f"{self._kept_pairs()}{self._sampled_values()}{self._per_group()}"
+
+    def bins(self, column: str) -> str:
+        """One row for each bin: the number of users whose one entry, of a random kept pair, falls into it."""
+        sums = f"s{self.bounding.numbers.index(column)}"
+        place = f"row_number() over (partition by usr order by {self._hash(f'bins/{column}', 'usr', 'grp')}, grp)"
+        return (
+            f"{self._kept_pairs()}\n"
+            f"select bin, count(*) as users from (\n"
+            f"  select {_bin_case(sums)} as bin, {place} as place from kept) entries\n"
+            f"where place = 1 group by bin"
+        )
+
+    def operator_counts(self) -> str:
+        """Numbers for the operator alone: rows, valid rows, users, users with too many groups, groups."""
+        return (
+            f"{self._kept_pairs()}\n"
+            f"select (select count(*) from {self.source} everything), (select coalesce(sum(n), 0) from pairs),\n"
+            f"  (select count(distinct usr) from pairs), (select count(*) from busy),\n"
+            f"  (select count(distinct grp) from pairs), (select count(distinct grp) from kept)"
+        )
+
+    # Step A and B.
+
+    def _kept_pairs(self) -> str:
+        b = self.bounding
+        sums = "".join(f", sum({self.dialect.whole(f'v{i}')}) as s{i}" for i in range(len(b.numbers)))
+        names = "".join(f", s{i}" for i in range(len(b.numbers)))
+        return f"""with parsed as (
+{self._parsed()}
+), valid as (
+{self._valid()}
+), pairs as (
+  select usr, grp, count(*) as n{sums} from valid group by usr, grp
+), busy as (
+  select usr from pairs group by usr having count(*) > {b.kappa}
+), ranked as (
+  select p.usr, p.grp, n{names},
+    row_number() over (partition by p.usr order by {self._hash("groups", "p.usr", "p.grp")}, p.grp) as place
+  from pairs p join busy on busy.usr = p.usr
+), kept as (
+  select usr, grp, n{names} from pairs where not exists (select 1 from busy where busy.usr = pairs.usr)
+  union all
+  select usr, grp, n{names} from ranked where place <= {b.kappa}
+)"""
+
+    def _parsed(self) -> str:
+        """The source's columns under short names; numbers and days are parsed, others are texts."""
+        b, name = self.bounding, self.dialect.identifier
+        columns = [f"{name(b.user)} as u"]
+        columns += [f"{name(column)} as g{i}" for i, column in enumerate(b.groups)]
+        columns += [f"{self._number(name(column))} as v{i}" for i, column in enumerate(b.numbers)]
+        columns += [f"{name(column)} as t{i}" for i, column in enumerate(b.texts)]
+        if b.needs_time:
+            columns.append(f"{self._day(name(b.time))} as day")
+        where = [f"{name(one.column)} {'=' if one.equal else '<>'} {self.dialect.literal(one.text)}" for one in b.where]
+        condition = f"\n  where {' and '.join(where)}" if where else ""
+        return f"  select {(',' + chr(10) + '    ').join(columns)}\n  from {self.source} source{condition}"
+
+    def _valid(self) -> str:
+        b = self.bounding
+        tests = ["u <> ''", *(f"g{i} <> ''" for i in range(len(b.groups)))]
+        tests += [f"v{i} between -{LARGEST_VALUE} and {LARGEST_VALUE}" for i in range(len(b.numbers))]
+        tests += [f"t{i} <> ''" for i in range(len(b.texts))]
+        if b.needs_time:
+            tests.append(f"day >= 0 and day < {_DAYS_TO_YEAR_10000}")
+        if b.period is not None:
+            days = " or ".join(f"(day >= {start} and day < {end})" for start, end in b.period)
+            tests.append(f"({days})")
+        unit = {
+            "user": "u",
+            "user-day": "cast(day as varchar(20)) || ':' || u",
+            "user-month": f"{self._month()} || ':' || u",
+        }[b.unit]
+        numbers = "".join(f", v{i}" for i in range(len(b.numbers))) + "".join(f", t{i}" for i in range(len(b.texts)))
+        listed = "\n  where exists (select 1 from listed where listed.grp = named.grp)" if b.listed else ""
+        group = self._group()
+        return (
+            f"  select usr, grp{numbers} from (\n"
+            f"    select {unit} as usr, {group} as grp{numbers}\n"
+            f"    from parsed where {' and '.join(tests)}) named{listed}"
+        )
+
+    def _month(self) -> str:
+        """The month of a day as text: every day of one month has the same one, days of two months never have."""
+        return "cast(year(date '1970-01-01' + {0}) * 12 + month(date '1970-01-01' + {0}) as varchar(20))".format(
+            "interval '1' day * day" if self.dialect.name == "athena" else "cast(day as integer)"
+        )
+
+    def _group(self) -> str:
+        """``bounding.encoded`` in SQL."""
+        if len(self.bounding.groups) == 1:
+            return "g0"
+        return " || ".join(
+            f"cast({self.dialect.octets.format(f'g{i}')} as varchar(20)) || ':' || g{i}"
+            for i in range(len(self.bounding.groups))
+        )
+
+    def _number(self, column: str) -> str:
+        """A text as a scaled integer; NULL if it is no number or has more decimal places."""
+        fraction = f"trim(trailing '0' from coalesce(split_part({column}, '.', 2), ''))"
+        scale = self.bounding.scale
+        padded = f" || rpad({fraction}, {scale}, '0')" if scale else ""
+        return (
+            f"case when regexp_extract({column}, '{_NUMBER}', 0) = {column} and length({fraction}) <= {scale}"
+            f" then try_cast(split_part({column}, '.', 1){padded} as bigint) end"
+        )
+
+    def _day(self, column: str) -> str:
+        """A time as the number of its UTC day; unix seconds or ISO 8601, UTC if it names no offset."""
+        offset = f"case when length({column}) > 10 then regexp_extract({column}, '{_OFFSET}', 0) end"
+        digits = f"replace({offset}, ':', '')"
+        hour, minute = f"substr({column}, 12, 2)", f"substr({column}, 15, 2)"
+        away = (
+            f"case when substr({digits}, 1, 1) = '-' then -60 else 60 end *"
+            f" (60 * {_count(f'substr({digits}, 2, 2)')} + {_count(f'substr({digits}, 4, 2)')})"
+        )
+        date = self.dialect.days.format(f"try_cast(substr({column}, 1, 10) as date)")
+        seconds = f"86400 * {date} + 3600 * {_count(hour)} + 60 * {_count(minute)} - ({away})"
+        whole = f"try_cast(split_part({column}, '.', 1) as bigint)"
+        return (
+            f"case when regexp_extract({column}, '{_SECONDS}', 0) = {column}"
+            f" then {self.dialect.quotient.format(whole, 86400)}\n"
+            f"    when regexp_extract({column}, '{_MOMENT}', 0) = {column}"
+            f" and {_count(hour)} < 24 and {_count(minute)} < 60 and {seconds} >= 0\n"
+            f"    then {self.dialect.quotient.format(f'({seconds})', 86400)} end"
+        )
+
+    # Step C.
+
+    def _sampled_values(self) -> str:
+        """The values of each kept pair in a random order that depends on that pair's own rows only."""
+        b = self.bounding
+        parts = []
+        if any(isinstance(m, Centred | Squares | Cells) for m in b.measures):
+            names = [f"v{i}" for i in range(len(b.numbers))]
+            row = [f"cast({name} as varchar(20))" for name in names]
+            key = self._hash("values", "usr", "grp", *row, "cast(occurrence as varchar(20))")
+            values = ", ".join(names)
+            parts.append(
+                f"""numbered as (
+  select valid.usr, valid.grp, {", ".join(f"valid.{name}" for name in names)},
+    row_number() over (partition by valid.usr, valid.grp, {values} order by {values}) as occurrence
+  from valid join kept on kept.usr = valid.usr and kept.grp = valid.grp
+), sampled as (
+  select grp, {values},
+    row_number() over (partition by usr, grp order by {key}, {values}, occurrence) as place
+  from numbered
+), of_values as (
+  select grp{"".join(self._sampled_column(m, i) for i, m in enumerate(b.measures))}
+  from sampled group by grp
+)"""
+            )
+        for i, measure in enumerate(b.measures):
+            if isinstance(measure, Cells):
+                parts.append(self._histogram(measure, i))
+            elif isinstance(measure, Distinct):
+                parts.append(self._distinct(measure, i))
+            elif isinstance(measure, Bins):
+                parts.append(self._binned(measure, i))
+        return "".join(f", {part}" for part in parts)
+
+    def _sampled_column(self, measure: Measure, i: int) -> str:
+        if not isinstance(measure, Centred | Squares):
+            return ""
+        w = f"(2 * {self._clamped(self._value(measure.column), measure)} - ({measure.low + measure.high}))"
+        width = (measure.high - measure.low) ** 2
+        term = w if isinstance(measure, Centred) else f"(2 * {w} * {w} - {self.dialect.whole(str(width))})"
+        zero = self.dialect.whole("0")
+        return f",\n    sum(case when place <= {measure.values} then {term} else {zero} end) as m{i}"
+
+    def _histogram(self, measure: Cells, i: int) -> str:
+        distance = f"({self._clamped(self._value(measure.column), measure)} - ({measure.low}))"
+        scaled = self.dialect.quotient.format(f"({distance} * {measure.cells})", measure.high - measure.low)
+        pair = "cast(cell as varchar(20)) || ':' || cast(number as varchar(20))"
+        return f"""cells{i} as (
+  select grp, cell, count(*) as number from (
+    select grp, cast(least({measure.cells - 1}, {scaled}) as bigint) as cell from sampled where place = 1) placed
+  group by grp, cell
+), histogram{i} as (
+  select grp, {self.dialect.joined.format(pair)} as m{i} from cells{i} group by grp
+)"""
+
+    def _distinct(self, measure: Distinct, i: int) -> str:
+        text = f"t{self.bounding.texts.index(measure.column)}"
+        key = self._hash("distinct", "usr", "grp", text)
+        return f"""texts{i} as (
+  select distinct valid.usr, valid.grp, {text}
+  from valid join kept on kept.usr = valid.usr and kept.grp = valid.grp
+), distinct{i} as (
+  select grp, count(distinct {text}) as m{i} from (
+    select grp, {text}, row_number() over (partition by usr, grp order by {key}, {text}) as place
+    from texts{i}) placed
+  where place <= {measure.values} group by grp
+)"""
+
+    def _binned(self, measure: Bins, i: int) -> str:
+        sums = f"s{self.bounding.numbers.index(measure.column)}"
+        triple = " || ':' || ".join(f"cast({name} as varchar(40))" for name in ("bin", "number", "total"))
+        return f"""bins{i} as (
+  select grp, bin, count(*) as number, sum({self._limited(sums)}) as total
+  from (select grp, {sums}, {_bin_case(sums)} as bin from kept) placed group by grp, bin
+), binned{i} as (
+  select grp, {self.dialect.joined.format(triple)} as m{i} from bins{i} group by grp
+)"""
+
+    def _limited(self, sums: str) -> str:
+        """A sum in the range of the bins."""
+        edge = 1 << 63
+        return f"greatest(least({sums}, {self.dialect.whole(str(edge))}), {self.dialect.whole(f'-{edge}')})"
+
+    def _per_group(self) -> str:
+        b = self.bounding
+        columns, joins = ["pair_counts.grp", "users"], []
+        counts = []
+        for i, measure in enumerate(b.measures):
+            column = self._pair_column(measure)
+            if column is not None:
+                counts.append(f"sum({column}) as m{i}")
+            elif isinstance(measure, Centred | Squares):
+                joins.append("of_values")
+            else:
+                joins.append(f"{ {Cells: 'histogram', Distinct: 'distinct', Bins: 'binned'}[type(measure)] }{i}")
+            columns.append(f"m{i}")
+        joined = "".join(f"\njoin {one} on {one}.grp = pair_counts.grp" for one in dict.fromkeys(joins))
+        return f""", pair_counts as (
+  select grp, {", ".join(["count(*) as users", *counts])} from kept group by grp
+)
+select {", ".join(columns)} from pair_counts{joined}"""
+
+    def _pair_column(self, measure: Measure) -> str | None:
+        """A measure that is a sum over kept pairs."""
+        whole = self.dialect.whole
+        match measure:
+            case Rows(most):
+                return f"least(n, {most})"
+            case Sum(column, _, _):
+                return self._clamped(f"s{self.bounding.numbers.index(column)}", measure)
+            case UserMeans(column, low, high):
+                # The sum is lifted above 0, so that the quotient is rounded down in every engine.
+                sums = f"s{self.bounding.numbers.index(column)}"
+                lift = whole(str(LARGEST_VALUE))
+                lifted = f"(2 * ({sums} + n * {lift}) + n)"
+                mean = f"({self.dialect.quotient.format(lifted, '(2 * n)')} - {lift})"
+                return f"(2 * {self._clamped(mean, measure)} - ({low + high}))"
+        return None
+
+    def _clamped(self, expression: str, measure: Sum | UserMeans | Centred | Squares | Cells) -> str:
+        whole = self.dialect.whole
+        return f"least(greatest({expression}, {whole(str(measure.low))}), {whole(str(measure.high))})"
+
+    def _value(self, column: str) -> str:
+        return self.dialect.whole(f"v{self.bounding.numbers.index(column)}")
+
+    def _hash(self, domain: str, *expressions: str) -> str:
+        return self.dialect.hashed(self.secret, domain, *expressions)
+
+
+def _count(text: str) -> str:
+    """Two digits, or 0 if there are none."""
+    return f"coalesce(try_cast({text} as integer), 0)"
+
+
+def _bin_case(sums: str) -> str:
+    """``bounding.bin_of`` in SQL."""
+    cases = [f"when {sums} = 0 then 0"]
+    cases += [f"when {sums} > 0 and {sums} <= {bin_edges(b)[1]} then {b}" for b in range(1, 65)]
+    cases += [f"when {sums} < 0 and {sums} >= {bin_edges(-b)[0]} then {-b}" for b in range(1, 65)]
+    return f"case {' '.join(cases)} when {sums} > 0 then 64 else -64 end"
+
+
+def plan(bounding: Bounding, dialect: Dialect) -> Sequence[str]:
+    """The texts that a person runs on an engine that is not called from here."""
+    texts = Texts(bounding, dialect, "source_table", "SAMPLING_SECRET")
+    return [texts.table(), *(texts.bins(m.column) for m in bounding.measures if isinstance(m, Bins))]

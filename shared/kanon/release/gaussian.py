@@ -1,0 +1,218 @@
+"""The discrete Gaussian for users of many groups: its table, its exact claim, and the choice of its width.
+
+``P(x) ~ exp(-x^2 / 2 v)`` on the integers, v the variance. If a user's rows shift the counts of kappa groups by one
+each, the likelihood ratio depends on the sum S of the kappa numbers drawn alone, so that (section 4)
+
+    delta = P(S <= c) - e^eps P(S <= c - kappa),   c = floor(kappa / 2 - eps v).
+
+With fewer groups the delta is smaller: the others can be drawn in addition without looking at the data. What is
+claimed is the ideal distribution's delta plus kappa (1 + e^eps) times the distance of the table from it.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from statistics import NormalDist
+
+from kanon.noise.exact import exp_bounds
+from kanon.noise.laws import Table
+from kanon.noise.words import TOTAL, WORD_BITS
+from kanon.release.bounds import of_all
+from kanon.release.errors import SpecificationError
+from kanon.release.selection import GaussianSelection, below_or_at
+
+MOST_GROUPS = 100
+SPLITS = 401
+_BITS = 256
+_FINE_BITS = 112
+_STEPS = 256
+"""Widths are multiples of 1 / _STEPS."""
+
+
+@dataclass(frozen=True)
+class GaussianChoice:
+    """Width and threshold for kappa groups a user, and the delta of each.
+
+    Attributes:
+        selection: the rule of one group.
+        sigma: the width.
+        noise_delta: of the noise of all kappa groups.
+        delta: noise and thresholds of all kappa groups.
+    """
+
+    selection: GaussianSelection
+    sigma: Fraction
+    noise_delta: Fraction
+    delta: Fraction
+
+
+def _powers(variance: Fraction, bits: int) -> tuple[list[int], list[int]]:
+    """``2**bits exp(-x^2 / 2v)`` for x = 0, 1, .. until it is below 1, rounded down and up."""
+    one = 1 << bits
+    low, high = exp_bounds(1 / (2 * variance), bits)
+    floor, ceiling = int(one / high), -int(-one / low)
+    downs, ups = [one], [one]
+    # exp(-(x+1)^2/2v) = exp(-x^2/2v) q^(2x+1), q = exp(-1/2v)
+    odd_down, odd_up = floor, ceiling
+    while ups[-1] > 1:
+        downs.append(downs[-1] * odd_down >> bits)
+        ups.append(-(-ups[-1] * odd_up >> bits))
+        odd_down = (odd_down * floor >> bits) * floor >> bits
+        odd_up = -(-odd_up * ceiling >> bits)
+        odd_up = -(-odd_up * ceiling >> bits)
+        if ups[-1] == ups[-2]:  # the rounding up stays at 1 for ever
+            break
+    return downs, ups
+
+
+@lru_cache(maxsize=64)
+def _scaled(variance: Fraction, bits: int) -> tuple[int, ...]:
+    """``floor(2**bits P(x))`` for x = 0, 1, .. while positive, P normalised over all integers; never too large."""
+    downs, ups = _powers(variance, _BITS)
+    tail = 4 * len(ups)  # beyond the list every term is below the last one, and they fall faster than geometrically
+    total = 2 * sum(ups) - ups[0] + tail
+    weights = [(down << bits) // total for down in downs]
+    return tuple(weight for weight in weights if weight)
+
+
+@lru_cache(maxsize=64)
+def gaussian(variance: Fraction) -> Table:
+    """The table of the discrete Gaussian: ``floor(2**64 P(x))`` beside 0, the remainder at 0."""
+    half = _scaled(variance, WORD_BITS)
+    weights = [*reversed(half[1:]), *half]
+    weights[len(half) - 1] += TOTAL - sum(weights)
+    return Table(1 - len(half), tuple(weights))
+
+
+def distance(variance: Fraction) -> Fraction:
+    """An upper bound of the total variation between the table and the ideal: all that is moved goes to 0."""
+    return Fraction(gaussian(variance).weight(0), TOTAL) - Fraction(_scaled(variance, _FINE_BITS)[0], 1 << _FINE_BITS)
+
+
+def ideal_delta(variance: Fraction, groups: int, epsilon: Fraction) -> Fraction:
+    """The delta of ``groups`` counts shifted by one each under the ideal distribution, rounded up.
+
+    The convolution is rounded down everywhere; what is missing from 1 is added to the probability that must not be
+    too small.
+    """
+    lowest, sums = _sum_of(variance, groups)
+    one = 1 << _FINE_BITS
+    missing = one - sum(sums)
+    c = math.floor(Fraction(groups, 2) - epsilon * variance)
+    low, _ = exp_bounds(epsilon)
+    here, there = (sum(sums[: max(0, c - lowest - shift + 1)]) for shift in (0, groups))
+    return max(Fraction(0), (here + missing - low * there) / one)
+
+
+@lru_cache(maxsize=64)
+def _sum_of(variance: Fraction, number: int) -> tuple[int, list[int]]:
+    """The sum of ``number`` independent variables: lowest value, and fixed-point weights that are never too large."""
+    half = _scaled(variance, _FINE_BITS)
+    single = (1 - len(half), [*reversed(half[1:]), *half])
+    result = single
+    for bit in bin(number)[3:]:
+        result = _added(result, result)
+        if bit == "1":
+            result = _added(result, single)
+    return result
+
+
+Weighted = tuple[int, list[int]]
+
+
+def _added(a: Weighted, b: Weighted) -> Weighted:
+    """The convolution, by one product of two long integers (Kronecker substitution), rounded down."""
+    width = (2 * _FINE_BITS + min(len(a[1]), len(b[1])).bit_length()) // 8 + 1
+    product = _packed(a[1], width) * _packed(b[1], width)
+    raw = product.to_bytes(width * (len(a[1]) + len(b[1])), "little")
+    sums = [
+        int.from_bytes(raw[at : at + width], "little") >> _FINE_BITS
+        for at in range(0, width * (len(a[1]) + len(b[1]) - 1), width)
+    ]
+    first = next(i for i, weight in enumerate(sums) if weight)
+    last = len(sums) - next(i for i, weight in enumerate(reversed(sums)) if weight)
+    return a[0] + b[0] + first, sums[first:last]
+
+
+def _packed(weights: list[int], width: int) -> int:
+    return int.from_bytes(b"".join(weight.to_bytes(width, "little") for weight in weights), "little")
+
+
+def noise_delta(variance: Fraction, groups: int, epsilon: Fraction) -> Fraction:
+    """The claim for the noise of up to ``groups`` counts: the ideal's delta and the table's distance from it."""
+    _, high = exp_bounds(epsilon)
+    return ideal_delta(variance, groups, epsilon) + groups * (1 + high) * distance(variance)
+
+
+def least_threshold(table: Table, groups: int, delta: Fraction) -> int | None:
+    """The least T for which one of ``groups`` groups of one user passes it with probability at most ``delta``."""
+    for threshold in range(1, table.max + 2):
+        single = Fraction(TOTAL - below_or_at(table, threshold - 1), TOTAL)
+        if of_all(single, groups) <= delta:
+            return threshold
+    return None
+
+
+@lru_cache(maxsize=64)
+def gaussian_choice(groups: int, epsilon: Fraction, delta: Fraction, floor: int = 1) -> GaussianChoice:
+    """The rule with the lowest threshold, of 401 ways to share delta between noise and threshold.
+
+    The way is chosen with the continuous distribution in floating point; the table, its claim and the threshold are
+    exact.
+
+    Raises:
+        SpecificationError: more than 100 groups, or no table fits.
+    """
+    if groups > MOST_GROUPS:
+        raise SpecificationError(f"Gaussian noise takes at most {MOST_GROUPS} groups a user, not {groups}")
+    steps = math.ceil(_best_width(groups, float(epsilon), float(delta)) * _STEPS)
+    for wider in range(64):
+        sigma = Fraction(steps + wider, _STEPS)
+        noise = noise_delta(sigma**2, groups, epsilon)
+        if noise >= delta:
+            continue
+        table = gaussian(sigma**2)
+        threshold = least_threshold(table, groups, delta - noise)
+        if threshold is not None:
+            selection = GaussianSelection(table, threshold, floor)
+            return GaussianChoice(selection, sigma, noise, noise + of_all(selection.delta, groups))
+    raise SpecificationError(
+        f"no Gaussian noise reaches ({float(epsilon):.3g}, {float(delta):.3g}): raise --delta or choose --noise laplace"
+    )
+
+
+def continuous_delta(sigma: float, groups: int, epsilon: float) -> float:
+    """The delta of the continuous Gaussian under a shift of Euclidean length sqrt(groups) (Balle and Wang 2018)."""
+    length = math.sqrt(groups)
+    a, b = length / (2 * sigma), epsilon * sigma / length
+    return _upper_tail(b - a) - math.exp(epsilon + _log_upper_tail(a + b))
+
+
+def continuous_thresholds(groups: int, epsilon: float, delta: float) -> Iterator[tuple[float, float, float]]:
+    """(threshold, sigma, share of the noise) of each split of delta."""
+    normal = NormalDist()
+    for i in range(1, SPLITS):
+        share = i / SPLITS
+        low, high = 1e-3, 1e6
+        for _ in range(100):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if continuous_delta(middle, groups, epsilon) > delta * share else (low, middle)
+        single = -math.expm1(math.log1p(-delta * (1 - share)) / groups)
+        yield 1 - high * normal.inv_cdf(single), high, share
+
+
+def _best_width(groups: int, epsilon: float, delta: float) -> float:
+    return min(continuous_thresholds(groups, epsilon, delta))[1]
+
+
+def _upper_tail(x: float) -> float:
+    return math.erfc(x / math.sqrt(2)) / 2
+
+
+def _log_upper_tail(x: float) -> float:
+    """``log P(N > x)``; by its asymptotic series where the tail underflows."""
+    if x < 30:
+        return math.log(_upper_tail(x))
+    return -x * x / 2 - math.log(x * math.sqrt(2 * math.pi)) - 1 / (x * x)

@@ -1,0 +1,325 @@
+"""What has been spent on which data: a chain of lines, each with the hash of the one before.
+
+A spend is durable before anything is drawn. Whoever finds the spend of a release finds its secret too, and draws the
+same noise again; so a command that was interrupted anywhere is continued by running it again, at no cost.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from kanon.noise.bound import Bound
+from kanon.noise.words import length_prefixed
+from kanon.release.errors import InputError, LedgerError, OverBudgetError, SpecificationError
+from kanon.release.periods import Period, most_spent, places
+from kanon.release.stores import (
+    BEGINNING,
+    SECRET_BYTES,
+    FileSecrets,
+    FileStore,
+    Secrets,
+    Store,
+    hash_of,
+    private_directory,
+)
+from kanon.release.tape import Tape, derived
+
+COARSER = {"user": ("user",), "user-month": ("user", "user-month"), "user-day": ("user", "user-month", "user-day")}
+"""The units whose releases count towards a unit: a guarantee for all of a user's rows holds for those of a day."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A release before it is paid for.
+
+    Attributes:
+        dataset: name of the data, chosen by the operator.
+        name: of the release; a new name always draws new noise.
+        unit, period, epsilon, delta: what it costs.
+        specification, mechanism: digests of the question and of the tables.
+        version: of the program.
+    """
+
+    dataset: str
+    name: str
+    unit: str
+    period: Period | None
+    epsilon: Fraction
+    delta: Fraction
+    specification: str
+    mechanism: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Spend:
+    """A line of kind ``spend``; entries by hand have neither specification nor input."""
+
+    id: str
+    dataset: str
+    name: str
+    unit: str
+    period: Period | None
+    epsilon: Fraction
+    delta: Fraction
+    specification: str | None
+    mechanism: str | None
+    input: str | None
+    version: str | None
+    forgotten: bool = False
+
+
+@dataclass(frozen=True)
+class Account:
+    """What was spent of one dataset for one unit, and what may be."""
+
+    dataset: str
+    unit: str
+    spent: Bound
+    budget: Bound | None
+
+
+class Ledger:
+    """The spends and budgets in a store, and the secrets of the releases."""
+
+    def __init__(self, store: Store, secret_store: Secrets) -> None:
+        self._store, self._secrets = store, secret_store
+
+    @classmethod
+    def at(cls, place: str | Path) -> "Ledger":
+        """The ledger in a directory, which is made if it is not there.
+
+        Raises:
+            LedgerError: the directory cannot be used.
+        """
+        directory = private_directory(Path(place))
+        return cls(FileStore(directory), FileSecrets(directory))
+
+    def sampling_secret(self, dataset: str, specification: str) -> bytes:
+        """The secret that samples rows and groups; one for each dataset and specification."""
+        name = sha256(length_prefixed(dataset.encode(), specification.encode())).hexdigest()
+        return self._secrets.keep(f"sampling-{name}", secrets.token_bytes(SECRET_BYTES))
+
+    def find(self, wanted: Wanted) -> Spend | None:
+        """The spend of a release that was paid for before.
+
+        Raises:
+            LedgerError: the ledger is broken, or the release was forgotten.
+            InputError: another version paid for it, whose tables were others.
+        """
+        key = (wanted.dataset, wanted.specification, wanted.name)
+        found = next((s for s in self.spends() if (s.dataset, s.specification, s.name) == key), None)
+        if found is None:
+            return None
+        if found.forgotten:
+            raise LedgerError(f"the secret of release {found.id} was destroyed: choose another --name, at new cost")
+        if found.mechanism != wanted.mechanism:
+            raise InputError(f"version {found.version} paid for this release with other tables: choose another --name")
+        return found
+
+    def refuse_over_budget(self, wanted: Wanted) -> None:
+        """Refuse a spend that any budget of the dataset does not allow.
+
+        Raises:
+            OverBudgetError: it does not.
+            LedgerError: the ledger is broken.
+        """
+        self._refuse(list(self._entries()), wanted.dataset, wanted.unit, wanted.period, wanted.epsilon, wanted.delta)
+
+    def begin(self, wanted: Wanted, digest: Callable[[bytes], str]) -> tuple[Spend, Tape]:
+        """Pay for a release, or find that it was paid for; its tape may be drawn from when this returns.
+
+        Args:
+            wanted: the release.
+            digest: the digest of the bounded table under a key.
+
+        Raises:
+            OverBudgetError: the budget does not allow it; nothing was spent.
+            InputError: it was paid for with other data.
+            LedgerError: the ledger is broken, or a paid release has lost its secret.
+        """
+        while (found := self.find(wanted)) is None:
+            if (paid := self._paid(wanted, digest)) is not None:
+                return paid
+        secret = self._secrets.kept(f"noise-{found.id}")
+        if secret is None:
+            raise LedgerError(f"the secret of release {found.id} is missing: restore it, or choose another --name")
+        if digest(derived(secret, "input")) != found.input:
+            raise InputError(
+                f"release {found.id} has this name but was made from other data: choose another --name, at new cost"
+            )
+        return found, Tape(secret, found.id)
+
+    def _paid(self, wanted: Wanted, digest: Callable[[bytes], str]) -> tuple[Spend, Tape] | None:
+        """Write secret and spend; None if another process wrote to the ledger meanwhile."""
+        lines = self._store.lines()
+        self._refuse(list(_entries(lines)), wanted.dataset, wanted.unit, wanted.period, wanted.epsilon, wanted.delta)
+        id_ = secrets.token_hex(16)
+        secret = self._secrets.keep(f"noise-{id_}", secrets.token_bytes(SECRET_BYTES))
+        spend = Spend(id_, **vars(wanted), input=digest(derived(secret, "input")))
+        if self._append({"event": "spend", **_spend_json(spend)}, lines):
+            return spend, Tape(secret, id_)
+        self._secrets.destroy(f"noise-{id_}")
+        return None
+
+    def add_spend(
+        self, dataset: str, unit: str, period: Period | None, cost: Bound, note: str, *, past_budget: bool = False
+    ) -> None:
+        """Enter a cost that arose elsewhere, such as the service's.
+
+        Raises:
+            OverBudgetError: the budget does not allow it (with ``past_budget`` it is entered all the same).
+        """
+        id_ = secrets.token_hex(16)
+        spend = Spend(id_, dataset, note or "by hand", unit, period, cost.epsilon, cost.delta, None, None, None, None)
+        while True:
+            lines = self._store.lines()
+            entries = list(_entries(lines))
+            if not past_budget:
+                self._refuse(entries, dataset, unit, period, cost.epsilon, cost.delta)
+            if self._append({"event": "spend", **_spend_json(spend)}, lines):
+                return
+
+    def set_budget(self, dataset: str, unit: str, budget: Bound) -> None:
+        """Enter a budget; the last one of a dataset and unit counts."""
+        self._enter({"event": "budget", "dataset": dataset, "unit": unit,
+                     "epsilon": str(budget.epsilon), "delta": str(budget.delta)})  # fmt: skip
+
+    def add_note(self, dataset: str, text: str) -> None:
+        """Enter a remark."""
+        self._enter({"event": "note", "dataset": dataset, "text": text})
+
+    def forget(self, id_: str) -> None:
+        """Destroy the secret of a release: it cannot be repeated, and its noise cannot be removed.
+
+        Raises:
+            SpecificationError: the ledger has no release with that id.
+        """
+        found = next((spend for spend in self.spends() if spend.id == id_), None)
+        if found is None or found.specification is None:
+            raise SpecificationError(f"the ledger has no release {id_}")
+        if not found.forgotten:
+            self._enter({"event": "forget", "id": id_})
+        self._secrets.destroy(f"noise-{id_}")
+
+    def without_secret(self) -> list[str]:
+        """The ids of releases that were paid for and not forgotten, and whose secret is missing."""
+        made = [spend for spend in self.spends() if spend.specification and not spend.forgotten]
+        return [spend.id for spend in made if self._secrets.kept(f"noise-{spend.id}") is None]
+
+    def head(self) -> str:
+        """The hash of the last line: who keeps it can tell later whether lines were removed."""
+        lines = self._checked_lines()
+        return hash_of(lines[-1]) if lines else BEGINNING
+
+    def spends(self) -> list[Spend]:
+        """All spends in order.
+
+        Raises:
+            LedgerError: the ledger is broken.
+        """
+        entries = list(self._entries())
+        forgotten = {entry["id"] for entry in entries if entry["event"] == "forget"}
+        return [_spend(entry, forgotten) for entry in entries if entry["event"] == "spend"]
+
+    def accounts(self, dataset: str | None = None) -> list[Account]:
+        """What was spent and what may be, for each dataset and unit with a spend or a budget of its own."""
+        entries = list(self._entries())
+        named = [e for e in entries if e["event"] in ("spend", "budget") and dataset in (None, e["dataset"])]
+        pairs = dict.fromkeys((entry["dataset"], entry["unit"]) for entry in named)
+        return [_account(entries, one, unit) for one, unit in sorted(pairs)]
+
+    def _refuse(
+        self, entries: list[dict[str, Any]], dataset: str, unit: str, period: Period | None, *cost: Fraction
+    ) -> None:
+        for budgeted, counted in COARSER.items():
+            if unit not in counted:
+                continue
+            account = _account(entries, dataset, budgeted, (period, cost[0], cost[1]))
+            budget = account.budget
+            if budget and (account.spent.epsilon > budget.epsilon or account.spent.delta > budget.delta):
+                before = _account(entries, dataset, budgeted).spent
+                raise OverBudgetError(
+                    f"over budget: dataset {dataset}, unit {budgeted}: {before} of {budget} is spent, and this costs"
+                    f" {Bound(*cost)}. Nothing was drawn"
+                )
+
+    def _enter(self, entry: dict[str, Any]) -> None:
+        while not self._append(entry, self._checked_lines()):
+            pass
+
+    def _append(self, entry: dict[str, Any], lines: list[str]) -> bool:
+        previous = hash_of(lines[-1]) if lines else BEGINNING
+        line = json.dumps({**entry, "previous": previous}, separators=(",", ":"), sort_keys=True)
+        return self._store.append(line, previous)
+
+    def _checked_lines(self) -> list[str]:
+        lines = self._store.lines()
+        list(_entries(lines))
+        return lines
+
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        return _entries(self._store.lines())
+
+
+def _entries(lines: list[str]) -> Iterator[dict[str, Any]]:
+    """The lines as objects, the chain checked."""
+    previous = BEGINNING
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            known = entry["event"] in ("spend", "budget", "forget", "note")
+            chained = entry["previous"] == previous
+        except (ValueError, TypeError, KeyError) as error:
+            raise LedgerError(f"line {number} of the ledger is damaged: restore it from a copy") from error
+        if not known or not chained:
+            raise LedgerError(f"line {number} of the ledger does not follow the one before: restore it from a copy")
+        previous = hash_of(line)
+        yield entry
+
+
+def _spend_json(spend: Spend) -> dict[str, Any]:
+    told = {name: value for name, value in vars(spend).items() if name != "forgotten" and value is not None}
+    return {**told, "epsilon": str(spend.epsilon), "delta": str(spend.delta)} | (
+        {"period": str(spend.period)} if spend.period else {}
+    )
+
+
+def _spend(entry: dict[str, Any], forgotten: set[str]) -> Spend:
+    try:
+        return Spend(
+            entry["id"], entry["dataset"], entry["name"], entry["unit"], _period(entry),
+            Fraction(entry["epsilon"]), Fraction(entry["delta"]), entry.get("specification"), entry.get("mechanism"),
+            entry.get("input"), entry.get("version"), entry["id"] in forgotten,
+        )  # fmt: skip
+    except (KeyError, ValueError, TypeError) as error:
+        raise LedgerError("a spend of the ledger is damaged: restore it from a copy") from error
+
+
+def _period(entry: dict[str, Any]) -> Period | None:
+    return Period.read(entry["period"]) if "period" in entry else None
+
+
+def _account(
+    entries: list[dict[str, Any]],
+    dataset: str,
+    unit: str,
+    more: tuple[Period | None, Fraction, Fraction] | None = None,
+) -> Account:
+    """The account of a dataset and unit, if ``more`` (period, epsilon, delta) is spent besides."""
+    costs = [(places(more[0], unit), more[1:])] if more else []
+    budget = None
+    for entry in entries:
+        if entry.get("dataset") != dataset:
+            continue
+        if entry["event"] == "spend" and entry["unit"] in COARSER[unit]:
+            spend = _spend(entry, set())
+            costs.append((places(spend.period, unit), (spend.epsilon, spend.delta)))
+        if entry["event"] == "budget" and entry["unit"] == unit:
+            budget = Bound(Fraction(entry["epsilon"]), Fraction(entry["delta"]))
+    return Account(dataset, unit, Bound(*most_spent(costs)), budget)

@@ -1,0 +1,179 @@
+"""The mechanism of a specification: its tables, and the (epsilon, delta) that follows from them.
+
+epsilon is shared between the count and the aggregates by weight, and each share over the kappa groups of a user. delta
+goes to the selection, after the truncations of all other tables are paid for. What is claimed is computed from the
+tables: within a group the parts add up, and kappa groups give ``(kappa e, 1 - (1 - d)**kappa)``.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from hashlib import sha256
+
+from kanon.noise.bound import Bound
+from kanon.noise.words import length_prefixed
+from kanon.release.aggregates import AutomaticSum, Quantiles, Totals
+from kanon.release.autobounds import AutomaticBounds
+from kanon.release.bounds import of_all, of_each
+from kanon.release.errors import SpecificationError
+from kanon.release.gaussian import MOST_GROUPS, GaussianChoice, gaussian_choice
+from kanon.release.quantile import Quantile
+from kanon.release.selection import (
+    CountedSelection,
+    GaussianSelection,
+    OptimalSelection,
+    PublicCount,
+    counted_selection,
+    optimal_selection,
+    widest,
+)
+from kanon.release.spec import Spec
+from kanon.release.totals import NoisyTotal
+
+Rule = CountedSelection | GaussianSelection | OptimalSelection | PublicCount
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the guarantee.
+
+    Attributes:
+        name: the aggregate, or ``selection``.
+        epsilon, delta: for all groups of a user together.
+        tables: digests of the tables that are drawn from.
+    """
+
+    name: str
+    epsilon: Fraction
+    delta: Fraction
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """All that is drawn for a specification. It depends on public parameters alone."""
+
+    spec: Spec
+
+    @cached_property
+    def shares(self) -> tuple[Fraction, ...]:
+        """The epsilon of the count and of each aggregate, over all groups of a user."""
+        weights = self.spec.weights or (1,) * (1 + len(self.spec.aggregates))
+        return tuple(self.spec.epsilon * weight / sum(weights) for weight in weights)
+
+    def share(self, i: int) -> Fraction:
+        """The epsilon of aggregate i in one group."""
+        return self.shares[1 + i] / self.spec.groups_per_user
+
+    def totals(self, i: int) -> tuple[NoisyTotal, ...]:
+        """The totals of aggregate i, which is not a quantile and has fixed bounds."""
+        asked = self.spec.asked[i]
+        assert isinstance(asked, Totals)
+        return tuple(NoisyTotal(need.sensitivity, self.share(i) / len(asked.needs)) for need in asked.needs)
+
+    def quantiles(self, i: int) -> tuple[Quantile, ...]:
+        """The quantiles of aggregate i."""
+        asked = self.spec.asked[i]
+        assert isinstance(asked, Quantiles)
+        return tuple(Quantile(q, asked.measure.cells, self.share(i) / len(asked.qs)) for q in asked.qs)
+
+    def bounds_of(self, i: int) -> AutomaticBounds:
+        """The mechanism that finds the bounds of aggregate i, with half of its epsilon."""
+        return AutomaticBounds(self.shares[1 + i] / 2)
+
+    def automatic_total(self, i: int, sensitivity: int) -> NoisyTotal:
+        """The total of aggregate i with drawn bounds, with the other half; its table does not depend on them."""
+        return NoisyTotal(sensitivity, self.share(i) / 2)
+
+    @cached_property
+    def aggregate_parts(self) -> tuple[Part, ...]:
+        """The guarantee of each aggregate; of one with automatic bounds two parts."""
+        parts = []
+        kappa = self.spec.groups_per_user
+        for i, asked in enumerate(self.spec.asked):
+            name = self.spec.aggregates[i]
+            tables: tuple[NoisyTotal | Quantile, ...]
+            if isinstance(asked, AutomaticSum):
+                bounds = self.bounds_of(i)
+                parts.append(Part(f"{name} (bounds)", bounds.epsilon, bounds.delta, (bounds.law.digest,)))
+                tables = (self.automatic_total(i, 1),)
+            else:
+                tables = self.quantiles(i) if isinstance(asked, Quantiles) else self.totals(i)
+            group_delta = sum((one.delta for one in tables), Fraction(0))
+            digests = tuple(one.law.digest for one in tables if isinstance(one, NoisyTotal))
+            epsilon = kappa * sum((one.epsilon for one in tables), Fraction(0))
+            parts.append(Part(name, epsilon, of_all(group_delta, kappa), digests))
+        return tuple(parts)
+
+    @cached_property
+    def _left_for_selection(self) -> Fraction:
+        """Delta, less the truncations of all aggregates."""
+        left = self.spec.delta - sum((part.delta for part in self.aggregate_parts), Fraction(0))
+        if left <= 0 and self.spec.public_groups is None:
+            raise SpecificationError("--delta does not even pay for the truncation of the tables: raise it")
+        return left
+
+    @cached_property
+    def _gaussian(self) -> GaussianChoice:
+        return gaussian_choice(self.spec.groups_per_user, self.shares[0], self._left_for_selection, self.spec.floor)
+
+    @cached_property
+    def rule(self) -> Rule:
+        """Which groups are released, and with which count."""
+        spec = self.spec
+        epsilon = self.shares[0] / spec.groups_per_user
+        if spec.public_groups is not None:
+            return PublicCount(widest(epsilon))
+        delta = of_each(self._left_for_selection, spec.groups_per_user)
+        if spec.only_groups:
+            return optimal_selection(epsilon, delta, spec.floor)
+        if spec.noise == "gaussian":
+            return self._gaussian.selection
+        if spec.noise == "laplace" or not 1 < spec.groups_per_user <= MOST_GROUPS:
+            return counted_selection(epsilon, delta, spec.floor)
+        try:
+            counted = counted_selection(epsilon, delta, spec.floor)
+        except SpecificationError:
+            return self._gaussian.selection
+        gaussian = self._gaussian.selection
+        return gaussian if gaussian.threshold < counted.law.truncation else counted
+
+    @cached_property
+    def selection_part(self) -> Part:
+        """The guarantee of the selection and its count."""
+        rule = self.rule
+        if isinstance(rule, GaussianSelection):
+            delta = self._gaussian.delta
+        else:
+            delta = of_all(rule.delta, self.spec.groups_per_user)
+        return Part("selection" if self.spec.only_groups else "users", self.shares[0], delta, (rule.digest,))
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Every part of the guarantee."""
+        return (self.selection_part, *self.aggregate_parts)
+
+    @cached_property
+    def claim(self) -> Bound:
+        """The guarantee for one unit, computed from the tables.
+
+        Raises:
+            SpecificationError: it is beyond what was asked.
+        """
+        total = Bound(
+            sum((part.epsilon for part in self.parts), Fraction(0)),
+            sum((part.delta for part in self.parts), Fraction(0)),
+        )
+        if total.epsilon > self.spec.epsilon or total.delta > self.spec.delta:
+            raise SpecificationError(
+                f"the tables give {total}, which is beyond the (epsilon, delta) asked: raise --delta"
+            )
+        return total
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of all tables and thresholds, in hexadecimal: another version must not draw with other ones."""
+        rule = self.rule
+        thresholds = f"{type(rule).__name__}/{rule.sure_from}/{rule.floor}"
+        tables = [digest for part in self.parts for digest in part.tables]
+        return sha256(length_prefixed(*(text.encode() for text in (thresholds, *tables)))).hexdigest()

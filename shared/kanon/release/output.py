@@ -1,0 +1,185 @@
+"""What a release writes: the table, a description of its guarantee, a picture. Each file is complete or absent.
+
+Nothing of it tells more than the released rows: no totals, no number of groups left out, no times.
+"""
+
+import csv
+import io
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kanon.noise.exact import round_up
+from kanon.release.errors import SpecificationError
+from kanon.release.mechanism import Mechanism
+from kanon.release.publishing import LEVEL, Cell, Released
+from kanon.release.selection import CountedSelection, GaussianSelection
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SHOWN = 40
+"""Groups in the picture."""
+
+
+def number(cell: Cell) -> int | float | None:
+    """A cell as a number: an integer, or the nearest float."""
+    if cell is None:
+        return None
+    return cell.numerator if cell.denominator == 1 else float(cell)
+
+
+def csv_bytes(released: Released, groups: Sequence[str]) -> bytes:
+    """The table as CSV with a header."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*groups, *released.columns])
+    for names, cells in released.rows:
+        writer.writerow([*names, *("" if cell is None else repr(number(cell)) for cell in cells)])
+    return text.getvalue().encode()
+
+
+def parquet_bytes(released: Released, groups: Sequence[str]) -> bytes:
+    """The table as Parquet: texts and numbers. A column is of integers if all its cells are."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arrays = [pa.array([names[i] for names, _ in released.rows], pa.string()) for i in range(len(groups))]
+    for i in range(len(released.columns)):
+        cells = [number(cells[i]) for _, cells in released.rows]
+        whole = all(isinstance(cell, int) and abs(cell) < 1 << 63 for cell in cells)
+        arrays.append(pa.array(cells if whole else [None if c is None else float(c) for c in cells],
+                               pa.int64() if whole else pa.float64()))  # fmt: skip
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(arrays, names=[*groups, *released.columns]), sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def described(mechanism: Mechanism, released: Released | None, facts: Mapping[str, str]) -> dict[str, Any]:
+    """The guarantee and the specification, for the readers of the released table.
+
+    Args:
+        mechanism: the tables.
+        released: the drawn bounds are told; None before anything is drawn.
+        facts: id, name, dataset and version.
+    """
+    spec, rule = mechanism.spec, mechanism.rule
+    selection: dict[str, Any] = {
+        "rule": {CountedSelection: "counted", GaussianSelection: "gaussian"}.get(
+            type(rule), "groups only" if spec.only_groups else "public groups"
+        ),
+        "floor": rule.floor,
+        "surely_released_from": rule.sure_from,
+    }
+    if isinstance(rule, CountedSelection):
+        selection["A"] = rule.law.truncation
+    if isinstance(rule, GaussianSelection):
+        selection["threshold"] = rule.threshold
+    cautions = {text: asked.caution for text, asked in zip(spec.aggregates, spec.asked, strict=True) if asked.caution}
+    return {
+        **facts,
+        "guarantee": {
+            "protects": protects(mechanism),
+            "epsilon": round_up(mechanism.claim.epsilon),
+            "delta": round_up(mechanism.claim.delta),
+            "charged": {"epsilon": round_up(spec.epsilon), "delta": round_up(spec.delta)},
+            "parts": [
+                {
+                    "name": part.name, "epsilon": round_up(part.epsilon), "delta": round_up(part.delta),
+                    "tables": list(part.tables),
+                }
+                for part in mechanism.parts
+            ],
+            "outside": OUTSIDE,
+        },
+        "selection": selection,
+        "intervals": {"level": float(LEVEL), "meaning": "of the noise; without clamping and selection"},
+        "cautions": cautions,
+        "automatic_bounds": {
+            text: [number(low), number(high)] for text, (low, high) in (released.bounds if released else {}).items()
+        },
+        "specification": {**spec.as_json(), "digest": spec.digest},
+    }  # fmt: skip
+
+
+OUTSIDE = (
+    "Outside the guarantee: choosing the parameters by looking at the data, publishing a risk report or an operator"
+    " report, and other releases of the same data, whose costs add up in the ledger."
+)
+
+
+def protects(mechanism: Mechanism) -> str:
+    """The unit of privacy in words."""
+    spec = mechanism.spec
+    unit = {
+        "user": "all rows of one user", "user-day": "all rows of one user on one UTC day",
+        "user-month": "all rows of one user in one UTC month",
+    }[spec.unit]  # fmt: skip
+    return f"{unit} (column {spec.user}), who counts in at most {spec.groups_per_user} groups"
+
+
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    """Readable JSON, always the same for the same value."""
+    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
+
+
+def picture(released: Released, mechanism: Mechanism) -> bytes:
+    """The released groups with the largest numbers of users, with their intervals, as a PNG."""
+    from matplotlib import pyplot as plt
+
+    plt.switch_backend("agg")
+    rows = sorted(released.rows, key=lambda row: -(row[1][0] or 0) if row[1] else 0)[:SHOWN]
+    figure, axes = plt.subplots(figsize=(8, 1.6 + 0.24 * max(1, len(rows))))
+    _draw(axes, [(", ".join(names), cells) for names, cells in reversed(rows)])
+    hidden = len(released.rows) - len(rows)
+    more = f" (the {len(rows)} largest; {hidden} more in the table)" if hidden else ""
+    axes.set_title(f"Released groups{more}\n{mechanism.claim} for {mechanism.spec.unit}", fontsize=10, loc="left")
+    figure.tight_layout()
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=120)
+    plt.close(figure)
+    return out.getvalue()
+
+
+def _draw(axes: "Axes", rows: Sequence[tuple[str, tuple[Cell, ...]]]) -> None:
+    places = list(range(len(rows)))
+    if rows and rows[0][1]:
+        values = [float(cells[0] or 0) for _, cells in rows]
+        below = [value - float(cells[1] or 0) for value, (_, cells) in zip(values, rows, strict=True)]
+        above = [float(cells[2] or 0) - value for value, (_, cells) in zip(values, rows, strict=True)]
+        axes.errorbar(values, places, xerr=[below, above], fmt="o", color="#0072B2", ecolor="#999999", capsize=2, ms=4)
+        axes.set_xlabel(f"users, with intervals of {float(LEVEL):.0%}")
+    axes.set_yticks(places, [_short(name) for name, _ in rows], fontsize=8, parse_math=False)
+    axes.set_ylim(-0.8, max(1, len(rows)) - 0.2)
+    axes.grid(axis="x", alpha=0.3)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else name[:57] + "..."
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file in one step: a reader sees all of it or what was there before.
+
+    Raises:
+        SpecificationError: it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    try:
+        try:
+            with part.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise SpecificationError(f"{path} cannot be written: {error.strerror}") from error

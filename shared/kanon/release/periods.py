@@ -1,0 +1,112 @@
+"""Parts of the time axis: whole UTC days, and what a release of one part costs a unit in another."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from fractions import Fraction
+
+from kanon.release.errors import SpecificationError
+
+_EPOCH = date(1970, 1, 1)
+_FORM = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?")
+Span = tuple[int, int]
+"""A half-open interval."""
+
+
+@dataclass(frozen=True)
+class Period:
+    """A union of whole days, as disjoint half-open intervals of days since 1970, in order."""
+
+    days: tuple[Span, ...]
+
+    @classmethod
+    def read(cls, text: str) -> "Period":
+        """Read ``2026-01``, ``2026-01-15``, ``2026-01..2026-03`` (both ends included), or several with commas.
+
+        Raises:
+            SpecificationError: the text has another form.
+        """
+        spans = []
+        for part in text.split(","):
+            first, _, last = part.partition("..")
+            start, end = _days(first, text)[0], _days(last or first, text)[1]
+            if start >= end:
+                raise SpecificationError(f"--period {text}: the end is before the start")
+            spans.append((start, end))
+        return cls(tuple(_merged(spans)))
+
+    def __str__(self) -> str:
+        return ",".join(f"{_EPOCH + timedelta(a)}..{_EPOCH + timedelta(b - 1)}" for a, b in self.days)
+
+
+def _days(text: str, whole: str) -> Span:
+    """The first day of a month or day, and the day after its last one."""
+    found = _FORM.fullmatch(text.strip())
+    try:
+        if found is None:
+            raise ValueError
+        year, month, day = int(found[1]), int(found[2]), int(found[3] or 1)
+        start = datetime(year, month, day, tzinfo=UTC).date()
+        following = date(year + month // 12, month % 12 + 1, 1)
+        end = start + timedelta(1) if found[3] else following
+    except (ValueError, OverflowError) as error:
+        raise SpecificationError(f"--period {whole}: write 2026-01, 2026-01-15 or 2026-01..2026-03") from error
+    if start < _EPOCH:
+        raise SpecificationError(f"--period {whole}: times begin in 1970")
+    return (start - _EPOCH).days, (end - _EPOCH).days
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def month_of(day: int) -> int:
+    """The number of a day's month since 1970."""
+    when = _EPOCH + timedelta(day)
+    return 12 * (when.year - 1970) + when.month - 1
+
+
+def places(period: Period | None, unit: str) -> tuple[Span, ...] | None:
+    """The units of time that a period touches, as intervals; None if it touches all.
+
+    Two releases of disjoint periods are taken in parallel only for units that lie inside one period: user-days for
+    periods of days, user-months for whole months. A user has rows in every period, so nothing is parallel for users.
+    """
+    if period is None or unit == "user":
+        return None
+    if unit == "user-day":
+        return period.days
+    return tuple(_merged((month_of(start), month_of(end - 1) + 1) for start, end in period.days))
+
+
+Cost = tuple[Fraction, Fraction]
+
+
+def most_spent(costs: Iterable[tuple[tuple[Span, ...] | None, Cost]]) -> Cost:
+    """The largest epsilon and the largest delta that any one place has paid.
+
+    Args:
+        costs: what each release touches (None: everything) and its (epsilon, delta).
+    """
+    everywhere = [Fraction(0), Fraction(0)]
+    changes: dict[int, list[Fraction]] = {}
+    for spans, cost in costs:
+        for i, amount in enumerate(cost):
+            if spans is None:
+                everywhere[i] += amount
+            for start, end in spans or ():
+                changes.setdefault(start, [Fraction(0), Fraction(0)])[i] += amount
+                changes.setdefault(end, [Fraction(0), Fraction(0)])[i] -= amount
+    most, here = [Fraction(0), Fraction(0)], [Fraction(0), Fraction(0)]
+    for place in sorted(changes):
+        for i in range(2):
+            here[i] += changes[place][i]
+            most[i] = max(most[i], here[i])
+    return everywhere[0] + most[0], everywhere[1] + most[1]

@@ -1,0 +1,248 @@
+"""The noisy half: the only code that looks into a bounded table.
+
+The exact numbers are held by a :class:`PrivateTable`, which shows nothing of them: no length, no iteration, no text.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from kanon.noise.words import length_prefixed
+from kanon.release.aggregates import AutomaticSum, Interval, Quantiles, Totals, divided, units
+from kanon.release.bounding import Bins, Bounding, Cells, bin_edges, decoded
+from kanon.release.mechanism import Mechanism
+from kanon.release.selection import OptimalSelection
+from kanon.release.tape import Tape
+from kanon.release.totals import NoisyTotal, half_width
+
+Row = tuple[Any, ...]
+"""What an engine gives of a group: its name, its users, and one number or text for each measure."""
+Bin = tuple[int, int, int]
+
+LEVEL = Fraction(95, 100)
+"""Of all intervals."""
+
+
+class PrivateTable:
+    """The exact numbers of each group, before noise. Only this module can read them."""
+
+    __slots__ = ("_bins", "_bounding", "_rows")
+
+    def __init__(
+        self, bounding: Bounding, rows: Callable[[], Iterable[Row]], bins: Mapping[str, Mapping[int, int]]
+    ) -> None:
+        """Wrap an engine's result.
+
+        Args:
+            bounding: what was computed.
+            rows: gives the rows, sorted by the bytes of the group's name; it is called twice.
+            bins: for each column with automatic bounds the number of users in each bin.
+        """
+        self._bounding, self._rows, self._bins = bounding, rows, bins
+
+
+@dataclass(frozen=True)
+class Group:
+    """The exact numbers of one group. ``measures``: integers; of ``Cells`` and ``Bins`` sorted tuples."""
+
+    name: str
+    users: int
+    measures: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        return "Group(...)"
+
+
+def _groups(table: PrivateTable) -> Iterator[Group]:
+    measures = table._bounding.measures
+    for name, users, *cells in table._rows():
+        read = [_read(measure, cell) for measure, cell in zip(measures, cells, strict=True)]
+        yield Group(name, int(users), tuple(read))
+
+
+def _read(measure: object, cell: Any) -> Any:
+    if isinstance(measure, Cells | Bins):
+        return tuple(sorted(tuple(map(int, entry.split(":"))) for entry in cell.split(",")))
+    return int(cell)
+
+
+def keyed_digest(table: PrivateTable, key: bytes) -> str:
+    """A digest that tells two bounded tables apart and means nothing without the key."""
+    found = hashlib.sha256(length_prefixed(b"kanon/release/input/1", key))
+    for column in sorted(table._bins):
+        for bin_, users in sorted(table._bins[column].items()):
+            found.update(length_prefixed(column.encode(), b"%d" % bin_, b"%d" % users))
+    for group in _groups(table):
+        content = (repr(measure).encode() for measure in group.measures)
+        found.update(length_prefixed(group.name.encode(), b"%d" % group.users, *content))
+    return hashlib.sha256(length_prefixed(key, found.digest())).hexdigest()
+
+
+Cell = Fraction | None
+
+
+@dataclass(frozen=True)
+class Released:
+    """What may leave: one row for each released group.
+
+    Attributes:
+        columns: names of the output columns after those of the group.
+        rows: the group's values and its cells, sorted by the bytes of the values.
+        bounds: the drawn bounds of each aggregate that has automatic ones.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[tuple[str, ...], tuple[Cell, ...]], ...]
+    bounds: Mapping[str, tuple[Fraction, Fraction]]
+
+
+def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
+    """Draw all noise and keep what the selection lets pass.
+
+    Raises:
+        NoBoundsError: automatic bounds found nothing.
+    """
+    spec = mechanism.spec
+    bounds = {
+        i: mechanism.bounds_of(i).drawn(table._bins[one.measure.column], tape, spec.roles[i])
+        for i, one in enumerate(spec.asked)
+        if isinstance(one, AutomaticSum)
+    }
+    columns = [column for i in range(len(spec.asked)) for column in _Column.of(mechanism, i, bounds)]
+    rows = []
+    for group in _listed(_groups(table), spec.listed, spec.measures):
+        noisy = mechanism.rule.released(group.users, tape.word("users", group.name))
+        if noisy is None:
+            continue
+        users = Fraction(noisy)
+        cells = [] if spec.only_groups else [users, *_ends(_interval(users, mechanism, LEVEL))]
+        for column in columns:
+            cells += column.cells(group, users, tape)
+        rows.append((decoded(group.name, len(spec.groups)), tuple(cells)))
+    rows.sort(key=lambda row: tuple(text.encode() for text in row[0]))
+    return Released(_names(mechanism, columns), tuple(rows), _told_bounds(mechanism, bounds))
+
+
+def _listed(groups: Iterator[Group], listed: Sequence[str] | None, measures: Sequence[object]) -> Iterator[Group]:
+    """The groups of the table, or all listed ones: those without rows have zeros."""
+    if listed is None:
+        yield from groups
+        return
+    empty = tuple(() if isinstance(measure, Cells | Bins) else 0 for measure in measures)
+    waiting = next(groups, None)
+    for name in listed:
+        if waiting is not None and waiting.name == name:
+            yield waiting
+            waiting = next(groups, None)
+        else:
+            yield Group(name, 0, empty)
+
+
+def _ends(interval: Interval) -> tuple[Cell, Cell]:
+    return interval.low, interval.high
+
+
+def _interval(users: Fraction, mechanism: Mechanism, level: Fraction) -> Interval:
+    """The interval of a noisy number of users."""
+    rule = mechanism.rule
+    assert not isinstance(rule, OptimalSelection)
+    width = half_width(rule.law, level)
+    return Interval(users, users - width, users + width)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The output columns of one aggregate."""
+
+    names: tuple[str, ...]
+    cells: Callable[[Group, Fraction, Tape], list[Cell]]
+
+    @classmethod
+    def of(cls, mechanism: Mechanism, i: int, bounds: Mapping[int, tuple[int, int]]) -> "list[_Column]":
+        asked = mechanism.spec.asked[i]
+        if isinstance(asked, Quantiles):
+            return [cls(asked.names, _quantile_cells(mechanism, i, asked))]
+        names: tuple[str, ...] = (asked.name, f"{asked.name}_low", f"{asked.name}_high")
+        if isinstance(asked, AutomaticSum):
+            return [cls(names, _automatic_cells(mechanism, i, asked, bounds[i]))]
+        if asked.name.split("_")[0] in ("var", "stddev"):
+            names = names[:1]
+        return [cls(names, _total_cells(mechanism, i, asked, len(names)))]
+
+
+def _total_cells(mechanism: Mechanism, i: int, asked: Totals, wanted: int) -> Callable[..., list[Cell]]:
+    spec, totals = mechanism.spec, mechanism.totals(i)
+    places = [spec.measures.index(need.measure) for need in asked.needs]
+    level = 1 - (1 - LEVEL) / (len(totals) + asked.uses_users)
+    widths = [total.half_width(level) for total in totals]
+    roles = [f"{spec.roles[i]}/{part}" for part in range(len(totals))]
+
+    def cells(group: Group, users: Fraction, tape: Tape) -> list[Cell]:
+        drawn = []
+        for total, place, width, role in zip(totals, places, widths, roles, strict=True):
+            noisy = total.noisy(group.measures[place], tape.word(role, group.name))
+            drawn.append(Interval(noisy, noisy - width, noisy + width))
+        result = asked.value(drawn, _interval(users, mechanism, level))
+        return [result.value, result.low, result.high][:wanted]
+
+    return cells
+
+
+def _quantile_cells(mechanism: Mechanism, i: int, asked: Quantiles) -> Callable[..., list[Cell]]:
+    spec, quantiles = mechanism.spec, mechanism.quantiles(i)
+    place = spec.measures.index(asked.measure)
+
+    def cells(group: Group, _: Fraction, tape: Tape) -> list[Cell]:
+        edges = [one.drawn(group.measures[place], tape, f"{spec.roles[i]}/{one.q}", group.name) for one in quantiles]
+        return [asked.edge(edge) for edge in sorted(edges)]
+
+    return cells
+
+
+def _automatic_cells(
+    mechanism: Mechanism, i: int, asked: AutomaticSum, bounds: tuple[int, int]
+) -> Callable[..., list[Cell]]:
+    spec = mechanism.spec
+    place = spec.measures.index(asked.measure)
+    total: NoisyTotal = mechanism.automatic_total(i, asked.bounded(*bounds).sensitivity)
+    width = total.half_width(LEVEL)
+
+    def cells(group: Group, _: Fraction, tape: Tape) -> list[Cell]:
+        exact = clamped_sum(group.measures[place], *bounds)
+        noisy = total.noisy(exact, tape.word(f"{spec.roles[i]}/0", group.name))
+        result = divided(Interval(noisy, noisy - width, noisy + width), units(asked.scale))
+        return [result.value, result.low, result.high]
+
+    return cells
+
+
+def clamped_sum(bins: Iterable[Bin], low: int, high: int) -> int:
+    """The sum of numbers clamped to bin edges, from their number and sum in each bin."""
+    total = 0
+    for bin_, number, added in bins:
+        least, most = bin_edges(bin_)
+        total += number * low if most < low else number * high if least > high else added
+    return total
+
+
+def _names(mechanism: Mechanism, columns: Sequence[_Column]) -> tuple[str, ...]:
+    """The names after the group's columns, each once: a name that is taken gets a number."""
+    names = [] if mechanism.spec.only_groups else ["users", "users_low", "users_high"]
+    names += [name for column in columns for name in column.names]
+    taken = set(mechanism.spec.groups)
+    unique = []
+    for name in names:
+        number, free = 1, name
+        while free in taken:
+            number += 1
+            free = f"{name}_{number}"
+        taken.add(free)
+        unique.append(free)
+    return tuple(unique)
+
+
+def _told_bounds(mechanism: Mechanism, bounds: Mapping[int, tuple[int, int]]) -> dict[str, tuple[Fraction, Fraction]]:
+    unit = units(mechanism.spec.scale)
+    return {mechanism.spec.aggregates[i]: (Fraction(a, unit), Fraction(b, unit)) for i, (a, b) in bounds.items()}

@@ -1,0 +1,152 @@
+"""A release from end to end: pay, draw, publish; and what it would give, without data."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+from kanon.noise.bound import Bound
+from kanon.release.bounding import Bounding
+from kanon.release.ledger import Ledger, Wanted
+from kanon.release.mechanism import Mechanism
+from kanon.release.output import described
+from kanon.release.publishing import PrivateTable, Released, keyed_digest, publish
+from kanon.release.spec import Spec
+from kanon.release.tape import derived
+
+Source = Path | str | Sequence[Path | str]
+
+
+class Engine(Protocol):
+    """Computes bounded tables."""
+
+    name: str
+
+    def table(
+        self, sources: Sequence[Path], bounding: Bounding, secret: str, listed: Sequence[str] | None
+    ) -> AbstractContextManager[PrivateTable]:
+        """The bounded table of the sources, as long as the context lasts."""
+        ...
+
+    def operator_counts(
+        self, sources: Sequence[Path], bounding: Bounding, secret: str, listed: Sequence[str] | None
+    ) -> tuple[int, ...]:
+        """Exact numbers for the operator alone."""
+        ...
+
+
+@dataclass(frozen=True)
+class Release:
+    """A finished release. All of it may be published.
+
+    Attributes:
+        id: of the release, as in the ledger.
+        name: by which it can be repeated.
+        dataset: whose budget paid.
+        mechanism: the tables it was drawn from.
+        released: the rows.
+        new: whether this run paid; False if it repeated a release that was paid for.
+        version: of the program that paid.
+    """
+
+    id: str
+    name: str
+    dataset: str
+    mechanism: Mechanism
+    released: Released
+    new: bool
+    version: str
+
+    @property
+    def guarantee(self) -> Bound:
+        """(epsilon, delta), computed from the tables."""
+        return self.mechanism.claim
+
+    def described(self) -> dict[str, Any]:
+        """What ``released.json`` holds."""
+        facts = {"id": self.id, "name": self.name, "dataset": self.dataset, "version": self.version}
+        return described(self.mechanism, self.released, facts)
+
+
+def release(
+    source: Source,
+    spec: Spec,
+    ledger: Ledger,
+    *,
+    dataset: str,
+    name: str | None = None,
+    engine: Engine | None = None,
+) -> Release:
+    """Publish once, with the guarantee of the specification.
+
+    Privacy guarantee: ``spec.epsilon`` and ``spec.delta`` for one unit, for this name. Running it again with the same
+    data, specification and name gives the same result and costs nothing.
+
+    Args:
+        source: one or several files with a header, CSV (also gzipped) or Parquet.
+        spec: what is asked.
+        ledger: pays.
+        dataset: names the data in the ledger. The same data must always have the same name.
+        name: of the release; by default the digest of the specification. A new name spends and draws anew.
+        engine: computes the bounded table; DuckDB by default.
+
+    Raises:
+        SpecificationError: the question is impossible.
+        OverBudgetError: the budget does not allow it; nothing was drawn.
+        InputError: the files cannot be read, or the name was used for other data.
+        NoBoundsError: automatic bounds found nothing; the cost stands.
+        LedgerError: the ledger is broken.
+    """
+    mechanism = Mechanism(spec)
+    wanted = Wanted(
+        dataset, name or spec.digest, spec.unit, spec.period, spec.epsilon, spec.delta, spec.digest,
+        mechanism.digest, version("kanon"),
+    )  # fmt: skip
+    _ = mechanism.claim  # refuses what the tables do not give
+    paid_before = ledger.find(wanted)
+    if paid_before is None:
+        ledger.refuse_over_budget(wanted)
+    with (engine or _duckdb()).table(
+        _paths(source), spec.bounding, sampling_text(ledger, dataset, spec), spec.listed
+    ) as table:
+        spend, tape = ledger.begin(wanted, lambda key: keyed_digest(table, key))
+        released = publish(table, mechanism, tape)
+    return Release(
+        spend.id, wanted.name, dataset, mechanism, released, new=paid_before is None, version=spend.version or ""
+    )
+
+
+def operator_report(
+    source: Source, spec: Spec, ledger: Ledger, *, dataset: str, engine: Engine | None = None
+) -> dict[str, Any]:
+    """Exact numbers about what the bounding loses. Not private: for the operator alone."""
+    counts = (engine or _duckdb()).operator_counts(
+        _paths(source), spec.bounding, sampling_text(ledger, dataset, spec), spec.listed
+    )
+    rows, valid, users, bounded, groups, kept = counts
+    return {
+        "warning": "NOT PRIVATE: exact numbers, outside any guarantee. Do not publish.",
+        "rows": rows,
+        "rows_used": valid,
+        "users": users,
+        "users_with_too_many_groups": bounded,
+        "groups": groups,
+        "groups_after_bounding": kept,
+    }
+
+
+def sampling_text(ledger: Ledger, dataset: str, spec: Spec) -> str:
+    """What keys the sampling in the engine's texts: derived from the kept secret, for it may be logged there."""
+    return derived(ledger.sampling_secret(dataset, spec.digest), "engine").hex()
+
+
+def _duckdb() -> Engine:
+    from kanon.release.engines.duckdb import DuckDB
+
+    return DuckDB()
+
+
+def _paths(source: Source) -> list[Path]:
+    return [Path(source)] if isinstance(source, str | Path) else [Path(one) for one in source]

@@ -1,0 +1,302 @@
+"""Which groups a release names, and how many users it says they have.
+
+Every rule looks at ``m = max(0, n - floor + 1)`` for a group of n users, and releases nothing unless m >= 1. So
+*released implies n >= floor* with certainty, and as m changes by at most one with a user, the guarantee for m is the
+guarantee for n. A rule is a value that knows its exact delta.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from itertools import accumulate, pairwise
+from typing import Protocol
+
+from kanon.noise.exact import exp_bounds
+from kanon.noise.laws import Law, Table, two_sided
+from kanon.noise.words import TOTAL
+from kanon.release.bounds import shift_delta
+from kanon.release.errors import SpecificationError
+
+LARGEST_TRUNCATION = 10_000
+
+
+class Selection(Protocol):
+    """A rule for one group."""
+
+    floor: int
+
+    def released(self, users: int, word: int) -> int | None:
+        """The noisy number of users, or None if the group is not released. ``word`` is a uniform 64-bit number."""
+        ...
+
+    @property
+    def delta(self) -> Fraction:
+        """The delta of one user in one group at the rule's epsilon, exact or rounded up."""
+        ...
+
+    @property
+    def sure_from(self) -> int:
+        """The least number of users from which a group is released whatever is drawn."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the table that is drawn from, in hexadecimal."""
+        ...
+
+
+def above_floor(users: int, floor: int) -> int:
+    """``m = max(0, n - floor + 1)``: the users from the floor on, the one at the floor included."""
+    return max(0, users - floor + 1)
+
+
+@dataclass(frozen=True)
+class CountedSelection:
+    """Release ``n + X`` if ``m + X > A``, X two-sided on -A..A (section 4, theorem "counted selection").
+
+    Privacy guarantee: (law.epsilon, delta) for one user in one group.
+    """
+
+    law: Law
+    floor: int = 1
+
+    def released(self, users: int, word: int) -> int | None:
+        """The noisy number of users, or None."""
+        m = above_floor(users, self.floor)
+        noisy = m + self.law.draw(word)
+        return noisy + self.floor - 1 if m >= 1 and noisy > self.law.truncation else None
+
+    @cached_property
+    def delta(self) -> Fraction:
+        """The worst hockey-stick over m = 0 .. 2A + 1 and both directions; from 2A + 1 on, all are equal."""
+        return counted_delta(self.law)
+
+    @property
+    def sure_from(self) -> int:
+        """``2A + floor``."""
+        return 2 * self.law.truncation + self.floor
+
+    @property
+    def digest(self) -> str:
+        """The digest of the law."""
+        return self.law.digest
+
+
+def counted_delta(law: Law) -> Fraction:
+    """The delta of counted selection: m users against m + 1, every m, both directions, each outcome by itself.
+
+    Outcome ``v > A`` of m users has the weight of ``X = v - m``; "nothing" has the weight of ``X <= A - m``. The
+    outcomes above A are a suffix of the law, so that the sums for all m are suffix sums.
+    """
+    low, _ = exp_bounds(law.epsilon)
+    top, bottom = low.numerator, low.denominator
+    span = 2 * law.truncation
+    # Outcome v is X = v - m with m users and X = v - m - 1 with m + 1: neighbours in the table.
+    fewer, more = [*law.weights, 0], [0, *law.weights]
+    fewer_excess = _suffix_sums([max(0, p * bottom - q * top) for p, q in zip(fewer, more, strict=True)])
+    more_excess = _suffix_sums([max(0, q * bottom - p * top) for p, q in zip(fewer, more, strict=True)])
+    below = (0, *law.cumulative)
+    worst = 0
+    for m in range(span + 2):
+        first = max(0, span + 1 - m)  # position of the outcome A + 1
+        fewer_nothing, more_nothing = below[first], below[max(0, first - 1)]
+        worst = max(
+            worst,
+            fewer_excess[first] + max(0, fewer_nothing * bottom - more_nothing * top),
+            more_excess[first] + max(0, more_nothing * bottom - fewer_nothing * top),
+        )
+    return Fraction(worst, bottom * TOTAL)
+
+
+def _suffix_sums(terms: list[int]) -> list[int]:
+    """``sums[i] = sum(terms[i:])``, with a last entry 0."""
+    return [*reversed(list(accumulate(reversed(terms)))), 0]
+
+
+@lru_cache(maxsize=64)
+def counted_selection(epsilon: Fraction, delta: Fraction, floor: int = 1) -> CountedSelection:
+    """The rule with the least A whose delta is at most ``delta``.
+
+    Raises:
+        SpecificationError: no table can be that exact.
+    """
+
+    def fits(truncation: int) -> bool:
+        try:
+            return counted_delta(two_sided(epsilon, truncation)) <= delta
+        except ValueError as error:
+            raise SpecificationError(
+                f"no noise table of epsilon {float(epsilon):.3g} a group reaches delta {float(delta):.3g} a group:"
+                " raise --epsilon or --delta, or lower --groups-per-user"
+            ) from error
+
+    above = 1
+    while not fits(above):
+        above = min(2 * above, above + LARGEST_TRUNCATION // 4)
+    below = above // 2 if above > 1 else 0
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (below, middle) if fits(middle) else (middle, above)
+    return CountedSelection(two_sided(epsilon, above), floor)
+
+
+@dataclass(frozen=True)
+class OptimalSelection:
+    """Keep a group of m users with probability ``weights[m] / 2**64``: pi_opt (T 4.3.2), and no count.
+
+    Privacy guarantee: (epsilon, delta) for one user in one group, and no rule keeps a group with a higher probability
+    (up to the rounding of the table).
+    """
+
+    epsilon: Fraction
+    weights: tuple[int, ...]
+    floor: int = 1
+
+    def released(self, users: int, word: int) -> int | None:
+        """0 if the group is kept: the rule tells no number of users. None otherwise."""
+        m = min(above_floor(users, self.floor), len(self.weights) - 1)
+        return 0 if word < self.weights[m] else None
+
+    @cached_property
+    def delta(self) -> Fraction:
+        """The worst excess over both outcomes, both directions, and all m."""
+        low, _ = exp_bounds(self.epsilon)
+        worst = Fraction(0)
+        for fewer, more in pairwise((*self.weights, TOTAL)):
+            for p, q in ((fewer, more), (TOTAL - fewer, TOTAL - more)):
+                worst = max(worst, p - low * q, q - low * p)
+        return worst / TOTAL
+
+    @property
+    def sure_from(self) -> int:
+        """``N + floor - 1``, N the first m that is always kept."""
+        return len(self.weights) - 1 + self.floor - 1
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the weights in hexadecimal, 16 bytes each."""
+        return sha256(b"".join(weight.to_bytes(16, "big") for weight in self.weights)).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def optimal_selection(epsilon: Fraction, delta: Fraction, floor: int = 1) -> OptimalSelection:
+    """The table of pi_opt, by T's recurrence with each step rounded down.
+
+    Raises:
+        SpecificationError: epsilon is outside 0.005 .. 20, or delta below 1e-12.
+    """
+    if not Fraction(1, 200) <= epsilon <= 20 or not Fraction(1, 10**12) <= delta < 1:
+        raise SpecificationError(
+            f"--only groups takes epsilon 0.005 to 20 and delta from 1e-12 a group, not {float(epsilon):.3g} and"
+            f" {float(delta):.3g}: change --epsilon, --delta or --groups-per-user"
+        )
+    low, _ = exp_bounds(epsilon)
+    step = delta.numerator * TOTAL // delta.denominator
+    weights = [0]
+    while weights[-1] < TOTAL:
+        w = weights[-1]
+        rest = TOTAL - w - step
+        kept = low.numerator * w // low.denominator + step
+        weights.append(min(kept, TOTAL - -(-rest * low.denominator // low.numerator), TOTAL))
+    return OptimalSelection(epsilon, tuple(weights), floor)
+
+
+@dataclass(frozen=True)
+class PublicCount:
+    """Release ``n + X`` for every group of a public list. Which groups are listed must not depend on the data.
+
+    Privacy guarantee: (law.epsilon, delta), delta the hockey-stick of the law's truncation.
+    """
+
+    law: Law
+    floor: int = 1
+
+    def released(self, users: int, word: int) -> int | None:
+        """The noisy number of users."""
+        return users + self.law.draw(word)
+
+    @cached_property
+    def delta(self) -> Fraction:
+        """The hockey-stick of a shift by one."""
+        return shift_delta(self.law, 1, self.law.epsilon)
+
+    @property
+    def sure_from(self) -> int:
+        """0: every listed group is released."""
+        return 0
+
+    @property
+    def digest(self) -> str:
+        """The digest of the law."""
+        return self.law.digest
+
+
+@dataclass(frozen=True)
+class GaussianSelection:
+    """Release ``n + X`` if m >= 1 and ``m + X > T``, X discrete Gaussian (``kanon.release.gaussian``).
+
+    Its noise delta belongs to all kappa groups together; ``delta`` is that of one group's threshold.
+    """
+
+    law: Table
+    threshold: int
+    floor: int = 1
+
+    def released(self, users: int, word: int) -> int | None:
+        """The noisy number of users, or None."""
+        m = above_floor(users, self.floor)
+        noisy = m + self.law.draw(word)
+        return noisy + self.floor - 1 if m >= 1 and noisy > self.threshold else None
+
+    @cached_property
+    def delta(self) -> Fraction:
+        """``P(1 + X > T)``: the only user of a group is told by it."""
+        return Fraction(self.law.cumulative[-1] - below_or_at(self.law, self.threshold - 1), TOTAL)
+
+    @property
+    def sure_from(self) -> int:
+        """The least n that is released even with the lowest noise."""
+        return self.threshold + 1 - self.law.min + self.floor - 1
+
+    @property
+    def digest(self) -> str:
+        """The digest of the law."""
+        return self.law.digest
+
+
+def below_or_at(table: Table, x: int) -> int:
+    """The weight of the outcomes up to ``x``."""
+    if x < table.min:
+        return 0
+    return table.cumulative[min(x, table.max) - table.lowest]
+
+
+@lru_cache(maxsize=64)
+def widest(epsilon: Fraction) -> Law:
+    """The two-sided law with the largest truncation that a table of 2^64 weights holds.
+
+    Raises:
+        SpecificationError: epsilon is below 0.005; the truncation would be felt.
+    """
+    if epsilon < Fraction(1, 200):
+        raise SpecificationError(f"epsilon {float(epsilon):.3g} a group is below 0.005: use fewer shares")
+    ratio = math.exp(-epsilon)
+    guess = int(
+        (64 * math.log(2) - math.log((1 + ratio) / (1 - ratio))) / epsilon
+    )  # of a public number; corrected below
+    truncation = min(max(1, guess), LARGEST_TRUNCATION)
+    while truncation < LARGEST_TRUNCATION and _is_table(epsilon, truncation + 1):
+        truncation += 1
+    while not _is_table(epsilon, truncation):
+        truncation -= 1
+    return two_sided(epsilon, truncation)
+
+
+def _is_table(epsilon: Fraction, truncation: int) -> bool:
+    try:
+        two_sided(epsilon, truncation)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,159 @@
+"""What is asked: a specification is public, and its digest names it in the ledger."""
+
+import json
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Literal, get_args
+
+from kanon.release.aggregates import Aggregate, AutomaticSum, Quantiles, aggregate
+from kanon.release.bounding import Bounding, Measure, Where, encoded
+from kanon.release.errors import SpecificationError
+from kanon.release.periods import Period
+
+Unit = Literal["user", "user-day", "user-month"]
+Noise = Literal["auto", "laplace", "gaussian"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
+MOST_KAPPA = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """The specification of a release.
+
+    Attributes:
+        groups: columns whose values together name a group.
+        epsilon, delta: the guarantee for one unit, over the whole release.
+        user: column of the owner of a row.
+        unit: what is protected: all rows of a ``user``, or of a user on one UTC day or in one UTC month.
+        groups_per_user: kappa, groups in which a user counts.
+        floor: groups with fewer users are never released.
+        aggregates: texts as ``aggregates.aggregate`` reads them.
+        weights: shares of epsilon for the count and each aggregate; equal if empty.
+        values_per_group: values of a user that count in a group.
+        scale: decimal places of values.
+        cells: cells of the grid of quantiles.
+        noise: of the count: two-sided (``laplace``), Gaussian, or the one with the lower threshold.
+        only_groups: release the names of the groups alone.
+        public_groups: the only groups, all of them released; None if the data choose.
+        period: the part of the data, by time; None for all.
+        where: conditions that a row must meet.
+        time: column of the time.
+    """
+
+    groups: tuple[str, ...]
+    epsilon: Fraction
+    delta: Fraction
+    user: str = "client"
+    unit: Unit = "user"
+    groups_per_user: int = 1
+    floor: int = 1
+    aggregates: tuple[str, ...] = ()
+    weights: tuple[int, ...] = ()
+    values_per_group: int = 1
+    scale: int = 0
+    cells: int = 4096
+    noise: Noise = "auto"
+    only_groups: bool = False
+    public_groups: tuple[tuple[str, ...], ...] | None = None
+    period: Period | None = None
+    where: tuple[Where, ...] = ()
+    time: str = "time"
+
+    def __post_init__(self) -> None:
+        for wrong, message in self._faults():
+            if wrong:
+                raise SpecificationError(message)
+        _ = self.asked  # reads every aggregate
+
+    def _faults(self) -> list[tuple[bool, str]]:
+        weights = 1 + len(self.aggregates)
+        return [
+            (not self.groups or not all(self.groups), "--group names at least one column"),
+            (len(set(self.groups)) < len(self.groups), "--group names a column twice"),
+            (self.user in self.groups, "the user column cannot be a group: every group would have one user"),
+            (not 0 < self.epsilon <= 100, "--epsilon must lie between 0 and 100"),
+            (not 0 <= self.delta < Fraction(1, 2), "--delta must lie between 0 and 0.5"),
+            (not self.delta and self.public_groups is None, "--delta must be above 0 unless the groups are public"),
+            (self.unit not in UNITS, f"--unit is one of {', '.join(UNITS)}"),
+            (not 1 <= self.groups_per_user <= MOST_KAPPA, f"--groups-per-user must lie between 1 and {MOST_KAPPA}"),
+            (not 1 <= self.floor <= 1 << 40, "--floor must be at least 1"),
+            (self.floor > 1 and self.unit != "user", "--floor counts users: it needs --unit user"),
+            (not 1 <= self.values_per_group <= 1000, "--values-per-group must lie between 1 and 1000"),
+            (not 0 <= self.scale <= 18, "--scale must lie between 0 and 18"),
+            (self.noise not in get_args(Noise), f"--noise is one of {', '.join(get_args(Noise))}"),
+            (bool(self.weights) and len(self.weights) != weights, f"--weight takes {weights} numbers: count first"),
+            (any(not 1 <= weight <= 1000 for weight in self.weights), "weights are whole numbers from 1 to 1000"),
+            (self.only_groups and bool(self.aggregates), "--only groups releases no aggregates"),
+            (self.only_groups and self.public_groups is not None, "--only groups makes no sense for public groups"),
+            (self.only_groups and self.noise == "gaussian", "--only groups draws no noise: leave out --noise"),
+            (self.public_groups is not None and self.floor > 1, "public groups are all released: leave out --floor"),
+            (self.public_groups is not None and self.noise == "gaussian", "public groups take --noise laplace"),
+        ]
+
+    @cached_property
+    def asked(self) -> tuple[Aggregate, ...]:
+        """The aggregates.
+
+        Raises:
+            SpecificationError: one cannot be read.
+        """
+        return tuple(
+            aggregate(text, scale=self.scale, values=self.values_per_group, cells=self.cells)
+            for text in self.aggregates
+        )
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The canonical text of each aggregate, with its index; two aggregates never share one."""
+        return tuple(f"{i}/{text}" for i, text in enumerate(self.aggregates))
+
+    @cached_property
+    def measures(self) -> tuple[Measure, ...]:
+        """What the engine sums, each once."""
+        wanted: list[Measure] = []
+        for one in self.asked:
+            if isinstance(one, Quantiles | AutomaticSum):
+                wanted.append(one.measure)
+            else:
+                wanted += [need.measure for need in one.needs]
+        return tuple(dict.fromkeys(wanted))
+
+    @property
+    def bounding(self) -> Bounding:
+        """The relational half."""
+        return Bounding(
+            user=self.user, groups=self.groups, measures=self.measures, kappa=self.groups_per_user, scale=self.scale,
+            unit=self.unit, time=self.time, period=self.period.days if self.period else None, where=self.where,
+            listed=self.public_groups is not None,
+        )  # fmt: skip
+
+    @cached_property
+    def listed(self) -> tuple[str, ...] | None:
+        """The public groups as the engine names them, sorted by bytes; None if the data choose."""
+        if self.public_groups is None:
+            return None
+        return tuple(sorted({encoded(group) for group in self.public_groups}, key=str.encode))
+
+    def as_json(self) -> dict[str, Any]:
+        """The specification in exact texts; of public groups only their digest."""
+        told: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Fraction):
+                value = str(value)
+            elif field.name == "where":
+                value = [[one.column, "=" if one.equal else "!=", one.text] for one in value]
+            elif isinstance(value, Period):
+                value = str(value)
+            elif field.name == "public_groups" and value is not None:
+                value = sha256("\n".join(f"{len(g.encode())}:{g}" for g in self.listed or ()).encode()).hexdigest()
+            told[field.name] = value
+        return told
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON text, in hexadecimal."""
+        text = json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
+        return sha256(b"kanon/release/specification/1\n" + text.encode()).hexdigest()

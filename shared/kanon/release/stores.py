@@ -1,0 +1,214 @@
+"""Where a ledger and its secrets are kept.
+
+A store appends a line only behind the line that its caller has read, and it is durable when ``append`` returns. Two
+processes can therefore not both spend what is left of a budget. A secret is durable when ``keep`` returns.
+"""
+
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+from kanon.release.errors import LedgerError
+
+BEGINNING = "0" * 64
+"""What the first line names as the hash of the line before."""
+
+
+def hash_of(line: str) -> str:
+    """SHA-256 of a line without its end, in hexadecimal."""
+    return sha256(line.encode()).hexdigest()
+
+
+class Store(Protocol):
+    """The lines of a ledger."""
+
+    def lines(self) -> list[str]:
+        """All complete lines."""
+        ...
+
+    def append(self, line: str, after: str) -> bool:
+        """Add a line if the hash of the last one is ``after``; tell whether it was added. Durable when it returns."""
+        ...
+
+
+class Secrets(Protocol):
+    """Secrets by name."""
+
+    def kept(self, name: str) -> bytes | None:
+        """The secret of that name, if there is one."""
+        ...
+
+    def keep(self, name: str, secret: bytes) -> bytes:
+        """Keep a secret unless the name has one; return the one that is kept. Durable when it returns."""
+        ...
+
+    def destroy(self, name: str) -> None:
+        """Remove a secret, if it is there."""
+        ...
+
+
+def private_directory(path: Path) -> Path:
+    """A directory that only its owner can read; made if it is not there.
+
+    Raises:
+        LedgerError: it cannot be made, or others may read it.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise LedgerError(f"{path} cannot be used as a ledger: {error.strerror}") from error
+    if stat.S_IMODE(mode) & 0o077:
+        raise LedgerError(f"others may read the ledger's directory {path}: run chmod 700 on it")
+    return path
+
+
+class FileStore:
+    """``ledger.jsonl`` in a directory. A lock serialises appends; each is flushed to the disk before it counts.
+
+    A line without its end is what a crash left of an append that never returned: nothing was drawn for it. Readers
+    ignore it, and the next append removes it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "ledger.jsonl"
+
+    def lines(self) -> list[str]:
+        """All complete lines.
+
+        Raises:
+            LedgerError: the file cannot be read.
+        """
+        try:
+            return _complete(self._path.read_bytes())
+        except FileNotFoundError:
+            return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise LedgerError(f"{self._path} cannot be read: restore it from a copy") from error
+
+    def append(self, line: str, after: str) -> bool:
+        """Add a line behind the one with the hash ``after``.
+
+        Raises:
+            LedgerError: the file cannot be written.
+        """
+        try:
+            with self._locked() as handle:
+                content = _read(handle)
+                lines = _complete(content)
+                if (hash_of(lines[-1]) if lines else BEGINNING) != after:
+                    return False
+                end = content.rfind(b"\n") + 1
+                os.ftruncate(handle, end)
+                _write(handle, line.encode() + b"\n", end)
+                os.fsync(handle)
+        except (OSError, UnicodeDecodeError) as error:
+            raise LedgerError(f"{self._path} cannot be written: check the disk and its permissions") from error
+        return True
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        new = not self._path.exists()
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if new:
+                sync_directory(self._path.parent)
+            yield handle
+        finally:
+            os.close(handle)
+
+
+def _complete(content: bytes) -> list[str]:
+    return [line.decode() for line in content[: content.rfind(b"\n") + 1].splitlines()]
+
+
+def _read(handle: int) -> bytes:
+    return os.pread(handle, os.fstat(handle).st_size, 0)
+
+
+def _write(handle: int, content: bytes, at: int) -> None:
+    while content:
+        written = os.pwrite(handle, content, at)
+        content, at = content[written:], at + written
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+_SECRET_NAME = re.compile(r"[a-z0-9-]{1,100}")
+SECRET_BYTES = 32
+
+
+class FileSecrets:
+    """One file of 32 bytes for each secret, readable by its owner alone."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = private_directory(directory / "secrets")
+
+    def kept(self, name: str) -> bytes | None:
+        """The secret of that name.
+
+        Raises:
+            LedgerError: its file is damaged, or others may read it.
+        """
+        path = self._path(name)
+        try:
+            mode, secret = path.stat().st_mode, path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise LedgerError(f"the secret {name} cannot be read: {error.strerror}") from error
+        if stat.S_IMODE(mode) & 0o077:
+            raise LedgerError(f"others may read the secret {name}: run chmod 600 on its file")
+        if len(secret) != SECRET_BYTES:
+            raise LedgerError(f"the secret {name} is damaged: restore its file from a copy")
+        return secret
+
+    def keep(self, name: str, secret: bytes) -> bytes:
+        """Keep a secret: a whole file appears at once, and it and its name are flushed before this returns."""
+        path = self._path(name)
+        part = path.with_name(f".{name}.{secrets.token_hex(8)}")
+        try:
+            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                _write(handle, secret, 0)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            with suppress(FileExistsError):
+                os.link(part, path)
+            part.unlink()
+            sync_directory(self._directory)
+        except OSError as error:
+            raise LedgerError(f"the secret {name} cannot be written: {error.strerror}") from error
+        kept = self.kept(name)
+        if kept is None:
+            raise LedgerError(f"the secret {name} was destroyed while it was written: try again")
+        return kept
+
+    def destroy(self, name: str) -> None:
+        """Remove the file of a secret."""
+        try:
+            self._path(name).unlink(missing_ok=True)
+            sync_directory(self._directory)
+        except OSError as error:
+            raise LedgerError(f"the secret {name} cannot be destroyed: {error.strerror}") from error
+
+    def _path(self, name: str) -> Path:
+        if not _SECRET_NAME.fullmatch(name):
+            raise LedgerError("a secret's name has small letters, digits and dashes")
+        return self._directory / name

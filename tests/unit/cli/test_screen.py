@@ -1,0 +1,52 @@
+"""Progress off a terminal, and the width of a table that is piped."""
+
+import threading
+
+import pytest
+from rich.table import Table
+
+from kanon.cli import screen
+
+
+def test_progress_off_a_terminal_is_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    times = iter([0.0, 1.0, 2.0, 3.0, 7.0, 8.0])
+    with screen.progress("steps", 100, lambda: next(times)) as advance:
+        for _ in range(5):
+            advance(10)
+    assert capsys.readouterr().err.splitlines() == [
+        "steps: 20 of 100, about 8 s left",
+        "steps: 40 of 100, about 10 s left",
+    ]
+
+
+def test_work_of_less_than_two_seconds_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    times = iter([0.0, 0.5, 1.9])
+    with screen.progress("steps", 2, lambda: next(times)) as advance:
+        advance(1)
+        advance(1)
+    assert capsys.readouterr().err == ""
+
+
+def test_work_whose_end_is_unknown_says_after_two_seconds_what_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = []
+
+    class Timer(threading.Timer):
+        def start(self) -> None:
+            waited.append(self.interval)
+            self.function()
+
+    monkeypatch.setattr(threading, "Timer", Timer)
+    with screen.working("finding noise"):
+        pass
+    assert waited == [2.0]
+    assert capsys.readouterr().err == "finding noise ...\n"
+
+
+def test_a_piped_table_has_its_full_width(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table = Table("column")
+    table.add_row("long " * 60)
+    screen.screen().print(table)
+    assert "long " * 59 + "long" in capsys.readouterr().out

@@ -1,0 +1,356 @@
+"""The ledger: what is paid, in which order things are written, and what a crash anywhere leaves behind."""
+
+import json
+import os
+import stat
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from kanon.noise.bound import Bound
+from kanon.release import Ledger, release
+from kanon.release.errors import InputError, LedgerError, OverBudgetError, SpecificationError
+from kanon.release.output import csv_bytes
+from kanon.release.periods import Period
+from kanon.release.publishing import PrivateTable, keyed_digest
+from kanon.release.tape import Tape
+from tests.unit.release.made import LOG, Given, spec
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "ledger"
+
+
+def made(place, engine=LOG, name=None, dataset="data", **more):
+    return release([], spec(**more), Ledger.at(place), dataset=dataset, name=name, engine=engine)
+
+
+def bytes_of(result):
+    return csv_bytes(result.released, ("set",))
+
+
+def spent(place, unit="user", dataset="data"):
+    return {account.unit: account.spent for account in Ledger.at(place).accounts(dataset)}[unit]
+
+
+def kept_secrets(place):
+    return sorted(path.name for path in (place / "secrets").iterdir())
+
+
+def lines(place):
+    return (place / "ledger.jsonl").read_text().splitlines()
+
+
+def test_the_same_release_again_costs_nothing_and_has_the_same_bytes(place):
+    first, again = made(place), made(place)
+    assert (first.new, again.new) == (True, False)
+    assert bytes_of(first) == bytes_of(again)
+    assert first.described() == again.described()
+    assert spent(place) == Bound(Fraction(1), Fraction("1e-5"))
+
+
+def test_a_new_name_on_equal_data_spends_and_draws_anew(place):
+    results = [made(place, name=f"week {i}") for i in range(8)]
+    assert len({bytes_of(result) for result in results}) > 1
+    assert len({result.id for result in results}) == 8
+    assert spent(place) == Bound(Fraction(8), Fraction("8e-5"))
+
+
+def test_the_same_name_on_changed_data_is_refused(place):
+    made(place)
+    with pytest.raises(InputError, match="other data"):
+        made(place, Given(("a", 100), ("b", 60), ("c", 12), ("d", 2)))
+    assert len(lines(place)) == 1
+
+
+def test_the_same_name_in_another_dataset_or_for_another_question_is_another_release(place):
+    ids = {made(place, name="n").id, made(place, name="n", dataset="other").id, made(place, name="n", floor=2).id}
+    assert len(ids) == 3
+
+
+def test_the_fourth_release_of_a_budget_for_three_is_refused_before_anything_is_read_or_drawn(place, monkeypatch):
+    Ledger.at(place).set_budget("data", "user", Bound(Fraction(3), Fraction("3e-5")))
+    for i in range(3):
+        made(place, name=str(i))
+    engine = Given(("a", 100))
+    before = lines(place), kept_secrets(place)
+    monkeypatch.setattr(Tape, "bytes", None)
+    with pytest.raises(OverBudgetError, match="Nothing was drawn"):
+        made(place, engine, name="3")
+    assert engine.queries == 0
+    assert (lines(place), kept_secrets(place)) == before
+
+
+def test_a_release_that_was_paid_for_is_repeated_even_if_the_budget_is_gone(place):
+    first = made(place)
+    Ledger.at(place).set_budget("data", "user", Bound(Fraction(0), Fraction(0)))
+    assert bytes_of(made(place)) == bytes_of(first)
+
+
+def test_either_part_of_a_budget_is_enough_to_refuse(place):
+    for budget in (Bound(Fraction(9), Fraction("1e-6")), Bound(Fraction(1, 2), Fraction(1))):
+        Ledger.at(place).set_budget("data", "user", budget)
+        with pytest.raises(OverBudgetError):
+            made(place)
+
+
+JANUARY, FEBRUARY, DAY = Period.read("2026-01"), Period.read("2026-02"), Period.read("2026-01-05")
+
+
+@pytest.mark.parametrize(
+    ("unit", "periods", "epsilon"),
+    [
+        ("user", [JANUARY, FEBRUARY], 2),
+        ("user-month", [JANUARY, FEBRUARY], 1),
+        ("user-month", [JANUARY, DAY], 2),
+        ("user-month", [DAY, Period.read("2026-01-06")], 2),
+        ("user-month", [JANUARY, FEBRUARY, None], 2),
+        ("user-day", [JANUARY, FEBRUARY], 1),
+        ("user-day", [DAY, Period.read("2026-01-06")], 1),
+        ("user-day", [DAY, Period.read("2026-01-04..2026-01-05")], 2),
+    ],
+)
+def test_disjoint_periods_are_parallel_only_for_units_that_lie_inside_one(place, unit, periods, epsilon):
+    for i, period in enumerate(periods):
+        made(place, name=str(i), unit=unit, period=period)
+    assert spent(place, unit).epsilon == epsilon
+
+
+def test_releases_for_users_count_for_their_months_and_days_and_never_the_other_way(place):
+    ledger = Ledger.at(place)
+    for unit in ("user", "user-month", "user-day"):
+        made(place, unit=unit)
+        ledger.set_budget("data", unit, Bound(Fraction(9), Fraction(1)))
+    assert [spent(place, unit).epsilon for unit in ("user", "user-month", "user-day")] == [1, 2, 3]
+    ledger.set_budget("data", "user-day", Bound(Fraction(3), Fraction(1)))
+    with pytest.raises(OverBudgetError, match="unit user-day"):
+        made(place, name="more")
+
+
+def test_costs_from_elsewhere_add_up_and_are_refused_over_budget(place):
+    ledger = Ledger.at(place)
+    ledger.set_budget("data", "user", Bound(Fraction(3), Fraction("1e-4")))
+    ledger.add_spend("data", "user", None, Bound(Fraction("2.25"), Fraction("1e-6")), "the service")
+    with pytest.raises(OverBudgetError):
+        made(place)
+    with pytest.raises(OverBudgetError):
+        ledger.add_spend("data", "user", None, Bound(Fraction(1), Fraction(0)), "")
+    ledger.add_spend("data", "user", None, Bound(Fraction(1), Fraction(0)), "", past_budget=True)
+    assert spent(place) == Bound(Fraction("3.25"), Fraction("1e-6"))
+
+
+def test_a_forgotten_release_cannot_be_repeated_and_its_secret_is_gone(place):
+    result = made(place)
+    Ledger.at(place).forget(result.id)
+    assert not (place / "secrets" / f"noise-{result.id}").exists()
+    with pytest.raises(LedgerError, match="destroyed"):
+        made(place)
+    assert spent(place).epsilon == 1
+    with pytest.raises(SpecificationError, match="no release"):
+        Ledger.at(place).forget("0" * 32)
+
+
+def test_forgetting_that_was_interrupted_is_completed_by_forgetting_again(place, monkeypatch):
+    result = made(place)
+    monkeypatch.setattr("kanon.release.stores.FileSecrets.destroy", lambda *_: (_ for _ in ()).throw(OSError()))
+    with pytest.raises(OSError):
+        Ledger.at(place).forget(result.id)
+    monkeypatch.undo()
+    with pytest.raises(LedgerError, match="destroyed"):
+        made(place)
+    Ledger.at(place).forget(result.id)
+    assert not (place / "secrets" / f"noise-{result.id}").exists()
+
+
+def test_a_paid_release_without_its_secret_is_refused_for_ever(place):
+    result = made(place)
+    (place / "secrets" / f"noise-{result.id}").unlink()
+    assert Ledger.at(place).without_secret() == [result.id]
+    with pytest.raises(LedgerError, match="missing"):
+        made(place)
+    assert len(lines(place)) == 1
+
+
+def test_other_tables_than_those_that_were_paid_for_are_refused(place, monkeypatch):
+    made(place)
+    monkeypatch.setattr("kanon.release.mechanism.Mechanism.digest", "other")
+    with pytest.raises(InputError, match="other tables"):
+        made(place)
+
+
+def test_everything_in_the_ledger_can_be_read_by_its_owner_alone(place):
+    made(place)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in [place, *place.rglob("*")]}
+    assert modes == {0o700, 0o600}
+
+
+@pytest.mark.parametrize("part", ["", "secrets"])
+def test_a_ledger_that_others_may_read_is_refused(place, part):
+    made(place)
+    (place / part).chmod(0o755)
+    with pytest.raises(LedgerError, match="chmod 700"):
+        made(place)
+    (place / part).chmod(0o700)
+    next((place / "secrets").iterdir()).chmod(0o644)
+    for secret in (place / "secrets").iterdir():
+        secret.chmod(0o644)
+    with pytest.raises(LedgerError, match="chmod 600"):
+        made(place)
+
+
+def damaged(text, how):
+    first, second, *rest = text.splitlines(keepends=True)
+    return {
+        "a line is removed": second + "".join(rest),
+        "a number is changed": first.replace('"epsilon":"1"', '"epsilon":"0"') + second,
+        "lines change places": second + first,
+        "a line is no JSON": first + "{}\n" + second,
+        "a line is of no known kind": first.replace('"spend"', '"gift"') + second,
+    }[how]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "a line is removed", "a number is changed", "lines change places", "a line is no JSON",
+        "a line is of no known kind",
+    ],
+)  # fmt: skip
+def test_a_chain_that_was_changed_is_refused(place, how):
+    made(place, name="1")
+    made(place, name="2")
+    path = place / "ledger.jsonl"
+    path.write_text(damaged(path.read_text(), how))
+    with pytest.raises(LedgerError, match="restore it"):
+        made(place, name="3")
+
+
+def test_the_ledger_holds_neither_group_nor_count_and_its_digest_means_nothing_without_the_secret(place):
+    made(place, Given(("very-secret-group", 4711)))
+    entry = json.loads(lines(place)[0])
+    assert "very-secret-group" not in str(entry)
+    assert "4711" not in str(entry)
+    others = {json.loads(line)["input"] for line in lines(place)}
+    made(place, Given(("very-secret-group", 4711)), name="again")
+    assert {json.loads(line)["input"] for line in lines(place)} > others
+
+
+class Crash(BaseException):
+    pass
+
+
+WRITES = ("open", "pwrite", "fsync", "link", "ftruncate", "mkdir")
+
+
+def crashing(monkeypatch, at, *, torn):
+    """The ``at``-th writing call of the operating system ends the process; a torn one writes half before."""
+    calls = []
+    for name in WRITES:
+        real = getattr(os, name)
+
+        def call(*arguments, _real=real, _name=name, **options):
+            calls.append(_name)
+            if len(calls) - 1 == at:
+                if torn and _name == "pwrite":
+                    handle, content, offset = arguments
+                    _real(handle, content[: len(content) // 2], offset)
+                raise Crash
+            return _real(*arguments, **options)
+
+        monkeypatch.setattr(os, name, call)
+    return calls
+
+
+def crash_points(place, monkeypatch):
+    calls = crashing(monkeypatch, -1, torn=False)
+    made(place)
+    monkeypatch.undo()
+    return len(calls)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_run_that_ends_at_any_write_is_continued_with_one_spend_and_one_result(tmp_path, monkeypatch, torn):
+    number = crash_points(tmp_path / "whole", monkeypatch)
+    assert number >= 15
+    for at in range(number):
+        place = tmp_path / f"{at}"
+        drawn = []
+        word = Tape.word
+        monkeypatch.setattr(Tape, "word", lambda tape, *where: drawn.append(tape) or word(tape, *where))  # noqa: B023
+        crashing(monkeypatch, at, torn=torn)
+        with pytest.raises(Crash):
+            made(place)
+        monkeypatch.undo()
+        assert not drawn, "noise was drawn before the spend was durable"
+        after_crash = lines(place) if (place / "ledger.jsonl").exists() else []
+        second, third = made(place), made(place)
+        assert bytes_of(second) == bytes_of(third)
+        assert not third.new
+        assert len(Ledger.at(place).spends()) == 1
+        if len(after_crash) == 1 and after_crash[0].endswith("}"):
+            assert json.loads(after_crash[0])["id"] == second.id
+        assert Ledger.at(place).without_secret() == []
+
+
+def test_the_secret_is_durable_before_the_spend_and_the_spend_before_the_draw(place, monkeypatch):
+    order = []
+    real_fsync, real_word = os.fsync, Tape.word
+
+    def fsync(handle):
+        order.append(Path(f"/proc/self/fd/{handle}").readlink().name.strip(".").split("-")[0])
+        real_fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Tape, "word", lambda *where: order.append("draw") or real_word(*where))
+    made(place)
+    steps = [step for step, before in zip(order, [None, *order], strict=False) if step != before]
+    assert steps == ["sampling", "secrets", "noise", "secrets", "ledger", "ledger.jsonl", "draw"]
+
+
+def test_two_processes_cannot_both_spend_the_last_of_a_budget(place):
+    first, second = Ledger.at(place), Ledger.at(place)
+    first.set_budget("data", "user", Bound(Fraction(1), Fraction(1)))
+
+    class Racing(Given):
+        def table(self, *arguments):
+            if not self.queries:
+                self.queries = 1
+                release([], spec(), second, dataset="data", name="other", engine=LOG)
+            return super().table(*arguments)
+
+    with pytest.raises(OverBudgetError):
+        release([], spec(), first, dataset="data", name="mine", engine=Racing(("a", 100)))
+    assert spent(place).epsilon == 1
+    assert len([name for name in kept_secrets(place) if name.startswith("noise")]) == 1
+
+
+def test_a_spend_that_another_process_entered_meanwhile_is_found_and_shared(place):
+    ledger = Ledger.at(place)
+    append, results = ledger._store.append, []
+
+    def raced(line, after):
+        if not results:
+            results.append(made(place))
+        return append(line, after)
+
+    ledger._store.append = raced
+    mine = release([], spec(), ledger, dataset="data", engine=LOG)
+    assert mine.id == results[0].id
+    assert bytes_of(mine) == bytes_of(results[0])
+    assert len(ledger.spends()) == 1
+    assert len([name for name in kept_secrets(place) if name.startswith("noise")]) == 1
+
+
+def test_a_private_table_shows_nothing_of_what_it_holds():
+    table = PrivateTable(spec().bounding, lambda: iter([("secret", 4711)]), {})
+    assert "secret" not in repr(table)
+    assert "4711" not in str(table)
+    for use in (len, iter, list, bool):
+        if use is bool:
+            assert use(table)
+        else:
+            with pytest.raises(TypeError):
+                use(table)
+    assert keyed_digest(table, b"a" * 32) != keyed_digest(table, b"b" * 32)
