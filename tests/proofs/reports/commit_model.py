@@ -5,8 +5,8 @@ is one call to the tables; between two steps of a worker any other worker may ta
 crash and begin anew. After the deadline the rows expire: what was left and what was taken are forgotten, as the
 table's time to live does.
 
-The model is written from the design, not from the product's code: ``kanon.reports.service.committing`` is tested against the
-tables elsewhere (``tests/integration/reports/test_committing.py``).
+The model is written from the design, not from the product's code. ``tests/integration/reports/test_committing.py``
+tests ``kanon.reports.service.committing`` against the tables.
 """
 
 from collections.abc import Iterator
