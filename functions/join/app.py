@@ -9,9 +9,10 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from pydantic import ValidationError
 
-from kanon import aws, clock
-from kanon.gate.fingerprints import fingerprints
+from kanon import aws, clock, snapshots
+from kanon.gate.fingerprints import check_join
 from kanon.gate.joining import Join, Joining
+from kanon.gate.mechanism.steps import step_at
 from kanon.gate.models import (
     NOT_LOGGED,
     UNKNOWN_TYPE,
@@ -40,6 +41,8 @@ ORIGIN = (
     Origin(lambda: fetch_edge_values(aws.secrets_manager(), SETTINGS.edge_secret)) if SETTINGS.edge_secret else None
 )
 
+snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "secretsmanager"))
+
 logger = Logger()
 metrics = Metrics()
 app = resolver(logger)
@@ -51,9 +54,10 @@ def joining() -> Joining:
     dynamodb, secrets = aws.dynamodb(), aws.secrets_manager()
     pepper = fetch_secret(secrets, "set-pepper", SETTINGS.set_pepper_secret)
     client_key = fetch_secret(secrets, "client-key", SETTINGS.client_key_secret)
-    Control(dynamodb, SETTINGS.control_table).check("join", fingerprints(SETTINGS, TYPES, (pepper, client_key)))
-    log = StepLog(dynamodb, SETTINGS.step_log_table)
-    return Joining(TYPES, pepper, client_key, log, SETTINGS.period, SETTINGS.slots, SETTINGS.outage_allowance)
+    control, step = Control(dynamodb, SETTINGS.control_table), step_at(clock.now(), SETTINGS.period)
+    check_join(control, SETTINGS, TYPES, (pepper, client_key), step)
+    log = StepLog(dynamodb, SETTINGS.step_log_table, SETTINGS.layouts)
+    return Joining(TYPES, pepper, client_key, log, SETTINGS.period, SETTINGS.outage_allowance)
 
 
 @app.post(

@@ -10,7 +10,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from kanon import aws, clock
+from kanon import aws, clock, snapshots
 from kanon.gate.fingerprints import fingerprints
 from kanon.gate.models import (
     MOST_HASHES,
@@ -46,6 +46,8 @@ ORIGIN = (
     Origin(lambda: fetch_edge_values(aws.secrets_manager(), SETTINGS.edge_secret)) if SETTINGS.edge_secret else None
 )
 
+snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "secretsmanager"))
+
 logger = Logger()
 metrics = Metrics()
 app = resolver(logger)
@@ -58,7 +60,7 @@ def querying() -> Querying:
     pepper = fetch_secret(aws.secrets_manager(), "set-pepper", SETTINGS.set_pepper_secret)
     Control(dynamodb, SETTINGS.control_table).check("query", fingerprints(SETTINGS, TYPES, (pepper,)))
     statuses = Statuses(dynamodb, SETTINGS.statuses_table)
-    return Querying(TYPES, pepper, statuses, SETTINGS.period, SETTINGS.slots, SETTINGS.publish_delay)
+    return Querying(TYPES, pepper, statuses, SETTINGS.period, SETTINGS.layouts, SETTINGS.publish_delay)
 
 
 @app.post(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ from infra.measure.measure import Ratio, Turn, compare
 from infra.measure.rows import Form, row
 from infra.measure.service import PERIOD, START, Service, service
 from infra.measure.workload import joins as workload
-from kanon.dynamo.batches import KEYS_A_CALL, Item
-from kanon.dynamo.conditions import unless_refused
-from kanon.gate.evaluation import SETS_A_CHUNK, WRITERS, Evaluation, NoiseKeys
+from kanon.dynamo.batches import KEYS_A_CALL, Item, chunks
+from kanon.dynamo.statements import STATEMENTS_A_CALL, insert
+from kanon.gate.evaluation import WRITERS, Evaluation, NoiseKeys
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism import vectorised
 from kanon.gate.mechanism.above_threshold import SetState
@@ -31,7 +31,10 @@ from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, Tapes
+from kanon.gate.reading import SETS_A_CHUNK, touched
 from kanon.gate.schedule import Schedule
+from kanon.gate.settings import JoinSettings
+from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members, to_item
 from kanon.gate.storage.statuses import Statuses
@@ -57,9 +60,12 @@ class Steps:
             read_types(environment["KANON_TYPES"], PERIOD),
             Secret.derived("set-pepper", secrets["SetPepper"]),
             Secret.derived("client-key", secrets["ClientKey"]),
-            StepLog(self.service.dynamodb, self.service.tables["StepLog"]),
+            StepLog(
+                self.service.dynamodb,
+                self.service.tables["StepLog"],
+                JoinSettings.from_environment(environment).layouts,
+            ),
             PERIOD,
-            1,
             604_800,
         )
         self._stream = workload("fledge", self.sets, seed=1)
@@ -88,14 +94,14 @@ class Steps:
 def evaluate(form: Form) -> Iterator[Ratio]:
     """A step with a long tail of sets, most of them known; relative to the bare calls that it cannot leave out."""
     with service({"Types": TYPES}) as running:
-        joins = form.size(500, 100)
+        joins = form.size(2_000, 100)
         steps, bare = Steps(running, 2 * joins, joins), BareStep(running)
-        touched = steps.fill()
+        filled = steps.fill()
 
         def ours(_: int) -> Turn:
-            nonlocal touched
-            touched = steps.fill()
-            return Turn(touched, steps.evaluate)
+            nonlocal filled
+            filled = steps.fill()
+            return Turn(filled, steps.evaluate)
 
         def theirs(_: int) -> Turn:
             bare.prepare(steps.step - 1)
@@ -104,14 +110,14 @@ def evaluate(form: Form) -> Iterator[Ratio]:
         steps.evaluate()
         yield compare(
             "evaluate, a touched set",
-            "the bare calls: the pages of the log, batch_get_item of 100 keys, one conditional put_item a set, threaded"
-            " alike, with the same client",
+            "the bare calls: the pages of the log, batch_get_item of 100 keys, batch_execute_statement of 25 INSERTs,"
+            " threaded alike, with the same client",
             "set",
             ours,
             theirs,
             inside="the whole function for one slot and step: all calls, decoding, deciding, encoding, metrics",
-            turns=form.size(15, 1),
-            target=1.3,
+            turns=form.size(9, 1),
+            target=None,
         )
 
 
@@ -121,18 +127,21 @@ class BareStep:
 
     service: Service
     keys: list[bytes] = field(default_factory=list)
-    puts: list[Any] = field(default_factory=list)
+    statements: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._table = self.service.new_table("bare-members", "set_key")
-        self._log = StepLog(self.service.dynamodb, self.service.tables["StepLog"])
+        layouts = JoinSettings.from_environment(self.service.environments["join"]).layouts
+        self._log = StepLog(self.service.dynamodb, self.service.tables["StepLog"], layouts)
+        self._chance = Random(4)
 
     def prepare(self, step: int) -> None:
-        """Make the items of the puts; they have the size of those of the service."""
+        """Make the statements; their items have the size of those of the service and are new, so each one writes."""
         self.step = step
-        self.keys = [touched.set_key for touched in self._log.touched(step, 0, 1 << 16)]
+        self.keys = [each.set_key for each in touched(self._log, step, 0, 1 << 16, window=1)]
         state = SetState((Member(7, step),), (), step)
-        self.puts = [to_item(key, "fledge", state, 16, 1_700_000_000) for key in self.keys]
+        items = [to_item(self._chance.randbytes(32), "fledge", state, 16, 1_700_000_000) for _ in self.keys]
+        self.statements = [insert(self._table, item) for item in items]
 
     def work(self) -> None:
         """Read the log and Members, write a table of the same form."""
@@ -144,20 +153,16 @@ class BareStep:
             ExpressionAttributeValues={":here": {"B": partition(self.step, 0)}},
         ):
             pass
-        for start in range(0, len(self.keys), KEYS_A_CALL):
-            keys: Any = [{"set_key": {"B": key}} for key in self.keys[start : start + KEYS_A_CALL]]
+        for part in chunks(self.keys, KEYS_A_CALL):
+            keys: Any = [{"set_key": {"B": key}} for key in part]
             client.batch_get_item(RequestItems={members: {"Keys": keys, "ConsistentRead": True}})
         with ThreadPoolExecutor(WRITERS) as writers:
-            list(writers.map(self._put, self.puts))
+            list(writers.map(self._write, chunks(self.statements, STATEMENTS_A_CALL)))
 
-    def _put(self, item: Any) -> None:
-        unless_refused(
-            self.service.dynamodb.put_item,
-            TableName=self._table,
-            Item=item,
-            ConditionExpression="attribute_not_exists(evaluated) OR evaluated < :step",
-            ExpressionAttributeValues={":step": item["evaluated"]},
-        )
+    def _write(self, statements: Sequence[Any]) -> None:
+        answer = self.service.dynamodb.batch_execute_statement(Statements=statements)
+        if any("Error" in response for response in answer["Responses"]):
+            raise RuntimeError("a bare statement was refused")
 
 
 @dataclass(frozen=True)
@@ -341,7 +346,7 @@ class StoredStep:
             noise_keys=NoiseKeys(((0, KEY),)),
             deployment="bench",
             schedule=SCHEDULE,
-            log=StepLog(client, "log"),
+            log=StepLog(client, "log", Layouts((Layout(1, 0),))),
             members=Members(client, "members"),
             statuses=Statuses(client, "statuses"),
             control=Control(client, "control"),
@@ -381,8 +386,8 @@ class Memory:
 
     def query(self, **query: Any) -> dict[str, Any]:
         """Pages of 10,000 rows, as 1 MB holds."""
-        after = query["ExpressionAttributeValues"].get(":after", {"B": b""})["B"]
-        first = bisect_right(self._step.rows, after, key=lambda row: row["set_token"]["B"])
+        bound = query["ExpressionAttributeValues"][":first"]["B"]
+        first = bisect_left(self._step.rows, bound, key=lambda row: row["set_token"]["B"])
         page = self._step.rows[first : first + 10_000]
         more = first + len(page) < len(self._step.rows)
         return {"Items": page, **({"LastEvaluatedKey": {"set_token": page[-1]["set_token"]}} if more else {})}

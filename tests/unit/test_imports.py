@@ -22,6 +22,7 @@ ARROWS: dict[str, set[str]] = {
     "aws": set(),
     "noise": set(),
     "settings": {"errors"},
+    "snapshots": set(),
     "starting": {"clock", "errors"},
     "keys": {"noise", "errors"},
     "dynamo": {"clock", "errors"},
@@ -29,7 +30,7 @@ ARROWS: dict[str, set[str]] = {
     "gate": {"noise", "dynamo", "http", "keys", "settings", "errors", "strict_json"},
     "joinlog": set(),
     "risk": {"gate", "noise"},
-    "release": {"noise"},
+    "release": {"noise", "dynamo", "aws"},
     "reports": {"noise", "errors"},
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
@@ -45,24 +46,26 @@ ARROWS: dict[str, set[str]] = {
 }
 LAYER = {
     *("__init__", "aws", "clock", "dynamo", "errors", "gate", "http", "keys", "noise", "settings", "starting"),
-    "strict_json",
+    *("snapshots", "strict_json"),
 }
 """The part of the package that the functions need: shared/Makefile lists the same names."""
 
 GATE: dict[str, set[str]] = {
     # What a module of the gate, or a folder in it, may import of the gate besides itself.
     "mechanism": set(),
-    "storage": {"mechanism"},
+    "storage": {"mechanism", "slots"},
     "types": {"mechanism"},
-    "settings": {"types"},
+    "settings": {"slots", "types"},
     "names": set(),
+    "slots": {"mechanism", "names"},
     "publishing": {"mechanism"},
     "schedule": {"mechanism", "publishing", "settings"},
     "generations": {"mechanism", "settings"},
-    "fingerprints": {"storage", "mechanism", "generations", "settings", "types"},
+    "fingerprints": {"storage", "mechanism", "generations", "settings", "slots", "types"},
     "joining": {"storage", "mechanism", "names", "types"},
-    "evaluation": {"storage", "mechanism", "schedule", "types"},
-    "querying": {"storage", "mechanism", "names", "publishing", "types"},
+    "reading": {"storage", "mechanism"},
+    "evaluation": {"storage", "mechanism", "reading", "schedule", "types"},
+    "querying": {"storage", "mechanism", "names", "publishing", "slots", "types"},
     "models": {"mechanism", "types"},
 }
 

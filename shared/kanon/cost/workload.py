@@ -13,6 +13,7 @@ from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.models import MOST_HASHES, MOST_JOINS
+from kanon.gate.slots import Layout
 from kanon.gate.storage.members import to_item
 from kanon.gate.storage.step_log import Row, pack
 
@@ -34,8 +35,11 @@ FIXED_READS = 3
 """Read units of a slot and step: the page of the log, the recorded table ids, the mark for the lag."""
 STATUS_BYTES = 100
 OUTAGE_DAYS = 7
-WAF_RULES = 1
+WAF_RULES, EDGE_SECRETS = 1, 1
+"""What an edge adds: the rules of its web ACL in infra/edge.yaml, and a secret."""
 SLOTS = tuple(1 << bits for bits in range(9))
+DEFAULT_SLOTS = 16
+"""Slots of a deployment unless it says otherwise, as in template.yaml."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Workload:
     sets: int = 1_000_000
     exponent: float = 1.1
     touched: float | None = None
-    slots: int = 1
+    slots: int = DEFAULT_SLOTS
     true_share: float = 0.1
     architecture: str = "arm64"
 
@@ -139,7 +143,7 @@ def _members_bytes(parameters: Parameters, count: int) -> int:
 
 def row_bytes() -> int:
     """Bytes of a join in the log."""
-    return item_size(pack(Row(480_000, 0, bytes(32), 1, "fledge", 10**9)))
+    return item_size(pack(Row(480_000, bytes(32), 1, "fledge", 10**9), Layout(1, 0)))
 
 
 def join_units() -> float:
@@ -255,6 +259,7 @@ def alternatives(w: Workload, m: Mapping[str, float]) -> dict[str, Usage]:
         "transfer.out": 0.0,
         "waf.acls": 1,
         "waf.rules": WAF_RULES,
+        "secrets.stored": SECRETS + EDGE_SECRETS,
         "waf.requests": base["apigateway.http"],
     }
     return {

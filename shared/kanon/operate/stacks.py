@@ -92,7 +92,7 @@ class RunningStack:
     @property
     def log(self) -> StepLog:
         """Joins and wake-ups."""
-        return StepLog(self.client("dynamodb"), self.evaluate.step_log_table)
+        return StepLog(self.client("dynamodb"), self.evaluate.step_log_table, self.evaluate.layouts)
 
 
 def deployed_stack(name: str, session: boto3.Session) -> RunningStack:

@@ -52,10 +52,10 @@ class Mistake(NamedTuple):
 def commit_in_order(*order: str) -> Function:
     """A commit that writes in this order, each kind complete before the next."""
 
-    def commit(self, slot, decided, writers) -> None:
+    def commit(self, decided, writers) -> None:
         crossed = [e for e in decided if e.after.crossings != e.before.crossings]
         wake_ups = (
-            Row(wake_up, slot, e.touched.set_key, None, e.touched.type_name, self.schedule.expiry(wake_up))
+            Row(wake_up, e.touched.set_key, None, e.touched.type_name, self.schedule.expiry(wake_up))
             for e in decided
             if (wake_up := e.after.wake_up) is not None and wake_up != e.before.wake_up
         )
