@@ -13,10 +13,12 @@ from functools import cached_property
 from kanon.gate.fingerprints import RETIRED
 from kanon.gate.mechanism.above_threshold import SetState, is_above
 from kanon.gate.mechanism.steps import end_of, first_step, instance_of, phase_of, step_at
-from kanon.gate.names import set_key, slot_of
-from kanon.gate.publishing import clock_step, next_tick
+from kanon.gate.names import set_key
+from kanon.gate.querying import Answer, Querying
+from kanon.gate.reading import touched
+from kanon.gate.slots import Layouts
 from kanon.gate.types import Type
-from kanon.keys import fetch_secret
+from kanon.keys import Secret, fetch_secret
 from kanon.operate.doctor import moment
 from kanon.operate.stacks import RunningStack
 
@@ -59,9 +61,15 @@ class _Case:
     """A set of a configured type, and what is read of it at ``now`` (Unix s), each part once and only if needed."""
 
     stack: RunningStack
+    types: dict[str, Type]
     type_: Type
-    key: bytes
+    pepper: Secret
+    set_id: bytes
     now: float
+
+    @cached_property
+    def key(self) -> bytes:
+        return set_key(self.pepper, self.type_.name, self.set_id)
 
     @property
     def window(self) -> int:
@@ -77,18 +85,22 @@ class _Case:
         return step_at(self.now, self.period)
 
     @property
-    def tick(self) -> int:
-        """The next moment at which answers change."""
-        return next_tick(self.now, self.period, self.stack.schedule.publish_delay)
+    def layouts(self) -> Layouts:
+        return self.stack.evaluate.layouts
 
     @cached_property
     def slot(self) -> int:
-        return slot_of(self.key, self.stack.evaluate.slots)
+        """The slot of the set at the newest step that must be evaluated by now."""
+        return self.layouts.at(self.stack.schedule.due(self.now)).slot_of(self.key)
 
     @cached_property
     def mark(self) -> int | None:
         """The last evaluated step of the set's slot."""
         return self.stack.control.evaluated_through(self.slot)
+
+    def behind(self, last: int) -> int:
+        """The steps up to ``last`` that the slot has not evaluated."""
+        return 0 if self.mark is None else self.layouts.steps(self.slot, self.mark, last)
 
     @cached_property
     def counted(self) -> bool:
@@ -104,17 +116,23 @@ class _Case:
         return tuple(step for step in range(first, self.open_step + 1) if self._joined_at(step))
 
     def _joined_at(self, step: int) -> bool:
+        slot, window = self.layouts.at(step).slot_of(self.key), max(t.parameters.window for t in self.types.values())
         before = (int.from_bytes(self.key, "big") - 1).to_bytes(len(self.key), "big") if any(self.key) else None
-        found = next(self.stack.log.touched(step, self.slot, 1, before), None)
+        found = next(touched(self.stack.log, step, slot, 1, window, before), None)
         return found is not None and found.set_key == self.key and bool(found.joined)
 
     @cached_property
+    def answer(self) -> Answer:
+        """What the function query answers now."""
+        query = self.stack.query
+        return Querying(
+            self.types, self.pepper, self.stack.statuses, query.period, query.layouts, query.publish_delay
+        ).query([(self.type_.name, self.set_id)], self.now)
+
+    @property
     def visible(self) -> int | None:
         """The last step whose answers are visible."""
-        _, horizons = self.stack.statuses.read((), [self.slot])
-        through = horizons[self.slot].at(self.now) if self.slot in horizons else None
-        at = clock_step(self.now, self.period, self.stack.schedule.publish_delay)
-        return None if through is None else min(at, through)
+        return self.answer.step
 
     @cached_property
     def phase(self) -> int:
@@ -123,8 +141,7 @@ class _Case:
     @property
     def instance(self) -> int:
         """The instance of the answers of now."""
-        at = clock_step(self.now, self.period, self.stack.schedule.publish_delay)
-        return instance_of(at, self.phase, self.window)
+        return instance_of(self.stack.schedule.due(self.now), self.phase, self.window)
 
     @cached_property
     def suppressed(self) -> bool:
@@ -152,9 +169,9 @@ def explain(stack: RunningStack, type_name: str, set_id: bytes, now: float) -> E
     if type_name not in types:
         return Explanation(status=False, findings=(unknown,))
     pepper = fetch_secret(stack.client("secretsmanager"), "set-pepper", stack.query.set_pepper_secret)
-    case = _Case(stack, types[type_name], set_key(pepper, type_name, set_id), now)
+    case = _Case(stack, types, types[type_name], pepper, set_id, now)
     findings = (unknown, *(finding for check in CHECKS for finding in check(case)))
-    return Explanation(status=case.is_true(case.instance) and not case.suppressed, findings=findings)
+    return Explanation(status=case.answer.above[0], findings=findings)
 
 
 def _type(stack: RunningStack, name: str) -> Finding:
@@ -197,12 +214,13 @@ def _closed(case: _Case) -> Iterator[Finding]:
 
 
 def _evaluated(case: _Case) -> Iterator[Finding]:
-    question, last = "Is the set's slot evaluated?", case.stack.schedule.last_closed(case.now)
+    question, schedule = "Is the set's slot evaluated?", case.stack.schedule
     if case.mark is None:
         advice = "wait for the schedule; if it stays so, run kanon doctor"
         yield Finding(question, Reply.WAIT, "never: the stack is new", advice)
-    elif case.stack.schedule.overdue(case.mark, case.now):
-        seen = f"only through step {case.mark}, {last - case.mark} behind: its answers are old"
+    elif case.behind(schedule.due(case.now)):
+        steps = case.behind(schedule.last_closed(case.now))
+        seen = f"only through step {case.mark}, {steps} steps behind: its answers are old"
         yield Finding(question, Reply.WAIT, seen, "run kanon doctor: it names the cause")
     else:
         yield Finding(question, Reply.FINE, f"through step {case.mark}, on time")
@@ -212,12 +230,14 @@ def _visible(case: _Case) -> Iterator[Finding]:
     question, closed = "Are the results visible?", [step for step in case.waiting if step < case.open_step]
     newest = case.mark if case.mark is not None and not closed else None
     if case.visible is None:
-        yield Finding(question, Reply.WAIT, "none yet", f"wait: the next tick is at {moment(case.tick)}")
+        yield Finding(question, Reply.WAIT, "none yet", f"wait: the next tick is at {moment(case.answer.next_update)}")
     elif newest is None or case.visible < newest:
         seen = f"through step {case.visible}; later joins show at a later tick"
-        yield Finding(question, Reply.WAIT, seen, f"wait: the next tick is at {moment(case.tick)}")
+        yield Finding(question, Reply.WAIT, seen, f"wait: the next tick is at {moment(case.answer.next_update)}")
     else:
-        yield Finding(question, Reply.FINE, f"through step {case.visible}; the next tick is at {moment(case.tick)}")
+        yield Finding(
+            question, Reply.FINE, f"through step {case.visible}; the next tick is at {moment(case.answer.next_update)}"
+        )
 
 
 def _suppressed(case: _Case) -> Iterator[Finding]:
