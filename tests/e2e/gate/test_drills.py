@@ -18,7 +18,7 @@ from tests.conftest import START
 from tests.e2e.gate.backups import RUNBOOK, put_back, restored, rows, runbook_commands
 from tests.e2e.gate.oracle import Oracle
 from tests.e2e.gate.test_mixtures import TYPES, join_some, next_steps
-from tests.integration.gate.doctor_view import run
+from tests.integration.gate.doctor_view import run_on
 
 BACKUP = int(START // 3600) + 1
 
@@ -62,7 +62,7 @@ class Drill:
         assert words[at + 1] == "NAME"
         rest = [*words[:at], *words[at + 2 :]]
         if self.stack.engine.endpoint is None:
-            return run(self.stack, *rest, answer="y\n")
+            return run_on(self.stack, *rest, answer="y\n")
         server = self.stack.serve()
         try:
             result = CliRunner().invoke(app, [*rest, "--url", server.url], input="y\n", env={"COLUMNS": "250"})
