@@ -6,26 +6,18 @@ instead of drawing every query noise, it compares the words of a tape with the s
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.members import most_recent
+from kanon.gate.mechanism.columns import NEVER, Bools, Ints, States, Tokens, most_recent_of_all
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
 from kanon.noise.laws import Law
 from kanon.noise.words import WORD_BYTES
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Words = NDArray[np.uint64]
-
 TapesOf = Callable[[int], Tapes]
 """Gives the tapes of the instances that begin at a step (noise keys rotate)."""
-
-_NEVER = int(np.iinfo(np.int64).min)
 
 ROWS_A_BLOCK = 256
 """Tapes decided together. With 720 steps each, they still fit into a processor's cache."""
@@ -38,22 +30,28 @@ def evaluate_all(
     sets: Sequence[tuple[bytes, SetState, Sequence[int]]],
 ) -> list[SetState]:
     """:func:`above_threshold.evaluate` for many ``(set key, state, joined)``, all at ``step``."""
-    window, keep = parameters.window, parameters.members_kept
-    members = [most_recent(state.members, joined, step, window, keep) for _, state, joined in sets]
-    keys = [set_key for set_key, _, _ in sets]
-    lasts = np.fromiter((m.last for m in chain.from_iterable(members)), np.int64)
-    sizes = np.fromiter(map(len, members), np.int64, len(sets))
-    newest = np.fromiter((s.crossings[-1] if s.crossings else _NEVER for _, s, _ in sets), np.int64, len(sets))
-    crossed, wake_ups = decide(parameters, tapes_of, step, keys, sizes, lasts, newest)
-    return [
-        SetState(
-            kept,
-            (*state.crossings[-1:], step) if now else state.crossings,
-            step,
-            None if wake_up == _NEVER else wake_up,
-        )
-        for (_, state, _), kept, now, wake_up in zip(sets, members, crossed.tolist(), wake_ups.tolist(), strict=True)
-    ]
+    before = States.of([(set_key, state) for set_key, state, _ in sets])
+    return evaluate_columns(parameters, tapes_of, step, before, Tokens.of([joined for _, _, joined in sets])).states()
+
+
+def evaluate_columns(parameters: Parameters, tapes_of: TapesOf, step: int, before: States, joined: Tokens) -> States:
+    """:func:`above_threshold.evaluate` for many sets, all at ``step``.
+
+    Args:
+        parameters: the constants of the type.
+        tapes_of: the tapes by first step of an instance.
+        step: later than each set's last evaluated step.
+        before: the states of n sets.
+        joined: the client tokens that joined each of them, in any order, repetitions allowed.
+
+    Returns:
+        Their states after ``step``.
+    """
+    members, lasts = most_recent_of_all(before, joined, step, parameters.window, parameters.members_kept)
+    newest = before.crossings[:, 1]
+    crossed, wake_ups = decide(parameters, tapes_of, step, before.keys, members.sizes, lasts, newest)
+    crossings = np.where(crossed[:, None], np.column_stack((newest, np.full_like(newest, step))), before.crossings)
+    return States(before.keys, members, lasts, crossings, np.full(len(before), step), wake_ups)
 
 
 def decide(
@@ -80,29 +78,33 @@ def decide(
         Crossed now (n,), and the wake-up steps (n,), int64's minimum where there is none.
     """
     window = parameters.window
-    if parameters.phase == "hash":
-        tails = np.frombuffer(b"".join(key[-8:] for key in keys), ">u8")
-        phases = (tails % np.uint64(window)).astype(np.int64)
-    else:
-        phases = np.zeros(len(keys), np.int64)
+    phases = phases_of(parameters, keys)
     instances = (step - phases) // window
     firsts = instances * window + phases
     sets = _Sets(keys, lasts, np.concatenate(([0], np.cumsum(sizes))))
     above = newest >= firsts
 
     # This instance: the test of the step itself, and the look-ahead.
-    crossing = np.full(len(keys), _NEVER)
+    crossing = np.full(len(keys), NEVER)
     asked = np.flatnonzero(~above)
     crossing[asked] = _first_crossings(parameters, tapes_of, sets, asked, instances, firsts, sizes, step)
     crossed = crossing == step
-    wake_ups = np.where(crossed, _NEVER, crossing)
+    wake_ups = np.where(crossed, NEVER, crossing)
 
     # The next instance. If nobody joins, the set is empty from the instance after that.
-    asked = np.flatnonzero((above | crossed | (crossing == _NEVER)) & (sizes > 0))
+    asked = np.flatnonzero((above | crossed | (crossing == NEVER)) & (sizes > 0))
     nexts = firsts + window
     left = sets.count_at(nexts, window)
-    wake_ups[asked] = _first_crossings(parameters, tapes_of, sets, asked, instances + 1, nexts, left, _NEVER)
+    wake_ups[asked] = _first_crossings(parameters, tapes_of, sets, asked, instances + 1, nexts, left, NEVER)
     return crossed, wake_ups
+
+
+def phases_of(parameters: Parameters, keys: Sequence[bytes]) -> Ints:
+    """:func:`steps.phase_of` for n sets, (n,)."""
+    if parameters.phase != "hash":
+        return np.zeros(len(keys), np.int64)
+    tails = np.frombuffer(b"".join([key[-8:] for key in keys]), ">u8")
+    return (tails % np.uint64(parameters.window)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def _first_crossings(
     ``counts`` holds the counts at the first step in question. They only fall while nobody joins. So they show,
     without any query noise, which sets cannot cross and which cross at once.
     """
-    result = np.full(len(sets.keys), _NEVER)
+    result = np.full(len(sets.keys), NEVER)
     sure = asked[counts[asked] >= parameters.surely_true_from]
     result[sure] = np.maximum(firsts[sure], step)
     open_ = asked[(counts[asked] >= parameters.never_true_below) & (counts[asked] < parameters.surely_true_from)]
@@ -201,4 +203,4 @@ def _block_crossings(
     words = np.frombuffer(tapes, ">u8").astype(np.uint64)
     crosses = np.concatenate((np.flatnonzero(words >= bounds), [len(words)]))
     found = crosses[np.searchsorted(crosses, starts)]
-    return np.where(found < stops, first + begins + found - starts, _NEVER)
+    return np.where(found < stops, first + begins + found - starts, NEVER)
