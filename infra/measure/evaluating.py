@@ -38,6 +38,7 @@ from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog, partition
 from kanon.gate.types import Type, read_types
 from kanon.keys import Secret
+from kanon.local.partiql import read
 from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
 
 
@@ -390,6 +391,11 @@ class Memory:
         """Keep the item."""
         self.put.append(call["Item"])
         return {}
+
+    def batch_execute_statement(self, Statements: list[Any]) -> dict[str, Any]:  # noqa: N803, a parameter of boto3
+        """Keep the items of the statements."""
+        self.put += [read(statement).item for statement in Statements]
+        return {"Responses": [{}] * len(Statements)}
 
     def batch_write_item(self, **_: Any) -> dict[str, Any]:
         """Wake-ups."""

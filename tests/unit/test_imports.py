@@ -34,12 +34,13 @@ ARROWS: dict[str, set[str]] = {
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
     "cost": {"gate", "dynamo"},
+    "simulate": {"gate", "noise", "keys", "joinlog", "plan", "cost"},
     "operate": {"gate", "noise", "dynamo", "keys", "clock", "errors"},
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
     "cli": {
         *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog", "strict_json"),
-        *("client", "plan", "cost", "operate", "local", "audit", "risk", "release", "reports"),
+        *("client", "plan", "simulate", "cost", "operate", "local", "audit", "risk", "release", "reports"),
     },
 }
 LAYER = {

@@ -16,8 +16,9 @@ from kanon.cli.release import release
 from kanon.cli.reports import app as reports
 from kanon.cli.risk import risk
 from kanon.cli.serve import serve
+from kanon.cli.simulate import simulate
 
-COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, plan, cost, audit, doctor, release)
+COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, simulate, plan, cost, audit, doctor, release)
 
 app = typer.Typer(
     help="Run, plan, audit and operate kanon, a differentially private k-anonymity service.",

@@ -79,6 +79,9 @@ def _show(plans: "list[Plan]", target: "Target") -> None:
     console.print(_facts(plans, target))
     if len(plans) == 1:
         console.print(_curve(plans[0]))
+    for one in plans:
+        console.print(f"\nTypes for {one.name}:", highlight=False)
+        typer.echo(json.dumps(one.as_json()["types"]))
 
 
 def _facts(plans: "list[Plan]", target: "Target") -> "Table":

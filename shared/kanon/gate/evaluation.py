@@ -308,7 +308,7 @@ class Evaluation:
         """The last step of the instance of each set's newest crossing; NEVER without one."""
         parameters = self.types[d.type_name].parameters
         newest, window = d.after.crossings[:, 1], parameters.window
-        left = window - 1 - (newest - phases_of(parameters, d.after.keys)) % window
+        left = window - 1 - (newest - phases_of(d.after.keys, parameters)) % window
         return np.where(newest == NEVER, NEVER, newest + left)
 
     def _late(self, step: int, now: float) -> int:

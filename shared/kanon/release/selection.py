@@ -122,6 +122,10 @@ def counted_selection(epsilon: Fraction, delta: Fraction, floor: int = 1) -> Cou
     Raises:
         SpecificationError: no table can be that exact.
     """
+    if epsilon > 20:
+        raise SpecificationError(
+            f"epsilon {float(epsilon):.3g} a group is more than a table takes (20): lower --epsilon"
+        )
 
     def fits(truncation: int) -> bool:
         try:
