@@ -99,6 +99,14 @@ def decide(
     return crossed, wake_ups
 
 
+def phases_of(keys: Sequence[bytes], parameters: Parameters) -> Ints:
+    """:func:`steps.phase_of` for n set keys, (n,)."""
+    if parameters.phase != "hash":
+        return np.zeros(len(keys), np.int64)
+    tails = np.frombuffer(b"".join([key[-8:] for key in keys]), ">u8")
+    return (tails % np.uint64(parameters.window)).astype(np.int64)
+
+
 @dataclass(frozen=True)
 class _Sets:
     """Set keys, and the last steps of the members of set n in ``lasts[starts[n]:starts[n+1]]``."""
@@ -225,4 +233,4 @@ def stretches_cross(
     words = np.frombuffer(tapes, ">u8").astype(np.uint64)
     crosses = np.concatenate((np.flatnonzero(words >= bounds), [len(words)]))
     found = crosses[np.searchsorted(crosses, starts)]
-    return np.where(found < stops, first + begins + found - starts, NEVER)
+    return np.where(found < stops, firsts + begins + found - starts, NEVER)
