@@ -28,7 +28,8 @@ from kanon.gate.mechanism.members import Member, most_recent
 from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
 from kanon.gate.mechanism.tape import check_set_key
 from kanon.gate.mechanism.vectorised import decide
-from kanon.gate.storage.step_log import Row, Touched
+from kanon.gate.reading import Touched
+from kanon.gate.storage.step_log import Row
 
 
 class Evaluated(NamedTuple):
@@ -46,11 +47,11 @@ class SetBySet(Evaluation):
     put: Callable[..., Any] = field(kw_only=True)
 
     def _evaluate_chunk(
-        self, step: int, slot: int, chunk: Sequence[Touched], writers: ThreadPoolExecutor, outcome: Outcome
+        self, step: int, chunk: Sequence[Touched], writers: ThreadPoolExecutor, outcome: Outcome
     ) -> Outcome:
         items = self.members.read(touched.set_key for touched in chunk)
         states = {set_key: state_in(item) for set_key, item in items.items()}
-        self._commit_each(slot, self._decide_each(step, chunk, states), writers)
+        self._commit_each(self._decide_each(step, chunk, states), writers)
         return replace(outcome, sets=outcome.sets + len(chunk))
 
     def _decide_each(self, step: int, chunk: Sequence[Touched], states: dict[bytes, SetState]) -> list[Evaluated]:
@@ -76,9 +77,9 @@ class SetBySet(Evaluation):
                 decided.append(Evaluated(touched, before, after))
         return decided
 
-    def _commit_each(self, slot: int, decided: Sequence[Evaluated], writers: ThreadPoolExecutor) -> None:
+    def _commit_each(self, decided: Sequence[Evaluated], writers: ThreadPoolExecutor) -> None:
         self.log.put_wake_ups(
-            Row(wake_up, slot, e.touched.set_key, None, e.touched.type_name, self.schedule.expiry(wake_up))
+            Row(wake_up, e.touched.set_key, None, e.touched.type_name, self.schedule.expiry(wake_up))
             for e in decided
             if (wake_up := e.after.wake_up) is not None and (wake_up != e.before.wake_up or e.before.evaluated is None)
         )

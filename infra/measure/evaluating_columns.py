@@ -21,6 +21,7 @@ from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.steps import end_of
+from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members, to_item
 from kanon.gate.storage.statuses import Statuses
@@ -32,8 +33,8 @@ KEYS = {
     "StepLog": ("step_slot", "set_token"),
     "Members": ("set_key",),
     "Statuses": ("set_key",),
-    "Control": ("name",),
 }
+ONE_SLOT = Layouts((Layout(1, 0),))
 FIRST = START // PERIOD
 
 
@@ -68,17 +69,20 @@ class Side:
         self.tables = {
             table: self.service.new_table(f"{name}-{self.workload.k}-{self.workload.sets}-{table}", *keys)
             for table, keys in KEYS.items()
-            if table != "Control"
         }
-        self.tables["Control"] = self.service.tables["Control"]
-        self.slot = 1 if self.evaluation_type is Evaluation else 2
+        self.tables["Control"] = f"{name}-{self.workload.k}-{self.workload.sets}-Control"
+        client.create_table(
+            TableName=self.tables["Control"],
+            BillingMode="PAY_PER_REQUEST",
+            AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
+            KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
+        )
         self.type = self.workload.type()
         self.evaluation = self.evaluation_on(client)
         chance = Random(1)
         self.keys = [chance.randbytes(32) for _ in range(self.workload.sets)]
         assert not put_all(client, self.tables["Members"], (self.stored(key, chance) for key in self.keys), ["set_key"])
-        mark = {"name": {"S": f"slot#{self.slot}"}, "evaluated_through": {"N": str(FIRST - 1)}}
-        client.put_item(TableName=self.tables["Control"], Item=mark)
+        Control(client, self.tables["Control"]).advance(0, None, FIRST - 1)
 
     def evaluation_on(self, client: Any) -> Evaluation:
         """What evaluates, with a client."""
@@ -90,7 +94,7 @@ class Side:
             noise_keys=NoiseKeys(((0, KEY),)),
             deployment="bench",
             schedule=SCHEDULE,
-            log=StepLog(client, self.tables["StepLog"]),
+            log=StepLog(client, self.tables["StepLog"], ONE_SLOT),
             members=Members(client, self.tables["Members"]),
             statuses=Statuses(client, self.tables["Statuses"]),
             control=Control(client, self.tables["Control"]),
@@ -112,14 +116,14 @@ class Side:
     def turn(self, _: int) -> Turn:
         """A step whose joins are in the log."""
         token = (1 << 15) + self.step - FIRST
-        rows = (Row(self.step, self.slot, key, token, "fledge", START + 10**8) for key in self.keys)
-        assert not StepLog(self.service.dynamodb, self.tables["StepLog"]).put_all(rows)
+        rows = (Row(self.step, key, token, "fledge", START + 10**8) for key in self.keys)
+        assert not StepLog(self.service.dynamodb, self.tables["StepLog"], ONE_SLOT).put_all(rows)
         return Turn(len(self.keys), self.evaluate)
 
     def evaluate(self) -> None:
         """Evaluate the step."""
         now = float(end_of(self.step, PERIOD) + 180)
-        outcome = self.evaluation.run(self.slot, "bench", lambda: now, lambda: 900.0)
+        outcome = self.evaluation.run(0, "bench", lambda: now, lambda: 900.0)
         assert (outcome.steps, outcome.sets) == (1, len(self.keys)), outcome
         self.step += 1
 

@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kanon.cli.extras import extra
+from kanon.cli.files import writable
 from kanon.cli.own_types import OneType, TypesFile, own_types
+from kanon.cli.screen import progress, screen, working
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.table import Table
 
     from kanon.gate.types import Type
     from kanon.simulate.figures import Judged
@@ -39,6 +42,8 @@ def simulate(
     types_file: TypesFile = None,
     period: Annotated[int, typer.Option(min=1, max=86_400, help="Seconds per step.")] = 3600,
     seed: Annotated[int, typer.Option(help="Seed of the keys. No deployment's keys can be used.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=500, help="Joins a request, for the price.")] = 1,
+    prices: Annotated[Path | None, typer.Option(help="Price file, as of kanon cost.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a report with pictures as one HTML page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -46,14 +51,20 @@ def simulate(
 
     Every k, window and profile is combined with every other, and each combination is one column of the table. --type
     and --types take their place. The log never leaves this machine, and the result is not private.
+
+    Example: kanon simulate joins.csv --k 50,100 --window 168,720 --html build/report.html
     """
     with extra("log"):
         from kanon.joinlog.batches import read_batches
+    from kanon.cost.billing import CostError, read_measured, read_prices
     from kanon.joinlog import Columns, LogError
+    from kanon.simulate.cost import Pricing
     from kanon.simulate.figures import as_json as told
+    from kanon.simulate.figures import judged
     from kanon.simulate.keys import Keys
-    from kanon.simulate.run import simulate as run
+    from kanon.simulate.run import decide, gathered
 
+    writable(html, "--html")
     if html is not None:
         with extra("plot"):
             import matplotlib as mpl  # noqa: F401, missed now and not after the simulation
@@ -63,18 +74,26 @@ def simulate(
     own = own_types(type_, types_file, period)
     types = list(own.types.values()) if own else _combined(k, window, profile, period)
     try:
-        result = run(read_batches(log, Columns(*names)), types, Keys.from_seed(seed), period)
-    except LogError as error:
+        pricing = Pricing(read_prices(prices), read_measured(), batch)
+        with ExitStack() as open_:
+            with working("reading the log"):
+                gathered_log = open_.enter_context(gathered(read_batches(log, Columns(*names)), period))
+            with progress("parts of the log decided", len(gathered_log.parts)) as advance:
+                result = decide(gathered_log, types, Keys.from_seed(seed), advance=advance)
+        found = judged(result, pricing)
+    except (CostError, LogError) as error:
         typer.echo(f"kanon simulate: {error}", err=True)
         raise typer.Exit(1) from error
     if html is not None:
-        _write(html, result)
+        from kanon.simulate.page import page
+
+        html.write_text(page(result, found), encoding="utf-8")
     if as_json:
-        typer.echo(json.dumps(told(result), indent=2))
-    else:
-        _show(result)
-        if html is not None:
-            typer.echo(f"Report: {html}")
+        typer.echo(json.dumps(told(result, found), indent=2))
+        return
+    _show(result, found)
+    if html is not None:
+        typer.echo(f"Report: {html}")
 
 
 def _combined(k: str, window: str, profile: str, period: int) -> "list[Type]":
@@ -108,34 +127,19 @@ def _numbers(text: str, option: str) -> list[int]:
         ) from error
 
 
-def _write(path: Path, result: "Simulation") -> None:
-    from kanon.simulate.page import page
+def _show(result: "Simulation", types: "Sequence[Judged]") -> None:
+    from kanon.simulate.figures import NOT_PRIVATE, priced, title
 
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page(result), encoding="utf-8")
-    except OSError as error:
-        typer.echo(f"kanon simulate: {path} cannot be written: {error.strerror}", err=True)
-        raise typer.Exit(1) from error
-
-
-def _show(result: "Simulation") -> None:
-    from rich.console import Console
-
-    from kanon.simulate.figures import NOT_PRIVATE, judged, title
-
-    console = Console(highlight=False)
-    types = judged(result)
+    console = screen()
     console.print(title(result), soft_wrap=True)
     for start in range(0, len(types), TYPES_A_TABLE):
-        _table(console, types[start : start + TYPES_A_TABLE])
-    console.print(NOT_PRIVATE, soft_wrap=True)
+        console.print(_table(types[start : start + TYPES_A_TABLE]))
+    console.print(f"{priced(types[0].prices)}\n{NOT_PRIVATE}", soft_wrap=True)
     for one in types:
-        console.print(f"\nTypes for {one.label}:", soft_wrap=True)
-        typer.echo(json.dumps(one.as_json()["types"]))
+        typer.echo(f"\nTypes for {one.label}:\n{json.dumps(one.as_json()['types'])}")
 
 
-def _table(console: "Console", types: "Sequence[Judged]") -> None:
+def _table(types: "Sequence[Judged]") -> "Table":
     from rich.table import Table
 
     from kanon.simulate.figures import SECTIONS
@@ -149,4 +153,4 @@ def _table(console: "Console", types: "Sequence[Judged]") -> None:
         table.add_row(f"[bold]{name}[/bold]")
         for row in rows:
             table.add_row(row.name, *(row.value(one) for one in types))
-    console.print(table)
+    return table

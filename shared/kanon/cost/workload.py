@@ -13,6 +13,7 @@ from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.models import MOST_HASHES, MOST_JOINS
+from kanon.gate.slots import Layout
 from kanon.gate.storage.members import to_item
 from kanon.gate.storage.step_log import Row, pack
 
@@ -139,7 +140,7 @@ def _members_bytes(parameters: Parameters, count: int) -> int:
 
 def row_bytes() -> int:
     """Bytes of a join in the log."""
-    return item_size(pack(Row(480_000, 0, bytes(32), 1, "fledge", 10**9)))
+    return item_size(pack(Row(480_000, bytes(32), 1, "fledge", 10**9), Layout(1, 0)))
 
 
 def join_units() -> float:

@@ -19,20 +19,17 @@ from kanon.errors import ConfigurationError, TooFarBehindError
 from kanon.gate.mechanism.columns import NEVER, Ints, States, Tokens
 from kanon.gate.mechanism.tape import LogGeneration, Tapes
 from kanon.gate.mechanism.vectorised import evaluate_columns, phases_of
+from kanon.gate.reading import Touched, read_sets
 from kanon.gate.schedule import Schedule
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Change, Members, batches, from_items, to_items
 from kanon.gate.storage.statuses import Statuses
-from kanon.gate.storage.step_log import Page, Row, StepLog, Touched
+from kanon.gate.storage.step_log import Row, StepLog
 from kanon.gate.types import Type
 from kanon.noise.words import NoiseKey
 
 T = TypeVar("T")
 
-SETS_A_CHUNK = 500
-"""Sets decided at once. Chunks of half this size cost a tenth more (docs/evidence/performance.md)."""
-ROWS_A_CHUNK = 20_000
-"""A chunk is committed after so many rows were read for it, about two pages of 1 MB, even if they touch few sets."""
 WRITERS = 16
 SECONDS_TO_STOP = 20.0
 """A worker with less time left than this starts no further chunk."""
@@ -79,6 +76,7 @@ class Outcome:
         skipped: sets of types no longer configured.
         behind: closed steps that remain.
         late: the largest delay of a completed step after its tick, in seconds.
+        following: the slots that can continue because this one has evaluated the last step of its layout.
     """
 
     steps: int = 0
@@ -86,6 +84,7 @@ class Outcome:
     skipped: int = 0
     behind: int = 0
     late: int = 0
+    following: range = range(0)
 
 
 @dataclass
@@ -98,7 +97,7 @@ class Run:
         through: the stored mark; None for a new slot.
         after: the last set committed in ``step``; None before the first one.
         step: the step to evaluate.
-        last: the last closed step.
+        last: the last closed step of the layout at ``step``.
         idle: the number of steps without rows, directly before ``step``, that are not completed yet.
         slowest: the longest time that a page of the log with its chunk took so far, in seconds.
         leased: whether this worker still holds the lease.
@@ -165,15 +164,18 @@ class Evaluation:
         run = Run(slot, holder, mark.evaluated_through)
         try:
             self.check_tables()
-            run.step, run.after = self._next_step(mark.evaluated_through, now), mark.resume_after
-            run.last = self.schedule.last_closed(clock())
+            step = self._next_step(slot, mark.evaluated_through, now)
+            if step is None:
+                return run.outcome
+            self._begin(run, step)
+            run.after, run.last = mark.resume_after, self._last(step, clock())
             with ThreadPoolExecutor(WRITERS) as writers:
                 while run.step <= run.last:
                     if not self._evaluate_step(run, clock, time_left, writers):
                         self._complete_idle(run, clock)
                         return replace(run.outcome, behind=run.last - run.step + 1)
                     self._finish_step(run, clock)
-            return run.outcome
+            return replace(run.outcome, following=self._following(run, clock()))
         finally:
             if run.leased:
                 self.control.release(slot, holder, run.resume)
@@ -185,15 +187,15 @@ class Evaluation:
 
         The loop reads the time before each page of the log and before each chunk: one page may take a second.
         """
-        chunks = chunked(self.log.pages(run.step, run.slot, self._most_kept, run.after))
+        read = read_sets(self.log, run.step, run.slot, self._most_kept, self._longest_window, run.after)
         left = time_left()
         while left >= run.reserve:
-            chunk = next(chunks, None)
+            chunk = next(read, None)
             if chunk is None:
                 return True
             if chunk:
                 self._complete_idle(run, clock)
-                run.outcome = self._evaluate_chunk(run.step, run.slot, chunk, writers, run.outcome)
+                run.outcome = self._evaluate_chunk(run.step, chunk, writers, run.outcome)
                 run.after = chunk[-1].set_key
             before, left = left, time_left()
             run.slowest = max(run.slowest, before - left)
@@ -205,7 +207,7 @@ class Evaluation:
             run.idle += 1
         else:
             # Read the clock again: if a step closes during this run, its message does nothing; this run evaluates it.
-            run.last = self.schedule.last_closed(clock())
+            run.last = self._last(run.step, clock())
             self._complete(run, run.step, clock(), leaving=run.step >= run.last)
         run.outcome = replace(run.outcome, steps=run.outcome.steps + 1)
         run.step, run.after = run.step + 1, None
@@ -227,28 +229,58 @@ class Evaluation:
         self.control.advance(run.slot, run.through, step, run.holder if leaving else None)
         run.through, run.idle, run.leased = step, 0, not leaving
 
-    def _next_step(self, evaluated_through: int | None, now: float) -> int:
-        if evaluated_through is None:
-            return max(self.schedule.oldest_in_log(now), self._begun_at)
-        if evaluated_through + 1 < self._begun_at:
+    def _next_step(self, slot: int, evaluated_through: int | None, now: float) -> int | None:
+        """The step with which a slot continues; None if there is none, or if other slots must come first."""
+        layouts, oldest = self.log.layouts, max(self.schedule.oldest_in_log(now), self._begun_at)
+        step = layouts.next_step(slot, oldest - 1 if evaluated_through is None else evaluated_through)
+        if step is None:
+            return None
+        first = layouts.at(step).from_step if evaluated_through is None else step
+        marks = [self.control.evaluated_through(each) for each in layouts.preceding(slot, first)]
+        if evaluated_through is None and first <= oldest and all(mark is None for mark in marks):
+            return step  # a new deployment
+        if any(mark is None or mark < first - 1 for mark in marks):
+            return None
+        return self._in_time(first, now)
+
+    def _in_time(self, step: int, now: float) -> int:
+        """The step, if the log still has its rows and it belongs to the log generation."""
+        if step < self._begun_at:
             raise ConfigurationError(
                 f"the log generation that begins at step {self._begun_at} was not begun in every slot: run"
                 f" `kanon operate new-generation` again"
             )
-        if evaluated_through + 1 < self.schedule.oldest_allowed(now):
+        if step < self.schedule.oldest_allowed(now):
             raise TooFarBehindError(
                 f"evaluation is behind by more than the outage allowance minus its reserve: step"
-                f" {evaluated_through + 1} may have lost rows; move the mark with `kanon operate skip`"
+                f" {step} may have lost rows; move the mark with `kanon operate skip`"
             )
-        return evaluated_through + 1
+        return step
+
+    def _begin(self, run: Run, step: int) -> None:
+        """Continue with ``step``. A slot that its layout begins, or begins again, gets the mark before it."""
+        run.step = step
+        if run.through != step - 1 and self.log.layouts.preceding(run.slot, step):
+            self.control.advance(run.slot, run.through, step - 1)
+            run.through = step - 1
+
+    def _last(self, step: int, now: float) -> int:
+        """The last closed step of the layout at ``step``."""
+        return self.log.layouts.last_step(step, self.schedule.last_closed(now))
+
+    def _following(self, run: Run, now: float) -> range:
+        """The slots that can continue because this run evaluated the last step of its layout."""
+        if run.outcome.steps and run.last < self.schedule.last_closed(now):
+            return self.log.layouts.following(run.slot, run.last)
+        return range(0)
 
     def _evaluate_chunk(
-        self, step: int, slot: int, chunk: Sequence[Touched], writers: ThreadPoolExecutor, outcome: Outcome
+        self, step: int, chunk: Sequence[Touched], writers: ThreadPoolExecutor, outcome: Outcome
     ) -> Outcome:
         """Read, decide and commit a chunk of the sets of a step."""
         known = [touched for touched in chunk if touched.type_name in self.types]
         items = self.members.read(touched.set_key for touched in known)
-        self._commit(step, slot, self._decide(step, known, items), writers)
+        self._commit(step, self._decide(step, known, items), writers)
         skipped = outcome.skipped + len(chunk) - len(known)
         return replace(outcome, sets=outcome.sets + len(known), skipped=skipped)
 
@@ -267,19 +299,19 @@ class Evaluation:
             decided.append(Decided(type_name, before, evaluate_columns(parameters, tapes_of, step, before, joined)))
         return decided
 
-    def _commit(self, step: int, slot: int, decided: Sequence[Decided], writers: ThreadPoolExecutor) -> None:
+    def _commit(self, step: int, decided: Sequence[Decided], writers: ThreadPoolExecutor) -> None:
         """Write wake-ups, then statuses, then Members; each kind is complete before the next begins."""
-        self.log.put_wake_ups(row for d in decided for row in self._wake_ups(slot, d))
+        self.log.put_wake_ups(row for d in decided for row in self._wake_ups(d))
         _each(writers, self._write_status, (status for d in decided for status in self._statuses(step, d)))
         changes = [change for d in decided for change in self._changes(step, d)]
         _each(writers, self.members.write, batches(changes))
 
-    def _wake_ups(self, slot: int, d: Decided) -> Iterator[Row]:
+    def _wake_ups(self, d: Decided) -> Iterator[Row]:
         """The wake-ups that the log does not hold yet."""
         new = (d.after.wake_ups != d.before.wake_ups) | (d.before.evaluated < self._begun_at)
         for row in np.flatnonzero((d.after.wake_ups != NEVER) & new).tolist():
             step = int(d.after.wake_ups[row])
-            yield Row(step, slot, d.after.keys[row], None, d.type_name, self.schedule.expiry(step))
+            yield Row(step, d.after.keys[row], None, d.type_name, self.schedule.expiry(step))
 
     def _statuses(self, step: int, d: Decided) -> Iterator[tuple[bytes, tuple[int, ...], int]]:
         """Set key, crossings and expiry of each set that crossed now."""
@@ -334,27 +366,9 @@ class Evaluation:
     def _most_kept(self) -> int:
         return max(t.parameters.members_kept for t in self.types.values())
 
-
-def chunked(pages: Iterable[Page]) -> Iterator[list[Touched]]:
-    """Split the sets of pages into chunks of at most SETS_A_CHUNK. A page that fills no chunk gives an empty list.
-
-    A chunk also ends after ROWS_A_CHUNK rows, so that sets with many rows do not delay a commit.
-    """
-    waiting: list[Touched] = []
-    rows = 0
-    for page in pages:
-        waiting += page.sets
-        rows += page.rows
-        while len(waiting) >= SETS_A_CHUNK:
-            yield waiting[:SETS_A_CHUNK]
-            waiting, rows = waiting[SETS_A_CHUNK:], 0
-        if waiting and rows >= ROWS_A_CHUNK:
-            yield waiting
-            waiting, rows = [], 0
-        else:
-            yield []
-    if waiting:
-        yield waiting
+    @property
+    def _longest_window(self) -> int:
+        return max(t.parameters.window for t in self.types.values())
 
 
 def _each(writers: ThreadPoolExecutor, write: Callable[[T], None], parts: Iterable[T]) -> None:

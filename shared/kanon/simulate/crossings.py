@@ -98,7 +98,8 @@ def _first_crossings(parameters: Parameters, tapes: Tapes, keys: Sequence[bytes]
     thresholds[open_] = parameters.k + noise
     most = np.maximum.reduceat(pieces.counts, heads)
     reachable = most + parameters.query_law.max >= thresholds
-    steps[reachable] = _tested(parameters, tapes, keys, pieces, thresholds, reachable)
+    if reachable.any():
+        steps[reachable] = _tested(parameters, tapes, keys, pieces, thresholds, reachable)
     return steps
 
 

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kanon.cost.billing import Prices
 from kanon.gate.mechanism.bounds import interval_aware
 from kanon.gate.types import Type
 from kanon.noise.bound import Bound
 from kanon.plan.planner import type_document, zone
+from kanon.simulate.cost import Cost, Pricing, cost_of
 from kanon.simulate.outcome import Outcome
 from kanon.simulate.rejoining import bounds_of
 from kanon.simulate.run import Simulation
@@ -39,6 +41,8 @@ class Judged:
     label: str
     type_: Type
     outcome: Outcome
+    cost: Cost
+    prices: Prices
 
     @cached_property
     def rejoining(self) -> Rejoining:
@@ -95,11 +99,12 @@ class Judged:
             },
             "membersKept": {"inASet": p.members_kept, "mostAtOnce": o.most_members},
             "evaluations": o.touched,
+            "cost": self.cost.as_json(self.prices),
             "crossings": {"total": o.crossings, "belowK": o.crossings - o.crossings_reached},
         }
 
 
-def judged(simulation: Simulation) -> list[Judged]:
+def judged(simulation: Simulation, pricing: Pricing) -> list[Judged]:
     """The types of a simulation with their outcomes. Labels name what differs: k, window, noise, name."""
     types = simulation.types
     names = len({type_.name for type_ in types}) > 1
@@ -109,33 +114,41 @@ def judged(simulation: Simulation) -> list[Judged]:
         parts = [type_.name] if names else []
         return " ".join([*parts, f"k={p.k}", f"w={p.window}", type_.profile or "own noise"])
 
-    return [Judged(label(t), t, o) for t, o in zip(types, simulation.outcomes, strict=True)]
+    return [
+        Judged(label(t), t, o, cost_of(t.parameters, o, simulation.steps, pricing), pricing.prices)
+        for t, o in zip(types, simulation.outcomes, strict=True)
+    ]
 
 
-def as_json(simulation: Simulation) -> dict[str, Any]:
+def as_json(simulation: Simulation, types: Sequence[Judged]) -> dict[str, Any]:
     """The whole simulation."""
+    return {"note": NOT_PRIVATE, "log": _log(simulation), "results": [one.as_json() for one in types]}
+
+
+def _log(simulation: Simulation) -> dict[str, Any]:
     first = simulation.outcomes[0]
     return {
-        "note": NOT_PRIVATE,
-        "log": {
-            "joins": first.joins,
-            "sets": first.sets,
-            "period": simulation.period,
-            "steps": len(simulation.steps),
-            "from": _moment(simulation.steps.start * simulation.period),
-            "to": _moment(simulation.steps.stop * simulation.period),
-        },
-        "results": [one.as_json() for one in judged(simulation)],
+        "joins": first.joins,
+        "sets": first.sets,
+        "period": simulation.period,
+        "steps": len(simulation.steps),
+        "from": _moment(simulation.steps.start * simulation.period),
+        "to": _moment(simulation.steps.stop * simulation.period),
     }
 
 
 def title(simulation: Simulation) -> str:
     """One line about the log."""
-    told = as_json(simulation)["log"]
+    told = _log(simulation)
     return (
         f"{told['joins']:,} joins of {told['sets']:,} sets, {told['from'][:10]} to {told['to'][:10]},"
         f" {told['steps']:,} steps of {told['period']:,} s"
     )
+
+
+def priced(prices: Prices) -> str:
+    """One line about the prices."""
+    return f"List prices of {prices.region} as noted on {prices.noted}, without free tier: check them."
 
 
 def _share(part: int, whole: int) -> float:
@@ -256,6 +269,13 @@ SECTIONS: Sequence[tuple[str, Sequence[Row]]] = (
             Row("members kept", lambda j: f"{j.outcome.most_members:,}", "at most at once, over all sets"),
             Row("members of a set", lambda j: f"{j.type_.parameters.members_kept:,}", "at most"),
             Row("evaluations", lambda j: f"{j.outcome.touched:,}", "of a set in a step in which it was joined"),
+            Row("write units", lambda j: f"{j.cost.written:,.0f}", "of DynamoDB, for the whole log"),
+            Row("read units", lambda j: f"{j.cost.read:,.0f}", "the same, without queries"),
+            Row(
+                "dollars a month",
+                lambda j: f"{j.cost.month.total:,.2f}",
+                "at the pace of the log, everything but queries; kanon cost has the lines",
+            ),
             Row("crossings", lambda j: f"{j.outcome.crossings:,}", "of a set in an instance"),
         ),
     ),

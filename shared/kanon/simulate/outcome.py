@@ -1,15 +1,22 @@
 """What a type does on a log: sums over its sets, which add up over the parts of a log."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from kanon.cost.workload import members_bytes
+from kanon.dynamo.units import READ_UNIT, WRITE_UNIT, write_units
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.simulate.crossings import Crossings
 from kanon.simulate.presence import Ints, Runs, Stretches
 from kanon.simulate.rejoining import Classes, merged
+
+_WRITES_A_READ = READ_UNIT // WRITE_UNIT
+"""An item of Members is filled up to whole write units; a read unit reads four of them."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class Outcome:
         crossings: how often a set crossed.
         crossings_reached: those with an exact count of at least k in that step.
         touched: (set, step) with joins: evaluations without wake-ups.
+        members_written, members_read: the units that these evaluations write and read in Members.
         true_by_count: true answers by exact count; the last entry stands for it and more.
         missed_by_count: false answers by exact count, of at least k.
         true_changes, reached_changes, members_changes: by step, the change of the number of sets that read true, of
@@ -81,6 +89,8 @@ class Outcome:
     crossings: int
     crossings_reached: int
     touched: int
+    members_written: int
+    members_read: int
     delays: Ints
     true_by_count: Ints
     missed_by_count: Ints
@@ -171,6 +181,7 @@ def outcome_of(
         up, down = (np.bincount(at, weights, minlength=length) for at in (begins - steps.start, inside))
         return (up - down).astype(np.int64)[:-1]
 
+    units = _write_units(parameters, exact, touched, key)
     over_kept = exact.where(exact.counts > parameters.members_kept)
     dropped = over_kept.counts - parameters.members_kept
     return Outcome(
@@ -189,6 +200,8 @@ def outcome_of(
         crossings=len(crossings.sets),
         crossings_reached=int(counted.covers(begins).sum()),
         touched=len(touched.sets),
+        members_written=int(units.sum()),
+        members_read=int((-(-units // _WRITES_A_READ)).sum()),
         delays=delays,
         true_by_count=true_by_count,
         missed_by_count=by_count(np.where(reached, lengths - held, 0)),
@@ -197,6 +210,30 @@ def outcome_of(
         members_changes=changes(runs.begins, runs.ends) - changes(over_kept.begins, over_kept.ends, dropped),
         rejoining=rejoining,
     )
+
+
+def second_unit(parameters: Parameters) -> int:
+    """The least number of members whose item takes more than one write unit; more than are kept if there is none."""
+    return 1 + bisect_left(range(1, parameters.members_kept + 1), 2, key=partial(_units_of, parameters))
+
+
+def _units_of(parameters: Parameters, members: int) -> int:
+    return write_units(members_bytes(parameters, members))
+
+
+def _write_units(parameters: Parameters, exact: Stretches, touched: Touched, key: Callable[[Ints, Ints], Ints]) -> Ints:
+    """The write units of the Members item of each touched set. A set without an exact count takes one."""
+    kept = range(1, parameters.members_kept + 1)
+    most = _units_of(parameters, kept[-1])
+    more = [1 + bisect_left(kept, n, key=partial(_units_of, parameters)) for n in range(2, most + 1)]
+    if not more or not exact.sets.size:
+        return np.ones(len(touched.sets), np.int64)
+    begins, at = key(exact.sets, exact.begins), key(touched.sets, touched.steps)
+    place = np.searchsorted(begins, at, side="right") - 1
+    held = (place >= 0) & (key(exact.sets, exact.ends)[place] > at)
+    counts = np.where(held, np.minimum(exact.counts[place], kept[-1]), 0)
+    units: Ints = 1 + np.searchsorted(np.array(more), counts, side="right")
+    return units
 
 
 def most_counted(parameters: Parameters) -> int:

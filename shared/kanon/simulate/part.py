@@ -13,7 +13,7 @@ from kanon.gate.names import client_token, set_key
 from kanon.gate.types import Type
 from kanon.simulate.crossings import Crossings, crossings_of
 from kanon.simulate.keys import Keys
-from kanon.simulate.outcome import Outcome, Touched, outcome_of
+from kanon.simulate.outcome import Outcome, Touched, outcome_of, second_unit
 from kanon.simulate.presence import Ints, Joins, Runs, Stretches, runs_of, stretches_of
 from kanon.simulate.rejoining import classes_of, costs_of
 
@@ -113,7 +113,7 @@ def _outcome(part: Part, names: Named, type_: Type, keys: Keys, steps: range, ru
     token_runs = runs if joins is part.joins else runs_of(joins, parameters.window)
     counted = _stretches_in(token_runs, clients >= parameters.never_true_below, steps)
     crossings = _decided(names, type_, keys, counted)
-    near = clients >= parameters.k
+    near = clients >= min(parameters.k, second_unit(parameters))
     near[crossings.sets] = True
     exact = _stretches_in(runs, near, steps)
     costs = costs_of(runs, phases_of(names.set_keys, parameters), parameters.window)

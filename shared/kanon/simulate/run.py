@@ -8,7 +8,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -32,9 +32,6 @@ PARTS = 64
 MOST_STEPS = 1 << 20
 _MOST_WORKERS = 8
 
-Progress = Callable[[str, int, int], None]
-"""Is told what is being done, how much is done and how much there is (0: not known yet)."""
-
 
 @dataclass(frozen=True)
 class Simulation:
@@ -47,40 +44,50 @@ class Simulation:
 
 
 def simulate(
-    batches: Iterable[Batch],
-    types: Sequence[Type],
-    keys: Keys,
-    period: int,
-    *,
-    set_id: SetId = digest,
-    progress: Progress = lambda *_: None,
+    batches: Iterable[Batch], types: Sequence[Type], keys: Keys, period: int, set_id: SetId = digest
 ) -> Simulation:
-    """What each type does on a log. Types of one name share the names of sets and clients, which saves time.
+    """:func:`gathered`, then :func:`decide`."""
+    with gathered(batches, period) as log:
+        return decide(log, types, keys, set_id)
 
-    Args:
-        batches: the log, in any order.
-        types: the types; their parameters have the period ``period``.
-        keys: the keys.
-        period: seconds per step.
-        set_id: gives the id of a set from its text.
-        progress: is told how far it is.
+
+@contextmanager
+def gathered(batches: Iterable[Batch], period: int) -> Iterator["Log"]:
+    """Read a log, in any order, into memory or into temporary files.
 
     Raises:
         LogError: the log holds no join, spans too many steps or cannot be read.
     """
     with ExitStack() as open_:
-        log = _Log(open_)
+        log = Log(period, open_)
         for batch in batches:
             log.add(np.floor_divide(batch.times, period).astype(np.int64), batch.sets, batch.clients)
-            progress("joins read", log.joins, 0)
-        parts = log.finish()
-        steps = log.steps()
-        work = partial(_outcomes, types=tuple(types), keys=keys, steps=steps, set_id=set_id)
-        found: list[list[Outcome]] = []
-        for number, part in enumerate(_each(work, parts, open_)):
-            found.append(part)
-            progress("parts decided", number + 1, len(parts))
-    return Simulation(steps, period, tuple(types), tuple(map(added, zip(*found, strict=True))))
+        log.finish()
+        yield log
+
+
+def decide(
+    log: "Log",
+    types: Sequence[Type],
+    keys: Keys,
+    set_id: SetId = digest,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Simulation:
+    """What each type does on a log. Types of one name share the names of sets and clients, which saves time.
+
+    Args:
+        log: the log.
+        types: the types; their parameters have the log's period.
+        keys: the keys.
+        set_id: gives the id of a set from its text.
+        advance: is called with 1 after each of the log's parts.
+    """
+    work = partial(_outcomes, types=tuple(types), keys=keys, steps=log.steps, set_id=set_id)
+    found: list[list[Outcome]] = []
+    for part in _each(work, log.parts):
+        found.append(part)
+        advance(1)
+    return Simulation(log.steps, log.period, tuple(types), tuple(map(added, zip(*found, strict=True))))
 
 
 def _outcomes(part: "pa.Table | Path", types: Sequence[Type], keys: Keys, steps: range, set_id: SetId) -> list[Outcome]:
@@ -92,70 +99,81 @@ def _outcomes(part: "pa.Table | Path", types: Sequence[Type], keys: Keys, steps:
 
 
 def _each(
-    work: Callable[["pa.Table | Path"], list[Outcome]], parts: Sequence["pa.Table | Path"], open_: ExitStack
+    work: Callable[["pa.Table | Path"], list[Outcome]], parts: Sequence["pa.Table | Path"]
 ) -> Iterator[list[Outcome]]:
     """The outcomes of the parts: in this process if there is one, else in several."""
     if len(parts) == 1:
-        return map(work, parts)
+        yield from map(work, parts)
+        return
     workers = min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
     # Arrow has threads in this process, so its children are not forks of it.
     context = multiprocessing.get_context("spawn")
-    pool = open_.enter_context(ProcessPoolExecutor(workers, mp_context=context))
-    open_.callback(pool.shutdown, cancel_futures=True)
-    return pool.map(work, parts)
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        try:
+            yield from pool.map(work, parts)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 @dataclass
-class _Log:
-    """The joins read so far: in memory, or in files by a hash of their set."""
+class Log:
+    """A log: in memory, or in files by a hash of the set.
 
+    Attributes:
+        period: seconds per step.
+        joins: how many.
+        parts: together all joins; a set is in one part.
+    """
+
+    period: int
     open_: ExitStack
     joins: int = 0
-    first: int = 0
-    last: int = 0
+    parts: list["pa.Table | Path"] = field(default_factory=list)
+    _first: int = 0
+    _last: int = 0
     _waiting: list[pa.RecordBatch] = field(default_factory=list)
     _rows: int = 0
-    _paths: list[Path] = field(default_factory=list)
     _files: list[pa.RecordBatchStreamWriter] = field(default_factory=list)
+
+    @property
+    def steps(self) -> range:
+        """The steps from the first join to the last one."""
+        return range(self._first, self._last + 1)
 
     def add(self, steps: Ints, sets: pa.StringArray, clients: pa.StringArray) -> None:
         """Add joins."""
         if not steps.size:
             return
         low, high = int(steps.min()), int(steps.max())
-        self.first = low if not self.joins else min(self.first, low)
-        self.last = max(self.last, high)
+        self._first = low if not self.joins else min(self._first, low)
+        self._last = max(self._last, high)
         self.joins += len(steps)
         self._waiting.append(pa.record_batch([pa.array(steps), sets, clients], SCHEMA))
         self._rows += len(steps)
         if self._rows >= ROWS_IN_MEMORY:
             self._spill()
 
-    def steps(self) -> range:
-        """The steps of the log."""
+    def finish(self) -> None:
+        """Close the log after its last join."""
         if not self.joins:
             raise LogError("the log holds no join: check the file")
-        if self.last - self.first >= MOST_STEPS:
+        if len(self.steps) > MOST_STEPS:
             raise LogError(
-                f"the log spans {self.last - self.first + 1:,} steps, more than {MOST_STEPS:,}: give a longer --period"
-                f" or a part of the log"
+                f"the log spans {len(self.steps):,} steps, more than {MOST_STEPS:,}: give a longer --period or a part"
+                f" of the log"
             )
-        return range(self.first, self.last + 1)
-
-    def finish(self) -> list["pa.Table | Path"]:
-        """The parts, after the last join."""
         if not self._files:
-            return [pa.Table.from_batches(self._waiting, SCHEMA)]
+            self.parts = [pa.Table.from_batches(self._waiting, SCHEMA)]
+            return
         self._spill()
         for file in self._files:
             file.close()
-        return list(self._paths)
 
     def _spill(self) -> None:
         if not self._files:
             folder = Path(self.open_.enter_context(TemporaryDirectory(prefix="kanon-simulate-")))
-            self._paths = [folder / f"{number}" for number in range(PARTS)]
-            self._files = [self.open_.enter_context(pa.ipc.new_stream(str(path), SCHEMA)) for path in self._paths]
+            self.parts = [folder / f"{number}" for number in range(PARTS)]
+            self._files = [self.open_.enter_context(pa.ipc.new_stream(str(path), SCHEMA)) for path in self.parts]
         if not self._waiting:
             return
         rows = pa.Table.from_batches(self._waiting, SCHEMA).combine_chunks()

@@ -9,12 +9,14 @@ import pyarrow as pa
 import pytest
 
 from kanon.client import encoded
+from kanon.cost.billing import read_measured, read_prices
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.types import Type, read_types
 from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local.stack import Stack
+from kanon.simulate.cost import Pricing, cost_of
 from kanon.simulate.keys import Keys
-from kanon.simulate.part import Part, decided, named
+from kanon.simulate.part import Part, decided, named, outcomes
 from tests.e2e.gate.test_equality import SIXTY_DAYS, TWELVE_DAYS, Recorded, joins_by_step
 from tests.paths import REAL_LOG
 
@@ -40,18 +42,20 @@ def stack_of_a_replay(request):
         yield request.param, stack
 
 
-def answers_digest(recorded: Recorded, keys: Keys, type_: Type) -> str:
-    """The digest of all answers, as the replay over HTTP makes it."""
-    first = START // 3600
-    log = joins_by_step(first, recorded.days)
+def joined(recorded: Recorded) -> Part:
+    """The joins that the replay sends."""
+    log = joins_by_step(START // 3600, recorded.days)
     joins = [(step, set_id, client) for step, joins in log.items() for _, set_id, client in joins]
-    sets = sorted({set_id for _, set_id, _ in joins})
-    part = Part.of(
+    return Part.of(
         np.array([step for step, _, _ in joins]),
         pa.chunked_array([pa.array([set_id.hex() for _, set_id, _ in joins])]),
         pa.chunked_array([pa.array([client for _, _, client in joins])]),
     )
-    assert len(part.sets) == len(sets)
+
+
+def answers_digest(recorded: Recorded, keys: Keys, type_: Type) -> str:
+    """The digest of all answers, as the replay over HTTP makes it."""
+    first, part = START // 3600, joined(recorded)
     crossings = decided(
         part, named(part, "fledge", keys, from_hex), type_, keys, range(first, first + 24 * recorded.days)
     )
@@ -86,3 +90,14 @@ def test_other_noise_gives_other_answers(stack_of_a_replay, monkeypatch):
 def _type_of(stack: Stack) -> Type:
     join = stack.functions["join"].environment
     return read_types(join["KANON_TYPES"], int(join["KANON_PERIOD"]))["fledge"]
+
+
+@pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not part of the project")
+def test_the_write_units_on_a_real_log_are_those_that_the_replay_took(stack_of_a_replay):
+    """The model counts three writes for each slot and step; the changes of statuses and wake-ups are a mean."""
+    recorded, stack = stack_of_a_replay
+    steps = range(START // 3600, START // 3600 + 24 * recorded.days)
+    type_ = _type_of(stack)
+    (outcome,) = outcomes(joined(recorded), [type_], keys_of(stack), steps, from_hex)
+    cost = cost_of(type_.parameters, outcome, steps, Pricing(read_prices(), read_measured()))
+    assert cost.written == pytest.approx(recorded.units, rel=0.05)

@@ -52,9 +52,9 @@ class Mistake(NamedTuple):
 def commit_in_order(*order: str) -> Function:
     """A commit that writes in this order, each kind complete before the next."""
 
-    def commit(self, step, slot, decided, writers) -> None:
+    def commit(self, step, decided, writers) -> None:
         write = {
-            "wake-ups": lambda: self.log.put_wake_ups(row for d in decided for row in self._wake_ups(slot, d)),
+            "wake-ups": lambda: self.log.put_wake_ups(row for d in decided for row in self._wake_ups(d)),
             "statuses": lambda: _each(
                 writers, self._write_status, [status for d in decided for status in self._statuses(step, d)]
             ),

@@ -16,6 +16,8 @@ from moto.dynamodb.parsing.reserved_keywords import ReservedKeywords
 from kanon import aws
 from kanon.dynamo.units import item_size
 from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.reading import Touched, touched
+from kanon.gate.slots import Layouts
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Change, Members, from_item, to_item
 from kanon.gate.storage.statuses import Statuses
@@ -24,6 +26,7 @@ from kanon.local.engines import ENGINES, Engine
 from kanon.local.partiql import read
 from kanon.local.source import ROOT
 from kanon.local.template import Template
+from tests.unit.examples import ONE_SLOT
 
 KEYS = {
     "StepLog": ("step_slot", "set_token"),
@@ -87,10 +90,15 @@ class Tables:
     client: Any
     names: Mapping[str, str]
     calls: list[Call] = field(default_factory=list)
+    layouts: Layouts = ONE_SLOT
 
     @property
     def log(self) -> StepLog:
-        return StepLog(self.client, self.names["StepLog"])
+        return StepLog(self.client, self.names["StepLog"], self.layouts)
+
+    def touched(self, step: int, slot: int = 0, keep: int = 10_000, after: bytes | None = None) -> list[Touched]:
+        """The sets with rows in a step, as evaluation reads them."""
+        return list(touched(self.log, step, slot, keep, window=1, after=after))
 
     @property
     def members(self) -> Members:
@@ -244,7 +252,7 @@ def _expressions_refused(asked: dict[str, Any]) -> str | None:
         if len(text.encode()) > 4096:
             return "an expression of more than 4 KB"
         words = re.findall(r"(?<![\w:#])[A-Za-z_]\w*", text)
-        keywords = {"SET", "REMOVE", "AND", "OR", "NOT", "attribute_not_exists", "attribute_exists"}
+        keywords = {"SET", "REMOVE", "BETWEEN", "AND", "OR", "NOT", "attribute_not_exists", "attribute_exists"}
         reserved = {word for word in words if word.upper() in RESERVED and word not in keywords}
         if reserved:
             return f"reserved words {sorted(reserved)} in an expression"

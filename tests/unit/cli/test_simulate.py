@@ -51,6 +51,8 @@ def test_json_has_the_figures_and_types_that_the_service_accepts(log: str) -> No
     (result,) = told["results"]
     assert result["sets"] == {"total": 2, "true": 1, "reachedK": 1}
     assert result["joins"]["total"] == 165
+    assert result["cost"]["writeUnits"] > 165
+    assert result["cost"]["dollarsAMonth"] == pytest.approx(sum(result["cost"]["byService"].values()))
     assert read_types(json.dumps(result["types"]), 3600) == read_types(f'{{"fledge": {own}}}', 3600)
     names = re.findall(r'"(\w+)":', json.dumps({**told, "results": [{**result, "types": {}}]}))
     assert [name for name in names if "_" in name] == []
@@ -117,6 +119,7 @@ def test_the_seed_chooses_the_noise(log: str) -> None:
         (["--k", ",".join(map(str, range(50, 75))), "--profile", "sharp-2"], "25 combinations are more than 24"),
         (["--type", "{}", "--types", "x"], "give --type or --types, not both"),
         (["--period", "0"], "--period"),
+        (["--prices", "/no/such/file"], "cannot be read"),
         (["--html", "/dev/null/x"], "cannot be written"),
         (["--noise-key", "x"], "No such option"),
     ],

@@ -19,7 +19,7 @@ from kanon.gate.storage.control import Mark
 from kanon.gate.storage.members import from_item, to_item
 from kanon.gate.storage.step_log import StepLog
 from kanon.gate.types import Type
-from tests.unit.examples import KEY, set_key
+from tests.unit.examples import KEY, ONE_SLOT, set_key
 
 PERIOD, STEP, LAMBDA_SECONDS, MOST_HOPS = 3600, 472_000, 120.0, 100
 SCHEDULE = Schedule(PERIOD, grace=120, lease=150, publish_delay=1800, publish_margin=60, outage_allowance=7 * DAY)
@@ -44,8 +44,7 @@ class SlowLog:
     def query(self, **query: Any) -> dict[str, Any]:
         self.now += self.page_seconds
         self.pages += 1
-        bound = query["ExpressionAttributeValues"].get(":after", {"B": b""})["B"]
-        first = 0 if not bound else self._row_after(bound)
+        first = self._row_from(query["ExpressionAttributeValues"][":first"]["B"])
         last = min(first + ROWS_A_PAGE, self.starts[-1])
         items = []
         at = bisect_right(self.starts, first) - 1
@@ -60,9 +59,12 @@ class SlowLog:
         more = {"LastEvaluatedKey": {"set_token": items[-1]["set_token"]}} if last < self.starts[-1] else {}
         return {"Items": items, **more}
 
-    def _row_after(self, bound: bytes) -> int:
+    def _row_from(self, bound: bytes) -> int:
         at = bisect_right(self.keys, bound[:32]) - 1
-        return min(self.starts[at] + int.from_bytes(bound[32:36], "big") + 1, self.starts[at + 1])
+        if at < 0:
+            return 0
+        beyond = len(bound) > 36
+        return min(self.starts[at] + int.from_bytes(bound[32:36], "big") + beyond, self.starts[at + 1])
 
 
 @dataclass
@@ -115,7 +117,7 @@ def evaluation(log: SlowLog, tables: Tables) -> Evaluation:
         NoiseKeys(((0, KEY),)),
         "stack",
         SCHEDULE,
-        WithoutWakeUps(client, "log"),
+        WithoutWakeUps(client, "log", ONE_SLOT),
         table,
         table,
         table,

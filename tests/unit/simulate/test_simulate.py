@@ -13,9 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kanon.cost.billing import bill, read_measured, read_prices
+from kanon.cost.workload import members_bytes, usage
+from kanon.dynamo.units import read_units, write_units
 from kanon.gate.mechanism.above_threshold import SetState, evaluate
 from kanon.gate.mechanism.bounds import all_joins
-from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
 from kanon.gate.mechanism.tape import Noise, Tapes
 from kanon.gate.names import client_token, set_key
@@ -25,11 +28,12 @@ from kanon.joinlog.batches import Batch
 from kanon.local.replay import ExactCounts
 from kanon.noise.laws import two_sided
 from kanon.simulate import run
+from kanon.simulate.cost import Pricing, cost_of
 from kanon.simulate.keys import Keys
 from kanon.simulate.outcome import Outcome, most_counted
 from kanon.simulate.presence import Joins, runs_of
 from kanon.simulate.rejoining import bounds_of, classes_of, costs_of, merged
-from kanon.simulate.run import hashes, simulate
+from kanon.simulate.run import decide, gathered, hashes, simulate
 from tests.naive import Naive
 from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL
 
@@ -125,7 +129,7 @@ class Recount:
 
 def found(outcome: Outcome) -> dict[str, object]:
     plain = {name: getattr(outcome, name) for name in Outcome.__dataclass_fields__}
-    for name in ("true_changes", "reached_changes", "members_changes", "rejoining"):
+    for name in ("members_written", "members_read", "true_changes", "reached_changes", "members_changes", "rejoining"):
         del plain[name]
     return {
         k: (sorted(v.tolist()) if k == "delays" else v.tolist()) if isinstance(v, np.ndarray) else v
@@ -208,12 +212,13 @@ def test_a_log_that_is_spilled_gives_the_same_result(monkeypatch: pytest.MonkeyP
     whole = simulate(batches(joins), TYPES, KEYS, 3600)
     monkeypatch.setattr(run, "ROWS_IN_MEMORY", rows)
     monkeypatch.setattr(run, "PARTS", 4)
-    said: list[tuple[str, int, int]] = []
-    spilled = simulate(batches(joins, 50), TYPES, KEYS, 3600, progress=lambda *args: said.append(args))
+    said: list[int] = []
+    with gathered(batches(joins, 50), 3600) as log:
+        spilled = decide(log, TYPES, KEYS, advance=said.append)
     assert spilled.steps == whole.steps
     assert list(map(found, spilled.outcomes)) == list(map(found, whole.outcomes))
     assert [o.rejoining for o in spilled.outcomes] == [o.rejoining for o in whole.outcomes]
-    assert said[-1] == ("parts decided", 4, 4)
+    assert said == [1] * 4
 
 
 def test_another_seed_gives_other_noise_and_the_same_seed_the_same() -> None:
@@ -284,7 +289,43 @@ def test_hashes_depend_on_every_byte_and_not_on_where_a_text_lies() -> None:
     assert found_.tolist() == [int(hashes(pa.array([text], pa.string()))[0]) for text in texts]
 
 
-def test_the_published_type_is_simulated() -> None:
-    joins = [Join(1.7e9 + 100 * n, "s", f"c{n}") for n in range(120)]
+@pytest.mark.parametrize(("clients", "true"), [(120, 1), (3, 0)])
+def test_the_published_type_is_simulated(clients: int, true: int) -> None:
+    joins = [Join(1.7e9 + 100 * n, "s", f"c{n}") for n in range(clients)]
     outcome = simulate(batches(joins), [Type("fledge", PUBLISHED, "published")], KEYS, 3600).outcomes[0]
-    assert outcome.sets_true == 1
+    assert outcome.sets_true == true
+
+
+@pytest.mark.parametrize("k", [50, 400])
+def test_evaluations_take_the_units_of_their_members_items(k: int) -> None:
+    """400 clients are more than one write unit, and more than one read unit with three bytes a token."""
+    parameters = Parameters(k, 12, 3600, *profile("sharp-2", 12), client_bits=24)
+    joins = [Join(3600.0 * (500_000 + n // 40), f"s{n % 2 and n % 3}", f"c{n}") for n in range(2400)]
+    outcome = simulate(batches(joins), [Type("a", parameters, None)], KEYS, 3600).outcomes[0]
+    last: dict[str, dict[str, int]] = defaultdict(dict)
+    written = read = 0
+    for step in range(500_000, 500_060):
+        now = [join for join in joins if join.time == 3600 * step]
+        for join in now:
+            last[join.set][join.client] = step
+        for name in {join.set for join in now}:
+            count = sum(at > step - 12 for at in last[name].values())
+            size = members_bytes(parameters, count)
+            written, read = written + write_units(size), read + int(read_units(size, consistent=True))
+    assert (outcome.members_written, outcome.members_read) == (written, read)
+    assert (written > outcome.touched) == (k == 400)
+
+
+def test_a_bill_is_that_of_kanon_cost_with_the_counted_units() -> None:
+    joins = random_log(1)
+    type_ = Type("fledge", PUBLISHED, "published")
+    result = simulate(batches(joins), [type_], KEYS, 3600)
+    pricing = Pricing(read_prices(), read_measured(), batch=10)
+    cost = cost_of(PUBLISHED, result.outcomes[0], result.steps, pricing)
+    rows, touched, passed = len(joins), result.outcomes[0].touched, len(result.steps)
+    assert cost.written == pytest.approx(rows + touched * (1 + pricing.measured["changes"]) + 3 * passed)
+    assert cost.month.dollars("dynamodb.write") == pytest.approx(
+        cost.written * 730 / passed * pricing.prices.by_name["dynamodb.write"].usd / 1e6
+    )
+    modelled = bill(usage(cost.workload, pricing.measured), pricing.prices)
+    assert cost.month.dollars("apigateway.http") == modelled.dollars("apigateway.http") > 0

@@ -24,10 +24,12 @@ from kanon.errors import (
 )
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
+from kanon.gate.reading import Touched
+from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.control import Mark, Progress
 from kanon.gate.storage.members import Change, is_newer, to_item
 from kanon.gate.storage.statuses import Horizon, Statuses
-from kanon.gate.storage.step_log import Row, Touched, key_of
+from kanon.gate.storage.step_log import Row
 from kanon.local.engines import ENGINES
 from tests.integration.gate.tables import (
     Running,
@@ -66,12 +68,12 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return waits
 
 
-def _join(name: bytes, token: int | None, step: int = STEP, slot: int = 0, expires: int = 2_000_000_000) -> Row:
-    return Row(step, slot, name, token, "fledge", expires)
+def _join(name: bytes, token: int | None, step: int = STEP, expires: int = 2_000_000_000) -> Row:
+    return Row(step, name, token, "fledge", expires)
 
 
 def _touched(tables: Tables, step: int = STEP, slot: int = 0, after: bytes | None = None) -> list[Touched]:
-    return list(tables.log.touched(step, slot, 10_000, after))
+    return tables.touched(step, slot, after=after)
 
 
 # StepLog
@@ -99,10 +101,12 @@ def test_a_wake_up_touches_its_set_and_adds_no_client(tables: Tables) -> None:
 
 
 def test_a_step_and_slot_holds_only_its_own_rows(tables: Tables) -> None:
-    places = [(step, slot) for step in (-1, 0, 1, STEP, STEP + 1, STEP + 256) for slot in (0, 1, 255)]
-    tables.log.put_all(_join(SETS[n], n, step, slot) for n, (step, slot) in enumerate(places))
+    tables.layouts = Layouts((Layout(256, -1),))
+    in_slots = {slot: next(key for n in range(9999) if (key := set_key(n))[0] == slot) for slot in (0, 1, 255)}
+    places = [(step, slot) for step in (-1, 0, 1, STEP, STEP + 1, STEP + 256) for slot in in_slots]
+    tables.log.put_all(_join(in_slots[slot], n, step) for n, (step, slot) in enumerate(places))
     for n, (step, slot) in enumerate(places):
-        assert _touched(tables, step, slot) == [Touched(SETS[n], "fledge", (n,))]
+        assert _touched(tables, step, slot) == [Touched(in_slots[slot], "fledge", (n,))]
     assert _touched(tables, STEP + 2) == []
 
 
@@ -115,7 +119,7 @@ def test_reading_after_a_set_gives_every_later_set_completely(tables: Tables) ->
 
 def test_a_step_of_more_than_a_megabyte_is_read_page_by_page_without_loss(tables: Tables) -> None:
     names, tokens, type_name = SETS[:30], range(20), "t" * 4000  # long, so that few rows fill a page
-    rows = [Row(STEP, 0, name, token, type_name, 2_000_000_000) for name in names for token in tokens]
+    rows = [Row(STEP, name, token, type_name, 2_000_000_000) for name in names for token in tokens]
     assert tables.log.put_all(rows) == set()
     tables.calls.clear()
     assert _touched(tables) == [Touched(name, type_name, tuple(tokens)) for name in names]
@@ -135,7 +139,7 @@ def test_rows_the_log_does_not_take_at_once_are_put_again(tables: Tables, slept:
 def test_rows_the_log_never_takes_are_named_and_the_others_are_stored(tables: Tables, slept: list[float]) -> None:
     leave_unprocessed(tables, "BatchWriteItem", lambda n, size: 1)
     rows = [_join(name, 1) for name in SETS[:25]]
-    assert tables.log.put_all(rows) == {key_of(rows[-1])}
+    assert tables.log.put_all(rows) == {tables.log.key_of(rows[-1])}
     assert len(_touched(tables)) == 24
     assert len(slept) == ATTEMPTS - 1
 
@@ -627,6 +631,17 @@ def test_each_function_has_fingerprints_of_its_own(tables: Tables) -> None:
     tables.control.check("join", PRINTS)
     tables.control.check("query", {"slots": "16"})
     assert tables.control.recorded("query") == {"slots": "16"}
+
+
+def test_an_old_fingerprint_must_be_recorded_unless_the_function_has_never_started(tables: Tables) -> None:
+    first, later = {"slots": "1", "deployment": "stack"}, {"slots 90": "16"}
+    tables.control.check("query", {**first, **later}, old=["slots 90"])  # the first start
+    tables.control.check("join", first)
+    with pytest.raises(FingerprintMismatchError, match="let a new entry of Slots begin at least two steps ahead"):
+        tables.control.check("join", {**first, **later}, old=["slots 90"])
+    assert tables.control.recorded("join") == first
+    tables.control.check("join", later)
+    tables.control.check("join", {**first, **later}, old=["slots 90"])
 
 
 def test_fingerprints_too_many_for_one_update_are_refused(tables: Tables) -> None:
