@@ -187,7 +187,7 @@ class Evaluation:
 
         The loop reads the time before each page of the log and before each chunk: one page may take a second.
         """
-        read = read_sets(self.log, run.step, run.slot, self._most_kept, self._longest_window, run.after)
+        read = read_sets(self.log, run.step, run.slot, self._most_kept, self._longest_window, run.after, self._largest)
         left = time_left()
         while left >= run.reserve:
             chunk = next(read, None)
@@ -365,6 +365,11 @@ class Evaluation:
     @property
     def _most_kept(self) -> int:
         return max(t.parameters.members_kept for t in self.types.values())
+
+    @property
+    def _largest(self) -> dict[str, int]:
+        """The bytes of the members of a full set of each type."""
+        return {name: t.parameters.members_kept * t.parameters.member_bytes for name, t in self.types.items()}
 
     @property
     def _longest_window(self) -> int:

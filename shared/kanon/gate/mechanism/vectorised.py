@@ -4,7 +4,7 @@
 instead of drawing every query noise, it compares the words of a tape with the smallest word that crosses.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from kanon.noise.words import WORD_BYTES
 TapesOf = Callable[[int], Tapes]
 """Gives the tapes of the instances that begin at a step (noise keys rotate)."""
 
+MEMBERS_A_BLOCK = 1 << 18
+"""Members of a block of rows, each of which may begin a stretch; bounds the memory for large k."""
 ROWS_A_BLOCK = 256
 """Tapes decided together. With 720 steps each, they still fit into a processor's cache."""
 
@@ -146,12 +148,23 @@ def _first_crossings(
         thresholds = parameters.k + mus
         reachable = counts[open_] + parameters.query_law.max >= thresholds
         rows, thresholds = open_[reachable], thresholds[reachable]
-        for start in range(0, len(rows), ROWS_A_BLOCK):
-            block = slice(start, start + ROWS_A_BLOCK)
+        for block in _blocks(np.diff(sets.starts)[rows]):
             result[rows[block]] = _block_crossings(
                 parameters, tapes_of, sets, rows[block], instances, firsts, thresholds[block], step
             )
     return result[asked]
+
+
+def _blocks(sizes: Ints) -> Iterator[slice]:
+    """Split rows into blocks of at most ROWS_A_BLOCK rows and, unless it is a single row, MEMBERS_A_BLOCK members."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        members = MEMBERS_A_BLOCK + (int(ends[start - 1]) if start else 0)
+        stop = int(np.searchsorted(ends, members, side="right"))
+        stop = min(start + ROWS_A_BLOCK, max(stop, start + 1))
+        yield slice(start, stop)
+        start = stop
 
 
 def threshold_noise(law: Law, tapes_of: TapesOf, keys: Iterable[bytes], instances: Ints, firsts: Ints) -> Ints:

@@ -281,9 +281,9 @@ def test_members_that_cannot_be_read_are_an_error(tables: Tables) -> None:
 
 
 def test_the_largest_members_a_type_may_have_fit_into_an_item(tables: Tables) -> None:
-    from kanon.gate.mechanism.parameters import MOST_MEMBERS
+    from kanon.gate.mechanism.parameters import MOST_MEMBER_BYTES
 
-    state = SetState(tuple(Member(2**32 - 1 - n, STEP) for n in range(MOST_MEMBERS)), (), STEP, None)
+    state = SetState(tuple(Member(2**32 - 1 - n, STEP) for n in range(MOST_MEMBER_BYTES // 6)), (), STEP, None)
     write(tables.members, SETS[0], "t" * 64, state, 32, 99)
     assert states_of(tables.members, SETS[:1]) == {SETS[0]: state}
 

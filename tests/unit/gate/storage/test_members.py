@@ -1,6 +1,7 @@
 """Packed members: a format that never changes, and items that never lie."""
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from kanon.errors import UndecodableMembersError
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.columns import States
 from kanon.gate.mechanism.members import Member
-from kanon.gate.mechanism.parameters import MOST_MEMBERS, Parameters, profile
+from kanon.gate.mechanism.parameters import MOST_MEMBER_BYTES, InvalidParametersError, Parameters, profile
 from kanon.gate.storage.members import from_item, from_items, pack, to_item, to_items
+from kanon.noise.laws import two_sided
 from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL, set_key, unpack
 
 STEPS = st.integers(-(2**40), 2**40)
@@ -114,11 +116,17 @@ def test_the_size_of_an_item_is_its_write_units_for_every_count_and_they_are_tho
         assert from_item(item) == from_item(unpadded(item)) == state
 
 
-def test_the_largest_members_a_type_may_have_stay_below_the_limit_of_an_item() -> None:
-    members = tuple(Member(2**32 - 1 - n, STEP) for n in range(MOST_MEMBERS))
-    item = to_item(set_key(1), "t" * 64, SetState(members, (STEP, STEP), STEP, STEP), 32, 1_700_000_001)
+@pytest.mark.parametrize("bits", [17, 24, 32])
+def test_the_largest_members_a_type_may_have_fit_into_an_item_and_one_more_client_is_refused(bits: int) -> None:
+    laws = two_sided(Fraction(1), 2), two_sided(Fraction(1), 2)
+    k = min(1 << bits - 3, MOST_MEMBER_BYTES // (-(-bits // 8) + 2)) - 4  # the tokens, or the item, set the limit
+    largest = Parameters(k, 720, 3600, *laws, client_bits=bits)
+    members = tuple(Member(2**bits - 1 - n, STEP) for n in range(largest.members_kept))
+    item = to_item(set_key(1), "t" * 64, SetState(members, (STEP, STEP), STEP, STEP), bits, 1_700_000_001)
     assert item_size(item) % WRITE_UNIT == 0
-    assert item_size(item) < MOST_ITEM_BYTES / 4
+    assert item_size(item) <= MOST_ITEM_BYTES
+    with pytest.raises(InvalidParametersError):
+        replace(largest, k=k + 1)
 
 
 @pytest.mark.parametrize("gap", [0, 1, 2, 3])
