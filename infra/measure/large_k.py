@@ -20,7 +20,7 @@ from typing import Any
 from infra.measure.worker import resident
 
 ROWS = ((50, 720), (1_000, 720), (8_000, 720), (20_000, 168), (50_000, 168), (50_000, 720), (79_000, 720))
-SETS = 200
+SETS = 64
 MOST_MEMORY, MOST_SECONDS = 512.0, 20.0
 STEP = 480_000
 HEADER = (

@@ -20,7 +20,7 @@ SETS_A_CHUNK = 500
 """Sets decided at once. Chunks of half this size cost a tenth more (docs/evidence/performance.md)."""
 NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 BYTES_A_CHUNK = 4_000_000
-"""Members of a chunk; folding and deciding take some thirty times as much memory (docs/evidence/performance.md)."""
+"""What the members of a chunk may take; its memory is some 25 times as much (docs/evidence/performance.md)."""
 ROWS_A_CHUNK = 20_000
 """A chunk is committed after so many rows were read for it, about two pages of 1 MB, even if they touch few sets."""
 
