@@ -9,7 +9,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from pydantic import ValidationError
 
-from kanon import aws, clock
+from kanon import aws, clock, snapshots
 from kanon.gate.fingerprints import check_join
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.steps import step_at
@@ -40,6 +40,8 @@ TYPES = SETTINGS.read_types()
 ORIGIN = (
     Origin(lambda: fetch_edge_values(aws.secrets_manager(), SETTINGS.edge_secret)) if SETTINGS.edge_secret else None
 )
+
+snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "secretsmanager"))
 
 logger = Logger()
 metrics = Metrics()

@@ -10,7 +10,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from kanon import aws, clock
+from kanon import aws, clock, snapshots
 from kanon.gate.fingerprints import fingerprints
 from kanon.gate.models import (
     MOST_HASHES,
@@ -45,6 +45,8 @@ HERE = Path(__file__).parent
 ORIGIN = (
     Origin(lambda: fetch_edge_values(aws.secrets_manager(), SETTINGS.edge_secret)) if SETTINGS.edge_secret else None
 )
+
+snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "secretsmanager"))
 
 logger = Logger()
 metrics = Metrics()

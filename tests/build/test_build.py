@@ -53,7 +53,7 @@ MOVED = {
 """Where the modules of the layer of version 0.1.0 are now."""
 ADDED = {
     *("dynamo/statements.py", "dynamo/tables.py", "gate/generations.py", "gate/reading.py", "gate/slots.py"),
-    *("starting.py", "strict_json.py"),
+    *("http/origin.py", "snapshots.py", "starting.py", "strict_json.py"),
 }
 MOST_CODE = 185_000
 """Bytes of kanon's own code in the layer."""

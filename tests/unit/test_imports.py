@@ -22,6 +22,7 @@ ARROWS: dict[str, set[str]] = {
     "aws": set(),
     "noise": set(),
     "settings": {"errors"},
+    "snapshots": set(),
     "starting": {"clock", "errors"},
     "keys": {"noise", "errors"},
     "dynamo": {"clock", "errors"},
@@ -29,7 +30,7 @@ ARROWS: dict[str, set[str]] = {
     "gate": {"noise", "dynamo", "http", "keys", "settings", "errors", "strict_json"},
     "joinlog": set(),
     "risk": {"gate", "noise"},
-    "release": {"noise"},
+    "release": {"noise", "dynamo", "aws"},
     "reports": {"noise", "errors"},
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
@@ -45,7 +46,7 @@ ARROWS: dict[str, set[str]] = {
 }
 LAYER = {
     *("__init__", "aws", "clock", "dynamo", "errors", "gate", "http", "keys", "noise", "settings", "starting"),
-    "strict_json",
+    *("snapshots", "strict_json"),
 }
 """The part of the package that the functions need: shared/Makefile lists the same names."""
 
