@@ -116,7 +116,11 @@ class SimulatedStack:
 
     def __enter__(self) -> Self:
         slots = [{"slots": self.slots, "partitions": 1, "from_step": 0}]
-        parameters = {"Types": json.dumps(self.types), "Slots": json.dumps(slots), **self.parameters}
+        parameters = {
+            "Types": json.dumps(self.types),
+            "Slots": json.dumps(slots, separators=(",", ":")),
+            **self.parameters,
+        }
         self.stack = Stack(parameters, start=START, seed=5)
         self.stack.__enter__()
         self.queue: list[Message] = []
