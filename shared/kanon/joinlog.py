@@ -159,7 +159,7 @@ def _parquet(file: io.BufferedReader, columns: Columns, where: _Where) -> Iterat
         import pyarrow as pa
         from pyarrow import parquet
     except ModuleNotFoundError as error:
-        raise LogError(f"{where.name} is Parquet, and {error.name} is missing: pip install 'kanon[release]'") from error
+        raise LogError(f"{where.name} is Parquet, and {error.name} is missing: pip install 'kanon[log]'") from error
     if not file.seekable():
         raise LogError(f"{where.name} is Parquet, which is read from its end: give the name of a file")
     where.unit = "row"
