@@ -188,7 +188,7 @@ openapi: $(VENV)/.project  ## write the OpenAPI description from the code
 	@$(BIN)/python -m infra.openapi
 
 .PHONY: reference
-reference: $(VENV)/.project  ## write docs/reference/cli.md from the code
+reference: $(VENV)/.project  ## write docs/reference/cli.md and the outputs of docs/guides/cost.md
 	@$(BIN)/python -m infra.reference
 
 .PHONY: template

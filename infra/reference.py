@@ -1,16 +1,19 @@
-"""Writes the reference of the commands from the Typer app: ``python -m infra.reference``."""
+"""Writes the reference of the commands and the outputs in the cost guide: ``python -m infra.reference``."""
 
 import inspect
 import re
+import shlex
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from kanon.cli.main import app
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE, COST = DOCS / "reference" / "cli.md", DOCS / "guides" / "cost.md"
 KINDS = {int: "NUMBER", float: "NUMBER", Path: "PATH", datetime: "DATE"}
 HEAD = """# Commands
 
@@ -78,9 +81,22 @@ def _value(option: Any) -> str:
     return "" if kind is bool else f" {option.metavar or KINDS.get(kind, 'TEXT')}"
 
 
+def with_outputs(page: str) -> str:
+    """A page whose blocks ``<!-- run: kanon ... -->`` to ``<!-- end -->`` hold what the commands print now."""
+
+    def run(block: re.Match[str]) -> str:
+        ran = CliRunner().invoke(app, shlex.split(block[1]))
+        if ran.exit_code:
+            raise RuntimeError(f"kanon {block[1]}: {ran.output}")
+        return f"<!-- run: kanon {block[1]} -->\n\n{ran.stdout.strip()}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- run: kanon (.+?) -->\n.*?<!-- end -->", run, page, flags=re.DOTALL)
+
+
 def main() -> None:
-    """Write the page."""
+    """Write both pages."""
     PAGE.write_text(text())
+    COST.write_text(with_outputs(COST.read_text()))
 
 
 if __name__ == "__main__":

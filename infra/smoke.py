@@ -202,7 +202,7 @@ def lenient_body(service: Service) -> str:
 def batch_refused(service: Service) -> str:
     """A batch that is not signed never reaches the service."""
     answer = service.ask("POST", "/v1:batchJoin", {"joins": []})
-    if answer.status != 403:
+    if answer.status not in (401, 403):
         raise WrongError(f"answered {answer.status} without a signature: anyone may send batches")
     return ""
 
@@ -230,6 +230,16 @@ def query(service: Service) -> str:
     if body["step"] is None:
         return "no step yet; the first is seen at its tick"
     return f"step {body['step']}, next update {body['nextUpdate']}"
+
+
+def batch_query(service: Service) -> str:
+    """A signed query for many hashes; without a signature it is refused."""
+    asked = {"setsForType": [{"type": service.type_name, "hashes": [service.set_id] * 1000}]}
+    answer = service.ask("POST", "/v1:batchQuery", asked)
+    if answer.status not in (401, 403):
+        raise WrongError(f"answered {answer.status} without a signature: anyone may send large queries")
+    service.ask("POST", "/v1:batchQuery", asked, signed=True).expect(200)
+    return ""
 
 
 def validate(service: Service) -> str:
@@ -278,6 +288,7 @@ CHECKS: dict[str, Callable[[Service], str]] = {
     "batchJoin refused unsigned": batch_refused,
     "batchJoin": batch,
     "query": query,
+    "batchQuery": batch_query,
     "validateHashes": validate,
     "one set": one_set,
     "errors": errors,

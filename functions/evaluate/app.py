@@ -36,6 +36,7 @@ from kanon.starting import Once
 SETTINGS = EvaluateSettings.from_environment()
 TYPES = SETTINGS.read_types()
 SCHEDULE = Schedule.of(SETTINGS)
+LAYOUTS = SETTINGS.layouts
 MOST_HOPS = 100
 
 logger = Logger()
@@ -75,7 +76,7 @@ def evaluation() -> Evaluation:
         noise_keys=NoiseKeys(tuple((entry.from_step, keys[entry.id]) for entry in SETTINGS.noise_keys)),
         deployment=SETTINGS.deployment,
         schedule=SCHEDULE,
-        log=StepLog(dynamodb, SETTINGS.step_log_table),
+        log=StepLog(dynamodb, SETTINGS.step_log_table, LAYOUTS),
         members=Members(dynamodb, SETTINGS.members_table),
         statuses=Statuses(dynamodb, SETTINGS.statuses_table),
         control=control,
@@ -98,13 +99,18 @@ def send_slots(messages: list[SlotMessage]) -> None:
             raise RuntimeError(f"the queue refused {len(answer['Failed'])} of {len(entries)} messages")
 
 
+def slots_at_work(now: float) -> range:
+    """The slots of the current layout, and of older ones whose steps may still be evaluated."""
+    return LAYOUTS.evaluated(SCHEDULE.oldest_allowed(now), SCHEDULE.last_closed(now))
+
+
 def measure_lag() -> None:
     """Emit the lag of every slot, computed from its mark. A stuck worker cannot report its own lag."""
     control, now = Control(dynamodb_client(), SETTINGS.control_table), clock.now()
-    for slot in range(SETTINGS.slots):
+    for slot in slots_at_work(now):
         mark = control.evaluated_through(slot)
         # A slot without a mark counts as one step behind: an alarm follows if the next schedule finds no mark either.
-        behind = 1 if mark is None else SCHEDULE.overdue(mark, now)
+        behind = 1 if mark is None else LAYOUTS.steps(slot, mark, SCHEDULE.due(now))
         metrics.add_metric("StepsBehind", MetricUnit.Count, behind)
         if behind and mark is not None:
             metrics.add_metric("PublishLag", MetricUnit.Seconds, behind * SETTINGS.period)
@@ -117,9 +123,9 @@ def _read(body: str) -> SlotMessage:
     except ValidationError as error:
         logger.error("message refused", problems=[_problem(e) for e in error.errors(include_input=False)])
         raise
-    if message.slot >= SETTINGS.slots:
+    if message.slot not in LAYOUTS.slots:
         logger.error("message refused", problems=["slot: less_than"])
-        raise ConfigurationError(f"there are {SETTINGS.slots} slots, and the message names slot {message.slot}")
+        raise ConfigurationError(f"there are {len(LAYOUTS.slots)} slots, and the message names slot {message.slot}")
     return message
 
 
@@ -146,6 +152,8 @@ def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
         raise
     if outcome.behind and message.hop < MOST_HOPS:
         send_slots([SlotMessage(slot=message.slot, hop=message.hop + 1)])
+    if outcome.following:
+        send_slots([SlotMessage(slot=slot) for slot in outcome.following])
     if outcome.steps:
         metrics.add_metric("PublishLag", MetricUnit.Seconds, outcome.late)
     if outcome.skipped:
@@ -158,7 +166,7 @@ def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
 def handler(event: dict[str, Any], context: LambdaContext) -> Any:
     """Entry point: on a schedule event, send one message per slot; on a queue event, evaluate slots."""
     if event.get("schedule") is True:
-        send_slots([SlotMessage(slot=slot) for slot in range(SETTINGS.slots)])
+        send_slots([SlotMessage(slot=slot) for slot in slots_at_work(clock.now())])
         measure_lag()
         return None
     result = process_partial_response(event=event, record_handler=evaluate_slot, processor=processor, context=context)

@@ -9,9 +9,10 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 from pydantic import ValidationError
 
-from kanon import aws, clock
-from kanon.gate.fingerprints import fingerprints
+from kanon import aws, clock, snapshots
+from kanon.gate.fingerprints import check_join
 from kanon.gate.joining import Join, Joining
+from kanon.gate.mechanism.steps import step_at
 from kanon.gate.models import (
     NOT_LOGGED,
     UNKNOWN_TYPE,
@@ -29,11 +30,18 @@ from kanon.gate.storage.step_log import StepLog
 from kanon.http.answers import ErrorAnswer
 from kanon.http.bodies import RequestError
 from kanon.http.edge import RETRY_AFTER, described, handle, invalid, json_answer, resolver
-from kanon.keys import fetch_secret
+from kanon.http.origin import Origin
+from kanon.keys import fetch_edge_values, fetch_secret
 from kanon.starting import Once
 
 SETTINGS = JoinSettings.from_environment()
 TYPES = SETTINGS.read_types()
+
+ORIGIN = (
+    Origin(lambda: fetch_edge_values(aws.secrets_manager(), SETTINGS.edge_secret)) if SETTINGS.edge_secret else None
+)
+
+snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "secretsmanager"))
 
 logger = Logger()
 metrics = Metrics()
@@ -46,16 +54,17 @@ def joining() -> Joining:
     dynamodb, secrets = aws.dynamodb(), aws.secrets_manager()
     pepper = fetch_secret(secrets, "set-pepper", SETTINGS.set_pepper_secret)
     client_key = fetch_secret(secrets, "client-key", SETTINGS.client_key_secret)
-    Control(dynamodb, SETTINGS.control_table).check("join", fingerprints(SETTINGS, TYPES, (pepper, client_key)))
-    log = StepLog(dynamodb, SETTINGS.step_log_table)
-    return Joining(TYPES, pepper, client_key, log, SETTINGS.period, SETTINGS.slots, SETTINGS.outage_allowance)
+    control, step = Control(dynamodb, SETTINGS.control_table), step_at(clock.now(), SETTINGS.period)
+    check_join(control, SETTINGS, TYPES, (pepper, client_key), step)
+    log = StepLog(dynamodb, SETTINGS.step_log_table, SETTINGS.layouts)
+    return Joining(TYPES, pepper, client_key, log, SETTINGS.period, SETTINGS.outage_allowance)
 
 
 @app.post(
     "/v1/types/<type>/sets/<set>:join",
     summary="Join a set",
     operation_id="join",
-    responses=described("The join is in the log", 400, 403, 404, 413, 415, 503),
+    responses=described("The join is in the log", 400, 401, 403, 404, 413, 415, 503),
 )
 def join(type_name: TypeInPath, set_id: SetInPath, body: JoinBody) -> Response[JoinAnswer]:
     """Log that a client joined a set. Repeating a join within a step changes nothing."""
@@ -74,7 +83,7 @@ def join(type_name: TypeInPath, set_id: SetInPath, body: JoinBody) -> Response[J
     "/v1:batchJoin",
     summary="Join many sets at once",
     operation_id="batchJoin",
-    responses=described("The result of each join", 400, 403, 413, 415, 503, partly_later=True),
+    responses=described("The result of each join", 400, 401, 403, 413, 415, 503, partly_later=True),
 )
 def batch_join(body: BatchJoinBody) -> Response[BatchJoinAnswer]:
     """Log up to 500 joins independently; ``results`` has one entry for every join, in order."""
@@ -127,6 +136,6 @@ def _count(accepted: int, joins: int) -> None:
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Entry point."""
-    result = handle(app, event, context)
+    result = handle(app, event, context, logger, ORIGIN)
     metrics.add_metric("RequestsRejected", MetricUnit.Count, 400 <= result["statusCode"] < 500)
     return result

@@ -10,9 +10,10 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
-from kanon import aws, clock
+from kanon import aws, clock, snapshots
 from kanon.gate.fingerprints import fingerprints
 from kanon.gate.models import (
+    MOST_HASHES,
     UNKNOWN_TYPE,
     Hashes,
     HashesAnswer,
@@ -24,6 +25,7 @@ from kanon.gate.models import (
     TypeInPath,
     TypesAnswer,
     ValidateHashesBody,
+    too_many_hashes,
 )
 from kanon.gate.querying import Answer, Querying
 from kanon.gate.settings import QuerySettings
@@ -32,12 +34,19 @@ from kanon.gate.storage.statuses import Statuses
 from kanon.http.answers import NOWHERE
 from kanon.http.bodies import RequestError
 from kanon.http.edge import described, handle, json_answer, resolver
-from kanon.keys import fetch_secret
+from kanon.http.origin import Origin
+from kanon.keys import fetch_edge_values, fetch_secret
 from kanon.starting import Once
 
 SETTINGS = QuerySettings.from_environment()
 TYPES = SETTINGS.read_types()
 HERE = Path(__file__).parent
+
+ORIGIN = (
+    Origin(lambda: fetch_edge_values(aws.secrets_manager(), SETTINGS.edge_secret)) if SETTINGS.edge_secret else None
+)
+
+snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "secretsmanager"))
 
 logger = Logger()
 metrics = Metrics()
@@ -51,7 +60,7 @@ def querying() -> Querying:
     pepper = fetch_secret(aws.secrets_manager(), "set-pepper", SETTINGS.set_pepper_secret)
     Control(dynamodb, SETTINGS.control_table).check("query", fingerprints(SETTINGS, TYPES, (pepper,)))
     statuses = Statuses(dynamodb, SETTINGS.statuses_table)
-    return Querying(TYPES, pepper, statuses, SETTINGS.period, SETTINGS.slots, SETTINGS.publish_delay)
+    return Querying(TYPES, pepper, statuses, SETTINGS.period, SETTINGS.layouts, SETTINGS.publish_delay)
 
 
 @app.post(
@@ -62,7 +71,18 @@ def querying() -> Querying:
 )
 def query(body: QueryBody) -> Response[QueryAnswer]:
     """The hashes that are k-anonymous: one entry for every type in the request, empty if none is."""
-    return _hashes(body.sets_for_type)
+    return _hashes(body.sets_for_type, "setsForType", SETTINGS.anonymous_hashes)
+
+
+@app.post(
+    "/v1:batchQuery",
+    summary="The same query, signed, for up to 1,000 hashes",
+    operation_id="batchQuery",
+    responses=described("The sets that are k-anonymous", 400, 401, 403, 413, 415, 503),
+)
+def batch_query(body: QueryBody) -> Response[QueryAnswer]:
+    """The hashes that are k-anonymous: one entry for every type in the request, empty if none is."""
+    return _hashes(body.sets_for_type, "setsForType", MOST_HASHES)
 
 
 @app.post(
@@ -73,7 +93,7 @@ def query(body: QueryBody) -> Response[QueryAnswer]:
 )
 def validate_hashes(body: ValidateHashesBody) -> Response[QueryAnswer]:
     """The hashes that are k-anonymous: one entry for every type in the request, empty if none is."""
-    return _hashes(body.sets)
+    return _hashes(body.sets, "sets", SETTINGS.anonymous_hashes)
 
 
 @app.get("/v1/types/<type>/sets/<set>:<verb>", include_in_schema=False)
@@ -144,7 +164,9 @@ def describe(type_name: str) -> TypeAnswer:
     return TypeAnswer.of(TYPES[type_name])
 
 
-def _hashes(asked: list[Hashes]) -> Response[QueryAnswer]:
+def _hashes(asked: list[Hashes], field: str, most: int) -> Response[QueryAnswer]:
+    if sum(len(entry.hashes) for entry in asked) > most:
+        raise RequestError(too_many_hashes(field, most))
     now = clock.now()
     answer = querying().query([(entry.type, set_id) for entry in asked for _, set_id in entry.hashes], now)
     found, start = [], 0
@@ -169,7 +191,7 @@ def _until_next_tick(answer: Answer, now: float) -> dict[str, str]:
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Entry point."""
-    result = handle(app, event, context)
+    result = handle(app, event, context, logger, ORIGIN)
     status = result["statusCode"]
     outcome = "QueriesRefused" if status >= 500 else "RequestsRejected" if status >= 400 else "QueriesAnswered"
     metrics.add_metric(outcome, MetricUnit.Count, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from infra.measure.service import PERIOD, START, Service, service
 from infra.measure.workload import joins as workload
 from kanon.dynamo.batches import KEYS_A_CALL, Item
 from kanon.dynamo.conditions import unless_refused
-from kanon.gate.evaluation import SETS_A_CHUNK, WRITERS, Evaluation, NoiseKeys
+from kanon.gate.evaluation import WRITERS, Evaluation, NoiseKeys
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism import vectorised
 from kanon.gate.mechanism.above_threshold import SetState
@@ -31,13 +31,17 @@ from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, Tapes
+from kanon.gate.reading import SETS_A_CHUNK, touched
 from kanon.gate.schedule import Schedule
+from kanon.gate.settings import JoinSettings
+from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members, to_item
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog, partition
 from kanon.gate.types import Type, read_types
 from kanon.keys import Secret
+from kanon.local.partiql import read
 from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
 
 
@@ -56,9 +60,12 @@ class Steps:
             read_types(environment["KANON_TYPES"], PERIOD),
             Secret.derived("set-pepper", secrets["SetPepper"]),
             Secret.derived("client-key", secrets["ClientKey"]),
-            StepLog(self.service.dynamodb, self.service.tables["StepLog"]),
+            StepLog(
+                self.service.dynamodb,
+                self.service.tables["StepLog"],
+                JoinSettings.from_environment(environment).layouts,
+            ),
             PERIOD,
-            1,
             604_800,
         )
         self._stream = workload("fledge", self.sets, seed=1)
@@ -89,12 +96,12 @@ def evaluate(form: Form) -> Iterator[Ratio]:
     with service({"Types": TYPES}) as running:
         joins = form.size(500, 100)
         steps, bare = Steps(running, 2 * joins, joins), BareStep(running)
-        touched = steps.fill()
+        filled = steps.fill()
 
         def ours(_: int) -> Turn:
-            nonlocal touched
-            touched = steps.fill()
-            return Turn(touched, steps.evaluate)
+            nonlocal filled
+            filled = steps.fill()
+            return Turn(filled, steps.evaluate)
 
         def theirs(_: int) -> Turn:
             bare.prepare(steps.step - 1)
@@ -124,12 +131,13 @@ class BareStep:
 
     def __post_init__(self) -> None:
         self._table = self.service.new_table("bare-members", "set_key")
-        self._log = StepLog(self.service.dynamodb, self.service.tables["StepLog"])
+        layouts = JoinSettings.from_environment(self.service.environments["join"]).layouts
+        self._log = StepLog(self.service.dynamodb, self.service.tables["StepLog"], layouts)
 
     def prepare(self, step: int) -> None:
         """Make the items of the puts; they have the size of those of the service."""
         self.step = step
-        self.keys = [touched.set_key for touched in self._log.touched(step, 0, 1 << 16)]
+        self.keys = [each.set_key for each in touched(self._log, step, 0, 1 << 16, window=1)]
         state = SetState((Member(7, step),), (), step)
         self.puts = [to_item(key, "fledge", state, 16, 1_700_000_000) for key in self.keys]
 
@@ -275,7 +283,7 @@ def evaluate_without_calls(form: Form) -> Iterator[Ratio]:
     step.evaluate(Memory(step), type_, needed)
     step.evaluate(ours, type_)
     step.evaluate_plainly(plain, type_)
-    if sorted_items(ours) != sorted_items(plain):
+    if ours.written() != plain.written():
         raise RuntimeError("the service and the plain loop write different items")
     for against, theirs, target, at_least in (
         (
@@ -340,7 +348,7 @@ class StoredStep:
             noise_keys=NoiseKeys(((0, KEY),)),
             deployment="bench",
             schedule=SCHEDULE,
-            log=StepLog(client, "log"),
+            log=StepLog(client, "log", Layouts((Layout(1, 0),))),
             members=Members(client, "members"),
             statuses=Statuses(client, "statuses"),
             control=Control(client, "control"),
@@ -366,16 +374,22 @@ class StoredStep:
 
 
 class Memory:
-    """A client of DynamoDB that answers from memory and keeps the Members items that are put."""
+    """A client of DynamoDB that answers from memory and keeps what is written to Members."""
 
     def __init__(self, step: StoredStep) -> None:
         self._step = step
-        self.put: list[Item] = []
+        self._put: list[Item] = []
+        self._executed: list[Any] = []
+
+    def written(self) -> list[Item]:
+        """The Members items that were written, by set key."""
+        items = [*self._put, *(read(statement).item for statement in self._executed)]
+        return sorted(items, key=lambda item: item["set_key"]["B"])
 
     def query(self, **query: Any) -> dict[str, Any]:
         """Pages of 10,000 rows, as 1 MB holds."""
-        after = query["ExpressionAttributeValues"].get(":after", {"B": b""})["B"]
-        first = bisect_right(self._step.rows, after, key=lambda row: row["set_token"]["B"])
+        bound = query["ExpressionAttributeValues"][":first"]["B"]
+        first = bisect_left(self._step.rows, bound, key=lambda row: row["set_token"]["B"])
         page = self._step.rows[first : first + 10_000]
         more = first + len(page) < len(self._step.rows)
         return {"Items": page, **({"LastEvaluatedKey": {"set_token": page[-1]["set_token"]}} if more else {})}
@@ -388,8 +402,13 @@ class Memory:
 
     def put_item(self, **call: Any) -> dict[str, Any]:
         """Keep the item."""
-        self.put.append(call["Item"])
+        self._put.append(call["Item"])
         return {}
+
+    def batch_execute_statement(self, Statements: list[Any]) -> dict[str, Any]:  # noqa: N803, a parameter of boto3
+        """Keep the statements; all of them succeed."""
+        self._executed += Statements
+        return {"Responses": [{} for _ in Statements]}
 
     def batch_write_item(self, **_: Any) -> dict[str, Any]:
         """Wake-ups."""
@@ -398,11 +417,6 @@ class Memory:
     def update_item(self, **_: Any) -> dict[str, Any]:
         """Statuses, the horizon, and the lease with the mark of a slot."""
         return {"Attributes": {"evaluated_through": {"N": str(self._step.step - 1)}}}
-
-
-def sorted_items(memory: Memory) -> list[Item]:
-    """What was put, by set key."""
-    return sorted(memory.put, key=lambda item: item["set_key"]["B"])
 
 
 @row("exact law")

@@ -15,6 +15,7 @@ from typing import Any
 from infra.measure import worker
 from infra.measure.workload import joins
 from kanon.gate.joining import Join, Joining
+from kanon.gate.settings import JoinSettings
 from kanon.gate.storage.step_log import StepLog
 from kanon.gate.types import read_types
 from kanon.keys import Secret
@@ -130,9 +131,12 @@ def _fill(stack: Stack, count: int) -> int:
         read_types(environment["KANON_TYPES"], 3600),
         Secret.derived("set-pepper", stack.storage.secrets["SetPepper"]),
         Secret.derived("client-key", stack.storage.secrets["ClientKey"]),
-        StepLog(stack.session.client("dynamodb"), stack.storage.tables["StepLog"]),
+        StepLog(
+            stack.session.client("dynamodb"),
+            stack.storage.tables["StepLog"],
+            JoinSettings.from_environment(environment).layouts,
+        ),
         3600,
-        1,
         604_800,
     )
     workload = [

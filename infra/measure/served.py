@@ -25,6 +25,8 @@ from botocore.httpsession import URLLib3Session
 from infra.measure.workload import Joined
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.names import client_token, set_key
+from kanon.gate.reading import touched
+from kanon.gate.settings import JoinSettings
 from kanon.gate.storage.step_log import StepLog
 from kanon.gate.types import read_types
 from kanon.keys import Secret
@@ -90,7 +92,8 @@ def _serve(connection: Connection, engine: str, environments: int) -> None:
                     "types": join.environment["KANON_TYPES"],
                 }
             )
-            log = StepLog(stack.session.client("dynamodb"), stack.storage.tables["StepLog"])
+            layouts = JoinSettings.from_environment(join.environment).layouts
+            log = StepLog(stack.session.client("dynamodb"), stack.storage.tables["StepLog"], layouts)
             while (asked := connection.recv())[0] != "stop":
                 if asked[0] == "throttle":
                     throttle.share.value = asked[1]
@@ -99,11 +102,11 @@ def _serve(connection: Connection, engine: str, environments: int) -> None:
                     now = step_at(stack.clock.now(), 3600)
                     connection.send(
                         {
-                            (touched.set_key, token)
+                            (each.set_key, token)
                             for step in (now - 1, now)
-                            for slot in range(4)
-                            for touched in log.touched(step, slot, 1 << 32)
-                            for token in touched.joined
+                            for slot in layouts.slots
+                            for each in touched(log, step, slot, 1 << 32, window=1)
+                            for token in each.joined
                         }
                     )
 

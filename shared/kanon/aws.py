@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import botocore.session
+from botocore import UNSIGNED
 from botocore.config import Config
 
 if TYPE_CHECKING:
@@ -28,9 +29,20 @@ CONFIG = Config(
 )
 
 
-# boto3 is not imported: it brings S3's transfer manager, a fifth of a function's start (infra/measure/imports.py).
+# boto3 is not imported: it brings S3's transfer manager, which costs time at each start (infra/measure/starting.py).
 session: Callable[[], Any] = cache(botocore.session.get_session)
 """The session that makes the clients of this execution environment."""
+
+
+def load_models(*services: str) -> None:
+    """Read botocore's descriptions of services, which take most of the time of a first client.
+
+    The session keeps them. The clients made here are dropped: they have no credentials and never connect.
+    """
+    for service in services:
+        session().create_client(
+            service, region_name="us-east-1", config=CONFIG.merge(Config(signature_version=UNSIGNED))
+        )
 
 
 def dynamodb() -> "DynamoDBClient":

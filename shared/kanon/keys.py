@@ -51,6 +51,21 @@ def fetch_secret(client: "SecretsManagerClient", name: str, arn: str) -> Secret:
     return Secret.derived(name, client.get_secret_value(SecretId=arn)["SecretString"])
 
 
+def fetch_edge_values(client: "SecretsManagerClient", arn: str) -> tuple[str, ...]:
+    """Read what the edge may send: the values of a JSON object. There are two while the value changes.
+
+    Raises:
+        ConfigurationError: the secret is no JSON object of texts, or holds an empty one.
+    """
+    try:
+        values = json.loads(client.get_secret_value(SecretId=arn)["SecretString"])
+    except ValueError:
+        values = None
+    if not isinstance(values, dict) or not values or not all(isinstance(v, str) and v for v in values.values()):
+        raise ConfigurationError('the edge secret must be a JSON object such as {"current": "..."} without empty texts')
+    return tuple(values.values())
+
+
 def fetch_noise_keys(client: "SecretsManagerClient", arn: str, ids: Sequence[str]) -> dict[str, NoiseKey]:
     """Read the noise keys with the given ids. The secret is a JSON object of random strings by key id.
 

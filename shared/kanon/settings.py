@@ -34,6 +34,12 @@ class Settings(BaseModel):
             raise ConfigurationError("; ".join(problems)) from error
 
 
+class Edge(Settings):
+    """The secret that requests must carry if there is an edge; empty if there is none."""
+
+    edge_secret: str
+
+
 class Deployment(Settings):
     """The name of the deployment, and the table that records its immutable values."""
 

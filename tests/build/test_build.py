@@ -23,6 +23,7 @@ from kanon.local import Stack
 from kanon.local.gateway import Request, event
 from kanon.local.source import ROOT
 from tests.queues import messages
+from tests.unit.examples import ONE_SLOT
 
 pytestmark = pytest.mark.build
 
@@ -50,7 +51,10 @@ MOVED = {
     **{f"storage/{name}.py": (f"gate/storage/{name}.py",) for name in ("control", "members", "statuses", "step_log")},
 }
 """Where the modules of the layer of version 0.1.0 are now."""
-ADDED = {"dynamo/tables.py", "gate/generations.py", "starting.py", "strict_json.py"}
+ADDED = {
+    *("dynamo/statements.py", "dynamo/tables.py", "gate/generations.py", "gate/reading.py", "gate/slots.py"),
+    *("http/origin.py", "snapshots.py", "starting.py", "strict_json.py"),
+}
 MOST_CODE = 185_000
 """Bytes of kanon's own code in the layer."""
 SET = base64.urlsafe_b64encode(hashlib.sha256(b"an ad").digest()).decode().rstrip("=")
@@ -219,9 +223,9 @@ def let_a_crowd_have_joined(stack: Stack) -> tuple[bytes, int]:
     key = set_key(pepper, "fledge", base64.urlsafe_b64decode(f"{SET}="))
     now, delay = stack.clock.now(), int(environment["KANON_PUBLISH_DELAY"])
     last = step_at(now - int(environment["KANON_GRACE"]), PERIOD) - 1
-    rows = [Row(last - 1, 0, key, token, "fledge", 2**31) for token in range(CROWD)]
-    log = StepLog(client, environment["KANON_STEP_LOG_TABLE"])
-    assert not log.put_all([*rows, Row(last, 0, key, CROWD, "fledge", 2**31)])
+    rows = [Row(last - 1, key, token, "fledge", 2**31) for token in range(CROWD)]
+    log = StepLog(client, environment["KANON_STEP_LOG_TABLE"], ONE_SLOT)
+    assert not log.put_all([*rows, Row(last, key, CROWD, "fledge", 2**31)])
     shown = clock_step(now, PERIOD, delay)
     Statuses(client, environment["KANON_STATUSES_TABLE"]).move_horizon(0, shown, tick_of(shown, PERIOD, delay))
     return key, last

@@ -19,6 +19,7 @@ from tests.infrastructure.template import (
     target,
 )
 
+MOST_HASHES = 1_000
 Problems = Iterator[str]
 Rule = Callable[[Document], Problems]
 RULES: dict[str, Rule] = {}
@@ -38,6 +39,7 @@ PERMISSIONS = {
         "Control": {"dynamodb:UpdateItem"},
         "SetPepper": {"secretsmanager:GetSecretValue"},
         "ClientKey": {"secretsmanager:GetSecretValue"},
+        "EdgeSecret if HasEdge": {"secretsmanager:GetSecretValue"},
         "Key": {"kms:Decrypt"},
         "JoinLogs": {"logs:CreateLogStream", "logs:PutLogEvents"},
     },
@@ -45,12 +47,16 @@ PERMISSIONS = {
         "Statuses": {"dynamodb:BatchGetItem"},
         "Control": {"dynamodb:UpdateItem"},
         "SetPepper": {"secretsmanager:GetSecretValue"},
+        "EdgeSecret if HasEdge": {"secretsmanager:GetSecretValue"},
         "Key": {"kms:Decrypt"},
         "QueryLogs": {"logs:CreateLogStream", "logs:PutLogEvents"},
     },
     "EvaluateRole": {
         "StepLog": {"dynamodb:Query", "dynamodb:BatchWriteItem", "dynamodb:DescribeTable"},
-        "Members": {"dynamodb:BatchGetItem", "dynamodb:PutItem", "dynamodb:DescribeTable"},
+        "Members": {
+            *("dynamodb:BatchGetItem", "dynamodb:PutItem", "dynamodb:PartiQLInsert", "dynamodb:PartiQLUpdate"),
+            "dynamodb:DescribeTable",
+        },
         "Statuses": {"dynamodb:UpdateItem", "dynamodb:DescribeTable"},
         "Control": {"dynamodb:GetItem", "dynamodb:UpdateItem", "dynamodb:DescribeTable"},
         "NoiseKey": {"secretsmanager:GetSecretValue"},
@@ -66,10 +72,21 @@ PERMISSIONS = {
         "EvaluateLogs": {"logs:CreateLogStream", "logs:PutLogEvents"},
     },
     "ScheduleRole": {
-        "Evaluate": {"lambda:InvokeFunction"},
+        "Evaluate.Alias": {"lambda:InvokeFunction"},
         "LostEvents": {"sqs:SendMessage"},
     },
+    "CanaryRole": {
+        **{
+            alias: {"lambda:GetAlias", "lambda:UpdateAlias", "lambda:GetProvisionedConcurrencyConfig"}
+            for alias in ("Join", "Query", '{"Fn::Sub": "${Join.Arn}:live"}', '{"Fn::Sub": "${Query.Arn}:live"}')
+        },
+        '"*"': {"cloudwatch:DescribeAlarms"},
+    },
 }
+ON_NO_RESOURCE = {"Sid": "WatchAlarms", "Effect": "Allow", "Action": "cloudwatch:DescribeAlarms", "Resource": "*"}
+"""The one statement without a resource: the action knows no single alarm, and alarms tell nothing about a set."""
+TRUSTED = {"ScheduleRole": "scheduler", "CanaryRole": "codedeploy"}
+"""The service that takes a role, if it is not Lambda."""
 
 EVERY_FUNCTION: Document = {
     "KANON_TYPES": {"Ref": "Types"},
@@ -88,6 +105,7 @@ ENVIRONMENT: dict[str, Document] = {
         "KANON_SET_PEPPER_SECRET": {"Ref": "SetPepper"},
         "KANON_CLIENT_KEY_SECRET": {"Ref": "ClientKey"},
         "KANON_OUTAGE_ALLOWANCE": {"Ref": "OutageAllowance"},
+        "KANON_EDGE_SECRET": {"Fn::If": ["HasEdge", {"Ref": "EdgeSecret"}, ""]},
     },
     "Evaluate": {
         **EVERY_FUNCTION,
@@ -111,6 +129,8 @@ ENVIRONMENT: dict[str, Document] = {
         "KANON_STATUSES_TABLE": {"Ref": "Statuses"},
         "KANON_SET_PEPPER_SECRET": {"Ref": "SetPepper"},
         "KANON_PUBLISH_DELAY": {"Ref": "PublishDelay"},
+        "KANON_ANONYMOUS_HASHES": {"Ref": "AnonymousHashes"},
+        "KANON_EDGE_SECRET": {"Fn::If": ["HasEdge", {"Ref": "EdgeSecret"}, ""]},
     },
 }
 """The variables of each function, by value: the wrong parameter under the right name is a wrong clock or key."""
@@ -130,10 +150,11 @@ KEY_STATEMENT = {
 }
 """The only statement of the key's policy: no other account, no service and nobody without a role's permission."""
 
-# Route key: (integration, authorization). "join" stands for the parameter JoinAuth.
+# Route key: (integration, authorization). "join" stands for the parameter JoinAuth, "batch" for BatchAuth.
 ROUTES = {
     "POST /v1/types/{type}/sets/{set}": ("JoinIntegration", "join"),
-    "POST /v1:batchJoin": ("JoinIntegration", "AWS_IAM"),
+    "POST /v1:batchJoin": ("JoinIntegration", "batch"),
+    "POST /v1:batchQuery": ("QueryIntegration", "batch"),
     "GET /v1/types/{type}/sets/{set}": ("QueryIntegration", "NONE"),
     "POST /v1:query": ("QueryIntegration", "NONE"),
     "POST /v1:validateHashes": ("QueryIntegration", "NONE"),
@@ -142,6 +163,27 @@ ROUTES = {
     "GET /openapi.json": ("QueryIntegration", "NONE"),
     "GET /docs": ("QueryIntegration", "NONE"),
 }
+BY_TOKEN = {
+    "join": {"Fn::If": ["JoinsOpen", "NONE", {"Fn::If": ["JoinsByToken", "JWT", "AWS_IAM"]}]},
+    "batch": {"Fn::If": ["BatchesByToken", "JWT", "AWS_IAM"]},
+}
+AUTHORIZER = {
+    "join": {"Fn::If": ["JoinsByToken", {"Ref": "Tokens"}, {"Ref": "AWS::NoValue"}]},
+    "batch": {"Fn::If": ["BatchesByToken", {"Ref": "Tokens"}, {"Ref": "AWS::NoValue"}]},
+}
+ACCESS = {
+    "JoinsOpen": {"Fn::Equals": [{"Ref": "JoinAuth"}, "OPEN"]},
+    "JoinsByToken": {"Fn::Equals": [{"Ref": "JoinAuth"}, "JWT"]},
+    "BatchesByToken": {"Fn::Equals": [{"Ref": "BatchAuth"}, "JWT"]},
+}
+QUOTAS = {
+    "POST /v1:query": "AnonymousRate",
+    "POST /v1:validateHashes": "AnonymousRate",
+    "POST /v1:batchQuery": "BatchQueryRate",
+}
+"""The routes with a rate of their own: what a caller without a signature can use up, others do not need."""
+UNITS_OF_A_HASH = 0.5
+"""Read units of one status, read eventually consistent."""
 SEGMENT = re.compile(r"\{[\w.:-]+\+?\}|[a-zA-Z0-9.:_-]+")
 
 # What an access log may say: nothing of a path, a query, a header, a body or a caller.
@@ -155,10 +197,18 @@ LOGGED = {
     "$context.responseLength",
 }
 
+DEFAULT_QUOTA = 40_000
+"""Units a second that AWS allows an on-demand table of a new account, for reads and for writes."""
+
 CLOCK_SKEW = 10
 """Seconds by which two of AWS's clocks may differ, generously."""
 SCHEDULE_OFFSET = 180
 """Seconds after the end of a step at which the schedule fires."""
+
+CANARY_METRICS = {
+    "Join": {"Errors", "JoinsAccepted", "JoinsRefused"},
+    "Query": {"Errors", "QueriesAnswered", "QueriesRefused"},
+}
 
 # A change of GenerateSecretString makes CloudFormation generate another value at the next deployment, and every
 # function refuses a changed key: these may never change.
@@ -168,6 +218,12 @@ GENERATED = {
     "NoiseKey": {
         "SecretStringTemplate": "{}",
         "GenerateStringKey": "1",
+        "PasswordLength": 64,
+        "ExcludePunctuation": True,
+    },
+    "EdgeSecret": {
+        "SecretStringTemplate": "{}",
+        "GenerateStringKey": "current",
         "PasswordLength": 64,
         "ExcludePunctuation": True,
     },
@@ -185,8 +241,11 @@ def rule(check: Rule) -> Rule:
 def every_function_has_a_log_group_with_retention(document: Document) -> Problems:
     groups = of_type(document, "AWS::Logs::LogGroup")
     for name, function in functions(document).items():
-        if target(function.get("LoggingConfig", {}).get("LogGroup")) not in groups:
+        logging = dict(function.get("LoggingConfig", {}))
+        if target(logging.pop("LogGroup", None)) not in groups:
             yield f"{name} has no log group of its own in LoggingConfig"
+        if logging != {"LogFormat": "JSON", "ApplicationLogLevel": "INFO", "SystemLogLevel": "WARN"}:
+            yield f"{name} pays for platform lines of every call, or loses its metrics"
     for name, group in groups.items():
         if group["Properties"].get("RetentionInDays") != {"Ref": "LogRetention"}:
             yield f"{name} does not keep its logs for LogRetention days"
@@ -257,7 +316,7 @@ def every_asynchronous_edge_has_a_dead_letter_queue(document: Document) -> Probl
     invoked = set()
     for name, schedule in of_type(document, "AWS::Scheduler::Schedule").items():
         goal = schedule["Properties"]["Target"]
-        invoked.add(target(goal["Arn"]))
+        invoked.add(function_of(goal["Arn"]))
         if target(goal.get("DeadLetterConfig", {}).get("Arn")) not in lost:
             yield f"{name} has no queue of its own for lost events"
         used.add(target(goal.get("DeadLetterConfig", {}).get("Arn")))
@@ -268,7 +327,7 @@ def every_asynchronous_edge_has_a_dead_letter_queue(document: Document) -> Probl
         failed = config["Properties"].get("DestinationConfig", {}).get("OnFailure", {})
         if target(failed.get("Destination")) in lost:
             used.add(target(failed["Destination"]))
-            kept.add(target(config["Properties"]["FunctionName"]))
+            kept.add(function_of(config["Properties"]["FunctionName"]))
     for name in sorted(str(name) for name in invoked - kept):
         yield f"{name} is called asynchronously and has no failure destination"
     for name in sorted(lost - used):
@@ -297,7 +356,7 @@ def retries_are_those_of_the_design(document: Document) -> Problems:
         given = {word: config["Properties"].get(word) for word in INVOKE_RETRIES}
         if given != INVOKE_RETRIES:
             yield f"{name} retries as {given} says"
-        if config["Properties"].get("Qualifier") != "$LATEST":
+        if config["Properties"].get("Qualifier") != document["Globals"]["Function"]["AutoPublishAlias"]:
             yield f"{name} is not for the version that the schedule calls"
 
 
@@ -357,6 +416,8 @@ def roles_have_no_managed_policies(document: Document) -> Problems:
 def roles_have_no_wildcards(document: Document) -> Problems:
     for name, role in of_type(document, "AWS::IAM::Role").items():
         for statement in statements(role):
+            if statement == ON_NO_RESOURCE:
+                continue
             if {"NotAction", "NotResource", "Principal", "NotPrincipal"} & set(statement):
                 yield f"{name} says what is not allowed instead of what is"
             for text in strings(statement):
@@ -378,7 +439,7 @@ def roles_allow_exactly_what_the_design_says(document: Document) -> Problems:
             if statement["Effect"] != "Allow":
                 yield f"{name} denies: allow less instead"
             for resource in as_list(statement["Resource"]):
-                where = target(resource) or json.dumps(resource)
+                where = target(resource) or conditional(resource) or json.dumps(resource)
                 allowed.setdefault(where, set()).update(as_list(statement["Action"]))
         for where in set(allowed) | set(PERMISSIONS[name]):
             more = allowed.get(where, set()) - PERMISSIONS[name].get(where, set())
@@ -387,6 +448,14 @@ def roles_allow_exactly_what_the_design_says(document: Document) -> Problems:
                 yield f"{name} may {', '.join(sorted(more))} on {where}"
             if less:
                 yield f"{name} lacks {', '.join(sorted(less))} on {where}"
+
+
+def conditional(resource: object) -> str | None:
+    """The resource that a statement names under a condition only."""
+    match resource:
+        case {"Fn::If": [condition, {"Ref": name}, {"Ref": "AWS::NoValue"}]}:
+            return f"{name} if {condition}"
+    return None
 
 
 @rule
@@ -415,7 +484,7 @@ def the_key_is_used_through_services_only(document: Document) -> Problems:
 def roles_trust_one_service(document: Document) -> Problems:
     for name, role in of_type(document, "AWS::IAM::Role").items():
         (statement,) = role["Properties"]["AssumeRolePolicyDocument"]["Statement"]
-        service = "scheduler" if name == "ScheduleRole" else "lambda"
+        service = TRUSTED.get(name, "lambda")
         if statement["Principal"] != {"Service": f"{service}.amazonaws.com"}:
             yield f"{name} trusts {statement['Principal']}"
         equal = statement.get("Condition", {}).get("StringEquals", {})
@@ -429,11 +498,126 @@ def only_the_gateway_may_call_functions(document: Document) -> Problems:
         given = permission["Properties"]
         if given["Principal"] != "apigateway.amazonaws.com" or not {"SourceArn", "SourceAccount"} <= set(given):
             yield f"{name} lets more than this API call"
-        if target(given["FunctionName"]) == "Evaluate":
+        if function_of(given["FunctionName"]) == "Evaluate":
             yield f"{name} gives evaluate a public entrance"
     for name, function in functions(document).items():
         if "FunctionUrlConfig" in function:
             yield f"{name} has an address of its own"
+
+
+# ------------------------------------------------------------------------------------------ deployments
+def function_of(value: object) -> str | None:
+    """The function whose name, ARN or alias a value is."""
+    name = target(value)
+    return None if name is None else name.removesuffix(".Alias")
+
+
+@rule
+def callers_call_the_alias(document: Document) -> Problems:
+    callers = {
+        **{
+            n: r["Properties"]["IntegrationUri"] for n, r in of_type(document, "AWS::ApiGatewayV2::Integration").items()
+        },
+        **{n: r["Properties"]["FunctionName"] for n, r in of_type(document, "AWS::Lambda::Permission").items()},
+        **{n: r["Properties"]["FunctionName"] for n, r in of_type(document, "AWS::Lambda::EventSourceMapping").items()},
+        **{n: r["Properties"]["Target"]["Arn"] for n, r in of_type(document, "AWS::Scheduler::Schedule").items()},
+    }
+    for name, called in callers.items():
+        if not str(target(called)).endswith(".Alias"):
+            yield f"{name} calls the unpublished version: code, layer and variables change there one after the other"
+    for name in of_type(document, "AWS::Lambda::Alias", "AWS::Lambda::Version"):
+        yield f"{name} stands beside what SAM publishes"
+
+
+@rule
+def a_version_pins_code_layer_and_parameters(document: Document) -> Problems:
+    layers = of_type(document, "AWS::Serverless::LayerVersion")
+    for name, function in functions(document).items():
+        if not function.get("AutoPublishAlias") or function.get("AutoPublishAliasAllProperties") is not True:
+            yield f"{name} publishes no version when a property changes"
+        if function.get("Layers") != [{"Ref": "Shared"}] or function.get("VersionDescription") != {"Ref": "Shared"}:
+            yield f"{name} publishes no version when the layer changes"
+    description = layers["Shared"]["Properties"]["Description"]
+    match description:
+        case {"Fn::Select": [0, [str(), *values]]}:
+            hashed = {target(value) for value in values}
+        case _:
+            yield "Shared is not named after the values of parameters"
+            return
+    if missing := sorted(versioned_parameters(document) - hashed):
+        yield f"a change of {', '.join(missing)} alone reaches no version"
+
+
+def versioned_parameters(document: Document) -> set[str]:
+    """The parameters on which a published version depends, also by way of a condition."""
+    unversioned = {"DeploymentPreference", "ReservedConcurrentExecutions"}
+    nodes: list[object] = [document["Globals"]["Function"]]
+    nodes += [
+        {word: value for word, value in function.items() if word not in unversioned}
+        for function in functions(document).values()
+    ]
+    found: set[str] = set()
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, list):
+            nodes += node
+        elif isinstance(node, dict):
+            nodes += node.values()
+            if "Fn::If" in node:
+                nodes.append(document["Conditions"][node["Fn::If"][0]])
+            if "Condition" in node and isinstance(node["Condition"], str):
+                nodes.append(document["Conditions"][node["Condition"]])
+            if "Fn::Sub" in node:
+                found |= set(re.findall(r"\$\{(\w+)\}", str(node["Fn::Sub"]))) & set(document["Parameters"])
+            if node.get("Ref") in document["Parameters"]:
+                found.add(str(node["Ref"]))
+    return found
+
+
+@rule
+def evaluate_switches_whole_and_first(document: Document) -> Problems:
+    if "DeploymentPreference" in properties(document, "Evaluate"):
+        yield "two versions of evaluate may work on one slot in turns"
+    alias = f"Evaluate{'Alias'}{document['Globals']['Function']['AutoPublishAlias']}"
+    for name in ("Join", "Query"):
+        if document["Resources"][name].get("DependsOn") != alias:
+            yield f"{name} may write rows that the running evaluate cannot read"
+    if "DependsOn" in document["Resources"]["Evaluate"]:
+        yield "Evaluate waits for another resource"
+
+
+@rule
+def join_and_query_switch_in_parts_and_back(document: Document) -> Problems:
+    for name in ("Join", "Query"):
+        alarm = {"Fn::If": ["HasCanary", [{"Ref": f"{name}Failing"}], [{"Ref": "AWS::NoValue"}]]}
+        role = {"Fn::If": ["HasCanary", {"Fn::GetAtt": ["CanaryRole", "Arn"]}, {"Ref": "AWS::NoValue"}]}
+        expected = {
+            "Enabled": {"Fn::FindInMap": ["Canaries", {"Ref": "Canary"}, "Enabled"]},
+            "Type": {"Ref": "Canary"},
+            "Role": role,
+            "Alarms": alarm,
+        }
+        if (given := properties(document, name).get("DeploymentPreference")) != expected:
+            yield f"{name} switches as {given} says"
+        watched = properties(document, f"{name}Failing")
+        seen = {m["MetricStat"]["Metric"]["MetricName"] for m in watched["Metrics"] if "MetricStat" in m}
+        if seen != CANARY_METRICS[name]:
+            yield f"{name}Failing looks at {', '.join(sorted(seen))}"
+        live = {"Name": "Resource", "Value": {"Fn::Sub": "${" + name + "}:live"}}
+        if live not in [
+            d for m in watched["Metrics"] if "MetricStat" in m for d in m["MetricStat"]["Metric"]["Dimensions"]
+        ]:
+            yield f"{name}Failing does not look at the alias"
+        if (watched["Threshold"], watched["EvaluationPeriods"], watched["TreatMissingData"]) != (1, 1, "notBreaching"):
+            yield f"{name}Failing takes a failing version back late, or a sound one"
+    canaries = {name: entry["Enabled"] for name, entry in document["Mappings"]["Canaries"].items()}
+    offered = parameter(document, "Canary")["AllowedValues"]
+    if canaries != {name: "false" if name == "AllAtOnce" else "true" for name in offered}:
+        yield f"the canaries are {canaries}"
+    if document["Conditions"]["HasCanary"] != {"Fn::Not": [{"Fn::Equals": [{"Ref": "Canary"}, "AllAtOnce"]}]}:
+        yield "HasCanary does not say whether there is one"
+    if parameter(document, "Canary")["Default"] == "AllAtOnce":
+        yield "without a choice, a failing version gets all calls"
 
 
 # ---------------------------------------------------------------------------------------------- storage
@@ -498,13 +682,30 @@ def the_key_belongs_to_the_account_alone(document: Document) -> Problems:
 @rule
 def state_outlives_the_stack(document: Document) -> Problems:
     for name, resource in of_type(document, *STATEFUL).items():
+        if name == "EdgeSecret":  # it guards nothing that outlives the stack
+            continue
         # A creation that fails leaves nothing behind; whatever was in use is kept.
         for word, kept in (("DeletionPolicy", "RetainExceptOnCreate"), ("UpdateReplacePolicy", "Retain")):
             if resource.get(word) != kept:
                 yield f"{name} has no {word}: {kept}"
     for name, table in of_type(document, "AWS::DynamoDB::Table").items():
-        if table["Properties"].get("DeletionProtectionEnabled") is not True:
-            yield f"{name} has no deletion protection"
+        if table["Properties"].get("DeletionProtectionEnabled") != {"Fn::If": ["IsProtected", True, False]}:
+            yield f"{name} has no deletion protection from the second deployment on"
+    if document["Conditions"].get("IsProtected") != {"Fn::Equals": [{"Ref": "DeletionProtection"}, "ON"]}:
+        yield "IsProtected does not say whether the tables are protected"
+    if parameter(document, "DeletionProtection")["Default"] != "OFF":
+        yield "a first deployment that fails leaves its tables behind"
+
+
+@rule
+def tables_have_a_limit(document: Document) -> Problems:
+    limit = {"MaxReadRequestUnits": {"Ref": "MaxReadUnits"}, "MaxWriteRequestUnits": {"Ref": "MaxWriteUnits"}}
+    for name, table in of_type(document, "AWS::DynamoDB::Table").items():
+        if table["Properties"].get("OnDemandThroughput") != limit:
+            yield f"{name} may cost without limit"
+    for name in ("MaxReadUnits", "MaxWriteUnits"):
+        if parameter(document, name)["Default"] >= DEFAULT_QUOTA:
+            yield f"{name} is no less than what AWS itself allows a table"
 
 
 @rule
@@ -665,17 +866,25 @@ def routes_ask_for_the_authorization_of_the_design(document: Document) -> Proble
     for route in of_type(document, "AWS::ApiGatewayV2::Route").values():
         given = route["Properties"]
         access = given.get("AuthorizationType")
-        if access == {"Fn::If": ["JoinsOpen", "NONE", "AWS_IAM"]}:
-            access = "join"
+        access = next((name for name, value in BY_TOKEN.items() if value == access), access)
+        if given.get("AuthorizerId") != AUTHORIZER.get(str(access)):
+            access = f"{access} by {given.get('AuthorizerId')}"
         text = strings(given["Target"])[0]
         routes[given["RouteKey"]] = (text.removeprefix("integrations/${").removesuffix("}"), access)
     for key in set(routes) | set(ROUTES):
         if routes.get(key) != ROUTES.get(key):
             yield f"{key} is {routes.get(key)}"
-    if document["Conditions"]["JoinsOpen"] != {"Fn::Equals": [{"Ref": "JoinAuth"}, "OPEN"]}:
-        yield "joins are open without JoinAuth OPEN"
-    if parameter(document, "JoinAuth")["Default"] != "IAM":
-        yield "joins are open by default"
+    for name, meaning in ACCESS.items():
+        if document["Conditions"][name] != meaning:
+            yield f"{name} is {document['Conditions'][name]}"
+    for name in ("JoinAuth", "BatchAuth"):
+        if parameter(document, name)["Default"] != "IAM":
+            yield f"{name} is not IAM by default"
+    if "OPEN" in parameter(document, "BatchAuth")["AllowedValues"]:
+        yield "anybody may call the batch routes"
+    token = {"Issuer": {"Ref": "JwtIssuer"}, "Audience": [{"Ref": "JwtAudience"}]}
+    if properties(document, "Tokens").get("JwtConfiguration") != token:
+        yield "tokens of other issuers or for other services are accepted"
 
 
 @rule
@@ -685,8 +894,68 @@ def requests_are_throttled(document: Document) -> Problems:
         for word, own in (("ThrottlingRateLimit", "ThrottleRate"), ("ThrottlingBurstLimit", "ThrottleBurst")):
             if given.get(word) != {"Ref": own}:
                 yield f"{name} is not throttled by {own}"
-        if "RouteSettings" in stage["Properties"]:
-            yield f"{name} has routes with limits of their own"
+        own = {
+            key: {"ThrottlingRateLimit": {"Ref": rate}, "ThrottlingBurstLimit": {"Ref": rate}}
+            for key, rate in QUOTAS.items()
+        }
+        if stage["Properties"].get("RouteSettings") != own:
+            yield f"{name} gives other routes a rate of their own than {', '.join(QUOTAS)}"
+        keyed = {r["Properties"]["RouteKey"]: n for n, r in of_type(document, "AWS::ApiGatewayV2::Route").items()}
+        if {keyed.get(key) for key in QUOTAS} - set(stage.get("DependsOn", [])):
+            yield f"{name} names routes that do not exist yet"
+
+
+@rule
+def queries_leave_the_table_room(document: Document) -> Problems:
+    """By default no group of callers can use up a table: not those without a signature, nor all together."""
+    default = {name: given["Default"] for name, given in document["Parameters"].items()}
+    anonymous = 2 * default["AnonymousRate"] * default["AnonymousHashes"] * UNITS_OF_A_HASH
+    signed = default["BatchQueryRate"] * MOST_HASHES * UNITS_OF_A_HASH
+    single = default["ThrottleRate"] * UNITS_OF_A_HASH
+    if anonymous > default["MaxReadUnits"] / 2:
+        yield f"callers without a signature may use {anonymous:.0f} of {default['MaxReadUnits']} read units"
+    if anonymous + signed + single > default["MaxReadUnits"]:
+        yield f"queries may use {anonymous + signed + single:.0f} of {default['MaxReadUnits']} read units"
+
+
+@rule
+def an_edge_is_the_only_way_in(document: Document) -> Problems:
+    """Every function that answers requests checks the header if there is an edge (see ENVIRONMENT for the values)."""
+    conditions, off = document["Conditions"], {"Fn::Not": [{"Fn::Equals": [{"Ref": "Edge"}, "OFF"]}]}
+    inside = {"Fn::Equals": [{"Ref": "Edge"}, "ON"]}
+    if conditions["HasEdge"] != {"Fn::And": [{"Condition": "HasDomainName"}, off]}:
+        yield "HasEdge does not say whether there is an edge"
+    if conditions["HasEdgeInside"] != {"Fn::And": [{"Condition": "HasDomainName"}, inside]}:
+        yield "HasEdgeInside does not say whether the edge is in this stack"
+    if document["Resources"]["EdgeStack"].get("Condition") != "HasEdgeInside":
+        yield "EdgeStack exists without being asked for"
+    given = properties(document, "EdgeStack")["Parameters"]
+    if given["OriginSecret"] != {"Ref": "EdgeSecret"} or target(given["Origin"]) != "Domain":
+        yield "the edge sends another secret than the functions expect, or sends it elsewhere"
+    record = properties(document, "DomainRecord")["AliasTarget"]
+    if record.get("Fn::If", [None])[0] != "HasEdge":
+        yield "the record leads past the edge"
+    needed = {
+        "EdgeHasDomainName",
+        "EdgeInTheStackIsInUsEast1",
+        "SeparateEdgeIsKnown",
+        "TokensHaveAnIssuer",
+        "SnapStartHasARuntime",
+    }
+    if missing := needed - set(document["Rules"]):
+        yield f"nothing refuses what {', '.join(sorted(missing))} refused"
+
+
+@rule
+def snapshots_are_of_join_and_query_and_off_by_default(document: Document) -> Problems:
+    if parameter(document, "SnapStart")["Default"] != "OFF":
+        yield "snapshots cost money without being asked for"
+    for name, function in functions(document).items():
+        asked = {"ApplyOn": {"Fn::If": ["HasSnapStart", "PublishedVersions", "None"]}} if name != "Evaluate" else None
+        if function.get("SnapStart") != asked:
+            yield f"{name} starts from {function.get('SnapStart')}"
+    if document["Conditions"]["HasSnapStart"] != {"Fn::Equals": [{"Ref": "SnapStart"}, "ON"]}:
+        yield "HasSnapStart does not say whether snapshots are asked for"
 
 
 @rule

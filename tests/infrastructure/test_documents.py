@@ -138,6 +138,12 @@ def test_the_reference_of_the_commands_is_generated_from_the_code() -> None:
     assert reference.PAGE.read_text() == reference.text(), "run `make reference`"
 
 
+def test_the_examples_of_the_cost_guide_are_what_the_commands_print() -> None:
+    page = reference.COST.read_text()
+    assert len(re.findall(r"<!-- run: kanon cost ", page)) == 4
+    assert reference.with_outputs(page) == page, "run `make reference`"
+
+
 def anchors(page: Path) -> set[str]:
     """What the headings of a page are linked by."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)

@@ -10,6 +10,7 @@ from tests.infrastructure.template import FUNCTIONS, Document, environment, muta
 
 Mutation = Callable[[Document], object]
 ON, OFF = True, False
+EDGE = "KANON_EDGE_SECRET"
 
 
 def role(document: Document, name: str, sid: str) -> Document:
@@ -122,6 +123,15 @@ def told(function: str, name: str) -> Mutation:
     return put(another, function, "Environment", "Variables", name)
 
 
+def unhashed(name: str) -> Mutation:
+    """A parameter that the layer's description does not name."""
+
+    def change(document: Document) -> None:
+        properties(document, "Shared")["Description"]["Fn::Select"][1].remove({"Ref": name})
+
+    return change
+
+
 def old_tls(document: Document) -> None:
     properties(document, "Domain")["DomainNameConfigurations"][0]["SecurityPolicy"] = "TLS_1_0"
 
@@ -145,6 +155,12 @@ VIOLATIONS: list[tuple[str, str, Mutation]] = [
     ("every_function_has_a_log_group_with_retention", "forever", drop("JoinLogs", "RetentionInDays")),
     ("every_function_has_a_log_group_with_retention", "access", drop("AccessLogs", "RetentionInDays")),
     ("every_function_has_a_log_group_with_retention", "new function", a_further_function),
+    ("every_function_has_a_log_group_with_retention", "each call", drop("Join", "LoggingConfig", "SystemLogLevel")),
+    (
+        "every_function_has_a_log_group_with_retention",
+        "metrics filtered",
+        put("WARN", "Query", "LoggingConfig", "ApplicationLogLevel"),
+    ),
     ("access_logs_tell_no_path_and_no_caller", "path", access_log("$context.path")),
     ("access_logs_tell_no_path_and_no_caller", "address", access_log("$context.identity.sourceIp")),
     ("access_logs_tell_no_path_and_no_caller", "no JSON", access_log('"')),
@@ -261,6 +277,8 @@ VIOLATIONS: list[tuple[str, str, Mutation]] = [
         "part of a resource",
         aim("QueryRole", "ReadStatuses", {"Fn::Sub": "${Statuses.Arn}/*"}),
     ),
+    ("roles_have_no_wildcards", "any alias", aim("CanaryRole", "MoveAliases", "*")),
+    ("roles_have_no_wildcards", "any alarm", permit("CanaryRole", "WatchAlarms", "cloudwatch:PutMetricData")),
     (
         "roles_have_no_wildcards",
         "the rest",
@@ -389,6 +407,8 @@ VIOLATIONS: list[tuple[str, str, Mutation]] = [
     ("state_outlives_the_stack", "key", unkept("Key", "UpdateReplacePolicy")),
     ("state_outlives_the_stack", "secret", unkept("NoiseKey", "DeletionPolicy")),
     ("state_outlives_the_stack", "protection", put(OFF, "Control", "DeletionProtectionEnabled")),
+    ("state_outlives_the_stack", "a failed creation stays", put(ON, "Members", "DeletionProtectionEnabled")),
+    ("state_outlives_the_stack", "protected at once", limit("DeletionProtection", "Default", "ON")),
     (
         "secrets_are_generated_once",
         "length",
@@ -551,6 +571,51 @@ VIOLATIONS: list[tuple[str, str, Mutation]] = [
         "one route",
         put({"POST /v1:query": {"ThrottlingRateLimit": 100_000}}, "Stage", "RouteSettings"),
     ),
+    (
+        "requests_are_throttled",
+        "one bucket for all",
+        drop("Stage", "RouteSettings", "POST /v1:validateHashes"),
+    ),
+    ("requests_are_throttled", "too early", lambda d: d["Resources"]["Stage"].pop("DependsOn")),
+    ("queries_leave_the_table_room", "many hashes", limit("AnonymousHashes", "Default", 1000)),
+    ("queries_leave_the_table_room", "many queries", limit("AnonymousRate", "Default", 1000)),
+    ("queries_leave_the_table_room", "signed", limit("BatchQueryRate", "Default", 80)),
+    ("queries_leave_the_table_room", "small table", limit("MaxReadUnits", "Default", 10_000)),
+    ("routes_ask_for_the_authorization_of_the_design", "open tokens", drop("Tokens", "JwtConfiguration", "Audience")),
+    ("routes_ask_for_the_authorization_of_the_design", "no authorizer", drop("BatchQueryRoute", "AuthorizerId")),
+    (
+        "routes_ask_for_the_authorization_of_the_design",
+        "anybody's batch",
+        limit("BatchAuth", "AllowedValues", ["OPEN", "IAM", "JWT"]),
+    ),
+    (
+        "routes_ask_for_the_authorization_of_the_design",
+        "tokens by another condition",
+        lambda d: d["Conditions"].update(BatchesByToken=d["Conditions"]["JoinsByToken"]),
+    ),
+    ("an_edge_is_the_only_way_in", "never", lambda d: d["Conditions"].update(HasEdge=d["Conditions"]["JoinsOpen"])),
+    ("an_edge_is_the_only_way_in", "always", lambda d: d["Resources"]["EdgeStack"].pop("Condition")),
+    (
+        "an_edge_is_the_only_way_in",
+        "another secret",
+        put({"Ref": "SetPepper"}, "EdgeStack", "Parameters", "OriginSecret"),
+    ),
+    ("an_edge_is_the_only_way_in", "past it", put({"DNSName": "x"}, "DomainRecord", "AliasTarget")),
+    ("an_edge_is_the_only_way_in", "region", lambda d: d["Rules"].pop("EdgeInTheStackIsInUsEast1")),
+    ("functions_are_told_exactly_what_they_need", "no header", put("", "Join", "Environment", "Variables", EDGE)),
+    (
+        "roles_allow_exactly_what_the_design_says",
+        "edge secret without an edge",
+        aim("QueryRole", "ReadSecrets", [{"Ref": "SetPepper"}, {"Ref": "EdgeSecret"}]),
+    ),
+    ("snapshots_are_of_join_and_query_and_off_by_default", "on", limit("SnapStart", "Default", "ON")),
+    (
+        "snapshots_are_of_join_and_query_and_off_by_default",
+        "of evaluate",
+        put({"ApplyOn": "PublishedVersions"}, "Evaluate", "SnapStart"),
+    ),
+    ("snapshots_are_of_join_and_query_and_off_by_default", "never", drop("Query", "SnapStart")),
+    ("a_version_pins_code_layer_and_parameters", "forgotten condition", unhashed("SnapStart")),
     ("deployments_reach_the_stage", "by hand", put(OFF, "Stage", "AutoDeploy")),
     ("deployments_reach_the_stage", "default", drop("Stage", "AutoDeploy")),
     (
@@ -584,7 +649,60 @@ VIOLATIONS: list[tuple[str, str, Mutation]] = [
     ),
     ("retries_are_those_of_the_design", "no invocation again", put(0, "EvaluateFailures", "MaximumRetryAttempts")),
     ("retries_are_those_of_the_design", "invocation", drop("EvaluateFailures", "MaximumEventAgeInSeconds")),
-    ("retries_are_those_of_the_design", "another version", put("live", "EvaluateFailures", "Qualifier")),
+    ("retries_are_those_of_the_design", "another version", put("$LATEST", "EvaluateFailures", "Qualifier")),
+    ("callers_call_the_alias", "gateway", put({"Fn::GetAtt": ["Join", "Arn"]}, "JoinIntegration", "IntegrationUri")),
+    ("callers_call_the_alias", "permission", put({"Ref": "Query"}, "QueryInvocation", "FunctionName")),
+    ("callers_call_the_alias", "queue", put({"Ref": "Evaluate"}, "EvaluateMessages", "FunctionName")),
+    (
+        "callers_call_the_alias",
+        "schedule",
+        put({"Fn::GetAtt": ["Evaluate", "Arn"]}, "EvaluateSchedule", "Target", "Arn"),
+    ),
+    ("callers_call_the_alias", "own alias", resource("Live", {"Type": "AWS::Lambda::Alias", "Properties": {}})),
+    (
+        "a_version_pins_code_layer_and_parameters",
+        "no alias",
+        lambda d: d["Globals"]["Function"].pop("AutoPublishAlias"),
+    ),
+    ("a_version_pins_code_layer_and_parameters", "code alone", drop("Join", "AutoPublishAliasAllProperties")),
+    ("a_version_pins_code_layer_and_parameters", "no layer", drop("Query", "VersionDescription")),
+    ("a_version_pins_code_layer_and_parameters", "no values", put("Shared code", "Shared", "Description")),
+    ("a_version_pins_code_layer_and_parameters", "forgotten", unhashed("NoiseKeys")),
+    ("a_version_pins_code_layer_and_parameters", "forgotten for all", unhashed("LogLevel")),
+    (
+        "a_version_pins_code_layer_and_parameters",
+        "new variable",
+        put({"Ref": "ThrottleRate"}, "Join", "Environment", "Variables", "KANON_RATE"),
+    ),
+    (
+        "a_version_pins_code_layer_and_parameters",
+        "by a condition",
+        put({"Fn::If": ["HasHostedZone", 512, 1024]}, "Join", "MemorySize"),
+    ),
+    ("evaluate_switches_whole_and_first", "in parts", put({"Type": "AllAtOnce"}, "Evaluate", "DeploymentPreference")),
+    ("evaluate_switches_whole_and_first", "join first", lambda d: d["Resources"]["Join"].pop("DependsOn")),
+    ("evaluate_switches_whole_and_first", "waits", lambda d: d["Resources"]["Evaluate"].update(DependsOn="Api")),
+    ("join_and_query_switch_in_parts_and_back", "whole", drop("Join", "DeploymentPreference")),
+    ("join_and_query_switch_in_parts_and_back", "no alarm", drop("Query", "DeploymentPreference", "Alarms")),
+    ("join_and_query_switch_in_parts_and_back", "patient", put(50, "JoinFailing", "Threshold")),
+    (
+        "join_and_query_switch_in_parts_and_back",
+        "blind",
+        lambda d: properties(d, "QueryFailing")["Metrics"].pop(2),
+    ),
+    (
+        "join_and_query_switch_in_parts_and_back",
+        "never",
+        lambda d: d["Mappings"]["Canaries"]["Canary10Percent5Minutes"].update(Enabled="false"),
+    ),
+    ("join_and_query_switch_in_parts_and_back", "default", limit("Canary", "Default", "AllAtOnce")),
+    ("tables_have_a_limit", "none", drop("StepLog", "OnDemandThroughput")),
+    (
+        "tables_have_a_limit",
+        "the other",
+        put({"Ref": "MaxReadUnits"}, "Members", "OnDemandThroughput", "MaxWriteRequestUnits"),
+    ),
+    ("tables_have_a_limit", "AWS's own", limit("MaxWriteUnits", "Default", 40_000)),
     (
         "functions_reserve_the_concurrency_of_their_own_parameter",
         "another's parameter",

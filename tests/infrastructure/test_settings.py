@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kanon.gate.settings import EvaluateSettings, GateSettings, JoinSettings, QuerySettings
+from kanon.gate.slots import Layout, Layouts
 from kanon.gate.types import read_types
 from kanon.local.template import Template
 from tests.infrastructure.template import PATH, configured, environment, functions, parameter, read
@@ -45,7 +46,7 @@ def test_a_function_gets_exactly_the_variables_it_reads(function: str) -> None:
 def test_a_function_accepts_its_environment(function: str, name: str) -> None:
     settings = SETTINGS[function].from_environment(resolved(overrides(name), function))
     assert settings.read_types()
-    assert settings.slots == int(overrides(name).get("Slots", "1"))
+    assert settings.layouts == Layouts((Layout(16, 0),))
 
 
 def test_the_default_types_are_the_published_ones() -> None:

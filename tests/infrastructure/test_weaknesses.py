@@ -60,7 +60,7 @@ WEAK_SETTINGS = {
         'Action: "*"\n                Resource: "*"',
     ),
     "CKV_AWS_66": ("RetentionInDays: !Ref LogRetention", "LogGroupClass: STANDARD"),
-    "CKV_AWS_95": ("AccessLogSettings:", "RouteSettings:"),
+    "CKV_AWS_95": ("AccessLogSettings:", "StageVariables:"),
     "CKV_AWS_119": ("{SSEEnabled: true, SSEType: KMS, KMSMasterKeyId: !GetAtt Key.Arn}", "{SSEEnabled: true}"),
     "CKV_AWS_149": ("KmsKeyId: !GetAtt Key.Arn", 'KmsKeyId: ""'),
     "CKV_AWS_364": (

@@ -177,7 +177,7 @@ def wrong_answer(method: str, path: str, asked: str, status: int, headers: Mappi
     elif method == "POST" and path.endswith(":join"):
         if body != "{}":
             yield f"a join is answered {body}"
-    elif path in ("/v1:query", "/v1:validateHashes"):
+    elif path in ("/v1:query", "/v1:batchQuery", "/v1:validateHashes"):
         yield from _wrong_query(json.loads(body), asked)
     elif "/sets/" in path:
         yield from _wrong_status(json.loads(body), "kAnonymous")

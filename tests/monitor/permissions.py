@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kanon.local.partiql import read
 from kanon.local.template import Template
 
 SERVICES = {"queue": "sqs"}  # botocore's name for it: IAM's
@@ -71,6 +72,11 @@ class Resources:
 
     def calls(self, function: str, service: str, operation: str, params: Mapping[str, Any]) -> Iterator[Call]:
         """What one SDK call does, resource by resource."""
+        if operation == "BatchExecuteStatement":  # IAM has one action for each kind of statement
+            for write in map(read, params["Statements"]):
+                action = "dynamodb:PartiQLInsert" if write.stored is None else "dynamodb:PartiQLUpdate"
+                yield Call(function, action, self.arns.get(write.table, f"unknown: {write.table}"), "")
+            return
         action = f"{SERVICES.get(service, service)}:{operation}"
         key = params.get("Key", {}).get("name", {}).get("S", "")
         for name in params.get("RequestItems") or [params.get(n) for n in ("TableName", "QueueUrl", "SecretId")]:

@@ -15,6 +15,7 @@ from kanon.gate.evaluation import Evaluation
 from kanon.gate.joining import Join, Joining
 from kanon.gate.models import HashesAnswer, JoinAnswer
 from kanon.gate.querying import Querying
+from kanon.gate.reading import touched
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.step_log import StepLog
 from kanon.http import edge
@@ -191,7 +192,7 @@ def a_set_id_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 @plant("the role of join refuses dynamodb:Query on arn")
 def a_join_that_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     def put(self: StepLog, row: Any) -> None:
-        list(self.touched(row.step, row.slot, 1))
+        list(touched(self, row.step, 0, 1, 1))
 
     before(monkeypatch, StepLog, "put", put)
 

@@ -1,10 +1,12 @@
 """Small types, keys and tapes that many tests start from."""
 
+import itertools
 from fractions import Fraction
 from hashlib import sha256
 
 from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.gate.mechanism.tape import Noise, Tapes
+from kanon.gate.slots import Layout, Layouts
 from kanon.noise.laws import one_sided, two_sided
 from kanon.noise.words import NoiseKey
 
@@ -32,10 +34,18 @@ PUBLISHED = Parameters(50, 720, 3600, *profile("published", 720))
 
 KEY = NoiseKey("1", bytes(range(32)))
 
+ONE_SLOT, TWO_SLOTS, SIXTEEN_SLOTS = (Layouts((Layout(slots, 0),)) for slots in (1, 2, 16))
+
 
 def set_key(name: object) -> bytes:
     """A set key like any other: 32 uniform bytes."""
     return sha256(f"set {name}".encode()).digest()
+
+
+def in_slot(slot: int, layouts: Layouts, count: int) -> list[bytes]:
+    """So many set keys that the last of these layouts puts into a slot."""
+    keys = (set_key(n) for n in itertools.count())
+    return list(itertools.islice((key for key in keys if layouts.entries[-1].slot_of(key) == slot), count))
 
 
 def tapes(parameters: Parameters, key: NoiseKey = KEY) -> Tapes:

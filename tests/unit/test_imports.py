@@ -22,10 +22,11 @@ ARROWS: dict[str, set[str]] = {
     "aws": set(),
     "noise": set(),
     "settings": {"errors"},
+    "snapshots": set(),
     "starting": {"clock", "errors"},
     "keys": {"noise", "errors"},
     "dynamo": {"clock", "errors"},
-    "http": {"dynamo", "errors", "strict_json"},
+    "http": {"dynamo", "clock", "errors", "strict_json"},
     "gate": {"noise", "dynamo", "http", "keys", "settings", "errors", "strict_json"},
     "joinlog": set(),
     "risk": {"gate", "noise"},
@@ -33,34 +34,38 @@ ARROWS: dict[str, set[str]] = {
     "reports": {"noise", "errors"},
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
+    "cost": {"gate", "dynamo"},
+    "simulate": {"gate", "noise", "dynamo", "keys", "joinlog", "plan", "cost"},
     "operate": {"gate", "noise", "dynamo", "keys", "clock", "errors"},
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
     "cli": {
         *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog", "strict_json"),
-        *("client", "plan", "operate", "local", "audit", "risk", "release", "reports"),
+        *("client", "plan", "simulate", "cost", "operate", "local", "audit", "risk", "release", "reports"),
     },
 }
 LAYER = {
     *("__init__", "aws", "clock", "dynamo", "errors", "gate", "http", "keys", "noise", "settings", "starting"),
-    "strict_json",
+    *("snapshots", "strict_json"),
 }
 """The part of the package that the functions need: shared/Makefile lists the same names."""
 
 GATE: dict[str, set[str]] = {
     # What a module of the gate, or a folder in it, may import of the gate besides itself.
     "mechanism": set(),
-    "storage": {"mechanism"},
+    "storage": {"mechanism", "slots"},
     "types": {"mechanism"},
-    "settings": {"types"},
+    "settings": {"slots", "types"},
     "names": set(),
+    "slots": {"mechanism", "names"},
     "publishing": {"mechanism"},
     "schedule": {"mechanism", "publishing", "settings"},
     "generations": {"mechanism", "settings"},
-    "fingerprints": {"storage", "mechanism", "generations", "settings", "types"},
+    "fingerprints": {"storage", "mechanism", "generations", "settings", "slots", "types"},
     "joining": {"storage", "mechanism", "names", "types"},
-    "evaluation": {"storage", "mechanism", "schedule", "types"},
-    "querying": {"storage", "mechanism", "names", "publishing", "types"},
+    "reading": {"storage", "mechanism"},
+    "evaluation": {"storage", "mechanism", "reading", "schedule", "types"},
+    "querying": {"storage", "mechanism", "names", "publishing", "slots", "types"},
     "models": {"mechanism", "types"},
 }
 

@@ -118,7 +118,7 @@ def answers_of_service(
 def _true(client: Client, places: Sequence[Place], step: int) -> set[Place]:
     """The sets that are k-anonymous at ``step``, the current one."""
     sent = {_sent(place): place for place in places}
-    answers = client.query(sent)
+    answers = client.batch_query(sent)
     if places and answers.step != step:
         raise LateError(f"answers stand at step {answers.step} and not at {step}: evaluation is late")
     return {sent[place] for place in answers.k_anonymous}

@@ -213,7 +213,7 @@ def summary(results: "Mapping[str, Result]", stack: "Stack", elapsed: float) -> 
 
     row("joins", [f"{one.joins:,}"], "over HTTP, up to 500 a call")
     row("sets", [f"{len(one.histories):,}"])
-    row("evaluations", [f"{meter.calls['evaluate', 'PutItem']:,}"], f"of a set, in {one.steps:,} steps")
+    row("evaluations", [f"{meter.statements['evaluate']:,}"], f"of a set, in {one.steps:,} steps")
     row("flips", [f"{result.flips:,}" for result in results.values()], "changes of a status")
     row("answers", [f"{sum(c.values()):,}" for c in confusions], "one per set and step, compared with the exact count")
     row("false positives", [false(c, True) for c in confusions], "of the answers true: count below k")

@@ -8,6 +8,7 @@ import typer
 
 from kanon import __version__
 from kanon.cli.audit import audit
+from kanon.cli.cost import cost
 from kanon.cli.demo import demo
 from kanon.cli.doctor import doctor
 from kanon.cli.ledger import ledger
@@ -17,8 +18,9 @@ from kanon.cli.release import release
 from kanon.cli.reports import app as reports
 from kanon.cli.risk import risk
 from kanon.cli.serve import serve
+from kanon.cli.simulate import simulate
 
-COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, plan, audit, doctor, release)
+COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, simulate, plan, cost, audit, doctor, release)
 
 PIPED = not (sys.stdout.isatty() and sys.stderr.isatty())
 """Help and errors that are piped are plain text in long lines; on a terminal they have its width, and colours."""

@@ -40,8 +40,8 @@ def skip(stack: "RunningStack", yes: Yes = False) -> None:
         )
     for gap in found:
         typer.echo(
-            f"slot {gap.slot}: to skip steps {gap.mark + 1} to {gap.first - 1}"
-            f" ({moment((gap.mark + 1) * period)} to {moment(gap.first * period)})"
+            f"slot {gap.slot}: to skip steps {gap.start} to {gap.first - 1}"
+            f" ({moment(gap.start * period)} to {moment(gap.first * period)})"
         )
     typer.echo("Their joins are lost: for one window counts are too low, never too high. This cannot be undone.")
     _ask("Skip them?", yes)

@@ -1,5 +1,6 @@
 """``kanon plan``: noise distributions that meet a privacy target, and how a type with them behaves."""
 
+import json
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,6 +86,9 @@ def _show(plans: "list[Plan]", target: "Target") -> None:
     console.print(_facts(plans, target))
     if len(plans) == 1:
         console.print(_curve(plans[0]))
+    for one in plans:
+        console.print(f"\nTypes for {one.name}:", highlight=False)
+        typer.echo(json.dumps(one.as_json()["types"]))
 
 
 def _facts(plans: "list[Plan]", target: "Target") -> "Table":

@@ -159,7 +159,8 @@ def _release(
     if operator_file is not None:
         from kanon.release.output import json_bytes, write
 
-        write(operator_file, json_bytes(operator_report(logs, spec, ledger, dataset=dataset, engine=engine)))
+        report = operator_report(logs, spec, ledger, dataset=dataset, engine=engine)
+        write(operator_file, json_bytes(report), private=True)
     _say(made, ledger)
 
 

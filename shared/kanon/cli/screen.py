@@ -28,20 +28,17 @@ def screen() -> "Console":
     return Console(width=None if limited else _UNLIMITED, highlight=False)
 
 
-class Verbatim(dict[str, Any]):
-    """A JSON object whose keys are data, or a document to paste: ``show_json`` leaves it as it is."""
-
-
 def show_json(value: Any) -> None:
-    """Print a command's result as JSON. Names of fields are camelCase, like those of the HTTP interface."""
+    """Print a command's result as JSON. Names of fields are camelCase, like those of the HTTP interface.
+
+    A field ``types`` is a document to paste, as the parameter ``Types`` takes it, and stays as it is.
+    """
     typer.echo(json.dumps(_camel_case(value), indent=2))
 
 
 def _camel_case(value: Any) -> Any:
-    if isinstance(value, Verbatim):
-        return value
     if isinstance(value, dict):
-        return {_camel_case_of(key): _camel_case(part) for key, part in value.items()}
+        return {_camel_case_of(key): part if key == "types" else _camel_case(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_camel_case(part) for part in value]
     return value

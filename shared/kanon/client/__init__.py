@@ -2,6 +2,7 @@
 
 from kanon.client.client import (
     HASHES_A_CALL,
+    HASHES_A_SIGNED_CALL,
     JOINS_A_CALL,
     Answers,
     Client,
@@ -21,6 +22,7 @@ from kanon.client.errors import (
 
 __all__ = [
     "HASHES_A_CALL",
+    "HASHES_A_SIGNED_CALL",
     "JOINS_A_CALL",
     "Answer",
     "Answers",

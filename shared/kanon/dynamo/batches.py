@@ -56,7 +56,7 @@ def put_all(client: "DynamoDBClient", table: str, items: Iterable[Item], key_nam
         answer = client.batch_write_item(RequestItems={table: requests})
         return answer.get("UnprocessedItems", {}).get(table, [])
 
-    left = _drain([{"PutRequest": {"Item": item}} for item in distinct.values()], WRITES_A_CALL, send)
+    left = drain([{"PutRequest": {"Item": item}} for item in distinct.values()], WRITES_A_CALL, send)
     return [request["PutRequest"]["Item"] for request in left]
 
 
@@ -86,11 +86,11 @@ def get_all(
             found.update((item[key_name]["B"], item) for item in answer["Responses"][table])
         return left
 
-    left = _drain([{key_name: {"B": key}} for key in dict.fromkeys(keys)], KEYS_A_CALL, ask)
+    left = drain([{key_name: {"B": key}} for key in dict.fromkeys(keys)], KEYS_A_CALL, ask)
     return found, {key[key_name]["B"] for key in left}
 
 
-def _drain(requests: list[Any], size: int, send: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
+def drain(requests: list[Any], size: int, send: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
     """Send all requests, ``size`` per call, in rounds with a pause between them. Returns what is left at the end.
 
     Each round sends every call once, so the number of pauses does not grow with the number of calls.

@@ -6,32 +6,35 @@ readers may see), then the mark (how far the slot is evaluated). Noise is a func
 writes the same values.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from kanon.dynamo.batches import chunks
+from kanon.dynamo.statements import STATEMENTS_A_CALL
 from kanon.errors import ConfigurationError, TooFarBehindError
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
 from kanon.gate.mechanism.tape import LogGeneration, Tapes
 from kanon.gate.mechanism.vectorised import evaluate_all
+from kanon.gate.reading import Touched, read_sets
 from kanon.gate.schedule import Schedule
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members
+from kanon.gate.storage.members import Change, Members, to_item
 from kanon.gate.storage.statuses import Statuses
-from kanon.gate.storage.step_log import Page, Row, StepLog, Touched
+from kanon.gate.storage.step_log import Row, StepLog
 from kanon.gate.types import Type
 from kanon.noise.words import NoiseKey
 
-SETS_A_CHUNK = 500
-"""Sets decided at once. Chunks of half this size cost a tenth more (docs/evidence/performance.md)."""
-ROWS_A_CHUNK = 20_000
-"""A chunk is committed after so many rows were read for it, about two pages of 1 MB, even if they touch few sets."""
+T = TypeVar("T")
+
 WRITERS = 16
 SECONDS_TO_STOP = 20.0
 """A worker with less time left than this starts no further chunk."""
+CHUNKS_TO_STOP = 1.5
+"""Nor does one whose time left is less than this many times its slowest chunk so far."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Outcome:
         skipped: sets of types no longer configured.
         behind: closed steps that remain.
         late: the largest delay of a completed step after its tick, in seconds.
+        following: the slots that can continue because this one has evaluated the last step of its layout.
     """
 
     steps: int = 0
@@ -80,6 +84,7 @@ class Outcome:
     skipped: int = 0
     behind: int = 0
     late: int = 0
+    following: range = range(0)
 
 
 @dataclass
@@ -92,8 +97,9 @@ class Run:
         through: the stored mark; None for a new slot.
         after: the last set committed in ``step``; None before the first one.
         step: the step to evaluate.
-        last: the last closed step.
+        last: the last closed step of the layout at ``step``.
         idle: the number of steps without rows, directly before ``step``, that are not completed yet.
+        slowest: the longest time that a page of the log with its chunk took so far, in seconds.
         leased: whether this worker still holds the lease.
         outcome: what the run has done so far.
     """
@@ -105,6 +111,7 @@ class Run:
     step: int = 0
     last: int = 0
     idle: int = 0
+    slowest: float = 0.0
     leased: bool = True
     outcome: Outcome = Outcome()
 
@@ -112,6 +119,11 @@ class Run:
     def resume(self) -> tuple[int, bytes] | None:
         """Where the next run continues inside a step, if time ran short or an error stopped this one."""
         return None if self.after is None else (self.step, self.after)
+
+    @property
+    def reserve(self) -> float:
+        """A worker with less time left than this many seconds stops."""
+        return max(SECONDS_TO_STOP, CHUNKS_TO_STOP * self.slowest)
 
 
 @dataclass
@@ -152,15 +164,18 @@ class Evaluation:
         run = Run(slot, holder, mark.evaluated_through)
         try:
             self.check_tables()
-            run.step, run.after = self._next_step(mark.evaluated_through, now), mark.resume_after
-            run.last = self.schedule.last_closed(clock())
+            step = self._next_step(slot, mark.evaluated_through, now)
+            if step is None:
+                return run.outcome
+            self._begin(run, step)
+            run.after, run.last = mark.resume_after, self._last(step, clock())
             with ThreadPoolExecutor(WRITERS) as writers:
                 while run.step <= run.last:
                     if not self._evaluate_step(run, clock, time_left, writers):
                         self._complete_idle(run, clock)
                         return replace(run.outcome, behind=run.last - run.step + 1)
                     self._finish_step(run, clock)
-            return run.outcome
+            return replace(run.outcome, following=self._following(run, clock()))
         finally:
             if run.leased:
                 self.control.release(slot, holder, run.resume)
@@ -172,15 +187,18 @@ class Evaluation:
 
         The loop reads the time before each page of the log and before each chunk: one page may take a second.
         """
-        chunks = chunked(self.log.pages(run.step, run.slot, self._most_kept, run.after))
-        while time_left() >= SECONDS_TO_STOP:
-            chunk = next(chunks, None)
+        read = read_sets(self.log, run.step, run.slot, self._most_kept, self._longest_window, run.after)
+        left = time_left()
+        while left >= run.reserve:
+            chunk = next(read, None)
             if chunk is None:
                 return True
             if chunk:
                 self._complete_idle(run, clock)
-                run.outcome = self._evaluate_chunk(run.step, run.slot, chunk, writers, run.outcome)
+                run.outcome = self._evaluate_chunk(run.step, chunk, writers, run.outcome)
                 run.after = chunk[-1].set_key
+            before, left = left, time_left()
+            run.slowest = max(run.slowest, before - left)
         return False
 
     def _finish_step(self, run: Run, clock: Callable[[], float]) -> None:
@@ -189,7 +207,7 @@ class Evaluation:
             run.idle += 1
         else:
             # Read the clock again: if a step closes during this run, its message does nothing; this run evaluates it.
-            run.last = self.schedule.last_closed(clock())
+            run.last = self._last(run.step, clock())
             self._complete(run, run.step, clock(), leaving=run.step >= run.last)
         run.outcome = replace(run.outcome, steps=run.outcome.steps + 1)
         run.step, run.after = run.step + 1, None
@@ -211,28 +229,58 @@ class Evaluation:
         self.control.advance(run.slot, run.through, step, run.holder if leaving else None)
         run.through, run.idle, run.leased = step, 0, not leaving
 
-    def _next_step(self, evaluated_through: int | None, now: float) -> int:
-        if evaluated_through is None:
-            return max(self.schedule.oldest_in_log(now), self._begun_at)
-        if evaluated_through + 1 < self._begun_at:
+    def _next_step(self, slot: int, evaluated_through: int | None, now: float) -> int | None:
+        """The step with which a slot continues; None if there is none, or if other slots must come first."""
+        layouts, oldest = self.log.layouts, max(self.schedule.oldest_in_log(now), self._begun_at)
+        step = layouts.next_step(slot, oldest - 1 if evaluated_through is None else evaluated_through)
+        if step is None:
+            return None
+        first = layouts.at(step).from_step if evaluated_through is None else step
+        marks = [self.control.evaluated_through(each) for each in layouts.preceding(slot, first)]
+        if evaluated_through is None and first <= oldest and all(mark is None for mark in marks):
+            return step  # a new deployment
+        if any(mark is None or mark < first - 1 for mark in marks):
+            return None
+        return self._in_time(first, now)
+
+    def _in_time(self, step: int, now: float) -> int:
+        """The step, if the log still has its rows and it belongs to the log generation."""
+        if step < self._begun_at:
             raise ConfigurationError(
                 f"the log generation that begins at step {self._begun_at} was not begun in every slot: run"
                 f" `kanon operate new-generation` again"
             )
-        if evaluated_through + 1 < self.schedule.oldest_allowed(now):
+        if step < self.schedule.oldest_allowed(now):
             raise TooFarBehindError(
                 f"evaluation is behind by more than the outage allowance minus its reserve: step"
-                f" {evaluated_through + 1} may have lost rows; move the mark with `kanon operate skip`"
+                f" {step} may have lost rows; move the mark with `kanon operate skip`"
             )
-        return evaluated_through + 1
+        return step
+
+    def _begin(self, run: Run, step: int) -> None:
+        """Continue with ``step``. A slot that its layout begins, or begins again, gets the mark before it."""
+        run.step = step
+        if run.through != step - 1 and self.log.layouts.preceding(run.slot, step):
+            self.control.advance(run.slot, run.through, step - 1)
+            run.through = step - 1
+
+    def _last(self, step: int, now: float) -> int:
+        """The last closed step of the layout at ``step``."""
+        return self.log.layouts.last_step(step, self.schedule.last_closed(now))
+
+    def _following(self, run: Run, now: float) -> range:
+        """The slots that can continue because this run evaluated the last step of its layout."""
+        if run.outcome.steps and run.last < self.schedule.last_closed(now):
+            return self.log.layouts.following(run.slot, run.last)
+        return range(0)
 
     def _evaluate_chunk(
-        self, step: int, slot: int, chunk: Sequence[Touched], writers: ThreadPoolExecutor, outcome: Outcome
+        self, step: int, chunk: Sequence[Touched], writers: ThreadPoolExecutor, outcome: Outcome
     ) -> Outcome:
         """Read, decide and commit a chunk of the sets of a step."""
         known = [touched for touched in chunk if touched.type_name in self.types]
         states = self.members.read(touched.set_key for touched in known)
-        self._commit(slot, self._decide(step, known, states), writers)
+        self._commit(self._decide(step, known, states), writers)
         skipped = outcome.skipped + len(chunk) - len(known)
         return replace(outcome, sets=outcome.sets + len(known), skipped=skipped)
 
@@ -254,12 +302,11 @@ class Evaluation:
             decided += [Evaluated(*entry, state) for entry, state in zip(entries, after, strict=True)]
         return decided
 
-    def _commit(self, slot: int, decided: Sequence[Evaluated], writers: ThreadPoolExecutor) -> None:
+    def _commit(self, decided: Sequence[Evaluated], writers: ThreadPoolExecutor) -> None:
         """Write wake-ups, then statuses, then Members; each kind is complete before the next begins."""
         self.log.put_wake_ups(
             Row(
                 e.after.wake_up,
-                slot,
                 e.touched.set_key,
                 None,
                 e.touched.type_name,
@@ -270,12 +317,12 @@ class Evaluation:
         )
         crossed = [e for e in decided if e.after.crossings != e.before.crossings]
         _each(writers, self._write_status, crossed)
-        _each(writers, self._write_members, decided)
+        _each(writers, self.members.write, chunks([self._change(e) for e in decided], STATEMENTS_A_CALL))
 
     def _write_status(self, e: Evaluated) -> None:
         self.statuses.write(e.touched.set_key, e.after.crossings, self.schedule.expiry(self._last_true(e)))
 
-    def _write_members(self, e: Evaluated) -> None:
+    def _change(self, e: Evaluated) -> Change:
         parameters = self.types[e.touched.type_name].parameters
         needed = [e.after.evaluated or 0]
         if e.after.members:
@@ -285,7 +332,8 @@ class Evaluation:
         if e.after.wake_up is not None:
             needed.append(e.after.wake_up)
         expires = self.schedule.expiry(max(needed))
-        self.members.write(e.touched.set_key, e.touched.type_name, e.after, parameters.client_bits, expires)
+        item = to_item(e.touched.set_key, e.touched.type_name, e.after, parameters.client_bits, expires)
+        return Change(item, e.before.evaluated)
 
     def _last_true(self, e: Evaluated) -> int:
         """The last step of the instance of the newest crossing."""
@@ -321,30 +369,12 @@ class Evaluation:
     def _most_kept(self) -> int:
         return max(t.parameters.members_kept for t in self.types.values())
 
-
-def chunked(pages: Iterable[Page]) -> Iterator[list[Touched]]:
-    """Split the sets of pages into chunks of at most SETS_A_CHUNK. A page that fills no chunk gives an empty list.
-
-    A chunk also ends after ROWS_A_CHUNK rows, so that sets with many rows do not delay a commit.
-    """
-    waiting: list[Touched] = []
-    rows = 0
-    for page in pages:
-        waiting += page.sets
-        rows += page.rows
-        while len(waiting) >= SETS_A_CHUNK:
-            yield waiting[:SETS_A_CHUNK]
-            waiting, rows = waiting[SETS_A_CHUNK:], 0
-        if waiting and rows >= ROWS_A_CHUNK:
-            yield waiting
-            waiting, rows = [], 0
-        else:
-            yield []
-    if waiting:
-        yield waiting
+    @property
+    def _longest_window(self) -> int:
+        return max(t.parameters.window for t in self.types.values())
 
 
-def _each(writers: ThreadPoolExecutor, write: Callable[[Evaluated], None], decided: Iterable[Evaluated]) -> None:
+def _each(writers: ThreadPoolExecutor, write: Callable[[T], None], parts: Iterable[T]) -> None:
     """Write in parallel. On return all writes are done; an error of any of them is raised."""
-    for _ in list(writers.map(write, decided)):
+    for _ in list(writers.map(write, parts)):
         pass

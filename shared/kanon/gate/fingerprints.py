@@ -1,16 +1,19 @@
 """Fingerprints of the immutable values of a deployment, compared with Control when a function starts (rule 7)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kanon.errors import ConfigurationError
 from kanon.gate.generations import Ids, as_recorded, begun, refuse_log_generations
 from kanon.gate.settings import EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry, QuerySettings
-from kanon.gate.storage.control import Control
+from kanon.gate.slots import Layouts
+from kanon.gate.storage.control import DEPLOYMENT, Control
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.noise.words import NoiseKey
 
-NOISE_KEY, TYPE, RETIRED = "noise-key ", "type ", "retired "
+NOISE_KEY, TYPE, RETIRED, SLOTS = "noise-key ", "type ", "retired ", "slots"
+STEPS_AHEAD = 2
+"""A new layout begins so many steps after the current one or later: every function then knows it when it begins."""
 
 
 def fingerprints(settings: GateSettings, types: Mapping[str, Type], keys: Iterable[Secret]) -> dict[str, str]:
@@ -20,7 +23,7 @@ def fingerprints(settings: GateSettings, types: Mapping[str, Type], keys: Iterab
     evaluation with a longer allowance would rely on rows that have expired. A function that decides when answers
     change includes the publish delay: a longer delay would take back answers that were already given.
     """
-    values = {"slots": str(settings.slots), "deployment": settings.deployment}
+    values = {**slot_fingerprints(settings.layouts), DEPLOYMENT: settings.deployment}
     if isinstance(settings, JoinSettings | EvaluateSettings):
         values["outage-allowance"] = str(settings.outage_allowance)
     if isinstance(settings, QuerySettings | EvaluateSettings):
@@ -30,6 +33,73 @@ def fingerprints(settings: GateSettings, types: Mapping[str, Type], keys: Iterab
         **{f"{TYPE}{name}": type_.parameters.fingerprint.hex() for name, type_ in types.items()},
         **{f"key {key.name}": key.fingerprint for key in keys},
     }
+
+
+def slot_fingerprints(layouts: Layouts) -> dict[str, str]:
+    """The fingerprint of each layout."""
+    return {_slots(layout.from_step): str(layout) for layout in layouts.entries}
+
+
+def layouts_soon(layouts: Layouts, step: int) -> list[str]:
+    """The fingerprints of the later layouts that are in force soon after ``step``: too late to begin them."""
+    return [_slots(layout.from_step) for layout in layouts.entries if 0 < layout.from_step < step + STEPS_AHEAD]
+
+
+def refuse_slots(
+    recorded: Mapping[str, str], layouts: Layouts, step: int, by_join: Callable[[], Mapping[str, str]]
+) -> None:
+    """Check that a new layout begins at least two steps after ``step``, and that only the oldest are left out.
+
+    Joins under a layout that the other functions do not know would be lost. ``join`` records no layout too late, so
+    one that it has recorded is in force, even if ``evaluate`` did not start in time.
+
+    Args:
+        recorded: the fingerprints recorded for ``evaluate``.
+        layouts: the layouts configured.
+        step: the current step.
+        by_join: reads the fingerprints recorded for ``join``.
+
+    Raises:
+        ConfigurationError: a new layout begins too early, or one that is not among the oldest is missing.
+    """
+    known = {name for name in recorded if name.partition(" ")[0] == SLOTS}
+    configured = slot_fingerprints(layouts)
+    oldest = layouts.entries[0].from_step
+    for name in sorted(known - configured.keys()):
+        if (from_step := int(name.partition(" ")[2] or 0)) >= oldest:
+            raise ConfigurationError(
+                f"the entry of Slots that begins at step {from_step} is missing: put it back; only entries older than"
+                f" all others may be removed"
+            )
+    late = [name for name in layouts_soon(layouts, step) if known and name not in known]
+    if late and not set(late) <= by_join().keys():
+        raise ConfigurationError(
+            f"the entry of Slots that begins at step {late[0].partition(' ')[2]} is new: let it begin at step"
+            f" {step + STEPS_AHEAD} or later"
+        )
+
+
+def check_join(
+    control: Control, settings: JoinSettings, types: Mapping[str, Type], keys: Iterable[Secret], step: int
+) -> None:
+    """Compare the immutable values of ``join`` with those recorded, and record new ones.
+
+    Args:
+        control: the table that records them.
+        settings: the settings of the function.
+        types: the types configured.
+        keys: the set pepper and the client key.
+        step: the current step.
+
+    Raises:
+        FingerprintMismatchError: a recorded fingerprint has changed, or a new layout begins too early.
+    """
+    control.check("join", fingerprints(settings, types, keys), old=layouts_soon(settings.layouts, step))
+
+
+def _slots(from_step: int) -> str:
+    """The name of a layout's fingerprint. The first layout has the name that it had when there was one alone."""
+    return f"{SLOTS} {from_step}" if from_step else SLOTS
 
 
 def noise_key_fingerprints(entries: Sequence[NoiseKeyEntry], keys: Mapping[str, NoiseKey]) -> dict[str, str]:
@@ -128,11 +198,16 @@ def check_evaluate(
         restored: the tables that were made from a backup.
 
     Raises:
-        ConfigurationError: see :func:`refuse_types`, :func:`refuse_noise_keys` and :func:`refuse_log_generations`.
+        ConfigurationError: see :func:`refuse_slots`, :func:`refuse_types`, :func:`refuse_noise_keys` and
+            :func:`refuse_log_generations`.
         FingerprintMismatchError: a recorded fingerprint, or the first step of a noise key, has changed.
     """
-    control.check("evaluate", fingerprints(settings, types, ()))
     recorded = control.recorded("evaluate")
+    refuse_slots(recorded, settings.layouts, step, lambda: control.recorded("join"))
+    control.check("evaluate", fingerprints(settings, types, ()))
+    layouts = slot_fingerprints(settings.layouts)
+    if recorded and not layouts.keys() <= recorded.keys():
+        control.check("join", layouts)  # join may start for the first time after they begin
     refuse_types(recorded, types)
     refuse_noise_keys(recorded, settings.noise_keys, types, step)
     refuse_log_generations(recorded, settings.log_generations, tables)

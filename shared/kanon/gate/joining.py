@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kanon.gate.mechanism.steps import end_of, step_at
-from kanon.gate.names import ClientKind, client_token, set_key, slot_of
-from kanon.gate.storage.step_log import Row, StepLog, key_of
+from kanon.gate.names import ClientKind, client_token, set_key
+from kanon.gate.storage.step_log import Row, StepLog
 from kanon.gate.types import Type
 from kanon.keys import Secret
 
@@ -29,7 +29,6 @@ class Joining:
     client_key: Secret
     log: StepLog
     period: int
-    slots: int
     outage_allowance: int
 
     def join(self, join: Join, now: float) -> None:
@@ -44,7 +43,7 @@ class Joining:
         """Log many joins and say for each whether it is in the log."""
         rows = [self.row(join, now) for join in joins]
         left = self.log.put_all(rows)
-        return [not left or key_of(row) not in left for row in rows]
+        return [not left or self.log.key_of(row) not in left for row in rows]
 
     def row(self, join: Join, now: float) -> Row:
         """The row of a join at ``now``. It expires one outage allowance after the end of its step."""
@@ -53,4 +52,4 @@ class Joining:
         bits = self.types[join.type_name].parameters.client_bits
         token = client_token(self.client_key, name, join.kind, join.client, bits)
         expires = end_of(step, self.period) + self.outage_allowance
-        return Row(step, slot_of(name, self.slots), name, token, join.type_name, expires)
+        return Row(step, name, token, join.type_name, expires)

@@ -159,8 +159,14 @@ def _few_hashes(entries: list[Hashes]) -> list[Hashes]:
     return entries
 
 
+def too_many_hashes(field: str, most: int) -> ErrorAnswer:
+    """The answer to a query without a signature for more hashes than ``most``."""
+    reason = f"ask at most {most} hashes at once; split the request, or sign it and call batchQuery"
+    return error_answer(400, f"{field}: {reason}", Problem(field=field, reason=reason))
+
+
 class QueryBody(Body):
-    """The sets to query, by type: up to 1,000 hashes in total."""
+    """The sets to query, by type: up to 1,000 hashes in total, or what the deployment allows without a signature."""
 
     sets_for_type: Annotated[list[Hashes], Field(max_length=MOST_HASHES)]
 

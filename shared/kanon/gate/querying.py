@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from kanon.gate.mechanism.above_threshold import is_above
 from kanon.gate.mechanism.steps import phase_of
-from kanon.gate.names import set_key, slot_of
+from kanon.gate.names import set_key
 from kanon.gate.publishing import clock_step, next_tick
+from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.statuses import Horizon, Statuses
 from kanon.gate.types import Type
 from kanon.keys import Secret
@@ -36,7 +37,7 @@ class Querying:
     pepper: Secret
     statuses: Statuses
     period: int
-    slots: int
+    layouts: Layouts
     publish_delay: int
     _tick: int = 0
     _horizons: dict[int, Horizon | None] = field(default_factory=dict)
@@ -52,15 +53,16 @@ class Querying:
         if tick != self._tick:
             self._tick, self._horizons = tick, {}
         keys = [set_key(self.pepper, type_name, set_id) for type_name, set_id in sets]
-        slots = {slot_of(key, self.slots) for key in keys}
-        crossings = self._read(keys, slots)
-        visible = {slot: self._visible(slot, at, now) for slot in slots}
+        layouts = [layout for layout in self.layouts.entries if layout.from_step <= at]
+        places = [tuple(layout.slot_of(key) for layout in layouts) for key in keys]
+        crossings = self._read(keys, {slot for place in places for slot in place})
+        visible = {place: self._visible(layouts, place, at, now) for place in set(places)}
         above = tuple(
-            self._is_above(type_name, key, crossings.get(key, ()), visible[slot_of(key, self.slots)], at)
-            for key, (type_name, _) in zip(keys, sets, strict=True)
+            self._is_above(type_name, key, crossings.get(key, ()), visible[place], at)
+            for key, place, (type_name, _) in zip(keys, places, sets, strict=True)
         )
         steps = [through for through in visible.values() if through is not None]
-        step = min(steps) if steps and len(steps) == len(slots) else None
+        step = min(steps) if steps and len(steps) == len(visible) else None
         return Answer(above, step, tick)
 
     def _read(self, keys: Sequence[bytes], slots: set[int]) -> dict[bytes, tuple[int, ...]]:
@@ -72,11 +74,19 @@ class Querying:
         self._horizons |= {slot: horizons.get(slot) for slot in unknown}
         return crossings
 
-    def _visible(self, slot: int, at: int, now: float) -> int | None:
-        """The step of a slot's answers; None before its first evaluation."""
-        horizon = self._horizons[slot]
-        through = None if horizon is None else horizon.at(now)
-        return None if through is None else min(at, through)
+    def _visible(self, layouts: Sequence[Layout], slots: Sequence[int], at: int, now: float) -> int | None:
+        """The step of the answers of the sets that these layouts put into these slots; None before the first one.
+
+        A layout counts from the first of its steps that is visible. Until then the answers are those of the last step
+        of the layout before. ``at`` is the largest step that may be visible.
+        """
+        for layout, slot in zip(reversed(layouts), reversed(slots), strict=True):
+            horizon = self._horizons[slot]
+            through = None if horizon is None else horizon.at(now)
+            if through is not None and through >= layout.from_step:
+                return min(at, through)
+            at = layout.from_step - 1
+        return None
 
     def _is_above(self, type_name: str, key: bytes, crossings: Iterable[int], visible: int | None, at: int) -> bool:
         known = self.types.get(type_name)

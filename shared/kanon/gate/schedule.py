@@ -61,9 +61,9 @@ class Schedule:
         """The Unix time (seconds) at which a row that is needed up to ``step`` may expire."""
         return end_of(step, self.period) + self.outage_allowance
 
-    def overdue(self, evaluated_through: int, now: float) -> int:
-        """The number of steps whose tick has passed and that a slot has not evaluated."""
-        return max(0, clock_step(now, self.period, self.publish_delay) - evaluated_through)
+    def due(self, now: float) -> int:
+        """The last step whose tick has passed."""
+        return clock_step(now, self.period, self.publish_delay)
 
     def visible_from(self, now: float) -> int:
         """The first tick late enough for every reader to see what is written at ``now``."""

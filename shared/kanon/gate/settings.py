@@ -3,19 +3,31 @@
 import json
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationInfo, field_validator
 
 from kanon.errors import ConfigurationError
+from kanon.gate.slots import MOST_SLOTS, Layout, Layouts
 from kanon.gate.types import Type, read_types
-from kanon.settings import Deployment, Seconds, Settings
+from kanon.settings import Deployment, Edge, Seconds, Settings
 
 
-class GateSettings(Deployment):
-    """The settings of all functions of the gate."""
+def _from_json(text: Any) -> Any:
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except RecursionError as error:
+        raise ValueError("the list is nested too deeply") from error
 
-    types: str
-    period: Annotated[int, Field(ge=1, le=86_400)]
-    slots: Annotated[int, Field(ge=1, le=256)]
+
+FromJson = BeforeValidator(_from_json)
+
+
+class SlotsEntry(BaseModel):
+    """A number of slots, and the step from which it is in force."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    slots: Annotated[StrictInt, Field(ge=1, le=MOST_SLOTS)]
+    from_step: Annotated[StrictInt, Field(ge=0)]
 
     @field_validator("slots")
     @classmethod
@@ -23,6 +35,32 @@ class GateSettings(Deployment):
         if slots & (slots - 1):
             raise ValueError("the number of slots must be a power of two")
         return slots
+
+
+def _one_entry(given: Any) -> Any:
+    """A number alone is a list of one entry."""
+    return [{"slots": given, "from_step": 0}] if isinstance(given, int) else given
+
+
+class GateSettings(Deployment):
+    """The settings of all functions of the gate."""
+
+    types: str
+    period: Annotated[int, Field(ge=1, le=86_400)]
+    slots: Annotated[tuple[SlotsEntry, ...], BeforeValidator(_one_entry), FromJson]
+
+    @field_validator("slots")
+    @classmethod
+    def _slots_in_order(cls, entries: tuple[SlotsEntry, ...]) -> tuple[SlotsEntry, ...]:
+        steps = [entry.from_step for entry in entries]
+        if not entries or steps != sorted(set(steps)):
+            raise ValueError("list at least one entry, in the order of from_step, each step once")
+        return entries
+
+    @property
+    def layouts(self) -> Layouts:
+        """The numbers of slots by the step from which they are in force."""
+        return Layouts(tuple(Layout(entry.slots, entry.from_step) for entry in self.slots))
 
     def read_types(self) -> dict[str, Type]:
         """The types of this deployment by name."""
@@ -69,14 +107,16 @@ class AnswerSettings(GateSettings, StatusTable):
         return types
 
 
-class JoinSettings(GateSettings, SetPepper, LogWriter):
+class JoinSettings(GateSettings, Edge, SetPepper, LogWriter):
     """The environment of ``join``."""
 
     client_key_secret: str
 
 
-class QuerySettings(AnswerSettings, SetPepper):
-    """The environment of ``query``."""
+class QuerySettings(AnswerSettings, Edge, SetPepper):
+    """The environment of ``query``. A query without a signature may name ``anonymous_hashes`` hashes."""
+
+    anonymous_hashes: Annotated[int, Field(ge=1, le=1_000)]
 
 
 class NoiseKeyEntry(BaseModel):
@@ -102,8 +142,8 @@ class EvaluateSettings(AnswerSettings, LogWriter):
 
     members_table: str
     noise_key_secret: str
-    noise_keys: tuple[NoiseKeyEntry, ...]
-    log_generations: tuple[LogGenerationEntry, ...]
+    noise_keys: Annotated[tuple[NoiseKeyEntry, ...], FromJson]
+    log_generations: Annotated[tuple[LogGenerationEntry, ...], FromJson]
     queue_url: str
     grace: Seconds
     lease: Seconds
@@ -126,14 +166,6 @@ class EvaluateSettings(AnswerSettings, LogWriter):
             "Statuses": self.statuses_table,
             "Control": self.control_table,
         }
-
-    @field_validator("noise_keys", "log_generations", mode="before")
-    @classmethod
-    def _from_json(cls, text: Any) -> Any:
-        try:
-            return json.loads(text) if isinstance(text, str) else text
-        except RecursionError as error:
-            raise ValueError("the list is nested too deeply") from error
 
     @field_validator("noise_keys")
     @classmethod

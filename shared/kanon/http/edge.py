@@ -17,9 +17,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel
 
 from kanon.dynamo.batches import is_throttle
-from kanon.errors import FingerprintMismatchError, ThrottledError
+from kanon.errors import FingerprintMismatchError, KanonError, ThrottledError
 from kanon.http.answers import NOT_NOW, NOWHERE, STATUS_NAMES, ErrorAnswer, GatewayAnswer, Problem, error_answer
 from kanon.http.bodies import RequestError, read_json, readable
+from kanon.http.origin import Origin
 
 MOST_DETAILS = 10
 RETRY_AFTER = "5"
@@ -43,7 +44,7 @@ def described(answer: str, *codes: int, partly_later: bool = False) -> dict[int,
     """The OpenAPI responses of a route: success, its own errors, and those of API Gateway."""
     answers: dict[int, Any] = {200: {"description": answer}}
     for code in sorted({*codes, 429, 500}):
-        model = GatewayAnswer if code in (403, 429) else ErrorAnswer
+        model = GatewayAnswer if code in (401, 403, 429) else ErrorAnswer
         answers[code] = {"description": STATUS_NAMES[code], "content": {"application/json": {"model": model}}}
     for code in (503, *([200] if partly_later else [])):
         if code in answers:
@@ -91,18 +92,30 @@ def _translated(error: Exception, logger: Logger) -> ErrorAnswer:
             return error_answer(500, "internal error; the operator has been notified")
 
 
-def handle(app: APIGatewayHttpResolver, event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
-    """Answer an API Gateway event (format 2.0). An unreadable body is refused before routing."""
-    if event["requestContext"]["http"]["method"] == "POST":
-        try:
+def handle(
+    app: APIGatewayHttpResolver,
+    event: dict[str, Any],
+    context: LambdaContext,
+    logger: Logger,
+    origin: Origin | None = None,
+) -> dict[str, Any]:
+    """Answer an API Gateway event (format 2.0).
+
+    A request that did not come through the edge, if there is one, or that has an unreadable body is refused before
+    routing.
+    """
+    try:
+        if origin is not None:
+            origin.check(event)
+        if event["requestContext"]["http"]["method"] == "POST":
             event = readable(event)
-        except RequestError as error:
-            answer = _refusal(error.answer)
-            return {
-                "statusCode": answer.status_code,
-                "headers": answer.headers,
-                "body": answer.body,
-            }
+    except (RequestError, KanonError, ClientError, BotoCoreError) as error:
+        answer = _refusal(_translated(error, logger))
+        return {
+            "statusCode": answer.status_code,
+            "headers": answer.headers,
+            "body": answer.body,
+        }
     return app.resolve(event, context)
 
 

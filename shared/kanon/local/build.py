@@ -15,7 +15,7 @@ import boto3
 
 from kanon.local.clock import Cron, Trigger
 from kanon.local.functions import Function, function_arn
-from kanon.local.template import ACCOUNT, REGION, Template, TemplateError
+from kanon.local.template import ACCOUNT, REGION, Resource, Template, TemplateError
 
 _FUNCTION = "AWS::Serverless::Function"
 
@@ -114,9 +114,16 @@ def build_functions(
             memory=int(properties.get("MemorySize", 128)),
             session=session,
             logs=logs,
+            alias=_alias(template, resource),
             on_failure=_on_failure(template, resource.logical_id),
         )
     return functions
+
+
+def _alias(template: Template, resource: Resource) -> str:
+    """ARN of a function's alias; the function's own if it has none."""
+    published = "AutoPublishAlias" in resource.properties
+    return str(template.resolve({"Ref": f"{resource.logical_id}.{'Alias' if published else 'Arn'}"}))
 
 
 def _on_failure(template: Template, logical_id: str) -> str | None:
@@ -166,7 +173,7 @@ class Mapped:
 
 def queue_mappings(template: Template, functions: Mapping[str, str]) -> list[Mapped]:
     """The event source mappings; ``functions``: name by ARN."""
-    names = {arn.rpartition(":")[2]: name for arn, name in functions.items()}
+    names = {**functions, **{arn.rpartition(":")[2]: name for arn, name in functions.items()}}
     mapped = []
     for resource in template.resources("AWS::Lambda::EventSourceMapping"):
         properties = resource.properties

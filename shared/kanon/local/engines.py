@@ -28,6 +28,7 @@ import botocore.loaders
 import botocore.session
 from botocore.config import Config
 
+from kanon.local.partiql import teach_moto
 from kanon.local.source import ROOT
 from kanon.local.template import ACCOUNT, REGION
 
@@ -128,6 +129,7 @@ class Moto(Engine):
         except ModuleNotFoundError as error:
             raise EngineError(f"{error.name} is missing: pip install 'kanon[moto]'") from error
         _query_partitions()
+        teach_moto()
         self._mock = mock_aws()
         self._mock.start()
 

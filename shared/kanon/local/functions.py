@@ -87,6 +87,7 @@ class Function:
     memory: int
     session: Callable[[str], boto3.Session]
     logs: TextIO
+    alias: str = ""  # ARN of the alias that callers use
     on_failure: str | None = None  # ARN of the destination of failed asynchronous invocations
 
     @property

@@ -15,6 +15,7 @@ from typing import Any
 import boto3
 
 from kanon.dynamo.units import item_size, read_units, write_units
+from kanon.local.partiql import read
 
 
 class Meter:
@@ -25,6 +26,7 @@ class Meter:
         self.written: Counter[str] = Counter()
         self.read: dict[str, float] = {}
         self.items_written: Counter[str] = Counter()
+        self.statements: Counter[str] = Counter()
         self.items_read: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -41,7 +43,8 @@ class Meter:
                 self.calls[function, model.name] += 1
                 self.written[function] += units
                 self.items_written[function] += items
-                self.items_read[function] += _items_read(parsed)
+                self.statements[function] += len(params.get("Statements", []))
+                self.items_read[function] += _items_read(model.name, parsed)
                 self.read[function] = self.read.get(function, 0.0) + _read(model.name, params, parsed)
 
         session.events.register("before-parameter-build.dynamodb", before)
@@ -60,18 +63,23 @@ def _written(operation: str, params: dict[str, Any], parsed: dict[str, Any]) -> 
         case "BatchWriteItem" if "Error" not in parsed:
             asked = _puts(params["RequestItems"])
             return asked - _puts(parsed.get("UnprocessedItems", {}))
+        case "BatchExecuteStatement" if "Error" not in parsed:
+            return sum(write_units(item_size(read(statement).item)) for statement in params["Statements"])
     return 0
 
 
 def _items_written(operation: str, params: dict[str, Any]) -> int:
     if operation == "BatchWriteItem":
         return sum(map(len, params["RequestItems"].values()))
+    if operation == "BatchExecuteStatement":
+        return len(params["Statements"])
     return operation in ("PutItem", "UpdateItem", "DeleteItem")
 
 
-def _items_read(parsed: dict[str, Any]) -> int:
-    found = len(parsed.get("Items", [])) + ("Item" in parsed)
-    return found + sum(map(len, parsed.get("Responses", {}).values()))
+def _items_read(operation: str, parsed: dict[str, Any]) -> int:
+    if operation == "BatchGetItem":
+        return sum(map(len, parsed.get("Responses", {}).values()))
+    return len(parsed.get("Items", [])) + ("Item" in parsed)
 
 
 def _puts(requests: dict[str, list[dict[str, Any]]]) -> int:

@@ -143,7 +143,7 @@ def replay_types(
 
 def _note(client: Client, results: Mapping[str, Result], step: int, exact: Mapping[str, ExactCounts]) -> None:
     asked = {(name, set_id(set_)): set_ for name in results for set_ in exact[name].counts}
-    answers = client.query(asked)
+    answers = client.batch_query(asked)
     if asked and answers.step != step:
         raise ReplayError(f"the answers are of step {answers.step}, but step {step} has had its tick")
     for name, result in results.items():

@@ -28,6 +28,8 @@ from kanon.local.source import ROOT
 from kanon.local.template import REGION, Template
 from kanon.operate.stacks import DESCRIPTION
 
+LOCAL = {"Slots": "1"}
+"""Parameters that a stack on one machine has instead of the template's defaults."""
 _SWEEP_SECONDS = 6 * 3600
 _RETRIES = 2  # of an asynchronous invocation, unless the template says otherwise
 _numbers = itertools.count(1)
@@ -37,7 +39,8 @@ class Stack:
     """A running stack; use it as a context manager.
 
     Args:
-        parameters: values for the template's parameters, for example ``{"Slots": "8"}``.
+        parameters: values for the template's parameters, for example ``{"Slots": "8"}``. Without ``Slots`` there is
+            one slot: on one machine, more slots only cost time.
         engine: a name in ``engines.ENGINES``.
         start: unix seconds at which simulated time starts; ``None`` for the real clock.
         seed: makes the generated secrets reproducible; ``None`` for random ones.
@@ -59,7 +62,7 @@ class Stack:
         template: Path = ROOT / "template.yaml",
         logs: TextIO | None = None,
     ) -> None:
-        self.template = Template.read(template, parameters or {}, name, limits=schedule is None)
+        self.template = Template.read(template, {**LOCAL, **(parameters or {})}, name, limits=schedule is None)
         self.clock = Clock(start)
         self.engine = ENGINES[engine]()
         self.meter = Meter()
@@ -80,7 +83,7 @@ class Stack:
             self.session: boto3.Session = self.engine.session()
             self.storage = build_storage(self.template, self.session, self._prefix, self._seed)
             self.functions = self._build_functions()
-            arns = {function.arn: name for name, function in self.functions.items()}
+            arns = {arn: name for name, function in self.functions.items() for arn in (function.arn, function.alias)}
             self.gateway = gateway.Gateway.from_template(self.template, arns)
             self._mappings = queue_mappings(self.template, arns)
             self._wakes = wakes(self.template, arns, self._schedule)

@@ -171,7 +171,8 @@ class Template:
             return self._pseudo[name]
         if name in self.parameters:
             return self.parameters[name]
-        return self._attribute(name, "Ref")
+        logical_id, _, attribute = name.partition(".")  # SAM's own: Function.Alias
+        return self._attribute(logical_id, attribute or "Ref")
 
     def _get_att(self, argument: list[str]) -> str:
         return self._attribute(argument[0], argument[1])
@@ -185,10 +186,20 @@ class Template:
         name = known.get("Ref", f"{self.stack_name}-{logical_id}")
         if attribute == "Ref":
             return name
+        if attribute == "Alias":
+            return f"{self._attribute(logical_id, 'Arn')}:{self._alias(logical_id)}"
         if attribute == "Arn":
             service = self._document["Resources"][logical_id]["Type"].split("::")[1].lower()
             return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{name}"
         return f"{name}.{attribute}"
+
+    def _alias(self, logical_id: str) -> str:
+        shared = self._document.get("Globals", {}).get("Function", {})
+        own = self._document["Resources"][logical_id].get("Properties", {})
+        name = {**shared, **own}.get("AutoPublishAlias")
+        if name is None:
+            raise TemplateError(f"{logical_id} has no alias: give it AutoPublishAlias")
+        return str(name)
 
     def _sub(self, text: str) -> str:
         def replace(match: re.Match[str]) -> str:
@@ -217,8 +228,8 @@ class Template:
             return left == right
         if name == "Fn::Not":
             return not self._holds(argument[0])
-        if name == "Fn::And":
-            return all(self._holds(part) for part in argument)
+        if name in ("Fn::And", "Fn::Or"):
+            return (all if name == "Fn::And" else any)(self._holds(part) for part in argument)
         raise TemplateError(f"{name} is not a condition the local stack understands: teach it")
 
 

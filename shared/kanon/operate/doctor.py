@@ -29,6 +29,7 @@ from kanon.gate.mechanism.bounds import met_by_one_join, over_generations
 from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.publishing import tick_of
 from kanon.gate.settings import GateSettings
+from kanon.gate.slots import Layouts
 from kanon.gate.storage.control import Progress
 from kanon.gate.storage.statuses import Horizon
 from kanon.keys import Secret, fetch_noise_keys, fetch_secret
@@ -98,8 +99,11 @@ class Case:
 
     @property
     def configured(self) -> dict[int, Progress]:
-        """The progress of every configured slot."""
-        return {slot: self.slots.get(slot, Progress(slot, None, None)) for slot in range(self.stack.evaluate.slots)}
+        """The progress of the slots of the current layout, and of older ones whose steps may still be evaluated."""
+        schedule = self.stack.schedule
+        oldest, last = schedule.oldest_allowed(self.now), schedule.last_closed(self.now)
+        at_work = self.stack.evaluate.layouts.evaluated(oldest, last)
+        return {slot: self.slots.get(slot, Progress(slot, None, None)) for slot in at_work}
 
 
 def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[Finding]:
@@ -117,7 +121,7 @@ def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[F
     control = stack.control
     recorded = {owner: control.recorded(owner) for owner in ("join", "query", "evaluate")}
     slots = {progress.slot: progress for progress in control.progress()}
-    _, horizons = stack.statuses.read((), range(stack.evaluate.slots))
+    _, horizons = stack.statuses.read((), stack.evaluate.layouts.slots)
     case = Case(stack, now, recorded, slots, horizons, secrets)
     return [finding for check in CHECKS for finding in check(case)]
 
@@ -220,8 +224,8 @@ def _noise_keys(case: Case) -> Iterator[Finding]:
         return
     for old, new in pairwise(entries):
         last = last_needed(new, [t.parameters.window for t in types.values()])
-        marks = [progress.evaluated_through for progress in case.configured.values()]
-        done = all(mark is not None and mark >= last for mark in marks)
+        marks = {slot: progress.evaluated_through for slot, progress in case.configured.items()}
+        done = all(mark is not None and not settings.layouts.steps(slot, mark, last) for slot, mark in marks.items())
         yield (
             Finding(
                 "noise keys",
@@ -274,18 +278,21 @@ def _lag(case: Case) -> Iterator[Finding]:
     """How far each slot is evaluated. Slots with the same finding share one line."""
     alike: dict[Finding, list[int]] = {}
     for slot, progress in case.configured.items():
-        alike.setdefault(_lag_of(progress.evaluated_through, case), []).append(slot)
+        alike.setdefault(_lag_of(slot, progress.evaluated_through, case), []).append(slot)
     for finding, slots in alike.items():
         yield replace(finding, seen=f"{slots_text(slots)}: {finding.seen}")
 
 
-def _lag_of(mark: int | None, case: Case) -> Finding:
+def _lag_of(slot: int, mark: int | None, case: Case) -> Finding:
     """The finding for a slot that is evaluated through ``mark``."""
     if mark is None:
         return Finding("evaluation", Verdict.NOT_SEEN, "never evaluated: the next message starts it")
-    schedule, last = case.stack.schedule, case.stack.schedule.last_closed(case.now)
-    through = f"evaluated through step {mark} (to {moment(end_of(mark, schedule.period))}), {last - mark} behind"
-    if mark + 1 < schedule.oldest_allowed(case.now):
+    schedule, layouts = case.stack.schedule, case.stack.evaluate.layouts
+    left = layouts.steps(slot, mark, schedule.last_closed(case.now))
+    if not left and layouts.next_step(slot, mark) is None:
+        return Finding("evaluation", Verdict.OK, f"evaluated through step {mark}, the last one of its layout")
+    through = f"evaluated through step {mark} (to {moment(end_of(mark, schedule.period))}), {left} behind"
+    if left and (layouts.next_step(slot, mark) or 0) < schedule.oldest_allowed(case.now):
         return Finding(
             "evaluation",
             Verdict.FAIL,
@@ -293,7 +300,7 @@ def _lag_of(mark: int | None, case: Case) -> Finding:
             "fix the cause, then run `kanon operate skip`",
             Section.GIVING_UP,
         )
-    if schedule.overdue(mark, case.now):
+    if layouts.steps(slot, mark, schedule.due(case.now)):
         until = moment(schedule.allowed_until(mark + 1))
         advice = f"fix the cause: until {until} evaluation can still catch up by itself"
         return Finding("evaluation", Verdict.WARN, through, advice, Section.EVALUATION_LATE)
@@ -343,8 +350,9 @@ def _visible(case: Case) -> Iterator[Finding]:
 
 
 def _beyond(case: Case) -> Iterator[Finding]:
-    count = case.stack.evaluate.slots
-    beyond = sorted(slot for slot in case.slots if slot >= count)
+    layouts = case.stack.evaluate.layouts
+    count = len(layouts.slots)
+    beyond = sorted(slot for slot in case.slots if slot not in layouts.slots)
     if beyond:
         yield Finding(
             "slots",
@@ -354,7 +362,7 @@ def _beyond(case: Case) -> Iterator[Finding]:
             Section.EVALUATION_STOPPED,
         )
     else:
-        yield Finding("slots", Verdict.OK, f"{count} configured, no others recorded")
+        yield Finding("slots", Verdict.OK, f"{_entries_text(layouts)}; no others recorded")
 
 
 # Queues and schedule
@@ -363,7 +371,7 @@ def _beyond(case: Case) -> Iterator[Finding]:
 def _queues(case: Case) -> Iterator[Finding]:
     queue = case.stack.client("sqs")
     for check, url, most, verdict, advice, section in (
-        ("queue", case.stack.evaluate.queue_url, 2 * case.stack.evaluate.slots, Verdict.WARN,
+        ("queue", case.stack.evaluate.queue_url, 2 * len(case.stack.evaluate.layouts.slots), Verdict.WARN,
          "messages wait for workers: raise MaximumConcurrency", Section.PUBLISH_LATE),
         ("dead letters", case.stack.dead_letters_url, 0, Verdict.WARN, "find the cause, then purge the queue",
          Section.DEAD_LETTERS),
@@ -399,6 +407,17 @@ def _schedule(case: Case) -> Iterator[Finding]:
         yield Finding("schedule", Verdict.FAIL, state.lower(), advice, Section.EVALUATION_LATE)
 
 
+def _protection(case: Case) -> Iterator[Finding]:
+    """The first deployment leaves deletion protection off, so that it can fail and leave nothing behind."""
+    if case.stack.protected is None:
+        yield Finding("deletion protection", Verdict.NOT_SEEN, "the stack's parameters do not name it")
+    elif case.stack.protected:
+        yield Finding("deletion protection", Verdict.OK, "on")
+    else:
+        advice = "the first deployment succeeded: set DeletionProtection=ON and deploy again"
+        yield Finding("deletion protection", Verdict.WARN, "off", advice)
+
+
 CHECKS: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     _environments,
     _fingerprints,
@@ -411,12 +430,19 @@ CHECKS: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     _beyond,
     _queues,
     _schedule,
+    _protection,
 )
 
 
 def moment(time: float) -> str:
     """A Unix time (s) as text."""
     return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _entries_text(layouts: Layouts) -> str:
+    """``1``, or ``1, and 16 from step 494000 on``."""
+    first, *later = layouts.entries
+    return ", and ".join([str(first), *(f"{layout} from step {layout.from_step} on" for layout in later)])
 
 
 def slots_text(slots: Sequence[int]) -> str:

@@ -16,7 +16,6 @@ from kanon.dynamo.tables import table_ids
 from kanon.errors import KanonError
 from kanon.gate.generations import LOG, Ids, as_recorded, begun, replaced
 from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.names import slot_of
 from kanon.gate.settings import LogGenerationEntry
 from kanon.gate.storage.step_log import Row
 from kanon.operate.stacks import RunningStack
@@ -77,7 +76,7 @@ def begin(stack: RunningStack, holder: str, now: float) -> tuple[LogGenerationEn
     control, leased = stack.control, []
     try:
         marks, touched = {}, [0]
-        for slot in range(stack.evaluate.slots):
+        for slot in stack.evaluate.layouts.slots:
             mark = control.lease(slot, holder, now, now + LEASE)
             if mark is None:
                 raise GenerationRefusedError(f"a worker holds slot {slot}: wait until its lease expires")
@@ -141,7 +140,7 @@ def _wake_all(stack: RunningStack, first: int) -> None:
     """Write a wake-up for every set at the first step."""
     expires = stack.schedule.expiry(first)
     rows = (
-        Row(first, slot_of(set_key, stack.evaluate.slots), set_key, None, type_name, expires)
+        Row(first, set_key, None, type_name, expires)
         for set_key, type_name, state in stack.members.states()
         if type_name and state.members
     )

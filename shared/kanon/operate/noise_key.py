@@ -36,13 +36,13 @@ def refuse_needed(stack: RunningStack, key_id: str) -> None:
     Raises:
         NoiseKeyKeptError: it is configured, or a slot is not evaluated far enough.
     """
-    entries = stack.evaluate.noise_keys
+    entries, layouts = stack.evaluate.noise_keys, stack.evaluate.layouts
     windows = [type_.parameters.window for type_ in stack.evaluate.read_types().values()]
     if key_id in [entry.id for entry in entries]:
         raise NoiseKeyKeptError(f"noise key {key_id} is configured: first remove it from NoiseKeys and deploy")
     last = last_needed(entries[0], windows)
     marks = {progress.slot: progress.evaluated_through for progress in stack.control.progress()}
-    if entries[0].from_step > 0 and any((marks.get(slot) or 0) < last for slot in range(stack.evaluate.slots)):
+    if entries[0].from_step > 0 and any(layouts.steps(slot, marks.get(slot) or 0, last) for slot in layouts.slots):
         raise NoiseKeyKeptError(
             f"noise key {key_id} is needed until every slot is evaluated through step {last}: run the command then"
         )

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from kanon.dynamo.batches import Item, chunks
 from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.names import slot_of
 from kanon.gate.storage.members import is_newer
 from kanon.operate.stacks import RunningStack
 
@@ -50,7 +49,7 @@ def repair(stack: RunningStack, found: Damage) -> None:
         crossings = statuses.crossings(item["set_key"]["B"] for item in some)
         for item in some:
             set_key = item["set_key"]["B"]
-            mark = marks.get(slot_of(set_key, stack.evaluate.slots)) or 0
+            mark = max(marks.get(layout.slot_of(set_key)) or 0 for layout in stack.evaluate.layouts.entries)
             state = SetState(crossings=crossings.get(set_key, ()), evaluated=mark)
             type_name = item.get("type", {}).get("S", "")
             # A crossing is at most one step after the mark, and its instance is one window long.

@@ -5,12 +5,12 @@ Every wake-up in a skipped step moves to the first step that follows. Otherwise 
 evaluated when a client joins it, and its answer could reveal that one join.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from kanon.errors import KanonError
-from kanon.gate.names import slot_of
+from kanon.gate.slots import Layout
 from kanon.gate.storage.step_log import Row
 from kanon.operate.stacks import RunningStack
 
@@ -25,24 +25,36 @@ class SkipRefusedError(KanonError):
 
 @dataclass(frozen=True)
 class Gap:
-    """The steps of a slot to skip: those after ``mark`` and before ``first``."""
+    """The steps of a slot to skip: from ``start`` on, before ``first``. ``mark`` is its mark, None if it has none."""
 
     slot: int
-    mark: int
+    mark: int | None
+    start: int
     first: int
 
 
 def gaps(stack: RunningStack, now: float) -> list[Gap]:
     """The steps to skip at ``now`` (Unix s): one gap for each slot that is too far behind, ordered by slot."""
+    layouts = stack.evaluate.layouts
     oldest, first = stack.schedule.oldest_allowed(now), stack.schedule.first_after_skip(now)
-    behind = [
-        Gap(progress.slot, progress.evaluated_through, first)
-        for progress in stack.control.progress()
-        if progress.slot < stack.evaluate.slots
-        and progress.evaluated_through is not None
-        and progress.evaluated_through + 1 < oldest
-    ]
-    return sorted(behind, key=lambda gap: gap.slot)
+    marks = {progress.slot: progress.evaluated_through for progress in stack.control.progress()}
+    found = []
+    for slot in layouts.slots:
+        start = _start(stack, slot, marks)
+        if start is not None and start < oldest:
+            end = layouts.last_step(start, first - 1) + 1
+            found.append(Gap(slot, marks.get(slot), start, end if end >= oldest else first))
+    return found
+
+
+def _start(stack: RunningStack, slot: int, marks: Mapping[int, int | None]) -> int | None:
+    """The step with which a slot continues; None if there is none, or if nothing was evaluated before it."""
+    layouts, mark = stack.evaluate.layouts, marks.get(slot)
+    step = layouts.next_step(slot, -1 if mark is None else mark)
+    if mark is None and step is not None:
+        known = (marks.get(before) is not None for before in layouts.preceding(slot, step))
+        return step if any(known) else None
+    return step
 
 
 def skip(stack: RunningStack, found: Sequence[Gap], holder: str, now: float) -> None:
@@ -62,7 +74,7 @@ def skip(stack: RunningStack, found: Sequence[Gap], holder: str, now: float) -> 
         ThrottledError: the log did not store every wake-up. Run again; nothing is lost.
     """
     control, log = stack.control, stack.log
-    by_slot, leased = {gap.slot: gap for gap in found}, []
+    leased = []
     if any(gap.first < stack.schedule.oldest_allowed(now) for gap in found):
         raise SkipRefusedError("too much time has passed since the steps were listed: run the command again")
     try:
@@ -73,15 +85,22 @@ def skip(stack: RunningStack, found: Sequence[Gap], holder: str, now: float) -> 
             leased.append(gap.slot)
             if mark.evaluated_through != gap.mark:
                 raise SkipRefusedError(f"slot {gap.slot} was evaluated meanwhile: run the command again")
-        rows = (
-            Row(by_slot[slot].first, slot, set_key, None, type_name, stack.schedule.expiry(by_slot[slot].first))
-            for set_key, type_name in stack.members.waking(max(gap.first for gap in found))
-            if (slot := slot_of(set_key, stack.evaluate.slots)) in by_slot
-        )
-        for _, batch in groupby(enumerate(rows), key=lambda numbered: numbered[0] // ROWS_A_BATCH):
+        for _, batch in groupby(enumerate(_wake_ups(stack, found)), key=lambda numbered: numbered[0] // ROWS_A_BATCH):
             log.put_wake_ups(row for _, row in batch)
         for gap in found:
             control.advance(gap.slot, gap.mark, gap.first - 1)
     finally:
         for slot in leased:
             control.release(slot, holder)
+
+
+def _wake_ups(stack: RunningStack, found: Sequence[Gap]) -> Iterator[Row]:
+    """A wake-up at the end of its gap for every set that has one before."""
+    by_layout: dict[Layout, dict[int, Gap]] = {}
+    for gap in found:
+        by_layout.setdefault(stack.evaluate.layouts.at(gap.start), {})[gap.slot] = gap
+    for set_key, type_name in stack.members.waking(max(gap.first for gap in found)):
+        for layout, gaps in by_layout.items():
+            if (slot := layout.slot_of(set_key)) in gaps:
+                first = gaps[slot].first
+                yield Row(first, set_key, None, type_name, stack.schedule.expiry(first))

@@ -51,6 +51,7 @@ class RunningStack:
         schedule_name: the name of its EventBridge schedule; None if there is none or it cannot be read.
         session: the boto3 session for its account and region.
         endpoint: the URL of its services; None for AWS.
+        protected: whether its tables have deletion protection; None if its parameters do not say.
     """
 
     name: str
@@ -62,6 +63,7 @@ class RunningStack:
     schedule_name: str | None
     session: boto3.Session
     endpoint: str | None = None
+    protected: bool | None = None
 
     def client(self, service: str) -> Any:
         """A client of one of its services."""
@@ -90,7 +92,7 @@ class RunningStack:
     @property
     def log(self) -> StepLog:
         """Joins and wake-ups."""
-        return StepLog(self.client("dynamodb"), self.evaluate.step_log_table)
+        return StepLog(self.client("dynamodb"), self.evaluate.step_log_table, self.evaluate.layouts)
 
 
 def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
@@ -103,6 +105,8 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
     try:
         (described,) = session.client("cloudformation", config=CONFIG).describe_stacks(StackName=name)["Stacks"]
         outputs = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}
+        given = {entry["ParameterKey"]: entry["ParameterValue"] for entry in described.get("Parameters", [])}
+        protection = given.get("DeletionProtection")
         functions = session.client("lambda", config=CONFIG)
         environments = {
             part: functions.get_function_configuration(FunctionName=outputs[f"{part}Function"])["Environment"][
@@ -124,6 +128,7 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
         lost_events_url,
         _schedule_name(name, session),
         session,
+        protected=None if protection is None else protection == "ON",
     )
 
 

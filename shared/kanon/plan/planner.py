@@ -35,8 +35,13 @@ from kanon.noise.bound import Bound
 from kanon.noise.laws import SHAPES, Law, Shape
 
 CONFIDENCE = 0.99
+DEFAULT_CLIENT_BITS = 16
 _ROUNDING = 1e-12
 """The margin for comparing probabilities. The error of the exact law in floats is below 1e-14."""
+
+
+TYPE_NAME = "fledge"
+"""The name that a planned type gets in the document ``Types``; any other name will do."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,13 @@ class Plan:
         state = SetState(members, (step - p.window, step), step, step)
         return item_size(to_item(bytes(32), "", state, p.client_bits, step * p.period))
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The entry of a type with this plan in the document ``Types``."""
+        p = self.parameters
+        named = self.name in PROFILES and profile(self.name, p.window, p.period) == (p.threshold_law, p.query_law)
+        return type_document(Type(self.name, p, self.name if named else None))
+
     def as_json(self) -> dict[str, Any]:
         """The output of ``kanon plan --json``; the configuration of a type accepts ``laws``."""
         p = self.parameters
@@ -134,6 +146,7 @@ class Plan:
             **TypeAnswer.of(Type(self.name, p, None)).model_dump(by_alias=True, exclude={"type", "profile"}),
             "name": self.name,
             "laws": {"threshold": law_as_json(p.threshold_law), "query": law_as_json(p.query_law)},
+            "types": {TYPE_NAME: self.document},
             "zone99": list(self.zone),
             "membersKept": p.members_kept,
             "bytesPerSet": self.bytes_per_set,
@@ -163,6 +176,19 @@ def zone(parameters: Parameters, confidence: float = CONFIDENCE) -> tuple[int, i
 def law_as_json(law: Law) -> dict[str, Any]:
     """A law in the form of a type's configuration."""
     return {"shape": law.shape, "epsilon": decimal_text(law.epsilon), "truncation": law.truncation}
+
+
+def type_document(type_: Type) -> dict[str, Any]:
+    """The entry of a type in the document ``Types``. A profile is named if the type has one, else both laws."""
+    p = type_.parameters
+    laws = {"threshold": law_as_json(p.threshold_law), "query": law_as_json(p.query_law)}
+    return {
+        "k": p.k,
+        "window": p.window,
+        **({"profile": type_.profile} if type_.profile else {"laws": laws}),
+        **({"client_bits": p.client_bits} if p.client_bits != DEFAULT_CLIENT_BITS else {}),
+        **({"phase": p.phase} if p.phase != "hash" else {}),
+    }
 
 
 def decimal_text(x: Fraction) -> str:

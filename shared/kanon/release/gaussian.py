@@ -10,11 +10,9 @@ claimed is the ideal distribution's delta plus kappa (1 + e^eps) times the dista
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from statistics import NormalDist
 
 from kanon.noise.exact import exp_bounds
 from kanon.noise.laws import Table
@@ -22,9 +20,9 @@ from kanon.noise.words import TOTAL, WORD_BITS
 from kanon.release.bounds import of_all
 from kanon.release.errors import SpecificationError
 from kanon.release.selection import GaussianSelection, below_or_at
+from kanon.release.widths import best_width
 
 MOST_GROUPS = 100
-SPLITS = 401
 _BITS = 256
 _FINE_BITS = 112
 _STEPS = 256
@@ -167,7 +165,7 @@ def gaussian_choice(groups: int, epsilon: Fraction, delta: Fraction, floor: int 
     """
     if groups > MOST_GROUPS:
         raise SpecificationError(f"Gaussian noise takes at most {MOST_GROUPS} groups a user, not {groups}")
-    steps = math.ceil(_best_width(groups, float(epsilon), float(delta)) * _STEPS)
+    steps = math.ceil(best_width(groups, epsilon, delta) * _STEPS)
     for wider in range(64):
         sigma = Fraction(steps + wider, _STEPS)
         noise = noise_delta(sigma**2, groups, epsilon)
@@ -181,38 +179,3 @@ def gaussian_choice(groups: int, epsilon: Fraction, delta: Fraction, floor: int 
     raise SpecificationError(
         f"no Gaussian noise reaches ({float(epsilon):.3g}, {float(delta):.3g}): raise --delta or choose --noise laplace"
     )
-
-
-def continuous_delta(sigma: float, groups: int, epsilon: float) -> float:
-    """The delta of the continuous Gaussian under a shift of Euclidean length sqrt(groups) (Balle and Wang 2018)."""
-    length = math.sqrt(groups)
-    a, b = length / (2 * sigma), epsilon * sigma / length
-    return _upper_tail(b - a) - math.exp(epsilon + _log_upper_tail(a + b))
-
-
-def continuous_thresholds(groups: int, epsilon: float, delta: float) -> Iterator[tuple[float, float, float]]:
-    """(threshold, sigma, share of the noise) of each split of delta."""
-    normal = NormalDist()
-    for i in range(1, SPLITS):
-        share = i / SPLITS
-        low, high = 1e-3, 1e6
-        for _ in range(100):
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if continuous_delta(middle, groups, epsilon) > delta * share else (low, middle)
-        single = -math.expm1(math.log1p(-delta * (1 - share)) / groups)
-        yield 1 - high * normal.inv_cdf(single), high, share
-
-
-def _best_width(groups: int, epsilon: float, delta: float) -> float:
-    return min(continuous_thresholds(groups, epsilon, delta))[1]
-
-
-def _upper_tail(x: float) -> float:
-    return math.erfc(x / math.sqrt(2)) / 2
-
-
-def _log_upper_tail(x: float) -> float:
-    """``log P(N > x)``; by its asymptotic series where the tail underflows."""
-    if x < 30:
-        return math.log(_upper_tail(x))
-    return -x * x / 2 - math.log(x * math.sqrt(2 * math.pi)) - 1 / (x * x)

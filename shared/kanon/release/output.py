@@ -163,8 +163,13 @@ def _short(name: str) -> str:
     return name if len(name) <= 60 else name[:57] + "..."
 
 
-def write(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write a file in one step: a reader sees all of it or what was there before.
+
+    Args:
+        path: of the file.
+        content: of the file.
+        private: whether its owner alone may read it.
 
     Raises:
         SpecificationError: it cannot be written.
@@ -173,6 +178,8 @@ def write(path: Path, content: bytes) -> None:
     try:
         try:
             with part.open("xb") as file:
+                if private:
+                    part.chmod(0o600)
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())

@@ -110,14 +110,18 @@ def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
         for i, one in enumerate(spec.asked)
         if isinstance(one, AutomaticSum)
     }
-    columns = [column for i in range(len(spec.asked)) for column in _Column.of(mechanism, i, bounds)]
+    columns = [_Column.of(mechanism, i, bounds) for i in range(len(spec.asked))]
+    around = None if spec.only_groups else _users_interval(mechanism, LEVEL)
     rows = []
     for group in _listed(_groups(table), spec.listed, spec.measures):
         noisy = mechanism.rule.released(group.users, tape.word("users", group.name))
         if noisy is None:
             continue
         users = Fraction(noisy)
-        cells = [] if spec.only_groups else [users, *_ends(_interval(users, mechanism, LEVEL))]
+        cells: list[Cell] = []
+        if around is not None:
+            interval = around(users)
+            cells = [users, interval.low, interval.high]
         for column in columns:
             cells += column.cells(group, users, tape)
         rows.append((decoded(group.name, len(spec.groups)), tuple(cells)))
@@ -140,16 +144,12 @@ def _listed(groups: Iterator[Group], listed: Sequence[str] | None, measures: Seq
             yield Group(name, 0, empty)
 
 
-def _ends(interval: Interval) -> tuple[Cell, Cell]:
-    return interval.low, interval.high
-
-
-def _interval(users: Fraction, mechanism: Mechanism, level: Fraction) -> Interval:
-    """The interval of a noisy number of users."""
+def _users_interval(mechanism: Mechanism, level: Fraction) -> Callable[[Fraction], Interval]:
+    """What gives the interval of a noisy number of users."""
     rule = mechanism.rule
     assert not isinstance(rule, OptimalSelection)
     width = half_width(rule.law, level)
-    return Interval(users, users - width, users + width)
+    return lambda users: Interval(users, users - width, users + width)
 
 
 @dataclass(frozen=True)
@@ -160,16 +160,16 @@ class _Column:
     cells: Callable[[Group, Fraction, Tape], list[Cell]]
 
     @classmethod
-    def of(cls, mechanism: Mechanism, i: int, bounds: Mapping[int, tuple[int, int]]) -> "list[_Column]":
+    def of(cls, mechanism: Mechanism, i: int, bounds: Mapping[int, tuple[int, int]]) -> "_Column":
         asked = mechanism.spec.asked[i]
         if isinstance(asked, Quantiles):
-            return [cls(asked.names, _quantile_cells(mechanism, i, asked))]
+            return cls(asked.names, _quantile_cells(mechanism, i, asked))
         names: tuple[str, ...] = (asked.name, f"{asked.name}_low", f"{asked.name}_high")
         if isinstance(asked, AutomaticSum):
-            return [cls(names, _automatic_cells(mechanism, i, asked, bounds[i]))]
+            return cls(names, _automatic_cells(mechanism, i, asked, bounds[i]))
         if asked.name.split("_")[0] in ("var", "stddev"):
             names = names[:1]
-        return [cls(names, _total_cells(mechanism, i, asked, len(names)))]
+        return cls(names, _total_cells(mechanism, i, asked, len(names)))
 
 
 def _total_cells(mechanism: Mechanism, i: int, asked: Totals, wanted: int) -> Callable[..., list[Cell]]:
@@ -178,13 +178,14 @@ def _total_cells(mechanism: Mechanism, i: int, asked: Totals, wanted: int) -> Ca
     level = 1 - (1 - LEVEL) / (len(totals) + asked.uses_users)
     widths = [total.half_width(level) for total in totals]
     roles = [f"{spec.roles[i]}/{part}" for part in range(len(totals))]
+    around = _users_interval(mechanism, level)
 
     def cells(group: Group, users: Fraction, tape: Tape) -> list[Cell]:
         drawn = []
         for total, place, width, role in zip(totals, places, widths, roles, strict=True):
             noisy = total.noisy(group.measures[place], tape.word(role, group.name))
             drawn.append(Interval(noisy, noisy - width, noisy + width))
-        result = asked.value(drawn, _interval(users, mechanism, level))
+        result = asked.value(drawn, around(users))
         return [result.value, result.low, result.high][:wanted]
 
     return cells

@@ -5,7 +5,7 @@ Every rule looks at ``m = max(0, n - floor + 1)`` for a group of n users, and re
 guarantee for n. A rule is a value that knows its exact delta.
 """
 
-import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -122,6 +122,10 @@ def counted_selection(epsilon: Fraction, delta: Fraction, floor: int = 1) -> Cou
     Raises:
         SpecificationError: no table can be that exact.
     """
+    if epsilon > 20:
+        raise SpecificationError(
+            f"epsilon {float(epsilon):.3g} a group is more than a table takes (20): lower --epsilon"
+        )
 
     def fits(truncation: int) -> bool:
         try:
@@ -282,11 +286,11 @@ def widest(epsilon: Fraction) -> Law:
     """
     if epsilon < Fraction(1, 200):
         raise SpecificationError(f"epsilon {float(epsilon):.3g} a group is below 0.005: use fewer shares")
-    ratio = math.exp(-epsilon)
-    guess = int(
-        (64 * math.log(2) - math.log((1 + ratio) / (1 - ratio))) / epsilon
-    )  # of a public number; corrected below
-    truncation = min(max(1, guess), LARGEST_TRUNCATION)
+    # The last outcome of the ideal law that is as rare as 2^-64; rounding may move it by one, which the loops correct.
+    high = exp_bounds(epsilon)[1]
+    rarest = TOTAL * (high - 1) / (high + 1)
+    outcomes = range(1, min(LARGEST_TRUNCATION, 45 // epsilon + 1))  # e^45 > 2^64
+    truncation = max(1, bisect_left(outcomes, x=True, key=lambda a: exp_bounds(epsilon * a, 64)[1] > rarest))
     while truncation < LARGEST_TRUNCATION and _is_table(epsilon, truncation + 1):
         truncation += 1
     while not _is_table(epsilon, truncation):

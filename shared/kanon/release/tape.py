@@ -18,6 +18,7 @@ class Tape:
 
     secret: bytes = field(repr=False)
     release: str
+    _roles: "dict[str, hashlib._Hash]" = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if len(self.secret) != SECRET_BYTES:
@@ -25,9 +26,16 @@ class Tape:
 
     def bytes(self, role: str, group: str, attempt: int, count: int) -> bytes:
         """The first ``count`` bytes at a place; a draw that is rejected takes the next attempt."""
-        place = (role.encode(), group.encode(), attempt.to_bytes(8, "big"))
-        name = length_prefixed(b"kanon/release/1", self.secret, self.release.encode(), *place)
-        return hashlib.shake_256(name).digest(count)
+        shake = self._begun(role).copy()
+        shake.update(length_prefixed(group.encode(), attempt.to_bytes(8, "big")))
+        return shake.digest(count)  # type: ignore[call-arg]
+
+    def _begun(self, role: str) -> "hashlib._Hash":
+        """The hash of all but group and attempt: begun once for each role."""
+        if role not in self._roles:
+            name = (b"kanon/release/1", self.secret, self.release.encode(), role.encode())
+            self._roles[role] = hashlib.shake_256(length_prefixed(*name))
+        return self._roles[role]
 
     def word(self, role: str, group: str) -> int:
         """A uniform 64-bit number."""

@@ -38,7 +38,7 @@ class NoisyTotal:
         if self.sensitivity < 1:
             raise SpecificationError("the bounds of an aggregate leave nothing to count: widen them")
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """S, steps of the grid that one user can move the total."""
         steps = 1
@@ -46,7 +46,7 @@ class NoisyTotal:
             steps *= 2
         return steps
 
-    @property
+    @cached_property
     def grid(self) -> Fraction:
         """g, the width of a step."""
         return Fraction(self.sensitivity, self.steps)

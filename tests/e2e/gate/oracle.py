@@ -114,6 +114,6 @@ class Oracle:
     def answers(self, step: int | None = None) -> dict[tuple[str, bytes], bool]:
         """The status of every set over HTTP, now; all at ``step`` if one is given."""
         sent = {(type_name, encoded(set_id)): (type_name, set_id) for type_name, set_id in self._keys}
-        answers = self.client.query(sent)
+        answers = self.client.batch_query(sent)
         assert not sent or step is None or answers.step == step, (answers.step, step)
         return {place: name in answers.k_anonymous for name, place in sent.items()}

@@ -16,6 +16,8 @@ from botocore.exceptions import BotoCoreError
 from moto.core.botocore_stubber import MockRawResponse
 from moto.core.models import botocore_stubber
 
+from kanon.local.partiql import read
+
 SECONDS_A_CALL = 0.01
 CONDITION_FAILED = "ConditionalCheckFailedException"
 
@@ -43,6 +45,8 @@ class Call:
     @property
     def table(self) -> str:
         """The last part of the table's name, or the empty string."""
+        if "Statements" in self.body:
+            return read(self.body["Statements"][0]).table.rpartition("-")[2]
         named = self.body.get("TableName") or next(iter(self.body.get("RequestItems", {"": 0})))
         return str(named).rpartition("-")[2]
 

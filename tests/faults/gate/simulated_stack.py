@@ -9,7 +9,7 @@ import base64
 import json
 import pickle
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace, TracebackType
@@ -22,13 +22,14 @@ from moto.core import DEFAULT_ACCOUNT_ID
 from kanon import clock
 from kanon.client import Client, RefusedError, encoded
 from kanon.client import Join as Sent
-from kanon.gate import evaluation
+from kanon.gate import evaluation, reading
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.names import set_key, slot_of
 from kanon.gate.querying import Querying
+from kanon.gate.settings import JoinSettings
 from kanon.gate.storage.statuses import Statuses
-from kanon.gate.storage.step_log import StepLog, key_of
+from kanon.gate.storage.step_log import StepLog
 from kanon.gate.types import read_types
 from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local import Stack
@@ -79,8 +80,9 @@ class ScatteredWriters:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def map(self, write: Callable[[Any], None], items: Sequence[Any]) -> Iterator[None]:
-        shuffled = random.sample(list(items), len(items))
+    def map(self, write: Callable[[Any], None], items: Iterable[Any]) -> Iterator[None]:
+        all_items = list(items)
+        shuffled = random.sample(all_items, len(all_items))
         error: Exception | None = None
         for i, item in enumerate(shuffled):
             try:
@@ -90,7 +92,7 @@ class ScatteredWriters:
                 shuffled[i + 1 + random.randrange(self._workers) :] = []
         if error is not None:
             raise error
-        return iter([None] * len(items))
+        return iter([None] * len(all_items))
 
 
 @dataclass
@@ -118,10 +120,10 @@ class SimulatedStack:
         self.stack.__enter__()
         self.queue: list[Message] = []
         self.wire = FaultInjector(self.pass_time, self.true_time)
-        self._saved = (botocore.endpoint.time, clock.sleep, evaluation.SETS_A_CHUNK, evaluation.ThreadPoolExecutor)
+        self._saved = (botocore.endpoint.time, clock.sleep, reading.SETS_A_CHUNK, evaluation.ThreadPoolExecutor)
         botocore.endpoint.time = SimpleNamespace(sleep=self.pass_time)
         clock.now, clock.sleep = self.now, self.pass_time
-        evaluation.SETS_A_CHUNK, evaluation.ThreadPoolExecutor = self.sets_a_chunk, ScatteredWriters
+        reading.SETS_A_CHUNK, evaluation.ThreadPoolExecutor = self.sets_a_chunk, ScatteredWriters
         for name, function in self.stack.functions.items():
             session = self.wire.attach(self.stack.engine.session())
             self.stack.functions[name] = replace(function, session=lambda _, session=session: session)
@@ -131,7 +133,7 @@ class SimulatedStack:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        botocore.endpoint.time, clock.sleep, evaluation.SETS_A_CHUNK, evaluation.ThreadPoolExecutor = self._saved
+        botocore.endpoint.time, clock.sleep, reading.SETS_A_CHUNK, evaluation.ThreadPoolExecutor = self._saved
         clock.now = self.stack.clock.now  # what the stack put there and takes away again
         self.stack.__exit__(kind, error, trace)
 
@@ -149,14 +151,15 @@ class SimulatedStack:
         self.outage_allowance = int(environment["KANON_OUTAGE_ALLOWANCE"])
         self.configured = read_types(json.dumps(self.types), PERIOD)
         self.keys = {place: set_key(pepper, *place) for place in self.sets}
-        log = StepLog(self.dynamodb, storage.tables["StepLog"])
-        self.joining = Joining(self.configured, pepper, client_key, log, PERIOD, self.slots, self.outage_allowance)
+        self.layouts = JoinSettings.from_environment(environment).layouts
+        log = StepLog(self.dynamodb, storage.tables["StepLog"], self.layouts)
+        self.joining = Joining(self.configured, pepper, client_key, log, PERIOD, self.outage_allowance)
         self.new_querying = lambda: Querying(
             self.configured,
             pepper,
             Statuses(self.dynamodb, storage.tables["Statuses"]),
             PERIOD,
-            self.slots,
+            self.layouts,
             self.publish_delay,
         )
         self.new_naive = lambda name: Naive(
@@ -291,7 +294,7 @@ class SimulatedStack:
     def row_key(self, place: tuple[str, bytes], client: int) -> tuple[str, ...]:
         """Under which key :meth:`stored` has the row of a join requested in the first step."""
         row = self.joining.row(Join(*place, "client", str(client).encode()), START)
-        return tuple(base64.b64encode(part).decode() for part in key_of(row))
+        return tuple(base64.b64encode(part).decode() for part in self.joining.log.key_of(row))
 
     def request_joins(self, joins: Sequence[tuple[tuple[str, bytes], int]], worker: Worker) -> list[bool] | None:
         """Ask the join function for a batch; for each join whether it was acknowledged, None without an answer."""

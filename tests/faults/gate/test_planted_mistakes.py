@@ -19,10 +19,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kanon import aws
 from kanon.dynamo.conditions import unless_refused
+from kanon.dynamo.statements import execute_all, replace
 from kanon.errors import ThrottledError
 from kanon.gate.evaluation import Evaluation, _each
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import UNLESS_EVALUATED, Members, to_item
+from kanon.gate.storage.members import OPTIONAL, UNLESS_EVALUATED, Members
 from kanon.gate.storage.step_log import Row, StepLog
 from tests.faults.gate.failures import FAILURES, QUEUE_FAILURES
 from tests.faults.gate.simulated_stack import SimulatedStack
@@ -51,17 +52,17 @@ class Mistake(NamedTuple):
 def commit_in_order(*order: str) -> Function:
     """A commit that writes in this order, each kind complete before the next."""
 
-    def commit(self, slot, decided, writers) -> None:
+    def commit(self, decided, writers) -> None:
         crossed = [e for e in decided if e.after.crossings != e.before.crossings]
         wake_ups = (
-            Row(wake_up, slot, e.touched.set_key, None, e.touched.type_name, self.schedule.expiry(wake_up))
+            Row(wake_up, e.touched.set_key, None, e.touched.type_name, self.schedule.expiry(wake_up))
             for e in decided
             if (wake_up := e.after.wake_up) is not None and wake_up != e.before.wake_up
         )
         write = {
             "wake-ups": lambda: self.log.put_wake_ups(wake_ups),
             "statuses": lambda: _each(writers, self._write_status, crossed),
-            "members": lambda: _each(writers, self._write_members, decided),
+            "members": lambda: _each(writers, self.members.write, [[self._change(e) for e in decided]]),
         }
         for kind in order:
             write[kind]()
@@ -112,13 +113,25 @@ def update_slot_without(clause: str) -> Function:
     return update
 
 
-def write_members(**condition: str) -> Function:
-    """Writes the state of a set on this condition."""
+def write_members(*, expected: bool = True, repeated: bool = True, **condition: str) -> Function:
+    """Writes the states of sets.
 
-    def write(self, set_key, type_name, state, client_bits, expires) -> None:
-        item = to_item(set_key, type_name, state, client_bits, expires)
-        values = {"ExpressionAttributeValues": {":step": item["evaluated"]}} if condition else {}
-        unless_refused(self._client.put_item, TableName=self._table, Item=item, **condition, **values)
+    ``expected``: only in place of what was read; ``repeated``: what is refused is put, on this condition.
+    """
+
+    def write(self, changes) -> None:
+        statements = [
+            self._statement(change)
+            if expected or change.stored is None
+            else replace(self._table, change.item, "set_key", [n for n in OPTIONAL if n not in change.item], {})
+            for change in changes
+        ]
+        refused, left = execute_all(self._client, statements)
+        if left:
+            raise ThrottledError("planted")
+        for item in (changes[number].item for number in refused) if repeated else ():
+            values = {"ExpressionAttributeValues": {":step": item["evaluated"]}} if condition else {}
+            unless_refused(self._client.put_item, TableName=self._table, Item=item, **condition, **values)
 
     return write
 
@@ -153,14 +166,25 @@ def queue_client(*, told: bool) -> Function:
 
 
 COMMIT = commit_in_order("wake-ups", "statuses", "members")
+WRITE = write_members(ConditionExpression=UNLESS_EVALUATED)
 COMPLETE = complete_in_order("horizon", "mark")
 
 MISTAKES = {
     "members are written before statuses": Mistake(
-        Evaluation, "_commit", COMMIT, commit_in_order("wake-ups", "members", "statuses"), "dies-after", "PutItem"
+        Evaluation,
+        "_commit",
+        COMMIT,
+        commit_in_order("wake-ups", "members", "statuses"),
+        "dies-after",
+        "BatchExecuteStatement",
     ),
     "wake-ups are written last": Mistake(
-        Evaluation, "_commit", COMMIT, commit_in_order("statuses", "members", "wake-ups"), "dies-after", "PutItem"
+        Evaluation,
+        "_commit",
+        COMMIT,
+        commit_in_order("statuses", "members", "wake-ups"),
+        "dies-after",
+        "BatchExecuteStatement",
     ),
     "the mark moves before the horizon": Mistake(
         Evaluation, "_complete", COMPLETE, complete_in_order("mark", "horizon"), "dies-after", "UpdateItem"
@@ -182,13 +206,14 @@ MISTAKES = {
         "unanswered-once",
         "UpdateItem",
     ),
-    "members are written without a condition": Mistake(
-        Members,
-        "write",
-        write_members(ConditionExpression=UNLESS_EVALUATED),
-        write_members(),
-        "rival",
-        "PutItem",
+    "members are updated whatever is stored": Mistake(
+        Members, "write", WRITE, write_members(expected=False), "rival", "BatchExecuteStatement"
+    ),
+    "what is refused is put without a condition": Mistake(
+        Members, "write", WRITE, write_members(), "rival", "BatchExecuteStatement"
+    ),
+    "a refused statement means that the work is done": Mistake(
+        Members, "write", WRITE, write_members(repeated=False), "expired", "BatchExecuteStatement"
     ),
     "a run resumes after sets that are not evaluated": Mistake(
         Control,
@@ -196,7 +221,7 @@ MISTAKES = {
         release_resuming_at(None),
         release_resuming_at((STEP, b"\x80" * 32)),
         "refused",
-        "PutItem",
+        "BatchExecuteStatement",
     ),
 }
 
@@ -246,25 +271,28 @@ def failing(hour: Hour, name: str, number: int, calls: list[str] | None = None) 
     return failure.at(number, (calls or hour.calls)[number - 1], hour.simulation.pass_time)
 
 
-def calls_of(hour: Hour, operation: str) -> list[int]:
+def calls_of(calls: list[str], operation: str) -> list[int]:
     """The numbers of the calls of this kind."""
-    return [number for number, kind in enumerate(hour.calls, 1) if kind == f"dynamodb.{operation}"]
+    return [number for number, kind in enumerate(calls, 1) if kind == f"dynamodb.{operation}"]
 
 
 @pytest.fixture(scope="module")
 def shows_at(hour: Hour) -> Callable[[str], int | None]:
-    """A call whose failure shows a planted mistake; None if no failure does."""
+    """Which call of its kind shows a planted mistake if it fails; None if none does."""
 
     @cache
-    def number_of_call(mistake: str) -> int | None:
+    def place_of_call(mistake: str) -> int | None:
         planted = MISTAKES[mistake]
-        numbers = calls_of(hour, planted.operation)
-        if planted.fault == "dies-after":
-            numbers.reverse()  # late deaths show more often: no later step repairs what is missing
         with patch.object(planted.owner, planted.name, planted.wrong):
-            return next((n for n in numbers if differs(hour, failing(hour, planted.fault, n))), None)
+            _, (worker,) = hour.run()  # a wrong order gives the calls other numbers
+            numbers = list(enumerate(calls_of(worker.calls, planted.operation)))
+            if planted.fault == "dies-after":
+                numbers.reverse()  # late deaths show more often: no later step repairs what is missing
+            return next(
+                (place for place, n in numbers if differs(hour, failing(hour, planted.fault, n, worker.calls))), None
+            )
 
-    return number_of_call
+    return place_of_call
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -275,8 +303,9 @@ def test_a_planted_mistake_is_found(shows_at, mistake):
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_right_behaviour_planted_in_the_same_way_is_not_found(hour, shows_at, mistake):
     planted = MISTAKES[mistake]
-    number = shows_at(mistake)
-    assert number is not None
+    place = shows_at(mistake)
+    assert place is not None
+    number = calls_of(hour.calls, planted.operation)[place]
     with patch.object(planted.owner, planted.name, planted.right):
         assert not differs(hour, failing(hour, planted.fault, number))
 
@@ -287,7 +316,8 @@ def test_a_planted_mistake_changes_nothing_without_a_fault(hour, mistake):
     with patch.object(planted.owner, planted.name, planted.wrong):
         ending, workers = hour.run()
     assert len(workers) == 1  # no invocation failed
-    assert workers[0].calls.count("dynamodb.PutItem") == hour.calls.count("dynamodb.PutItem")
+    statements = "dynamodb.BatchExecuteStatement"
+    assert workers[0].calls.count(statements) == hour.calls.count(statements)
     assert_equal(ending, hour.undisturbed)
 
 

@@ -56,7 +56,8 @@ def test_a_worker_out_of_time_stops_inside_a_step_and_the_next_one_resumes_after
     (message,) = simulation.sent()
     second = Worker()
     assert simulation.evaluate(simulation.cold_start(), message, second)
-    assert second.calls.count("dynamodb.PutItem") == len(simulation.sets) - done
+    assert len(simulation.stored("Members")) == len(simulation.sets)
+    assert second.calls.count("dynamodb.BatchExecuteStatement") == (len(simulation.sets) - done) / 2
     assert mark(simulation) == FIRST_STEP
 
 

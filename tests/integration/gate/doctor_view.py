@@ -93,6 +93,7 @@ def _register(stack: Stack) -> None:
     # moto's CloudFormation knows no schedules: a group stands for it, by the schedule's name.
     group = {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": f"{name}-schedule"}}
     template: dict[str, Any] = {
+        "Parameters": {"DeletionProtection": {"Type": "String", "Default": "ON"}},
         "Resources": {"EvaluateSchedule": group},
         "Outputs": {key: {"Value": value} for key, value in outputs.items()},
     }

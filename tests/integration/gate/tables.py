@@ -15,13 +15,18 @@ from moto.dynamodb.parsing.reserved_keywords import ReservedKeywords
 
 from kanon import aws
 from kanon.dynamo.units import item_size
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.reading import Touched, touched
+from kanon.gate.slots import Layouts
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members
+from kanon.gate.storage.members import Change, Members, to_item
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
 from kanon.local.engines import ENGINES, Engine
+from kanon.local.partiql import read
 from kanon.local.source import ROOT
 from kanon.local.template import Template
+from tests.unit.examples import ONE_SLOT
 
 KEYS = {
     "StepLog": ("step_slot", "set_token"),
@@ -44,7 +49,10 @@ class Call:
     @property
     def table(self) -> str:
         """The table's name in the template."""
-        name = self.asked["TableName"] if "TableName" in self.asked else next(iter(self.asked["RequestItems"]))
+        if "Statements" in self.asked:
+            name = read(self.asked["Statements"][0]).table
+        else:
+            name = self.asked["TableName"] if "TableName" in self.asked else next(iter(self.asked["RequestItems"]))
         return str(name).rpartition("-")[2]
 
     @property
@@ -55,6 +63,8 @@ class Call:
         if self.operation == "BatchWriteItem":
             (requests,) = self.asked["RequestItems"].values()
             return [request["PutRequest"]["Item"] for request in requests]
+        if self.operation == "BatchExecuteStatement":
+            return [read(statement).item for statement in self.asked["Statements"]]
         return []
 
     @property
@@ -66,7 +76,7 @@ class Call:
             case "BatchGetItem":
                 (wanted,) = self.asked["RequestItems"].values()
                 return len(wanted["Keys"])
-            case "BatchWriteItem":
+            case "BatchWriteItem" | "BatchExecuteStatement":
                 return len(self.puts)
             case _:
                 return 1
@@ -80,10 +90,15 @@ class Tables:
     client: Any
     names: Mapping[str, str]
     calls: list[Call] = field(default_factory=list)
+    layouts: Layouts = ONE_SLOT
 
     @property
     def log(self) -> StepLog:
-        return StepLog(self.client, self.names["StepLog"])
+        return StepLog(self.client, self.names["StepLog"], self.layouts)
+
+    def touched(self, step: int, slot: int = 0, keep: int = 10_000, after: bytes | None = None) -> list[Touched]:
+        """The sets with rows in a step, as evaluation reads them."""
+        return list(touched(self.log, step, slot, keep, window=1, after=after))
 
     @property
     def members(self) -> Members:
@@ -200,9 +215,27 @@ def refused_by_aws(operation: str, asked: dict[str, Any]) -> str | None:
         if any(not part for key in keys for part in key):
             return "an empty key"
         return "a batch with a key twice" if _repeats(keys) else None
+    if operation == "BatchExecuteStatement":
+        return _statements_refused(asked["Statements"])
     if operation == "PutItem" and (problem := _item_refused(asked["Item"])):
         return problem
     return _expressions_refused(asked)
+
+
+def _statements_refused(statements: list[dict[str, Any]]) -> str | None:
+    if not 1 <= len(statements) <= 25:
+        return f"{len(statements)} statements in a batch"
+    writes = [read(statement) for statement in statements]
+    for statement, write in zip(statements, writes, strict=True):
+        if len(statement["Statement"]) > 8192:
+            return "a statement of more than 8192 characters"
+        if statement["Statement"].count("?") != len(statement["Parameters"]):
+            return "a statement with other parameters than it names"
+        if write.stored is not None and set(write.changed) & set(write.removed):
+            return "a statement that sets and removes an attribute"
+    if _repeats([write.item["set_key"]["B"] for write in writes]):
+        return "a batch with two statements for one key"
+    return next((problem for write in writes if (problem := _item_refused(write.item))), None)
 
 
 def _item_refused(item: dict[str, Any]) -> str | None:
@@ -219,7 +252,7 @@ def _expressions_refused(asked: dict[str, Any]) -> str | None:
         if len(text.encode()) > 4096:
             return "an expression of more than 4 KB"
         words = re.findall(r"(?<![\w:#])[A-Za-z_]\w*", text)
-        keywords = {"SET", "REMOVE", "AND", "OR", "NOT", "attribute_not_exists", "attribute_exists"}
+        keywords = {"SET", "REMOVE", "BETWEEN", "AND", "OR", "NOT", "attribute_not_exists", "attribute_exists"}
         reserved = {word for word in words if word.upper() in RESERVED and word not in keywords}
         if reserved:
             return f"reserved words {sorted(reserved)} in an expression"
@@ -232,6 +265,19 @@ def _expressions_refused(asked: dict[str, Any]) -> str | None:
 
 def _repeats(keys: list[Any]) -> bool:
     return len(set(keys)) < len(keys)
+
+
+def write(
+    members: Members,
+    set_key: bytes,
+    type_name: str,
+    state: SetState,
+    client_bits: int,
+    expires: int,
+    stored: int | None = None,
+) -> None:
+    """Write the state of a set whose stored state is that of step ``stored``, or unknown."""
+    members.write([Change(to_item(set_key, type_name, state, client_bits, expires), stored)])
 
 
 Left = Callable[[int, int], int]

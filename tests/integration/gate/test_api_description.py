@@ -41,6 +41,7 @@ def test_every_call_of_the_interface_is_described(description: dict[str, Any]) -
         ("post", "/v1/types/{type}/sets/{set}:join"),
         ("post", "/v1:batchJoin"),
         ("post", "/v1:query"),
+        ("post", "/v1:batchQuery"),
         ("post", "/v1:validateHashes"),
         ("get", "/v1/types/{type}/sets/{set}"),
         ("get", "/v1/types"),
@@ -58,15 +59,16 @@ def test_errors_are_described_in_the_one_form_and_none_as_422(description: dict[
     for methods in description["paths"].values():
         for operation in methods.values():
             for code, answer in operation["responses"].items():
-                assert code in ("200", "400", "403", "404", "413", "415", "429", "500", "503")
+                assert code in ("200", "400", "401", "403", "404", "413", "415", "429", "500", "503")
                 if code != "200":
                     schema = answer["content"]["application/json"]["schema"]
-                    form = "GatewayAnswer" if code in ("403", "429") else "ErrorAnswer"
+                    form = "GatewayAnswer" if code in ("401", "403", "429") else "ErrorAnswer"
                     assert schema == {"$ref": f"#/components/schemas/{form}"}
                 later = code == "503" or (code == "200" and operation["operationId"] == "batchJoin")
                 assert ("Retry-After" in answer.get("headers", {})) == later
             assert {"429", "500"} <= operation["responses"].keys()
-            assert ("403" in operation["responses"]) == (operation["operationId"] in ("join", "batchJoin"))
+            signed = operation["operationId"] in ("join", "batchJoin", "batchQuery")
+            assert ("403" in operation["responses"]) == ("401" in operation["responses"]) == signed
 
 
 def test_what_the_description_gives_as_examples_is_accepted(description: dict[str, Any]) -> None:

@@ -194,11 +194,14 @@ FIELDS: list[tuple[str, Any, list[str], str]] = [
             ({name: [{**HASHES, "hashes": ["A" * 88]}]}, ["*.0.hashes.0"], "base64 of 1 to 64"),
             ({name: [{**HASHES, "hashes": [SET] * 1001}]}, ["*.0.hashes"], "at most 1000 items"),
             ({name: [{**HASHES, "hashes": [SET] * 501}] * 2}, ["*"], "split the request"),
+            ({name: [{**HASHES, "hashes": [SET] * 101}]}, ["*"], "at most 100 hashes at once"),
+            ({name: [{**HASHES, "hashes": [SET] * 51}] * 2}, ["*"], "or sign it and call batchQuery"),
         )
     ),
+    ("/v1:batchQuery", {"setsForType": [{**HASHES, "hashes": [SET] * 501}] * 2}, ["setsForType"], "split the request"),
 ]  # fmt: skip
 
-ROUTES = (JOIN, "/v1:batchJoin", "/v1:query", "/v1:validateHashes")
+ROUTES = (JOIN, "/v1:batchJoin", "/v1:query", "/v1:batchQuery", "/v1:validateHashes")
 
 
 def refused(edge: Edge, method: str, target: str, body: Any = None, **more: Any) -> dict[str, Any]:

@@ -48,6 +48,23 @@ def test_the_hashes_that_are_k_anonymous_are_told_as_they_were_written(edge: Edg
     }
 
 
+def test_a_signed_query_may_name_more_hashes_and_is_answered_alike(edge: Edge) -> None:
+    asked = {"setsForType": [{"type": "fledge", "hashes": [base64url(TRUE)] * 100}]}
+    assert edge.post("/v1:batchQuery", asked).body == edge.post("/v1:query", asked).body
+    for count, status in ((101, 400), (1000, 400)):
+        asked = {"setsForType": [{"type": "fledge", "hashes": [base64url(TRUE)] * count}]}
+        assert edge.post("/v1:query", asked).status == status
+        assert edge.post("/v1:batchQuery", asked).status == 200
+
+
+def test_the_operator_chooses_how_many_hashes_a_query_without_a_signature_may_name() -> None:
+    with Edge(environment={"KANON_ANONYMOUS_HASHES": "3"}) as edge:
+        for path, field in (("/v1:query", "setsForType"), ("/v1:validateHashes", "sets")):
+            for count, status in ((3, 200), (4, 400)):
+                asked = {field: [{"type": "fledge", "hashes": [base64url(TRUE)] * count}]}
+                assert edge.post(path, asked).status == status
+
+
 def test_every_type_asked_has_its_entry_even_an_unknown_or_repeated_one(edge: Edge) -> None:
     true = [base64url(TRUE)]
     answer = ask(edge, ("unknown", true), ("fledge", []), ("search-term", true), ("fledge", true), ("fledge", true))
@@ -156,7 +173,8 @@ def test_the_calls_of_a_query_do_not_depend_on_the_answer(edge: Edge) -> None:
 def test_a_thousand_hashes_are_read_in_ten_calls_or_so(edge: Edge) -> None:
     ids = [bytes([i % 256, i // 256]) for i in range(1000)]
     edge.release("fledge", ids[777], CLOCK_STEP)
-    answer = ask(edge, ("fledge", [base64url(set_id) for set_id in ids]))
+    hashes = [base64url(set_id) for set_id in ids]
+    answer = edge.post("/v1:batchQuery", {"setsForType": [{"type": "fledge", "hashes": hashes}]}).json()
     assert answer["kAnonymousSets"][0]["hashes"] == [base64url(ids[777])]
     assert [name for name, _ in edge.calls].count("BatchGetItem") == 11  # the horizons are four keys more
 

@@ -409,3 +409,17 @@ def test_consecutive_slots_are_shown_as_ranges(slots: list[int], text: str) -> N
 
 def test_every_section_that_the_doctor_names_exists_in_the_operating_page() -> None:
     assert {*Section, "kanon-doctor"} <= anchors(ROOT / "docs" / "guides" / "operate.md")
+
+
+def test_tables_without_deletion_protection_are_a_warning(stack: Stack) -> None:
+    used(stack)
+    assert doctor(stack)[0] == 0
+    stack.session.client("cloudformation").update_stack(
+        StackName=stack.template.stack_name,
+        UsePreviousTemplate=True,
+        Parameters=[{"ParameterKey": "DeletionProtection", "ParameterValue": "OFF"}],
+    )
+    code, output = doctor(stack)
+    assert code == 1
+    assert re.search(r"deletion protection .*WARN.* off ", output), output
+    assert "set DeletionProtection=ON and deploy again" in output

@@ -18,7 +18,7 @@ from kanon.errors import (
     TooFarBehindError,
     UndecodableMembersError,
 )
-from kanon.gate import evaluation
+from kanon.gate import evaluation, reading
 from kanon.gate.evaluation import SECONDS_TO_STOP, Evaluation, NoiseKeys, Outcome
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState, is_above
@@ -26,18 +26,19 @@ from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.steps import end_of, first_step, instance_of, phase_of
 from kanon.gate.mechanism.tape import Tapes
+from kanon.gate.reading import Touched, read_sets
 from kanon.gate.schedule import Schedule
 from kanon.gate.storage.members import to_item
 from kanon.gate.storage.statuses import Horizon
-from kanon.gate.storage.step_log import Row, StepLog, Touched, pack
+from kanon.gate.storage.step_log import Row, StepLog
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.local.engines import ACCOUNT, REGION
 from kanon.noise.laws import two_sided
 from kanon.noise.words import NoiseKey
-from tests.integration.gate.tables import Running, Tables, fresh, leave_unprocessed, running
+from tests.integration.gate.tables import Running, Tables, fresh, leave_unprocessed, running, write
 from tests.naive import Naive
-from tests.unit.examples import KEY, ONE_SIDED, SMALL, set_key
+from tests.unit.examples import KEY, ONE_SIDED, SIXTEEN_SLOTS, SMALL, TWO_SLOTS, in_slot, set_key
 
 PERIOD = 3600
 DAY = 86_400
@@ -95,9 +96,9 @@ class Scenario:
         """Nothing is left to evaluate before ``START``."""
         self.tables.control.advance(slot, None, START - 1)
 
-    def join(self, name: bytes, tokens: Sequence[int], step: int, type_name: str = "small", slot: int = 0) -> None:
+    def join(self, name: bytes, tokens: Sequence[int], step: int, type_name: str = "small") -> None:
         expires = end_of(step, PERIOD) + self.schedule.outage_allowance
-        assert not self.tables.log.put_all(Row(step, slot, name, token, type_name, expires) for token in tokens)
+        assert not self.tables.log.put_all(Row(step, name, token, type_name, expires) for token in tokens)
         self.type_of[name] = type_name
         for token in tokens:
             if type_name in self.naive:
@@ -114,14 +115,14 @@ class Scenario:
                     self.join(name, tokens, step, "one-sided" if n % 3 == 0 else "small")
 
     def worker(self, log: Callable[..., StepLog] = StepLog, client: Any = None) -> Evaluation:
-        tables = self.tables if client is None else Tables(self.tables.running, client, self.tables.names)
+        tables = self.tables if client is None else replace(self.tables, client=client)
         return Evaluation(
             types=self.types,
             noise_keys=self.keys,
             check_tables=lambda: None,
             deployment="deployment",
             schedule=self.schedule,
-            log=log(tables.client, tables.names["StepLog"]),
+            log=log(tables.client, tables.names["StepLog"], tables.layouts),
             members=tables.members,
             statuses=tables.statuses,
             control=tables.control,
@@ -219,29 +220,28 @@ def test_after_three_days_without_evaluation_the_answers_are_exact_again(scenari
     assert scenario.states() == hourly.after_three_days
 
 
-class Reversed(StepLog):
-    """The log with the sets of a step in the opposite order."""
+def test_the_order_of_the_sets_does_not_matter(
+    scenario: Scenario, hourly: Hourly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def backwards(*place: Any) -> Iterator[list[Touched]]:
+        return iter([chunk[::-1] for chunk in list(read_sets(*place))[::-1]])
 
-    def touched(self, step: int, slot: int, keep: int, after: bytes | None = None) -> Iterator[Touched]:
-        return iter(list(super().touched(step, slot, keep, after))[::-1])
-
-
-def test_the_order_of_the_sets_does_not_matter(scenario: Scenario, hourly: Hourly) -> None:
     scenario.start()
     scenario.join_history(seed=2, steps=15)
-    scenario.run_hourly(range(START, START + 15), log=Reversed)
+    monkeypatch.setattr(evaluation, "read_sets", backwards)
+    scenario.run_hourly(range(START, START + 15))
     assert scenario.states() == hourly.after_history
 
 
 def test_two_workers_on_the_same_steps_give_the_same_answers(scenario: Scenario) -> None:
     """The second worker does everything just before the n-th call of the first one, for every n."""
     steps, calls_of_the_first = 2, 10
+    scenario.tables.layouts = SIXTEEN_SLOTS
     for n in range(calls_of_the_first):
         scenario.start(slot=n)
-        for i in range(4):
-            name = set_key(f"{n} {i}")
+        for i, name in enumerate(in_slot(n, SIXTEEN_SLOTS, 4)):
             for step in range(START, START + steps):
-                scenario.join(name, range(i, 2 * i + step - START + 3), step, slot=n)
+                scenario.join(name, range(i, 2 * i + step - START + 3), step)
     for n in range(calls_of_the_first):
         second = scenario.worker(client=scenario.tables.other_client())
         first = scenario.tables.running.client()
@@ -292,6 +292,7 @@ def test_a_worker_that_fails_releases_its_lease(scenario: Scenario) -> None:
 
 
 def test_each_slot_has_its_own_lease(scenario: Scenario) -> None:
+    scenario.tables.layouts = TWO_SLOTS
     scenario.start(0)
     scenario.start(1)
     scenario.tables.control.lease(0, "another", closing(START), closing(START) + 150)
@@ -312,7 +313,7 @@ def test_a_worker_short_of_time_leaves_the_remaining_steps_to_the_next_one(
     new_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunk = 10
-    monkeypatch.setattr(evaluation, "SETS_A_CHUNK", chunk)
+    monkeypatch.setattr(reading, "SETS_A_CHUNK", chunk)
     sets = [set_key(n) for n in range(2 * chunk + 5)]
     worlds = []
     for times in ([forever()] * 99, [forever(), 0.0], [forever(), forever(), SECONDS_TO_STOP - 1]):
@@ -382,18 +383,19 @@ def test_an_evaluator_that_is_too_far_behind_stops_before_rows_expire(scenario: 
 def test_the_sets_of_a_type_no_longer_configured_are_skipped_and_counted(scenario: Scenario) -> None:
     scenario.start()
     scenario.join(NAMES[0], range(9), START)
-    scenario.tables.log.put_all(Row(START, 0, set_key("gone"), token, "retired", 2**31) for token in range(9))
+    scenario.tables.log.put_all(Row(START, set_key("gone"), token, "retired", 2**31) for token in range(9))
     outcome = scenario.run(closing(START))
     assert (outcome.steps, outcome.sets, outcome.skipped) == (1, 1, 1)
     assert [item["set_key"]["B"] for item in scenario.tables.items("Members")] == [NAMES[0]]
 
 
 def test_members_that_cannot_be_read_stop_their_slot_and_no_other(scenario: Scenario) -> None:
-    scenario.start(0)
-    scenario.start(1)
-    scenario.join(NAMES[0], range(9), START, slot=0)
-    scenario.join(NAMES[1], range(9), START, slot=1)
-    item = to_item(NAMES[0], "small", SetState((), (), START - 1, None), 8, 2**31)
+    scenario.tables.layouts = TWO_SLOTS
+    names = [*in_slot(0, TWO_SLOTS, 1), *in_slot(1, TWO_SLOTS, 1)]
+    for slot, name in enumerate(names):
+        scenario.start(slot)
+        scenario.join(name, range(9), START)
+    item = to_item(names[0], "small", SetState((), (), START - 1, None), 8, 2**31)
     scenario.tables.other_client().put_item(
         TableName=scenario.tables.names["Members"], Item={**item, "members": {"B": b"\x09"}}
     )
@@ -401,10 +403,10 @@ def test_members_that_cannot_be_read_stop_their_slot_and_no_other(scenario: Scen
         with pytest.raises(UndecodableMembersError):
             scenario.run(closing(START), slot=0)
     assert (scenario.mark(0), scenario.horizon(0)) == (START - 1, None)
-    assert scenario.tables.statuses.read(NAMES[:1], ())[0] == {}
+    assert scenario.tables.statuses.read(names[:1], ())[0] == {}
     assert scenario.run(closing(START), slot=1).sets == 1
     scenario.tables.other_client().delete_item(
-        TableName=scenario.tables.names["Members"], Key={"set_key": {"B": NAMES[0]}}
+        TableName=scenario.tables.names["Members"], Key={"set_key": {"B": names[0]}}
     )
     assert scenario.run(closing(START), slot=0).sets == 1
 
@@ -458,9 +460,8 @@ def test_a_wake_up_is_left_out_only_if_the_stored_members_name_it_already(scenar
         rows = {(item["step_slot"]["B"], item["set_token"]["B"]) for item in scenario.tables.items("StepLog")}
         for item in scenario.tables.items("Members"):
             if "wake_up" in item and int(item["wake_up"]["N"]) > step:
-                wake_up = Row(int(item["wake_up"]["N"]), 0, item["set_key"]["B"], None, "small", 0)
-                key = pack(wake_up)
-                assert (key["step_slot"]["B"], key["set_token"]["B"]) in rows
+                wake_up = Row(int(item["wake_up"]["N"]), item["set_key"]["B"], None, "small", 0)
+                assert scenario.tables.log.key_of(wake_up) in rows
                 compared += 1
     assert compared
 
@@ -518,7 +519,7 @@ def test_steps_caught_up_are_shown_together(scenario: Scenario) -> None:
 
 def test_a_join_expires_one_outage_allowance_after_the_end_of_its_step(scenario: Scenario) -> None:
     pepper, client_key = Secret.derived("set-pepper", "a"), Secret.derived("client-key", "b")
-    joining = Joining(scenario.types, pepper, client_key, scenario.tables.log, PERIOD, 1, SCHEDULE.outage_allowance)
+    joining = Joining(scenario.types, pepper, client_key, scenario.tables.log, PERIOD, SCHEDULE.outage_allowance)
     for now in (START * PERIOD, end_of(START, PERIOD) - 0.001):
         row = joining.row(Join("small", b"set", "client", b"me"), now)
         assert row.expires == end_of(START, PERIOD) + SCHEDULE.outage_allowance
@@ -594,8 +595,8 @@ def _put_idle_sets(tables: Tables, count: int) -> None:
     One of each is written; the others are copied inside moto, where a write takes 0.3 ms.
     """
     state = SetState(tuple(Member(token, START - 2) for token in range(3)), (), START - 1, START + 1)
-    tables.members.write(set_key("idle"), "small", state, 8, 2**31)
-    tables.log.put(Row(START + 1, 0, set_key("idle"), None, "small", 2**31))
+    write(tables.members, set_key("idle"), "small", state, 8, 2**31)
+    tables.log.put(Row(START + 1, set_key("idle"), None, "small", 2**31))
     dynamodb = get_backend("dynamodb")[ACCOUNT][REGION]
     members, log = (dynamodb.tables[tables.names[name]].items for name in ("Members", "StepLog"))
     ((_, example),) = members.items()
@@ -623,7 +624,7 @@ def test_a_step_reads_and_writes_the_same_items_with_a_thousand_or_a_hundred_tho
         scenario.start()
         _put_idle_sets(scenario.tables, idle)
         assert len(scenario.tables.members.read(n.to_bytes(32, "big") for n in range(50))) == 50
-        assert sum(1 for _ in scenario.tables.log.touched(START + 1, 0, 1)) > idle // 100
+        assert sum(1 for _ in scenario.tables.touched(START + 1, keep=1)) > idle // 100
         for n, name in enumerate(NAMES):
             scenario.join(name, range(n), START)
         scenario.tables.calls.clear()
@@ -632,7 +633,7 @@ def test_a_step_reads_and_writes_the_same_items_with_a_thousand_or_a_hundred_tho
     assert counts[0] == counts[1]
     assert counts[0]["StepLog Query items"] == sum(range(len(NAMES)))
     assert counts[0]["Members BatchGetItem items"] == len(NAMES) - 1
-    assert counts[0]["Members PutItem items"] == len(NAMES) - 1
+    assert counts[0]["Members BatchExecuteStatement items"] == len(NAMES) - 1
 
 
 def test_a_set_that_many_clients_join_is_kept_within_its_bound(new_scenario: Callable[..., Scenario]) -> None:

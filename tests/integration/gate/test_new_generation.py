@@ -14,12 +14,13 @@ from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
 from kanon.gate.schedule import Schedule
 from kanon.gate.settings import LogGenerationEntry
+from kanon.gate.slots import Layouts
 from kanon.gate.storage.step_log import Row, partition
 from kanon.gate.types import Type
 from kanon.operate import generation
 from kanon.operate.generation import GenerationRefusedError, begin, situation
-from tests.integration.gate.tables import Running, Tables, fresh, running
-from tests.unit.examples import KEY, SMALL
+from tests.integration.gate.tables import Running, Tables, fresh, running, write
+from tests.unit.examples import KEY, SMALL, TWO_SLOTS
 
 PERIOD, START = 3600, 1000
 # The phase of each is (START - 1) % 6: an instance begins at START - 1, the next one at START + 5.
@@ -39,7 +40,7 @@ class Settings:
 
     tables: dict[str, str]
     log_generations: tuple[LogGenerationEntry, ...] = ()
-    slots: int = 2
+    layouts: Layouts = TWO_SLOTS
 
     def read_types(self) -> dict[str, Type]:
         return {"small": Type("small", SMALL, None)}
@@ -55,6 +56,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self.evaluate = Settings(dict(self.tables.names))
+        self.tables.layouts = TWO_SLOTS
         self.ids = {name: f"{name}-1" for name in self.tables.names}
         for slot in (0, 1):
             self.control.advance(slot, None, START)
@@ -88,7 +90,7 @@ class Service:
         return found
 
     def woken(self, step: int) -> set[bytes]:
-        return {touched.set_key for slot in (0, 1) for touched in self.log.touched(step, slot, 9)}
+        return {each.set_key for slot in (0, 1) for each in self.tables.touched(step, slot)}
 
     def worker(self) -> Evaluation:
         types = self.evaluate.read_types()
@@ -136,7 +138,7 @@ def test_the_first_step_is_behind_every_trace_of_an_evaluation(service: Service,
     if trace == "horizon":
         service.statuses.move_horizon(1, START + 1, 0)
     if trace == "set":
-        service.members.write(NAMES[0], "small", SetState((), (), START + 1), 8, 10**10)
+        write(service.members, NAMES[0], "small", SetState((), (), START + 1), 8, 10**10)
     if trace == "crossing":
         service.statuses.write(NAMES[0], (START + 1,), 10**10)
     service.replace("StepLog")
@@ -277,7 +279,7 @@ def test_a_wake_up_at_the_step_of_a_lost_one_is_written_again(
         )
     again = SetState(crowd, (START,), START, planned)
     service.members.put(NAMES[0], "small", again, 8, 10**10)
-    service.log.put(Row(START + 2, 0, NAMES[0], None, "small", 10**10))
+    service.log.put(Row(START + 2, NAMES[0], None, "small", 10**10))
     service.evaluate.log_generations = (LogGenerationEntry(log="l", from_step=START + 2),)
     service.run(START + 2)
     assert service.state(NAMES[0]).wake_up == planned

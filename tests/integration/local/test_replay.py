@@ -128,12 +128,12 @@ def record(moto: Running, types: dict[str, Type], events: Sequence[Event], steps
     tables = fresh(moto)
     period = next(iter(types.values())).parameters.period
     schedule = Schedule(period, 120, 150, 1800, 60, 400 * DAY)
-    joining = Joining(types, PEPPER, CLIENT_KEY, tables.log, period, 1, schedule.outage_allowance)
+    joining = Joining(types, PEPPER, CLIENT_KEY, tables.log, period, schedule.outage_allowance)
     evaluation = Evaluation(
         types, NoiseKeys(((0, KEY),)), "deployment", schedule,
         tables.log, tables.members, tables.statuses, tables.control, lambda: None,
     )  # fmt: skip
-    querying = Querying(types, PEPPER, tables.statuses, period, 1, schedule.publish_delay)
+    querying = Querying(types, PEPPER, tables.statuses, period, tables.layouts, schedule.publish_delay)
     tables.control.advance(0, None, steps.start - 1)
     sets = sorted({(event.type_name, event.set_id) for event in events})
     keys = [set_key(PEPPER, *name) for name in sets]

@@ -47,9 +47,9 @@ def guarded(answer: Gateway, *, joins_open: bool) -> Gateway:
     """A gateway in front that asks for signatures where the template does."""
 
     def gateway(request: Request) -> Response:
-        joins = request.method == "POST" and request.target.endswith(("join", "batchJoin"))
-        is_open = joins_open and not request.target.endswith("batchJoin")
-        return answer(request) if is_open or not joins or is_signed(request) else REFUSED
+        joins, batches = request.target.endswith("join"), request.target.endswith(("batchJoin", "batchQuery"))
+        wanted = request.method == "POST" and (batches or (joins and not joins_open))
+        return answer(request) if not wanted or is_signed(request) else REFUSED
 
     return gateway
 
@@ -82,7 +82,7 @@ def test_a_correct_service_passes_every_check(stack: Stack, joins_open: bool) ->
 
 def test_without_credentials_what_must_be_signed_is_skipped(stack: Stack) -> None:
     found = verdicts(guarded(stack.answer, joins_open=False), None)
-    skipped = {"join", "join with %3A", "join as browsers send it", "batchJoin"}
+    skipped = {"join", "join with %3A", "join as browsers send it", "batchJoin", "batchQuery"}
     assert {name for name, verdict in found.items() if verdict == "skip"} == skipped
     assert {name for name, verdict in found.items() if verdict == "FAIL"} == set()
 
@@ -94,7 +94,10 @@ def test_a_wrong_key_fails_the_checks_that_need_it(stack: Stack) -> None:
 
 def test_batches_open_to_anybody_fail(stack: Stack) -> None:
     found = verdicts(stack.answer)
-    assert [name for name, verdict in found.items() if verdict == "FAIL"] == ["batchJoin refused unsigned"]
+    assert [name for name, verdict in found.items() if verdict == "FAIL"] == [
+        "batchJoin refused unsigned",
+        "batchQuery",
+    ]
 
 
 def forget_header(response: Response, name: str) -> Response:

@@ -149,11 +149,11 @@ class Retried:
             return noise.nu(i)
         return noise.tapes.parameters.query_law.draw(self.generator.getrandbits(64))
 
-    def words(self, words, starts, stops, tapes, keys, rows, firsts, step: int):
+    def words(self, words, starts, stops, tapes, keys, steps):
         words = words.copy()
-        for row, start, stop in zip(rows.tolist(), starts.tolist(), stops.tolist(), strict=True):
-            if step >= firsts[row] and start < stop:
-                place = (tapes.type_name, keys[row], step)
+        for key, step, start, stop in zip(keys, steps.tolist(), starts.tolist(), stops.tolist(), strict=True):
+            if start < stop:
+                place = (tapes.type_name, key, step)
                 self.attempts[place] += 1
                 if self.attempts[place] > 1:
                     words[start] = self.generator.getrandbits(64)
@@ -166,7 +166,7 @@ TEST = "count + nu >= k + mu"
 WORDS_TEST = "words >= bounds"
 TAPE_NAME = "SET_KEY_BYTES, set_key, 8, instance"
 MU_WORD = "self.tapes.words(self.set_key, self.instance, 1), 0"
-MUS_WORD = "words(keys[row], instance, 1)"
+MUS_WORD = "words(key, instance, 1)"
 NUS = "instance, to)[WORD_BYTES * at :]"
 NEEDED = "needed = (thresholds - sizes)[owners] + left - law.min"
 INDEX = "np.clip(needed, 0, len(smallest) - 1)"
@@ -211,7 +211,7 @@ STATISTICAL = [
         "threshold noise never refreshed at a restart",
         500,
         plain=(("tape", MU_WORD, "self.tapes.words(self.set_key, 0, 1), 0"),),
-        vectorised=(("vectorised", MUS_WORD, "words(keys[row], 0, 1)"),),
+        vectorised=(("vectorised", MUS_WORD, "words(key, 0, 1)"),),
     ),
     Mutant(
         "the same nu at every step",
@@ -261,8 +261,7 @@ STATISTICAL = [
             (
                 "vectorised",
                 WORDS,
-                WORDS
-                + "\n    words = RETRIED.words(words, starts, stops, tapes_of(step), sets.keys, rows, firsts, step)",
+                WORDS + "\n    words = RETRIED.words(words, starts, stops, tapes_of(firsts[0]), keys, firsts + begins)",
             ),
         ),
     ),
@@ -347,7 +346,7 @@ PROBED = [
         "no restart: one crossing for ever",
         0,
         plain=(("above_threshold", "instance_of(crossings[-1], phase, parameters.window) == instance", "True"),),
-        vectorised=(("vectorised", "above = newest >= firsts", "above = newest != _NEVER"),),
+        vectorised=(("vectorised", "above = newest >= firsts", "above = newest != NEVER"),),
     ),
     Mutant("no latch", 0, both=(("above_threshold", "(x <= visible) &", "(x == step) &"),)),
     Mutant(

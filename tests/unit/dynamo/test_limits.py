@@ -6,6 +6,7 @@ from kanon.dynamo.limits import MOST_ITEM_BYTES, check_item
 from kanon.dynamo.units import item_size
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
+from kanon.gate.slots import Layout
 from kanon.gate.storage import members, statuses, step_log
 
 STATE = SetState((Member(1, 5),), (5,), 5, None)
@@ -31,7 +32,7 @@ def test_an_empty_key_is_refused_with_the_name_of_its_attribute() -> None:
 def test_a_set_key_of_another_length_never_reaches_a_table(key: bytes) -> None:
     message = f"^a set key is 32 bytes, not {len(key)}$"
     with pytest.raises(ValueError, match=message):
-        step_log.pack(step_log.Row(5, 0, key, 1, "a", 9))
+        step_log.pack(step_log.Row(5, key, 1, "a", 9), Layout(1, 0))
     with pytest.raises(ValueError, match=message):
         members.to_item(key, "a", STATE, 16, 9)
     with pytest.raises(ValueError, match=message):

@@ -3,6 +3,7 @@
 import pytest
 
 from kanon.dynamo.units import item_size, number_size, read_units, value_size, write_units
+from kanon.gate.slots import Layout
 from kanon.gate.storage.members import to_item
 from kanon.gate.storage.step_log import Row, pack
 from tests.unit.examples import PUBLISHED, set_key
@@ -106,7 +107,7 @@ def test_a_join_is_one_write_unit_and_so_are_the_members_of_a_full_set_of_the_pu
     from kanon.gate.mechanism.above_threshold import SetState
     from kanon.gate.mechanism.members import Member
 
-    join = pack(Row(472_000, 0, set_key(1), 7, "a" * 64, 1_700_000_001))
+    join = pack(Row(472_000, set_key(1), 7, "a" * 64, 1_700_000_001), Layout(1, 0))
     assert write_units(item_size(join)) == 1
     kept = tuple(Member(token, 472_000 - token) for token in range(PUBLISHED.members_kept))
     full = to_item(set_key(1), "a" * 64, SetState(kept, (471_001, 471_999), 472_000, 472_001), 16, 1_700_000_001)

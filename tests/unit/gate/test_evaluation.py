@@ -1,19 +1,16 @@
 """The clock figures of an evaluation and the choice of a noise key."""
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kanon.errors import ConfigurationError
-from kanon.gate.evaluation import NoiseKeys, chunked
+from kanon.gate.evaluation import NoiseKeys
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.publishing import tick_of
 from kanon.gate.schedule import DAY, Schedule
-from kanon.gate.storage.step_log import Page, Touched
 from kanon.noise.words import NoiseKey
-from tests.unit.examples import KEY, set_key
+from tests.unit.examples import KEY
 
 SCHEDULE = Schedule(3600, grace=120, lease=150, publish_delay=1800, publish_margin=60, outage_allowance=7 * DAY)
 TIMES = st.integers(10**9, 2 * 10**9) | st.floats(1e9, 2e9)
@@ -67,30 +64,3 @@ def test_an_instance_older_than_every_key_is_refused_with_what_to_put_back() -> 
         "no noise key covers an instance that begins at step 99: put the removed key back; it may only be"
         " removed once every slot is evaluated one window past the next key's from_step"
     )
-
-
-def _page(sets: range, rows: int) -> Page:
-    return Page(tuple(Touched(set_key(n), "a", ()) for n in sets), rows)
-
-
-def test_pages_are_split_into_chunks_without_reading_ahead() -> None:
-    read: list[int] = []
-
-    def pages() -> Iterator[Page]:
-        for n in range(2):
-            read.append(n)
-            yield _page(range(700 * n, 700 * (n + 1)), 700)
-
-    chunks = chunked(pages())
-    assert len(next(chunks)) == 500
-    assert read == [0]
-    assert [len(chunk) for chunk in chunks] == [0, 500, 0, 400]
-
-
-def test_a_chunk_of_crowded_sets_is_closed_by_its_rows() -> None:
-    pages = [_page(range(0), 9_999), _page(range(1), 9_999), _page(range(1, 2), 2), _page(range(2, 3), 1)]
-    assert [len(chunk) for chunk in chunked(pages)] == [0, 0, 2, 0, 1]
-
-
-def test_a_step_without_rows_has_no_chunk_with_a_set() -> None:
-    assert list(chunked([Page((), 0)])) == [[]]

@@ -1,12 +1,12 @@
 """What must never change: named apart, compared as a whole, noise keys only added far ahead."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate.fingerprints import check_evaluate, fingerprints, retire
-from kanon.gate.settings import EvaluateSettings, JoinSettings, NoiseKeyEntry, QuerySettings
+from kanon.gate.fingerprints import check_evaluate, check_join, fingerprints, retire
+from kanon.gate.settings import EvaluateSettings, JoinSettings, NoiseKeyEntry, QuerySettings, SlotsEntry
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.noise.words import NoiseKey
@@ -21,12 +21,15 @@ class Recorded:
 
     def __init__(self) -> None:
         self.items: dict[str, str] = {}
+        self.for_join: dict[str, str] = {}
 
     def recorded(self, owner: str) -> dict[str, str]:
-        assert owner == "evaluate"
-        return dict(self.items)
+        return dict(self.items if owner == "evaluate" else self.for_join)
 
     def check(self, owner: str, named: Mapping[str, str]) -> None:
+        if owner == "join":
+            self.for_join.update(named)
+            return
         for name, value in named.items():
             assert self.items.setdefault(name, value) == value
 
@@ -34,15 +37,24 @@ class Recorded:
 def _check(control: Recorded, entries: list[tuple[str, int]], step: int, types: Mapping[str, Type] = TYPES) -> None:
     listed = tuple(NoiseKeyEntry(id=key_id, from_step=start) for key_id, start in entries)
     settings = EvaluateSettings.model_construct(
-        slots=8, deployment="stack", outage_allowance=7, publish_delay=1800, noise_keys=listed, log_generations=()
+        slots=(SlotsEntry(slots=8, from_step=0),),
+        deployment="stack",
+        outage_allowance=7,
+        publish_delay=1800,
+        noise_keys=listed,
+        log_generations=(),
     )
     check_evaluate(control, settings, types, KEYS, step, {})  # type: ignore[arg-type]
 
 
 def test_types_slots_deployment_and_keys_have_a_fingerprint_each_and_so_has_what_rows_live_by() -> None:
     pepper = Secret.derived("set-pepper", "text")
-    query = QuerySettings.model_construct(slots=8, deployment="stack", publish_delay=1800)
-    join = JoinSettings.model_construct(slots=8, deployment="stack", outage_allowance=604_800)
+    query = QuerySettings.model_construct(
+        slots=(SlotsEntry(slots=8, from_step=0),), deployment="stack", publish_delay=1800
+    )
+    join = JoinSettings.model_construct(
+        slots=(SlotsEntry(slots=8, from_step=0),), deployment="stack", outage_allowance=604_800
+    )
     named = fingerprints(query, TYPES, [pepper])
     assert named.pop("publish-delay") == "1800"
     assert fingerprints(join, TYPES, [pepper]) == {**named, "outage-allowance": "604800"}
@@ -122,7 +134,7 @@ def test_a_type_retired_for_good_may_be_missing_and_its_name_is_not_given_again(
 def test_a_restored_table_is_refused_until_a_log_generation_is_recorded() -> None:
     control = Recorded()
     settings = EvaluateSettings.model_construct(
-        slots=8,
+        slots=(SlotsEntry(slots=8, from_step=0),),
         deployment="stack",
         outage_allowance=7,
         publish_delay=1800,
@@ -137,3 +149,77 @@ def test_a_restored_table_is_refused_until_a_log_generation_is_recorded() -> Non
     assert not any(name.startswith("tables") for name in control.items)
     check_evaluate(control, settings, TYPES, KEYS, 100, ids)  # type: ignore[arg-type]
     check_evaluate(control, settings, TYPES, KEYS, 100, ids, ["StepLog"])  # type: ignore[arg-type]
+
+
+# Slots
+
+
+def _check_slots(control: Recorded, entries: list[tuple[int, int]], step: int) -> None:
+    settings = EvaluateSettings.model_construct(
+        slots=tuple(SlotsEntry(slots=slots, from_step=first) for slots, first in entries),
+        deployment="stack",
+        outage_allowance=7,
+        publish_delay=1800,
+        noise_keys=(NoiseKeyEntry(id="1", from_step=0),),
+        log_generations=(),
+    )
+    check_evaluate(control, settings, TYPES, KEYS, step, {})  # type: ignore[arg-type]
+
+
+def test_the_first_number_of_slots_is_recorded_as_before_and_later_ones_by_their_step() -> None:
+    control = Recorded()
+    _check_slots(control, [(1, 0)], 100)
+    assert control.for_join == {}
+    _check_slots(control, [(1, 0), (16, 102)], 100)
+    assert {name: value for name, value in control.items.items() if name.startswith("slots")} == {
+        "slots": "1",
+        "slots 102": "16",
+    }
+    assert control.for_join == {"slots": "1", "slots 102": "16"}  # join may start for the first time at step 200
+
+
+def test_a_new_number_of_slots_must_begin_two_steps_ahead_and_stays_when_it_has_begun() -> None:
+    control = Recorded()
+    _check_slots(control, [(1, 0)], 100)
+    with pytest.raises(ConfigurationError) as error:
+        _check_slots(control, [(1, 0), (16, 101)], 100)
+    assert str(error.value) == "the entry of Slots that begins at step 101 is new: let it begin at step 102 or later"
+    assert "slots 101" not in control.items
+    _check_slots(control, [(1, 0), (16, 102)], 100)
+    _check_slots(control, [(1, 0), (16, 102)], 500)
+    _check_slots(control, [(16, 102)], 500)
+
+
+def test_a_number_of_slots_that_join_recorded_in_time_is_accepted_later() -> None:
+    control = Recorded()
+    _check_slots(control, [(1, 0)], 100)
+    control.for_join["slots 101"] = "16"
+    _check_slots(control, [(1, 0), (16, 101)], 100)
+    assert control.items["slots 101"] == "16"
+
+
+@pytest.mark.parametrize(("left", "missing"), [([(1, 0)], 200), ([(1, 0), (2, 300)], 200), ([(16, 200)], 300)])
+def test_only_the_oldest_number_of_slots_can_be_removed(left: list[tuple[int, int]], missing: int) -> None:
+    control = Recorded()
+    _check_slots(control, [(1, 0), (16, 200), (2, 300)], 100)
+    with pytest.raises(ConfigurationError) as error:
+        _check_slots(control, left, 500)
+    assert str(error.value) == (
+        f"the entry of Slots that begins at step {missing} is missing: put it back; only entries older than all others"
+        " may be removed"
+    )
+
+
+def test_join_refuses_a_new_number_of_slots_that_begins_too_early() -> None:
+    class Noted:
+        def check(self, owner: str, named: Mapping[str, str], old: Sequence[str]) -> None:
+            self.seen = owner, set(old) & set(named)
+
+    control = Noted()
+    settings = JoinSettings.model_construct(
+        slots=tuple(SlotsEntry(slots=2, from_step=first) for first in (0, 90, 101, 102)),
+        deployment="stack",
+        outage_allowance=7,
+    )
+    check_join(control, settings, TYPES, (), 100)  # type: ignore[arg-type]
+    assert control.seen == ("join", {"slots 90", "slots 101"})

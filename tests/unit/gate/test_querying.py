@@ -10,6 +10,7 @@ from kanon.gate.mechanism.steps import phase_of
 from kanon.gate.names import set_key, slot_of
 from kanon.gate.publishing import tick_of
 from kanon.gate.querying import Answer, Querying
+from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.statuses import Horizon
 from kanon.gate.types import Type
 from kanon.keys import Secret
@@ -51,7 +52,7 @@ def table() -> Table:
 @pytest.fixture
 def querying(table: Table) -> Querying:
     types = {"small": Type("small", SMALL, None)}
-    return Querying(types, PEPPER, table, PERIOD, 2, DELAY)  # type: ignore[arg-type]
+    return Querying(types, PEPPER, table, PERIOD, Layouts((Layout(2, 0),)), DELAY)  # type: ignore[arg-type]
 
 
 def _key(set_id: bytes) -> bytes:

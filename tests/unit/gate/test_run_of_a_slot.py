@@ -1,6 +1,6 @@
 """One run over a slot: when its steps are published, how late they count, and which sets of a chunk are decided."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +11,13 @@ from kanon.gate.mechanism.above_threshold import SetState, evaluate
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.mechanism.tape import Noise, Tapes
 from kanon.gate.publishing import tick_of
+from kanon.gate.reading import Touched
 from kanon.gate.schedule import DAY, Schedule
 from kanon.gate.storage.control import Mark
-from kanon.gate.storage.step_log import Page, Touched
+from kanon.gate.storage.members import from_item
+from kanon.gate.storage.step_log import Found, partition
 from kanon.gate.types import Type
-from tests.unit.examples import KEY, SMALL, set_key
+from tests.unit.examples import KEY, ONE_SLOT, SMALL, set_key
 
 PERIOD, STEP, DELAY, MARGIN = 3600, 472_000, 1800, 60
 SCHEDULE = Schedule(PERIOD, grace=120, lease=150, publish_delay=DELAY, publish_margin=MARGIN, outage_allowance=7 * DAY)
@@ -48,10 +50,20 @@ class Service:
     def clock(self) -> float:
         return self.now
 
-    def pages(self, step: int, slot: int, keep: int, after: bytes | None) -> Iterator[Page]:
+    layouts = ONE_SLOT
+
+    def partitions(self, step: int, slot: int, window: int) -> list[bytes]:
+        return [partition(step, slot)]
+
+    def page(self, place: bytes, first: bytes, last: bytes) -> Found:
         self.now += self.page_seconds
-        sets = self.rows.get(step, ())
-        yield Page(sets, len(sets))
+        sets = self.rows.get(int.from_bytes(place[:8], "big"), ())
+        rows = [
+            (each.set_key + suffix, each.type_name)
+            for each in sets
+            for suffix in ([token.to_bytes(4, "big") for token in each.joined] or [b""])
+        ]
+        return Found(sorted(rows), None)
 
     def put_wake_ups(self, rows: Iterable[Any]) -> None:
         list(rows)
@@ -61,9 +73,9 @@ class Service:
         self.now += self.set_seconds * len(keys)
         return {key: self.states[key] for key in keys if key in self.states}
 
-    def write(self, set_key: bytes, *what: Any) -> None:
-        if isinstance(what[0], str):  # Members; a status begins with its crossings
-            self.states[set_key] = what[1]
+    def write(self, what: Any, *status: Any) -> None:
+        if not status:  # a call for Members has one argument: its changes
+            self.states.update((change.item["set_key"]["B"], from_item(change.item)) for change in what)
 
     def move_horizon(self, slot: int, step: int, visible_from: int) -> None:
         self.published.append((self.now, step, visible_from))

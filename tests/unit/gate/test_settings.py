@@ -14,6 +14,7 @@ from kanon.gate.settings import (
     NoiseKeyEntry,
     QuerySettings,
 )
+from kanon.gate.slots import Layout, Layouts
 
 COMMON = {
     "KANON_TYPES": '{"fledge": {"k": 50, "window": 720, "profile": "published"}}',
@@ -29,12 +30,15 @@ JOIN = {
     "KANON_SET_PEPPER_SECRET": "arn:pepper",
     "KANON_CLIENT_KEY_SECRET": "arn:client",
     "KANON_OUTAGE_ALLOWANCE": "604800",
+    "KANON_EDGE_SECRET": "",
 }
 QUERY = {
     **COMMON,
     "KANON_STATUSES_TABLE": "statuses",
     "KANON_SET_PEPPER_SECRET": "arn:pepper",
     "KANON_PUBLISH_DELAY": "1800",
+    "KANON_ANONYMOUS_HASHES": "100",
+    "KANON_EDGE_SECRET": "",
 }
 EVALUATE = {
     **COMMON,
@@ -55,7 +59,12 @@ EVALUATE = {
 
 def test_each_function_reads_its_own_environment() -> None:
     join = JoinSettings.from_environment(JOIN)
-    assert (join.period, join.slots, join.outage_allowance, join.step_log_table) == (3600, 8, 604_800, "log")
+    assert (join.period, join.layouts, join.outage_allowance, join.step_log_table) == (
+        3600,
+        Layouts((Layout(8, 0),)),
+        604_800,
+        "log",
+    )
     assert QuerySettings.from_environment(QUERY).publish_delay == 1800
     evaluate = EvaluateSettings.from_environment(EVALUATE)
     assert evaluate.noise_keys == (NoiseKeyEntry(id="1", from_step=0), NoiseKeyEntry(id="2", from_step=500_000))
@@ -102,7 +111,36 @@ def test_a_wrong_variable_is_named_with_what_it_should_be(variable: str, value: 
 
 @pytest.mark.parametrize("slots", [1, 2, 64, 256])
 def test_the_number_of_slots_is_a_power_of_two_up_to_256(slots: int) -> None:
-    assert JoinSettings.from_environment({**JOIN, "KANON_SLOTS": str(slots)}).slots == slots
+    for text in (str(slots), json.dumps([{"slots": slots, "from_step": 0}])):
+        assert JoinSettings.from_environment({**JOIN, "KANON_SLOTS": text}).layouts == Layouts((Layout(slots, 0),))
+
+
+def test_slots_are_listed_by_their_first_steps() -> None:
+    text = '[{"slots":1,"from_step":0},{"slots":16,"from_step":494000}]'
+    layouts = JoinSettings.from_environment({**JOIN, "KANON_SLOTS": text}).layouts
+    assert layouts == Layouts((Layout(1, 0), Layout(16, 494_000)))
+
+
+SLOTS_IN_ORDER = "Value error, list at least one entry, in the order of from_step, each step once"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", SLOTS_IN_ORDER),
+        ('[{"slots":1,"from_step":5},{"slots":2,"from_step":5}]', SLOTS_IN_ORDER),
+        ('[{"slots":1,"from_step":5},{"slots":2,"from_step":4}]', SLOTS_IN_ORDER),
+        ('[{"slots":3,"from_step":0}]', "Value error, the number of slots must be a power of two"),
+        ('[{"slots":true,"from_step":0}]', "Input should be a valid integer"),
+        ('[{"slots":1,"from_step":-1}]', "Input should be greater than or equal to 0"),
+        ('[{"slots":1}]', "Field required"),
+        ('"16', "Value error, Unterminated string"),
+        ("[" * 100_000, "Value error, the list is nested too deeply"),
+    ],
+)
+def test_a_wrong_list_of_slots_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^KANON_SLOTS: {re.escape(message)}"):
+        JoinSettings.from_environment({**JOIN, "KANON_SLOTS": text})
 
 
 LISTED_ONCE = "KANON_NOISE_KEYS: Value error, list at least one noise key, each one once, in the order of from_step"

@@ -51,7 +51,7 @@ class Service:
         }
         if body is not None:
             event["body"] = body
-        return edge.handle(self.app, event, mock.Mock())
+        return edge.handle(self.app, event, mock.Mock(), self.logger)
 
     def refusal(self, body: str | None, headers: dict[str, str] | None = None, *, encoded: bool = False) -> Any:
         """The error of a request that must not reach the route."""
@@ -344,7 +344,7 @@ def test_an_unknown_path_or_method_is_404(service: Service) -> None:
         "headers": {},
         "requestContext": {"http": {"method": "GET", "path": "/numbers"}, "stage": "$default"},
     }
-    result = edge.handle(service.app, event, mock.Mock())
+    result = edge.handle(service.app, event, mock.Mock(), service.logger)
     assert result["statusCode"] == 404
     assert json.loads(result["body"])["error"]["status"] == "NOT_FOUND"
 

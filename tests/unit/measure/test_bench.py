@@ -1,6 +1,7 @@
 """The benchmark: a row that fails loses only itself, and only a whole run changes the page and the history."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from infra.measure import bench, rows
 from infra.measure.measure import Count, Ratio, Turn, compare
 from infra.measure.rows import Failed, Form, Result
+
+ROOT = Path(__file__).parents[3]
 
 
 def counted(_: Form) -> Iterator[Count]:
@@ -128,3 +131,13 @@ def test_a_ratio_takes_turns_and_leaves_out_the_first() -> None:
     )
     assert "".join(name[0] for name in called) == "boobboob"
     assert len(ratio.ratios) == 3
+
+
+def test_the_page_holds_the_last_whole_run_of_the_history() -> None:
+    history = (ROOT / "docs" / "evidence" / "benchmarks.jsonl").read_text().splitlines()
+    last = json.loads(history[-1])
+    page = (ROOT / "docs" / "evidence" / "performance.md").read_text()
+    table = page.partition(bench.BEGIN)[2].partition(bench.END)[0]
+    assert f"Run of {last['when']}, commit `{last['commit']}`" in table
+    names = re.findall(r"^\| (.+?) \|", table, re.MULTILINE)[1:]
+    assert sorted(names) == sorted(entry["name"] for entry in last["figures"] + last["failed"])

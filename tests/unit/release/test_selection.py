@@ -9,10 +9,12 @@ import pytest
 from kanon.noise.exact import exp_bounds
 from kanon.noise.laws import two_sided
 from kanon.noise.words import TOTAL
+from kanon.release.autobounds import CERTAINTY, least_threshold
 from kanon.release.bounds import of_all, of_each
 from kanon.release.errors import SpecificationError
-from kanon.release.gaussian import continuous_delta, continuous_thresholds, gaussian_choice, noise_delta
+from kanon.release.gaussian import gaussian_choice, noise_delta
 from kanon.release.selection import counted_delta, counted_selection, optimal_selection, widest
+from kanon.release.widths import continuous_delta, continuous_thresholds
 from tests.paths import SHARED
 
 NUMBERS = SHARED / "vectors" / "release" / "numbers.json"
@@ -184,3 +186,18 @@ def test_an_impossible_budget_is_refused(epsilon, delta):
         counted_selection(Fraction(epsilon), Fraction(delta))
     with pytest.raises(SpecificationError):
         optimal_selection(Fraction(epsilon), Fraction(delta))
+
+
+@needs_numbers
+@pytest.mark.parametrize("epsilon", ["0.1", "1", "3"])
+@pytest.mark.parametrize("bins", [64, 65, 128, 4096])
+def test_the_threshold_of_automatic_bounds_is_the_continuous_one_up_to_a_user(epsilon, bins):
+    known = numbers["figures"]["values"]["approx_bounds"][f"eps={epsilon},B={bins}"]
+    law = widest(Fraction(epsilon))
+    found = least_threshold(law, bins, CERTAINTY)
+    assert abs(found - known) < 1 + 0.01 * known
+
+    def certainty(threshold):
+        return Fraction(sum(law.weights[: threshold - law.min + 1]), TOTAL) ** (bins - 1)
+
+    assert certainty(found) >= CERTAINTY > certainty(found - 1)

@@ -4,7 +4,7 @@
 instead of drawing every query noise, it compares the words of a tape with the smallest word that crosses.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -25,7 +25,8 @@ Words = NDArray[np.uint64]
 TapesOf = Callable[[int], Tapes]
 """Gives the tapes of the instances that begin at a step (noise keys rotate)."""
 
-_NEVER = int(np.iinfo(np.int64).min)
+NEVER = int(np.iinfo(np.int64).min)
+"""Stands for a step that never comes."""
 
 ROWS_A_BLOCK = 256
 """Tapes decided together. With 720 steps each, they still fit into a processor's cache."""
@@ -43,14 +44,14 @@ def evaluate_all(
     keys = [set_key for set_key, _, _ in sets]
     lasts = np.fromiter((m.last for m in chain.from_iterable(members)), np.int64)
     sizes = np.fromiter(map(len, members), np.int64, len(sets))
-    newest = np.fromiter((s.crossings[-1] if s.crossings else _NEVER for _, s, _ in sets), np.int64, len(sets))
+    newest = np.fromiter((s.crossings[-1] if s.crossings else NEVER for _, s, _ in sets), np.int64, len(sets))
     crossed, wake_ups = decide(parameters, tapes_of, step, keys, sizes, lasts, newest)
     return [
         SetState(
             kept,
             (*state.crossings[-1:], step) if now else state.crossings,
             step,
-            None if wake_up == _NEVER else wake_up,
+            None if wake_up == NEVER else wake_up,
         )
         for (_, state, _), kept, now, wake_up in zip(sets, members, crossed.tolist(), wake_ups.tolist(), strict=True)
     ]
@@ -80,29 +81,33 @@ def decide(
         Crossed now (n,), and the wake-up steps (n,), int64's minimum where there is none.
     """
     window = parameters.window
-    if parameters.phase == "hash":
-        tails = np.frombuffer(b"".join(key[-8:] for key in keys), ">u8")
-        phases = (tails % np.uint64(window)).astype(np.int64)
-    else:
-        phases = np.zeros(len(keys), np.int64)
+    phases = phases_of(keys, parameters)
     instances = (step - phases) // window
     firsts = instances * window + phases
     sets = _Sets(keys, lasts, np.concatenate(([0], np.cumsum(sizes))))
     above = newest >= firsts
 
     # This instance: the test of the step itself, and the look-ahead.
-    crossing = np.full(len(keys), _NEVER)
+    crossing = np.full(len(keys), NEVER)
     asked = np.flatnonzero(~above)
     crossing[asked] = _first_crossings(parameters, tapes_of, sets, asked, instances, firsts, sizes, step)
     crossed = crossing == step
-    wake_ups = np.where(crossed, _NEVER, crossing)
+    wake_ups = np.where(crossed, NEVER, crossing)
 
     # The next instance. If nobody joins, the set is empty from the instance after that.
-    asked = np.flatnonzero((above | crossed | (crossing == _NEVER)) & (sizes > 0))
+    asked = np.flatnonzero((above | crossed | (crossing == NEVER)) & (sizes > 0))
     nexts = firsts + window
     left = sets.count_at(nexts, window)
-    wake_ups[asked] = _first_crossings(parameters, tapes_of, sets, asked, instances + 1, nexts, left, _NEVER)
+    wake_ups[asked] = _first_crossings(parameters, tapes_of, sets, asked, instances + 1, nexts, left, NEVER)
     return crossed, wake_ups
+
+
+def phases_of(keys: Sequence[bytes], parameters: Parameters) -> Ints:
+    """:func:`steps.phase_of` for n set keys, (n,)."""
+    if parameters.phase != "hash":
+        return np.zeros(len(keys), np.int64)
+    tails = np.frombuffer(b"".join([key[-8:] for key in keys]), ">u8")
+    return (tails % np.uint64(parameters.window)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -134,12 +139,13 @@ def _first_crossings(
     ``counts`` holds the counts at the first step in question. They only fall while nobody joins. So they show,
     without any query noise, which sets cannot cross and which cross at once.
     """
-    result = np.full(len(sets.keys), _NEVER)
+    result = np.full(len(sets.keys), NEVER)
     sure = asked[counts[asked] >= parameters.surely_true_from]
     result[sure] = np.maximum(firsts[sure], step)
     open_ = asked[(counts[asked] >= parameters.never_true_below) & (counts[asked] < parameters.surely_true_from)]
     if open_.size:
-        mus = _mus(parameters.threshold_law, tapes_of, sets.keys, open_, instances, firsts)
+        keys = [sets.keys[row] for row in open_.tolist()]
+        mus = threshold_noise(parameters.threshold_law, tapes_of, keys, instances[open_], firsts[open_])
         thresholds = parameters.k + mus
         reachable = counts[open_] + parameters.query_law.max >= thresholds
         rows, thresholds = open_[reachable], thresholds[reachable]
@@ -151,10 +157,10 @@ def _first_crossings(
     return result[asked]
 
 
-def _mus(law: Law, tapes_of: TapesOf, keys: Sequence[bytes], rows: Ints, instances: Ints, firsts: Ints) -> Ints:
-    """The threshold noise of each row's instance: word 0 of its tape."""
-    places = zip(rows.tolist(), instances[rows].tolist(), firsts[rows].tolist(), strict=True)
-    words = b"".join([tapes_of(first).words(keys[row], instance, 1) for row, instance, first in places])
+def threshold_noise(law: Law, tapes_of: TapesOf, keys: Iterable[bytes], instances: Ints, firsts: Ints) -> Ints:
+    """The threshold noise of instances, (n,): word 0 of each one's tape."""
+    places = zip(keys, instances.tolist(), firsts.tolist(), strict=True)
+    words = b"".join([tapes_of(first).words(key, instance, 1) for key, instance, first in places])
     bounds = np.array(law.cumulative[:-1], np.uint64)
     outcomes: Ints = np.searchsorted(bounds, np.frombuffer(words, ">u8"), side="right")
     return law.min + outcomes
@@ -185,20 +191,49 @@ def _block_crossings(
     # A member leaves one window after its last join, and its stretch ends there, clipped to the steps in question.
     leaves = np.clip(sets.lasts[members] + window - first[owners], begins[owners], window)
     lengths = leaves - np.where(left == 0, begins[owners], np.roll(leaves, 1))
-    # nu >= needed if and only if the word is at least the cumulative weight of all smaller outcomes.
     needed = (thresholds - sizes)[owners] + left - law.min
-    smallest = np.array((0, *law.cumulative[:-1]), np.uint64)
-    lengths[needed >= len(smallest)] = 0  # no word crosses here or in later stretches
-    bounds = np.repeat(smallest[np.clip(needed, 0, len(smallest) - 1)], lengths)
+    lengths[needed >= len(law.weights)] = 0  # no word crosses here or in later stretches
+    keys = [sets.keys[row] for row in rows.tolist()]
+    return stretches_cross(law, tapes_of, keys, instances[rows], first, begins, sizes, lengths, needed)
 
+
+def stretches_cross(
+    law: Law,
+    tapes_of: TapesOf,
+    keys: Sequence[bytes],
+    instances: Ints,
+    firsts: Ints,
+    begins: Ints,
+    sizes: Ints,
+    lengths: Ints,
+    needed: Ints,
+) -> Ints:
+    """The first crossing of each of n rows. A row is a run of steps in one instance of a set, cut into stretches.
+
+    Args:
+        law: the query law.
+        tapes_of: the tapes by first step of an instance.
+        keys: the set key of each row.
+        instances: the instance of each row, (n,).
+        firsts: its first step, (n,).
+        begins: the number of steps between it and the row's first step, (n,).
+        sizes: the number of stretches of each row, at least one, (n,).
+        lengths: the steps of all stretches, row after row, (sum of sizes,). In a stretch the count is constant.
+        needed: in each stretch, the smallest query noise that crosses, less the smallest of the law. Where it is
+            greater than any of the law, the stretch must be of length 0. (sum of sizes,)
+
+    Returns:
+        The steps, (n,); int64's minimum for a row without a crossing.
+    """
+    # nu >= needed if and only if the word is at least the cumulative weight of all smaller outcomes.
+    smallest = np.array((0, *law.cumulative[:-1]), np.uint64)
+    bounds = np.repeat(smallest[np.clip(needed, 0, len(smallest) - 1)], lengths)
     stops = np.cumsum(lengths)[np.cumsum(sizes) - 1]
     starts = np.concatenate(([0], stops[:-1]))
     ends = begins + stops - starts
-    places = zip(*(x.tolist() for x in (rows, instances[rows], first, 1 + begins, 1 + ends)), strict=True)
-    tapes = b"".join(
-        [tapes_of(f).words(sets.keys[row], instance, to)[WORD_BYTES * at :] for row, instance, f, at, to in places]
-    )
+    places = zip(keys, *(x.tolist() for x in (instances, firsts, 1 + begins, 1 + ends)), strict=True)
+    tapes = b"".join([tapes_of(f).words(key, instance, to)[WORD_BYTES * at :] for key, instance, f, at, to in places])
     words = np.frombuffer(tapes, ">u8").astype(np.uint64)
     crosses = np.concatenate((np.flatnonzero(words >= bounds), [len(words)]))
     found = crosses[np.searchsorted(crosses, starts)]
-    return np.where(found < stops, first + begins + found - starts, _NEVER)
+    return np.where(found < stops, firsts + begins + found - starts, NEVER)

@@ -1,6 +1,6 @@
 """Control: the mark and the lease of each slot, and the fingerprints of immutable values."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,9 @@ from kanon.errors import ConfigurationError, FingerprintMismatchError, LeaseLost
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
+
+DEPLOYMENT = "deployment"
+"""The attribute that every function records when it first starts."""
 
 RELEASE = "REMOVE lease_until, lease_holder"
 
@@ -135,17 +138,26 @@ class Control:
         )
         return {name: value["S"] for name, value in answer.get("Item", {}).items() if name != "name"}
 
-    def check(self, owner: str, fingerprints: Mapping[str, str]) -> None:
+    def check(self, owner: str, fingerprints: Mapping[str, str], old: Collection[str] = ()) -> None:
         """Record new fingerprints and compare known ones, in one conditional update.
+
+        Args:
+            owner: the function.
+            fingerprints: by the name of an attribute; with names in ``old``, ``DEPLOYMENT`` is among them.
+            old: names that must be recorded already, unless the function has never started.
 
         Raises:
             ConfigurationError: there are too many for one update.
-            FingerprintMismatchError: an immutable value has changed.
+            FingerprintMismatchError: an immutable value has changed, or one of ``old`` is not recorded.
         """
-        names = {f"#n{i}": name for i, name in enumerate(fingerprints)}
+        places = {name: i for i, name in enumerate(fingerprints)}
+        names = {f"#n{i}": name for name, i in places.items()}
         values: dict[str, Any] = {f":v{i}": {"S": value} for i, value in enumerate(fingerprints.values())}
-        update = "SET " + ", ".join(f"#n{i} = :v{i}" for i in range(len(names)))
-        condition = " AND ".join(f"(attribute_not_exists(#n{i}) OR #n{i} = :v{i})" for i in range(len(names)))
+        update = "SET " + ", ".join(f"#n{i} = :v{i}" for i in places.values())
+        new = {name: places[DEPLOYMENT] if name in old else i for name, i in places.items()}
+        condition = " AND ".join(
+            f"(attribute_not_exists(#n{new[name]}) OR #n{i} = :v{i})" for name, i in places.items()
+        )
         if max(len(update), len(condition)) > MOST_EXPRESSION_BYTES:
             raise ConfigurationError(
                 f"{len(names)} types and keys are more than one deployment can hold; move some types to another"
@@ -162,8 +174,8 @@ class Control:
         if changed is None:
             raise FingerprintMismatchError(
                 f"{owner}: a type's parameters, a key, the outage allowance, the publish delay or the number of slots"
-                f" differ from what this deployment started with; restore them, and give changed parameters a new type"
-                f" name"
+                f" differ from what this deployment started with; restore them, give changed parameters a new type"
+                f" name, and let a new entry of Slots begin at least two steps ahead"
             )
 
     def _update(

@@ -1,12 +1,13 @@
 """Members: the state of each set between steps. A chunk writes it last; an old step never replaces a newer one."""
 
 import struct
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from kanon.dynamo.batches import Item, get_all
 from kanon.dynamo.conditions import unless_refused
 from kanon.dynamo.limits import check_item
+from kanon.dynamo.statements import Statement, execute_all, insert, replace
 from kanon.dynamo.units import WRITE_UNIT, item_size
 from kanon.errors import ThrottledError, UndecodableMembersError
 from kanon.gate.mechanism.above_threshold import SetState
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 FORMAT = 1
 PAD = "p"
 """The attribute that fills up an item; one letter, so that it can fill a gap of a single byte."""
+
+OPTIONAL = ("crossings", "wake_up", PAD)
+"""The attributes that not every item has."""
 
 UNLESS_EVALUATED = "attribute_not_exists(evaluated) OR evaluated < :step"
 UNLESS_REPLACED = "attribute_not_exists(members) OR members = :damaged"
@@ -106,6 +110,13 @@ def from_item(item: Item) -> SetState:
     return SetState(members, crossings, evaluated, wake_up)
 
 
+class Change(NamedTuple):
+    """The new item of a set, and the evaluated step of the stored one, None if there is none."""
+
+    item: Item
+    stored: int | None
+
+
 class Members:
     """The states of the sets."""
 
@@ -178,13 +189,37 @@ class Members:
             ExpressionAttributeValues={":damaged": damaged.get("members", {"NULL": True})},
         )
 
-    def write(self, set_key: bytes, type_name: str, state: SetState, client_bits: int, expires: int) -> None:
-        """Write the state of a set, unless the stored state is from this step or a later one: then the work is done."""
-        item = to_item(set_key, type_name, state, client_bits, expires)
-        unless_refused(
-            self._client.put_item,
-            TableName=self._table,
-            Item=item,
-            ConditionExpression=UNLESS_EVALUATED,
-            ExpressionAttributeValues={":step": item["evaluated"]},
-        )
+    def write(self, changes: Sequence[Change]) -> None:
+        """Write the states of some sets in one call, each unless its stored state is from this step or a later one.
+
+        A statement expects the item that was read. If it is refused, another worker has written the set, or the item
+        has expired since, or the first answer of a repeated call was lost. So the state is put on the condition that
+        nothing newer is stored, and only if that is refused, the work is done:
+
+            evaluate   read Members ---> step 7
+            DynamoDB                                the item expires
+            evaluate   update if step 7 ---> refused
+            evaluate   put unless newer ---> stored
+
+        Raises:
+            ThrottledError: some states were not stored.
+        """
+        refused, left = execute_all(self._client, [self._statement(change) for change in changes])
+        if left:
+            raise ThrottledError("Members did not store every set; evaluate the step again")
+        for number in refused:
+            item = changes[number].item
+            unless_refused(
+                self._client.put_item,
+                TableName=self._table,
+                Item=item,
+                ConditionExpression=UNLESS_EVALUATED,
+                ExpressionAttributeValues={":step": item["evaluated"]},
+            )
+
+    def _statement(self, change: Change) -> Statement:
+        item, stored = change
+        if stored is None:
+            return insert(self._table, item)
+        absent = [name for name in OPTIONAL if name not in item]
+        return replace(self._table, item, "set_key", absent, {"evaluated": {"N": str(stored)}})

@@ -1,12 +1,13 @@
 """StepLog: one row per (step, slot, set, client token), and the wake-ups. All answers derive from this log."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from kanon.dynamo.batches import Item, put_all
 from kanon.errors import ThrottledError
-from kanon.gate.mechanism.tape import SET_KEY_BYTES, check_set_key
+from kanon.gate.mechanism.tape import check_set_key
+from kanon.gate.slots import Layout, Layouts
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -25,48 +26,30 @@ class Row:
     """
 
     step: int
-    slot: int
     set_key: bytes
     token: int | None
     type_name: str
     expires: int
 
 
-@dataclass(frozen=True)
-class Touched:
-    """A set with rows in a step, and the distinct tokens that joined, at most as many as requested."""
+class Found(NamedTuple):
+    """What one call read of a partition.
 
-    set_key: bytes
-    type_name: str
-    joined: tuple[int, ...]
+    Attributes:
+        rows: the set key and token of each row (the set key alone: a wake-up) and its type, in order.
+        last: the last row read if the partition has more rows; None if it has not.
+    """
 
-
-class Page(NamedTuple):
-    """The sets that one call completed, and how many rows it read."""
-
-    sets: tuple[Touched, ...]
-    rows: int
+    rows: list[tuple[bytes, str]]
+    last: bytes | None
 
 
-@dataclass
-class _OpenSet:
-    """A set whose rows are being read."""
-
-    set_key: bytes
-    type_name: str
-    joined: list[int] = field(default_factory=list)
-
-    def touched(self) -> Touched:
-        """The set with the tokens read so far."""
-        return Touched(self.set_key, self.type_name, tuple(self.joined))
-
-
-def pack(row: Row) -> Item:
-    """The row as an item."""
+def pack(row: Row, layout: Layout) -> Item:
+    """The row as an item, under the layout in force at its step."""
     check_set_key(row.set_key)
     token = b"" if row.token is None else row.token.to_bytes(TOKEN_BYTES, "big")
     return {
-        "step_slot": {"B": partition(row.step, row.slot)},
+        "step_slot": {"B": partition(row.step, layout.slot_of(row.set_key))},
         "set_token": {"B": row.set_key + token},
         "type": {"S": row.type_name},
         "ttl": {"N": str(row.expires)},
@@ -81,22 +64,35 @@ def partition(step: int, slot: int) -> bytes:
 class StepLog:
     """The log of joins and wake-ups."""
 
-    def __init__(self, client: "DynamoDBClient", table: str) -> None:
+    def __init__(self, client: "DynamoDBClient", table: str, layouts: Layouts) -> None:
         self._client = client
         self._table = table
+        self.layouts = layouts
+
+    def item(self, row: Row) -> Item:
+        """The item of a row.
+
+        Raises:
+            ConfigurationError: no layout covers its step.
+        """
+        return pack(row, self.layouts.at(row.step))
 
     def put(self, row: Row) -> None:
         """Put one row. Putting the same row again changes nothing."""
-        self._client.put_item(TableName=self._table, Item=pack(row))
+        self._client.put_item(TableName=self._table, Item=self.item(row))
 
     def put_all(self, rows: Iterable[Row]) -> set[tuple[bytes, bytes]]:
         """Put many rows; rows that were not stored are retried.
 
         Returns:
-            The keys (:func:`key_of`) of the rows not stored.
+            The keys (:meth:`key_of`) of the rows not stored.
         """
-        left = put_all(self._client, self._table, map(pack, rows), KEY)
-        return {(item["step_slot"]["B"], item["set_token"]["B"]) for item in left}
+        left = put_all(self._client, self._table, map(self.item, rows), KEY)
+        return {_key(item) for item in left}
+
+    def key_of(self, row: Row) -> tuple[bytes, bytes]:
+        """The primary key of a row."""
+        return _key(self.item(row))
 
     def put_wake_ups(self, rows: Iterable[Row]) -> None:
         """Put wake-ups.
@@ -107,63 +103,33 @@ class StepLog:
         if self.put_all(rows):
             raise ThrottledError("the log did not store every wake-up; evaluate the step again")
 
-    def touched(self, step: int, slot: int, keep: int, after: bytes | None = None) -> Iterator[Touched]:
-        """The sets of all :meth:`pages`."""
-        return (touched for page in self.pages(step, slot, keep, after) for touched in page.sets)
-
-    def pages(self, step: int, slot: int, keep: int, after: bytes | None = None) -> Iterator[Page]:
-        """The sets with rows in ``step``, in the order of their keys, strongly consistent, one call per page.
-
-        A page holds the sets that its call completed, perhaps none. After ``keep`` tokens of a set, its other rows
-        are skipped: the next call starts after the set.
+    def partitions(self, step: int, slot: int, window: int) -> list[bytes]:
+        """The partitions in which rows of the sets of ``slot`` may lie at ``step``, each once.
 
         Args:
-            step: a closed step.
-            slot: the slot to read.
-            keep: the largest number of tokens kept per set; more tokens cannot change a decision.
-            after: start after this set.
+            step: the step to read.
+            slot: a slot of the layout at ``step``.
+            window: the longest window of a type, in steps.
+
+        Raises:
+            ConfigurationError: an older layout is no longer listed.
         """
-        if after is not None:
-            after += PAST_ANY_TOKEN
-        open_: _OpenSet | None = None
-        while True:
-            answer = self._client.query(**self._query(step, slot, after))
-            done: list[Touched] = []
-            for item in answer["Items"]:
-                key = item["set_token"]["B"]
-                set_key, token = key[:SET_KEY_BYTES], key[SET_KEY_BYTES:]
-                if open_ is None or open_.set_key != set_key:
-                    if open_ is not None:
-                        done.append(open_.touched())
-                    open_ = _OpenSet(set_key, item["type"]["S"])
-                if token and len(open_.joined) < keep:
-                    open_.joined.append(int.from_bytes(token, "big"))
-            last = "LastEvaluatedKey" not in answer
-            if open_ is not None and (last or len(open_.joined) >= keep):
-                done.append(open_.touched())
-                after, open_ = open_.set_key + PAST_ANY_TOKEN, None
-            elif not last:
-                after = answer["LastEvaluatedKey"]["set_token"]["B"]
-            yield Page(tuple(done), len(answer["Items"]))
-            if last:
-                return
+        places = self.layouts.read(slot, step, window)
+        return list(dict.fromkeys(partition(step, number) for _, number in places))
 
-    def _query(self, step: int, slot: int, after: bytes | None) -> dict[str, Any]:
-        query: dict[str, Any] = {
-            "TableName": self._table,
-            "ConsistentRead": True,
-            "KeyConditionExpression": "step_slot = :here",
-            "ProjectionExpression": "set_token, #type",
-            "ExpressionAttributeNames": {"#type": "type"},
-            "ExpressionAttributeValues": {":here": {"B": partition(step, slot)}},
-        }
-        if after is not None:
-            query["KeyConditionExpression"] += " AND set_token > :after"
-            query["ExpressionAttributeValues"][":after"] = {"B": after}
-        return query
+    def page(self, partition: bytes, first: bytes, last: bytes) -> Found:
+        """The rows of a partition from ``first`` to ``last``, strongly consistent; one call, at most 1 MB."""
+        answer = self._client.query(
+            TableName=self._table,
+            ConsistentRead=True,
+            KeyConditionExpression="step_slot = :here AND set_token BETWEEN :first AND :last",
+            ProjectionExpression="set_token, #type",
+            ExpressionAttributeNames={"#type": "type"},
+            ExpressionAttributeValues={":here": {"B": partition}, ":first": {"B": first}, ":last": {"B": last}},
+        )
+        rows = [(item["set_token"]["B"], item["type"]["S"]) for item in answer["Items"]]
+        return Found(rows, answer["LastEvaluatedKey"]["set_token"]["B"] if "LastEvaluatedKey" in answer else None)
 
 
-def key_of(row: Row) -> tuple[bytes, bytes]:
-    """The primary key of a row."""
-    item = pack(row)
+def _key(item: Item) -> tuple[bytes, bytes]:
     return item["step_slot"]["B"], item["set_token"]["B"]

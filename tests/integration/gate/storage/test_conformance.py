@@ -12,6 +12,8 @@ from botocore.exceptions import ClientError
 
 from kanon import clock
 from kanon.dynamo.batches import ATTEMPTS
+from kanon.dynamo.statements import execute_all, insert
+from kanon.dynamo.statements import replace as replacement
 from kanon.dynamo.units import WRITE_UNIT, item_size
 from kanon.errors import (
     ConfigurationError,
@@ -22,12 +24,23 @@ from kanon.errors import (
 )
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
+from kanon.gate.reading import Touched
+from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.control import Mark, Progress
-from kanon.gate.storage.members import is_newer, to_item
+from kanon.gate.storage.members import Change, is_newer, to_item
 from kanon.gate.storage.statuses import Horizon, Statuses
-from kanon.gate.storage.step_log import Row, Touched, key_of
+from kanon.gate.storage.step_log import Row
 from kanon.local.engines import ENGINES
-from tests.integration.gate.tables import Running, Tables, fresh, leave_unprocessed, refused_by_aws, running, throttle
+from tests.integration.gate.tables import (
+    Running,
+    Tables,
+    fresh,
+    leave_unprocessed,
+    refused_by_aws,
+    running,
+    throttle,
+    write,
+)
 from tests.unit.examples import set_key
 
 STEP = 472_000
@@ -54,12 +67,12 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return waits
 
 
-def _join(name: bytes, token: int | None, step: int = STEP, slot: int = 0, expires: int = 2_000_000_000) -> Row:
-    return Row(step, slot, name, token, "fledge", expires)
+def _join(name: bytes, token: int | None, step: int = STEP, expires: int = 2_000_000_000) -> Row:
+    return Row(step, name, token, "fledge", expires)
 
 
 def _touched(tables: Tables, step: int = STEP, slot: int = 0, after: bytes | None = None) -> list[Touched]:
-    return list(tables.log.touched(step, slot, 10_000, after))
+    return tables.touched(step, slot, after=after)
 
 
 # StepLog
@@ -87,10 +100,12 @@ def test_a_wake_up_touches_its_set_and_adds_no_client(tables: Tables) -> None:
 
 
 def test_a_step_and_slot_holds_only_its_own_rows(tables: Tables) -> None:
-    places = [(step, slot) for step in (-1, 0, 1, STEP, STEP + 1, STEP + 256) for slot in (0, 1, 255)]
-    tables.log.put_all(_join(SETS[n], n, step, slot) for n, (step, slot) in enumerate(places))
+    tables.layouts = Layouts((Layout(256, -1),))
+    in_slots = {slot: next(key for n in range(9999) if (key := set_key(n))[0] == slot) for slot in (0, 1, 255)}
+    places = [(step, slot) for step in (-1, 0, 1, STEP, STEP + 1, STEP + 256) for slot in in_slots]
+    tables.log.put_all(_join(in_slots[slot], n, step) for n, (step, slot) in enumerate(places))
     for n, (step, slot) in enumerate(places):
-        assert _touched(tables, step, slot) == [Touched(SETS[n], "fledge", (n,))]
+        assert _touched(tables, step, slot) == [Touched(in_slots[slot], "fledge", (n,))]
     assert _touched(tables, STEP + 2) == []
 
 
@@ -103,7 +118,7 @@ def test_reading_after_a_set_gives_every_later_set_completely(tables: Tables) ->
 
 def test_a_step_of_more_than_a_megabyte_is_read_page_by_page_without_loss(tables: Tables) -> None:
     names, tokens, type_name = SETS[:30], range(20), "t" * 4000  # long, so that few rows fill a page
-    rows = [Row(STEP, 0, name, token, type_name, 2_000_000_000) for name in names for token in tokens]
+    rows = [Row(STEP, name, token, type_name, 2_000_000_000) for name in names for token in tokens]
     assert tables.log.put_all(rows) == set()
     tables.calls.clear()
     assert _touched(tables) == [Touched(name, type_name, tuple(tokens)) for name in names]
@@ -123,7 +138,7 @@ def test_rows_the_log_does_not_take_at_once_are_put_again(tables: Tables, slept:
 def test_rows_the_log_never_takes_are_named_and_the_others_are_stored(tables: Tables, slept: list[float]) -> None:
     leave_unprocessed(tables, "BatchWriteItem", lambda n, size: 1)
     rows = [_join(name, 1) for name in SETS[:25]]
-    assert tables.log.put_all(rows) == {key_of(rows[-1])}
+    assert tables.log.put_all(rows) == {tables.log.key_of(rows[-1])}
     assert len(_touched(tables)) == 24
     assert len(slept) == ATTEMPTS - 1
 
@@ -155,29 +170,87 @@ def _state(step: int, *tokens: int) -> SetState:
 
 def test_members_are_read_as_they_were_written_and_unknown_sets_are_left_out(tables: Tables) -> None:
     state = _state(STEP, 1, 2, 3)
-    tables.members.write(SETS[0], "fledge", state, 16, 99)
+    write(tables.members, SETS[0], "fledge", state, 16, 99)
     assert tables.members.read(SETS[:2]) == {SETS[0]: state}
     assert tables.members.read([]) == {}
 
 
 @pytest.mark.parametrize(("first", "second", "kept"), [(5, 6, 6), (5, 5, 5), (6, 5, 6)])
 def test_members_are_only_replaced_by_a_later_step(tables: Tables, first: int, second: int, kept: int) -> None:
-    tables.members.write(SETS[0], "fledge", _state(first, 1), 16, 99)
-    tables.members.write(SETS[0], "fledge", _state(second, 2), 16, 99)
+    write(tables.members, SETS[0], "fledge", _state(first, 1), 16, 99)
+    write(tables.members, SETS[0], "fledge", _state(second, 2), 16, 99)
     (state,) = tables.members.read(SETS[:1]).values()
     assert state == (_state(first, 1) if kept == first else _state(second, 2))
 
 
 def test_a_crossing_and_a_wake_up_that_are_gone_leave_no_attribute_behind(tables: Tables) -> None:
-    tables.members.write(SETS[0], "fledge", _state(5, 1), 16, 99)
+    write(tables.members, SETS[0], "fledge", _state(5, 1), 16, 99)
     bare = SetState((), (), 6, None)
-    tables.members.write(SETS[0], "fledge", bare, 16, 99)
+    write(tables.members, SETS[0], "fledge", bare, 16, 99)
     assert tables.members.read(SETS[:1]) == {SETS[0]: bare}
+
+
+STORED = (None, 5, 6, 7)
+
+
+@pytest.mark.parametrize("expected", [None, 4, 5])
+def test_members_are_only_replaced_by_a_later_step_whatever_was_read_before(
+    tables: Tables, expected: int | None
+) -> None:
+    """The stored step is as it was read, or it has changed since: another worker wrote, or the item expired."""
+    for name, stored in zip(SETS, STORED, strict=False):
+        if stored is not None:
+            write(tables.members, name, "fledge", _state(stored, 1), 16, 99)
+    changes = [Change(to_item(name, "fledge", _state(6, 2), 16, 99), expected) for name in SETS[: len(STORED)]]
+    tables.members.write(changes)
+    found = tables.members.read(SETS[: len(STORED)])
+    assert [found[name].evaluated for name in SETS[: len(STORED)]] == [6, 6, 6, 7]
+    assert [found[name].members[0].token for name in SETS[: len(STORED)]] == [2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("stored", [None, 5])
+def test_an_item_is_stored_as_a_put_would_store_it(tables: Tables, stored: int | None) -> None:
+    states = [_state(6, *range(count)) for count in range(24)]
+    states += [SetState((), (), 6, None), SetState((), (3,), 6, None), SetState((), (), 6, 9)]
+    full = SetState(tuple(Member(n, 5) for n in range(230)), (2, 4), 5, 8)
+    for name, _ in zip(SETS, states, strict=False):
+        if stored is not None:
+            write(tables.members, name, "fledge", full, 16, 99)
+    items = [to_item(name, "fledge", state, 16, 99) for name, state in zip(SETS, states, strict=False)]
+    gap = 1024 - item_size({key: value for key, value in items[0].items() if key != "p"})
+    items.append(to_item(SETS[30], "fledge" + "t" * gap, states[0], 16, 99))  # it needs no zeros
+    assert "p" not in items[-1]
+    if stored is not None:
+        write(tables.members, SETS[30], "fledge", full, 16, 99)
+    for start in range(0, len(items), 25):
+        tables.members.write([Change(item, stored) for item in items[start : start + 25]])
+    assert tables.items("Members") == items
+    assert all(call.operation == "BatchExecuteStatement" for call in tables.calls)
+
+
+def test_every_statement_of_a_call_succeeds_or_is_refused_alone(tables: Tables) -> None:
+    table = tables.names["Members"]
+    item = to_item(SETS[0], "fledge", _state(5, 1), 16, 99)
+    write(tables.members, SETS[0], "fledge", _state(5, 1), 16, 99)
+    new = [to_item(name, "fledge", SetState((), (3,), 6, None), 16, 99) for name in SETS[:5]]
+    at = {step: {"evaluated": {"N": str(step)}} for step in (4, 5, 6)}
+    statements = [
+        insert(table, new[0]),  # there is one
+        insert(table, new[1]),
+        replacement(table, new[2], "set_key", ["wake_up"], at[5]),  # there is none, and none is created
+        insert(table, new[3]),
+        replacement(table, new[4], "set_key", ["wake_up"], {}),
+    ]
+    assert execute_all(tables.client, statements) == ([0, 2, 4], [])
+    assert [found["set_key"]["B"] for found in tables.items("Members")] == [SETS[0], SETS[1], SETS[3]]
+    wrong, right = (replacement(table, new[n], "set_key", ["wake_up"], at[4 + 2 * n]) for n in range(2))
+    assert execute_all(tables.client, [wrong, right]) == ([0], [])
+    assert tables.items("Members")[0] == item
 
 
 def test_many_members_are_read_consistently_in_calls_of_a_hundred_without_duplicates(tables: Tables) -> None:
     for name in SETS[:130]:
-        tables.members.write(name, "fledge", _state(STEP, 1), 16, 99)
+        write(tables.members, name, "fledge", _state(STEP, 1), 16, 99)
     tables.calls.clear()
     assert set(tables.members.read([*SETS, *SETS[:50]])) == set(SETS[:130])
     assert [call.items for call in tables.calls] == [100, 100, 100]
@@ -186,14 +259,14 @@ def test_many_members_are_read_consistently_in_calls_of_a_hundred_without_duplic
 
 def test_members_not_answered_at_once_are_asked_again(tables: Tables, slept: list[float]) -> None:
     for name in SETS[:40]:
-        tables.members.write(name, "fledge", _state(STEP, 1), 16, 99)
+        write(tables.members, name, "fledge", _state(STEP, 1), 16, 99)
     leave_unprocessed(tables, "BatchGetItem", lambda n, size: size // 2)
     assert set(tables.members.read(SETS[:50])) == set(SETS[:40])
     assert len(slept) >= 1
 
 
 def test_members_without_an_answer_are_not_treated_as_missing(tables: Tables) -> None:
-    tables.members.write(SETS[0], "fledge", _state(STEP, 1), 16, 99)
+    write(tables.members, SETS[0], "fledge", _state(STEP, 1), 16, 99)
     leave_unprocessed(tables, "BatchGetItem", lambda n, size: 1)
     with pytest.raises(ThrottledError, match=r"^Members did not answer for every set; evaluate the step again$"):
         tables.members.read(SETS[:2])
@@ -210,7 +283,7 @@ def test_the_largest_members_a_type_may_have_fit_into_an_item(tables: Tables) ->
     from kanon.gate.mechanism.parameters import MOST_MEMBERS
 
     state = SetState(tuple(Member(2**32 - 1 - n, STEP) for n in range(MOST_MEMBERS)), (), STEP, None)
-    tables.members.write(SETS[0], "t" * 64, state, 32, 99)
+    write(tables.members, SETS[0], "t" * 64, state, 32, 99)
     assert tables.members.read(SETS[:1]) == {SETS[0]: state}
 
 
@@ -219,7 +292,7 @@ def test_a_state_is_read_whatever_fills_up_its_item(gap: int, tables: Tables) ->
     state = SetState((), (), 7, None)
     bare = to_item(SETS[0], "", state, 16, 99)
     letters = WRITE_UNIT - gap - item_size({name: value for name, value in bare.items() if name != "p"})
-    tables.members.write(SETS[0], "t" * letters, state, 16, 99)
+    write(tables.members, SETS[0], "t" * letters, state, 16, 99)
     assert tables.members.read(SETS[:1]) == {SETS[0]: state}
     (item,) = tables.items("Members")
     assert item_size(item) == WRITE_UNIT
@@ -236,14 +309,14 @@ def test_an_item_of_a_version_without_zeros_is_read(tables: Tables) -> None:
 
 def test_the_sets_that_wake_before_a_step_are_found_whatever_else_there_is(tables: Tables) -> None:
     for n, wake_up in enumerate((None, STEP + 1, STEP + 4, STEP + 5)):
-        tables.members.write(SETS[n], "fledge", SetState((), (), STEP, wake_up), 16, 99)
+        write(tables.members, SETS[n], "fledge", SetState((), (), STEP, wake_up), 16, 99)
     assert sorted(tables.members.waking(STEP + 5)) == [(SETS[1], "fledge"), (SETS[2], "fledge")]
 
 
 def test_items_that_cannot_be_read_are_found_and_replaced_unless_that_was_done_meanwhile(tables: Tables) -> None:
     state = SetState((), (), STEP, None)
     good = to_item(SETS[0], "fledge", state, 16, 99)
-    tables.members.write(SETS[0], "fledge", state, 16, 99)
+    write(tables.members, SETS[0], "fledge", state, 16, 99)
     packed = (b"", b"\x01\x02", b"\x02" + bytes(9), good["members"]["B"])
     damaged = [{**good, "set_key": {"B": SETS[n]}, "members": {"B": value}} for n, value in enumerate(packed, 1)]
     del damaged[3]["evaluated"]
@@ -254,7 +327,7 @@ def test_items_that_cannot_be_read_are_found_and_replaced_unless_that_was_done_m
     assert [item["set_key"]["B"] for item in found] == SETS[1:6]
     assert [is_newer(item) for item in found] == [False, False, True, False, False]
 
-    tables.members.write(SETS[6], "fledge", state, 16, 99)
+    write(tables.members, SETS[6], "fledge", state, 16, 99)
     for item in found:
         tables.members.replace(item, "fledge", state, 16, 99)
     changed = {**good, "set_key": {"B": SETS[1]}, "members": {"B": b"changed meanwhile"}}
@@ -559,6 +632,17 @@ def test_each_function_has_fingerprints_of_its_own(tables: Tables) -> None:
     assert tables.control.recorded("query") == {"slots": "16"}
 
 
+def test_an_old_fingerprint_must_be_recorded_unless_the_function_has_never_started(tables: Tables) -> None:
+    first, later = {"slots": "1", "deployment": "stack"}, {"slots 90": "16"}
+    tables.control.check("query", {**first, **later}, old=["slots 90"])  # the first start
+    tables.control.check("join", first)
+    with pytest.raises(FingerprintMismatchError, match="let a new entry of Slots begin at least two steps ahead"):
+        tables.control.check("join", {**first, **later}, old=["slots 90"])
+    assert tables.control.recorded("join") == first
+    tables.control.check("join", later)
+    tables.control.check("join", {**first, **later}, old=["slots 90"])
+
+
 def test_fingerprints_too_many_for_one_update_are_refused(tables: Tables) -> None:
     tables.control.check("join", {f"type {n}": "01" for n in range(70)})
     with pytest.raises(ConfigurationError, match=r"^100 types and keys are more than one deployment can hold"):
@@ -570,7 +654,7 @@ def test_fingerprints_too_many_for_one_update_are_refused(tables: Tables) -> Non
 
 def test_only_rows_whose_time_has_passed_are_deleted(tables: Tables) -> None:
     tables.log.put_all([_join(SETS[0], 1, expires=999), _join(SETS[1], 1, expires=1000), _join(SETS[2], 1)])
-    tables.members.write(SETS[0], "fledge", _state(5, 1), 16, 999)
+    write(tables.members, SETS[0], "fledge", _state(5, 1), 16, 999)
     tables.statuses.write(SETS[0], (5,), 999)
     tables.statuses.move_horizon(0, 7, 200)
     assert tables.expire(1000) == 3

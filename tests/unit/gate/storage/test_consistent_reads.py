@@ -13,6 +13,7 @@ from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
+from tests.unit.examples import ONE_SLOT
 
 TABLE, KEY = "table", bytes(32)
 
@@ -54,7 +55,7 @@ CONSISTENT: dict[str, Callable[[Any], object]] = {
     "Members.waking": lambda client: list(Members(client, TABLE).waking(0)),
     "Statuses.crossings": lambda client: Statuses(client, TABLE).crossings([KEY]),
     "Statuses.released": lambda client: Statuses(client, TABLE).released(),
-    "StepLog.pages": lambda client: list(StepLog(client, TABLE).pages(0, 0, 1)),
+    "StepLog.page": lambda client: StepLog(client, TABLE, ONE_SLOT).page(b"here", b"a", b"b"),
 }
 
 

@@ -1,4 +1,4 @@
-"""One streaming reader of join logs: CSV, JSON lines or Parquet, plain or gzipped, a file or standard input.
+"""Reads a join log row by row. This is the definition of what a log may hold, and of every error message.
 
 A log has one join per line: time, set and client. The reader detects the format from the first bytes, yields the joins
 in the order of the file, and never holds more than a piece of it.
@@ -12,7 +12,7 @@ import io
 import json
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 STANDARD_INPUT = "-"
-_YEAR_10000 = 253_402_300_800
-_GZIP, _PARQUET, _BOM = b"\x1f\x8b", b"PAR1", b"\xef\xbb\xbf"
-_LONGEST_LINE = 1 << 20
+YEAR_10000 = 253_402_300_800
+_GZIP, PARQUET, BOM = b"\x1f\x8b", b"PAR1", b"\xef\xbb\xbf"
+LONGEST_LINE = 1 << 20
 
 
 class LogError(ValueError):
@@ -58,20 +58,25 @@ def read_joins(path: Path | str, columns: Columns = Columns()) -> Iterator[Join]
     Raises:
         LogError: the file or a line of it cannot be read.
     """
-    where = _Where("standard input" if str(path) == STANDARD_INPUT else str(path))
-    with where.naming_errors(), _opened(path) as file:
+    where = Where.of(path)
+    with where.naming_errors(), opened(path) as file:
         rows = _rows(file, columns, where)
         for row in rows:
-            yield _join(row, columns)
+            yield join_of(row, columns)
 
 
 @dataclass
-class _Where:
+class Where:
     """The position of the reader, for its messages. ``line`` is a row number in Parquet, 0 before the first row."""
 
     name: str
     unit: str = "line"
     line: int = field(default=0)
+
+    @classmethod
+    def of(cls, path: Path | str) -> Where:
+        """The beginning of a log."""
+        return cls("standard input" if str(path) == STANDARD_INPUT else str(path))
 
     @contextmanager
     def naming_errors(self) -> Iterator[None]:
@@ -94,7 +99,7 @@ class _Where:
 
 
 @contextmanager
-def _opened(path: Path | str) -> Iterator[io.BufferedReader]:
+def opened(path: Path | str) -> Iterator[io.BufferedReader]:
     """The bytes of a log, decompressed."""
     if str(path) == STANDARD_INPUT:
         yield _decompressed(cast(io.BufferedReader, sys.stdin.buffer))
@@ -109,29 +114,32 @@ def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
     return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=cast(BinaryIO, file))))
 
 
-def _rows(file: io.BufferedReader, columns: Columns, where: _Where) -> Iterator[Mapping[str, Any]]:
+def _rows(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Mapping[str, Any]]:
     """The rows of a log, each with at least the wanted columns."""
     start = file.peek(64)
-    if start.startswith(_PARQUET):
+    if start.startswith(PARQUET):
         return _parquet(file, columns, where)
-    if start.removeprefix(_BOM).lstrip().startswith(b"{"):
-        return _json_lines(_lines(file, where), columns, where)
-    return _csv(_lines(file, where), columns, where)
+    if start.removeprefix(BOM).lstrip().startswith(b"{"):
+        return json_lines(lines_of(file, where), columns, where)
+    return csv_rows(lines_of(file, where), columns, where)
 
 
-def _lines(file: io.BufferedReader, where: _Where) -> Iterator[str]:
+def lines_of(file: io.BufferedReader | io.BytesIO, where: Where) -> Iterator[str]:
     """The lines of a text, counted. A line that is too long for a join is refused, not read into memory."""
-    while line := file.readline(_LONGEST_LINE + 1):
+    while line := file.readline(LONGEST_LINE + 1):
         where.line += 1
-        if len(line) > _LONGEST_LINE:
-            raise ValueError(f"more than {_LONGEST_LINE:,} bytes in one line: check that this is a join log")
-        yield line.removeprefix(_BOM).decode() if where.line == 1 else line.decode()
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"more than {LONGEST_LINE:,} bytes in one line: check that this is a join log")
+        yield line.removeprefix(BOM).decode() if where.line == 1 else line.decode()
 
 
-def _csv(lines: Iterable[str], columns: Columns, where: _Where) -> Iterator[Mapping[str, Any]]:
-    rows = csv.DictReader(lines, strict=True)
-    _require(columns, rows.fieldnames or (), where, "add a header line")
+def csv_rows(
+    lines: Iterable[str], columns: Columns, where: Where, names: Sequence[str] | None = None
+) -> Iterator[Mapping[str, Any]]:
+    """The rows of CSV text. Its first line is the header, unless ``names`` are given."""
+    rows = csv.DictReader(lines, names, strict=True)
     try:
+        require(columns, rows.fieldnames or (), where, "add a header line")
         for row in rows:
             if None in row:
                 raise ValueError("more values than columns: put a value that holds a comma in quotes")
@@ -140,7 +148,8 @@ def _csv(lines: Iterable[str], columns: Columns, where: _Where) -> Iterator[Mapp
         raise ValueError(f"not CSV ({error}): check the quotes") from error
 
 
-def _json_lines(lines: Iterable[str], columns: Columns, where: _Where) -> Iterator[Mapping[str, Any]]:
+def json_lines(lines: Iterable[str], columns: Columns, where: Where) -> Iterator[Mapping[str, Any]]:
+    """The rows of JSON lines."""
     for line in lines:
         if not line.strip():
             continue
@@ -150,11 +159,11 @@ def _json_lines(lines: Iterable[str], columns: Columns, where: _Where) -> Iterat
             raise ValueError("not JSON: write one object per line") from error
         if not isinstance(row, dict):
             raise ValueError("not a JSON object: write one object per line")
-        _require(columns, row, where, "write it in every line")
+        require(columns, row, where, "write it in every line")
         yield row
 
 
-def _parquet(file: io.BufferedReader, columns: Columns, where: _Where) -> Iterator[Mapping[str, Any]]:
+def _parquet(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Mapping[str, Any]]:
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -165,16 +174,16 @@ def _parquet(file: io.BufferedReader, columns: Columns, where: _Where) -> Iterat
     where.unit = "row"
     try:
         table = parquet.ParquetFile(file)
-        _require(columns, table.schema_arrow.names, where, "name the columns the file has")
+        require(columns, table.schema_arrow.names, where, "name the columns the file has")
         for batch in table.iter_batches(columns=list(columns)):
-            for row in _microseconds(batch).to_pylist():
+            for row in microseconds(batch).to_pylist():
                 where.line += 1
                 yield row
     except pa.ArrowException as error:
         raise LogError(f"{where}: not readable as Parquet ({error}): write the file again") from error
 
 
-def _microseconds(batch: Any) -> Any:
+def microseconds(batch: Any) -> Any:
     """The same rows; Python's ``datetime`` has no nanoseconds, so finer times are cut."""
     import pyarrow as pa
 
@@ -183,12 +192,22 @@ def _microseconds(batch: Any) -> Any:
     return table.cast(pa.schema(fields), safe=False)
 
 
-def _require(columns: Columns, present: Iterable[str], where: _Where, remedy: str) -> None:
+def require(columns: Columns, present: Iterable[str], where: Where, remedy: str) -> None:
+    """Check that a log has the columns.
+
+    Raises:
+        LogError: one is missing.
+    """
     if missing := sorted(set(columns) - set(present)):
         raise LogError(f"{where}: no column {', '.join(missing)}: {remedy}, or say how the columns are called")
 
 
-def _join(row: Mapping[str, Any], columns: Columns) -> Join:
+def join_of(row: Mapping[str, Any], columns: Columns) -> Join:
+    """The join in a row.
+
+    Raises:
+        ValueError: a value is missing or of another form.
+    """
     return Join(
         _time(row[columns.time], columns.time),
         _text(row[columns.set], columns.set),
@@ -205,7 +224,7 @@ def _time(value: Any, column: str) -> float:
             seconds = (seconds if seconds.tzinfo else seconds.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"{column} is {value!r}: write Unix seconds, or ISO 8601 as 2026-01-31T12:00:00Z") from error
-    if not 0 <= seconds < _YEAR_10000:
+    if not 0 <= seconds < YEAR_10000:
         raise ValueError(f"{column} is {value!r}, before 1970 or after 9999: write seconds, not milliseconds")
     return seconds
 

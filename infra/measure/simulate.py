@@ -1,0 +1,164 @@
+"""``python -m infra.measure.simulate``: `kanon simulate` on a generated log, against parsing and hashing alone.
+
+Prints processor time, elapsed time and peak memory, all processes together, and the ratio of the processor times.
+``--joins`` and ``--sets`` change the size of the log; the targets are for ten million joins over a million sets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from kanon.gate.names import client_token, set_key
+from kanon.gate.types import read_types
+from kanon.joinlog.batches import read_batches
+from kanon.simulate.keys import Keys
+from kanon.simulate.part import digest
+from kanon.simulate.run import simulate
+
+MOST_RATIO = 1.5
+MOST_SECONDS = 60.0
+MOST_MIB = 1024
+PERIOD = 3600
+TYPES = '{"fledge": {"k": 50, "window": 720, "profile": "published"}}'
+CHUNK = 1_000_000
+_BETWEEN_SAMPLES = 0.1
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a process and its children took: seconds of processor time, seconds, MiB at most."""
+
+    processor: float
+    elapsed: float
+    memory: float
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure; 1 if a target is missed."""
+    parser = argparse.ArgumentParser(prog="python -m infra.measure.simulate", description=__doc__)
+    parser.add_argument("--joins", type=int, default=10_000_000)
+    parser.add_argument("--sets", type=int, default=1_000_000)
+    asked = parser.parse_args(arguments)
+    with TemporaryDirectory() as folder:
+        log = generate(Path(folder) / "log.csv", asked.joins, asked.sets)
+        print(f"{asked.joins:,} joins over up to {asked.sets:,} sets, {log.stat().st_size / 1e6:,.0f} MB of CSV")
+        alone = spent(parse_and_hash, log)
+        print(f"parsing and hashing alone: {alone.processor:.1f} s of processor time, {alone.elapsed:.1f} s")
+        whole = spent(simulate_all, log)
+    cores = min(2, os.cpu_count() or 1)
+    seconds, ratio = whole.processor / cores, whole.processor / alone.processor
+    print(
+        f"kanon simulate: {whole.processor:.1f} s of processor time, {seconds:.1f} s on each of {cores} cores"
+        f" (target: at most {MOST_SECONDS:.0f}), {whole.elapsed:.1f} s elapsed here,"
+        f" {whole.memory:,.0f} MiB at most (target: at most {MOST_MIB:,})"
+    )
+    print(f"ratio {ratio:.2f} (target: at most {MOST_RATIO})")
+    return 0 if ratio <= MOST_RATIO and seconds <= MOST_SECONDS and whole.memory <= MOST_MIB else 1
+
+
+def generate(path: Path, joins: int, sets: int) -> Path:
+    """Write a log of 45 days in the order of time: sets of uneven popularity, clients of even activity."""
+    random = np.random.default_rng(15)
+    schema = pa.schema({"time": pa.int64(), "set": pa.string(), "client": pa.string()})
+    # Every set has a join; the others go to set number r in proportion to 1 / r.
+    owners = np.concatenate((np.arange(1, min(sets, joins) + 1), sets ** random.random(max(0, joins - sets))))
+    random.shuffle(owners)
+    with pacsv.CSVWriter(path, schema) as writer:
+        for start in range(0, joins, CHUNK):
+            chosen = owners[start : start + CHUNK].astype(np.int64)
+            begin, end = (1_767_225_600 + 45 * 86_400 * at // joins for at in (start, start + len(chosen)))
+            times = np.sort(random.integers(begin, max(end, begin + 1), len(chosen)))
+            clients = random.integers(0, joins // 3 + 1, len(chosen))
+            columns = [pa.array(times), _names("set/", chosen), _names("client-", clients)]
+            writer.write_table(pa.table(columns, schema=schema))
+    return path
+
+
+def _names(prefix: str, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
+    return pc.binary_join_element_wise(prefix, pa.array(numbers).cast(pa.string()), "")
+
+
+def parse_and_hash(log: Path) -> None:
+    """Read the log and name every set once and the client of every join: what any simulation must do."""
+    keys = Keys.from_seed(1)
+    known: dict[bytes, bytes] = {}
+    for batch in read_batches(log):
+        sets, clients = (column.cast(pa.binary()).to_pylist() for column in (batch.sets, batch.clients))
+        for text, client in zip(sets, clients, strict=True):
+            key = known.get(text)
+            if key is None:
+                key = known[text] = set_key(keys.pepper, "fledge", digest(text))
+            client_token(keys.client_key, key, "client", client, 16)
+
+
+def simulate_all(log: Path) -> None:
+    """What ``kanon simulate`` does with one type."""
+    simulate(read_batches(log), list(read_types(TYPES, PERIOD).values()), Keys.from_seed(1), PERIOD)
+
+
+def spent(work: Callable[[Path], None], log: Path) -> Spent:
+    """Run the work in a process of its own and measure it."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_measured, args=(work, log, sender))
+    process.start()
+    sender.close()
+    ended, most = threading.Event(), [0.0]
+    sampler = threading.Thread(target=_sample, args=(process.pid or 0, ended, most))
+    sampler.start()
+    try:
+        processor, elapsed = receiver.recv()
+    finally:
+        ended.set()
+        sampler.join()
+        process.join()
+    return Spent(processor, elapsed, most[0])
+
+
+def _measured(work: Callable[[Path], None], log: Path, sender: Connection) -> None:
+    before, began = os.times(), time.perf_counter()
+    work(log)
+    after = os.times()
+    sender.send((sum(after[:4]) - sum(before[:4]), time.perf_counter() - began))
+
+
+def _sample(pid: int, ended: threading.Event, most: list[float]) -> None:
+    while not ended.wait(_BETWEEN_SAMPLES):
+        most[0] = max(most[0], sum(map(_memory, _family(pid))))
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all that it started."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [pid, *(member for child in children for member in _family(int(child)))]
+
+
+def _memory(pid: int) -> float:
+    """MiB of a process; what it shares with others is divided among them."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:")), 0.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""``kanon cost``: the monthly bill of a workload by service, and what other choices would cost."""
+
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kanon.cli.own_types import OneType, TypesFile, own_types
+from kanon.cli.screen import show_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kanon.cost.billing import Bill, Prices
+    from kanon.cost.scale import Needs, Row
+    from kanon.cost.workload import Workload
+
+
+DEFAULT_TYPE = '{"k": 50, "window": 720, "profile": "published"}'
+
+
+class Shown(StrEnum):
+    """What else can be shown than the bill of one workload."""
+
+    SCALE = "scale"
+
+
+def cost(
+    joins: Annotated[float, typer.Option(help="Joins a second, the mean over the month.")] = 10.0,
+    batch: Annotated[int, typer.Option(help="Joins a request, 1 to 500.")] = 1,
+    queries: Annotated[float, typer.Option(help="Queries a second.")] = 0.0,
+    hashes: Annotated[int, typer.Option(help="Hashes of a query, 1 to 1,000.")] = 100,
+    sets: Annotated[int, typer.Option(help="Sets that joins go to.")] = 1_000_000,
+    popularity: Annotated[float, typer.Option(help="Exponent of Zipf's law; 0 makes all sets alike.")] = 1.1,
+    touched: Annotated[
+        float | None, typer.Option(help="Sets with joins in a step, if known; otherwise computed from --popularity.")
+    ] = None,
+    slots: Annotated[int | None, typer.Option(help="Slots; without it as many as the workload needs.")] = None,
+    given: OneType = None,
+    types: TypesFile = None,
+    period: Annotated[int, typer.Option(min=1, help="Seconds of a step.")] = 3600,
+    architecture: Annotated[str, typer.Option(help="Of the functions: arm64 or x86_64.")] = "arm64",
+    prices: Annotated[Path | None, typer.Option(help="Price file; without it the prices of the package.")] = None,
+    measured: Annotated[Path | None, typer.Option(help="File of measured values and assumptions.")] = None,
+    table: Annotated[
+        Shown | None, typer.Option(help="Show a table instead: rates, batches and spreads, and what they need.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Estimate the monthly bill of a workload by service, at list prices.
+
+    Example: kanon cost --joins 100 --batch 100 --queries 20 --sets 5000000
+    """
+    from kanon.cost import scale
+    from kanon.cost.billing import CostError, bill, read_measured, read_prices
+    from kanon.cost.workload import SLOTS, Workload, alternatives, usage
+
+    own = own_types(given, types, period) or own_types([DEFAULT_TYPE], None, period)
+    if own is None or len(own.types) != 1:
+        raise typer.BadParameter("give one type: a bill is that of the sets of one type")
+    (type_,) = own.types.values()
+    try:
+        listed, values = read_prices(prices), read_measured(measured)
+        if table is Shown.SCALE:
+            _scale(list(scale.table(type_.parameters, values, listed)), listed, as_json=as_json)
+            return
+        load = Workload(
+            type_.parameters, joins, batch, queries, hashes, sets, popularity, touched, architecture=architecture
+        )
+        needs = scale.needs(load, values)
+        load = replace(load, slots=slots or needs.slots or SLOTS[-1])
+        made = bill(usage(load, values), listed)
+        others = {name: bill(used, listed).total for name, used in alternatives(load, values).items()}
+    except CostError as error:
+        typer.echo(f"kanon cost: {error}", err=True)
+        raise typer.Exit(1) from error
+    if as_json:
+        show_json(_document(load, needs, made, others, listed))
+    else:
+        _show(load, needs, made, others, listed, markdown=markdown)
+
+
+def _document(
+    load: "Workload", needs: "Needs", made: "Bill", others: dict[str, float], prices: "Prices"
+) -> dict[str, Any]:
+    """Everything as JSON; dollars a month."""
+    return {
+        "prices": {"noted": prices.noted, "region": prices.region},
+        "touchedSetsAStep": load.touched_a_step,
+        "slots": load.slots,
+        "needs": {"slots": needs.slots, "workers": needs.workers, "limits": list(needs.limits)},
+        "dollarsAMonth": made.total,
+        "dollarsAMillionJoins": _a_million(load, made),
+        "lines": [
+            {"name": e.name, "service": e.service, "what": e.what, "quantity": e.quantity, "dollars": e.dollars}
+            for e in made.lines
+        ],
+        "alternatives": others,
+    }
+
+
+def _a_million(load: "Workload", made: "Bill") -> float | None:
+    """Dollars for a million joins with everything included; None without joins."""
+    from kanon.cost.scale import MONTH
+
+    return made.total / (load.joins * MONTH / 1e6) if load.joins else None
+
+
+def _show(
+    load: "Workload", needs: "Needs", made: "Bill", others: dict[str, float], prices: "Prices", *, markdown: bool
+) -> None:
+    from rich.console import Console
+
+    each = _a_million(load, made)
+    of_joins = f", ${each:,.2f} a million joins" if each else ""
+    limits = "".join(f"Beyond a limit: {limit}.\n" for limit in needs.limits)
+    typer.echo(
+        f"{load.joins:,g} joins/s in requests of {load.batch}, {load.queries:,g} queries/s of {load.hashes} hashes,"
+        f" {load.sets:,} sets, {load.touched_a_step:,.0f} of them touched in a step.\n"
+        f"Evaluate workers needed: {needs.workers}. Slots: {load.slots}.\n{limits}"
+        f"Total: ${made.total:,.2f} a month{of_joins}.\n"
+    )
+    console = Console(width=120)
+    for table in (_lines(made, markdown=markdown), _alternatives(made, others, markdown=markdown)):
+        if markdown:
+            with console.capture() as captured:
+                console.print(table)
+            typer.echo("\n".join(line.rstrip() for line in captured.get().strip().splitlines()))
+        else:
+            console.print(table)
+        typer.echo()
+    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}, without free tier: check them.")
+
+
+def _table(*columns: str, markdown: bool) -> "Table":
+    """A table whose columns with numbers are aligned to the right."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.MARKDOWN if markdown else box.HEAVY_HEAD)
+    for column in columns:
+        table.add_column(column, justify="right" if column[0] == "$" or column in ("quantity", "share") else "left")
+    return table
+
+
+def _lines(made: "Bill", *, markdown: bool) -> "Table":
+    table = _table("service", "$ a month", "what", "quantity", "$", markdown=markdown)
+    totals = dict(made.by_service())
+    for line in made.lines:
+        total = totals.pop(line.service, None)
+        service = ("", "") if total is None else (line.service, f"{total:,.2f}")
+        table.add_row(*service, line.what, _quantity(line.quantity), f"{line.dollars:,.2f}")
+    return table
+
+
+def _quantity(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def _alternatives(made: "Bill", others: dict[str, float], *, markdown: bool) -> "Table":
+    table = _table("the same load with another choice", "$ a month", "share", markdown=markdown)
+    for name, total in others.items():
+        table.add_row(name, f"{total:,.2f}", f"{total / made.total:.0%}")
+    return table
+
+
+def _scale(rows: "list[Row]", prices: "Prices", *, as_json: bool) -> None:
+    """The table of workloads, as Markdown or JSON."""
+    if as_json:
+        show_json([_row(row) for row in rows])
+        return
+    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}.\n")
+    typer.echo("| joins/s | a request | spread | $ a million joins | slots | workers | limits | with files on S3 |")
+    typer.echo("|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        limits = "; ".join(row.needs.limits) or "none"
+        typer.echo(
+            f"| {row.workload.joins:,g} | {row.workload.batch} | {row.spread} | {row.a_million:.2f} |"
+            f" {row.needs.slots or 'more than 256'} | {row.needs.workers:,} | {limits} | {row.merged_a_million:.2f} |"
+        )
+
+
+def _row(row: "Row") -> dict[str, Any]:
+    return {
+        "joins": row.workload.joins,
+        "batch": row.workload.batch,
+        "sets": row.workload.sets,
+        "dollarsAMillionJoins": row.a_million,
+        "slots": row.needs.slots,
+        "workers": row.needs.workers,
+        "limits": list(row.needs.limits),
+        "mergedOnS3": row.merged_a_million,
+    }

@@ -1,0 +1,156 @@
+"""``kanon simulate``: what types of one's own would answer on a log of one's own."""
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kanon.cli.extras import extra
+from kanon.cli.files import writable
+from kanon.cli.own_types import OneType, TypesFile, own_types
+from kanon.cli.screen import progress, screen, show_json, working
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kanon.gate.types import Type
+    from kanon.simulate.figures import Judged
+    from kanon.simulate.run import Simulation
+
+MOST_TYPES = 24
+TYPES_A_TABLE = 4
+NAME = "fledge"
+
+
+def simulate(
+    log: Annotated[
+        Path,
+        typer.Argument(help="Join log: CSV, JSON lines or Parquet, plain or gzipped; - for stdin.", show_default=False),
+    ],
+    columns: Annotated[
+        str, typer.Option(help="What the log calls time, set and client, separated by commas.")
+    ] = "time,set,client",
+    k: Annotated[str, typer.Option("--k", help="Thresholds, separated by commas.")] = "50",
+    window: Annotated[str, typer.Option(help="Windows in steps, separated by commas.")] = "720",
+    profile: Annotated[
+        str, typer.Option(help="Noise: profiles, separated by commas. Those too wide for a k are left out.")
+    ] = "published,balanced-2,sharp-2",
+    type_: OneType = None,
+    types_file: TypesFile = None,
+    period: Annotated[int, typer.Option(min=1, max=86_400, help="Seconds per step.")] = 3600,
+    seed: Annotated[int, typer.Option(help="Seed of the keys. No deployment's keys can be used.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=500, help="Joins a request, for the price.")] = 1,
+    prices: Annotated[Path | None, typer.Option(help="Price file, as of kanon cost.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a report with pictures as one HTML page.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Simulate types on a log: what becomes k-anonymous and when, how far answers are off, what clients lose.
+
+    Every k, window and profile is combined with every other, and each combination is one column of the table. --type
+    and --types take their place. The log never leaves this machine, and the result is not private.
+
+    Example: kanon simulate joins.csv --k 50,100 --window 168,720 --html build/report.html
+    """
+    with extra("log"):
+        from kanon.joinlog.batches import read_batches
+    from kanon.cost.billing import CostError, read_measured, read_prices
+    from kanon.joinlog import Columns, LogError
+    from kanon.simulate.cost import Pricing
+    from kanon.simulate.figures import as_json as told
+    from kanon.simulate.figures import judged
+    from kanon.simulate.keys import Keys
+    from kanon.simulate.run import decide, gathered
+
+    writable(html, "--html")
+    if html is not None:
+        with extra("plot"):
+            import matplotlib as mpl  # noqa: F401, missed now and not after the simulation
+    names = columns.split(",")
+    if len(set(names) - {""}) != 3 or len(names) != 3:
+        raise typer.BadParameter(f"--columns takes three names, as time,set,client, not {columns}")
+    own = own_types(type_, types_file, period)
+    types = list(own.types.values()) if own else _combined(k, window, profile, period)
+    try:
+        pricing = Pricing(read_prices(prices), read_measured(), batch)
+        with ExitStack() as open_:
+            with working("reading the log"):
+                gathered_log = open_.enter_context(gathered(read_batches(log, Columns(*names)), period))
+            with progress("parts of the log decided", len(gathered_log.parts)) as advance:
+                result = decide(gathered_log, types, Keys.from_seed(seed), advance=advance)
+        found = judged(result, pricing)
+    except (CostError, LogError) as error:
+        typer.echo(f"kanon simulate: {error}", err=True)
+        raise typer.Exit(1) from error
+    if html is not None:
+        from kanon.simulate.page import page
+
+        html.write_text(page(result, found), encoding="utf-8")
+    if as_json:
+        show_json(told(result, found))
+        return
+    _show(result, found)
+    if html is not None:
+        typer.echo(f"Report: {html}")
+
+
+def _combined(k: str, window: str, profile: str, period: int) -> "list[Type]":
+    """A type for each combination that the service would accept; a line for each that it would not."""
+    from kanon.errors import ConfigurationError
+    from kanon.gate.types import read_types
+
+    types: list[Type] = []
+    for threshold in _numbers(k, "--k"):
+        for steps in _numbers(window, "--window"):
+            for name in profile.split(","):
+                entry = {"k": threshold, "window": steps, "profile": name.strip()}
+                try:
+                    types += read_types(json.dumps({NAME: entry}), period).values()
+                except ConfigurationError as error:
+                    reason = str(error).removeprefix(f"type '{NAME}': ")
+                    typer.echo(f"left out: k={threshold} window={steps} {name}: {reason}", err=True)
+    if not types:
+        raise typer.BadParameter("no combination of --k, --window and --profile can be used")
+    if len(types) > MOST_TYPES:
+        raise typer.BadParameter(f"{len(types)} combinations are more than {MOST_TYPES}: give fewer values")
+    return types
+
+
+def _numbers(text: str, option: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"whole numbers separated by commas, as 50,100, not {text!r}", param_hint=option
+        ) from error
+
+
+def _show(result: "Simulation", types: "Sequence[Judged]") -> None:
+    from kanon.simulate.figures import NOT_PRIVATE, priced, title
+
+    console = screen()
+    console.print(title(result), soft_wrap=True)
+    for start in range(0, len(types), TYPES_A_TABLE):
+        console.print(_table(types[start : start + TYPES_A_TABLE]))
+    console.print(f"{priced(types[0].prices)}\n{NOT_PRIVATE}", soft_wrap=True)
+    for one in types:
+        typer.echo(f"\nTypes for {one.label}:\n{json.dumps(one.as_json()['types'])}")
+
+
+def _table(types: "Sequence[Judged]") -> "Table":
+    from rich.table import Table
+
+    from kanon.simulate.figures import SECTIONS
+
+    table = Table()
+    table.add_column("")
+    for one in types:
+        table.add_column(one.label, justify="right")
+    for name, rows in SECTIONS:
+        table.add_section()
+        table.add_row(f"[bold]{name}[/bold]")
+        for row in rows:
+            table.add_row(row.name, *(row.value(one) for one in types))
+    return table

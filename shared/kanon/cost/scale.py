@@ -1,0 +1,150 @@
+"""How far the design goes: slots and workers that a workload needs, the limits it meets, and a table of workloads."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from kanon.cost.billing import Bill, Prices, Usage, bill
+from kanon.cost.workload import (
+    EVALUATE_MB,
+    GB,
+    HOUR,
+    MONTH_HOURS,
+    REQUEST_MB,
+    SLOTS,
+    Workload,
+    evaluate_seconds,
+    request_gb_seconds,
+    row_bytes,
+    usage,
+    written_units,
+)
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.models import MOST_JOINS
+
+SECONDS_TO_TICK = 1800 - 180 - 60
+"""From the schedule to the tick, less the publish margin: the defaults of template.yaml, s."""
+PARTITION_UNITS = 1_000
+"""Write units a second that DynamoDB takes for one partition key."""
+TABLE_UNITS = 40_000
+"""Write units a second of one on-demand table by the default quota. AWS raises it on request."""
+
+GATEWAY_REQUESTS = 10_000
+"""Requests a second of an account's HTTP APIs in a region, by the default quota."""
+LAMBDA_CONCURRENCY = 1_000
+"""Functions that run at once in an account and region, by the default quota."""
+MONTH = MONTH_HOURS * HOUR
+
+RATES = (10.0, 1_000.0, 100_000.0)
+TABLE_SETS = (10**6, 10**9)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a workload needs of a deployment.
+
+    Args:
+        slots: the least number of slots, a power of two; None if 256 are too few.
+        workers: evaluate functions at once, so that every step is visible at its tick.
+        limits: limits that the workload meets, in words.
+    """
+
+    slots: int | None
+    workers: int
+    limits: tuple[str, ...]
+
+
+def needs(workload: Workload, measured: Mapping[str, float]) -> Needs:
+    """The slots and workers of a workload, and the limits it meets.
+
+    One worker evaluates a slot, so there are at least as many slots as workers. The rows of a step and slot have one
+    partition key. Joins are spread evenly over the slots, except those of the most popular set.
+    """
+    one_slot = replace(workload, slots=1)
+    workers = max(1, math.ceil(evaluate_seconds(one_slot, measured) / SECONDS_TO_TICK))
+    log_units = workload.joins  # each join is a row of one unit
+    popular = workload.popularity.groups[0].share * log_units
+    least = max(workers, math.ceil(log_units / PARTITION_UNITS))
+    limits = []
+    requests = workload.join_requests + workload.queries
+    if requests > GATEWAY_REQUESTS:
+        limits.append(f"API Gateway takes {requests:,.0f} requests/s, the default quota is {GATEWAY_REQUESTS:,}")
+    at_once = request_gb_seconds(workload, measured) * 1024 / REQUEST_MB + workers
+    if at_once > LAMBDA_CONCURRENCY:
+        limits.append(f"Lambda runs {at_once:,.0f} functions at once, the default quota is {LAMBDA_CONCURRENCY:,}")
+    if popular > PARTITION_UNITS:
+        limits.append(f"the most popular set takes {popular:,.0f} units/s, one partition takes {PARTITION_UNITS:,}")
+    if log_units > TABLE_UNITS:
+        limits.append(f"StepLog takes {log_units:,.0f} units/s, the default quota of a table is {TABLE_UNITS:,}")
+    members = (written_units(workload, measured) - workload.joins_a_step) / SECONDS_TO_TICK
+    if members > TABLE_UNITS:
+        limits.append(f"Members takes {members:,.0f} units/s until the tick, the default quota is {TABLE_UNITS:,}")
+    if least > SLOTS[-1]:
+        limits.append(f"{least:,} slots are needed, there are at most {SLOTS[-1]}")
+    fitting = [slots for slots in SLOTS if slots >= least]
+    return Needs(fitting[0] if fitting else None, workers, tuple(limits))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    workload: Workload
+    spread: str
+    needs: Needs
+    bill: Bill
+    merged: Bill
+
+    @property
+    def a_million(self) -> float:
+        """Dollars for a million joins, everything included."""
+        return self.bill.total / (self.workload.joins * MONTH / 1e6)
+
+    @property
+    def merged_a_million(self) -> float:
+        """The same if the state were merged in files on S3: an estimate, not a part of kanon."""
+        return self.merged.total / (self.workload.joins * MONTH / 1e6)
+
+
+def table(parameters: Parameters, measured: Mapping[str, float], prices: Prices) -> Iterator[Row]:
+    """Rates of joins, single and in full batches, in one set and evenly over a million and a billion sets."""
+    for rate in RATES:
+        for batch in (1, MOST_JOINS):
+            for spread, sets in (("one set", 1), *((f"{count:,} sets alike", count) for count in TABLE_SETS)):
+                load = Workload(parameters, rate, batch, sets=sets, exponent=0.0)
+                needed = needs(load, measured)
+                load = replace(load, slots=needed.slots or SLOTS[-1])
+                yield Row(
+                    load, spread, needed, bill(usage(load, measured), prices),
+                    bill(merged_on_s3(load, measured), prices),
+                )  # fmt: skip
+
+
+def merged_on_s3(w: Workload, measured: Mapping[str, float]) -> Usage:
+    """An estimate of a design that does not exist: state in sorted files on S3, rewritten at each step.
+
+    Joins are collected in packed segments of the log, of which a step has one for every 8 MB. A step merges the
+    segments with the whole state, which is sorted by set: it reads and writes every set with members once, at 50 MB/s a
+    worker, and decides the touched sets. Members take their packed bytes, not a whole write unit. The front door stays.
+    """
+    base = usage(w, measured)
+    segment, rate, decide_ms = 8e6, 50e6, 0.02
+    log = w.joins_a_step * (row_bytes() / 2)
+    kept = w.parameters.window
+    alive = w.popularity.touched(w.joins_a_step * kept)
+    joined = min(float(w.parameters.members_kept), max(1.0, w.joins_a_step * kept / w.sets))
+    state = alive * (50 + 4 * joined)
+    files = w.slots + (log + state) / segment
+    seconds = (log + 2 * state) / rate + w.touched_a_step * decide_ms / 1000
+    lambdas = f"lambda.{w.architecture}"
+    evaluated = EVALUATE_MB / 1024 * (seconds - evaluate_seconds(w, measured)) * w.steps
+    return {
+        **base,
+        lambdas: base[lambdas] + evaluated,
+        "dynamodb.write": 5.0 * w.slots * w.steps,
+        "dynamodb.read": 5.0 * w.slots * w.steps,
+        "dynamodb.storage": 0.0,
+        "s3.puts": (files + log / segment) * w.steps,
+        "s3.gets": 2 * files * w.steps,
+        "s3.storage": (state + 7 * 24 * log * HOUR / w.parameters.period) / GB,
+    }

@@ -1,0 +1,296 @@
+"""From a workload to the quantities that AWS charges for in a month."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+from kanon.cost.billing import CostError, Usage
+from kanon.cost.popularity import Popularity
+from kanon.dynamo.batches import KEYS_A_CALL, WRITES_A_CALL
+from kanon.dynamo.units import item_size, read_units, write_units
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.members import Member
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.models import MOST_HASHES, MOST_JOINS
+from kanon.gate.slots import Layout
+from kanon.gate.storage.members import to_item
+from kanon.gate.storage.step_log import Row, pack
+
+HOUR = 3600
+MONTH_HOURS = 730
+GB = 1e9
+INDEX_BYTES = 100
+"""Bytes that DynamoDB adds to each stored item."""
+FULL_PROCESSOR_MB = 1769
+"""Memory at which Lambda gives a function one whole processor; less memory gives that share of one."""
+REQUEST_MB, EVALUATE_MB = 512, 1769
+"""MemorySize of the functions in template.yaml."""
+SECRETS, KEYS, DASHBOARDS = 3, 1, 1
+METRICS, ALARM_METRICS = 14, 25
+"""The metrics of docs/reference/metrics.md, and the metrics that the eleven alarms read."""
+FIXED_WRITES = 3
+"""Writes of a slot and step: the lease, the horizon, the mark."""
+FIXED_READS = 3
+"""Read units of a slot and step: the page of the log, the recorded table ids, the mark for the lag."""
+STATUS_BYTES = 100
+OUTAGE_DAYS = 7
+WAF_RULES = 1
+SLOTS = tuple(1 << bits for bits in range(9))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A steady load.
+
+    Args:
+        parameters: the type of the sets.
+        joins: joins a second, each of a client that was not counted in its set before.
+        batch: joins a request; 1 is a request of its own for each join.
+        queries: queries a second.
+        hashes: hashes of a query.
+        sets: sets that joins go to.
+        exponent: popularity of the sets by Zipf's law; 0 makes all sets alike.
+        touched: touched sets a step, if they were counted; otherwise they follow from the popularity.
+        slots: slots of the deployment.
+        true_share: the share of the queried hashes that are k-anonymous.
+        architecture: of the functions.
+
+    Raises:
+        CostError: a value is outside what the service or the model takes.
+    """
+
+    parameters: Parameters
+    joins: float
+    batch: int = 1
+    queries: float = 0.0
+    hashes: int = 100
+    sets: int = 1_000_000
+    exponent: float = 1.1
+    touched: float | None = None
+    slots: int = 1
+    true_share: float = 0.1
+    architecture: str = "arm64"
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("joins", 0, 1e9), ("batch", 1, MOST_JOINS), ("queries", 0, 1e9), ("hashes", 1, MOST_HASHES),
+            ("sets", 1, 10**12), ("exponent", 0, 4), ("true_share", 0, 1),
+        ):  # fmt: skip
+            if not least <= getattr(self, name) <= most:
+                raise CostError(f"{name} must lie between {least:,} and {most:,.0f}, not {getattr(self, name):g}")
+        if self.touched is not None and not 0 <= self.touched <= min(self.sets, self.joins_a_step):
+            raise CostError(
+                f"touched must lie between 0 and the smaller of sets ({self.sets:,}) and joins a step"
+                f" ({self.joins_a_step:,.0f}), not {self.touched:,.0f}"
+            )
+        if self.slots not in SLOTS:
+            raise CostError(f"slots must be a power of two up to {SLOTS[-1]}, not {self.slots}")
+        if self.architecture not in ("arm64", "x86_64"):
+            raise CostError(f"architecture must be arm64 or x86_64, not {self.architecture}")
+
+    @property
+    def steps(self) -> float:
+        """Steps a month."""
+        return MONTH_HOURS * HOUR / self.parameters.period
+
+    @property
+    def joins_a_step(self) -> float:
+        """Joins of a step."""
+        return self.joins * self.parameters.period
+
+    @cached_property
+    def popularity(self) -> Popularity:
+        """How the joins spread over the sets."""
+        return Popularity(self.sets, self.exponent)
+
+    @cached_property
+    def touched_a_step(self) -> float:
+        """Sets with joins in a step."""
+        return self.popularity.touched(self.joins_a_step) if self.touched is None else self.touched
+
+    @property
+    def join_requests(self) -> float:
+        """Requests with joins, a second."""
+        return self.joins / self.batch
+
+    @cached_property
+    def members_units(self) -> tuple[float, float]:
+        """Write and read units of a touched set's Members item, the mean over the touched sets of a step."""
+        writes = reads = weight = 0.0
+        for group in self.popularity.groups:
+            touched = group.touched(self.joins_a_step)
+            size = members_bytes(self.parameters, self.joins_a_step * group.share * self.parameters.window)
+            writes += touched * write_units(size)
+            reads += touched * read_units(size, consistent=True)
+            weight += touched
+        return (writes / weight, reads / weight) if weight else (1.0, 1.0)
+
+
+def members_bytes(parameters: Parameters, joined: float) -> int:
+    """Bytes of the Members item of a set with ``joined`` members in the window, filled up as it is stored."""
+    return _members_bytes(parameters, min(parameters.members_kept, max(1, round(joined))))
+
+
+@cache
+def _members_bytes(parameters: Parameters, count: int) -> int:
+    state = SetState(tuple(Member(token, 1) for token in range(count)), (), 1)
+    return item_size(to_item(bytes(32), "fledge", state, parameters.client_bits, 10**9))
+
+
+def row_bytes() -> int:
+    """Bytes of a join in the log."""
+    return item_size(pack(Row(480_000, bytes(32), 1, "fledge", 10**9), Layout(1, 0)))
+
+
+def join_units() -> float:
+    """Write units of a join in the log."""
+    return float(write_units(row_bytes()))
+
+
+def written_units(workload: Workload, measured: Mapping[str, float]) -> float:
+    """Write units of a step: the log, Members, statuses and wake-ups, and the fixed writes of each slot."""
+    members, _ = workload.members_units
+    evaluated = workload.touched_a_step * (members + measured["changes"])
+    return workload.joins_a_step * join_units() + evaluated + FIXED_WRITES * workload.slots
+
+
+def evaluation_read_units(workload: Workload) -> float:
+    """Read units of a step: the log in pages, Members, and the fixed reads of each slot."""
+    _, members = workload.members_units
+    log = workload.joins_a_step * row_bytes() / 4096
+    return log + workload.touched_a_step * members + FIXED_READS * workload.slots
+
+
+def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
+    """The quantities of a month."""
+    w, m = workload, measured
+    seconds = MONTH_HOURS * HOUR
+    joins, queries = w.join_requests * seconds, w.queries * seconds
+    slot_steps = w.slots * w.steps
+    calls = 2 * slot_steps  # a message may be delivered, and passed on, more than once: rarely
+    requests = joins + queries + slot_steps + w.steps
+    query_reads = queries * (w.hashes + _horizons_a_query(w)) * read_units(0, consistent=False)
+    logged = (
+        joins * (m["join_log_bytes"] + m["access_log_bytes"])
+        + queries * (m["query_log_bytes"] + m["access_log_bytes"])
+        + slot_steps * m["evaluate_log_bytes"]
+        + requests * m["platform_log_bytes"]
+    )
+    answered = joins * (m["header_bytes"] + 4 * w.batch)
+    answered += queries * (m["header_bytes"] + 100 + 47 * w.hashes * w.true_share)
+    return {
+        "apigateway.http": joins + queries,
+        "lambda.requests": requests,
+        f"lambda.{w.architecture}": w.steps * evaluate_gb_seconds(w, m) + seconds * request_gb_seconds(w, m),
+        "dynamodb.write": w.steps * written_units(w, m),
+        "dynamodb.read": w.steps * evaluation_read_units(w) + query_reads,
+        "dynamodb.storage": stored_bytes(w) / GB,
+        "sqs.requests": calls + m["pollers"] * 60 * MONTH_HOURS,
+        "scheduler.events": w.steps,
+        "logs.ingested": logged / GB,
+        "logs.stored": logged / GB,
+        "cloudwatch.metrics": METRICS,
+        "cloudwatch.alarms": ALARM_METRICS,
+        "cloudwatch.dashboards": DASHBOARDS,
+        "kms.keys": KEYS,
+        "kms.requests": m["cold_starts"] * requests,
+        "secrets.stored": SECRETS,
+        "secrets.requests": 2 * m["cold_starts"] * requests,
+        "transfer.out": answered / GB,
+    }
+
+
+def request_gb_seconds(w: Workload, m: Mapping[str, float]) -> float:
+    """GB-seconds of join and query in a second of load."""
+    if w.batch == 1:
+        join = _billed_ms(m["join_ms"], 1, m)
+    else:
+        join = _billed_ms(m["batched_join_ms"] * w.batch, math.ceil(w.batch / WRITES_A_CALL), m)
+    query_calls = math.ceil(w.hashes / KEYS_A_CALL)
+    query = _billed_ms(m["query_ms"] + m["hash_ms"] * w.hashes, query_calls, m)
+    return REQUEST_MB / 1024 * (w.join_requests * join + w.queries * query) / 1000
+
+
+def _billed_ms(processor_ms: float, calls: int, m: Mapping[str, float]) -> float:
+    """The duration of a request: its processor time at the function's share of a processor, and its calls."""
+    return processor_ms * FULL_PROCESSOR_MB / REQUEST_MB + calls * m["call_ms"]
+
+
+def evaluate_seconds(w: Workload, m: Mapping[str, float]) -> float:
+    """Worker-seconds of a step, all slots together."""
+    return w.touched_a_step * m["evaluated_set_ms"] / 1000 + w.slots * 10 * m["call_ms"] / 1000
+
+
+def evaluate_gb_seconds(w: Workload, m: Mapping[str, float]) -> float:
+    """GB-seconds of evaluate in a step."""
+    return EVALUATE_MB / 1024 * evaluate_seconds(w, m)
+
+
+def stored_bytes(w: Workload) -> float:
+    """Bytes in the tables: the log of the outage allowance, and the sets that were touched within their window."""
+    allowance = OUTAGE_DAYS * 24 * HOUR / w.parameters.period
+    log = w.joins_a_step * allowance * (row_bytes() + INDEX_BYTES)
+    kept_steps = w.parameters.window + allowance
+    members = statuses = 0.0
+    for group in w.popularity.groups:
+        alive = group.touched(w.joins_a_step * kept_steps)
+        joined = w.joins_a_step * group.share * w.parameters.window
+        members += alive * (members_bytes(w.parameters, joined) + INDEX_BYTES)
+        statuses += alive * (STATUS_BYTES + INDEX_BYTES) * (joined >= w.parameters.k)
+    return log + members + statuses
+
+
+def _horizons_a_query(w: Workload) -> float:
+    """Horizons that a query reads besides its sets: all slots at most once a step in each environment. Few."""
+    return 0.0 if w.queries * w.parameters.period > 100 * w.slots else float(min(w.slots, w.hashes))
+
+
+def alternatives(w: Workload, m: Mapping[str, float]) -> dict[str, Usage]:
+    """Usage of other choices for the same load, by name."""
+    base = usage(w, m)
+    edge = {
+        **base,
+        "cloudfront.requests": base["apigateway.http"],
+        "cloudfront.out": base["transfer.out"],
+        "transfer.out": 0.0,
+        "waf.acls": 1,
+        "waf.rules": WAF_RULES,
+        "waf.requests": base["apigateway.http"],
+    }
+    return {
+        **{f"batches of {size}" if size > 1 else "one join a request": usage(replace(w, batch=size), m)
+           for size in (1, 10, 100, MOST_JOINS)},
+        "REST API instead of HTTP API": {**base, "apigateway.http": 0.0, "apigateway.rest": base["apigateway.http"]},
+        "with CloudFront and WAF in front": edge,
+        "one item a client and hour, counted by queries (no privacy)": counted_by_queries(w, m),
+    }  # fmt: skip
+
+
+def counted_by_queries(w: Workload, m: Mapping[str, float]) -> Usage:
+    """A design without evaluation: a join puts an item (set; hour and client), a query counts the items of each set.
+
+    Its answers are exact counts or thresholds without noise: they protect nobody. A queried set is any set with items,
+    with the same probability. A query reads each of its sets with one Query call.
+    """
+    base = usage(w, m)
+    window = w.parameters.window
+    item = row_bytes()
+    rows = w.joins_a_step * window
+    alive = w.popularity.touched(rows) or 1.0
+    pages = max(1.0, rows / alive * item / 4096)
+    seconds = MONTH_HOURS * HOUR
+    hashes = w.queries * seconds * w.hashes
+    join_only = replace(w, queries=0.0, touched=0.0)
+    query_ms = _billed_ms(m["query_ms"] * w.hashes, w.hashes, m)  # each call costs what a minimal request costs
+    gb_seconds = seconds * (request_gb_seconds(join_only, m) + REQUEST_MB / 1024 * w.queries * query_ms / 1000)
+    return {
+        **base,
+        f"lambda.{w.architecture}": gb_seconds,
+        "lambda.requests": (w.join_requests + w.queries) * seconds,
+        "dynamodb.write": w.joins * seconds * write_units(item),
+        "dynamodb.read": hashes * pages / 2,
+        "dynamodb.storage": rows * (item + INDEX_BYTES) / GB,
+        "sqs.requests": 0.0,
+        "scheduler.events": 0.0,
+    }

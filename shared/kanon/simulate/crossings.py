@@ -1,0 +1,163 @@
+"""When sets cross: the test of ``above_threshold`` at every step of every set, with the service's own code and noise.
+
+The service looks at a set when it is joined and when a wake-up asks for it. Both give the first step of each instance
+at which the noisy count reaches the noisy threshold. Here the counts of the whole log are known, so that step is found
+directly, for many instances at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.mechanism.tape import Tapes
+from kanon.gate.mechanism.vectorised import NEVER, ROWS_A_BLOCK, phases_of, stretches_cross, threshold_noise
+from kanon.noise.laws import Law
+from kanon.simulate.presence import Bools, Ints, Stretches
+
+
+@dataclass(frozen=True)
+class Crossings:
+    """Crossings, sorted by set and time. A set reads true in the steps ``begins`` to ``ends - 1``. Each array is (n,).
+
+    ``ends`` is where the instance ends; it may lie after the end of the log.
+    """
+
+    sets: Ints
+    begins: Ints
+    ends: Ints
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Stretches cut at the ends of instances, sorted by set and time. ``groups`` numbers the instances with a piece."""
+
+    sets: Ints
+    instances: Ints
+    firsts: Ints
+    begins: Ints
+    ends: Ints
+    counts: Ints
+    groups: Ints
+    starts: Ints
+
+
+def crossings_of(parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], stretches: Stretches) -> Crossings:
+    """All crossings of sets whose tokens are counted in ``stretches``.
+
+    Args:
+        parameters: the constants of the type.
+        tapes: its noise.
+        keys: the set keys by the number of the set.
+        stretches: the counts of tokens up to the end of the log.
+    """
+    candidates = stretches.where(stretches.counts >= parameters.never_true_below)
+    if not candidates.sets.size:
+        return Crossings(candidates.sets, candidates.begins, candidates.ends)
+    pieces = _cut(candidates, phases_of(keys, parameters), parameters.window)
+    steps = _first_crossings(parameters, tapes, keys, pieces)
+    crossed = steps != NEVER
+    heads = pieces.starts[crossed]
+    return Crossings(pieces.sets[heads], steps[crossed], pieces.firsts[heads] + parameters.window)
+
+
+def _cut(stretches: Stretches, phases: Ints, window: int) -> _Pieces:
+    phase = phases[stretches.sets]
+    first = (stretches.begins - phase) // window
+    number = (stretches.ends - 1 - phase) // window - first + 1
+    rows = np.repeat(np.arange(len(number)), number)
+    instances = first[rows] + np.arange(len(rows)) - np.repeat(np.cumsum(number) - number, number)
+    sets, firsts = stretches.sets[rows], instances * window + phase[rows]
+    begins = np.maximum(stretches.begins[rows], firsts)
+    ends = np.minimum(stretches.ends[rows], firsts + window)
+    heads = np.concatenate(([True], (sets[1:] != sets[:-1]) | (instances[1:] != instances[:-1])))
+    groups = np.cumsum(heads) - 1
+    return _Pieces(sets, instances, firsts, begins, ends, stretches.counts[rows], groups, np.flatnonzero(heads))
+
+
+def _first_crossings(parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], pieces: _Pieces) -> Ints:
+    """The crossing of each instance, ``NEVER`` if there is none."""
+    heads = pieces.starts
+    steps = np.full(len(heads), NEVER)
+    sure = pieces.counts[heads] >= parameters.surely_true_from
+    steps[sure] = pieces.begins[heads[sure]]  # certain at the first possible step, so no noise is drawn
+    open_ = np.flatnonzero(~sure)
+    if not open_.size:
+        return steps
+    at = heads[open_]
+    noise = threshold_noise(
+        parameters.threshold_law,
+        lambda _: tapes,
+        [keys[number] for number in pieces.sets[at].tolist()],
+        pieces.instances[at],
+        pieces.firsts[at],
+    )
+    thresholds = np.full(len(heads), np.iinfo(np.int64).max // 2)  # out of reach
+    thresholds[open_] = parameters.k + noise
+    most = np.maximum.reduceat(pieces.counts, heads)
+    reachable = most + parameters.query_law.max >= thresholds
+    if reachable.any():
+        steps[reachable] = _tested(parameters, tapes, keys, pieces, thresholds, reachable)
+    return steps
+
+
+def _tested(
+    parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], pieces: _Pieces, thresholds: Ints, reachable: Bools
+) -> Ints:
+    """The crossings of the reachable instances, from their query noise.
+
+    A *row* is a run of adjacent pieces of an instance in which some noise crosses. The first piece in which all noise
+    crosses ends the search.
+    """
+    law = parameters.query_law
+    needed = thresholds[pieces.groups] - pieces.counts - law.min
+    possible = np.flatnonzero(reachable[pieces.groups] & (needed < len(law.weights)))
+    needed, groups = needed[possible], pieces.groups[possible]
+    begins, ends = pieces.begins[possible], pieces.ends[possible]
+    certain = needed <= 0
+    lengths = np.where(certain, 1, ends - begins)
+    fresh = np.concatenate(([True], (groups[1:] != groups[:-1]) | (begins[1:] != ends[:-1])))
+    starts = np.flatnonzero(fresh)
+    # Nothing after the first certain piece of a row matters; its stretches get the length 0.
+    seen = np.cumsum(certain)
+    before: Ints = seen - certain - np.repeat(seen[starts] - certain[starts], np.diff(np.append(starts, len(seen))))
+    lengths[before > 0] = 0
+    found = _rows_cross(law, tapes, keys, pieces, possible, starts, lengths, needed)
+    found[found == NEVER] = np.iinfo(np.int64).max
+    first_rows = np.flatnonzero(np.concatenate(([True], groups[starts][1:] != groups[starts][:-1])))
+    crossing = np.minimum.reduceat(found, first_rows)
+    return np.where(crossing == np.iinfo(np.int64).max, NEVER, crossing)
+
+
+def _rows_cross(
+    law: Law,
+    tapes: Tapes,
+    keys: Sequence[bytes],
+    pieces: _Pieces,
+    possible: Ints,
+    starts: Ints,
+    lengths: Ints,
+    needed: Ints,
+) -> Ints:
+    """The first crossing of each row, block by block. ``starts``: where a row begins among the possible pieces."""
+    sizes = np.diff(np.append(starts, len(possible)))
+    heads = possible[starts]
+    sets, instances, firsts = pieces.sets[heads], pieces.instances[heads], pieces.firsts[heads]
+    offsets = pieces.begins[heads] - firsts
+    found = np.empty(len(starts), np.int64)
+    for start in range(0, len(starts), ROWS_A_BLOCK):
+        rows = slice(start, start + ROWS_A_BLOCK)
+        inner = slice(starts[start], starts[start] + sizes[rows].sum())
+        found[rows] = stretches_cross(
+            law,
+            lambda _: tapes,
+            [keys[number] for number in sets[rows].tolist()],
+            instances[rows],
+            firsts[rows],
+            offsets[rows],
+            sizes[rows],
+            lengths[inner],
+            needed[inner],
+        )
+    return found

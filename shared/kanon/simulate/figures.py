@@ -1,0 +1,283 @@
+"""The figures of a simulation: as JSON, and as the rows of a table."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kanon.cost.billing import Prices
+from kanon.gate.mechanism.bounds import interval_aware
+from kanon.gate.types import Type
+from kanon.noise.bound import Bound
+from kanon.plan.planner import type_document, zone
+from kanon.simulate.cost import Cost, Pricing, cost_of
+from kanon.simulate.outcome import Outcome
+from kanon.simulate.rejoining import bounds_of
+from kanon.simulate.run import Simulation
+
+NOT_PRIVATE = (
+    "These figures are computed from the raw log, without noise of their own. They are not differentially private:"
+    " keep them as you keep the log."
+)
+
+
+class Rejoining(NamedTuple):
+    """The bounds of the log's clients, each for all its joins in one set: of the median, of 99% and of all of them."""
+
+    median: Bound
+    ninety_nine: Bound
+    most: Bound
+    clients: int
+    rejoined: int
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A type and what it does on a log. ``label`` tells it from the other types of the simulation."""
+
+    label: str
+    type_: Type
+    outcome: Outcome
+    cost: Cost
+    prices: Prices
+
+    @cached_property
+    def rejoining(self) -> Rejoining:
+        """What the clients of the log lose."""
+        bounds = bounds_of(self.type_.parameters, self.outcome.rejoining)
+        ends = np.cumsum([clients for clients, _ in bounds])
+        one = interval_aware(self.type_.parameters).epsilon
+        more = sum(clients for clients, bound in bounds if bound.epsilon > one)
+
+        def at(share: float) -> Bound:
+            return bounds[int(np.searchsorted(ends, share * ends[-1]))][1]
+
+        return Rejoining(at(0.5), at(0.99), bounds[-1][1], int(ends[-1]), more)
+
+    def delay(self, share: float) -> int | None:
+        """The steps within which so many of the sets that reach k read true; None if fewer ever do."""
+        rank = max(0, int(np.ceil(share * self.outcome.sets_reached)) - 1)
+        delays = np.sort(self.outcome.delays)
+        return int(delays[rank]) if rank < len(delays) else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, in the case of ``kanon plan --json``."""
+        p, o, cost = self.type_.parameters, self.outcome, self.rejoining
+        return {
+            "label": self.label,
+            "types": {self.type_.name: type_document(self.type_)},
+            "neverTrueBelow": p.never_true_below,
+            "surelyTrueFrom": p.surely_true_from,
+            "zone99": list(zone(p)),
+            "sets": {"total": o.sets, "true": o.sets_true, "reachedK": o.sets_reached},
+            "joins": {"total": o.joins, "ofTrueSets": o.joins_of_true_sets, "atTrue": o.joins_at_true},
+            "answers": {
+                "total": o.answers,
+                "true": o.answers_true,
+                "trueBelowK": o.answers_true - o.answers_both,
+                "falseFromK": o.answers_reached - o.answers_both,
+                "shareOfTrueBelowK": _share(o.answers_true - o.answers_both, o.answers_true),
+                "shareOfFalseFromK": _share(o.answers_reached - o.answers_both, o.answers - o.answers_true),
+            },
+            "delay": {
+                "atOnce": int((o.delays == 0).sum()),
+                "median": self.delay(0.5),
+                "ninetyFive": self.delay(0.95),
+                "most": int(o.delays.max()) if len(o.delays) else None,
+                "never": o.never,
+            },
+            "lost": {"total": o.lost, "fromK": o.lost_reached},
+            "rejoining": {
+                "clients": cost.clients,
+                "moreThanOneJoin": cost.rejoined,
+                "median": _bound(cost.median),
+                "ninetyNine": _bound(cost.ninety_nine),
+                "most": _bound(cost.most),
+            },
+            "membersKept": {"inASet": p.members_kept, "mostAtOnce": o.most_members},
+            "evaluations": o.touched,
+            "cost": self.cost.as_json(self.prices),
+            "crossings": {"total": o.crossings, "belowK": o.crossings - o.crossings_reached},
+        }
+
+
+def judged(simulation: Simulation, pricing: Pricing) -> list[Judged]:
+    """The types of a simulation with their outcomes. Labels name what differs: k, window, noise, name."""
+    types = simulation.types
+    names = len({type_.name for type_ in types}) > 1
+
+    def label(type_: Type) -> str:
+        p = type_.parameters
+        parts = [type_.name] if names else []
+        return " ".join([*parts, f"k={p.k}", f"w={p.window}", type_.profile or "own noise"])
+
+    return [
+        Judged(label(t), t, o, cost_of(t.parameters, o, simulation.steps, pricing), pricing.prices)
+        for t, o in zip(types, simulation.outcomes, strict=True)
+    ]
+
+
+def as_json(simulation: Simulation, types: Sequence[Judged]) -> dict[str, Any]:
+    """The whole simulation."""
+    return {"note": NOT_PRIVATE, "log": _log(simulation), "results": [one.as_json() for one in types]}
+
+
+def _log(simulation: Simulation) -> dict[str, Any]:
+    first = simulation.outcomes[0]
+    return {
+        "joins": first.joins,
+        "sets": first.sets,
+        "period": simulation.period,
+        "steps": len(simulation.steps),
+        "from": _moment(simulation.steps.start * simulation.period),
+        "to": _moment(simulation.steps.stop * simulation.period),
+    }
+
+
+def title(simulation: Simulation) -> str:
+    """One line about the log."""
+    told = _log(simulation)
+    return (
+        f"{told['joins']:,} joins of {told['sets']:,} sets, {told['from'][:10]} to {told['to'][:10]},"
+        f" {told['steps']:,} steps of {told['period']:,} s"
+    )
+
+
+def priced(prices: Prices) -> str:
+    """One line about the prices."""
+    return f"List prices of {prices.region} as noted on {prices.noted}, without free tier: check them."
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _bound(bound: Bound) -> dict[str, float]:
+    return {"epsilon": float(bound.epsilon), "delta": float(bound.delta)}
+
+
+def _moment(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+class Row(NamedTuple):
+    """A line of the table: its name, its value for a type, and what it means."""
+
+    name: str
+    value: Callable[[Judged], str]
+    meaning: str
+
+
+def _percent(part: int, whole: int) -> str:
+    share = 100 * _share(part, whole)
+    if 0 < share < 0.01:
+        return "below 0.01%"
+    return f"{share:.0f}%" if share in (0, 100) else f"{share:.2g}%" if share < 1 else f"{share:.1f}%"
+
+
+def _steps(steps: int | None) -> str:
+    return "never" if steps is None else "at once" if steps == 0 else f"{steps:,}"
+
+
+def _epsilon(bound: Bound) -> str:
+    return f"{float(bound.epsilon):g}"
+
+
+SECTIONS: Sequence[tuple[str, Sequence[Row]]] = (
+    (
+        "What becomes k-anonymous",
+        (
+            Row(
+                "sets that read true",
+                lambda j: f"{j.outcome.sets_true:,} ({_percent(j.outcome.sets_true, j.outcome.sets)})",
+                "at some step; of all sets of the log",
+            ),
+            Row(
+                "their joins",
+                lambda j: _percent(j.outcome.joins_of_true_sets, j.outcome.joins),
+                "share of all joins that go to such a set",
+            ),
+            Row(
+                "joins to a set that reads true",
+                lambda j: _percent(j.outcome.joins_at_true, j.outcome.joins),
+                "in the step of the join itself",
+            ),
+            Row("sets that reach k", lambda j: f"{j.outcome.sets_reached:,}", "by the exact count of clients"),
+        ),
+    ),
+    (
+        "How well the answers fit the exact counts",
+        (
+            Row("delay after k: median, steps", lambda j: _steps(j.delay(0.5)), "from the step that reaches k, by set"),
+            Row("delay after k: 95%, steps", lambda j: _steps(j.delay(0.95)), "within so long 95% of them read true"),
+            Row("never true after k", lambda j: f"{j.outcome.never:,}", "sets, up to the end of the log"),
+            Row(
+                "status lost",
+                lambda j: f"{j.outcome.lost:,} ({j.outcome.lost_reached:,} at k or more)",
+                "times that an instance ended and the next answer was false",
+            ),
+            Row(
+                "true answers below k",
+                lambda j: _percent(j.outcome.answers_true - j.outcome.answers_both, j.outcome.answers_true),
+                "share of the true answers",
+            ),
+            Row(
+                "crossings below k",
+                lambda j: _percent(j.outcome.crossings - j.outcome.crossings_reached, j.outcome.crossings),
+                "share of the crossings; a set that crossed stays true until its instance ends",
+            ),
+            Row(
+                "false answers at k or more",
+                lambda j: _percent(
+                    j.outcome.answers_reached - j.outcome.answers_both, j.outcome.answers - j.outcome.answers_true
+                ),
+                "share of the false answers",
+            ),
+            Row(
+                "answers at k or more that are false",
+                lambda j: _percent(j.outcome.answers_reached - j.outcome.answers_both, j.outcome.answers_reached),
+                "share of the answers whose exact count is at least k",
+            ),
+            Row(
+                "noise decides",
+                lambda j: "{} to {}".format(*zone(j.type_.parameters)),
+                "clients; below, false for an instance with 99%, above, true at once with 99%",
+            ),
+        ),
+    ),
+    (
+        "Privacy",
+        (
+            Row("one join: epsilon", lambda j: _epsilon(interval_aware(j.type_.parameters)), "the proved bound"),
+            Row(
+                "clients that lose more",
+                lambda j: _percent(j.rejoining.rejoined, j.rejoining.clients),
+                "because they join a set again; counted by client and set",
+            ),
+            Row("median client: epsilon", lambda j: _epsilon(j.rejoining.median), "for all its joins in one set"),
+            Row("99% of clients: epsilon", lambda j: _epsilon(j.rejoining.ninety_nine), "at most, in one set"),
+            Row("the worst client: epsilon", lambda j: _epsilon(j.rejoining.most), "in one set; sets add up"),
+            Row("the worst client: delta", lambda j: f"{float(j.rejoining.most.delta):.1e}", "in one set"),
+        ),
+    ),
+    (
+        "Cost",
+        (
+            Row("members kept", lambda j: f"{j.outcome.most_members:,}", "at most at once, over all sets"),
+            Row("members of a set", lambda j: f"{j.type_.parameters.members_kept:,}", "at most"),
+            Row("evaluations", lambda j: f"{j.outcome.touched:,}", "of a set in a step in which it was joined"),
+            Row("write units", lambda j: f"{j.cost.written:,.0f}", "of DynamoDB, for the whole log"),
+            Row("read units", lambda j: f"{j.cost.read:,.0f}", "the same, without queries"),
+            Row(
+                "dollars a month",
+                lambda j: f"{j.cost.month.total:,.2f}",
+                "at the pace of the log, everything but queries; kanon cost has the lines",
+            ),
+            Row("crossings", lambda j: f"{j.outcome.crossings:,}", "of a set in an instance"),
+        ),
+    ),
+)
+"""The table, section by section."""

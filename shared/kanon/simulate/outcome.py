@@ -1,0 +1,280 @@
+"""What a type does on a log: sums over its sets, which add up over the parts of a log."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kanon.cost.workload import members_bytes
+from kanon.dynamo.units import READ_UNIT, WRITE_UNIT, write_units
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.simulate.crossings import Crossings
+from kanon.simulate.presence import Ints, Runs, Stretches
+from kanon.simulate.rejoining import Classes, merged
+
+_WRITES_A_READ = READ_UNIT // WRITE_UNIT
+"""An item of Members is filled up to whole write units; a read unit reads four of them."""
+
+
+@dataclass(frozen=True)
+class Touched:
+    """The distinct (set, step) with joins, sorted, and how many joins each has. Each array is (n,)."""
+
+    sets: Ints
+    steps: Ints
+    joins: Ints
+
+    @classmethod
+    def of(cls, sets: Ints, steps: Ints) -> "Touched":
+        """Group joins."""
+        if not sets.size:
+            return cls(sets, steps, sets)
+        low, span = int(steps.min()), int(np.ptp(steps)) + 1
+        keys = sets * span + (steps - low)
+        keys.sort()
+        heads = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+        joins = np.diff(np.append(heads, len(keys)))
+        keys = keys[heads]
+        owners = keys // span
+        return cls(owners, keys - owners * span + low, joins)
+
+
+@dataclass
+class Outcome:
+    """What a type does on a log, or on some sets of it.
+
+    An *answer* is the status of a set in a step, from the set's first join to the end of the log. The *exact count* is
+    the number of distinct clients in the window; the service counts tokens and never releases either.
+
+    Attributes:
+        sets: sets with a join.
+        sets_true: sets that read true at least once.
+        joins: rows of the log.
+        joins_of_true_sets: joins of sets that read true at least once.
+        joins_at_true: joins of sets that read true in the join's own step.
+        answers: all answers.
+        answers_true: those that are true.
+        answers_reached: those with an exact count of at least k.
+        answers_both: those with both.
+        sets_reached: sets whose exact count reaches k.
+        delays: for each of them that reads true then or later: steps from then to the first true answer.
+        lost: how often a status ended and the next answer was false.
+        lost_reached: those with an exact count of at least k in that step.
+        crossings: how often a set crossed.
+        crossings_reached: those with an exact count of at least k in that step.
+        touched: (set, step) with joins: evaluations without wake-ups.
+        members_written, members_read: the units that these evaluations write and read in Members.
+        true_by_count: true answers by exact count; the last entry stands for it and more.
+        missed_by_count: false answers by exact count, of at least k.
+        true_changes, reached_changes, members_changes: by step, the change of the number of sets that read true, of
+            sets with an exact count of at least k, and of members kept.
+        rejoining: the classes of all clients in all sets.
+    """
+
+    sets: int
+    sets_true: int
+    joins: int
+    joins_of_true_sets: int
+    joins_at_true: int
+    answers: int
+    answers_true: int
+    answers_reached: int
+    answers_both: int
+    sets_reached: int
+    lost: int
+    lost_reached: int
+    crossings: int
+    crossings_reached: int
+    touched: int
+    members_written: int
+    members_read: int
+    delays: Ints
+    true_by_count: Ints
+    missed_by_count: Ints
+    true_changes: Ints
+    reached_changes: Ints
+    members_changes: Ints
+    rejoining: Classes = field(default_factory=dict)
+
+    @property
+    def never(self) -> int:
+        """Sets whose exact count reached k and that did not read true then or later."""
+        return self.sets_reached - len(self.delays)
+
+    @property
+    def most_members(self) -> int:
+        """The most members kept at once."""
+        return int(np.cumsum(self.members_changes).max(initial=0))
+
+
+def added(outcomes: Sequence[Outcome]) -> Outcome:
+    """The outcome of all sets together."""
+
+    def total(name: str) -> Any:
+        values = [getattr(outcome, name) for outcome in outcomes]
+        if name == "rejoining":
+            return merged(values)
+        return np.concatenate(values) if name == "delays" else sum(values)
+
+    return Outcome(**{name: total(name) for name in Outcome.__dataclass_fields__})
+
+
+def outcome_of(
+    parameters: Parameters,
+    crossings: Crossings,
+    exact: Stretches,
+    runs: Runs,
+    touched: Touched,
+    steps: range,
+    rejoining: Classes,
+) -> Outcome:
+    """The outcome of some sets.
+
+    Args:
+        parameters: the constants of the type.
+        crossings: the crossings of the sets.
+        exact: the exact counts of at least all sets that cross or reach k.
+        runs: the runs of all clients in all sets.
+        touched: the joins.
+        steps: the steps of the log.
+        rejoining: the classes of the clients.
+    """
+    span = steps.stop - steps.start + 1  # one step after the end, so that no interval reaches into the next set
+
+    def key(sets: Ints, at: Ints) -> Ints:
+        return sets * span + (at - steps.start)
+
+    begins = key(crossings.sets, crossings.begins)
+    ends = key(crossings.sets, np.minimum(crossings.ends, steps.stop))
+    true = _Intervals(begins, ends)
+    firsts = _heads(touched.sets)
+    answers = int((steps.stop - touched.steps[firsts]).sum())
+    is_true = true.covers(key(touched.sets, touched.steps))
+    ever = np.isin(touched.sets, crossings.sets)
+
+    held = true.overlap(key(exact.sets, exact.begins), key(exact.sets, exact.ends))
+    lengths = exact.ends - exact.begins
+    reached = exact.counts >= parameters.k
+    reach = exact.where(reached)
+    capped = np.minimum(exact.counts, most_counted(parameters))
+
+    def by_count(values: Ints) -> Ints:
+        return np.bincount(capped, values, minlength=most_counted(parameters) + 1).astype(np.int64)
+
+    answers_true = int((ends - begins).sum())
+    true_by_count = by_count(held)
+    true_by_count[0] = answers_true - int(held.sum())
+
+    first_reach = _heads(reach.sets)
+    delays = true.wait(key(reach.sets, reach.begins)[first_reach], reach.sets[first_reach] * span + span)
+    over = np.flatnonzero(crossings.ends < steps.stop)
+    renewed = np.isin(ends[over], begins)
+    lost = ends[over[~renewed]]
+    counted = _Intervals(key(reach.sets, reach.begins), key(reach.sets, reach.ends))
+
+    def changes(begins: Ints, ends: Ints, weights: Ints | None = None) -> Ints:
+        length = len(steps) + 1
+        inside = np.minimum(ends, steps.stop) - steps.start
+        up, down = (np.bincount(at, weights, minlength=length) for at in (begins - steps.start, inside))
+        return (up - down).astype(np.int64)[:-1]
+
+    units = _write_units(parameters, exact, touched, key)
+    over_kept = exact.where(exact.counts > parameters.members_kept)
+    dropped = over_kept.counts - parameters.members_kept
+    return Outcome(
+        sets=len(firsts),
+        sets_true=len(_heads(crossings.sets)),
+        joins=int(touched.joins.sum()),
+        joins_of_true_sets=int(touched.joins[ever].sum()),
+        joins_at_true=int(touched.joins[is_true].sum()),
+        answers=answers,
+        answers_true=answers_true,
+        answers_reached=int(lengths[reached].sum()),
+        answers_both=int(held[reached].sum()),
+        sets_reached=len(first_reach),
+        lost=len(lost),
+        lost_reached=int(counted.covers(lost).sum()),
+        crossings=len(crossings.sets),
+        crossings_reached=int(counted.covers(begins).sum()),
+        touched=len(touched.sets),
+        members_written=int(units.sum()),
+        members_read=int((-(-units // _WRITES_A_READ)).sum()),
+        delays=delays,
+        true_by_count=true_by_count,
+        missed_by_count=by_count(np.where(reached, lengths - held, 0)),
+        true_changes=changes(crossings.begins, crossings.ends),
+        reached_changes=changes(reach.begins, reach.ends),
+        members_changes=changes(runs.begins, runs.ends) - changes(over_kept.begins, over_kept.ends, dropped),
+        rejoining=rejoining,
+    )
+
+
+def second_unit(parameters: Parameters) -> int:
+    """The least number of members whose item takes more than one write unit; more than are kept if there is none."""
+    return 1 + bisect_left(range(1, parameters.members_kept + 1), 2, key=partial(_units_of, parameters))
+
+
+def _units_of(parameters: Parameters, members: int) -> int:
+    return write_units(members_bytes(parameters, members))
+
+
+def _write_units(parameters: Parameters, exact: Stretches, touched: Touched, key: Callable[[Ints, Ints], Ints]) -> Ints:
+    """The write units of the Members item of each touched set. A set without an exact count takes one."""
+    kept = range(1, parameters.members_kept + 1)
+    most = _units_of(parameters, kept[-1])
+    more = [1 + bisect_left(kept, n, key=partial(_units_of, parameters)) for n in range(2, most + 1)]
+    if not more or not exact.sets.size:
+        return np.ones(len(touched.sets), np.int64)
+    begins, at = key(exact.sets, exact.begins), key(touched.sets, touched.steps)
+    place = np.searchsorted(begins, at, side="right") - 1
+    held = (place >= 0) & (key(exact.sets, exact.ends)[place] > at)
+    counts = np.where(held, np.minimum(exact.counts[place], kept[-1]), 0)
+    units: Ints = 1 + np.searchsorted(np.array(more), counts, side="right")
+    return units
+
+
+def most_counted(parameters: Parameters) -> int:
+    """The largest count that is told apart: more than all whose answer depends on the noise, and at least 2k."""
+    return max(parameters.surely_true_from + 1, 2 * parameters.k)
+
+
+def _heads(sets: Ints) -> Ints:
+    """Where each set begins in a sorted array."""
+    return np.flatnonzero(np.concatenate((np.full(min(1, len(sets)), True), sets[1:] != sets[:-1])))  # noqa: FBT003
+
+
+@dataclass(frozen=True)
+class _Intervals:
+    """Disjoint, sorted, half-open intervals."""
+
+    begins: Ints
+    ends: Ints
+
+    def before(self, at: Ints) -> Ints:
+        """How many integers below ``at`` the intervals hold."""
+        sums = np.concatenate(([0], np.cumsum(self.ends - self.begins)))
+        number = np.searchsorted(self.begins, at, side="right")
+        whole = sums[number]
+        last = np.append(self.ends, 0)[number - 1]
+        held: Ints = whole - np.where(number > 0, np.maximum(last - at, 0), 0)
+        return held
+
+    def overlap(self, begins: Ints, ends: Ints) -> Ints:
+        """How many integers of each of some intervals these hold."""
+        return self.before(ends) - self.before(begins)
+
+    def covers(self, at: Ints) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        """Whether the intervals hold each of some integers."""
+        number = np.searchsorted(self.begins, at, side="right")
+        held: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.append(self.ends, 0)[number - 1] > at
+        return held & (number > 0)
+
+    def wait(self, at: Ints, limits: Ints) -> Ints:
+        """From each of some integers to the first one held that is not before it, where it is below a limit."""
+        number = np.searchsorted(self.ends, at, side="right")
+        first = np.maximum(np.append(self.begins, np.iinfo(np.int64).max)[number], at)
+        waited: Ints = (first - at)[first < limits]
+        return waited

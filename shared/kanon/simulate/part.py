@@ -1,0 +1,138 @@
+"""Decides all sets of a part of a log that fits into memory. A part holds all joins of its sets."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+import pyarrow as pa
+
+from kanon.gate.mechanism.tape import Tapes
+from kanon.gate.mechanism.vectorised import phases_of
+from kanon.gate.names import client_token, set_key
+from kanon.gate.types import Type
+from kanon.simulate.crossings import Crossings, crossings_of
+from kanon.simulate.keys import Keys
+from kanon.simulate.outcome import Outcome, Touched, outcome_of, second_unit
+from kanon.simulate.presence import Ints, Joins, Runs, Stretches, runs_of, stretches_of
+from kanon.simulate.rejoining import classes_of, costs_of
+
+TOKEN_BITS = 32
+"""Tokens are computed once with the most bits; those of a type are the first of them."""
+
+SetId = Callable[[bytes], bytes]
+"""Gives the id of a set from its text in the log."""
+
+
+def digest(text: bytes) -> bytes:
+    """The set id that ``kanon demo`` and ``kanon.client.set_id`` use: the SHA-256 of the text."""
+    return sha256(text).digest()
+
+
+@dataclass(frozen=True)
+class Part:
+    """Sets, clients and their joins, by number.
+
+    Attributes:
+        sets: the text of each set.
+        clients: the text of each client.
+        set_of: the set of each pair (a client in a set), sorted, (pairs,).
+        client_of: its client, (pairs,).
+        joins: the distinct joins of the pairs.
+        touched: the distinct (set, step).
+    """
+
+    sets: list[bytes]
+    clients: list[bytes]
+    set_of: Ints
+    client_of: Ints
+    joins: Joins
+    touched: Touched
+
+    @classmethod
+    def of(cls, steps: Ints, sets: pa.ChunkedArray, clients: pa.ChunkedArray) -> "Part":
+        """Number the sets and clients of joins, (n,)."""
+        set_codes, set_texts = _coded(sets)
+        client_codes, client_texts = _coded(clients)
+        number = max(1, len(client_texts))
+        pairs, rows = np.unique(set_codes * number + client_codes, return_inverse=True)
+        set_of = pairs // number
+        return cls(
+            set_texts,
+            client_texts,
+            set_of,
+            pairs - set_of * number,
+            Joins.of(set_of, rows.astype(np.int64, copy=False), steps),
+            Touched.of(set_codes, steps),
+        )
+
+
+def _coded(texts: pa.ChunkedArray) -> tuple[Ints, list[bytes]]:
+    encoded = texts.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.cast(pa.binary()).to_pylist()
+
+
+@dataclass(frozen=True)
+class Named:
+    """The keys of the sets of a part, and the tokens of its pairs with :data:`TOKEN_BITS` bits, for one type name."""
+
+    set_keys: list[bytes]
+    tokens: Ints
+
+
+def named(part: Part, type_name: str, keys: Keys, set_id: SetId = digest) -> Named:
+    """Name sets and clients as ``join`` does."""
+    set_keys = [set_key(keys.pepper, type_name, set_id(text)) for text in part.sets]
+    places = zip(part.set_of.tolist(), part.client_of.tolist(), strict=True)
+    secret, clients = keys.client_key, part.clients
+    tokens = [client_token(secret, set_keys[s], "client", clients[c], TOKEN_BITS) for s, c in places]
+    return Named(set_keys, np.array(tokens, np.int64))
+
+
+def decided(part: Part, names: Named, type_: Type, keys: Keys, steps: range) -> Crossings:
+    """The crossings of every set of a part."""
+    token_runs = runs_of(_token_joins(part, names, type_.parameters.client_bits), type_.parameters.window)
+    return _decided(names, type_, keys, stretches_of(token_runs, steps.stop))
+
+
+def outcomes(part: Part, types: Sequence[Type], keys: Keys, steps: range, set_id: SetId = digest) -> list[Outcome]:
+    """What each type does on the sets of a part."""
+    names = {name: named(part, name, keys, set_id) for name in dict.fromkeys(type_.name for type_ in types)}
+    exact_runs = {w: runs_of(part.joins, w) for w in dict.fromkeys(t.parameters.window for t in types)}
+    return [
+        _outcome(part, names[type_.name], type_, keys, steps, exact_runs[type_.parameters.window]) for type_ in types
+    ]
+
+
+def _outcome(part: Part, names: Named, type_: Type, keys: Keys, steps: range, runs: Runs) -> Outcome:
+    parameters = type_.parameters
+    clients = np.bincount(part.set_of, minlength=len(part.sets))
+    joins = _token_joins(part, names, parameters.client_bits)
+    token_runs = runs if joins is part.joins else runs_of(joins, parameters.window)
+    counted = _stretches_in(token_runs, clients >= parameters.never_true_below, steps)
+    crossings = _decided(names, type_, keys, counted)
+    near = clients >= min(parameters.k, second_unit(parameters))
+    near[crossings.sets] = True
+    exact = _stretches_in(runs, near, steps)
+    costs = costs_of(runs, phases_of(names.set_keys, parameters), parameters.window)
+    return outcome_of(parameters, crossings, exact, runs, part.touched, steps, classes_of(costs))
+
+
+def _decided(names: Named, type_: Type, keys: Keys, counted: Stretches) -> Crossings:
+    tapes = Tapes(keys.noise_key, keys.deployment, type_.name, type_.parameters)
+    return crossings_of(type_.parameters, tapes, names.set_keys, counted)
+
+
+def _token_joins(part: Part, names: Named, bits: int) -> Joins:
+    """The joins by token: those of the part itself if no two clients of a set share a token."""
+    tokens, rows = np.unique((part.set_of << bits) + (names.tokens >> (TOKEN_BITS - bits)), return_inverse=True)
+    if len(tokens) == len(part.set_of):
+        return part.joins
+    return Joins.of(tokens >> bits, rows.astype(np.int64, copy=False)[part.joins.members], part.joins.steps)
+
+
+def _stretches_in(runs: Runs, chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]]", steps: range) -> Stretches:
+    kept = chosen[runs.sets]
+    return stretches_of(Runs(runs.members[kept], runs.sets[kept], runs.begins[kept], runs.ends[kept]), steps.stop)

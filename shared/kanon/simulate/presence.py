@@ -1,0 +1,96 @@
+"""Who counts when: joins become runs of steps in which a member counts, and stretches of steps with one count.
+
+A *member* is a client or a token in a set. All arrays are integers, one entry per row, and half-open: a run or stretch
+covers the steps from ``begins`` up to, but not including, ``ends``.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Joins:
+    """The distinct (member, step), sorted.
+
+    Attributes:
+        set_of: the set of each member, (members,). Members are numbered set by set.
+        members: (n,).
+        steps: (n,).
+    """
+
+    set_of: Ints
+    members: Ints
+    steps: Ints
+
+    @classmethod
+    def of(cls, set_of: Ints, members: Ints, steps: Ints) -> "Joins":
+        """Sort the joins and leave out those that a member repeats within a step."""
+        if not steps.size:
+            return cls(set_of, members, steps)
+        low, span = int(steps.min()), int(np.ptp(steps)) + 1
+        keys = members * span + (steps - low)
+        keys.sort()
+        keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))]
+        owners = keys // span
+        return cls(set_of, owners, keys - owners * span + low)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The maximal runs of steps in which a member counts, sorted by member and time. Each array is (n,)."""
+
+    members: Ints
+    sets: Ints
+    begins: Ints
+    ends: Ints
+
+
+def runs_of(joins: Joins, window: int) -> Runs:
+    """The runs: a join counts at its step and the ``window - 1`` steps after it."""
+    members, steps = joins.members, joins.steps
+    if not steps.size:
+        return Runs(members, members, steps, steps)
+    begins = np.concatenate(([True], (members[1:] != members[:-1]) | (steps[1:] > steps[:-1] + window)))
+    last = np.append(np.flatnonzero(begins)[1:], len(steps)) - 1
+    owners = members[begins]
+    return Runs(owners, joins.set_of[owners], steps[begins], steps[last] + window)
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Stretches in which the count of a set is constant and not 0, sorted by set and time. Each array is (n,)."""
+
+    sets: Ints
+    begins: Ints
+    ends: Ints
+    counts: Ints
+
+    def where(self, chosen: Bools) -> "Stretches":
+        """Some of the stretches."""
+        return Stretches(self.sets[chosen], self.begins[chosen], self.ends[chosen], self.counts[chosen])
+
+
+def stretches_of(runs: Runs, until: int) -> Stretches:
+    """The counts of the sets up to step ``until``, which is not included."""
+    if not runs.sets.size:
+        return Stretches(runs.sets, runs.begins, runs.ends, runs.sets)
+    low = int(runs.begins.min())
+    span = max(until, int(runs.ends.max())) - low + 1
+    base = runs.sets * span - low
+    # One sort for arrivals (even keys) and departures (odd keys); a set ends with no member left.
+    keys = np.concatenate(((base + runs.begins) * 2, (base + runs.ends) * 2 + 1))
+    keys.sort()
+    counts = np.cumsum(1 - 2 * (keys & 1))
+    keys >>= 1
+    last = np.flatnonzero(np.append(keys[1:] != keys[:-1], True))
+    keys, counts = keys[last], counts[last]
+    sets = keys // span
+    begins = keys - sets * span + low
+    ends = np.minimum(np.append(begins[1:], 0), until)
+    kept = (counts > 0) & (begins < until)
+    return Stretches(sets[kept], begins[kept], ends[kept], counts[kept])

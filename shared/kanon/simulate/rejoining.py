@@ -1,0 +1,97 @@
+"""What all joins of one client cost it: :func:`kanon.gate.mechanism.bounds.all_joins` for every client of a log.
+
+The epsilon of a client in a set depends on two small numbers: the instances that its presence meets, and those in which
+it leaves before the end (``interrupted``). Clients with equal numbers are one *class*.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.noise.bound import Bound
+from kanon.simulate.presence import Ints, Runs
+
+Classes = dict[tuple[int, int], tuple[int, int, int]]
+"""(instances, interrupted): clients, and the most steps outside and present of any of them."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What determines the bound of each member, (members,): see ``bounds.all_joins``."""
+
+    members: Ints
+    instances: Ints
+    interrupted: Ints
+    outside: Ints
+    present: Ints
+
+
+def costs_of(runs: Runs, phases: Ints, window: int) -> Costs:
+    """The costs of the members, from their runs and the phases of the sets."""
+    phase = phases[runs.sets]
+    first, last = (runs.begins - phase) // window, (runs.ends - 1 - phase) // window
+    end = (last + 1) * window + phase  # of the instance in which the run ends
+    same = runs.members[1:] == runs.members[:-1]
+    shared = np.concatenate(([False], same & (first[1:] == last[:-1])))  # begins where the run before it ended
+    until = np.where(np.append(shared[1:], False), np.append(runs.begins[1:], 0), end)
+    outside = until - runs.ends
+    # An instance in which two runs end is interrupted once.
+    again = np.concatenate(([False], same & (last[1:] == last[:-1])))
+    interrupted = (outside > 0) & ~again
+    heads = np.flatnonzero(np.concatenate(([True], ~same))) if len(runs.members) else np.zeros(0, np.int64)
+
+    def summed(values: Ints) -> Ints:
+        return np.add.reduceat(values, heads) if heads.size else values
+
+    return Costs(
+        runs.members[heads],
+        summed(last - first + 1 - shared),
+        summed(interrupted.astype(np.int64)),
+        summed(outside),
+        summed(runs.ends - runs.begins),
+    )
+
+
+def classes_of(costs: Costs) -> Classes:
+    """The classes of the members."""
+    if not costs.members.size:
+        return {}
+    width = int(costs.interrupted.max()) + 1
+    numbers, rows = np.unique(costs.instances * width + costs.interrupted, return_inverse=True)
+    clients = np.bincount(rows)
+    outside, present = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64)
+    np.maximum.at(outside, rows, costs.outside)
+    np.maximum.at(present, rows, costs.present)
+    return {
+        divmod(number, width): (c, o, p)
+        for number, c, o, p in zip(numbers.tolist(), clients.tolist(), outside.tolist(), present.tolist(), strict=True)
+    }
+
+
+def merged(classes: Iterable[Classes]) -> Classes:
+    """The classes of several groups of members together."""
+    total: Classes = {}
+    for part in classes:
+        for name, (clients, outside, present) in part.items():
+            c, o, p = total.get(name, (0, 0, 0))
+            total[name] = c + clients, max(o, outside), max(p, present)
+    return total
+
+
+def epsilon_of(parameters: Parameters, instances: int, interrupted: int) -> Fraction:
+    """The epsilon of a class: ``max(I e1 + g e2, I e2)``."""
+    first, second = parameters.threshold_law.epsilon, parameters.query_law.epsilon
+    return max(instances * first + interrupted * second, instances * second)
+
+
+def bounds_of(parameters: Parameters, classes: Classes) -> list[tuple[int, Bound]]:
+    """Each class's number of clients and its bound, by ascending epsilon."""
+    d1, d2 = parameters.threshold_law.shift_delta, parameters.query_law.tail_delta
+    found = [
+        (clients, Bound(epsilon_of(parameters, *name), max(name[0] * d1 + outside * d2, present * d2)))
+        for name, (clients, outside, present) in classes.items()
+    ]
+    return sorted(found, key=lambda entry: entry[1].epsilon)

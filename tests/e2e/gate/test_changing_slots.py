@@ -1,0 +1,188 @@
+"""The number of slots changes while joins go on: every answer and every row of a set stays the same."""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from kanon.local import Stack
+from tests.conftest import START
+from tests.e2e.gate.oracle import Oracle
+from tests.integration.gate.doctor_view import findings, seen, wrong
+
+LAWS = {
+    "threshold": {"shape": "two-sided", "epsilon": "0.5", "truncation": 3},
+    "query": {"shape": "two-sided", "epsilon": "0.5", "truncation": 4},
+}
+TYPES = {"a": {"k": 8, "window": 5, "laws": LAWS}, "b": {"k": 9, "window": 7, "laws": LAWS, "client_bits": 8}}
+WINDOW = 7
+SETS = [(name, b"set %d" % n) for n in range(12) for name in TYPES]
+HOUR = 3600
+Entry = tuple[int, int]
+
+
+class Changing:
+    """A stack in use. The same joins in the same steps, whatever its slots are."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.random = random.Random(4)
+        self.oracle = Oracle(stack)
+        self.answers: list[dict[tuple[str, bytes], bool]] = []
+
+    @property
+    def step(self) -> int:
+        return int(self.stack.clock.now() // HOUR)
+
+    def join(self) -> None:
+        """Joins of some sets: the others are idle, and cross in a step to which a wake-up leads."""
+        joined = self.random.sample(SETS, 6)
+        self.oracle.join_all([(*name, f"c{self.random.randrange(14)}") for name in joined for _ in range(9)])
+
+    def steps(self, count: int, *, joins: bool = True) -> None:
+        """Some steps with their ticks; every answer is that of the plain algorithm."""
+        for _ in range(count):
+            if joins:
+                self.join()
+            assert self.oracle.finish_step() == 0
+            self.answers.append(self.oracle.answered)
+
+    def deploy(self, *entries: Entry, functions: tuple[str, ...] = ("evaluate", "join", "query")) -> None:
+        """Deploy with these entries of the parameter Slots."""
+        value = json.dumps([{"slots": slots, "from_step": first} for slots, first in entries])
+        for name in functions:
+            function = self.stack.functions[name]
+            self.stack.functions[name] = replace(function, environment={**function.environment, "KANON_SLOTS": value})
+            self.stack.restart(name)
+
+    def stops(self) -> str:
+        """Why evaluation does not go on; it is tried once more."""
+        self.stack.tick()
+        lines = self.stack.logs.getvalue().splitlines()  # type: ignore[attr-defined]
+        reason: str = json.loads([line for line in lines if '"evaluation stopped"' in line][-1])["reason"]
+        return reason
+
+    def sets(self) -> list[str]:
+        """Every item of Members and Statuses that belongs to a set."""
+        client = self.stack.session.client("dynamodb")
+        return sorted(
+            json.dumps(item, sort_keys=True, default=bytes.hex)
+            for table in ("Members", "Statuses")
+            for item in client.scan(TableName=self.stack.storage.tables[table])["Items"]
+            if len(item["set_key"]["B"]) == 32
+        )
+
+    def marks(self) -> set[int | None]:
+        return {progress.evaluated_through for progress in seen(self.stack).control.progress()}
+
+
+@pytest.fixture
+def stacks() -> Iterator[list[Stack]]:
+    """Stacks entered by a test, left after it."""
+    entered: list[Stack] = []
+    yield entered
+    for stack in reversed(entered):
+        stack.__exit__(None, None, None)
+
+
+def begun(stacks: list[Stack], slots: int, steps: int = 3) -> Changing:
+    """A stack with so many slots, after some steps in use."""
+    stacks.append(Stack({"Types": json.dumps(TYPES), "Slots": str(slots)}, start=START, seed=8).__enter__())
+    changing = Changing(stacks[-1])
+    changing.steps(steps)
+    return changing
+
+
+def test_from_one_slot_to_sixteen_under_traffic_everything_stays_bit_for_bit(stacks: list[Stack]) -> None:
+    def go_on(changing: Changing) -> tuple[list[dict[tuple[str, bytes], bool]], list[str]]:
+        changing.steps(6)
+        changing.steps(4, joins=False)
+        return changing.answers, changing.sets()
+
+    stayed = go_on(begun(stacks, 1, 2))
+    stacks.pop().__exit__(None, None, None)
+    moved = begun(stacks, 1, 2)
+    first = moved.step + 3
+    moved.deploy((1, 0), (16, first))
+    answers, _ = found = go_on(moved)
+    assert found == stayed
+    assert sum(old[name] != new[name] for old, new in pairwise(answers[5:]) for name in old) > 5  # with sixteen slots
+    assert moved.marks() == {moved.step - 1}
+    assert len(list(seen(moved.stack).control.progress())) == 16
+    assert wrong(moved.stack) == {}
+    assert findings(moved.stack)["slots"][0].seen == f"1, and 16 from step {first} on; no others recorded"
+
+    moved.deploy((16, first))  # a window later, the old entry is removed
+    moved.steps(1)
+    assert wrong(moved.stack) == {}
+
+
+def test_an_outage_across_two_changes_is_made_up_in_one_tick(stacks: list[Stack]) -> None:
+    """Sixteen slots become two, then eight. Nothing is evaluated in between."""
+    changing = begun(stacks, 16, 2)
+    first, second = changing.step + 4, changing.step + 6
+    changing.deploy((16, 0), (2, first), (8, second))
+    changing.steps(1)
+    missed = 6
+    for _ in range(missed):
+        changing.join()
+        changing.oracle.pass_step()
+        changing.stack.clock.set(changing.stack.clock.now() + HOUR)  # the schedule does not fire
+    changing.steps(2)
+    assert {p.evaluated_through for p in seen(changing.stack).control.progress() if p.slot < 8} == {changing.step - 1}
+    assert {p.evaluated_through for p in seen(changing.stack).control.progress() if p.slot >= 8} == {first - 1}
+    assert wrong(changing.stack) == {}
+    changing.steps(WINDOW, joins=False)
+
+
+def test_a_new_entry_that_begins_too_early_is_refused_and_no_join_is_lost(stacks: list[Stack]) -> None:
+    changing = begun(stacks, 1)
+    late = changing.step + 1
+    changing.deploy((1, 0), (16, late))
+    reason = f"the entry of Slots that begins at step {late} is new: let it begin at step {late + 1} or later"
+    assert changing.stops() == reason
+    response = changing.stack.request("POST", "/v1/types/a/sets/aGVsbG8:join", {"client": "me"})
+    assert response.status == 503
+    changing.deploy((1, 0), (16, late + 1))
+    changing.stack.tick()
+    changing.steps(4)
+
+
+def test_an_entry_that_join_knew_in_time_is_in_force_even_if_evaluation_was_down_until_it_began(
+    stacks: list[Stack],
+) -> None:
+    changing = begun(stacks, 1)
+    changing.deploy((1, 0), (4, changing.step + 2))
+    for _ in range(4):
+        changing.join()
+        changing.oracle.pass_step()
+        changing.stack.clock.set(changing.stack.clock.now() + HOUR)  # the schedule does not fire
+    changing.steps(3)
+
+
+def test_an_entry_that_is_missing_or_removed_too_early_stops_evaluation_until_it_is_back(stacks: list[Stack]) -> None:
+    changing = begun(stacks, 1)
+    first = changing.step + 3
+    changing.deploy((1, 0), (2, first))
+    changing.steps(2)
+    changing.deploy((1, 0), functions=("evaluate",))
+    assert changing.stops().startswith(f"the entry of Slots that begins at step {first} is missing: put it back;")
+    changing.deploy((1, 0), (2, first))
+    changing.steps(2)
+    changing.deploy((2, first), functions=("evaluate",))
+    changing.join()
+    changing.stack.advance(HOUR - 900)  # the schedule fires; the tick is still to come
+    assert changing.stops().startswith(f"Slots has no entry before step {first}, and step ")
+    changing.deploy((1, 0), (2, first))
+    changing.stack.tick()
+    changing.steps(4, joins=False)
+
+
+def test_join_first_started_after_a_layout_began_writes_where_evaluation_reads(stacks: list[Stack]) -> None:
+    changing = begun(stacks, 1)
+    changing.deploy((1, 0), (2, changing.step + 3))
+    changing.steps(5, joins=False)  # join does not start with the new entry before it begins
+    changing.steps(3)

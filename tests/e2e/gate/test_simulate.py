@@ -1,0 +1,103 @@
+"""`kanon simulate` gives the service's answers, bit for bit: with a stack's keys, those that its replay recorded."""
+
+import hashlib
+import json
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kanon.client import encoded
+from kanon.cost.billing import read_measured, read_prices
+from kanon.gate.mechanism.tape import Tapes
+from kanon.gate.types import Type, read_types
+from kanon.keys import fetch_noise_keys, fetch_secret
+from kanon.local.stack import Stack
+from kanon.simulate.cost import Pricing, cost_of
+from kanon.simulate.keys import Keys
+from kanon.simulate.part import Part, decided, named, outcomes
+from tests.e2e.gate.test_equality import SIXTY_DAYS, TWELVE_DAYS, Recorded, joins_by_step
+from tests.paths import REAL_LOG
+
+START = int(datetime(2017, 7, 1, tzinfo=UTC).timestamp())
+
+
+def keys_of(stack: Stack) -> Keys:
+    """The keys that a stack of the tests uses. No command can do this."""
+    join, evaluate = stack.functions["join"].environment, stack.functions["evaluate"].environment
+    secrets = stack.session.client("secretsmanager")
+    return Keys(
+        fetch_secret(secrets, "set-pepper", join["KANON_SET_PEPPER_SECRET"]),
+        fetch_secret(secrets, "client-key", join["KANON_CLIENT_KEY_SECRET"]),
+        fetch_noise_keys(secrets, evaluate["KANON_NOISE_KEY_SECRET"], ["1"])["1"],
+        evaluate["KANON_DEPLOYMENT"],
+    )
+
+
+@pytest.fixture(scope="module", params=[TWELVE_DAYS, SIXTY_DAYS], ids=["12 days", "60 days"])
+def stack_of_a_replay(request):
+    """A stack with the types and the seed of a recorded replay; nobody joins it."""
+    with Stack({"Types": json.dumps({"fledge": request.param.type})}, start=START, seed=1) as stack:
+        yield request.param, stack
+
+
+def joined(recorded: Recorded) -> Part:
+    """The joins that the replay sends."""
+    log = joins_by_step(START // 3600, recorded.days)
+    joins = [(step, set_id, client) for step, joins in log.items() for _, set_id, client in joins]
+    return Part.of(
+        np.array([step for step, _, _ in joins]),
+        pa.chunked_array([pa.array([set_id.hex() for _, set_id, _ in joins])]),
+        pa.chunked_array([pa.array([client for _, _, client in joins])]),
+    )
+
+
+def answers_digest(recorded: Recorded, keys: Keys, type_: Type) -> str:
+    """The digest of all answers, as the replay over HTTP makes it."""
+    first, part = START // 3600, joined(recorded)
+    crossings = decided(
+        part, named(part, "fledge", keys, from_hex), type_, keys, range(first, first + 24 * recorded.days)
+    )
+    ids = [encoded(from_hex(text)) for text in part.sets]
+    digest = hashlib.sha256()
+    for at in range(24 * recorded.days):
+        true = crossings.sets[(crossings.begins <= first + at) & (first + at < crossings.ends)]
+        digest.update(f"{at} {' '.join(sorted(ids[number] for number in true.tolist()))}\n".encode())
+    return digest.hexdigest()
+
+
+def from_hex(text: bytes) -> bytes:
+    """The replay's set ids are bytes; the log of this test holds them in hexadecimal."""
+    return bytes.fromhex(text.decode())
+
+
+@pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not part of the project")
+def test_the_answers_on_a_real_log_are_those_of_the_replay_over_http(stack_of_a_replay):
+    recorded, stack = stack_of_a_replay
+    type_ = _type_of(stack)
+    assert answers_digest(recorded, keys_of(stack), type_) == recorded.answers
+
+
+@pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not part of the project")
+def test_other_noise_gives_other_answers(stack_of_a_replay, monkeypatch):
+    recorded, stack = stack_of_a_replay
+    words = Tapes.words
+    monkeypatch.setattr(Tapes, "words", lambda self, key, instance, count: words(self, key, instance + 1, count))
+    assert answers_digest(recorded, keys_of(stack), _type_of(stack)) != recorded.answers
+
+
+def _type_of(stack: Stack) -> Type:
+    join = stack.functions["join"].environment
+    return read_types(join["KANON_TYPES"], int(join["KANON_PERIOD"]))["fledge"]
+
+
+@pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not part of the project")
+def test_the_write_units_on_a_real_log_are_those_that_the_replay_took(stack_of_a_replay):
+    """The model counts three writes for each slot and step; the changes of statuses and wake-ups are a mean."""
+    recorded, stack = stack_of_a_replay
+    steps = range(START // 3600, START // 3600 + 24 * recorded.days)
+    type_ = _type_of(stack)
+    (outcome,) = outcomes(joined(recorded), [type_], keys_of(stack), steps, from_hex)
+    cost = cost_of(type_.parameters, outcome, steps, Pricing(read_prices(), read_measured()))
+    assert cost.written == pytest.approx(recorded.units, rel=0.05)

@@ -1,0 +1,94 @@
+"""The model of `kanon cost` against what the functions of the local stack really take and print."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from kanon.cost.billing import read_measured
+from kanon.cost.workload import Workload, evaluation_read_units, written_units
+from kanon.gate.types import read_types
+from kanon.local import Stack
+from kanon.local.logs import JoinLog, generated_log
+from kanon.local.replay import replay
+
+DAY, PERIOD = 86_400, 3600
+TYPE = '{"k": 50, "window": 720, "profile": "published"}'
+BACKFILL = 168
+"""Steps of the outage allowance that a new slot looks at before its first one: a read unit each."""
+MEASURED = read_measured()
+
+
+@dataclass
+class Demo:
+    """A day of the demo's log, replayed: what was logged, and what the meter and the logs say."""
+
+    steps: int
+    rows: int
+    touched: int
+    written: dict[str, float]
+    read: dict[str, float]
+    items: int
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Demo]:
+    whole = generated_log(1)
+    begin = whole.start + 20 * DAY
+    log = JoinLog("a day", begin, [join for join in whole.joins if begin <= join.time < begin + DAY])
+    with Stack({"Types": f'{{"fledge": {TYPE}}}'}, engine="moto", start=begin, seed=1) as stack:
+        replay(stack, log, lambda _: None)
+        steps = [joins for _, joins in log.by_step(PERIOD)]
+        meter = stack.meter
+        yield Demo(
+            len(steps),
+            sum(len({(join.set, join.client) for join in joins}) for joins in steps),
+            sum(len({join.set for join in joins}) for joins in steps),
+            dict(meter.written),
+            dict(meter.read),
+            meter.items_written["evaluate"],
+        )
+
+
+def modelled(demo: Demo) -> Workload:
+    parameters = read_types(f'{{"fledge": {TYPE}}}', PERIOD)["fledge"].parameters
+    seconds = demo.steps * PERIOD
+    return Workload(parameters, demo.rows / seconds, touched=demo.touched / demo.steps)
+
+
+def test_the_write_units_of_the_model_are_those_of_the_demo(demo: Demo) -> None:
+    assert demo.rows > 900
+    assert demo.touched > 400
+    counted = demo.written["join"] + demo.written["evaluate"]
+    assert demo.steps * written_units(modelled(demo), MEASURED) == pytest.approx(counted, rel=0.03)
+
+
+def test_the_read_units_of_the_model_are_those_of_the_demo(demo: Demo) -> None:
+    counted = demo.read["evaluate"] - BACKFILL
+    assert demo.steps * evaluation_read_units(modelled(demo)) == pytest.approx(counted, rel=0.05)
+
+
+def test_the_share_of_changes_is_that_of_the_demo(demo: Demo) -> None:
+    changes = demo.written["evaluate"] - demo.touched - 3 * demo.steps
+    assert 0 < changes / demo.touched <= MEASURED["changes"]
+
+
+def test_the_logs_of_a_request_and_of_a_slot_are_as_long_as_the_model_takes_them() -> None:
+    logs = io.StringIO()
+    with Stack({}, engine="moto", start=1_700_000_000 // PERIOD * PERIOD, seed=1, logs=logs) as stack:
+
+        def printed(path: str, body: dict[str, object]) -> int:
+            stack.request("POST", path, body)  # starts the function
+            logs.seek(0)
+            logs.truncate()
+            assert stack.request("POST", path, body).status == 200
+            return len(logs.getvalue())
+
+        joined = {"joins": [{"type": "fledge", "set": f"c2V0{number:04}", "client": "one"} for number in range(500)]}
+        assert printed("/v1:batchJoin", joined) == MEASURED["join_log_bytes"]
+        asked = {"setsForType": [{"type": "fledge", "hashes": ["c2V0"]}]}
+        assert printed("/v1:query", asked) == MEASURED["query_log_bytes"]
+        logs.truncate(0)
+        stack.advance(2 * PERIOD)
+        assert len(logs.getvalue()) / 2 <= 2 * MEASURED["evaluate_log_bytes"]

@@ -1,0 +1,281 @@
+"""``kanon release`` and ``kanon ledger``: what they print, write and refuse."""
+
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from kanon.cli.main import app
+from kanon.noise.laws import Table
+from kanon.release import output
+from tests.paths import REAL_LOG
+
+ASKED = ("--group", "set", "--epsilon", "1", "--delta", "1e-6", "--dataset", "joins")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def picture(monkeypatch, request):
+    """Drawing takes most of the time of a small release: only the tests that look at the picture draw it."""
+    if "picture" not in request.function.__name__:
+        monkeypatch.setattr(output, "picture", lambda *_: b"\x89PNG")
+
+
+@pytest.fixture
+def log(place):
+    path = place / "log.csv"
+    path.write_text(text_of(("popular", 200), ("known", 120), ("rare", 2)))
+    return path
+
+
+def text_of(*groups, client="c"):
+    rows = [f"1767225600,{name},{client}{user}" for name, users in groups for user in range(users)]
+    return "\n".join(["time,set,client", *rows]) + "\n"
+
+
+def run(*arguments, status=0):
+    result = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(app, [str(one) for one in arguments])
+    assert result.exit_code == status, result.output
+    if status:
+        assert result.stderr.count("\n") == 1
+        assert result.stderr.startswith("kanon: ")
+    return result.stderr if status else result.stdout
+
+
+def files(place):
+    return {name: (place / name).read_bytes() for name in ("released.csv", "released.json", "released.png")}
+
+
+def test_a_release_writes_a_table_its_guarantee_and_a_picture_and_a_repetition_costs_nothing(log, place):
+    said = run("release", log, *ASKED, "--groups-per-user", 3)
+    assert "is charged (1, 1.00e-6)" in said
+    assert "who counts in at most 3 groups" in said
+    first = files(place)
+    rows = list(csv.DictReader(first["released.csv"].decode().splitlines()))
+    assert [row["set"] for row in rows] == ["known", "popular"]
+    assert int(rows[0]["users_low"]) < int(rows[0]["users"]) < int(rows[0]["users_high"])
+    told = json.loads(first["released.json"])
+    assert told["guarantee"]["delta"] <= told["guarantee"]["charged"]["delta"] == 1e-6
+    assert told["selection"] == {"A": 40, "floor": 1, "rule": "counted", "surely_released_from": 81}
+    assert first["released.png"].startswith(b"\x89PNG")
+    again = run("release", log, *ASKED, "--groups-per-user", 3)
+    assert "was paid for before: this run costs nothing" in again
+    assert files(place) == first
+    assert "joins, unit user: (1, 1.00e-6) spent" in run("ledger", "show")
+
+
+def test_another_order_and_split_of_the_rows_write_the_same_bytes(log, place):
+    run("release", log, *ASKED)
+    first = files(place)
+    header, *rows = log.read_text().splitlines(keepends=True)
+    (place / "1.csv").write_text(header + "".join(rows[100::-1]))
+    (place / "2.csv").write_text(header + "".join(rows[101:]))
+    run("release", "1.csv", "2.csv", *ASKED)
+    assert files(place) == first
+
+
+def test_the_fourth_release_of_a_budget_for_three_is_refused(log, place):
+    run("ledger", "add", "--budget", "--dataset", "joins", "--epsilon", 3, "--delta", "1e-5")
+    for i in range(3):
+        run("release", log, *ASKED, "--name", i)
+    before = files(place)
+    refused = run("release", log, *ASKED, "--name", 3, status=4)
+    assert "(3, 3.00e-6) of (3, 1.00e-5) is spent, and this costs (1, 1.00e-6). Nothing was drawn" in refused
+    assert files(place) == before
+
+
+def test_the_same_name_on_changed_data_is_refused_and_nothing_is_overwritten(log, place):
+    run("release", log, *ASKED, "--name", "n")
+    before = files(place)
+    log.write_text(text_of(("popular", 199), ("known", 120), ("rare", 2)))
+    assert "made from other data" in run("release", log, *ASKED, "--name", "n", status=5)
+    assert files(place) == before
+
+
+def test_months_are_parallel_for_user_months_and_add_up_for_users(place):
+    path = place / "log.csv"
+    months = ("2026-01-05", "2026-02-05")
+    path.write_text("time,set,client\n" + "".join(f"{m},s,c{i}\n" for m in months for i in range(100)))
+    for unit, cost in (("user-month", "(1, 1.00e-6)"), ("user", "(2, 2.00e-6)")):
+        for month in ("2026-01", "2026-02"):
+            run("release", path, *ASKED, "--ledger", unit, "--unit", unit, "--period", month)
+        shown = run("ledger", "show", "--ledger", unit)
+        assert f"joins, unit {unit}: {cost} spent" in shown
+        assert "period 2026-02-01..2026-02-28" in shown
+
+
+def test_a_command_that_ends_while_it_writes_is_completed_by_the_same_command(log, place, monkeypatch):
+    class Crash(BaseException):
+        pass
+
+    run("release", log, *ASKED, "--ledger", "other")
+    for at in range(3):
+        calls, real = [], output.write
+
+        def write(path, content, at=at, calls=calls, real=real):
+            calls.append(path)
+            if len(calls) - 1 == at:
+                raise Crash
+            real(path, content)
+
+        for name in files(place):
+            (place / name).unlink(missing_ok=True)
+        monkeypatch.setattr(output, "write", write)
+        with pytest.raises(Crash):
+            CliRunner().invoke(app, ["release", str(log), *ASKED, "--ledger", f"l{at}"])
+        assert len(list(place.glob("released.*"))) == at
+        monkeypatch.setattr(output, "write", real)
+        assert "was paid for before" in run("release", log, *ASKED, "--ledger", f"l{at}")
+        assert run("ledger", "show", "--ledger", f"l{at}").count("name") == 1
+        assert all(files(place).values())
+
+
+def test_two_logs_that_differ_in_one_user_get_the_same_messages_when_there_is_no_noise(place, monkeypatch):
+    monkeypatch.setattr(Table, "draw", lambda self, word: 0)
+    said = []
+    for i, groups in enumerate([(("s", 40),), (("s", 41),), (("s", 40), ("t", 1)), (("s", 14),), (("s", 15),)]):
+        (place / "log.csv").write_text(text_of(*groups))
+        text = run("release", "log.csv", *ASKED, "--ledger", f"l{i}", "--aggregate", "rows:2")
+        said.append(re.sub("[0-9a-f]{32}", "ID", text))
+    assert len(set(said)) == 1
+
+
+def test_no_message_holds_a_group_a_user_or_a_count(log, place, caplog, capfd):
+    log.write_text(
+        text_of(("SECRETSET", 4321), ("RARE", 1)).replace(",c", ",SECRETCLIENT").replace("SECRETCLIENTlient", "client")
+    )
+    said = run("release", log, *ASKED, "--operator-report", "operator.json")
+    said += run("ledger", "show") + run("ledger", "verify") + (place / "kanon-ledger" / "ledger.jsonl").read_text()
+    log.write_text(text_of(("SECRETSET", 4320), client="SECRETCLIENT"))
+    said += run("release", log, *ASKED, status=5)
+    said += caplog.text + "".join(capfd.readouterr())
+    for private in ("SECRETSET", "RARE", "SECRETCLIENT", "4321", "4322", "4320"):
+        assert private not in said
+    assert json.loads(Path("operator.json").read_text())["warning"].startswith("NOT PRIVATE")
+
+
+def test_what_is_published_tells_neither_totals_nor_the_digest_of_the_input(log, place):
+    run("release", log, *ASKED, "--floor", 50)
+    spend = json.loads((place / "kanon-ledger" / "ledger.jsonl").read_text())
+    published = b"".join(files(place).values())
+    assert spend["input"].encode() not in published
+    assert b"322" not in files(place)["released.json"].replace(b"1322", b"")
+    assert b"rare" not in published
+
+
+def test_parquet_holds_the_same_table(log, place):
+    run("release", log, *ASKED, "--aggregate", "rows:2")
+    run("release", log, *ASKED, "--aggregate", "rows:2", "--out", "t.parquet")
+    table = pq.read_table("t.parquet").to_pylist()
+    rows = list(csv.DictReader(Path("released.csv").read_text().splitlines()))
+    assert [{name: str(value) for name, value in row.items()} for row in table] == [
+        {name: value if name == "set" or name.startswith("users") else str(float(value)) for name, value in row.items()}
+        for row in rows
+    ]
+
+
+def test_the_ledger_shows_adds_verifies_and_forgets(log, place):
+    run("ledger", "add", "--dataset", "joins", "--epsilon", "2.25", "--delta", "1e-6", "--note", "the service")
+    run("release", log, *ASKED)
+    told = json.loads(run("ledger", "show", "--json"))
+    assert told["accounts"] == [
+        {"dataset": "joins", "unit": "user", "spent": {"epsilon": "13/4", "delta": "1/500000"}, "budget": None}
+    ]
+    assert "2 spends, the chain is whole" in run("ledger", "verify")
+    release = told["releases"][1]["id"]
+    assert "is forgotten" in run("ledger", "forget", release)
+    assert "forgotten" in run("ledger", "show")
+    assert "was destroyed" in run("release", log, *ASKED, status=6)
+    run("ledger", "add", "--dataset", "joins", "--note", "the log was deleted")
+    ledger = place / "kanon-ledger" / "ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace("13/4", "1").replace("9/4", "1/4"))
+    assert "restore it from a copy" in run("ledger", "verify", status=6)
+    assert "restore it from a copy" in run("release", log, *ASKED, "--name", "n", status=6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("log.csv", *ASKED[:-2]), 2, "--dataset names the data"),
+        (ASKED, 2, "give at least one file"),
+        (("nowhere.csv", *ASKED), 5, "there is no file"),
+        (("log.csv", *ASKED, "--user", "who"), 5, "no column 'who'"),
+        (("log.csv", *ASKED, "--out", "x.txt"), 2, ".csv or .parquet"),
+        (("log.csv", *ASKED, "--out", "nowhere/x.csv"), 2, "no directory"),
+        (("log.csv", *ASKED, "--epsilon", "one"), 2, "--epsilon is a number"),
+        (("log.csv", *ASKED, "--only", "counts"), 2, "the word groups"),
+        (("log.csv", *ASKED, "--weight", "a"), 2, "whole numbers"),
+        (("log.csv", *ASKED, "--where", "set"), 2, "column=text"),
+        (("log.csv", *ASKED, "--groups", "log.csv", "--group", "country"), 2, "header must name country"),
+        (("log.csv", *ASKED, "--groups", "nowhere.csv"), 2, "cannot be read"),
+        (("log.csv", *ASKED, "--explain", "oracle"), 2, "--explain takes"),
+        (("log.csv", *ASKED, "--memory", "lots"), 2, "--memory"),
+        (("log.csv", *ASKED, "--aggregate", "sum:time:auto", "--epsilon", "0.01"), 2, "0.005"),
+    ],
+)
+def test_wrong_use_ends_with_one_line_that_says_what_to_change(log, arguments, status, message):
+    assert message in run("release", *arguments, status=status)
+
+
+def test_no_bounds_and_a_missing_ledger_have_their_own_answers(place):
+    (place / "log.csv").write_text(text_of(("s", 3)))
+    assert "cost stands" in run("release", "log.csv", *ASKED, "--aggregate", "sum:time:auto", status=3)
+    assert "there is no ledger" in run("ledger", "show", "--ledger", "nowhere", status=2)
+    assert "--unit is one of" in run("ledger", "add", "--dataset", "d", "--epsilon", 1, "--unit", "x", status=2)
+
+
+def test_a_library_that_is_not_installed_is_named_with_its_extra(log, monkeypatch):
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    monkeypatch.delitem(sys.modules, "kanon.release.engines.duckdb", raising=False)
+    assert "pip install 'kanon[release]'" in run("release", log, *ASKED, status=2)
+
+
+def test_without_matplotlib_the_table_is_written_and_the_picture_is_named(log, place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    result = CliRunner().invoke(app, ["release", str(log), *ASKED])
+    assert result.exit_code == 0
+    assert "No picture" in result.stderr
+    assert (place / "released.csv").exists()
+
+
+def test_a_dry_run_reads_and_spends_nothing(place):
+    said = run("release", "--dry-run", *ASKED, "--floor", 50, "--aggregate", "rows:20", "--aggregate", "sum:x:auto")
+    assert "Nothing is read, nothing is spent" in said
+    assert "users on; counts +-" in said
+    assert "rows:20: noise of its totals" in said
+    assert "bounds need more than" in said
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "athena"])
+def test_the_plan_is_printed_without_any_secret(place, engine):
+    said = run("release", "--explain", engine, *ASKED, "--group", "set,country", "--aggregate", "distinct:page")
+    assert "SAMPLING_SECRET" in said
+    assert "from source_table source" in said
+    assert said.rstrip().endswith(";")
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.skipif(not REAL_LOG.exists(), reason="the real log is not beside the checkout")
+def test_the_popular_sets_of_the_real_log_are_released_with_a_floor_and_a_picture(place):
+    asked = ("--group", "set", "--groups-per-user", 3, "--epsilon", 1, "--delta", "1e-6", "--floor", 50)
+    run("release", REAL_LOG, *asked, "--dataset", "ansible")
+    first = files(place)
+    rows = list(csv.DictReader(first["released.csv"].decode().splitlines()))
+    assert "lib/ansible/modules" in {row["set"] for row in rows}
+    assert min(int(row["users"]) for row in rows) > 40 + 49
+    assert "ansible, unit user: (1, 1.00e-6) spent" in run("ledger", "show")
+    run("release", REAL_LOG, *asked, "--dataset", "ansible")
+    assert files(place) == first
+    assert "ansible, unit user: (1, 1.00e-6) spent" in run("ledger", "show")

@@ -1,0 +1,200 @@
+"""No aggregate exceeds its claim on any data set of at most 4 users with values on 5 points."""
+
+from fractions import Fraction
+from functools import cached_property, partial
+from itertools import combinations_with_replacement
+
+import pytest
+
+from kanon.noise.laws import two_sided
+from kanon.release.aggregates import Totals, aggregate
+from kanon.release.bounding import Centred, Rows, Squares, Sum, UserMeans
+from kanon.release.bounds import shift_delta
+from kanon.release.quantile import Quantile
+from kanon.release.selection import counted_selection
+from kanon.release.totals import NoisyTotal
+from tests.proofs.release.enumeration import delta, distribution, joint, neighbours, selected
+
+LOW, HIGH = -2, 5
+POINTS = (-2, 0, 1, 4, 5)  # both ends included
+
+
+def exact(measure, data):
+    """The exact total of a measure, for users with one value each (of ``Rows``: with so many rows)."""
+    match measure:
+        case Rows(most):
+            return sum(min(rows, most) for rows in data)
+        case Sum(_, low, high):
+            return sum(max(low, min(high, x)) for x in data)
+        case Centred(_, low, high, _) | UserMeans(_, low, high):
+            return sum(2 * x - low - high for x in data)
+        case Squares(_, low, high, _):
+            return sum(2 * (2 * x - low - high) ** 2 - (high - low) ** 2 for x in data)
+    raise AssertionError(measure)
+
+
+ASKED = [
+    "rows:3", f"sum:x:{LOW}:{HIGH}", "sum:x:4:5", f"mean:x:{LOW}:{HIGH}", f"mean:x:{LOW}:{HIGH}:per-user",
+    f"var:x:{LOW}:{HIGH}", "mean:x:1:4",
+]  # fmt: skip
+
+
+def needs(text):
+    asked = aggregate(text, scale=0, values=1, cells=4)
+    assert isinstance(asked, Totals)
+    return asked.needs
+
+
+def points(text):
+    if text.startswith("rows"):
+        return (1, 2, 3, 4, 9)
+    low, high = (int(part) for part in text.split(":")[2:4])
+    return tuple(sorted({low, high, *(p for p in POINTS if low <= p <= high)}))
+
+
+@pytest.mark.parametrize("text", ASKED)
+@pytest.mark.parametrize("epsilon", ["1/2", "1", "9"])
+def test_one_user_moves_a_total_by_at_most_the_steps_of_its_sensitivity(text, epsilon):
+    for need in needs(text):
+        total = NoisyTotal(need.sensitivity, Fraction(epsilon))
+        assert 100 < total.steps / total.epsilon <= 200
+        moved = {
+            total.rounded(exact(need.measure, more)) - total.rounded(exact(need.measure, fewer))
+            for fewer, more in neighbours(points(text))
+        }
+        assert max(map(abs, moved)) <= total.steps
+        if "mean:x:1:4" not in text:  # every point but the middle is an end of another aggregate
+            assert max(map(abs, moved)) == total.steps
+
+
+@pytest.mark.parametrize("epsilon", ["1/2", "9", pytest.param("1/200", marks=pytest.mark.prove)])
+def test_no_shift_within_the_steps_needs_more_than_the_claimed_delta(epsilon):
+    total = NoisyTotal(7, Fraction(epsilon))
+    shifts = sorted({0, 1, total.steps // 3, total.steps - 1, total.steps})
+    found = [shift_delta(total.law, shift, total.epsilon) for shift in shifts]
+    assert found == sorted(found)
+    assert found[-1] == total.delta < Fraction("1e-11")
+
+
+@pytest.mark.prove
+def test_no_shift_at_all_needs_more_than_the_claimed_delta():
+    for epsilon in ("1/2", "1", "3"):
+        total = NoisyTotal(7, Fraction(epsilon))
+        for shift in range(total.steps + 1):
+            assert shift_delta(total.law, shift, total.epsilon) <= total.delta
+
+
+def test_the_table_of_a_total_has_at_most_two_to_the_fourteen_entries_and_its_rounding_is_felt_little():
+    for epsilon in ("1/200", "0.3", "1", "3", "10"):
+        total = NoisyTotal(1, Fraction(epsilon))
+        assert len(total.law.weights) <= 1 << 14
+        squares = sum(x * x * w for x, w in enumerate(total.law.weights, total.law.min))
+        noise = Fraction(squares, sum(total.law.weights))
+        assert Fraction(1, 12) < Fraction("5e-6") * noise
+
+
+class Coarse(NoisyTotal):
+    """The same mechanism with few steps and a short table, so that several totals can be enumerated together."""
+
+    steps = 2
+
+    @cached_property
+    def law(self):
+        return two_sided(self.epsilon / 2, 9)
+
+
+@pytest.mark.parametrize("text", [one for one in ASKED if not one.startswith("var")])
+def test_count_and_total_of_a_group_keep_to_the_sum_of_their_claims(text):
+    check_together(text, users=3, truncation=Fraction(1, 20))
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("text", ASKED)
+def test_count_and_all_totals_of_a_group_keep_to_the_sum_of_their_claims(text):
+    check_together(text, users=4, truncation=Fraction(1, 20))
+
+
+def check_together(text, users, truncation):
+    """Count and totals, released together if the count passes: at most the sum of all epsilons and deltas."""
+    rule = counted_selection(Fraction(1), truncation)
+    totals = [(need.measure, Coarse(need.sensitivity, Fraction(1))) for need in needs(text)]
+    claim = rule.delta + sum(total.delta for _, total in totals)
+    epsilon = Fraction(1 + len(totals))
+    cache, worst = {}, Fraction(0)
+
+    def output(data):
+        key = (len(data), *(total.rounded(exact(measure, data)) for measure, total in totals))
+        if key not in cache:
+            counts = selected(rule, len(data))
+            parts = [
+                distribution(partial(total.noisy, exact(measure, data)), total.law.cumulative)
+                for measure, total in totals
+            ]
+            shown = {}
+            for outcome, weight in joint(counts, *parts).items():
+                seen = outcome if outcome[0] is not None else None
+                shown[seen] = shown.get(seen, 0) + weight
+            cache[key] = key, shown
+        return cache[key]
+
+    compared = set()
+    for fewer, more in neighbours(points(text), users):
+        (key, here), (other, there) = output(fewer), output(more)
+        if (key, other) not in compared:
+            compared.add((key, other))
+            worst = max(worst, delta(here, there, epsilon))
+    assert claim / 1000 < worst <= claim
+
+
+@pytest.mark.parametrize("q", ["0", "1/2", "9/10", "1"])
+@pytest.mark.parametrize(
+    ("cells", "users"),
+    [(4, 3), pytest.param(6, 6, marks=pytest.mark.prove), pytest.param(1, 6, marks=pytest.mark.prove)],
+)
+def test_no_quantile_exceeds_its_claim(q, cells, users):
+    one = Quantile(Fraction(q), cells, Fraction(1))
+    cache = {}
+
+    def weights(data):
+        if data not in cache:
+            histogram = tuple((cell, data.count(cell)) for cell in sorted(set(data)))
+            cache[data] = dict(enumerate(one.weights(histogram)))
+        return cache[data]
+
+    worst = max(
+        delta(weights(fewer), weights(tuple(sorted(more))), one.epsilon)
+        for fewer, more in neighbours(range(cells), users)
+    )
+    assert worst <= one.delta
+
+
+def test_a_quantile_that_is_far_from_the_best_edge_has_weight_zero_and_pays_for_it():
+    one = Quantile(Fraction(1, 2), 2, Fraction(9))
+    fewer, more = [(0, 20)], [(0, 21)]
+    weights = [dict(enumerate(one.weights(data))) for data in (fewer, more)]
+    assert weights[0][0] > 0 == weights[0][2] == weights[1][2] or weights[0][1] > 0
+    assert delta(*weights, one.epsilon) <= one.delta
+
+
+@pytest.mark.parametrize(("data", "q", "expected"), [((0, 0, 1, 3), "1/2", {1}), ((2,) * 9, "0", {0, 1, 2})])
+def test_the_best_edge_is_the_quantile(data, q, expected):
+    one = Quantile(Fraction(q), 4, Fraction(1))
+    losses = one.losses([(cell, data.count(cell)) for cell in set(data)])
+    assert {i for i, loss in enumerate(losses) if loss == 0} == expected
+
+
+def test_the_weights_of_a_quantile_are_floors_of_the_exact_exponentials():
+    import mpmath
+
+    mpmath.mp.prec = 400
+    one = Quantile(Fraction(1, 2), 8, Fraction(2))
+    rate = (mpmath.mpf(2) - mpmath.mpf(2) ** -36) / 2
+    for loss, weight in enumerate(one.weights_by_loss):
+        assert weight == int(mpmath.floor(mpmath.mpf(2) ** 128 * mpmath.exp(-rate * loss)))
+    assert one.weights_by_loss[-1] >= 1 << 38 > int(mpmath.mpf(2) ** 128 * mpmath.exp(-rate * len(one.weights_by_loss)))
+
+
+def test_every_multiset_of_values_is_looked_at():
+    assert len({fewer for fewer, _ in neighbours(POINTS)}) == sum(
+        len(list(combinations_with_replacement(POINTS, number))) for number in range(4)
+    )

@@ -1,0 +1,74 @@
+"""``kanon cost`` on the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from kanon.cli.main import app
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, ["cost", *arguments])
+
+
+def test_the_json_has_every_line_and_its_sum() -> None:
+    shown = json.loads(run("--joins", "20", "--queries", "1", "--json").stdout)
+    assert sum(line["dollars"] for line in shown["lines"]) == pytest.approx(shown["dollarsAMonth"])
+    assert shown["dollarsAMillionJoins"] == pytest.approx(shown["dollarsAMonth"] / (20 * 730 * 3600 / 1e6))
+    assert shown["alternatives"]["one join a request"] == shown["dollarsAMonth"]
+    assert shown["prices"]["region"] == "us-east-1"
+
+
+def test_the_table_has_the_same_total_at_full_width() -> None:
+    shown = json.loads(run("--joins", "20", "--json").stdout)
+    text = run("--joins", "20").stdout
+    assert f"Total: ${shown['dollarsAMonth']:,.2f} a month" in text
+    assert "one item a client and hour, counted by queries (no privacy)" in text
+
+
+def test_slots_are_those_that_the_workload_needs_unless_they_are_given() -> None:
+    assert json.loads(run("--joins", "3000", "--json").stdout)["slots"] == 4
+    assert json.loads(run("--joins", "3000", "--slots", "32", "--json").stdout)["slots"] == 32
+
+
+def test_an_own_type_and_own_prices_change_the_bill(tmp_path: Path) -> None:
+    usual = json.loads(run("--json").stdout)["dollarsAMonth"]
+    large = run("--type", '{"k": 1000, "window": 720, "profile": "published"}', "--sets", "100", "--json")
+    assert json.loads(large.stdout)["lines"]
+    source = Path(__file__).parents[3] / "shared" / "kanon" / "cost" / "prices.json"
+    document = json.loads(source.read_text())
+    document["prices"]["apigateway.http"]["usd"] = 2.0
+    (path := tmp_path / "own.json").write_text(json.dumps(document))
+    assert json.loads(run("--prices", str(path), "--json").stdout)["dollarsAMonth"] == pytest.approx(usual + 26.28)
+
+
+def test_a_load_without_joins_has_no_price_of_a_join() -> None:
+    shown = json.loads(run("--joins", "0", "--queries", "1", "--json").stdout)
+    assert shown["dollarsAMillionJoins"] is None
+    assert "a million joins" not in run("--joins", "0").stdout
+
+
+def test_the_scale_table_is_markdown_or_json() -> None:
+    lines = run("--table", "scale").stdout.splitlines()
+    rows = json.loads(run("--table", "scale", "--json").stdout)
+    assert len(rows) == len(lines) - 4 == 18
+    assert {line.count("|") for line in lines[2:]} == {9}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--batch", "501"], 1, "kanon cost: batch must lie between 1 and 500, not 501"),
+        (["--slots", "7"], 1, "kanon cost: slots must be a power of two"),
+        (["--prices", "nowhere.json"], 1, "kanon cost: nowhere.json cannot be read as JSON"),
+        (["--type", "{"], 2, "not valid JSON"),
+        (["--type", '{"k": 0}', "--type", '{"k": 1}'], 2, "Invalid value"),
+    ],
+)
+def test_bad_input_says_what_to_change(arguments: list[str], status: int, message: str) -> None:
+    ran = run(*arguments)
+    assert ran.exit_code == status
+    assert message in ran.output
+    assert "Traceback" not in ran.output

@@ -1,0 +1,149 @@
+"""``kanon simulate``: what it prints, writes and refuses."""
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from kanon.cli.main import app
+from kanon.gate.types import read_types
+
+
+def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
+    return CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(app, ["simulate", *arguments], input=stdin)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """120 clients join one set, 5 another, within two days; 40 of the first set come back a month later."""
+    path = tmp_path_factory.mktemp("log") / "joins.csv"
+    rows = [f"2026-01-0{5 + n % 2}T0{n % 7}:10:00Z,popular,client-{n}" for n in range(120)]
+    rows += [f"2026-01-05T10:20:00Z,rare,client-{n}" for n in range(5)]
+    rows += [f"2026-02-09T10:20:00Z,popular,client-{n}" for n in range(40)]
+    path.write_text("\n".join(["time,set,client", *rows]))
+    return str(path)
+
+
+def test_the_table_shows_the_profiles_side_by_side_with_their_types(log: str) -> None:
+    shown = run(log).output
+    assert "165 joins of 2 sets, 2026-01-05 to 2026-02-09" in shown
+    for expected in ("k=50 w=720 published", "k=50 w=720 balanced-2", "k=50 w=720 sharp-2", "1 (50.0%)", "97.0%"):
+        assert expected in shown
+    assert "not differentially private" in " ".join(shown.split())
+    assert '{"fledge": {"k": 50, "window": 720, "profile": "sharp-2"}}' in shown
+
+
+def test_json_has_the_figures_and_types_that_the_service_accepts(log: str) -> None:
+    own = '{"k": 60, "window": 24, "laws": {"threshold": {"shape": "two-sided", "epsilon": "1", "truncation": 9},'
+    own += ' "query": {"shape": "one-sided", "epsilon": "0.5", "truncation": 12}}, "client_bits": 20, "phase": "zero"}'
+    told = json.loads(run(log, "--type", own, "--json").output)
+    assert told["log"] == {
+        "joins": 165, "sets": 2, "period": 3600, "steps": 851, "from": "2026-01-05T00:00:00Z",
+        "to": "2026-02-09T11:00:00Z",
+    }  # fmt: skip
+    (result,) = told["results"]
+    assert result["sets"] == {"total": 2, "true": 1, "reachedK": 1}
+    assert result["joins"]["total"] == 165
+    assert result["cost"]["writeUnits"] > 165
+    assert result["cost"]["dollarsAMonth"] == pytest.approx(sum(result["cost"]["byService"].values()))
+    assert read_types(json.dumps(result["types"]), 3600) == read_types(f'{{"fledge": {own}}}', 3600)
+    names = re.findall(r'"(\w+)":', json.dumps({**told, "results": [{**result, "types": {}}]}))
+    assert [name for name in names if "_" in name] == []
+
+
+def test_every_k_is_combined_with_every_window_and_unusable_ones_are_named(log: str) -> None:
+    ran = run(log, "--k", "20,50", "--window", "168,24", "--profile", "published,sharp-2", "--json")
+    labels = [result["label"] for result in json.loads(ran.stdout)["results"]]
+    assert labels == [
+        "k=20 w=168 sharp-2", "k=20 w=24 sharp-2", "k=50 w=168 published", "k=50 w=168 sharp-2",
+        "k=50 w=24 published", "k=50 w=24 sharp-2",
+    ]  # fmt: skip
+    assert "left out: k=20 window=168 published: an empty set could be released as true" in ran.stderr
+
+
+def test_types_of_a_file_keep_their_names(log: str, tmp_path: Path) -> None:
+    (path := tmp_path / "types.json").write_text(
+        '{"ad": {"k": 50, "window": 24, "profile": "published"}, "term": {"k": 99, "window": 24, "profile": "sharp-2"}}'
+    )
+    told = json.loads(run(log, "--types", str(path), "--json").output)
+    assert [result["label"] for result in told["results"]] == ["ad k=50 w=24 published", "term k=99 w=24 sharp-2"]
+    assert [*told["results"][1]["types"]] == ["term"]
+
+
+def test_the_page_loads_nothing_and_says_that_it_is_not_private(log: str, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "report.html"
+    ran = run(log, "--html", str(path))
+    assert f"Report: {path}" in ran.output.replace("\n", "")
+    text = path.read_text()
+    assert "They are not differentially private" in text
+    assert text.count("<svg") == text.count("<figure>") == 4
+    assert not re.search(r"<script|<link|<img|src=|@import|url\((?!#)", text)
+    assert not [name for name in ("popular", "rare", "client-") if name in text]
+    assert "{&quot;fledge&quot;: {&quot;k&quot;: 50" in text
+    run(log, "--html", str(tmp_path / "again.html"))
+    assert (tmp_path / "again.html").read_text() == text
+
+
+def test_a_gzipped_log_is_read_from_standard_input(log: str) -> None:
+    command = [sys.executable, "-m", "kanon.cli.main", "simulate", "-", "--json"]
+    piped = subprocess.run(command, input=gzip.compress(Path(log).read_bytes()), capture_output=True, check=True)
+    assert json.loads(piped.stdout) == json.loads(run(log, "--json").output)
+
+
+def test_the_seed_chooses_the_noise(log: str) -> None:
+    def crossings(seed: str) -> Any:
+        own = '{"k": 25, "window": 24, "profile": "sharp-2"}'
+        return json.loads(run(log, "--seed", seed, "--type", own, "--json").output)["results"][0]["answers"]
+
+    answers = [crossings(str(seed)) for seed in (1, 1, 2, 3, 4)]
+    assert answers[0] == answers[1]
+    assert len({json.dumps(answer) for answer in answers}) > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--k", "many"], "whole numbers separated by commas"),
+        (["--window", "1.5"], "whole numbers separated by commas"),
+        (["--k", "20", "--profile", "published"], "no combination of --k, --window and --profile can be used"),
+        (["--profile", "sharpest"], "profile must be one of"),
+        (["--columns", "a,b"], "--columns takes three names"),
+        (["--columns", "a,b,c"], "no column a, b, c"),
+        (["--k", ",".join(map(str, range(50, 75))), "--profile", "sharp-2"], "25 combinations are more than 24"),
+        (["--type", "{}", "--types", "x"], "give --type or --types, not both"),
+        (["--period", "0"], "--period"),
+        (["--prices", "/no/such/file"], "cannot be read"),
+        (["--html", "/dev/null/x"], "cannot be written"),
+        (["--noise-key", "x"], "No such option"),
+    ],
+)
+def test_wrong_input_gets_one_line_that_says_what_to_change(log: str, arguments: list[str], message: str) -> None:
+    ran = run(log, *arguments)
+    assert ran.exit_code in (1, 2)
+    assert message in " ".join(re.sub(r"[│╭╰─╮╯]", " ", ran.output + ran.stderr).split())
+    assert ran.exception is None or isinstance(ran.exception, SystemExit)
+
+
+@pytest.mark.parametrize(("module", "extra_"), [("pyarrow", "log"), ("matplotlib", "plot")])
+def test_a_missing_library_names_its_extra(
+    log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, extra_: str
+) -> None:
+    for loaded in [name for name in sys.modules if name.startswith((f"{module}.", "kanon.joinlog.batches"))]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, module, None)
+    ran = run(log, "--html", str(tmp_path / "x.html"))
+    assert ran.exit_code == 1
+    assert f"pip install 'kanon[{extra_}]'" in ran.stderr
+
+
+def test_a_missing_log_says_to_check_the_path() -> None:
+    ran = run("/no/such/log.csv")
+    assert ran.exit_code == 1
+    assert "check the path" in ran.stderr

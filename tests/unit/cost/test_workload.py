@@ -1,0 +1,169 @@
+"""Quantities follow from the workload; the constants are those of the template."""
+
+import re
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from kanon.cost import scale
+from kanon.cost.billing import CostError, bill, read_measured, read_prices
+from kanon.cost.popularity import Popularity
+from kanon.cost.workload import (
+    ALARM_METRICS,
+    EVALUATE_MB,
+    METRICS,
+    REQUEST_MB,
+    SECRETS,
+    Workload,
+    alternatives,
+    members_bytes,
+    row_bytes,
+    usage,
+    written_units,
+)
+from kanon.gate.types import read_types
+from tests.infrastructure.template import ROOT, functions, of_type, read
+
+PARAMETERS = read_types('{"t": {"k": 50, "window": 720, "profile": "published"}}', 3600)["t"].parameters
+LOAD = Workload(PARAMETERS, 100.0, queries=5.0, sets=100_000)
+MEASURED, PRICES = read_measured(), read_prices()
+
+
+def test_the_constants_are_those_of_the_template() -> None:
+    template = read()
+    memory = {name: function["MemorySize"] for name, function in functions(template).items()}
+    assert memory == {"Join": REQUEST_MB, "Query": REQUEST_MB, "Evaluate": EVALUATE_MB}
+    assert len(of_type(template, "AWS::SecretsManager::Secret")) == SECRETS
+    alarms = (ROOT / "infra" / "observability.yaml").read_text().partition("AWS::CloudWatch::Dashboard")[0]
+    filters = alarms.count("MetricNamespace: ")  # these make metrics, the others are read
+    assert alarms.count("MetricName: ") - filters == ALARM_METRICS
+    rows = re.findall(r"^\| (`.+`) \| (.+) \| \w+ \|", (ROOT / "docs/reference/metrics.md").read_text(), re.MULTILINE)
+    assert sum(names.count("`") // 2 * len(of.split(",")) for names, of in rows) == METRICS
+
+
+@pytest.mark.parametrize(("sets", "exponent"), [(1, 1.1), (500, 0.0), (3_000, 1.1), (50_000, 0.6), (50_000, 2.0)])
+def test_the_groups_of_a_popularity_are_those_of_every_set_alone(sets: int, exponent: float) -> None:
+    popularity = Popularity(sets, exponent)
+    assert sum(group.sets for group in popularity.groups) == sets
+    assert sum(group.sets * group.share for group in popularity.groups) == pytest.approx(1)
+    weights = [rank**-exponent for rank in range(1, sets + 1)]
+    total = sum(weights)
+    for joins in (1, 1_000, 10**6):
+        exact = sum(1 - (1 - weight / total) ** joins for weight in weights)
+        assert popularity.touched(joins) == pytest.approx(exact, rel=0.002)
+
+
+def test_touched_sets_are_those_of_simulated_joins() -> None:
+    chance = Random(1)
+    weights = [rank**-1.1 for rank in range(1, 20_001)]
+    counted = [len(set(chance.choices(range(20_000), weights, k=5_000))) for _ in range(20)]
+    # The standard deviation of a count is below 40, that of the mean of 20 below 9: 1% is more than two of them.
+    assert Popularity(20_000, 1.1).touched(5_000) == pytest.approx(sum(counted) / 20, rel=0.01)
+
+
+def test_a_billion_sets_take_no_longer_than_a_million() -> None:
+    assert len(Popularity(10**9, 1.1).groups) < 2_000
+
+
+def test_a_set_that_fills_up_costs_the_units_of_its_item() -> None:
+    large = read_types('{"t": {"k": 1000, "window": 720, "profile": "published"}}', 3600)["t"].parameters
+    assert members_bytes(large, 1) == 1024
+    assert members_bytes(large, 10**6) == 5 * 1024
+    one_set = Workload(large, 100.0, sets=1)
+    # Each step writes 360,000 joins, one item of five units, changes, and three fixed writes.
+    assert written_units(one_set, {**MEASURED, "changes": 0.0}) == 360_000 + 5 + 3
+
+
+def test_batches_change_requests_and_never_the_answers_of_the_model() -> None:
+    single, batched = usage(LOAD, MEASURED), usage(replace(LOAD, batch=500), MEASURED)
+    joins = 100.0 * 730 * 3600
+    assert single["apigateway.http"] - batched["apigateway.http"] == pytest.approx(joins * 499 / 500)
+    assert single["dynamodb.read"] == batched["dynamodb.read"]
+
+
+def test_quantities_of_a_steady_load_grow_in_proportion() -> None:
+    alike = Workload(PARAMETERS, 1_000.0, queries=50.0, sets=10**9, exponent=0.0)
+    once, twice = usage(alike, MEASURED), usage(replace(alike, joins=2_000.0, queries=100.0), MEASURED)
+    for name in ("apigateway.http", "dynamodb.write", "dynamodb.read", "logs.ingested", "lambda.arm64"):
+        assert twice[name] == pytest.approx(2 * once[name], rel=0.01), name
+
+
+def test_every_alternative_has_a_price_and_the_first_ones_are_the_batches() -> None:
+    others = alternatives(LOAD, MEASURED)
+    totals = {name: bill(used, PRICES).total for name, used in others.items()}
+    assert list(totals)[:4] == ["one join a request", "batches of 10", "batches of 100", "batches of 500"]
+    assert totals["one join a request"] == bill(usage(LOAD, MEASURED), PRICES).total
+    assert sorted(list(totals.values())[:4], reverse=True) == list(totals.values())[:4]
+    requests = usage(LOAD, MEASURED)["apigateway.http"]
+    base = totals["one join a request"]
+    assert totals["REST API instead of HTTP API"] - base == pytest.approx(2.5 * requests / 1e6)
+    edge = others["with CloudFront and WAF in front"]
+    assert edge["cloudfront.requests"] == edge["waf.requests"] == requests
+
+
+def test_counting_by_queries_reads_every_item_of_the_window() -> None:
+    others = alternatives(replace(LOAD, sets=1), MEASURED)
+    counted_usage = next(used for name, used in others.items() if "counted by queries" in name)
+    rows = 100.0 * 3600 * 720
+    hashes = 5.0 * 730 * 3600 * 100
+    assert counted_usage["dynamodb.read"] == pytest.approx(hashes * rows * row_bytes() / 4096 / 2, rel=0.001)
+    assert len(others) == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"joins": -1.0}, "joins must lie between 0 and"),
+        ({"joins": float("nan")}, "joins must lie between"),
+        ({"batch": 501}, "batch must lie between 1 and 500, not 501"),
+        ({"hashes": 0}, "hashes must lie between 1 and 1,000, not 0"),
+        ({"sets": 0}, "sets must lie between 1"),
+        ({"exponent": 5.0}, "exponent must lie between 0 and 4"),
+        ({"touched": 200_000.0}, r"the smaller of sets \(100,000\) and joins a step \(360,000\), not 200,000"),
+        ({"slots": 3}, "slots must be a power of two up to 256, not 3"),
+        ({"architecture": "arm"}, "architecture must be arm64 or x86_64, not arm"),
+    ],
+)
+def test_a_workload_that_the_service_does_not_take_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(CostError, match=message):
+        replace(LOAD, **change)  # type: ignore[arg-type]
+
+
+def test_a_workload_needs_as_many_slots_as_its_rows_and_its_workers_take() -> None:
+    slow = {**MEASURED, "evaluated_set_ms": 1.0}
+    alike = Workload(PARAMETERS, 5_000.0, sets=10**9, exponent=0.0)
+    needed = scale.needs(alike, slow)
+    # 17.8 million touched sets at 1 ms are 17,838 s of work; 1,560 s are left before the tick.
+    assert (needed.workers, needed.slots, needed.limits) == (12, 16, ())
+    assert scale.needs(replace(alike, joins=100.0), slow).slots == 1
+    assert scale.needs(Workload(PARAMETERS, 5_000.0, sets=10**6, exponent=0.0), slow).slots == 8  # by its rows
+
+
+@pytest.mark.parametrize(
+    ("change", "limit"),
+    [
+        ({"joins": 5_000.0, "sets": 1}, "the most popular set takes 5,000 units/s, one partition takes 1,000"),
+        ({"joins": 50_000.0, "batch": 500}, "StepLog takes 50,000 units/s, the default quota of a table is 40,000"),
+        ({"joins": 11_000.0}, "API Gateway takes 11,005 requests/s, the default quota is 10,000"),
+        ({"joins": 100_000.0, "sets": 10**9}, "slots are needed, there are at most 256"),
+        ({"joins": 100_000.0, "sets": 10**9}, "Members takes .* units/s until the tick"),
+        ({"joins": 200_000.0}, "Lambda runs .* functions at once, the default quota is 1,000"),
+    ],
+)
+def test_the_limits_that_a_workload_meets_are_named(change: dict[str, object], limit: str) -> None:
+    load = replace(LOAD, sets=10**7, exponent=0.0)
+    assert scale.needs(load, MEASURED).limits == ()
+    met = scale.needs(replace(load, **change), MEASURED).limits  # type: ignore[arg-type]
+    assert any(re.search(limit, text) for text in met), met
+
+
+def test_the_table_covers_rates_batches_and_spreads() -> None:
+    rows = list(scale.table(PARAMETERS, MEASURED, PRICES))
+    assert len(rows) == 3 * 2 * 3
+    for row in rows:
+        dollars = row.bill.total / (row.workload.joins * 730 * 3600)
+        assert row.a_million == pytest.approx(1e6 * dollars)
+        assert row.merged_a_million < row.a_million
+    by_place = {(row.workload.joins, row.workload.batch, row.workload.sets): row.a_million for row in rows}
+    assert by_place[1_000.0, 500, 1] < by_place[1_000.0, 500, 10**9] < by_place[1_000.0, 1, 10**9]

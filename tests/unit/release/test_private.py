@@ -1,0 +1,27 @@
+"""Exact numbers are seen by the noisy half alone."""
+
+import ast
+from pathlib import Path
+
+import kanon
+
+RELEASE = Path(kanon.__file__).parent / "release"
+INSIDE = {"_rows", "_bins", "_bounding", "_groups"}
+
+
+def opened(source: str) -> set[str]:
+    """The parts of a private table, or the function that reads it, that a module names."""
+    tree = ast.parse(source)
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return names & INSIDE
+
+
+def test_only_publishing_opens_a_private_table() -> None:
+    sources = [*RELEASE.rglob("*.py"), *(RELEASE.parent / "cli").glob("*.py")]
+    assert [path.name for path in sources if opened(path.read_text())] == ["publishing.py"]
+
+
+def test_a_module_that_looks_inside_would_be_found() -> None:
+    assert opened("print(table._rows())") == {"_rows"}
+    assert opened("from kanon.release.publishing import _groups") == {"_groups"}

@@ -1,0 +1,331 @@
+"""The simulator against a recount of every step: crossings, answers, delays, costs."""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kanon.cost.billing import bill, read_measured, read_prices
+from kanon.cost.workload import members_bytes, usage
+from kanon.dynamo.units import read_units, write_units
+from kanon.gate.mechanism.above_threshold import SetState, evaluate
+from kanon.gate.mechanism.bounds import all_joins
+from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
+from kanon.gate.mechanism.tape import Noise, Tapes
+from kanon.gate.names import client_token, set_key
+from kanon.gate.types import Type
+from kanon.joinlog import Join, LogError
+from kanon.joinlog.batches import Batch
+from kanon.local.replay import ExactCounts
+from kanon.noise.laws import two_sided
+from kanon.simulate import run
+from kanon.simulate.cost import Pricing, cost_of
+from kanon.simulate.keys import Keys
+from kanon.simulate.outcome import Outcome, most_counted
+from kanon.simulate.presence import Joins, runs_of
+from kanon.simulate.rejoining import bounds_of, classes_of, costs_of, merged
+from kanon.simulate.run import decide, gathered, hashes, simulate
+from tests.naive import Naive
+from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL
+
+KEYS = Keys.from_seed(7)
+HIGH = replace(ONE_SIDED, period=3600, phase="hash")
+TYPES = [
+    Type("a", SMALL, None),
+    Type("a", replace(SMALL, phase="zero", window=9), None),
+    Type("b", HIGH, None),
+]
+
+
+def batches(joins: Iterable[Join], size: int = 1000) -> list[Batch]:
+    joins = list(joins)
+    return [
+        Batch(
+            np.array([j.time for j in part], np.float64),
+            pa.array([j.set for j in part], pa.string()),
+            pa.array([j.client for j in part], pa.string()),
+        )
+        for part in (joins[at : at + size] for at in range(0, len(joins), size))
+    ]
+
+
+class Recount:
+    """One type on a log, by the naive algorithm step by step."""
+
+    def __init__(self, joins: list[Join], type_: Type, keys: Keys = KEYS) -> None:
+        p = type_.parameters
+        self.tapes = Tapes(keys.noise_key, keys.deployment, type_.name, p)
+        self.keys = {j.set: set_key(keys.pepper, type_.name, sha256(j.set.encode()).digest()) for j in joins}
+        by_step: dict[int, list[Join]] = defaultdict(list)
+        for join in joins:
+            by_step[int(join.time // 3600)].append(join)
+        naive, exact = Naive(p, self.tapes), ExactCounts(p.window)
+        self.statuses: dict[str, dict[int, tuple[bool, int]]] = defaultdict(dict)
+        for step in range(min(by_step), max(by_step) + 1):
+            for join in by_step[step]:
+                token = client_token(
+                    keys.client_key, self.keys[join.set], "client", join.client.encode(), p.client_bits
+                )
+                naive.join(self.keys[join.set], token, step)
+            exact.step(step, by_step[step])
+            for name in exact.counts:
+                self.statuses[name][step] = naive.step(self.keys[name], step), exact.counts[name]
+        self.by_step = by_step
+
+    def expected(self, p: Parameters) -> dict[str, object]:
+        answers = [answer for history in self.statuses.values() for answer in history.values()]
+        delays, reached_sets, lost, lost_reached = [], 0, 0, 0
+        for history in self.statuses.values():
+            reached = [step for step, (_, count) in history.items() if count >= p.k]
+            if reached:
+                reached_sets += 1
+                true = [step for step, (status, _) in history.items() if status and step >= reached[0]]
+                delays += [true[0] - reached[0]] if true else []
+            for step, (status, count) in history.items():
+                if not status and history.get(step - 1, (False, 0))[0]:
+                    lost, lost_reached = lost + 1, lost_reached + (count >= p.k)
+        crossings = []
+        for name, history in self.statuses.items():
+            phase, before = phase_of(self.keys[name], p.window, p.phase), None
+            for step, (status, count) in history.items():
+                if status and instance_of(step, phase, p.window) != before:
+                    before = instance_of(step, phase, p.window)
+                    crossings.append(count)
+        joins = [(step, join) for step, some in self.by_step.items() for join in some]
+        true_sets = {name for name, history in self.statuses.items() if any(s for s, _ in history.values())}
+        cap = most_counted(p)
+        by_count = Counter(min(count, cap) for status, count in answers if status)
+        missed = Counter(min(count, cap) for status, count in answers if not status and count >= p.k)
+        return {
+            "sets": len(self.statuses),
+            "sets_true": len(true_sets),
+            "joins": len(joins),
+            "joins_of_true_sets": sum(join.set in true_sets for _, join in joins),
+            "joins_at_true": sum(self.statuses[join.set][step][0] for step, join in joins),
+            "answers": len(answers),
+            "answers_true": sum(status for status, _ in answers),
+            "answers_reached": sum(count >= p.k for _, count in answers),
+            "answers_both": sum(status and count >= p.k for status, count in answers),
+            "sets_reached": reached_sets,
+            "delays": sorted(delays),
+            "lost": lost,
+            "lost_reached": lost_reached,
+            "crossings": len(crossings),
+            "crossings_reached": sum(count >= p.k for count in crossings),
+            "touched": len({(step, join.set) for step, join in joins}),
+            "true_by_count": [by_count[count] for count in range(cap + 1)],
+            "missed_by_count": [missed[count] for count in range(cap + 1)],
+        }
+
+
+def found(outcome: Outcome) -> dict[str, object]:
+    plain = {name: getattr(outcome, name) for name in Outcome.__dataclass_fields__}
+    for name in ("members_written", "members_read", "true_changes", "reached_changes", "members_changes", "rejoining"):
+        del plain[name]
+    return {
+        k: (sorted(v.tolist()) if k == "delays" else v.tolist()) if isinstance(v, np.ndarray) else v
+        for k, v in plain.items()
+    }
+
+
+def random_log(seed: int, clients: int = 14, steps: int = 60, joins: int = 260) -> list[Join]:
+    """Five sets with clients who come back, and three that reach their count in the last step."""
+    chance = random.Random(seed)
+    log = [
+        (chance.randrange(steps), f"s{int(5 * chance.random() ** 2)}", f"c{chance.randrange(clients)}")
+        for _ in range(joins)
+    ]
+    log += [(steps - 1, f"late{number}", f"c{client}") for number in range(3) for client in range(4 + seed % 2)]
+    return [Join(3600.0 * (500_000 + step) + chance.random() * 3599, set_, client) for step, set_, client in log]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_figure_equals_a_recount_of_every_step(seed: int) -> None:
+    joins = random_log(seed, clients=[6, 14, 40][seed % 3])
+    result = simulate(batches(joins), TYPES, KEYS, 3600)
+    for type_, outcome in zip(result.types, result.outcomes, strict=True):
+        recount = Recount(joins, type_)
+        assert found(outcome) == recount.expected(type_.parameters)
+        _check_timelines(outcome, recount, type_.parameters, result.steps)
+
+
+def _check_timelines(outcome: Outcome, recount: Recount, p: Parameters, steps: range) -> None:
+    histories = recount.statuses.values()
+    everything = [[history.get(step, (False, 0)) for history in histories] for step in steps]
+    assert np.cumsum(outcome.true_changes).tolist() == [sum(s for s, _ in row) for row in everything]
+    assert np.cumsum(outcome.reached_changes).tolist() == [sum(c >= p.k for _, c in row) for row in everything]
+    kept = [sum(min(c, p.members_kept) for _, c in row) for row in everything]
+    assert np.cumsum(outcome.members_changes).tolist() == kept
+    assert outcome.most_members == max(kept)
+
+
+def test_the_compared_figures_are_not_zero() -> None:
+    logs = [random_log(seed, clients=[6, 14, 40][seed % 3]) for seed in range(12)]
+    outcomes = [each for log in logs for each in simulate(batches(log), TYPES, KEYS, 3600).outcomes]
+    for name in ("crossings", "lost_reached", "never"):
+        assert any(getattr(outcome, name) for outcome in outcomes)
+    assert any(outcome.crossings_reached < outcome.crossings for outcome in outcomes)
+    assert any(max(outcome.delays) > 0 for outcome in outcomes)
+    assert any(0 < o.answers_both < min(o.answers_true, o.answers_reached) for o in outcomes)
+
+
+def test_sets_that_the_definition_evaluates_only_when_touched_cross_at_the_same_steps() -> None:
+    """The service evaluates a set when it is joined or woken; the simulator looks at whole instances."""
+    joins = random_log(5)
+    for type_ in TYPES:
+        recount = Recount(joins, type_)
+        for name, history in recount.statuses.items():
+            key, p = recount.keys[name], type_.parameters
+            state, crossed = SetState(), set()
+            for step in history:
+                tokens = [
+                    client_token(KEYS.client_key, key, "client", j.client.encode(), p.client_bits)
+                    for j in recount.by_step[step]
+                    if j.set == name
+                ]
+                if tokens or state.wake_up == step:
+                    state = evaluate(p, key, state, tokens, step, partial(Noise, recount.tapes, key))
+                    crossed |= {x for x in state.crossings if x == step}
+            phase = phase_of(key, p.window, p.phase)
+            true = {x: instance_of(x, phase, p.window) for x in crossed}
+            expected = {
+                step
+                for x, q in true.items()
+                for step in range(x, first_step(q + 1, phase, p.window))
+                if step in history
+            }
+            assert expected == {step for step, (status, _) in history.items() if status}
+
+
+@pytest.mark.parametrize("rows", [1, 100])
+def test_a_log_that_is_spilled_gives_the_same_result(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    joins = random_log(3) + [join._replace(set=f"t{n % 50}") for n, join in enumerate(random_log(4))]
+    whole = simulate(batches(joins), TYPES, KEYS, 3600)
+    monkeypatch.setattr(run, "ROWS_IN_MEMORY", rows)
+    monkeypatch.setattr(run, "PARTS", 4)
+    said: list[int] = []
+    with gathered(batches(joins, 50), 3600) as log:
+        spilled = decide(log, TYPES, KEYS, advance=said.append)
+    assert spilled.steps == whole.steps
+    assert list(map(found, spilled.outcomes)) == list(map(found, whole.outcomes))
+    assert [o.rejoining for o in spilled.outcomes] == [o.rejoining for o in whole.outcomes]
+    assert said == [1] * 4
+
+
+def test_another_seed_gives_other_noise_and_the_same_seed_the_same() -> None:
+    joins = [join for seed in range(4) for join in random_log(seed)]
+    first, again, other = (
+        simulate(batches(joins), TYPES[:1], Keys.from_seed(seed), 3600).outcomes[0] for seed in (1, 1, 2)
+    )
+    assert found(first) == found(again)
+    assert found(first) != found(other)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_tokens_that_clients_share_are_counted_once(bits: int) -> None:
+    parameters = Parameters(
+        20, 6, 3600, two_sided(SMALL.query_law.epsilon, 2), two_sided(SMALL.query_law.epsilon, 2), bits
+    )
+    joins = [Join(3600.0 * 500_000, "s", f"c{n}") for n in range(30)]
+    type_ = Type("a", parameters, None)
+    assert found(simulate(batches(joins), [type_], KEYS, 3600).outcomes[0]) == Recount(joins, type_).expected(
+        parameters
+    )
+
+
+def test_an_empty_log_and_a_log_of_centuries_are_refused() -> None:
+    with pytest.raises(LogError, match="holds no join"):
+        simulate([], TYPES, KEYS, 3600)
+    joins = [Join(0.0, "s", "c"), Join(5e9, "s", "c")]
+    with pytest.raises(LogError, match="give a longer --period"):
+        simulate(batches(joins), TYPES, KEYS, 3600)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    joined=st.dictionaries(st.integers(0, 5), st.sets(st.integers(-60, 60), min_size=1, max_size=12), max_size=5),
+    phases=st.lists(st.integers(0, 10), min_size=3, max_size=3),
+    window=st.integers(2, 11),
+)
+def test_the_cost_of_every_client_is_the_bound_of_all_its_joins(
+    joined: dict[int, set[int]], phases: list[int], window: int
+) -> None:
+    """Members 0 and 1 are of set 0, and so on."""
+    parameters = replace(SMALL, window=window)
+    rows = np.array([(member, step) for member, steps in joined.items() for step in steps], np.int64).reshape(-1, 2)
+    runs = runs_of(Joins.of(np.arange(6) // 2, rows[:, 0], rows[:, 1]), window)
+    costs = costs_of(runs, np.array([p % window for p in phases]), window)
+    expected = {m: all_joins(parameters, steps, phases[m // 2] % window) for m, steps in joined.items()}
+    assert costs.members.tolist() == sorted(joined)
+    for row, member in enumerate(costs.members.tolist()):
+        one = replace(costs, **{name: getattr(costs, name)[row : row + 1] for name in costs.__dataclass_fields__})
+        assert [(1, expected[member])] == bounds_of(parameters, classes_of(one))
+    together = bounds_of(parameters, classes_of(costs))
+    assert sum(clients for clients, _ in together) == len(joined)
+    for _, bound in expected.items() and [(0, b) for b in expected.values()]:
+        assert any(b.epsilon == bound.epsilon and b.delta >= bound.delta for _, b in together)
+
+
+def test_classes_add_up() -> None:
+    a, b = {(1, 0): (2, 3, 4)}, {(1, 0): (1, 5, 1), (2, 1): (7, 8, 9)}
+    assert merged([a, b]) == {(1, 0): (3, 5, 4), (2, 1): (7, 8, 9)}
+    assert classes_of(costs_of(runs_of(Joins.of(*[np.zeros(0, np.int64)] * 3), 5), np.zeros(0, np.int64), 5)) == {}
+
+
+def test_hashes_depend_on_every_byte_and_not_on_where_a_text_lies() -> None:
+    texts = ["a", "b", "ab", "ba", "aa", "a" * 70, "a" * 71, "ü"]
+    array = pa.array(["padding", *texts], pa.string()).slice(1)
+    found_ = hashes(array)
+    assert len(set(found_.tolist())) == len(texts)
+    assert found_.tolist() == [int(hashes(pa.array([text], pa.string()))[0]) for text in texts]
+
+
+@pytest.mark.parametrize(("clients", "true"), [(120, 1), (3, 0)])
+def test_the_published_type_is_simulated(clients: int, true: int) -> None:
+    joins = [Join(1.7e9 + 100 * n, "s", f"c{n}") for n in range(clients)]
+    outcome = simulate(batches(joins), [Type("fledge", PUBLISHED, "published")], KEYS, 3600).outcomes[0]
+    assert outcome.sets_true == true
+
+
+@pytest.mark.parametrize("k", [50, 400])
+def test_evaluations_take_the_units_of_their_members_items(k: int) -> None:
+    """400 clients are more than one write unit, and more than one read unit with three bytes a token."""
+    parameters = Parameters(k, 12, 3600, *profile("sharp-2", 12), client_bits=24)
+    joins = [Join(3600.0 * (500_000 + n // 40), f"s{n % 2 and n % 3}", f"c{n}") for n in range(2400)]
+    outcome = simulate(batches(joins), [Type("a", parameters, None)], KEYS, 3600).outcomes[0]
+    last: dict[str, dict[str, int]] = defaultdict(dict)
+    written = read = 0
+    for step in range(500_000, 500_060):
+        now = [join for join in joins if join.time == 3600 * step]
+        for join in now:
+            last[join.set][join.client] = step
+        for name in {join.set for join in now}:
+            count = sum(at > step - 12 for at in last[name].values())
+            size = members_bytes(parameters, count)
+            written, read = written + write_units(size), read + int(read_units(size, consistent=True))
+    assert (outcome.members_written, outcome.members_read) == (written, read)
+    assert (written > outcome.touched) == (k == 400)
+
+
+def test_a_bill_is_that_of_kanon_cost_with_the_counted_units() -> None:
+    joins = random_log(1)
+    type_ = Type("fledge", PUBLISHED, "published")
+    result = simulate(batches(joins), [type_], KEYS, 3600)
+    pricing = Pricing(read_prices(), read_measured(), batch=10)
+    cost = cost_of(PUBLISHED, result.outcomes[0], result.steps, pricing)
+    rows, touched, passed = len(joins), result.outcomes[0].touched, len(result.steps)
+    assert cost.written == pytest.approx(rows + touched * (1 + pricing.measured["changes"]) + 3 * passed)
+    assert cost.month.dollars("dynamodb.write") == pytest.approx(
+        cost.written * 730 / passed * pricing.prices.by_name["dynamodb.write"].usd / 1e6
+    )
+    modelled = bill(usage(cost.workload, pricing.measured), pricing.prices)
+    assert cost.month.dollars("apigateway.http") == modelled.dollars("apigateway.http") > 0

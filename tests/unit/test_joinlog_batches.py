@@ -1,0 +1,162 @@
+"""The columnar reader of join logs: the same joins and the same errors as the reader row by row."""
+
+import gzip
+import io
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kanon.joinlog import Columns, Join, LogError, read_joins
+from kanon.joinlog import batches as batches_module
+from kanon.joinlog.batches import Batch, read_batches
+from tests.unit.test_joinlog import FORMS, PARQUET, as_parquet
+
+
+def joins_of(batches: Iterable[Batch]) -> list[Join]:
+    return [
+        Join(*row)
+        for batch in batches
+        for row in zip(batch.times.tolist(), batch.sets.to_pylist(), batch.clients.to_pylist(), strict=True)
+    ]
+
+
+def alike(path: Path) -> None:
+    """Both readers agree on this log: on its joins, or on what is wrong with it."""
+    try:
+        rows: list[Join] | str = list(read_joins(path))
+    except LogError as error:
+        rows = str(error)
+    try:
+        columns: list[Join] | str = joins_of(read_batches(path))
+    except LogError as error:
+        columns = str(error)
+    assert columns == rows
+
+
+@pytest.mark.parametrize("content", [*FORMS.values(), PARQUET, gzip.compress(FORMS["CSV"])])
+def test_every_form_gives_the_same_joins(tmp_path: Path, content: bytes) -> None:
+    (path := tmp_path / "log").write_bytes(content)
+    alike(path)
+    assert joins_of(read_batches(path))
+
+
+TIMES = ["7200", "3700.5", "1e3", " 7", "1_000", "", "x", "nan", "-1", "9e12", "2024-02-03", "2024-02-03T04:05:06Z"]
+TIMES += ["2024-02-03 04:05:06.123456", "2024-02-03T04:05:06+01:00", "2024-02-03T04:05:06.1234567Z", "20240203T040506"]
+VALUES = ["a", "ü", "", " ", 'say "hi"', "a,b", "a\nb", "1", "007", "a\rb", "\0", '"', "x" * 70]
+
+
+def csv_text(rows: list[tuple[str, str, str]], quote: str) -> str:
+    def field(value: str) -> str:
+        if quote == "never" or (quote == "needed" and not set(value) & set(',"\n\r')):
+            return value
+        return '"' + value.replace('"', '""') + '"'
+
+    return "time,set,client\n" + "".join(",".join(map(field, row)) + "\n" for row in rows)
+
+
+ROW = st.tuples(st.sampled_from(TIMES), st.sampled_from(VALUES), st.sampled_from(VALUES))
+GOOD = st.tuples(st.sampled_from(TIMES[:3]), st.sampled_from(["a", "ü", "a,b"]), st.sampled_from(["1", "c\nd", "c"]))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    rows=st.one_of(st.lists(GOOD, max_size=30), st.lists(ROW, max_size=6)),
+    quote=st.sampled_from(["always", "needed", "never"]),
+    ending=st.sampled_from(["", "\n", "\r\n", "\n\n", '"', ",", "1,2\n", "1,2,3,4\n", '1,a"b,c\n', '1,"a"b,c\n']),
+    block=st.sampled_from([16, 64, 1 << 19]),
+)
+@example(rows=[("1", "a", "b"), ("2024-02-03", "c", "d")], quote="needed", ending="", block=1 << 19)
+def test_csv_gives_the_same_joins_or_the_same_error(tmp_path_factory, rows, quote, ending, block) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path_factory.getbasetemp() / f"log-{os.getpid()}"
+    path.write_bytes((csv_text(rows, quote) + ending).encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches_module, "BLOCK_BYTES", block)
+        alike(path)
+
+
+JSON_VALUES = [*VALUES, 1, 0, -5, 2**70, 1.5, True, None, [1], {"a": 1}]
+JSON_TIMES = [*TIMES, 7200, 3700.5, True, None, -1, 2**70]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    rows=st.lists(
+        st.fixed_dictionaries(
+            {"time": st.sampled_from(JSON_TIMES), "set": st.sampled_from(JSON_VALUES)},
+            optional={"client": st.sampled_from(JSON_VALUES), "more": st.sampled_from(JSON_VALUES)},
+        ),
+        max_size=6,
+    ),
+    ending=st.sampled_from(["", "\n", "\r\n", "{", "[1]\n", '{"time":1,"set":"a","set":"b","client":"c"}\n', "\ufeff"]),
+    block=st.sampled_from([16, 64, 1 << 19]),
+)
+@example(rows=[{"time": 1, "set": 2, "client": "x"}] * 3, ending="", block=64)
+@example(rows=[{"time": 1, "set": "2", "client": 3}] * 3, ending="", block=1 << 19)
+def test_json_lines_give_the_same_joins_or_the_same_error(tmp_path_factory, rows, ending, block) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path_factory.getbasetemp() / f"log-{os.getpid()}"
+    path.write_text('{"time":1,"set":"s","client":"c"}\n' + "".join(f"{json.dumps(r)}\n" for r in rows) + ending)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches_module, "BLOCK_BYTES", block)
+        alike(path)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"time": pa.array([1, 2]), "set": ["a", "b"], "client": [1, 2]},
+        {"time": pa.array([1.5, 2]), "set": pa.array(["a", "b"]).dictionary_encode(), "client": ["x", "y"]},
+        {"time": pa.array([1, None]), "set": ["a", "b"], "client": [1, 2]},
+        {"time": pa.array(["1", "2024-02-03"]), "set": ["a", ""], "client": [1, 2]},
+        {"time": pa.array([1, 2]), "set": [True, False], "client": [1, 2]},
+        {"time": pa.array([1, 2]), "set": [b"a", b"b"], "client": [1, 2]},
+        {"time": pa.array([1, 2], pa.date32()), "set": ["a", "b"], "client": [1, 2]},
+    ],
+)
+def test_parquet_gives_the_same_joins_or_the_same_error(tmp_path: Path, columns: dict[str, object]) -> None:
+    (path := tmp_path / "log").write_bytes(as_parquet(**columns))
+    alike(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"time,set\n1,2\n",
+        b"time,set,client,set\n1,a,b,c\n",
+        b'time,"set",client\n1,a,b\n',
+        b'time,"set\n",client\n1,a,b\n',
+        b'time,"set"x,client\n1,a,b\n',
+        b"time,set,client\r\n1,a,b\r\n",
+        b"time,set,client\n\xff,a,b\n",
+        b"time,set,client\n" + b"1,a,b\n" * 9 + b"1," + b"x" * (1 << 20) + b",b\n1,a,b\n",
+        gzip.compress(b"time,set,client\n1,a,b\n" * 50)[:-9],
+        b'{"time":1,"set":"' + b"x" * (1 << 21) + b'","client":"c"}\n',
+    ],
+)
+def test_odd_files_give_the_same_joins_or_the_same_error(tmp_path: Path, content: bytes) -> None:
+    (path := tmp_path / "log").write_bytes(content)
+    alike(path)
+
+
+def test_regular_blocks_are_not_read_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("2024-02-03T04:05:06Z", "a,b", 'say "hi"')] * 20_000
+    (path := tmp_path / "log").write_text(csv_text(rows, "needed"))
+    monkeypatch.setattr(batches_module, "join_of", lambda *_: pytest.fail("read row by row"))
+    assert len(joins_of(read_batches(path))) == 20_000
+
+
+def test_columns_may_have_other_names(tmp_path: Path) -> None:
+    (path := tmp_path / "log").write_text("when,what,who\n1,a,b\n")
+    assert joins_of(read_batches(path, Columns("when", "what", "who"))) == [Join(1.0, "a", "b")]
+
+
+def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = io.TextIOWrapper(io.BufferedReader(io.BytesIO(gzip.compress(FORMS["CSV"]))))  # type: ignore[arg-type]
+    monkeypatch.setattr("sys.stdin", text)
+    assert len(joins_of(read_batches("-"))) == 4
