@@ -41,6 +41,7 @@ def test_every_help_text_has_an_example_that_the_command_accepts(
     words = example(name)
     monkeypatch.chdir(tmp_path)
     for word in filter(FILE.fullmatch, words):
+        Path(word).parent.mkdir(parents=True, exist_ok=True)
         Path(word).touch()
     COMMANDS[name].make_context(name, words)  # parses, and does not run
 
