@@ -69,6 +69,19 @@ $(VENV)/.project: $(VENV)/.requirements pyproject.toml
 	$(call new_environment,requirements/security.txt,.venv-security)
 	@touch $@
 
+.venv-spark/.requirements: requirements/spark.txt
+	$(call new_environment,requirements/spark.txt,.venv-spark)
+	@touch $@
+
+.venv-spark/.project: .venv-spark/.requirements pyproject.toml
+	@.venv-spark/bin/python -m pip --disable-pip-version-check --no-input install --quiet \
+		--no-index --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv-rivals/.requirements: requirements/rivals.txt
+	$(call new_environment,requirements/rivals.txt,.venv-rivals)
+	@touch $@
+
 .PHONY: install
 install: $(VENV)/.project .venv-ministack/.requirements  ## create the environments (.venv, .venv-ministack)
 
@@ -84,6 +97,8 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 	pin ministack requirements/ministack.txt; \
 	pin demo requirements/demo.txt; \
 	pin sam requirements/sam.txt; \
+	pin spark requirements/spark.txt --constraint requirements/dev.txt; \
+	pin rivals requirements/rivals.txt; \
 	pin security requirements/security.txt
 
 # --- run --------------------------------------------------------------------------------------
@@ -173,6 +188,18 @@ audit: install  ## compare mechanism and service with the exact distribution, tr
 			--type "{\"k\": 50, \"window\": $${type#*,}, \"profile\": \"$${type%,*}\"}" || exit 1; \
 	done
 	@$(BIN)/python -m pytest -m audit tests/statistical tests/integration/local/test_replay.py -s $(ARGS)
+
+.PHONY: spark-test
+spark-test: .venv-spark/.project  ## run `kanon release` on Spark and compare it with DuckDB (needs Java 17; minutes)
+	@.venv-spark/bin/python -m pytest --noconftest -m spark tests/integration/release/test_spark.py $(ARGS)
+
+.PHONY: tpch
+tpch: install .venv-rivals/.requirements  ## make the data of TPC-H and check the group counts of the reference tables
+	@$(BIN)/python -m infra.measure.tpch $(ARGS)
+
+.PHONY: rivals
+rivals: install .venv-rivals/.requirements  ## compare `kanon release` with other libraries on one job (LOG=file.csv.gz)
+	@$(BIN)/python -m infra.measure.rivals "$(LOG)" $(ARGS)
 
 .PHONY: prove
 prove: install  ## run every enumeration and search behind the privacy proof (minutes)

@@ -20,8 +20,8 @@ from infra.measure.measure import Ratio, Turn, compare
 from infra.measure.rows import Form, row
 from infra.measure.service import PERIOD, START, Service, service
 from infra.measure.workload import joins as workload
-from kanon.dynamo.batches import KEYS_A_CALL, Item
-from kanon.dynamo.conditions import unless_refused
+from kanon.dynamo.batches import KEYS_A_CALL, Item, chunks
+from kanon.dynamo.statements import STATEMENTS_A_CALL, insert
 from kanon.gate.evaluation import WRITERS, Evaluation, NoiseKeys
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism import vectorised
@@ -94,7 +94,7 @@ class Steps:
 def evaluate(form: Form) -> Iterator[Ratio]:
     """A step with a long tail of sets, most of them known; relative to the bare calls that it cannot leave out."""
     with service({"Types": TYPES}) as running:
-        joins = form.size(500, 100)
+        joins = form.size(2_000, 100)
         steps, bare = Steps(running, 2 * joins, joins), BareStep(running)
         filled = steps.fill()
 
@@ -110,14 +110,14 @@ def evaluate(form: Form) -> Iterator[Ratio]:
         steps.evaluate()
         yield compare(
             "evaluate, a touched set",
-            "the bare calls: the pages of the log, batch_get_item of 100 keys, one conditional put_item a set, threaded"
-            " alike, with the same client",
+            "the bare calls: the pages of the log, batch_get_item of 100 keys, batch_execute_statement of 25 INSERTs,"
+            " threaded alike, with the same client",
             "set",
             ours,
             theirs,
             inside="the whole function for one slot and step: all calls, decoding, deciding, encoding, metrics",
-            turns=form.size(15, 1),
-            target=1.3,
+            turns=form.size(9, 1),
+            target=None,
         )
 
 
@@ -127,19 +127,21 @@ class BareStep:
 
     service: Service
     keys: list[bytes] = field(default_factory=list)
-    puts: list[Any] = field(default_factory=list)
+    statements: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._table = self.service.new_table("bare-members", "set_key")
         layouts = JoinSettings.from_environment(self.service.environments["join"]).layouts
         self._log = StepLog(self.service.dynamodb, self.service.tables["StepLog"], layouts)
+        self._chance = Random(4)
 
     def prepare(self, step: int) -> None:
-        """Make the items of the puts; they have the size of those of the service."""
+        """Make the statements; their items have the size of those of the service and are new, so each one writes."""
         self.step = step
         self.keys = [each.set_key for each in touched(self._log, step, 0, 1 << 16, window=1)]
         state = SetState((Member(7, step),), (), step)
-        self.puts = [to_item(key, "fledge", state, 16, 1_700_000_000) for key in self.keys]
+        items = [to_item(self._chance.randbytes(32), "fledge", state, 16, 1_700_000_000) for _ in self.keys]
+        self.statements = [insert(self._table, item) for item in items]
 
     def work(self) -> None:
         """Read the log and Members, write a table of the same form."""
@@ -151,20 +153,16 @@ class BareStep:
             ExpressionAttributeValues={":here": {"B": partition(self.step, 0)}},
         ):
             pass
-        for start in range(0, len(self.keys), KEYS_A_CALL):
-            keys: Any = [{"set_key": {"B": key}} for key in self.keys[start : start + KEYS_A_CALL]]
+        for part in chunks(self.keys, KEYS_A_CALL):
+            keys: Any = [{"set_key": {"B": key}} for key in part]
             client.batch_get_item(RequestItems={members: {"Keys": keys, "ConsistentRead": True}})
         with ThreadPoolExecutor(WRITERS) as writers:
-            list(writers.map(self._put, self.puts))
+            list(writers.map(self._write, chunks(self.statements, STATEMENTS_A_CALL)))
 
-    def _put(self, item: Any) -> None:
-        unless_refused(
-            self.service.dynamodb.put_item,
-            TableName=self._table,
-            Item=item,
-            ConditionExpression="attribute_not_exists(evaluated) OR evaluated < :step",
-            ExpressionAttributeValues={":step": item["evaluated"]},
-        )
+    def _write(self, statements: Sequence[Any]) -> None:
+        answer = self.service.dynamodb.batch_execute_statement(Statements=statements)
+        if any("Error" in response for response in answer["Responses"]):
+            raise RuntimeError("a bare statement was refused")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.parsers import create_parser
 from botocore.session import get_session
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kanon import aws
@@ -76,6 +76,7 @@ def _read(client: Any, operation: str, status: int, body: bytes) -> tuple[Any, A
 
 @pytest.mark.parametrize("operation", ANSWERS)
 def test_a_response_parses_to_the_same_value_as_with_botocore(client: Any, operation: str) -> None:
+    @settings(max_examples=40)  # an answer holds dozens of values
     @given(ANSWERS[operation])
     def check(answer: dict[str, Any]) -> None:
         ours, plain = _read(client, operation, 200, json.dumps(answer).encode())

@@ -30,7 +30,7 @@ ARROWS: dict[str, set[str]] = {
     "gate": {"noise", "dynamo", "http", "keys", "settings", "errors", "strict_json"},
     "joinlog": set(),
     "risk": {"gate", "noise"},
-    "release": {"noise"},
+    "release": {"noise", "dynamo", "aws"},
     "reports": {"noise", "errors"},
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},

@@ -37,7 +37,7 @@ def cost(
     touched: Annotated[
         float | None, typer.Option(help="Sets with joins in a step, if known; otherwise computed from --popularity.")
     ] = None,
-    slots: Annotated[int | None, typer.Option(help="Slots; without it as many as the workload needs.")] = None,
+    slots: Annotated[int | None, typer.Option(help="Slots; without it 16, or more if the workload needs them.")] = None,
     given: OneType = None,
     types: TypesFile = None,
     period: Annotated[int, typer.Option(min=1, help="Seconds of a step.")] = 3600,
@@ -56,7 +56,7 @@ def cost(
     """
     from kanon.cost import scale
     from kanon.cost.billing import CostError, bill, read_measured, read_prices
-    from kanon.cost.workload import SLOTS, Workload, alternatives, usage
+    from kanon.cost.workload import Workload, alternatives, usage
 
     own = own_types(given, types, period) or own_types([DEFAULT_TYPE], None, period)
     if own is None or len(own.types) != 1:
@@ -71,7 +71,7 @@ def cost(
             type_.parameters, joins, batch, queries, hashes, sets, popularity, touched, architecture=architecture
         )
         needs = scale.needs(load, values)
-        load = replace(load, slots=slots or needs.slots or SLOTS[-1])
+        load = replace(load, slots=slots or scale.slots_of(needs))
         made = bill(usage(load, values), listed)
         others = {name: bill(used, listed).total for name, used in alternatives(load, values).items()}
     except CostError as error:

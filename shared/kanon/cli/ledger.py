@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ledger = typer.Typer(help="Show and keep what releases have spent.", no_args_is_help=True)
 
-Place = Annotated[str, typer.Option("--ledger", help="Directory of the ledger.")]
+Place = Annotated[str, typer.Option("--ledger", help="Directory of the ledger, or dynamodb:TABLE.")]
 DEFAULT = "kanon-ledger"
 
 
@@ -129,7 +129,7 @@ def forget(release: Annotated[str, typer.Argument(help="Id of the release.")], p
 def _opened(place: str) -> "Ledger":
     from kanon.release.ledger import Ledger
 
-    if not Path(place).is_dir():
+    if not place.startswith("dynamodb:") and not Path(place).is_dir():
         fail(f"there is no ledger {place}")
     return Ledger.at(place)
 

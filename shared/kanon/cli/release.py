@@ -52,7 +52,7 @@ def release(
     epsilon: Annotated[str, typer.Option(help="Epsilon of the whole release.")],
     delta: Annotated[str, typer.Option(help="Delta of the whole release.")],
     logs: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Argument(help="CSV (.csv, .csv.gz) or Parquet files with a header.", show_default=False),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Name of the data in the ledger.", show_default=False)] = None,
@@ -90,13 +90,16 @@ def release(
         str | None,
         typer.Option(help="Name of the release; default: a digest of the options. A new name spends and draws anew."),
     ] = None,
-    ledger: Annotated[str, typer.Option(help="Directory of the ledger.")] = "kanon-ledger",
+    ledger: Annotated[str, typer.Option(help="Directory of the ledger, or dynamodb:TABLE.")] = "kanon-ledger",
     out: Annotated[Path, typer.Option(help="Table to write: .csv or .parquet; .json and .png go beside it.")] = Path(
         "released.csv"
     ),
-    memory: Annotated[str, typer.Option(help="Memory of the engine; the rest is spilled to disk.")] = "1GiB",
+    engine: Annotated[
+        str, typer.Option(help="duckdb: this machine. spark: a cluster, as the environment configures it.")
+    ] = "duckdb",
+    memory: Annotated[str, typer.Option(help="Memory of DuckDB; the rest is spilled to disk.")] = "1GiB",
     explain: Annotated[
-        str | None, typer.Option(help="Print the SQL of the bounding for duckdb or athena, and stop.")
+        str | None, typer.Option(help="Print the SQL of the bounding for duckdb, spark or athena, and stop.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what the release would tell, from the tables alone, and stop.")
@@ -136,14 +139,13 @@ def release(
     elif dataset is None:
         fail("--dataset names the data in the ledger: give it")
     else:
-        _release(logs, spec, ledger, dataset, name, out, memory, operator_report)
+        _release(logs, spec, ledger, dataset, name, out, _engine(engine, memory), operator_report)
 
 
 def _release(
-    logs: Sequence[Path], spec: "Spec", place: str, dataset: str, name: str | None, out: Path, memory: str,
+    logs: Sequence[str], spec: "Spec", place: str, dataset: str, name: str | None, out: Path, engine: "Engine",
     operator_file: Path | None,
 ) -> None:  # fmt: skip
-    from kanon.release.engines.duckdb import DuckDB
     from kanon.release.ledger import Ledger
     from kanon.release.releasing import operator_report
     from kanon.release.releasing import release as released
@@ -152,7 +154,6 @@ def _release(
         fail("--out ends with .csv or .parquet")
     if not out.parent.is_dir():
         fail(f"there is no directory {out.parent}")
-    engine: Engine = DuckDB(memory)
     ledger = Ledger.at(place)
     made = released(logs, spec, ledger, dataset=dataset, name=name, engine=engine)
     _write(made, out)
@@ -162,6 +163,18 @@ def _release(
         report = operator_report(logs, spec, ledger, dataset=dataset, engine=engine)
         write(operator_file, json_bytes(report), private=True)
     _say(made, ledger)
+
+
+def _engine(name: str, memory: str) -> "Engine":
+    if name == "spark":
+        from kanon.release.engines.spark import Spark
+
+        return Spark()
+    if name != "duckdb":
+        fail("--engine is duckdb or spark")
+    from kanon.release.engines.duckdb import DuckDB
+
+    return DuckDB(memory)
 
 
 def _write(made: "Release", out: Path) -> None:
@@ -249,11 +262,10 @@ def _public(path: Path, columns: tuple[str, ...]) -> tuple[tuple[str, ...], ...]
 def _explain(spec: "Spec", engine: str) -> None:
     from kanon.release.engines import sql
 
-    dialects = {"duckdb": sql.DUCKDB, "athena": sql.ATHENA}
-    if engine not in dialects:
-        fail(f"--explain takes {' or '.join(dialects)}")
+    if engine not in sql.DIALECTS:
+        fail(f"--explain takes {', '.join(sql.DIALECTS)}")
     typer.echo("-- source_table: your table. SAMPLING_SECRET: letters and digits that nobody else knows.")
-    for text in sql.plan(spec.bounding, dialects[engine]):
+    for text in sql.plan(spec.bounding, sql.DIALECTS[engine]):
         typer.echo(f"{text};")
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from kanon.cost.billing import Bill, Prices, Usage, bill
 from kanon.cost.workload import (
+    DEFAULT_SLOTS,
     EVALUATE_MB,
     GB,
     HOUR,
@@ -85,6 +86,11 @@ def needs(workload: Workload, measured: Mapping[str, float]) -> Needs:
     return Needs(fitting[0] if fitting else None, workers, tuple(limits))
 
 
+def slots_of(needed: Needs) -> int:
+    """The slots of a deployment for a workload: the default, or more if it needs more."""
+    return max(DEFAULT_SLOTS, needed.slots or SLOTS[-1])
+
+
 @dataclass(frozen=True)
 class Row:
     """A line of the table."""
@@ -113,7 +119,7 @@ def table(parameters: Parameters, measured: Mapping[str, float], prices: Prices)
             for spread, sets in (("one set", 1), *((f"{count:,} sets alike", count) for count in TABLE_SETS)):
                 load = Workload(parameters, rate, batch, sets=sets, exponent=0.0)
                 needed = needs(load, measured)
-                load = replace(load, slots=needed.slots or SLOTS[-1])
+                load = replace(load, slots=slots_of(needed))
                 yield Row(
                     load, spread, needed, bill(usage(load, measured), prices),
                     bill(merged_on_s3(load, measured), prices),

@@ -35,8 +35,11 @@ FIXED_READS = 3
 """Read units of a slot and step: the page of the log, the recorded table ids, the mark for the lag."""
 STATUS_BYTES = 100
 OUTAGE_DAYS = 7
-WAF_RULES = 1
+WAF_RULES, EDGE_SECRETS = 1, 1
+"""What an edge adds: the rules of its web ACL in infra/edge.yaml, and a secret."""
 SLOTS = tuple(1 << bits for bits in range(9))
+DEFAULT_SLOTS = 16
+"""Slots of a deployment unless it says otherwise, as in template.yaml."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Workload:
     sets: int = 1_000_000
     exponent: float = 1.1
     touched: float | None = None
-    slots: int = 1
+    slots: int = DEFAULT_SLOTS
     true_share: float = 0.1
     architecture: str = "arm64"
 
@@ -256,6 +259,7 @@ def alternatives(w: Workload, m: Mapping[str, float]) -> dict[str, Usage]:
         "transfer.out": 0.0,
         "waf.acls": 1,
         "waf.rules": WAF_RULES,
+        "secrets.stored": SECRETS + EDGE_SECRETS,
         "waf.requests": base["apigateway.http"],
     }
     return {

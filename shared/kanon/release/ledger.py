@@ -32,6 +32,8 @@ from kanon.release.tape import Tape, derived
 COARSER = {"user": ("user",), "user-month": ("user", "user-month"), "user-day": ("user", "user-month", "user-day")}
 """The units whose releases count towards a unit: a guarantee for all of a user's rows holds for those of a day."""
 
+IN_A_TABLE = "dynamodb:"
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -92,13 +94,33 @@ class Ledger:
 
     @classmethod
     def at(cls, place: str | Path) -> "Ledger":
-        """The ledger in a directory, which is made if it is not there.
+        """The ledger in a directory, which is made if it is not there, or in a table, ``dynamodb:NAME``.
 
         Raises:
             LedgerError: the directory cannot be used.
         """
+        if str(place).startswith(IN_A_TABLE):
+            return cls.in_table(str(place).removeprefix(IN_A_TABLE))
         directory = private_directory(Path(place))
         return cls(FileStore(directory), FileSecrets(directory))
+
+    @classmethod
+    def in_table(cls, table: str) -> "Ledger":
+        """The ledger in a DynamoDB table, with the credentials and the region of the environment.
+
+        Raises:
+            LedgerError: the environment names no region.
+        """
+        from botocore.exceptions import BotoCoreError
+
+        from kanon import aws
+        from kanon.release.shared_stores import TableSecrets, TableStore
+
+        try:
+            client = aws.dynamodb()
+        except BotoCoreError as error:
+            raise LedgerError(f"no table can be reached: {error}") from error
+        return cls(TableStore(client, table), TableSecrets(client, table))
 
     def sampling_secret(self, dataset: str, specification: str) -> bytes:
         """The secret that samples rows and groups; one for each dataset and specification."""

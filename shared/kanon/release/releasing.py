@@ -16,7 +16,9 @@ from kanon.release.publishing import PrivateTable, Released, keyed_digest, publi
 from kanon.release.spec import Spec
 from kanon.release.tape import derived
 
-Source = Path | str | Sequence[Path | str]
+Place = Path | str
+"""A file by its path, or for Spark by its URI."""
+Source = Place | Sequence[Place]
 
 
 class Engine(Protocol):
@@ -25,13 +27,13 @@ class Engine(Protocol):
     name: str
 
     def table(
-        self, sources: Sequence[Path], bounding: Bounding, secret: str, listed: Sequence[str] | None
+        self, sources: Sequence[Place], bounding: Bounding, secret: str, listed: Sequence[str] | None
     ) -> AbstractContextManager[PrivateTable]:
         """The bounded table of the sources, as long as the context lasts."""
         ...
 
     def operator_counts(
-        self, sources: Sequence[Path], bounding: Bounding, secret: str, listed: Sequence[str] | None
+        self, sources: Sequence[Place], bounding: Bounding, secret: str, listed: Sequence[str] | None
     ) -> tuple[int, ...]:
         """Exact numbers for the operator alone."""
         ...
@@ -148,5 +150,7 @@ def _duckdb() -> Engine:
     return DuckDB()
 
 
-def _paths(source: Source) -> list[Path]:
-    return [Path(source)] if isinstance(source, str | Path) else [Path(one) for one in source]
+def _paths(source: Source) -> list[Place]:
+    """The files; a text with a scheme stays a text, since a path would lose one of its slashes."""
+    places = [source] if isinstance(source, str | Path) else list(source)
+    return [place if "://" in str(place) else Path(place) for place in places]

@@ -6,6 +6,8 @@ still moves it by at most S steps. (Rounding half to even does not: 0.5 and 1.5 
 with epsilon / S for each step.
 """
 
+import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -14,7 +16,7 @@ from kanon.noise.laws import Law, Table
 from kanon.noise.words import TOTAL
 from kanon.release.bounds import shift_delta
 from kanon.release.errors import SpecificationError
-from kanon.release.selection import below_or_at, widest
+from kanon.release.selection import widest
 
 LEAST_EPSILON, MOST_EPSILON = Fraction(1, 200), Fraction(1024, 100)
 
@@ -76,5 +78,5 @@ class NoisyTotal:
 
 def half_width(law: Table, level: Fraction) -> int:
     """The least integer a with ``P(|X| <= a) >= level``, for a symmetric table."""
-    needed = TOTAL - (1 - level) / 2 * TOTAL
-    return next((a for a in range(law.max) if below_or_at(law, a) >= needed), law.max)
+    needed = math.ceil(TOTAL - (1 - level) / 2 * TOTAL)
+    return min(max(0, law.min + bisect_left(law.cumulative, needed)), law.max)

@@ -11,7 +11,7 @@ from kanon.release.publishing import LEVEL
 from kanon.release.selection import GaussianSelection, OptimalSelection, PublicCount
 from kanon.release.totals import half_width
 
-KAPPAS = (1, 2, 3, 5, 10, 20, 50)
+KAPPAS = (1, 2, 3, 5, 10, 20)
 
 
 def utility(mechanism: Mechanism) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from kanon.cli.main import app
 from kanon.noise.laws import Table
 from kanon.release import output
+from kanon.release.engines import duckdb
 from tests.paths import REAL_LOG
 
 ASKED = ("--group", "set", "--epsilon", "1", "--delta", "1e-6", "--dataset", "joins")
@@ -140,13 +141,15 @@ def test_a_command_that_ends_while_it_writes_is_completed_by_the_same_command(lo
         assert all(files(place).values())
 
 
-def test_two_logs_that_differ_in_one_user_get_the_same_messages_when_there_is_no_noise(place, monkeypatch):
+def test_two_logs_that_differ_in_one_user_get_the_same_messages_and_queries_without_noise(place, monkeypatch):
     monkeypatch.setattr(Table, "draw", lambda self, word: 0)
-    said = []
+    said, queries, ask = [], [], duckdb._run
+    monkeypatch.setattr(duckdb, "_run", lambda *asked: queries.append(None) or ask(*asked))
     for i, groups in enumerate([(("s", 40),), (("s", 41),), (("s", 40), ("t", 1)), (("s", 14),), (("s", 15),)]):
         (place / "log.csv").write_text(text_of(*groups))
         text = run("release", "log.csv", *ASKED, "--ledger", f"l{i}", "--aggregate", "rows:2")
-        said.append(re.sub("[0-9a-f]{32}", "ID", text))
+        said.append((re.sub("[0-9a-f]{32}", "ID", text), len(queries)))
+        queries.clear()
     assert len(set(said)) == 1
 
 

@@ -1,6 +1,7 @@
 """What is published from real files: values without noise, noise of its own for every cell, public groups, floors."""
 
 import csv
+import gzip
 import math
 import random
 import statistics
@@ -16,7 +17,7 @@ from kanon.release.engines.duckdb import DuckDB
 from kanon.release.errors import NoBoundsError, SpecificationError
 from kanon.release.mechanism import Mechanism
 from kanon.release.periods import Period
-from kanon.release.publishing import PrivateTable, _groups, publish
+from kanon.release.publishing import PrivateTable, _groups, keyed_digest, publish
 from kanon.release.selection import below_or_at
 from kanon.release.tape import Tape
 from kanon.release.totals import half_width
@@ -64,7 +65,7 @@ def test_without_noise_the_values_are_those_of_the_data(log, tmp_path, silent):
     made = run(
         log, tmp_path / "l", values_per_group=2,
         aggregates=(
-            "rows:2", "sum:amount:-1000:1000", "mean:amount:-10:100", "var:amount:-10:100", "stddev:amount:-10:100",
+            "rows:2", "sum:amount:-1000:1000", "mean:amount:-10:100", "var:amount:-10:200", "stddev:amount:-10:200",
             "mean:amount:-10:100:per-user", "distinct:page",
         ),
     )  # fmt: skip
@@ -81,7 +82,7 @@ def test_without_noise_the_values_are_those_of_the_data(log, tmp_path, silent):
         assert one["rows"] == len(rows)
         assert one["sum_amount"] == pytest.approx(sum(amounts), abs=20)  # the grid of a sum is 1000 / 256 wide
         assert one["mean_amount"] == pytest.approx(statistics.fmean(amounts), rel=1e-2)
-        assert one["var_amount"] == pytest.approx(statistics.pvariance(amounts), rel=2e-2)
+        assert one["var_amount"] == pytest.approx(statistics.pvariance(amounts), rel=5e-2)
         assert one["stddev_amount"] == pytest.approx(math.sqrt(one["var_amount"]), rel=1e-12)
         assert one["mean_amount_per_user"] == pytest.approx(
             statistics.fmean(statistics.fmean(own) for own in by_user.values()), rel=1e-2
@@ -196,20 +197,19 @@ def test_intervals_hold_as_often_as_they_say(tmp_path):
 
 
 @pytest.mark.skipif(not REAL_LOG.exists(), reason="the real log is not beside the checkout")
-@pytest.mark.parametrize("number", [20, pytest.param(1000, marks=pytest.mark.prove)])
-def test_with_a_floor_of_50_no_smaller_group_of_the_real_log_is_ever_released(number):
-    mechanism = Mechanism(spec(groups_per_user=3, floor=50, delta=Fraction("1e-6")))
-    with DuckDB().table([REAL_LOG], mechanism.spec.bounding, "a" * 64, None) as table:
-        kept = [(group.name, group.users) for group in _groups(table)]
-        clients = dict(kept)
-        near = [pair for pair in kept if pair[1] >= 40 or number > 20]
-        some = PrivateTable(mechanism.spec.bounding, lambda: iter(near), {})
-        sure = {name for name, users in kept if users >= mechanism.rule.sure_from}
-        assert sure
-        for i in range(number):
-            made = {names[0] for names, _ in publish(some, mechanism, Tape(i.to_bytes(32, "big"), "id")).rows}
-            assert sure <= made
-            assert min(clients[name] for name in made) >= 50
+@pytest.mark.parametrize("kappa", [1, 10])
+def test_the_real_log_in_another_order_and_in_parts_gives_the_same_table(tmp_path, kappa):
+    bounding = spec(groups_per_user=kappa).bounding
+    header, *lines = gzip.decompress(REAL_LOG.read_bytes()).decode().splitlines(keepends=True)
+    random.Random(2).shuffle(lines)
+    parts = [tmp_path / "1.csv", tmp_path / "2.csv"]
+    for path, some in zip(parts, (lines[:99_999], lines[99_999:]), strict=True):
+        path.write_text(header + "".join(some))
+    digests = set()
+    for sources in ([REAL_LOG], parts, parts[::-1]):
+        with DuckDB().table(sources, bounding, "a" * 64, None) as table:
+            digests.add(keyed_digest(table, b"k" * 32))
+    assert len(digests) == 1
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,13 @@ from kanon.cost.billing import CostError, bill, read_measured, read_prices
 from kanon.cost.popularity import Popularity
 from kanon.cost.workload import (
     ALARM_METRICS,
+    DEFAULT_SLOTS,
+    EDGE_SECRETS,
     EVALUATE_MB,
     METRICS,
     REQUEST_MB,
     SECRETS,
+    WAF_RULES,
     Workload,
     alternatives,
     members_bytes,
@@ -34,7 +37,12 @@ def test_the_constants_are_those_of_the_template() -> None:
     template = read()
     memory = {name: function["MemorySize"] for name, function in functions(template).items()}
     assert memory == {"Join": REQUEST_MB, "Query": REQUEST_MB, "Evaluate": EVALUATE_MB}
-    assert len(of_type(template, "AWS::SecretsManager::Secret")) == SECRETS
+    secrets = of_type(template, "AWS::SecretsManager::Secret").values()
+    assert sum("Condition" not in secret for secret in secrets) == SECRETS
+    assert sum("Condition" in secret for secret in secrets) == EDGE_SECRETS
+    edge = (ROOT / "infra" / "edge.yaml").read_text()
+    assert len(re.findall(r"^ +Rules:\n(?: +- Name: )", edge, re.MULTILINE)) == edge.count("- Name: ") == WAF_RULES
+    assert template["Parameters"]["Slots"]["Default"] == str(DEFAULT_SLOTS)
     alarms = (ROOT / "infra" / "observability.yaml").read_text().partition("AWS::CloudWatch::Dashboard")[0]
     filters = alarms.count("MetricNamespace: ")  # these make metrics, the others are read
     assert alarms.count("MetricName: ") - filters == ALARM_METRICS
@@ -70,7 +78,7 @@ def test_a_set_that_fills_up_costs_the_units_of_its_item() -> None:
     large = read_types('{"t": {"k": 1000, "window": 720, "profile": "published"}}', 3600)["t"].parameters
     assert members_bytes(large, 1) == 1024
     assert members_bytes(large, 10**6) == 5 * 1024
-    one_set = Workload(large, 100.0, sets=1)
+    one_set = Workload(large, 100.0, sets=1, slots=1)
     # Each step writes 360,000 joins, one item of five units, changes, and three fixed writes.
     assert written_units(one_set, {**MEASURED, "changes": 0.0}) == 360_000 + 5 + 3
 
@@ -146,7 +154,7 @@ def test_a_workload_needs_as_many_slots_as_its_rows_and_its_workers_take() -> No
         ({"joins": 5_000.0, "sets": 1}, "the most popular set takes 5,000 units/s, one partition takes 1,000"),
         ({"joins": 50_000.0, "batch": 500}, "StepLog takes 50,000 units/s, the default quota of a table is 40,000"),
         ({"joins": 11_000.0}, "API Gateway takes 11,005 requests/s, the default quota is 10,000"),
-        ({"joins": 100_000.0, "sets": 10**9}, "slots are needed, there are at most 256"),
+        ({"joins": 500_000.0, "sets": 10**9}, "slots are needed, there are at most 256"),
         ({"joins": 100_000.0, "sets": 10**9}, "Members takes .* units/s until the tick"),
         ({"joins": 200_000.0}, "Lambda runs .* functions at once, the default quota is 1,000"),
     ],

@@ -354,3 +354,13 @@ def test_a_private_table_shows_nothing_of_what_it_holds():
             with pytest.raises(TypeError):
                 use(table)
     assert keyed_digest(table, b"a" * 32) != keyed_digest(table, b"b" * 32)
+
+
+def test_what_a_crash_left_of_a_long_line_is_removed_by_the_next_append(place):
+    made(place, name="1")
+    path = place / "ledger.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"event":"note","text":"' + b"x" * 5000)
+    assert [spend.name for spend in Ledger.at(place).spends()] == ["1"]
+    made(place, name="2")
+    assert [spend.name for spend in Ledger.at(place).spends()] == ["1", "2"]
+    assert path.read_bytes().endswith(b"}\n")

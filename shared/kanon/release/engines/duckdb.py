@@ -34,7 +34,7 @@ class DuckDB:
 
     @contextmanager
     def table(
-        self, sources: Sequence[Path], bounding: Bounding, secret: str, listed: Sequence[str] | None
+        self, sources: Sequence[Path | str], bounding: Bounding, secret: str, listed: Sequence[str] | None
     ) -> Iterator[PrivateTable]:
         """The bounded table of the files, as long as the context lasts.
 
@@ -68,7 +68,7 @@ class DuckDB:
             yield PrivateTable(bounding, rows, bins)
 
     def operator_counts(
-        self, sources: Sequence[Path], bounding: Bounding, secret: str, listed: Sequence[str] | None
+        self, sources: Sequence[Path | str], bounding: Bounding, secret: str, listed: Sequence[str] | None
     ) -> tuple[int, ...]:
         """Exact numbers for the operator alone, in the order of ``Texts.operator_counts``."""
         with self._connected() as (connection, run):
@@ -107,13 +107,19 @@ def _run(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyCon
         raise InputError("the engine cannot read the input: check that it is valid CSV or Parquet") from None
 
 
-def source(files: Sequence[Path], columns: Sequence[str]) -> str:
+def source(files: Sequence[Path | str], columns: Sequence[str]) -> str:
     """A relation with the columns of all files, as texts.
 
     Raises:
         InputError: a file cannot be read or lacks a column.
     """
-    return "(" + " union all ".join(f"select * from ({_file(path, columns)})" for path in files) + ")"
+    return "(" + " union all ".join(f"select * from ({_file(path, columns)})" for path in map(_local, files)) + ")"
+
+
+def _local(place: Path | str) -> Path:
+    if isinstance(place, str):
+        raise InputError(f"{place} is no file of this machine: use --engine spark, or copy it here")
+    return place
 
 
 def _file(path: Path, columns: Sequence[str]) -> str:

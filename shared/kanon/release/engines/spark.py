@@ -1,0 +1,136 @@
+"""The bounded table by Spark SQL: the text of ``sql`` on a cluster, or on this machine for a test.
+
+Spark runs a task again whenever it likes. So each result is fetched once, into a file that only this user can read, and
+the noisy half reads that file: what was digested is what noise is added to.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from kanon.release.bounding import Bins, Bounding
+from kanon.release.engines.sql import SPARK, Texts
+from kanon.release.errors import InputError
+from kanon.release.publishing import PrivateTable, Row
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_SOURCE = "kanon_source"
+_CSV = {
+    "header": "true", "quote": '"', "escape": '"', "nullValue": "", "multiLine": "true", "inferSchema": "false",
+    "encoding": "UTF-8", "mode": "DROPMALFORMED",
+}  # fmt: skip
+
+
+class Spark:
+    """The engine beyond one machine.
+
+    Args:
+        session: a session; by default the active one, or a new one as the environment configures it.
+    """
+
+    name = "spark"
+
+    def __init__(self, session: SparkSession | None = None) -> None:
+        try:
+            self._session = session or SparkSession.builder.appName("kanon release").getOrCreate()
+        except PySparkException:
+            raise InputError("Spark does not start: it needs Java 17 or newer, on the path or as JAVA_HOME") from None
+        self._session.sparkContext.setLogLevel("OFF")  # a task's messages may hold parts of rows
+        for name, value in (
+            ("spark.sql.session.timeZone", "UTC"),
+            ("spark.sql.ansi.enabled", "false"),
+            ("spark.sql.csv.parser.columnPruning.enabled", "false"),  # or lines of another length would be kept
+        ):
+            self._session.conf.set(name, value)
+
+    @contextmanager
+    def table(
+        self, sources: Sequence[Path | str], bounding: Bounding, secret: str, listed: Sequence[str] | None
+    ) -> Iterator[PrivateTable]:
+        """The bounded table of the files, as long as the context lasts.
+
+        Args:
+            sources: files with a header, in the file system of the session, such as ``s3://bucket/name.parquet``.
+            bounding: what to compute.
+            secret: keys the sampling; it appears in the engine's texts and so in the history of its queries.
+            listed: the public groups as the engine names them, if there are any.
+
+        Raises:
+            InputError: a file cannot be read, or lacks a column. No message holds anything of a row.
+        """
+        texts = Texts(bounding, SPARK, _SOURCE, secret)
+        with self._registered(sources, bounding, listed), tempfile.TemporaryDirectory(prefix="kanon-") as folder:
+            fetched = Path(folder) / "bounded.jsonl"  # the folder has mode 0700
+            self._fetch(texts.table(), fetched)
+            bins = {
+                m.column: {int(b): int(n) for b, n in self._run(texts.bins(m.column))}
+                for m in bounding.measures
+                if isinstance(m, Bins)
+            }
+
+            def rows() -> Iterator[Row]:
+                with fetched.open(encoding="utf-8") as lines:
+                    yield from map(tuple, map(json.loads, lines))
+
+            yield PrivateTable(bounding, rows, bins)
+
+    def operator_counts(
+        self, sources: Sequence[Path | str], bounding: Bounding, secret: str, listed: Sequence[str] | None
+    ) -> tuple[int, ...]:
+        """Exact numbers for the operator alone, in the order of ``Texts.operator_counts``."""
+        with self._registered(sources, bounding, listed):
+            (counts,) = self._run(Texts(bounding, SPARK, _SOURCE, secret).operator_counts())
+        return tuple(int(count) for count in counts)
+
+    @contextmanager
+    def _registered(
+        self, sources: Sequence[Path | str], bounding: Bounding, listed: Sequence[str] | None
+    ) -> Iterator[None]:
+        """Give the source and the public groups the names that the texts use."""
+        frames = [self._file(str(source), bounding.columns) for source in sources]
+        whole = frames[0]
+        for frame in frames[1:]:
+            whole = whole.unionByName(frame)
+        whole.createOrReplaceTempView(_SOURCE)
+        if listed is not None:
+            names = self._session.createDataFrame([(name,) for name in listed], "grp string")
+            names.createOrReplaceTempView("listed")
+        try:
+            yield
+        finally:
+            for view in (_SOURCE, "listed"):
+                self._session.catalog.dropTempView(view)
+
+    def _file(self, place: str, columns: Sequence[str]) -> "DataFrame":
+        """The columns of a file, as texts."""
+        try:
+            read = self._session.read
+            found = read.parquet(place) if place.endswith(".parquet") else read.options(**_CSV).csv(place)
+            names = found.columns
+        except PySparkException:
+            raise InputError(f"{place} cannot be read: it must be CSV (.csv, .csv.gz) or Parquet (.parquet)") from None
+        missing = [column for column in columns if column not in names]
+        if missing:
+            raise InputError(f"{place} has no column {missing[0]!r}: its header names {', '.join(names) or 'nothing'}")
+        return found.select([found[SPARK.identifier(column)].cast("string").alias(column) for column in columns])
+
+    def _fetch(self, text: str, at: Path) -> None:
+        """Write the rows of a text to a file, sorted by the bytes of the first column."""
+        with at.open("w", encoding="utf-8") as file:
+            for row in self._run(f"select * from ({text}) bounded order by grp"):
+                cells = [cell if isinstance(cell, str) else int(cell) for cell in row]
+                file.write(json.dumps(cells) + "\n")
+
+    def _run(self, text: str) -> Iterator[Sequence[Any]]:
+        try:
+            yield from self._session.sql(text).toLocalIterator()
+        except PySparkException:
+            raise InputError("the engine cannot read the input: check that it is valid CSV or Parquet") from None

@@ -1,0 +1,125 @@
+"""Spark gives the bounded tables and the released files of DuckDB, byte for byte.
+
+It needs pyspark and a Java runtime: `make spark-test` runs it in an environment of its own, and CI does.
+"""
+
+import importlib.util
+import shutil
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kanon.release import Ledger, Spec, release
+from kanon.release.bounding import Bounding, Where
+from kanon.release.engines.duckdb import DuckDB
+from kanon.release.errors import InputError
+from kanon.release.output import csv_bytes, json_bytes, parquet_bytes
+from kanon.release.periods import Period
+from kanon.release.publishing import keyed_digest
+from tests.integration.release.test_bounding import COLUMNS, MEASURES, SECRET, rows, write
+from tests.paths import REAL_LOG
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pyspark is not installed: make spark-test"),
+    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs a Java runtime: install Java 17"),
+    # pyspark leaves its sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Any:
+    from pyspark.sql import SparkSession
+
+    from kanon.release.engines.spark import Spark
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "3")
+        .getOrCreate()
+    )
+    yield Spark(session)
+    session.stop()
+
+
+BOUNDINGS = {
+    "every measure": Bounding("client", ("set",), MEASURES, kappa=2, scale=2),
+    "two columns": Bounding("client", ("set", "country"), (), kappa=3),
+    "days": Bounding("client", ("set",), (), unit="user-day", kappa=2),
+    "months of a period": Bounding(
+        "client", ("set",), (), unit="user-month", period=Period.read("2026-01").days, kappa=1
+    ),
+    "a condition": Bounding("client", ("set",), (), kappa=2, where=(Where("country", equal=False, text="1:y"),)),
+    "listed": Bounding("client", ("set",), (), kappa=2, listed=True),
+}
+
+
+@pytest.mark.parametrize("bounding", BOUNDINGS.values(), ids=BOUNDINGS)
+@pytest.mark.parametrize("form", ["csv", "csv.gz", "parquet"])
+def test_spark_and_duckdb_compute_the_same_table(tmp_path: Path, spark: Any, bounding: Bounding, form: str) -> None:
+    log = tmp_path / f"log.{form}"
+    if form == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows(3)), log)
+    else:
+        write(log, rows(3))
+    listed = ["a", "zz", "nobody's"] if bounding.listed else None
+    digests = []
+    for engine in (DuckDB(), spark):
+        with engine.table([log], bounding, SECRET, listed) as table:
+            digests.append(keyed_digest(table, bytes(32)))
+    assert digests[0] == digests[1]
+
+
+BAD = "a,1\nb,2,x,more\nc,3,x\n,4,x\nd,,x\n" + '"e ""q""",5,"x\ny"\nf\\n,6,\\\n'
+
+
+def test_lines_that_are_no_rows_are_left_out_alike(tmp_path: Path, spark: Any) -> None:
+    log = tmp_path / "bad.csv"
+    log.write_bytes(b"set,client,note\n" + BAD.encode() + b"g\xff,7,x\nh,8,\xff\n")
+    digests = set()
+    for engine in (DuckDB(), spark):
+        with engine.table([log], Bounding("client", ("set",), ()), SECRET, None) as table:
+            digests.add(keyed_digest(table, bytes(32)))
+        counts = engine.operator_counts([log], Bounding("client", ("set",), ()), SECRET, None)
+        assert counts[1:3] == (4, 4), engine.name  # c, e "q", f\n and h
+    assert len(digests) == 1
+
+
+def spec(kappa: int) -> Spec:
+    return Spec(groups=("set",), epsilon=Fraction(1), delta=Fraction(1, 10**6), groups_per_user=kappa)
+
+
+@pytest.mark.skipif(not REAL_LOG.exists(), reason="the real log is not here")
+@pytest.mark.parametrize("kappa", [1, 10])
+def test_spark_and_duckdb_release_the_real_log_byte_for_byte(tmp_path: Path, spark: Any, kappa: int) -> None:
+    ledger = Ledger.at(tmp_path / "ledger")
+    made = [release(REAL_LOG, spec(kappa), ledger, dataset="ansible", engine=engine) for engine in (DuckDB(), spark)]
+    assert [one.new for one in made] == [True, False]
+    assert len(made[0].released.rows) > 10
+    for form in (csv_bytes, parquet_bytes):
+        assert form(made[0].released, ("set",)) == form(made[1].released, ("set",))
+    assert json_bytes(made[0].described()) == json_bytes(made[1].described())
+    (account,) = ledger.accounts("ansible")
+    assert account.spent.epsilon == 1
+
+
+def test_a_missing_file_and_a_missing_column_are_named(tmp_path: Path, spark: Any) -> None:
+    log = tmp_path / "log.csv"
+    write(log, rows(1, 5))
+    for place, column, message in ((tmp_path / "none.csv", "set", "cannot be read"), (log, "no", "no column 'no'")):
+        with (
+            pytest.raises(InputError, match=message),
+            spark.table([place], Bounding("client", (column,), ()), SECRET, None),
+        ):
+            pass
+    assert COLUMNS
