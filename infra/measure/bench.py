@@ -76,7 +76,13 @@ def with_table(text: str, ran: dict[str, object], measured: Sequence[Result | Fa
     after = rest.partition(END)[2]
     told = f"Run of {ran['when']}, commit `{ran['commit']}`, Python {ran['python']}, {ran['machine']}."
     table = "\n".join([HEADER, *map(line, measured)])
-    return f"{before}{BEGIN}\n\n{told}\n\n{table}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{told}\n\n{table}\n\n{missed(measured)}\n\n{END}{after}"
+
+
+def missed(measured: Sequence[Result | Failed]) -> str:
+    """Which rows missed their target or could not be measured, in a sentence."""
+    names = [f"{result.name}" for result in measured if isinstance(result, Failed) or result.met is False]
+    return f"Targets missed in this run: {'; '.join(names)}." if names else "Every target was met in this run."
 
 
 def line(result: Result | Failed) -> str:

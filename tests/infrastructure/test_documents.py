@@ -75,6 +75,11 @@ def test_a_broken_link_would_be_noticed() -> None:
     assert broken_links(page, links) == ["nowhere.md", "guides/choose.md#nowhere", "../../beside/x"]
 
 
+@each_page
+def test_no_page_holds_the_markers_of_a_merge(page: Path) -> None:
+    assert not re.search(r"^(<{7}|={7}|>{7})( |$)", page.read_text(), re.MULTILINE)
+
+
 def broken_links(page: Path, text: str) -> list[str]:
     """The links that lead to no file of the repository, or to no heading of it."""
     found = []

@@ -11,6 +11,7 @@ from kanon.cli.audit import audit
 from kanon.cli.cost import cost
 from kanon.cli.demo import demo
 from kanon.cli.doctor import doctor
+from kanon.cli.explain import explain
 from kanon.cli.ledger import ledger
 from kanon.cli.operate import operate
 from kanon.cli.plan import plan
@@ -20,7 +21,7 @@ from kanon.cli.risk import risk
 from kanon.cli.serve import serve
 from kanon.cli.simulate import simulate
 
-COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, simulate, plan, cost, audit, doctor, release)
+COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, simulate, plan, cost, audit, doctor, explain, release)
 
 PIPED = not (sys.stdout.isatty() and sys.stderr.isatty())
 """Help and errors that are piped are plain text in long lines; on a terminal they have its width, and colours."""

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from kanon.gate.types import Type
     from kanon.simulate.figures import Judged
-    from kanon.simulate.run import Simulation
+    from kanon.simulate.keys import Keys
+    from kanon.simulate.run import Log, Simulation
 
 MOST_TYPES = 24
 TYPES_A_TABLE = 4
@@ -62,7 +63,7 @@ def simulate(
     from kanon.simulate.figures import as_json as told
     from kanon.simulate.figures import judged
     from kanon.simulate.keys import Keys
-    from kanon.simulate.run import decide, gathered
+    from kanon.simulate.run import gathered
 
     writable(html, "--html")
     if html is not None:
@@ -78,11 +79,11 @@ def simulate(
         with ExitStack() as open_:
             with working("reading the log"):
                 gathered_log = open_.enter_context(gathered(read_batches(log, Columns(*names)), period))
-            with progress("parts of the log decided", len(gathered_log.parts)) as advance:
-                result = decide(gathered_log, types, Keys.from_seed(seed), advance=advance)
+            result = _decided(gathered_log, types, Keys.from_seed(seed))
         found = judged(result, pricing)
     except (CostError, LogError) as error:
-        typer.echo(f"kanon simulate: {error}", err=True)
+        hint = " with --columns TIME,SET,CLIENT" if str(error).endswith("columns are called") else ""
+        typer.echo(f"kanon simulate: {error}{hint}", err=True)
         raise typer.Exit(1) from error
     if html is not None:
         from kanon.simulate.page import page
@@ -96,26 +97,51 @@ def simulate(
         typer.echo(f"Report: {html}")
 
 
+def _decided(log: "Log", types: "Sequence[Type]", keys: "Keys") -> "Simulation":
+    from kanon.simulate.run import decide
+
+    if len(log.parts) == 1:
+        with working("deciding every set"):
+            return decide(log, types, keys)
+    with progress("parts of the log decided", len(log.parts)) as advance:
+        return decide(log, types, keys, advance=advance)
+
+
 def _combined(k: str, window: str, profile: str, period: int) -> "list[Type]":
     """A type for each combination that the service would accept; a line for each that it would not."""
     from kanon.errors import ConfigurationError
-    from kanon.gate.types import read_types
+    from kanon.gate.mechanism.parameters import InvalidParametersError
 
     types: list[Type] = []
     for threshold in _numbers(k, "--k"):
         for steps in _numbers(window, "--window"):
             for name in profile.split(","):
-                entry = {"k": threshold, "window": steps, "profile": name.strip()}
                 try:
-                    types += read_types(json.dumps({NAME: entry}), period).values()
-                except ConfigurationError as error:
+                    types.append(_type(threshold, steps, name.strip(), period))
+                except (ConfigurationError, InvalidParametersError) as error:
                     reason = str(error).removeprefix(f"type '{NAME}': ")
-                    typer.echo(f"left out: k={threshold} window={steps} {name}: {reason}", err=True)
+                    typer.echo(f"left out: k={threshold} w={steps} {name}: {reason}", err=True)
     if not types:
         raise typer.BadParameter("no combination of --k, --window and --profile can be used")
     if len(types) > MOST_TYPES:
         raise typer.BadParameter(f"{len(types)} combinations are more than {MOST_TYPES}: give fewer values")
     return types
+
+
+def _type(k: int, window: int, profile: str, period: int) -> "Type":
+    """A type with a profile.
+
+    Raises:
+        ConfigurationError, InvalidParametersError: the service would not accept it.
+    """
+    from kanon.gate.mechanism import parameters
+    from kanon.gate.types import read_types
+
+    threshold_law, query_law = parameters.profile(profile, window, period)
+    least = 1 - threshold_law.min + query_law.max
+    if k < least:
+        raise parameters.InvalidParametersError(f"its noise needs a k of at least {least}")
+    return read_types(json.dumps({NAME: {"k": k, "window": window, "profile": profile}}), period)[NAME]
 
 
 def _numbers(text: str, option: str) -> list[int]:

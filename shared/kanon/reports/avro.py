@@ -6,6 +6,7 @@ Buckets are written as 16 bytes and read as 1 to 16 (``key1`` is the bucket 0x6b
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from hashlib import sha256
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
@@ -64,6 +65,8 @@ Place = Path | IO[bytes]
 _ROWS = 4096
 _BLOCK = 1 << 18
 """Bytes of a block of a file that is written."""
+_SYNC = sha256(b"kanon/reports/avro/1").digest()[:16]
+"""Stands between blocks. It is fixed, so that the same rows are the same bytes."""
 _BROKEN = (
     *(ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OverflowError, MemoryError),
     *(RecursionError, zlib_error, SchemaParseException),
@@ -199,7 +202,7 @@ def listed(keys: NDArray[np.bytes_]) -> list[bytes]:
 
 def _write(at: Place, schema: Schema, rows: Iterable[dict[str, Any]]) -> None:
     with _opened(at, "wb") as file:
-        fastavro.writer(file, schema, rows, codec="null", sync_interval=_BLOCK)
+        fastavro.writer(file, schema, rows, codec="null", sync_interval=_BLOCK, sync_marker=_SYNC)
 
 
 def _rows(at: Place, schema: Schema) -> Iterator[dict[str, Any]]:

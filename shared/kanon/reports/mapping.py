@@ -34,6 +34,7 @@ class Mapped:
         errors: reports that are not accepted, by counter.
         reports: reports read.
         duplicates: accepted reports whose id came before; they are dropped and no errors.
+        left_out: accepted reports whose clear fields the job does not ask for; they are dropped and no errors.
     """
 
     partitions: tuple[Histogram, ...]
@@ -42,6 +43,7 @@ class Mapped:
     errors: Tally[Counter]
     reports: int
     duplicates: int
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,20 @@ class Selection:
         filtering_ids: the requested ids; pairs with another id are left out.
         partitions: how many.
         salt: key of 32 bytes of the partition's keyed function.
+        destinations: the only attribution destinations, ``None`` for any.
+        without: sources whose reports are left out. Clear fields decide, so this tells nothing of a report's content.
     """
 
     filtering_ids: tuple[int, ...] = (0,)
     partitions: int = 1
     salt: bytes = bytes(32)
+    destinations: frozenset[str] | None = None
+    without: frozenset[Source] = frozenset()
+
+    def takes(self, source: Source) -> bool:
+        """Whether the job asks for reports with these clear fields."""
+        asked = self.destinations is None or source.attribution_destination in self.destinations
+        return asked and source not in self.without
 
 
 def map_reports(
@@ -98,6 +109,7 @@ class _Shard:
     errors: Tally[Counter] = field(default_factory=Tally)
     reports: int = 0
     duplicates: int = 0
+    left_out: int = 0
 
     def add(self, batch: Sequence[Report]) -> None:
         self.reports += len(batch)
@@ -132,8 +144,14 @@ class _Shard:
         partitions = self.sums.split(self.selection.salt, self.selection.partitions)
         ids = np.frombuffer(b"".join(self.seen), KEY)
         return Mapped(
-            tuple(partitions), ids, frozenset(self.sources), self.errors, self.reports, self.duplicates
-        )  # fmt: skip
+            tuple(partitions),
+            ids,
+            frozenset(self.sources),
+            self.errors,
+            self.reports,
+            self.duplicates,
+            self.left_out,
+        )
 
     def _accepted(self, outcome: Slots | Counter, count: int) -> NDArray[np.bool_]:
         """Which of the reports read at once are accepted; the others are counted."""
@@ -147,7 +165,10 @@ class _Shard:
         return within
 
     def _is_first(self, report_id: bytes, source: Source) -> bool:
-        """Tell whether an accepted report is the first with its id; only then it counts."""
+        """Tell whether an accepted report is asked for, and the first with its id; only then it counts."""
+        if not self.selection.takes(source):
+            self.left_out += 1
+            return False
         if report_id in self.seen or report_id in self.skip:
             self.duplicates += 1
             return False

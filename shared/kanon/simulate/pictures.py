@@ -54,6 +54,8 @@ def _lines(types: Sequence[Judged]) -> list[tuple[Judged, str, str]]:
 
 
 def _over_time(panel: "Axes", simulation: Simulation, types: Sequence[Judged]) -> None:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
     steps = simulation.steps
     edges = np.unique(np.linspace(0, len(steps), min(_POINTS, len(steps)) + 1).astype(int))
     times = (np.datetime64(0, "s") + (steps.start + edges[:-1]) * simulation.period).astype("datetime64[s]")
@@ -72,6 +74,9 @@ def _over_time(panel: "Axes", simulation: Simulation, types: Sequence[Judged]) -
         panel.plot(
             times, means(one.outcome.true_changes), color=colour, linestyle=style, linewidth=1.2, label=one.label
         )
+    locator = AutoDateLocator()  # type: ignore[no-untyped-call]
+    panel.xaxis.set_major_locator(locator)
+    panel.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     panel.set_ylabel("sets")
     panel.set_ylim(bottom=0)
 
@@ -116,5 +121,7 @@ def _lost(panel: "Axes", types: Sequence[Judged]) -> None:
                    linestyle=style, label=one.label)  # fmt: skip
     panel.set_xscale("log")
     panel.set_yscale("log")
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.yaxis.set_major_formatter("{x:g}")
     panel.set_xlabel("epsilon of all joins of a client in one set")
     panel.set_ylabel("% of clients that lose as much or more")

@@ -38,15 +38,15 @@ def wrong(stack: Stack, *, secrets: bool = True) -> dict[str, tuple[Verdict, str
 
 def doctor(stack: Stack, *arguments: str) -> tuple[int, str]:
     """`kanon doctor --stack` on the stack: exit code and output."""
-    return _run(stack, "doctor", *arguments)
+    return run_on(stack, "doctor", *arguments)
 
 
 def operate(stack: Stack, *arguments: str, answer: str = "") -> tuple[int, str]:
     """`kanon operate ... --stack` on the stack: exit code and output."""
-    return _run(stack, "operate", *arguments, answer=answer)
+    return run_on(stack, "operate", *arguments, answer=answer)
 
 
-def _run(stack: Stack, *arguments: str, answer: str = "") -> tuple[int, str]:
+def run_on(stack: Stack, *arguments: str, answer: str = "") -> tuple[int, str]:
     """A command on the stack, which CloudFormation and Lambda are told of before."""
     _register(stack)
     options = ("--stack", stack.template.stack_name, "--region", "us-east-1")

@@ -69,8 +69,9 @@ def test_a_whole_run_replaces_the_table_of_the_page_and_nothing_else(page: Path)
     bench.main(kept(page))
     text = page.read_text()
     assert text.startswith(f"before\n{bench.BEGIN}\n\nRun of ")
-    assert text.endswith(f"|\n\n{bench.END}\nafter\n")
+    assert text.endswith(f".\n\n{bench.END}\nafter\n")
     assert "| a time | all | the bare call | 2.00 | 1.00, 4.00 | 2 ms a call, against 1 ms | - | - |" in text
+    assert "\nTargets missed in this run: first.\n" in text
     assert "old" not in text
 
 
@@ -92,6 +93,11 @@ def test_rows_are_chosen_by_a_part_of_their_name(page: Path, capsys: pytest.Capt
 def test_a_count_above_its_target_is_an_error(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MEASURED, "first", lambda _: iter([Count("a count", "a workload", 2.1, 2.0)]))
     assert bench.main([]) == 1
+
+
+def test_a_run_without_a_miss_says_so() -> None:
+    met = [Count("a count", "a workload", 1.0, 2.0), *timed(Form())]
+    assert bench.missed(met) == "Every target was met in this run."
 
 
 def test_a_page_without_the_markers_is_refused() -> None:

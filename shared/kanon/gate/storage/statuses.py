@@ -166,6 +166,17 @@ class Statuses:
             raise ThrottledError("Statuses did not answer for every set; run the command again")
         return {key: _crossings(item) for key, item in found.items()}
 
+    def is_suppressed(self, set_key: bytes) -> bool:
+        """Whether a set is suppressed, strongly consistent.
+
+        Raises:
+            ThrottledError: the table did not answer.
+        """
+        found, unanswered = get_all(self._client, self._table, [set_key], "set_key", "suppressed", consistent=True)
+        if unanswered:
+            raise ThrottledError("Statuses did not answer; run the command again")
+        return set_key in found and found[set_key].get("suppressed", {}).get("BOOL", False)
+
     def released(self) -> tuple[dict[bytes, tuple[int, ...]], dict[int, Horizon]]:
         """Every set's crossings and every slot's horizon, strongly consistent: reads the whole table."""
         pages = self._client.get_paginator("scan").paginate(TableName=self._table, ConsistentRead=True)

@@ -1,0 +1,62 @@
+"""TransactWriteItems: all writes or none, and why an item was refused as a value."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError
+
+from kanon.dynamo.batches import ATTEMPTS, Item, back_off, is_throttle
+from kanon.errors import ThrottledError
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+MOST_ITEMS = 100
+CONDITION_FAILED = "ConditionalCheckFailed"
+PASSING = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
+"""Reasons that say nothing about a condition: the same transaction may succeed later."""
+
+
+def all_or_none(client: "DynamoDBClient", writes: Sequence[dict[str, Any]]) -> list[Item | None] | None:
+    """Write all items, or none.
+
+    A transaction that meets another one, or too little throughput, is repeated. Do not rely on its token: what was
+    written by an attempt whose answer was lost is told apart by the conditions alone.
+
+    Args:
+        client: a DynamoDB client.
+        writes: ``{"Put": ...}``, ``{"Update": ...}``, ``{"Delete": ...}`` or ``{"ConditionCheck": ...}``, at most 100,
+            each with a condition. Each item is named once.
+
+    Returns:
+        None if everything is written. Otherwise, for each write, the stored item on which its condition failed (``{}``
+        if there is none), or None if its condition held.
+
+    Raises:
+        ThrottledError: it was not written after all attempts. Do not assume that an earlier attempt was not.
+    """
+    if len(writes) > MOST_ITEMS:
+        raise ValueError(f"a transaction holds at most {MOST_ITEMS} items, not {len(writes)}")
+    asked = [
+        {kind: {**write, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"} for kind, write in one.items()}
+        for one in writes
+    ]
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            back_off(attempt - 1)
+        try:
+            client.transact_write_items(TransactItems=asked)  # type: ignore[arg-type]
+        except ClientError as error:
+            reasons = _reasons(error)
+            if any(reason["Code"] in PASSING for reason in reasons) or (not reasons and is_throttle(error)):
+                continue
+            if not any(reason["Code"] == CONDITION_FAILED for reason in reasons):
+                raise
+            return [dict(r.get("Item", {})) if r["Code"] == CONDITION_FAILED else None for r in reasons]
+        return None
+    raise ThrottledError("a transaction met others, or too little throughput, in every attempt; repeat it")
+
+
+def _reasons(error: ClientError) -> list[dict[str, Any]]:
+    response: Any = error.response  # its declared type has no CancellationReasons
+    return list(response.get("CancellationReasons", ()))

@@ -1,0 +1,276 @@
+"""``kanon explain``: why a set reads false, step by step from the join to the answer.
+
+It reads the raw tables: StepLog, Members, Control, Statuses. Its output holds no count, no client, no token, no key and
+nothing about answers that are not visible yet. It says whether the set was joined at all, and what its visible answers
+were.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from kanon.gate.fingerprints import RETIRED
+from kanon.gate.mechanism.above_threshold import SetState, is_above
+from kanon.gate.mechanism.steps import end_of, first_step, instance_of, phase_of, step_at
+from kanon.gate.names import set_key
+from kanon.gate.querying import Answer, Querying
+from kanon.gate.reading import touched
+from kanon.gate.slots import Layouts
+from kanon.gate.types import Type
+from kanon.keys import Secret, fetch_secret
+from kanon.operate.doctor import moment
+from kanon.operate.stacks import RunningStack
+
+PERMISSIONS = (
+    "cloudformation:DescribeStacks on the stack; lambda:GetFunctionConfiguration on its three functions;"
+    " secretsmanager:GetSecretValue on the set pepper; dynamodb:GetItem on Control, BatchGetItem on Members and"
+    " Statuses, Query on StepLog; kms:Decrypt on the key, through DynamoDB and Secrets Manager"
+)
+"""What the command calls. None of the roles of the functions has all of it."""
+
+
+class Reply(StrEnum):
+    """The reply to a question: ``FALSE`` alone is enough for the set to read false."""
+
+    FINE = "fine"
+    WAIT = "wait"
+    FALSE = "false"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A question on the way from a join to an answer, the reply, and what to do."""
+
+    question: str
+    reply: Reply
+    seen: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the set reads now, and why."""
+
+    status: bool
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A set of a configured type, and what is read of it at ``now`` (Unix s), each part once and only if needed."""
+
+    stack: RunningStack
+    types: dict[str, Type]
+    type_: Type
+    pepper: Secret
+    set_id: bytes
+    now: float
+
+    @cached_property
+    def key(self) -> bytes:
+        return set_key(self.pepper, self.type_.name, self.set_id)
+
+    @property
+    def window(self) -> int:
+        return self.type_.parameters.window
+
+    @property
+    def period(self) -> int:
+        return self.stack.schedule.period
+
+    @property
+    def open_step(self) -> int:
+        """The step that joins enter now."""
+        return step_at(self.now, self.period)
+
+    @property
+    def layouts(self) -> Layouts:
+        return self.stack.evaluate.layouts
+
+    @cached_property
+    def slot(self) -> int:
+        """The slot of the set at the newest step that must be evaluated by now."""
+        return self.layouts.at(self.stack.schedule.due(self.now)).slot_of(self.key)
+
+    @cached_property
+    def mark(self) -> int | None:
+        """The last evaluated step of the set's slot."""
+        return self.stack.control.evaluated_through(self.slot)
+
+    def behind(self, last: int) -> int:
+        """The steps up to ``last`` that the slot has not evaluated."""
+        return 0 if self.mark is None else self.layouts.steps(self.slot, self.mark, last)
+
+    @cached_property
+    def counted(self) -> bool:
+        """Whether an evaluated join of the set is still in the window."""
+        state = self.stack.members.read([self.key]).get(self.key, SetState())
+        return any(member.last > self.open_step - self.window for member in state.members)
+
+    @cached_property
+    def waiting(self) -> tuple[int, ...]:
+        """The steps not evaluated yet in which the set was joined."""
+        oldest = self.stack.schedule.oldest_in_log(self.now)
+        first = oldest if self.mark is None else max(oldest, self.mark + 1)
+        return tuple(step for step in range(first, self.open_step + 1) if self._joined_at(step))
+
+    def _joined_at(self, step: int) -> bool:
+        slot, window = self.layouts.at(step).slot_of(self.key), max(t.parameters.window for t in self.types.values())
+        before = (int.from_bytes(self.key, "big") - 1).to_bytes(len(self.key), "big") if any(self.key) else None
+        found = next(touched(self.stack.log, step, slot, 1, window, before), None)
+        return found is not None and found.set_key == self.key and bool(found.joined)
+
+    @cached_property
+    def answer(self) -> Answer:
+        """What the function query answers now."""
+        query = self.stack.query
+        return Querying(
+            self.types, self.pepper, self.stack.statuses, query.period, query.layouts, query.publish_delay
+        ).query([(self.type_.name, self.set_id)], self.now)
+
+    @property
+    def visible(self) -> int | None:
+        """The last step whose answers are visible."""
+        return self.answer.step
+
+    @cached_property
+    def phase(self) -> int:
+        return phase_of(self.key, self.window, self.type_.parameters.phase)
+
+    @property
+    def instance(self) -> int:
+        """The instance of the answers of now."""
+        return instance_of(self.stack.schedule.due(self.now), self.phase, self.window)
+
+    @cached_property
+    def suppressed(self) -> bool:
+        return self.stack.statuses.is_suppressed(self.key)
+
+    def is_true(self, instance: int) -> bool:
+        """Whether the set crossed in an instance, as far as answers are visible; a suppression does not matter."""
+        if self.visible is None:
+            return False
+        crossings = self.stack.statuses.crossings([self.key]).get(self.key, ())
+        step = first_step(instance, self.phase, self.window)
+        return is_above(crossings, self.visible, step, self.phase, self.window)
+
+
+def explain(stack: RunningStack, type_name: str, set_id: bytes, now: float) -> Explanation:
+    """Follow a set from its joins to its answer at ``now`` (Unix s).
+
+    Raises:
+        BotoCoreError, ClientError: something cannot be read.
+        ThrottledError: something was not answered; run again.
+        UndecodableMembersError: the state of the set cannot be decoded.
+    """
+    unknown = _type(stack, type_name)
+    types = stack.evaluate.read_types()
+    if type_name not in types:
+        return Explanation(status=False, findings=(unknown,))
+    pepper = fetch_secret(stack.client("secretsmanager"), "set-pepper", stack.query.set_pepper_secret)
+    case = _Case(stack, types, types[type_name], pepper, set_id, now)
+    findings = (unknown, *(finding for check in CHECKS for finding in check(case)))
+    return Explanation(status=case.answer.above[0], findings=findings)
+
+
+def _type(stack: RunningStack, name: str) -> Finding:
+    question = "Is the type configured?"
+    lacking = [
+        part
+        for part, settings in (("join", stack.join), ("query", stack.query), ("evaluate", stack.evaluate))
+        if name not in settings.read_types()
+    ]
+    if f"{RETIRED}{name}" in stack.control.recorded("evaluate"):
+        return Finding(question, Reply.FALSE, "it is retired", "use another type: a retired name cannot be used again")
+    if len(lacking) == 3:
+        return Finding(question, Reply.FALSE, "no", "check the name, or add the type to Types and deploy")
+    if lacking:
+        return Finding(question, Reply.FALSE, f"not in {', '.join(lacking)}", "deploy again: it was interrupted")
+    return Finding(question, Reply.FINE, "yes")
+
+
+def _joined(case: _Case) -> Iterator[Finding]:
+    question = "Did a client join the set within the window?"
+    if case.counted or case.waiting:
+        yield Finding(question, Reply.FINE, "yes")
+        return
+    yield Finding(
+        question,
+        Reply.FALSE,
+        f"no join of the last {case.window} steps is in the tables",
+        "compare the set id of the joins with this one: the same bytes, the same type; and check the answers to joins",
+    )
+
+
+def _closed(case: _Case) -> Iterator[Finding]:
+    question = "Has the step of its joins ended?"
+    if case.waiting and not case.counted and case.waiting[0] == case.open_step:
+        end = end_of(case.open_step, case.period)
+        advice = f"wait: it ends at {moment(end)} and closes {case.stack.schedule.grace} s later"
+        yield Finding(question, Reply.WAIT, "not yet: all joins are in the current step", advice)
+    else:
+        yield Finding(question, Reply.FINE, "yes" if case.counted or case.waiting else "no step to wait for")
+
+
+def _evaluated(case: _Case) -> Iterator[Finding]:
+    question, schedule = "Is the set's slot evaluated?", case.stack.schedule
+    if case.mark is None:
+        advice = "wait for the schedule; if it stays so, run kanon doctor"
+        yield Finding(question, Reply.WAIT, "never: the stack is new", advice)
+    elif case.behind(schedule.due(case.now)):
+        steps = case.behind(schedule.last_closed(case.now))
+        seen = f"only through step {case.mark}, {steps} steps behind: its answers are old"
+        yield Finding(question, Reply.WAIT, seen, "run kanon doctor: it names the cause")
+    else:
+        yield Finding(question, Reply.FINE, f"through step {case.mark}, on time")
+
+
+def _visible(case: _Case) -> Iterator[Finding]:
+    question, closed = "Are the results visible?", [step for step in case.waiting if step < case.open_step]
+    newest = case.mark if case.mark is not None and not closed else None
+    if case.visible is None:
+        yield Finding(question, Reply.WAIT, "none yet", f"wait: the next tick is at {moment(case.answer.next_update)}")
+    elif newest is None or case.visible < newest:
+        seen = f"through step {case.visible}; later joins show at a later tick"
+        yield Finding(question, Reply.WAIT, seen, f"wait: the next tick is at {moment(case.answer.next_update)}")
+    else:
+        yield Finding(
+            question, Reply.FINE, f"through step {case.visible}; the next tick is at {moment(case.answer.next_update)}"
+        )
+
+
+def _suppressed(case: _Case) -> Iterator[Finding]:
+    question = "Is the set suppressed?"
+    if case.suppressed:
+        yield Finding(question, Reply.FALSE, "yes", "kanon operate unsuppress TYPE/SET ends it")
+    else:
+        yield Finding(question, Reply.FINE, "no")
+
+
+def _crossed(case: _Case) -> Iterator[Finding]:
+    question = "Has it crossed the noisy threshold in this instance?"
+    begin, end = (end_of(first_step(case.instance + n, case.phase, case.window) - 1, case.period) for n in (0, 1))
+    if case.is_true(case.instance):
+        yield Finding(question, Reply.FINE, f"yes: it is true until {moment(end)}, when the instance ends")
+        return
+    before = " It was true in the instance before." if case.is_true(case.instance - 1) else ""
+    p = case.type_.parameters
+    yield Finding(
+        question,
+        Reply.FALSE,
+        f"not visibly since {moment(begin)}, when the instance began with new noise.{before}",
+        f"more clients: below {p.never_true_below} distinct tokens in {p.window} steps a set is never true, from"
+        f" {p.surely_true_from} on it always is, between them the noise decides (kanon plan)",
+    )
+
+
+CHECKS: tuple[Callable[[_Case], Iterator[Finding]], ...] = (
+    _joined,
+    _closed,
+    _evaluated,
+    _visible,
+    _suppressed,
+    _crossed,
+)
+"""The questions in the order of the data's way."""

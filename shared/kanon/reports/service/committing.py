@@ -1,0 +1,138 @@
+"""The commit: a job spends its budget and its result becomes final, in one transaction or behind holds.
+
+A chunk is one transaction over at most 49 rows. All chunks but the last one are *holds*: they take budget while the
+job's row says COMMITTING. The last one takes the rest and moves the job to COMMITTED. Chunks go in ascending order of
+their rows, so two jobs cannot wait for each other.
+
+Every transaction names the job's state. Without that check in a hold, a slow worker could take a chunk again that an
+abort has returned. The check also names the deadline: rows may expire afterwards. And it names the table's epoch: a
+table that was created again would refill every budget.
+
+Timeline of a conflict, rows r1 < r2, where r2 has enough for one of two jobs:
+
+    job A   hold r1 ................. commit r2 -----> committed
+    job B             hold r1 ................. r2 refused: A has committed there -> abort, r1 returned
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from kanon.dynamo.batches import Item, chunks
+from kanon.dynamo.transactions import all_or_none
+from kanon.reports.account import Unit
+from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, Budgets, Charge
+from kanon.reports.storage.report_jobs import ReportJobs, State
+
+MOST_EXHAUSTED = 1_000
+"""Units that are named when a job is refused."""
+
+
+class Outcome(Enum):
+    """What a commit came to."""
+
+    COMMITTED = "committed"
+    LEFT = "left"
+    """The job has left COMMITTING: another worker committed it, or is aborting it."""
+    EXHAUSTED = "exhausted"
+    """A unit has less budget than the job asks for, by committed jobs alone. The job must abort."""
+    LATE = "late"
+    """The deadline has passed. The job must abort."""
+    WAIT = "wait"
+    """A unit is held by a job that may yet abort. Try again later."""
+    REPLACED = "replaced"
+    """The budget table is not the one on which the stack's keys were issued. The job must abort."""
+
+
+@dataclass(frozen=True)
+class Committing:
+    """What a commit needs.
+
+    Attributes:
+        client: a DynamoDB client.
+        jobs: the jobs.
+        budgets: the budgets.
+        epoch: the epoch of the budgets, as the stack's keys name it.
+        clock: unix seconds.
+    """
+
+    client: Any
+    jobs: ReportJobs
+    budgets: Budgets
+    epoch: str
+    clock: Callable[[], float]
+
+    def commit(self, job: str, charges: Sequence[Charge], amount: Amount, **values: Any) -> Outcome:
+        """Take the amount from every hour of the charges, and commit the job with these values; or nothing of both.
+
+        It may be called again after any crash, and by several workers at once.
+
+        Args:
+            job: the job, in state COMMITTING.
+            charges: ascending.
+            amount: from each hour.
+            values: what the job's row records with the commit.
+        """
+        parts = list(chunks(charges, ROWS_A_CHUNK)) or [()]
+        for number, part in enumerate(parts):
+            now = self.clock()
+            last = number == len(parts) - 1
+            state = self.jobs.commit(job, now, **values) if last else self.jobs.still(job, State.COMMITTING, now)
+            taken = [write for charge in part for write in self.budgets.take(charge, job, amount)]
+            refused = all_or_none(self.client, [state, self.budgets.same_epoch(self.epoch), *taken])
+            if refused is not None and (stopped := self._why(job, part, amount, refused, last=last)) is not None:
+                return stopped
+        return Outcome.COMMITTED
+
+    def abort(self, job: str, charges: Sequence[Charge], amount: Amount) -> bool:
+        """Return what the job holds; False if it is not ABORTING. It may be called again after any crash.
+
+        A chunk that is not held is refused as a whole: it was never taken, or it was returned before.
+        """
+        for part in chunks(charges, ROWS_A_CHUNK):
+            returned = [write for charge in part for write in self.budgets.give_back(charge, job, amount)]
+            refused = all_or_none(self.client, [self.jobs.still(job, State.ABORTING), *returned])
+            if refused is not None and refused[0] is not None:
+                return False
+        return True
+
+    def _why(
+        self, job: str, part: Sequence[Charge], amount: Amount, refused: Sequence[Item | None], *, last: bool
+    ) -> Outcome | None:
+        """Why a chunk was refused; None if the job holds it already."""
+        state, epoch, *taken = refused
+        if state is not None:
+            in_commit = state.get("state", {}).get("S") == State.COMMITTING
+            return Outcome.LATE if in_commit else Outcome.LEFT
+        if epoch is not None:
+            return Outcome.REPLACED
+        if any(item is not None for item in taken[1::2]):  # the job's own items: one transaction wrote them all
+            if last:
+                raise AssertionError("the last chunk of a job is held, and the job is not committed")
+            return None
+        short = [charge for charge, item in zip(part, taken[0::2], strict=True) if item is not None]
+        return Outcome.EXHAUSTED if any(self._exhausted(charge, job, amount) for charge in short) else Outcome.WAIT
+
+    def _exhausted(self, charge: Charge, job: str, amount: Amount) -> bool:
+        """Whether committed jobs alone leave too little: what they took never comes back."""
+        spent = dict.fromkeys(charge.hours, Amount(0, 0))
+        for other, hours, took in list(self.budgets.taken(charge.row)):
+            if other != job and self._committed(other):
+                spent |= {hour: spent[hour] + took for hour in hours if hour in spent}
+        return not all((used + amount).within(self.budgets.cap) for used in spent.values())
+
+    def _committed(self, job: str) -> bool:
+        row = self.jobs.read(job)
+        return row is not None and row.committed
+
+
+def exhausted(budgets: Budgets, units: Sequence[Unit], amount: Amount) -> list[tuple[Unit, Amount]]:
+    """The units that have less left than the amount, with what is left, strongly consistent. Spends nothing."""
+    left = budgets.left([unit.row for unit in units])
+    found = []
+    for unit in units:
+        has = left[unit.row].get(unit.hour % 24, budgets.cap)
+        if not amount.within(has):
+            found.append((unit, has))
+    return found

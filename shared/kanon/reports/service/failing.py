@@ -1,0 +1,12 @@
+"""How a job ends without a result: nothing is spent, and the message says so."""
+
+from kanon.reports.errors import JobError
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, ReportJobs, Row, State
+
+NOTHING_SPENT = "Nothing was spent."
+
+
+def fail(jobs: ReportJobs, row: Row, error: JobError, now: float) -> None:
+    """End a job that has not begun to commit. If it has left its state meanwhile, another worker decides."""
+    if row.state in BEFORE_COMMIT:
+        jobs.move(row, State.FINISHED, now, code=error.code, message=f"{error}. {NOTHING_SPENT}")

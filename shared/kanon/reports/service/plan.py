@@ -1,0 +1,195 @@
+"""The plan of a job: everything that decides its result, pinned before a report is read. Its digest names the noise."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import shake_256
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kanon.noise.words import length_prefixed
+from kanon.reports.acceptance import CONTRIBUTION_BOUND, Rules
+from kanon.reports.aggregate import KEYS_A_PARTITION, MECHANISM, SLOT_BYTES, SLOTS_A_PARTITION
+from kanon.reports.avro import read_domain
+from kanon.reports.errors import JobError
+from kanon.reports.histogram import distinct, partition_of
+from kanon.reports.mapping import Selection
+from kanon.reports.parameters import Parameters
+from kanon.reports.service.requests import JobRequest
+from kanon.reports.storage.objects import Objects, Stored
+from kanon.reports.storage.report_jobs import Row
+from kanon.reports.storage.work import Work
+
+MOST_SHARDS = 1_000
+MOST_OBJECTS = 100_000
+MOST_OBJECT_BYTES = 256 << 20
+SHARD_BYTES = 64 << 20
+MOST_KEYS = 10**7
+"""Declared keys of a job: a worker holds them all while it deals them to partitions."""
+
+Bucket = Callable[[str], Objects]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The keys that reports may be encrypted to, and the epoch of the budgets that they were issued for."""
+
+    ids: tuple[str, ...]
+    epoch: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan as stages read it.
+
+    Attributes:
+        value: as JSON.
+        digest: SHA-256 of its canonical JSON, 32 bytes.
+    """
+
+    value: Mapping[str, Any]
+    digest: bytes
+
+    @property
+    def shards(self) -> list[list[Stored]]:
+        """The objects of each shard."""
+        return [[Stored(*one) for one in shard] for shard in self.value["shards"]]
+
+    @property
+    def partitions(self) -> int:
+        """How many parts the summary has."""
+        return int(self.value["partitions"])
+
+    @property
+    def domain(self) -> list[str | None]:
+        """The names of each partition's declared keys; None in discovery."""
+        return self.value["domain"] or [None] * self.partitions
+
+    @property
+    def epoch(self) -> str:
+        """The epoch of the budgets that this job spends from."""
+        return str(self.value["epoch"])
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The ids of the private keys that may open reports."""
+        return tuple(self.value["keys"])
+
+    def parameters(self, request: JobRequest) -> Parameters:
+        """What the job promises."""
+        return Parameters(request.mode, request.epsilon, request.delta)
+
+    def rules(self, request: JobRequest, received_at: int, keys: Any) -> Rules:
+        """Which reports count; ages are measured from when the job was received."""
+        return Rules(received_at, keys, request.report_to, request.reporting_site)
+
+    def selection(self, request: JobRequest) -> Selection:
+        """Which contributions count."""
+        destinations = None if request.destinations is None else frozenset(request.destinations)
+        return Selection(request.filtering_ids, self.partitions, bytes.fromhex(self.value["salt"]), destinations)
+
+
+def read_plan(work: Work, name: str) -> Plan:
+    """A stored plan; its name ends with its digest."""
+    return Plan(work.json(name), bytes.fromhex(name.rpartition("/")[2]))
+
+
+def write_plan(row: Row, request: JobRequest, ring: Ring, work: Work, bucket: Bucket) -> tuple[str, Plan]:
+    """Pin the inputs of a job and write its plan.
+
+    Returns:
+        The plan's name, and the plan.
+
+    Raises:
+        JobError: the inputs cannot be used; the message says what to change.
+    """
+    if row.secret is None:
+        raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
+    shards = _shards(_inputs(request, bucket))
+    parameters = Parameters(request.mode, request.epsilon, request.delta)
+    salt = shake_256(length_prefixed(b"kanon/reports/partition/1", row.secret)).digest(32)
+    keys = None if request.domain is None else _declared(request, bucket)
+    partitions = _partitions(keys, shards)
+    value = {
+        "mechanism": MECHANISM,
+        "job": row.job,
+        "received_at": row.received_at,
+        "request": row.request,
+        "shards": [[[one.key, one.size, one.etag] for one in shard] for shard in shards],
+        "domain": None if keys is None else _dealt(keys, salt, partitions, work),
+        "mode": request.mode,
+        "epsilon": str(request.epsilon),
+        "delta": str(request.delta),
+        "contribution_bound": CONTRIBUTION_BOUND,
+        "threshold": parameters.threshold,
+        "partitions": partitions,
+        "salt": salt.hex(),
+        "keys": sorted(ring.ids),
+        "epoch": ring.epoch,
+    }
+    name = work.put_json("plan", value)
+    return name, read_plan(work, name)
+
+
+def _inputs(request: JobRequest, bucket: Bucket) -> list[Stored]:
+    """The objects of all prefixes, each once, by name."""
+    place = bucket(request.input_bucket)
+    found = sorted({one for prefix in request.input_prefixes for one in place.listed(prefix, MOST_OBJECTS)})
+    if not found:
+        raise JobError("INPUT_DATA_READ_FAILED", "no object stands under the prefix of the reports: check it")
+    if len(found) > MOST_OBJECTS:
+        raise JobError("INVALID_JOB", f"a job reads at most {MOST_OBJECTS:,} objects: split it by prefix")
+    if any(one.size > MOST_OBJECT_BYTES for one in found):
+        raise JobError("INVALID_JOB", "an object of reports is larger than 256 MiB: write smaller files of reports")
+    return found
+
+
+def _shards(objects: Sequence[Stored]) -> list[list[Stored]]:
+    """Whole objects, in order, about 64 MiB a shard."""
+    shards: list[list[Stored]] = []
+    size = SHARD_BYTES
+    for one in objects:
+        if size + one.size > SHARD_BYTES:
+            shards.append([])
+            size = 0
+        shards[-1].append(one)
+        size += one.size
+    if len(shards) > MOST_SHARDS:
+        raise JobError("INVALID_JOB", f"a job reads at most {MOST_SHARDS:,} shards of 64 MiB: split it by prefix")
+    return shards
+
+
+def _declared(request: JobRequest, bucket: Bucket) -> NDArray[np.bytes_]:
+    """The declared keys, a set: in ascending order, each once."""
+    if request.domain is None:
+        raise ValueError("discovery declares no keys")
+    place = bucket(request.domain.bucket)
+    objects = place.listed(request.domain.prefix, MOST_OBJECTS)
+    read = [read_domain(BytesIO(place.read(one.key, one.etag))) for one in objects]
+    keys = distinct(np.concatenate([np.empty(0, "S16"), *read]))
+    if not len(keys):
+        raise JobError("INVALID_JOB", "the domain holds no key: declare at least one, or use discovery")
+    if len(keys) > MOST_KEYS:
+        raise JobError("INVALID_JOB", f"a job declares at most {MOST_KEYS:,} keys: split the domain")
+    return keys
+
+
+def _partitions(keys: NDArray[np.bytes_] | None, shards: Sequence[Sequence[Stored]]) -> int:
+    """How many partitions: from public sizes alone, never from sums."""
+    if keys is not None:
+        return -(-len(keys) // KEYS_A_PARTITION)
+    slots = sum(one.size for shard in shards for one in shard) // SLOT_BYTES
+    return 1 + slots // SLOTS_A_PARTITION
+
+
+def _dealt(keys: NDArray[np.bytes_], salt: bytes, partitions: int, work: Work) -> list[str]:
+    of = partition_of(keys, salt, partitions)
+    return [work.put_keys(keys[of == number]) for number in range(partitions)]
+
+
+def percent(part: int, of: int) -> Fraction:
+    """The share in percent; 0 of nothing."""
+    return Fraction(100 * part, of) if of else Fraction(0)

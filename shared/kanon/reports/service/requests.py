@@ -1,0 +1,325 @@
+"""What createJob asks for: the aggregation service's JSON, checked field by field.
+
+No message repeats what was sent. Every error names the field and what to change.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+from kanon.reports.parameters import (
+    DEFAULT_DELTA,
+    DEFAULT_EPSILON,
+    EPSILON_CAP,
+    LEAST_DELTA,
+    Mode,
+    ParameterError,
+    decimal,
+)
+
+Reason = Literal["JSON_ERROR", "VALIDATION_FAILED", "ARGUMENT_MISSING"]
+
+MOST_PREFIXES = 50
+MOST_FILTERING_IDS = 64
+MOST_DESTINATIONS = 100
+DEFAULT_ERROR_THRESHOLD = "10"
+
+_ID = re.compile(r"[a-zA-Z0-9\-_.~!*'();:@&=+$,/?%#\[\] ]{1,128}")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_PREFIX = re.compile(r"[^\x00-\x1f\x7f]{1,900}")
+_COUNT = re.compile(r"[0-9]{1,12}")
+_FALSE, _TRUE = "false", "true"
+
+
+class RequestRefusedError(ValueError):
+    """A request that cannot be a job.
+
+    Args:
+        reason: of the aggregation service's list.
+        field: where.
+        message: what to change.
+    """
+
+    def __init__(self, reason: Reason, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.reason, self.field = reason, field
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Where the declared keys are."""
+
+    bucket: str
+    prefix: str
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A job as it was asked for.
+
+    Attributes:
+        job: its id.
+        input_bucket: where the reports are.
+        input_prefixes: under which prefixes.
+        output_bucket: where the summary goes.
+        output_prefix: under which name.
+        report_to: the only reporting origin, or None.
+        reporting_site: the only site of reporting origins, or None.
+        mode: declared or discover.
+        domain: the declared keys, None in discovery.
+        epsilon: at most 3 decimals.
+        delta: 0 if keys are declared.
+        filtering_ids: ascending, each once.
+        error_threshold: the share of reports, in percent, that may be in error.
+        report_count: how many reports are expected, or None.
+        destinations: the only attribution destinations, or None.
+        skip_exhausted: leave out the reports of units that are short of budget, rather than refuse.
+    """
+
+    job: str
+    input_bucket: str
+    input_prefixes: tuple[str, ...]
+    output_bucket: str
+    output_prefix: str
+    report_to: str | None
+    reporting_site: str | None
+    mode: Mode
+    domain: Domain | None
+    epsilon: Fraction
+    delta: Fraction
+    filtering_ids: tuple[int, ...]
+    error_threshold: Fraction
+    report_count: int | None
+    destinations: tuple[str, ...] | None
+    skip_exhausted: bool
+
+
+def read_request(body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilon_cap: Fraction) -> JobRequest:
+    """Check a body of createJob.
+
+    Args:
+        body: parsed JSON.
+        delta_cap: the most delta of a job.
+        buckets: the buckets that jobs may name.
+        epsilon_cap: the most epsilon of a job.
+
+    Raises:
+        RequestRefusedError: with the first problem.
+    """
+    fields = _object(body, "body")
+    parameters = _object(fields.get("job_parameters", {}), "job_parameters")
+    prefixes = _prefixes(fields)
+    report_to, site = (_optional(parameters, name) for name in ("attribution_report_to", "reporting_site"))
+    if (report_to is None) == (site is None):
+        raise RequestRefusedError(
+            "VALIDATION_FAILED",
+            "job_parameters",
+            "name exactly one of attribution_report_to and reporting_site",
+        )
+    _no_debug_run(parameters)
+    mode, domain = _domain(fields, parameters, buckets)
+    epsilon, delta = _amounts(fields, parameters, mode, epsilon_cap, delta_cap)
+    count = _optional(parameters, "input_report_count")
+    if count is not None and not _COUNT.fullmatch(count):
+        raise RequestRefusedError("VALIDATION_FAILED", "job_parameters.input_report_count", "give a whole number")
+    return JobRequest(
+        job=_matching(fields, "job_request_id", _ID, "give 1 to 128 characters of the allowed ASCII, without a bar"),
+        input_bucket=_bucket(fields, "input_data_bucket_name", buckets),
+        input_prefixes=prefixes,
+        output_bucket=_bucket(fields, "output_data_bucket_name", buckets),
+        output_prefix=_matching(fields, "output_data_blob_prefix", _PREFIX, "give 1 to 900 characters"),
+        report_to=report_to,
+        reporting_site=site,
+        mode=mode,
+        domain=domain,
+        epsilon=epsilon,
+        delta=delta,
+        filtering_ids=_filtering_ids(parameters),
+        error_threshold=_threshold(parameters),
+        report_count=None if count is None else int(count),
+        destinations=_destinations(parameters),
+        skip_exhausted=_skip(fields),
+    )
+
+
+def _object(value: Any, field: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise RequestRefusedError("JSON_ERROR", field, "give a JSON object")
+    return value
+
+
+def _text(fields: Mapping[str, Any], name: str, within: str = "") -> str:
+    if fields.get(name) in (None, ""):
+        raise RequestRefusedError("ARGUMENT_MISSING", within + name, "is missing")
+    value = fields[name]
+    if not isinstance(value, str):
+        raise RequestRefusedError("JSON_ERROR", within + name, "give a text")
+    return value
+
+
+def _optional(fields: Mapping[str, Any], name: str) -> str | None:
+    return None if fields.get(name) in (None, "") else _text(fields, name, "job_parameters.")
+
+
+def _matching(fields: Mapping[str, Any], name: str, form: re.Pattern[str], otherwise: str) -> str:
+    text = _text(fields, name)
+    if not form.fullmatch(text):
+        raise RequestRefusedError("VALIDATION_FAILED", name, otherwise)
+    return text
+
+
+def _bucket(fields: Mapping[str, Any], name: str, buckets: frozenset[str], within: str = "") -> str:
+    text = _text(fields, name, within)
+    if text not in buckets or not _BUCKET.fullmatch(text):
+        raise RequestRefusedError(
+            "VALIDATION_FAILED", within + name, "name a bucket of this stack, or one of the parameter ReportBuckets"
+        )
+    return text
+
+
+def _prefixes(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    one, several = fields.get("input_data_blob_prefix"), fields.get("input_data_blob_prefixes")
+    if (one in (None, "")) == (several in (None, [])):
+        raise RequestRefusedError(
+            "VALIDATION_FAILED",
+            "input_data_blob_prefix",
+            "name exactly one of input_data_blob_prefix and input_data_blob_prefixes",
+        )
+    asked = [one] if several in (None, []) else several
+    if not isinstance(asked, list) or not all(isinstance(prefix, str) for prefix in asked):
+        raise RequestRefusedError("JSON_ERROR", "input_data_blob_prefixes", "give a list of texts")
+    if len(asked) > MOST_PREFIXES or not all(_PREFIX.fullmatch(prefix) for prefix in asked):
+        raise RequestRefusedError(
+            "VALIDATION_FAILED",
+            "input_data_blob_prefixes",
+            f"give at most {MOST_PREFIXES} texts of up to 900 characters",
+        )
+    return tuple(asked)
+
+
+def _no_debug_run(parameters: Mapping[str, Any]) -> None:
+    if str(parameters.get("debug_run", _FALSE)).lower() != _FALSE:
+        raise RequestRefusedError(
+            "VALIDATION_FAILED",
+            "job_parameters.debug_run",
+            "no stack shows sums without noise: run `kanon reports aggregate --no-noise --debug` on your files",
+        )
+
+
+def _domain(
+    fields: Mapping[str, Any], parameters: Mapping[str, Any], buckets: frozenset[str]
+) -> tuple[Mode, Domain | None]:
+    """The mode, and where the declared keys are."""
+    asked = _object(fields.get("output_domain", {}), "output_domain").get("mode", "declared")
+    if asked == "kanon":
+        raise RequestRefusedError(
+            "VALIDATION_FAILED", "output_domain.mode", "kanon is not built yet: use declared or discover"
+        )
+    if asked not in ("declared", "discover"):
+        raise RequestRefusedError("VALIDATION_FAILED", "output_domain.mode", "use declared or discover")
+    names = ("output_domain_bucket_name", "output_domain_blob_prefix")
+    given = [name for name in names if parameters.get(name) not in (None, "")]
+    if asked == "discover":
+        if given:
+            raise RequestRefusedError(
+                "VALIDATION_FAILED", f"job_parameters.{given[0]}", "discovery takes no declared keys: leave it out"
+            )
+        return "discover", None
+    bucket = _bucket(parameters, names[0], buckets, "job_parameters.")
+    prefix = _text(parameters, names[1], "job_parameters.")
+    if not _PREFIX.fullmatch(prefix):
+        raise RequestRefusedError("VALIDATION_FAILED", f"job_parameters.{names[1]}", "give 1 to 900 characters")
+    return "declared", Domain(bucket, prefix)
+
+
+def _amounts(
+    fields: Mapping[str, Any], parameters: Mapping[str, Any], mode: Mode, epsilon_cap: Fraction, delta_cap: Fraction
+) -> tuple[Fraction, Fraction]:
+    """Epsilon and delta, exactly."""
+    ours = _object(fields.get("privacy_params", {}), "privacy_params")
+    ours = _object(ours.get("laplace_dp_params", {}), "privacy_params.laplace_dp_params")
+    theirs = _optional(parameters, "debug_privacy_epsilon")
+    where = "privacy_params.laplace_dp_params.job_epsilon"
+    if theirs is not None:
+        if "job_epsilon" in ours:
+            raise RequestRefusedError("VALIDATION_FAILED", where, "excludes debug_privacy_epsilon: give one of them")
+        where = "job_parameters.debug_privacy_epsilon"
+    epsilon = _decimal(theirs if theirs is not None else ours.get("job_epsilon", DEFAULT_EPSILON), where)
+    most = min(Fraction(EPSILON_CAP), epsilon_cap)
+    if not 0 < epsilon <= most or 1000 % epsilon.denominator:
+        raise RequestRefusedError("VALIDATION_FAILED", where, f"give a number above 0, at most {most}, with 3 decimals")
+    where = "privacy_params.laplace_dp_params.job_delta"
+    if mode == "declared":
+        if "job_delta" in ours:
+            raise RequestRefusedError("VALIDATION_FAILED", where, "declared keys need no delta: leave it out")
+        return epsilon, Fraction(0)
+    delta = _decimal(ours.get("job_delta", DEFAULT_DELTA), where)
+    if not LEAST_DELTA <= delta <= delta_cap or 10**15 % delta.denominator or delta * 100 > epsilon:
+        raise RequestRefusedError(
+            "VALIDATION_FAILED",
+            where,
+            f"give 1e-12 up to {float(delta_cap):g} and a hundredth of epsilon, with at most 15 decimals",
+        )
+    return epsilon, delta
+
+
+def _decimal(text: Any, where: str) -> Fraction:
+    """A decimal, as a text: a JSON number would be read as a float first."""
+    try:
+        return decimal(text if isinstance(text, str) else "", where)
+    except ParameterError:
+        raise RequestRefusedError(
+            "VALIDATION_FAILED", where, 'give a decimal as a text, such as "10" or "1e-8"'
+        ) from None
+
+
+def _threshold(parameters: Mapping[str, Any]) -> Fraction:
+    where = "job_parameters.report_error_threshold_percentage"
+    text = _optional(parameters, "report_error_threshold_percentage")
+    percent = _decimal(text if text is not None else DEFAULT_ERROR_THRESHOLD, where)
+    if percent > 100:
+        raise RequestRefusedError("VALIDATION_FAILED", where, "give a percentage from 0 to 100")
+    return percent
+
+
+def _filtering_ids(parameters: Mapping[str, Any]) -> tuple[int, ...]:
+    text = _optional(parameters, "filtering_ids")
+    if text is None:
+        return (0,)
+    parts = [part.strip() for part in text.split(",")]
+    if (
+        not all(part.isascii() and part.isdigit() and len(part) <= 20 for part in parts)
+        or len(set(parts)) > MOST_FILTERING_IDS
+        or any(int(part) >> 64 for part in parts)
+    ):
+        raise RequestRefusedError(
+            "VALIDATION_FAILED",
+            "job_parameters.filtering_ids",
+            f"give at most {MOST_FILTERING_IDS} numbers below 2^64, separated by commas",
+        )
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _destinations(parameters: Mapping[str, Any]) -> tuple[str, ...] | None:
+    text = _optional(parameters, "attribution_destinations")
+    if text is None:
+        return None
+    parts = sorted({part.strip() for part in text.split(",")} - {""})
+    if not 1 <= len(parts) <= MOST_DESTINATIONS:
+        raise RequestRefusedError(
+            "VALIDATION_FAILED",
+            "job_parameters.attribution_destinations",
+            f"give 1 to {MOST_DESTINATIONS} destinations, separated by commas",
+        )
+    return tuple(parts)
+
+
+def _skip(fields: Mapping[str, Any]) -> bool:
+    value = fields.get("skip_exhausted", False)
+    if isinstance(value, bool):
+        return value
+    if value in (_FALSE, _TRUE):
+        return bool(value == _TRUE)
+    raise RequestRefusedError("JSON_ERROR", "skip_exhausted", "give true or false")

@@ -1,0 +1,93 @@
+"""What ``decrypt`` does: maps one shard of a job. It has the private keys, no budgets and no noise key."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+from kanon.reports.avro import Report, read_reports
+from kanon.reports.errors import JobError
+from kanon.reports.mapping import map_reports
+from kanon.reports.service.failing import fail
+from kanon.reports.service.messages import MapMessage, StageMessage
+from kanon.reports.service.plan import Bucket, Plan, read_plan
+from kanon.reports.service.requests import JobRequest
+from kanon.reports.storage.objects import Objects, Stored
+from kanon.reports.storage.report_jobs import ReportJobs, Row, State
+from kanon.reports.storage.work import Work, sources_of
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+IN_STATE = {"map": State.MAPPING, "remap": State.REMAPPING}
+
+
+@dataclass(frozen=True)
+class Shards:
+    """What mapping a shard needs.
+
+    Attributes:
+        jobs: the jobs.
+        work: the work bucket.
+        bucket: a bucket of inputs by its name.
+        request: reads the stored request of a job.
+        keys: the private keys with these ids that still exist.
+        clock: unix seconds.
+    """
+
+    jobs: ReportJobs
+    work: Objects
+    bucket: Bucket
+    request: Callable[[Row], JobRequest]
+    keys: Callable[[Sequence[str]], Mapping[str, "X25519PrivateKey"]]
+    clock: Callable[[], float]
+
+    def run(self, message: MapMessage) -> list[StageMessage]:
+        """Map a shard and record it. It may run any number of times, at once and late: the first record stands.
+
+        Returns:
+            The message that takes the job on, if every shard is recorded.
+        """
+        row = self.jobs.read(message.job)
+        if row is None or row.state is not IN_STATE[message.stage]:
+            return []
+        try:
+            return self._map(row, message)
+        except JobError as error:
+            fail(self.jobs, row, error, self.clock())
+            return []
+
+    def _map(self, row: Row, message: MapMessage) -> list[StageMessage]:
+        work = Work(self.work, row.job)
+        plan = read_plan(work, row.values["plan"])
+        if message.shard >= len(plan.shards):
+            return []
+        request = self.request(row)
+        selection, skip = plan.selection(request), frozenset[bytes]()
+        expected = set(range(len(plan.shards)))
+        if message.stage == "remap":
+            manifest = work.json(row.values["manifest"])
+            skips = manifest["skips"]
+            expected = set(map(int, skips))
+            if message.shard not in expected:
+                return []
+            skip = frozenset(work.ids(skips[str(message.shard)]).view("V16").tolist())
+            selection = replace(selection, without=sources_of(manifest["without"]))
+        rules = plan.rules(request, row.received_at, self.keys(plan.keys))
+        mapped = map_reports(self._reports(request, plan.shards[message.shard]), rules, selection, skip)
+        self.jobs.record(row.job, message.stage, message.shard, work.put_shard(mapped), self.clock())
+        complete = self.jobs.recorded(row.job, message.stage).keys() >= expected
+        return [StageMessage(job=row.job)] if complete else []
+
+    def _reports(self, request: JobRequest, objects: Sequence[Stored]) -> Iterator[Report]:
+        place = self.bucket(request.input_bucket)
+        for one in objects:
+            yield from read_reports(BytesIO(place.read(one.key, one.etag)))
+
+
+def missing_shards(jobs: ReportJobs, row: Row, plan: Plan, manifest: Mapping[str, str] | None) -> list[MapMessage]:
+    """The messages for the shards of the job's state that are not recorded."""
+    stage = "map" if row.state is State.MAPPING else "remap"
+    expected = range(len(plan.shards)) if manifest is None else sorted(map(int, manifest))
+    recorded = jobs.recorded(row.job, stage)
+    return [MapMessage(job=row.job, stage=stage, shard=shard) for shard in expected if shard not in recorded]

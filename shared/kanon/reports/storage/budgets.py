@@ -1,0 +1,238 @@
+"""Table Budgets: what is left of each unit's budget, and what each job took from it.
+
+A row holds the 24 hours of a day of one budget key and origin. Its item ``left`` has, for each hour that was ever
+charged, the thousandths of epsilon and the 10^-15 of delta that are left; a missing hour is full. Beside it one item
+for each job says what that job took. They are the ledger, and what makes a repeated write harmless.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from kanon.dynamo.batches import Item, chunks
+from kanon.reports.account import DAY, Unit
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+EPSILON_STEPS, DELTA_STEPS = 1000, 10**15
+ROWS_A_CHUNK = 49
+"""Two writes for each row, one for the job and one for the epoch: 100 items, the most of one transaction."""
+MOST_ROWS = 30_000
+
+REPORT_AGE, ONE_JOB, SLACK = 90 * DAY, DAY, 7 * DAY
+"""A row may expire only when no job can accept a report of its day: the age of a report, the time of a job, slack."""
+
+LEFT, JOB = "left", "job#"
+EPOCH = b"epoch"
+
+IF_NOT_TAKEN = "attribute_not_exists(#row)"
+IF_TAKEN = "attribute_exists(#row)"
+IF_SAME_EPOCH = "epoch = :epoch"
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A budget: epsilon in thousandths, delta in 10^-15."""
+
+    epsilon: int
+    delta: int
+
+    @classmethod
+    def of(cls, epsilon: Fraction, delta: Fraction) -> "Amount":
+        """The exact amount.
+
+        Raises:
+            ValueError: epsilon has more than 3 decimals, or delta more than 15.
+        """
+        steps = epsilon * EPSILON_STEPS, delta * DELTA_STEPS
+        if any(step.denominator != 1 for step in steps):
+            raise ValueError("epsilon has at most 3 decimals, delta at most 15")
+        return cls(int(steps[0]), int(steps[1]))
+
+    def times(self, number: int) -> "Amount":
+        """So many of it."""
+        return Amount(self.epsilon * number, self.delta * number)
+
+    def __add__(self, other: "Amount") -> "Amount":
+        return Amount(self.epsilon + other.epsilon, self.delta + other.delta)
+
+    def within(self, other: "Amount") -> bool:
+        """Whether both parts are at most the other's."""
+        return self.epsilon <= other.epsilon and self.delta <= other.delta
+
+
+@dataclass(frozen=True, order=True)
+class Charge:
+    """What a job takes from one row: the same amount from each of these hours of its day.
+
+    Attributes:
+        row: name of the row, 32 bytes.
+        day: days since 1970.
+        hours: 0 to 23, ascending.
+    """
+
+    row: bytes
+    day: int
+    hours: tuple[int, ...]
+
+    @property
+    def expires(self) -> int:
+        """When the row may vanish, unix seconds."""
+        return (self.day + 1) * DAY + REPORT_AGE + ONE_JOB + SLACK
+
+
+def charges(units: Iterable[Unit]) -> list[Charge]:
+    """The rows of units, in ascending order of their names."""
+    hours: dict[tuple[bytes, int], set[int]] = {}
+    for unit in units:
+        hours.setdefault((unit.row, unit.hour // 24), set()).add(unit.hour % 24)
+    return sorted(Charge(row, day, tuple(sorted(found))) for (row, day), found in hours.items())
+
+
+class Budgets:
+    """The budgets of all units."""
+
+    def __init__(self, client: "DynamoDBClient", table: str, cap: Amount) -> None:
+        self._client = client
+        self._table = table
+        self.cap = cap
+
+    # Parts of a transaction.
+
+    def take(self, charge: Charge, job: str, amount: Amount) -> list[dict[str, Any]]:
+        """Two writes: less is left of every hour, and the job took it. Refused if an hour has less, or if it did."""
+        pairs = [(f"e{hour:02}", ":e", ":ecap") for hour in charge.hours]
+        values = {":e": _number(amount.epsilon), ":ecap": _number(self.cap.epsilon), ":ttl": _number(charge.expires)}
+        if amount.delta:
+            pairs += [(f"d{hour:02}", ":d", ":dcap") for hour in charge.hours]
+            values |= {":d": _number(amount.delta), ":dcap": _number(self.cap.delta)}
+        update = ", ".join(f"{name} = if_not_exists({name}, {cap}) - {part}" for name, part, cap in pairs)
+        enough = " AND ".join(f"(attribute_not_exists({name}) OR {name} >= {part})" for name, part, _ in pairs)
+        taken = {
+            **self._key(charge.row, f"{JOB}{job}"),
+            "epsilon": _number(amount.epsilon),
+            "delta": _number(amount.delta),
+            "hours": {"NS": [str(hour) for hour in charge.hours]},
+            "ttl": _number(charge.expires),
+        }
+        return [
+            {
+                "Update": {
+                    "TableName": self._table,
+                    "Key": self._key(charge.row, LEFT),
+                    "UpdateExpression": f"SET #ttl = :ttl, {update}",
+                    "ConditionExpression": enough,
+                    "ExpressionAttributeNames": {"#ttl": "ttl"},
+                    "ExpressionAttributeValues": values,
+                }
+            },
+            {
+                "Put": {
+                    "TableName": self._table,
+                    "Item": taken,
+                    "ConditionExpression": IF_NOT_TAKEN,
+                    "ExpressionAttributeNames": {"#row": "row"},
+                }
+            },
+        ]
+
+    def give_back(self, charge: Charge, job: str, amount: Amount) -> list[dict[str, Any]]:
+        """Two writes that undo :meth:`take`. Refused if the job did not take, or its part was returned before."""
+        pairs = [(f"e{hour:02}", ":e") for hour in charge.hours]
+        values = {":e": _number(amount.epsilon)}
+        if amount.delta:
+            pairs += [(f"d{hour:02}", ":d") for hour in charge.hours]
+            values[":d"] = _number(amount.delta)
+        return [
+            {
+                "Update": {
+                    "TableName": self._table,
+                    "Key": self._key(charge.row, LEFT),
+                    "UpdateExpression": "SET " + ", ".join(f"{name} = {name} + {part}" for name, part in pairs),
+                    "ConditionExpression": " AND ".join(f"attribute_exists({name})" for name, _ in pairs),
+                    "ExpressionAttributeValues": values,
+                }
+            },
+            {
+                "Delete": {
+                    "TableName": self._table,
+                    "Key": self._key(charge.row, f"{JOB}{job}"),
+                    "ConditionExpression": IF_TAKEN,
+                    "ExpressionAttributeNames": {"#row": "row"},
+                }
+            },
+        ]
+
+    def same_epoch(self, epoch: str) -> dict[str, Any]:
+        """A check that this is the table on which the stack's keys were issued."""
+        return {
+            "ConditionCheck": {
+                "TableName": self._table,
+                "Key": self._key(EPOCH, LEFT),
+                "ConditionExpression": IF_SAME_EPOCH,
+                "ExpressionAttributeValues": {":epoch": {"S": epoch}},
+            }
+        }
+
+    # Reads.
+
+    def left(self, rows: Sequence[bytes]) -> dict[bytes, dict[int, Amount]]:
+        """What is left of each charged hour of the rows, strongly consistent; a missing hour is full."""
+        found: dict[bytes, dict[int, Amount]] = {row: {} for row in rows}
+        for some in chunks(list(dict.fromkeys(rows)), 100):
+            wanted: Any = {self._table: {"Keys": [self._key(row, LEFT) for row in some], "ConsistentRead": True}}
+            while wanted:
+                answer = self._client.batch_get_item(RequestItems=wanted)
+                for item in answer["Responses"].get(self._table, []):
+                    found[bytes(item["row"]["B"])] = self._hours(item)
+                wanted = answer.get("UnprocessedKeys", {})
+        return found
+
+    def taken(self, row: bytes) -> Iterator[tuple[str, tuple[int, ...], Amount]]:
+        """The jobs that took from a row or hold a part of it: id, hours, amount an hour. Strongly consistent."""
+        pages = self._client.get_paginator("query").paginate(
+            TableName=self._table,
+            ConsistentRead=True,
+            KeyConditionExpression="#row = :row AND begins_with(#part, :job)",
+            ExpressionAttributeNames={"#row": "row", "#part": "part"},
+            ExpressionAttributeValues={":row": {"B": row}, ":job": {"S": JOB}},
+        )
+        for item in (item for page in pages for item in page["Items"]):
+            amount = Amount(int(item["epsilon"]["N"]), int(item["delta"]["N"]))
+            yield item["part"]["S"].removeprefix(JOB), tuple(sorted(map(int, item["hours"]["NS"]))), amount
+
+    def epoch(self) -> str | None:
+        """The epoch of this table, strongly consistent; None if it has none yet."""
+        answer = self._client.get_item(TableName=self._table, Key=self._key(EPOCH, LEFT), ConsistentRead=True)
+        return answer["Item"]["epoch"]["S"] if "Item" in answer else None
+
+    def begin(self, epoch: str) -> dict[str, Any]:
+        """A write of the epoch of a new table. Refused if it has one."""
+        return {
+            "Put": {
+                "TableName": self._table,
+                "Item": {**self._key(EPOCH, LEFT), "epoch": {"S": epoch}},
+                "ConditionExpression": IF_NOT_TAKEN,
+                "ExpressionAttributeNames": {"#row": "row"},
+            }
+        }
+
+    def _hours(self, item: Item) -> dict[int, Amount]:
+        hours = sorted({int(name[1:]) for name in item if name[0] in "ed" and name[1:].isdigit()})
+        return {
+            hour: Amount(
+                int(item.get(f"e{hour:02}", {"N": self.cap.epsilon})["N"]),
+                int(item.get(f"d{hour:02}", {"N": self.cap.delta})["N"]),
+            )
+            for hour in hours
+        }
+
+    @staticmethod
+    def _key(row: bytes, part: str) -> dict[str, Any]:
+        return {"row": {"B": row}, "part": {"S": part}}
+
+
+def _number(number: int) -> Mapping[str, str]:
+    return {"N": str(number)}

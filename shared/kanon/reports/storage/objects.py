@@ -1,0 +1,142 @@
+"""Objects in S3: pinned reads, writes that never overwrite, listings."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+from kanon.dynamo.batches import chunks
+from kanon.errors import KanonError
+from kanon.reports.errors import JobError
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+ABSENT = frozenset({"NoSuchKey", "404", "NotFound"})
+CHANGED = frozenset({"PreconditionFailed", "412"})
+FORBIDDEN = frozenset({"AccessDenied", "403", "Forbidden"})
+NO_BUCKET = frozenset({"NoSuchBucket"})
+
+
+class TakenError(KanonError):
+    """There is another object under this name. It was not overwritten."""
+
+
+@dataclass(frozen=True, order=True)
+class Stored:
+    """An object that a listing or a plan names.
+
+    Attributes:
+        key: its name.
+        size: bytes.
+        etag: what S3 says of its content.
+    """
+
+    key: str
+    size: int
+    etag: str
+
+
+class Objects:
+    """A bucket."""
+
+    def __init__(self, client: "S3Client", bucket: str) -> None:
+        self._client = client
+        self.bucket = bucket
+
+    def listed(self, prefix: str, most: int) -> list[Stored]:
+        """The objects under a prefix, by name.
+
+        Raises:
+            JobError: there are more than ``most``, or the bucket cannot be read.
+        """
+        found: list[Stored] = []
+        try:
+            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
+                items = page.get("Contents", ())
+                found += [Stored(i["Key"], i["Size"], i["ETag"]) for i in items if not i["Key"].endswith("/")]
+                if len(found) > most:
+                    raise JobError(
+                        "INVALID_JOB", f"more than {most:,} objects stand under the prefix: ask for fewer at once"
+                    )
+        except ClientError as error:
+            raise _unreadable(error, "the bucket") from error
+        return sorted(found)
+
+    def read(self, key: str, etag: str | None = None) -> bytes:
+        """The bytes of an object.
+
+        Args:
+            key: its name.
+            etag: what it must still be.
+
+        Raises:
+            JobError: it is missing, has changed, or may not be read.
+        """
+        try:
+            if etag is None:
+                return self._client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+            return self._client.get_object(Bucket=self.bucket, Key=key, IfMatch=etag)["Body"].read()
+        except ClientError as error:
+            raise _unreadable(error, "an object") from error
+
+    def found(self, key: str) -> bytes | None:
+        """The bytes of an object; None if there is none."""
+        try:
+            return self._client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+        except ClientError as error:
+            if _code(error) in ABSENT:
+                return None
+            raise
+
+    def put_new(self, key: str, body: bytes) -> None:
+        """Write an object unless there is one with these very bytes already.
+
+        Raises:
+            TakenError: there is an object of this name with other bytes.
+        """
+        try:
+            self._client.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
+        except ClientError as error:
+            if _code(error) not in CHANGED:
+                raise
+            if self.found(key) != body:
+                raise TakenError("an object of this name holds something else; choose another place") from None
+
+    def put_named(self, prefix: str, body: bytes) -> str:
+        """Write an object under the SHA-256 of its content; the name. Writing it again changes nothing."""
+        key = f"{prefix}{sha256(body).hexdigest()}"
+        self.put_new(key, body)
+        return key
+
+    def delete_under(self, prefix: str) -> None:
+        """Delete every object under a prefix. It may be called again."""
+        for keys in chunks(list(self._keys(prefix)), 1000):
+            answer = self._client.delete_objects(
+                Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            )
+            if answer.get("Errors"):
+                raise RuntimeError(f"{len(answer['Errors'])} objects were not deleted; repeat it")
+
+    def _keys(self, prefix: str) -> Iterator[str]:
+        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
+            yield from (item["Key"] for item in page.get("Contents", ()))
+
+
+def _code(error: ClientError) -> str:
+    return error.response["Error"]["Code"]
+
+
+def _unreadable(error: ClientError, what: str) -> Exception:
+    """What an error of S3 means for a job; an error that may pass is returned as it is."""
+    code = _code(error)
+    if code in ABSENT | CHANGED | NO_BUCKET:
+        reason = "has changed since the job began" if code in CHANGED else "does not exist"
+        return JobError("INPUT_DATA_READ_FAILED", f"{what} of the input {reason}: create a new job")
+    if code in FORBIDDEN:
+        return JobError(
+            "PERMISSION_ERROR", f"{what} of the input may not be read: list its bucket in the parameter ReportBuckets"
+        )
+    return error

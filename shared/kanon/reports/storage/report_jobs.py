@@ -1,0 +1,266 @@
+"""Table ReportJobs: the state of each job, and what its workers have finished.
+
+Every arrow between states is one conditional write. Up to the commit it also needs the deadline: a worker that was
+paused for longer can no longer commit against budget rows that may have expired.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from kanon.dynamo.batches import Item
+from kanon.dynamo.conditions import refused_by, unless_refused
+from kanon.dynamo.transactions import all_or_none
+from kanon.reports.account import DAY
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+SECONDS_TO_COMMIT = DAY
+KEPT = 400 * DAY
+WORK_KEPT = 7 * DAY
+OPEN = "|open"
+"""Jobs that are not finished stand together under this key, so that a sweep finds them. No job id has a bar."""
+JOB = "job"
+
+
+class State(StrEnum):
+    """Where a job is. Only the arrow from COMMITTING to COMMITTED spends, and only it makes a result final."""
+
+    RECEIVED = "RECEIVED"
+    MAPPING = "MAPPING"
+    MATCHING = "MATCHING"
+    REMAPPING = "REMAPPING"
+    REDUCING = "REDUCING"
+    COMMITTING = "COMMITTING"
+    ABORTING = "ABORTING"
+    COMMITTED = "COMMITTED"
+    FINISHED = "FINISHED"
+
+
+BEFORE_COMMIT = (
+    State.RECEIVED,
+    State.MAPPING,
+    State.MATCHING,
+    State.REMAPPING,
+    State.REDUCING,
+)
+"""A failure in one of these ends the job, and nothing was spent."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A job as it is stored.
+
+    Attributes:
+        job: its id.
+        state: where it is.
+        request: what createJob was asked, as JSON.
+        received_at: unix seconds.
+        updated_at: unix seconds.
+        secret: 32 bytes that name its noise; None once it is committed or failed.
+        values: what the stages recorded, by name: digests, parts, counters, code.
+    """
+
+    job: str
+    state: State
+    request: dict[str, Any]
+    received_at: int
+    updated_at: int
+    secret: bytes | None
+    values: dict[str, Any]
+
+    @property
+    def deadline(self) -> int:
+        """When the job may no longer commit, unix seconds."""
+        return self.received_at + SECONDS_TO_COMMIT
+
+    @property
+    def committed(self) -> bool:
+        """Whether the job has spent its budget, whatever happened since."""
+        return "committed_at" in self.values
+
+    def __repr__(self) -> str:
+        return f"Row({self.state})"
+
+
+class ReportJobs:
+    """The jobs of a deployment."""
+
+    def __init__(self, client: "DynamoDBClient", table: str) -> None:
+        self._client = client
+        self._table = table
+
+    def create(self, job: str, request: Mapping[str, Any], received_at: int, secret: bytes) -> bool:
+        """Store a new job; False if there is one with this id."""
+        row = {
+            **_key(job, JOB),
+            "state": _text(State.RECEIVED),
+            "request": _text(json.dumps(request, sort_keys=True)),
+            "received_at": _number(received_at),
+            "updated_at": _number(received_at),
+            "deadline": _number(received_at + SECONDS_TO_COMMIT),
+            "secret": {"B": secret},
+        }
+        written = all_or_none(
+            self._client,
+            [
+                self._put(row, "attribute_not_exists(job)"),
+                self._put({**_key(OPEN, job), "received_at": _number(received_at)}, "attribute_not_exists(job)"),
+            ],
+        )
+        return written is None
+
+    def read(self, job: str) -> Row | None:
+        """The job, strongly consistent; None if there is none."""
+        answer = self._client.get_item(TableName=self._table, Key=_key(job, JOB), ConsistentRead=True)
+        return _row(answer["Item"]) if "Item" in answer else None
+
+    def unfinished(self) -> Iterator[str]:
+        """The ids of the jobs that are not finished."""
+        for item in self._query(OPEN, "", "part"):
+            yield item["part"]["S"]
+
+    def move(self, row: Row, to: State, now: float, **values: Any) -> bool:
+        """Move a job from the state of ``row`` to another one and record values; False if it has left that state.
+
+        Args:
+            row: the job as it was read.
+            to: the next state.
+            now: unix seconds.
+            values: recorded as JSON; a name is recorded by one stage only.
+        """
+        before = row.state in BEFORE_COMMIT or row.state is State.COMMITTING
+        deadline = before and to in (*BEFORE_COMMIT, State.COMMITTING)
+        ends = to is State.FINISHED
+        update = self._update_of(row.job, row.state, to, now, values, deadline=deadline, forget=ends or not before)
+        if not ends:
+            return unless_refused(self._client.update_item, **update) is not None
+        closed = {
+            "Delete": {
+                "TableName": self._table,
+                "Key": _key(OPEN, row.job),
+                "ConditionExpression": "attribute_exists(job)",
+            }
+        }
+        return all_or_none(self._client, [{"Update": update}, closed]) is None
+
+    # Parts of the commit's transactions.
+
+    def still(self, job: str, state: State, now: float | None = None) -> dict[str, Any]:
+        """A check that the job is in a state, and if ``now`` is given that its deadline has not passed."""
+        condition, values = _in_state(state, now)
+        return {
+            "ConditionCheck": {
+                "TableName": self._table,
+                "Key": _key(job, JOB),
+                "ConditionExpression": condition,
+                "ExpressionAttributeNames": {"#state": "state"},
+                "ExpressionAttributeValues": values,
+            }
+        }
+
+    def commit(self, job: str, now: float, **values: Any) -> dict[str, Any]:
+        """The write that commits: the job becomes COMMITTED and loses its secret."""
+        recorded = {**values, "committed_at": int(now)}
+        update = self._update_of(job, State.COMMITTING, State.COMMITTED, now, recorded, deadline=True, forget=True)
+        return {"Update": update}
+
+    # What workers have finished.
+
+    def record(self, job: str, stage: str, number: int, value: Any, now: float) -> Any:
+        """Record a worker's result, unless another one was first. Returns the result that stands."""
+        item = {**_key(job, f"{stage}#{number:06}"), "value": _text(_json(value)), "ttl": _number(int(now) + WORK_KEPT)}
+        standing = refused_by(
+            self._client.put_item, TableName=self._table, Item=item, ConditionExpression="attribute_not_exists(job)"
+        )
+        return value if standing is None else json.loads(standing["value"]["S"])
+
+    def recorded(self, job: str, stage: str) -> dict[int, Any]:
+        """The results of a stage by number, strongly consistent."""
+        items = self._query(job, f"{stage}#", "part, #value", {"#value": "value"})
+        return {int(item["part"]["S"].rpartition("#")[2]): json.loads(item["value"]["S"]) for item in items}
+
+    def forget_work(self, job: str) -> None:
+        """Delete what the workers recorded. It may be called again."""
+        for stage in ("map", "remap", "reduce"):
+            for item in list(self._query(job, f"{stage}#", "part")):
+                self._client.delete_item(TableName=self._table, Key=_key(job, item["part"]["S"]))
+
+    def _update_of(
+        self, job: str, old: State, to: State, now: float, values: Mapping[str, Any], *, deadline: bool, forget: bool
+    ) -> dict[str, Any]:
+        condition, given = _in_state(old, now if deadline else None)
+        names = {"#state": "state", **{f"#v{i}": f"v_{name}" for i, name in enumerate(values)}}
+        given |= {":to": _text(to), ":updated": _number(int(now))}
+        given |= {f":v{i}": _text(_json(value)) for i, value in enumerate(values.values())}
+        update = "SET #state = :to, updated_at = :updated"
+        update += "".join(f", #v{i} = :v{i}" for i in range(len(values)))
+        if to is State.FINISHED:
+            names["#ttl"], given[":ttl"] = "ttl", _number(int(now) + KEPT)
+            update += ", #ttl = :ttl"
+        if forget:
+            names["#secret"] = "secret"
+            update += " REMOVE #secret"
+        return {
+            "TableName": self._table,
+            "Key": _key(job, JOB),
+            "UpdateExpression": update,
+            "ConditionExpression": condition,
+            "ExpressionAttributeNames": names,
+            "ExpressionAttributeValues": given,
+        }
+
+    def _put(self, item: Item, condition: str) -> dict[str, Any]:
+        return {"Put": {"TableName": self._table, "Item": item, "ConditionExpression": condition}}
+
+    def _query(self, job: str, begins: str, attributes: str, names: Mapping[str, str] | None = None) -> Iterator[Item]:
+        condition = "job = :job AND begins_with(part, :begins)" if begins else "job = :job"
+        values: dict[str, Any] = {":job": _text(job)} | ({":begins": _text(begins)} if begins else {})
+        more: dict[str, Any] = {"ExpressionAttributeNames": dict(names)} if names else {}
+        pages = self._client.get_paginator("query").paginate(
+            TableName=self._table,
+            ConsistentRead=True,
+            KeyConditionExpression=condition,
+            ProjectionExpression=attributes,
+            ExpressionAttributeValues=values,
+            **more,
+        )
+        for page in pages:
+            yield from page["Items"]
+
+
+def _row(item: Item) -> Row:
+    return Row(
+        item["job"]["S"],
+        State(item["state"]["S"]),
+        json.loads(item["request"]["S"]),
+        int(item["received_at"]["N"]),
+        int(item["updated_at"]["N"]),
+        bytes(item["secret"]["B"]) if "secret" in item else None,
+        {name.removeprefix("v_"): json.loads(value["S"]) for name, value in item.items() if name.startswith("v_")},
+    )
+
+
+def _in_state(state: State, now: float | None) -> tuple[str, dict[str, Any]]:
+    if now is None:
+        return "#state = :state", {":state": _text(state)}
+    return "#state = :state AND deadline > :now", {":state": _text(state), ":now": _number(int(now))}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _key(job: str, part: str) -> dict[str, Any]:
+    return {"job": _text(job), "part": _text(part)}
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"S": str(text)}
+
+
+def _number(number: int) -> dict[str, str]:
+    return {"N": str(number)}

@@ -1,0 +1,155 @@
+"""The work bucket: what stages hand to each other. It holds exact sums; only ``decrypt`` and ``aggregate`` read it.
+
+Every object is named by its content, so that a stage that runs again writes the same objects, and one that computes
+something else writes others.
+"""
+
+import json
+from collections import Counter as Tally
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kanon.reports.account import Source
+from kanon.reports.errors import Counter
+from kanon.reports.histogram import KEY, Histogram
+from kanon.reports.mapping import Mapped
+from kanon.reports.storage.objects import Objects
+
+_ROW = np.dtype([("key", KEY), ("sum", ">i8")])
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What a mapped shard is known by: everything but its sums and the ids of its reports."""
+
+    partitions: tuple[str, ...]
+    ids: str
+    sources: frozenset[Source]
+    errors: Tally[Counter]
+    reports: int
+    accepted: int
+    duplicates: int
+    left_out: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """The folder of one job."""
+
+    objects: Objects
+    job: str
+
+    @property
+    def folder(self) -> str:
+        """Its prefix: the job's id may hold anything."""
+        return f"{sha256(self.job.encode()).hexdigest()}/"
+
+    def put_json(self, kind: str, value: Any) -> str:
+        """Write a value; its name."""
+        body = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+        return self.objects.put_named(f"{self.folder}{kind}/", body)
+
+    def json(self, name: str) -> Any:
+        """A value by its name."""
+        return json.loads(self.objects.read(name))
+
+    def put_shard(self, mapped: Mapped) -> str:
+        """Write a mapped shard; the name of its description."""
+        partitions = [
+            self.objects.put_named(f"{self.folder}sums/", _bytes_of(histogram)) for histogram in mapped.partitions
+        ]
+        ids = self.objects.put_named(f"{self.folder}ids/", mapped.report_ids.tobytes())
+        return self.put_json(
+            "map",
+            {
+                "partitions": partitions,
+                "ids": ids,
+                "sources": sorted([*source] for source in map(_sortable, mapped.sources)),
+                "errors": dict(sorted(mapped.errors.items())),
+                "reports": mapped.reports,
+                "accepted": len(mapped.report_ids),
+                "duplicates": mapped.duplicates,
+                "left_out": mapped.left_out,
+            },
+        )
+
+    def shard(self, name: str) -> Shard:
+        """The description of a mapped shard."""
+        value = self.json(name)
+        return Shard(
+            tuple(value["partitions"]),
+            value["ids"],
+            frozenset(map(_source, value["sources"])),
+            Tally({Counter(counter): count for counter, count in value["errors"].items()}),
+            value["reports"],
+            value["accepted"],
+            value["duplicates"],
+            value["left_out"],
+        )
+
+    def ids(self, name: str) -> NDArray[np.bytes_]:
+        """Ids of reports, 16 bytes each."""
+        return np.frombuffer(self.objects.read(name), KEY)
+
+    def put_ids(self, ids: Iterable[bytes]) -> str:
+        """Write ids of reports; the name."""
+        return self.objects.put_named(f"{self.folder}ids/", b"".join(sorted(ids)))
+
+    def sums(self, name: str) -> Histogram:
+        """The sums of one partition of one shard."""
+        rows = np.frombuffer(self.objects.read(name), _ROW)
+        return Histogram(np.ascontiguousarray(rows["key"]), rows["sum"].astype(np.int64))
+
+    def put_keys(self, keys: NDArray[np.bytes_]) -> str:
+        """Write the declared keys of one partition; the name."""
+        return self.objects.put_named(f"{self.folder}domain/", keys.tobytes())
+
+    def keys(self, name: str) -> NDArray[np.bytes_]:
+        """The declared keys of one partition."""
+        return np.frombuffer(self.objects.read(name), KEY)
+
+    def put_part(self, body: bytes) -> str:
+        """Write one part of the summary, which is not final yet; the name."""
+        return self.objects.put_named(f"{self.folder}staged/", body)
+
+    def forget_sums(self) -> None:
+        """Delete everything but the parts of the summary. It may be called again."""
+        for kind in ("plan", "map", "sums", "ids", "domain", "manifest", "units"):
+            self.objects.delete_under(f"{self.folder}{kind}/")
+
+    def forget(self) -> None:
+        """Delete everything. It may be called again."""
+        self.objects.delete_under(self.folder)
+
+
+def sources_of(value: Iterable[Iterable[Any]]) -> frozenset[Source]:
+    """Stored sources."""
+    return frozenset(map(_source, value))
+
+
+def sources_as_json(sources: Iterable[Source]) -> list[list[Any]]:
+    """Sources as they are stored."""
+    return sorted([*source] for source in map(_sortable, sources))
+
+
+def _bytes_of(histogram: Histogram) -> bytes:
+    rows = np.empty(len(histogram.keys), _ROW)
+    rows["key"], rows["sum"] = histogram.keys, histogram.sums
+    return rows.tobytes()
+
+
+def _sortable(source: Source) -> tuple[Any, ...]:
+    """A source whose missing fields sort: ``""`` and -1 stand for them."""
+    return tuple(
+        ("" if i == 3 else -1) if part is None else part for i, part in enumerate(source)
+    )  # fmt: skip
+
+
+def _source(stored: Iterable[Any]) -> Source:
+    api, version, origin, destination, registered, hour = stored
+    return Source(api, version, origin, destination or None, None if registered == -1 else registered, hour)

@@ -1,0 +1,208 @@
+"""Jobs of reports under faults: any call of any stage fails in any way, and the summaries stay the same bytes.
+
+One history is run without a fault, then again for every call and every kind of fault. At the end each run must
+have written the same summaries, byte for byte, ended each job with the same code, and spent exactly what it released.
+The short form takes some of the places; `make faults` takes all.
+"""
+
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, ReadTimeoutError
+
+from kanon import clock
+from kanon.errors import KanonError
+from kanon.reports.account import Unit, source_of, units
+from kanon.reports.service.messages import StageMessage
+from kanon.reports.storage.report_jobs import State
+from tests.integration.gate.tables import Running, running
+from tests.integration.reports.aggregation import OUTPUT, WORK, Aggregation, aggregation
+from tests.unit.reports import made
+
+ALL = bool(os.environ.get("FAULTS"))
+KINDS = ("refused", "answer lost", "killed before", "killed after")
+SHORT_STRIDE = 97
+"""The short form takes every so many-th call, another one for each kind of fault."""
+DISORDERS = range(40 if ALL else 2)
+
+
+class KilledError(BaseException):
+    """The worker ends here, at once: no handler of the product sees this."""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Running]:
+    with running("moto") as engine:
+        yield engine
+
+
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small parts and shards make every stage take part; nothing waits."""
+    monkeypatch.setattr(clock, "sleep", lambda _: None)
+    monkeypatch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
+    monkeypatch.setattr("kanon.reports.service.plan.KEYS_A_PARTITION", 4)
+    monkeypatch.setattr("kanon.reports.service.committing.ROWS_A_CHUNK", 1)
+
+
+@cache
+def history() -> tuple[list[Any], ...]:
+    """Two files of reports with two reports in common, of two destinations, so that two rows are charged."""
+    one = [made.report([(n % 3 + 1, 60_000)], n) for n in range(4)]
+    two = [made.report([(n % 3 + 1, 60_000)], n, attribution_destination="https://other.test") for n in range(4, 8)]
+    return one, one[:2] + two
+
+
+UNITS: list[Unit] = units(
+    [source_of(made.info()), source_of(made.info(attribution_destination="https://other.test"))], (0,)
+)
+JOBS: dict[str, dict[str, Any]] = {
+    "declared": {"job_parameters__debug_privacy_epsilon": "60", "output_data_blob_prefix": "out/declared.avro"},
+    "refused": {"output_data_blob_prefix": "out/refused.avro"},
+}
+
+
+@dataclass
+class Fault:
+    """One call of the run, counted over all clients, fails once."""
+
+    at: int
+    kind: str
+    calls: int = 0
+    watching: bool = True
+
+    def watch(self, client: Any) -> None:
+        call = client._make_api_call
+
+        def disturbed(operation: str, asked: Any) -> Any:
+            self.calls += self.watching
+            if not self.watching or self.calls - 1 != self.at:
+                return call(operation, asked)
+            if self.kind == "refused":
+                raise ClientError({"Error": {"Code": "InternalServerError", "Message": "planted"}}, operation)
+            if self.kind == "killed before":
+                raise KilledError
+            call(operation, asked)
+            raise KilledError if self.kind == "killed after" else ReadTimeoutError(endpoint_url="planted")
+
+        client._make_api_call = disturbed
+
+
+def deployed(engine: Running) -> Aggregation:
+    service = aggregation(engine)
+    one, two = history()
+    service.put_reports("in/a.avro", one)
+    service.put_reports("in/b.avro", two)
+    service.put_domain("domain/keys.avro", *range(1, 8))
+    return service
+
+
+def finish(service: Aggregation, fault: Fault | None = None, disorder: random.Random | None = None) -> None:
+    """Create the jobs and work until all are finished: a failed message comes again, lost ones with the sweep."""
+    if fault is not None:
+        fault.watch(service.tables.client)
+        fault.watch(service.s3)
+    for job, changes in JOBS.items():
+        secret = service.secrets.getstate()
+        for _ in range(2):
+            service.secrets.setstate(secret)
+            try:
+                service.create(job, **changes)
+            except (AssertionError, ClientError, ReadTimeoutError, KilledError):  # the caller tries again
+                continue
+            break
+        for _ in range(10):
+            service.queue.append(StageMessage(job=job))  # createJob's own message
+            work(service, disorder)
+            sweep(service)
+            if fault is not None:
+                fault.watching = False
+            done = service.row(job).state is State.FINISHED
+            if fault is not None:
+                fault.watching = True
+            if done:
+                break
+        else:
+            raise AssertionError(f"{job} does not end")
+
+
+def work(service: Aggregation, disorder: random.Random | None) -> None:
+    for _ in range(300):
+        if not service.queue:
+            return
+        if disorder is not None:
+            index = disorder.randrange(len(service.queue))
+            service.queue.rotate(-index)
+            if disorder.random() < 0.3:
+                service.queue.append(service.queue[0])
+        message = service.queue.popleft()
+        try:
+            service.run_one(message)
+        except (ClientError, ReadTimeoutError, KanonError, KilledError):
+            service.queue.append(message)
+    raise AssertionError("the queue never gets empty")
+
+
+def sweep(service: Aggregation) -> None:
+    """What the schedule does. If it fails, the next one comes in five minutes."""
+    try:
+        service.sweep()
+    except (ClientError, ReadTimeoutError, KilledError):
+        service.sweep()
+
+
+def ended(service: Aggregation) -> dict[str, Any]:
+    """All that the outside sees."""
+    found: dict[str, Any] = {job: service.row(job).values["code"] for job in JOBS}
+    found |= {name: service.bucket(OUTPUT).read(name) for name in service.names(OUTPUT)}
+    found["spent"] = [service.tables.spent(unit) for unit in UNITS]
+    found["left in the work bucket"] = service.names(WORK)
+    found["secrets"] = [service.row(job).secret for job in JOBS]
+    found["unfinished"] = list(service.tables.jobs.unfinished())
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(engine: Running) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        no_waits.__wrapped__(patch)  # type: ignore[attr-defined]
+        service, counted = deployed(engine), Fault(-1, "none")
+        finish(service, counted)
+    return {"calls": counted.calls, **ended(service)}
+
+
+def test_without_a_fault_one_job_releases_and_one_is_refused(undisturbed: dict[str, Any]) -> None:
+    assert [undisturbed[job] for job in JOBS] == ["SUCCESS", "PRIVACY_BUDGET_EXHAUSTED"]
+    assert [spent.epsilon for spent in undisturbed["spent"]] == [60_000, 60_000]
+    assert undisturbed["left in the work bucket"] == undisturbed["unfinished"] == []
+    assert undisturbed["secrets"] == [None] * 2
+    assert undisturbed["calls"] * len(KINDS) >= 300
+    assert sum(name.startswith("out/declared") for name in undisturbed) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_call_may_fail_in_every_way_and_the_summaries_are_the_same_bytes(
+    engine: Running, undisturbed: dict[str, Any], kind: str
+) -> None:
+    calls = undisturbed["calls"]
+    chosen = range(calls) if ALL else range(17 * KINDS.index(kind), calls, SHORT_STRIDE)
+    print(f"{kind}: {len(chosen)} of {calls} calls")
+    for at in chosen:
+        service, fault = deployed(engine), Fault(at, kind)
+        finish(service, fault)
+        assert fault.calls > at, "the fault was not met"
+        found = ended(service)
+        assert found == {name: undisturbed[name] for name in found}, f"call {at}"
+
+
+@pytest.mark.parametrize("seed", DISORDERS)
+def test_messages_may_come_twice_late_and_in_any_order(engine: Running, undisturbed: dict[str, Any], seed: int) -> None:
+    service = deployed(engine)
+    finish(service, disorder=random.Random(seed))
+    found = ended(service)
+    assert found == {name: undisturbed[name] for name in found}

@@ -1,0 +1,230 @@
+"""`kanon explain`: every step from a join to an answer, without a count, a member, or an answer that is not visible."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from typer.testing import CliRunner
+
+from kanon.cli import explain as command
+from kanon.cli.main import app
+from kanon.client import Client, Join, encoded
+from kanon.gate.names import client_token, set_key
+from kanon.keys import Secret
+from kanon.local import Stack
+from kanon.operate.explain import PERMISSIONS, Explanation, Reply, explain
+from kanon.operate.stacks import described_stack
+from tests.integration.gate.doctor_view import run_on, seen
+from tests.monitor.monitor import Monitor
+from tests.monitor.private import Private
+
+START = 1_772_323_200
+TYPES = {
+    "few": {"k": 8, "window": 5, "phase": "zero", "laws": {
+        "threshold": {"shape": "two-sided", "epsilon": "0.7", "truncation": 3},
+        "query": {"shape": "two-sided", "epsilon": "0.7", "truncation": 4},
+    }},
+}  # fmt: skip
+"""Below 1 client never true, from 15 on always; instances begin at steps that 5 divides."""
+SET, OTHER = b"a set of clients", b"a set of others"
+JOINED, CLOSED, EVALUATED, VISIBLE, SUPPRESSED, CROSSED = (
+    "Did a client join the set within the window?", "Has the step of its joins ended?", "Is the set's slot evaluated?",
+    "Are the results visible?", "Is the set suppressed?", "Has it crossed the noisy threshold in this instance?",
+)  # fmt: skip
+
+
+@pytest.fixture
+def stack() -> Iterator[Stack]:
+    with Stack({"Types": json.dumps(TYPES)}, start=START, seed=3) as running:
+        running.advance_to(START + 3600 + 1800)  # one step is evaluated and visible
+        yield running
+
+
+def join(stack: Stack, clients: int, set_id: bytes = SET, type_name: str = "few") -> None:
+    Client(stack.request).join_all(Join(type_name, encoded(set_id), f"client-{n}") for n in range(clients))
+
+
+def explained(stack: Stack, set_id: bytes = SET, type_name: str = "few") -> Explanation:
+    return explain(seen(stack), type_name, set_id, stack.clock.now())
+
+
+def replies(stack: Stack, set_id: bytes = SET) -> dict[str, Reply]:
+    return {f.question: f.reply for f in explained(stack, set_id).findings if f.reply is not Reply.FINE}
+
+
+def queried(stack: Stack, set_id: bytes = SET) -> bool:
+    return Client(stack.request).status("few", encoded(set_id)).k_anonymous
+
+
+def said(found: Explanation) -> str:
+    return " ".join(f"{f.question} {f.seen} {f.advice}" for f in found.findings)
+
+
+def test_a_wrong_name_of_the_type_or_of_the_set_is_told_apart(stack: Stack) -> None:
+    (finding,) = explained(stack, type_name="fewer").findings
+    assert finding.reply is Reply.FALSE
+    assert "add the type to Types" in finding.advice
+    join(stack, 20, OTHER)
+    assert replies(stack) == {JOINED: Reply.FALSE, CROSSED: Reply.FALSE}
+
+
+def test_a_set_is_followed_from_the_join_to_the_true_answer_and_to_its_restart(stack: Stack) -> None:
+    join(stack, 20)
+    assert replies(stack) == {CLOSED: Reply.WAIT, CROSSED: Reply.FALSE}
+    stack.advance_to(START + 2 * 3600 + 60)  # the step ended, and its grace runs
+    assert replies(stack) == {VISIBLE: Reply.WAIT, CROSSED: Reply.FALSE}
+    stack.advance_to(START + 2 * 3600 + 600)  # evaluated; the set has crossed, and nobody may know it yet
+    assert replies(stack) == {VISIBLE: Reply.WAIT, CROSSED: Reply.FALSE}
+    stack.advance_to(START + 2 * 3600 + 1800)
+    assert replies(stack) == {}
+    assert explained(stack).status
+    assert queried(stack)
+    while queried(stack):
+        stack.advance(3600)
+    found = explained(stack)
+    assert replies(stack)[CROSSED] is Reply.FALSE
+    assert "It was true in the instance before." in said(found)
+
+
+def test_a_crossing_that_is_not_visible_yet_changes_no_word(stack: Stack) -> None:
+    """20 clients are certain to cross and 1 is not: before the tick both sets get the same explanation."""
+    join(stack, 20)
+    join(stack, 1, OTHER)
+    for moment in (0, 60, 600, 1799):
+        stack.advance_to(max(stack.clock.now(), START + 2 * 3600 + moment))
+        assert explained(stack) == explained(stack, OTHER)
+    stack.advance_to(START + 2 * 3600 + 1800)
+    assert explained(stack).status
+    assert explained(stack) != explained(stack, OTHER)
+
+
+def test_no_word_depends_on_the_count_of_a_false_set(stack: Stack) -> None:
+    sets = {clients: f"a set of {clients} clients".encode() for clients in (1, 2, 4, 6)}
+    for clients, set_id in sets.items():
+        join(stack, clients, set_id)
+    compared = 0
+    for _ in range(3):
+        same = [explained(stack, set_id) for set_id in sets.values() if not queried(stack, set_id)]
+        assert len(set(same)) == 1
+        compared += len(same)
+        stack.advance(3600)
+    assert compared > 6
+
+
+def test_a_suppressed_set_is_told_apart(stack: Stack) -> None:
+    join(stack, 20)
+    stack.advance_to(START + 2 * 3600 + 1800)
+    assert queried(stack)
+    pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
+    seen(stack).statuses.suppress(set_key(pepper, "few", SET))
+    stack.advance(3600)
+    assert replies(stack) == {SUPPRESSED: Reply.FALSE}
+    assert explained(stack).status is queried(stack) is False
+
+
+def test_a_slot_that_is_behind_is_named(stack: Stack) -> None:
+    join(stack, 20)
+    stack.clock.set(START + 4 * 3600)  # nobody evaluates
+    assert replies(stack) == {EVALUATED: Reply.WAIT, VISIBLE: Reply.WAIT, CROSSED: Reply.FALSE}
+
+
+def test_before_the_first_evaluation_everything_waits() -> None:
+    with Stack({"Types": json.dumps(TYPES)}, start=START, seed=3) as stack:
+        join(stack, 20)
+        assert replies(stack) == {
+            CLOSED: Reply.WAIT, EVALUATED: Reply.WAIT, VISIBLE: Reply.WAIT, CROSSED: Reply.FALSE,
+        }  # fmt: skip
+
+
+def test_the_command_prints_no_private_value_and_only_known_numbers(stack: Stack) -> None:
+    join(stack, 13)
+    private = Private()
+    pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
+    client_key = Secret.derived("client-key", stack.storage.secrets["ClientKey"])
+    key = set_key(pepper, "few", SET)
+    clients = [f"client-{n}" for n in range(13)]
+    tokens = [client_token(client_key, key, "client", client.encode(), 16) for client in clients]
+    private.add(SET, key, *clients, *stack.storage.secrets.values())
+    for _ in range(3):
+        for form in ((), ("--json",)):
+            status, text = run_on(stack, "explain", "--type", "few", "--set", encoded(SET), *form)
+            assert status == 0
+            private.say(text)
+            numbers = {int(n) for n in re.findall(r"\d+", re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC|step \d+", "", text))}
+            assert numbers <= {120, 1, 15, 5}  # the grace, the two certain counts, the window
+            assert not numbers & {13, *tokens}
+        stack.advance(3600)
+    assert private.told() == []
+
+
+class DeniedError(ClientError):
+    """What AWS answers to a call that no statement allows."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, operation)
+
+
+@contextmanager
+def as_role(stack: Stack, function: str) -> Iterator[Any]:
+    """The stack through a session with the role of a function."""
+    allowed = Monitor.of(stack).allowed[function]
+    resources = Monitor.of(stack)._resources
+    session = boto3.Session("local", "local", region_name="us-east-1")
+
+    def check(params: dict[str, Any], model: Any, **_: Any) -> None:
+        service = model.service_model.service_name
+        for call in resources.calls(function, service, model.name, params):
+            if not any(permission.covers(call) for permission in allowed):
+                raise DeniedError(model.name)
+
+    session.events.register("before-parameter-build", check)
+    yield described_stack(stack.describe(), session, None)
+
+
+def test_the_role_of_a_function_is_refused_with_the_permissions_that_are_needed(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join(stack, 20)
+    for function in ("query", "join", "evaluate"):
+        with as_role(stack, function) as limited:
+            with pytest.raises(ClientError, match="AccessDenied"):
+                explain(limited, "few", SET, stack.clock.now())
+            monkeypatch.setattr(command, "find", lambda *_, limited=limited: limited)
+            ran = CliRunner().invoke(app, ["explain", "--type", "few", "--set", encoded(SET)])
+        assert ran.exit_code == 2
+        assert "AccessDenied" in ran.stderr
+        assert PERMISSIONS in ran.stderr
+        assert ran.stdout == ""
+
+
+def test_the_permissions_name_every_call(stack: Stack) -> None:
+    join(stack, 20)
+    calls: set[str] = set()
+    session = boto3.Session("local", "local", region_name="us-east-1")
+    session.events.register("before-parameter-build", lambda model, **_: calls.add(model.name))
+    explain(described_stack(stack.describe(), session, None), "few", SET, stack.clock.now())
+    assert calls <= {"GetSecretValue", "GetItem", "BatchGetItem", "Query"}
+    assert [name for name in calls if name not in PERMISSIONS] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--type", "few", "--set", "a+b"], "must be base64url"),
+        (["--set", "aGVsbG8"], "Missing option '--type'"),
+        (
+            ["--type", "few", "--set", "aGVsbG8", "--url", "http://example.com"],
+            "give the URL of a stack on this machine",
+        ),
+        (["--type", "few", "--set", "aGVsbG8", "--url", "http://127.0.0.1:9"], "no local stack answers"),
+    ],
+)
+def test_wrong_input_gets_one_line_that_says_what_to_change(arguments: list[str], message: str) -> None:
+    ran = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, ["explain", *arguments])
+    assert ran.exit_code == 2
+    assert message in ran.stderr

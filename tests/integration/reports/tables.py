@@ -1,0 +1,92 @@
+"""Fresh tables of reports on an engine."""
+
+import itertools
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from kanon.reports.account import Unit
+from kanon.reports.service.committing import Committing
+from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.report_jobs import ReportJobs, State
+from tests.integration.gate.tables import Running
+
+CAP = Amount.of(Fraction(64), Fraction(1, 10**7))
+EPOCH = "the first"
+NOW = 1_700_000_000
+_numbers = itertools.count()
+
+
+@dataclass
+class ReportTables:
+    """Jobs and budgets, watched and with a clock that a test sets."""
+
+    client: Any
+    names: dict[str, str]
+    now: float = NOW
+    calls: list[str] = field(default_factory=list)
+
+    @property
+    def jobs(self) -> ReportJobs:
+        return ReportJobs(self.client, self.names["ReportJobs"])
+
+    @property
+    def budgets(self) -> Budgets:
+        return Budgets(self.client, self.names["Budgets"], CAP)
+
+    def committing(self, epoch: str = EPOCH) -> Committing:
+        return Committing(self.client, self.jobs, self.budgets, epoch, lambda: self.now)
+
+    def job(self, name: str, state: State = State.COMMITTING) -> str:
+        """A job in a state, as its stages would have left it."""
+        assert self.jobs.create(name, {}, int(self.now), bytes(32))
+        order = [State.MAPPING, State.MATCHING, State.REDUCING, State.COMMITTING, State.ABORTING]
+        for to in order[: order.index(state) + 1]:
+            row = self.jobs.read(name)
+            assert row is not None
+            assert self.jobs.move(row, to, self.now)
+        return name
+
+    def state(self, job: str) -> State:
+        row = self.jobs.read(job)
+        assert row is not None
+        return row.state
+
+    def spent(self, unit: Unit) -> Amount:
+        """What is gone of a unit, and whether the ledger says the same."""
+        left = self.budgets.left([unit.row])[unit.row].get(unit.hour % 24, CAP)
+        gone = Amount(CAP.epsilon - left.epsilon, CAP.delta - left.delta)
+        ledger = Amount(0, 0)
+        for _, hours, took in self.budgets.taken(unit.row):
+            ledger = ledger + took.times(unit.hour % 24 in hours)
+        assert gone == ledger
+        return gone
+
+
+def fresh_tables(running: Running) -> ReportTables:
+    """New, empty tables; the budgets have their epoch."""
+    client, number = running.client(), next(_numbers)
+    keys = {"ReportJobs": (("job", "S"), ("part", "S")), "Budgets": (("row", "B"), ("part", "S"))}
+    names = {table: f"reports-{number}-{table}" for table in keys}
+    for table, ((first, first_type), (second, second_type)) in keys.items():
+        client.create_table(
+            TableName=names[table],
+            KeySchema=[
+                {"AttributeName": first, "KeyType": "HASH"},
+                {"AttributeName": second, "KeyType": "RANGE"},
+            ],
+            AttributeDefinitions=[
+                {"AttributeName": first, "AttributeType": first_type},
+                {"AttributeName": second, "AttributeType": second_type},
+            ],
+            BillingMode="PAY_PER_REQUEST",
+        )
+    tables = ReportTables(client, names)
+    client.transact_write_items(TransactItems=[tables.budgets.begin(EPOCH)])
+    client.meta.events.register_last("after-call.dynamodb", lambda model, **_: tables.calls.append(model.name))
+    return tables
+
+
+def unit(number: int = 0, hour: int = 5) -> Unit:
+    """A unit: units of different numbers stand in different rows."""
+    return Unit(f"key {number}", "https://report.test", NOW // 3600 // 24 * 24 + hour)

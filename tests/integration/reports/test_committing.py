@@ -1,0 +1,203 @@
+"""What the commit of a job promises, on every engine that runs here."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from kanon import clock
+from kanon.dynamo.transactions import all_or_none
+from kanon.errors import ThrottledError
+from kanon.local.engines import ENGINES, Moto
+from kanon.reports.service.committing import Outcome, exhausted
+from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, charges
+from kanon.reports.storage.report_jobs import State
+from tests.integration.gate.tables import Running, running
+from tests.integration.reports.tables import CAP, ReportTables, fresh_tables, unit
+
+TEN = Amount.of(Fraction(10), Fraction(1, 10**8))
+MANY = [unit(number, hour) for number in range(ROWS_A_CHUNK + 3) for hour in (0, 7, 23)]
+SOME = [*MANY[:2], *MANY[-2:]]
+
+
+@pytest.fixture(scope="module", params=sorted(ENGINES, reverse=True))
+def engine(request: pytest.FixtureRequest) -> Iterator[Running]:
+    with running(request.param) as engine:
+        yield engine
+
+
+@pytest.fixture
+def tables(engine: Running) -> ReportTables:
+    return fresh_tables(engine)
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long every wait would have been."""
+    waited: list[float] = []
+    monkeypatch.setattr(clock, "sleep", waited.append)
+    return waited
+
+
+def test_a_commit_spends_from_every_hour_and_forgets_the_secret(tables: ReportTables) -> None:
+    job, units = tables.job("a"), [unit(0, 5), unit(0, 6), unit(1, 5)]
+    tables.calls.clear()
+    assert tables.committing().commit(job, charges(units), TEN, parts=["x"]) is Outcome.COMMITTED
+    assert tables.calls == ["TransactWriteItems"]
+    assert [tables.spent(one) for one in units] == [TEN] * 3
+    assert tables.spent(unit(0, 7)) == Amount(0, 0)
+    row = tables.jobs.read(job)
+    assert row is not None
+    assert (row.state, row.secret, row.values["parts"], row.committed) == (State.COMMITTED, None, ["x"], True)
+
+
+def test_a_job_without_units_commits_and_spends_nothing(tables: ReportTables) -> None:
+    assert tables.committing().commit(tables.job("a"), [], TEN) is Outcome.COMMITTED
+
+
+def test_many_rows_are_one_call_for_each_49_of_them(tables: ReportTables) -> None:
+    job = tables.job("a")
+    tables.calls.clear()
+    assert tables.committing().commit(job, charges(MANY), TEN) is Outcome.COMMITTED
+    assert tables.calls == ["TransactWriteItems"] * 2
+    assert {tables.spent(one) for one in SOME} == {TEN}
+
+
+def test_a_commit_that_is_repeated_spends_once(tables: ReportTables) -> None:
+    job = tables.job("a")
+    for expected in (Outcome.COMMITTED, Outcome.LEFT):
+        assert tables.committing().commit(job, charges(MANY), TEN) is expected
+    assert {tables.spent(one) for one in SOME} == {TEN}
+
+
+def test_a_commit_goes_on_behind_the_holds_of_a_worker_that_crashed(tables: ReportTables) -> None:
+    job, wanted = tables.job("a"), charges(MANY)
+    hold = [write for charge in wanted[:ROWS_A_CHUNK] for write in tables.budgets.take(charge, job, TEN)]
+    assert all_or_none(tables.client, [tables.jobs.still(job, State.COMMITTING), *hold]) is None
+    assert tables.committing().commit(job, wanted, TEN) is Outcome.COMMITTED
+    assert {tables.spent(one) for one in SOME} == {TEN}
+
+
+def test_a_unit_that_committed_jobs_have_spent_refuses_a_job_and_names_what_is_left(tables: ReportTables) -> None:
+    for name in "abcdef":
+        assert tables.committing().commit(tables.job(name), charges([unit()]), TEN) is Outcome.COMMITTED
+    assert tables.committing().commit(tables.job("g"), charges([unit(), unit(1)]), TEN) is Outcome.EXHAUSTED
+    four = Amount(CAP.epsilon - 6 * TEN.epsilon, CAP.delta - 6 * TEN.delta)
+    assert exhausted(tables.budgets, [unit(), unit(1)], TEN) == [(unit(), four)]
+    assert tables.spent(unit(1)) == Amount(0, 0)
+
+
+def test_delta_alone_can_exhaust_a_unit(tables: ReportTables) -> None:
+    most = Amount(1, CAP.delta)
+    assert tables.committing().commit(tables.job("a"), charges([unit()]), most) is Outcome.COMMITTED
+    assert tables.committing().commit(tables.job("b"), charges([unit()]), Amount(1, 1)) is Outcome.EXHAUSTED
+    assert tables.committing().commit(tables.job("c"), charges([unit()]), Amount(1, 0)) is Outcome.COMMITTED
+
+
+def test_a_unit_that_another_job_merely_holds_makes_a_job_wait(tables: ReportTables) -> None:
+    holder, wanted = tables.job("a"), charges([unit()])
+    (charge,) = wanted
+    hold = tables.budgets.take(charge, holder, CAP)
+    assert all_or_none(tables.client, [tables.jobs.still(holder, State.COMMITTING), *hold]) is None
+    second = tables.job("b")
+    assert tables.committing().commit(second, wanted, TEN) is Outcome.WAIT
+    row = tables.jobs.read(holder)
+    assert row is not None
+    assert tables.jobs.move(row, State.ABORTING, tables.now)
+    for _ in range(2):
+        assert tables.committing().abort(holder, wanted, CAP)
+    assert tables.spent(unit()) == Amount(0, 0)
+    assert tables.committing().commit(second, wanted, TEN) is Outcome.COMMITTED
+
+
+def test_only_an_aborting_job_gets_its_part_back(tables: ReportTables) -> None:
+    job = tables.job("a")
+    assert tables.committing().commit(job, charges([unit()]), TEN) is Outcome.COMMITTED
+    assert not tables.committing().abort(job, charges([unit()]), TEN)
+    assert tables.spent(unit()) == TEN
+
+
+def test_a_slow_worker_takes_nothing_back_that_an_abort_returned(tables: ReportTables) -> None:
+    job = tables.job("a", State.ABORTING)
+    assert tables.committing().abort(job, charges(MANY), TEN)
+    assert tables.committing().commit(job, charges(MANY), TEN) is Outcome.LEFT
+    assert tables.spent(MANY[0]) == Amount(0, 0)
+
+
+def test_a_worker_that_was_paused_for_30_days_commits_nothing(tables: ReportTables) -> None:
+    job = tables.job("a")
+    tables.now += 30 * 86_400
+    assert tables.committing().commit(job, charges([unit()]), TEN) is Outcome.LATE
+    assert tables.spent(unit()) == Amount(0, 0)
+
+
+def test_a_budget_table_that_was_created_again_is_refused(tables: ReportTables) -> None:
+    job = tables.job("a")
+    assert tables.committing("another").commit(job, charges([unit()]), TEN) is Outcome.REPLACED
+    assert tables.spent(unit()) == Amount(0, 0)
+
+
+def one_at_a_time(client: Any) -> None:
+    """Let a client's threads take turns, call by call."""
+    turn, call = threading.Lock(), client._make_api_call
+
+    def in_turn(*given: Any) -> Any:
+        with turn:
+            return call(*given)
+
+    client._make_api_call = in_turn
+
+
+def test_of_twenty_jobs_for_one_hour_exactly_as_many_win_as_the_cap_admits(engine: Running) -> None:
+    tables = fresh_tables(engine)
+    jobs = [tables.job(f"job {n}") for n in range(20)]
+    if isinstance(engine.engine, Moto):  # it copies its tables for a transaction and locks nothing
+        one_at_a_time(tables.client)
+
+    def commit(job: str) -> Outcome:
+        found = tables.committing().commit(job, charges([unit()]), TEN)
+        return commit(job) if found is Outcome.WAIT else found
+
+    with ThreadPoolExecutor(8) as workers:
+        outcomes = list(workers.map(commit, jobs))
+    assert outcomes.count(Outcome.COMMITTED) == CAP.epsilon // TEN.epsilon
+    assert outcomes.count(Outcome.EXHAUSTED) == 20 - CAP.epsilon // TEN.epsilon
+    assert tables.spent(unit()) == TEN.times(6)
+
+
+def _failing(code: str, times: int, reasons: list[dict[str, Any]] | None = None) -> Any:
+    """A call that fails so often before it goes through."""
+    left = [times]
+
+    def before(**_: Any) -> None:
+        if left[0]:
+            left[0] -= 1
+            response: Any = {"Error": {"Code": code, "Message": "planted"}}
+            if reasons is not None:
+                response["CancellationReasons"] = reasons
+            raise ClientError(response, "TransactWriteItems")
+
+    return before
+
+
+@pytest.mark.parametrize("reason", ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"])
+def test_a_transaction_that_meets_another_one_is_repeated(
+    tables: ReportTables, reason: str, waits: list[float]
+) -> None:
+    job = tables.job("a")
+    planted = _failing("TransactionCanceledException", 2, [{"Code": "None"}, {"Code": reason}])
+    tables.client.meta.events.register_first("before-call.dynamodb.TransactWriteItems", planted)
+    assert tables.committing().commit(job, charges([unit()]), TEN) is Outcome.COMMITTED
+    assert len(waits) == 2
+
+
+def test_a_transaction_that_never_goes_through_is_an_error(tables: ReportTables) -> None:
+    job = tables.job("a")
+    planted = _failing("ThrottlingException", 99)
+    tables.client.meta.events.register_first("before-call.dynamodb.TransactWriteItems", planted)
+    with pytest.raises(ThrottledError):
+        tables.committing().commit(job, charges([unit()]), TEN)

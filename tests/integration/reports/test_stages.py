@@ -1,0 +1,177 @@
+"""A job from createJob to its summary, stage by stage."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kanon import clock
+from kanon.reports.service.messages import StageMessage
+from kanon.reports.storage.report_jobs import State
+from tests.integration.gate.tables import Running, running
+from tests.integration.reports.aggregation import OUTPUT, WORK, Aggregation, aggregation, discover
+from tests.integration.reports.tables import CAP
+from tests.unit.reports import made
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Running]:
+    with running("moto") as engine:
+        yield engine
+
+
+@pytest.fixture
+def service(engine: Running, monkeypatch: pytest.MonkeyPatch) -> Aggregation:
+    monkeypatch.setattr(clock, "sleep", lambda _: None)
+    return aggregation(engine)
+
+
+def reports(count: int, first: int = 0, **changes: Any) -> list[Any]:
+    """Reports of one pair each: key 1 to 5, value 1,000 to 5,000."""
+    return [made.report([(n % 5 + 1, (n % 5 + 1) * 1_000)], n, **changes) for n in range(first, first + count)]
+
+
+def test_declared_keys_are_released_with_noise_and_the_budget_is_spent(service: Aggregation) -> None:
+    service.put_reports("in/a.avro", reports(100))
+    service.put_domain("domain/keys.avro", *range(1, 9))
+    service.create("job")
+    service.run()
+    assert service.code("job") == "SUCCESS"
+    found = service.summary()
+    assert list(found) == list(range(1, 9))
+    for key, value in found.items():  # the noise has a standard deviation of 9,268: false alarm below 1e-8
+        assert abs(value - (20_000 * key if key <= 5 else 0)) < 170_000
+    row = service.row("job")
+    assert row.secret is None
+    assert row.values["counters"]["accepted"] == 100
+    assert service.names(WORK) == []
+
+
+def test_a_job_spends_what_it_asks_for_from_the_units_of_its_reports(service: Aggregation) -> None:
+    service.put_reports("in/a.avro", reports(10) + reports(10, 10, scheduled_report_time=made.NOW - 7200))
+    service.put_domain("domain/keys.avro", 1)
+    for number in range(7):
+        service.create(f"job {number}", output_data_blob_prefix=f"out/{number}.avro")
+    service.run()
+    codes = [service.code(f"job {number}") for number in range(7)]
+    assert codes == ["SUCCESS"] * 6 + ["PRIVACY_BUDGET_EXHAUSTED"]
+    info = service.json("out/privacy_budget_exhausted_2026-01-01T00:00:00Z.json")
+    units = info["privacy_budget_exhausted_info"]["aggregatable_input_budget_consumption_info"]
+    assert [unit["epsilon_left"] for unit in units] == ["4", "4"]
+    assert units[0]["jobs"] == [f"job {number}" for number in range(6)]
+    assert service.row("job 6").values["message"].endswith("Nothing was spent.")
+
+
+def test_discovered_keys_are_those_above_the_threshold(service: Aggregation) -> None:
+    service.put_reports("in/a.avro", [made.report([(7, 60_000), (8, 1)], n) for n in range(10)])
+    service.create("job", **discover())
+    service.run()
+    assert service.code("job") == "SUCCESS"
+    assert list(service.summary()) == [7]
+
+
+def test_a_report_in_two_shards_counts_once(service: Aggregation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
+    service.put_reports("in/a.avro", reports(20))
+    service.put_reports("in/b.avro", reports(20, 10))
+    service.put_domain("domain/keys.avro", 1)
+    service.create("job")
+    service.run()
+    assert service.code("job") == "SUCCESS"
+    counters = service.row("job").values["counters"]
+    assert (counters["reports"], counters["accepted"], counters["duplicates"]) == (40, 30, 10)
+
+
+def test_a_summary_of_several_parts_has_every_key_once(service: Aggregation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kanon.reports.service.plan.KEYS_A_PARTITION", 10)
+    service.put_reports("in/a.avro", reports(20))
+    service.put_domain("domain/keys.avro", *range(40))
+    service.create("job")
+    service.run()
+    found = [service.summary(f"out/summary-{part}-of-4.avro") for part in range(1, 5)]
+    assert sorted(key for part in found for key in part) == list(range(40))
+
+
+def test_units_short_of_budget_are_left_out_if_the_job_says_so(service: Aggregation) -> None:
+    early = {"scheduled_report_time": made.NOW - 7200}
+    service.put_reports("in/a.avro", reports(10, **early))
+    service.put_domain("domain/keys.avro", 1)
+    service.create("first", job_parameters__debug_privacy_epsilon="60", output_data_blob_prefix="out/1.avro")
+    service.run()
+    service.put_reports("in/b.avro", reports(10, 10))
+    service.create("refused", output_data_blob_prefix="out/2.avro")
+    service.create("second", skip_exhausted=True, output_data_blob_prefix="out/3.avro")
+    service.run()
+    assert [service.code(job) for job in ("first", "refused", "second")] == [
+        "SUCCESS",
+        "PRIVACY_BUDGET_EXHAUSTED",
+        "SUCCESS",
+    ]
+    row = service.row("second")
+    assert row.values["counters"]["left_out"] == 10
+    assert row.values["counters"]["accepted"] == 10
+    assert len(row.values["skipped"]) == 1
+
+
+def test_an_object_that_changed_since_the_plan_fails_the_job_and_spends_nothing(service: Aggregation) -> None:
+    service.put_reports("in/a.avro", reports(10))
+    service.put_domain("domain/keys.avro", 1)
+    service.create("job")
+    service.run_one(service.queue.popleft())
+    service.put_reports("in/a.avro", reports(11))
+    service.run()
+    assert service.code("job") == "INPUT_DATA_READ_FAILED"
+    assert service.tables.budgets.epoch() is not None
+    assert service.names(OUTPUT) == ["domain/keys.avro"]
+
+
+def test_an_output_that_is_taken_is_never_overwritten_and_may_be_published_elsewhere(service: Aggregation) -> None:
+    service.put_reports("in/a.avro", reports(10))
+    service.put_domain("domain/keys.avro", 1)
+    taken = {"Bucket": f"{service.prefix}-{OUTPUT}", "Key": "out/summary-1-of-1.avro"}
+    service.s3.put_object(**taken, Body=b"somebody's")
+    service.create("job")
+    service.run()
+    row = service.row("job")
+    assert (row.state, row.values["code"]) == (State.COMMITTED, "RESULT_WRITE_ERROR")
+    assert service.bucket(OUTPUT).read(taken["Key"]) == b"somebody's"
+    assert service.tables.jobs.move(row, State.COMMITTED, service.tables.now, output=[OUTPUT, "other/s.avro"])
+    service.queue.append(StageMessage(job="job"))
+    service.run()
+    assert service.code("job") == "SUCCESS"
+    assert list(service.summary("other/s-1-of-1.avro")) == [1]
+
+
+def test_too_many_reports_in_error_end_a_job_and_spend_nothing(service: Aggregation) -> None:
+    bad = [made.report([(1, 1)], n, key=made.OTHER_KEY) for n in range(50)]
+    service.put_reports("in/a.avro", bad + reports(50, 50))
+    service.put_domain("domain/keys.avro", 1)
+    service.create("job")
+    service.create("lenient", job_parameters__report_error_threshold_percentage="60", output_data_blob_prefix="o2")
+    service.run()
+    assert service.code("job") == "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD"
+    assert service.code("lenient") == "SUCCESS_WITH_ERRORS"
+
+
+def test_a_job_that_was_paused_for_a_day_commits_nothing(service: Aggregation) -> None:
+    service.put_reports("in/a.avro", reports(10))
+    service.put_domain("domain/keys.avro", 1)
+    service.create("job")
+    service.run_one(service.queue.popleft())
+    service.tables.now += 86_400
+    service.run()
+    assert service.code("job") == "RETRIES_EXHAUSTED"
+
+
+def test_jobs_whose_messages_are_lost_go_on_with_the_sweep(service: Aggregation) -> None:
+    service.put_reports("in/a.avro", reports(10))
+    service.put_domain("domain/keys.avro", 1)
+    service.create("job")
+    for _ in range(20):
+        service.queue.clear()
+        service.sweep()
+        if not service.queue:
+            break
+        service.run_one(service.queue.popleft())
+    assert service.code("job") == "SUCCESS"
+    assert CAP.epsilon

@@ -1,0 +1,245 @@
+"""The commit protocol of reports as a small model, explored in every interleaving.
+
+Two jobs, two rows; each chunk of a job is one row, so that all but the last are holds. Each job has two workers. A step
+is one call to the tables; between two steps of a worker any other worker may take any number of steps, and a worker may
+crash and begin anew. After the deadline the rows expire: what was left and what was taken are forgotten, as the
+table's time to live does.
+
+The model is written from the design, not from the product's code. ``tests/integration/reports/test_committing.py``
+tests ``kanon.reports.service.committing`` against the tables.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+
+CAP = 1
+"""Each row's budget. A job asks for all of it."""
+
+
+class Flaw(Enum):
+    """A way to get the protocol wrong; the model must find each."""
+
+    NO_CHECK_IN_A_HOLD = "a hold does not check that its job is still committing"
+    REFUND_WITHOUT_CONDITION = "a refund does not ask whether the part is held"
+    RESULT_BEFORE_COMMIT = "the result is published when all holds are there"
+    ABORT_BY_STATES = "a short row is taken as spent if its holder has not aborted yet"
+    NO_DEADLINE = "no write names the deadline"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the tables hold of a job, and what became of it."""
+
+    state: str = "COMMITTING"
+    published: bool = False
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker of a job: what it does next, and at which of the job's rows."""
+
+    job: int
+    does: str = "load"
+    at: int = 0
+    seen: frozenset[int] = frozenset()
+    """The holders whose states it has still to read."""
+    spent: int = 0
+
+
+@dataclass(frozen=True)
+class World:
+    """A state of everything.
+
+    Attributes:
+        left: what is left of each row.
+        taken: pairs (job, row).
+        spent: per row, what committed jobs have really spent; history, not stored anywhere.
+        late: whether the deadline has passed, and whether the rows have expired.
+    """
+
+    jobs: tuple[Job, ...]
+    workers: tuple[Worker, ...]
+    left: tuple[int, ...]
+    taken: frozenset[tuple[int, int]]
+    spent: tuple[int, ...]
+    late: str = "in time"
+
+
+@dataclass(frozen=True)
+class Model:
+    """The rows of each job, rows that a committed job has spent before, and a flaw or none.
+
+    A row that starts spent was taken by job 9, which is committed.
+    """
+
+    rows: tuple[tuple[int, ...], ...]
+    begin_spent: frozenset[int] = frozenset()
+    flaw: Flaw | None = None
+    workers: int = 2
+
+    @cached_property
+    def start(self) -> World:
+        """Both jobs are about to commit."""
+        spent = tuple(int(row in self.begin_spent) for row in range(2))
+        return World(
+            tuple(Job() for _ in self.rows),
+            tuple(Worker(job) for job in range(len(self.rows)) for _ in range(self.workers)),
+            tuple(CAP - used for used in spent),
+            frozenset((9, row) for row in self.begin_spent),
+            spent,
+        )
+
+    def next(self, world: World) -> Iterator[World]:
+        """Every world one step later."""
+        if world.late == "in time":
+            yield replace(world, late="deadline")
+        elif world.late == "deadline":
+            fresh = tuple(CAP for _ in world.left)
+            yield replace(world, late="expired", left=fresh, taken=frozenset())
+        for number, worker in enumerate(world.workers):
+            if worker.does != "load":
+                yield _with(world, number, Worker(worker.job))  # a crash
+            yield from self._step(world, number, worker)
+
+    def _step(self, world: World, number: int, worker: Worker) -> Iterator[World]:
+        job = world.jobs[worker.job]
+        rows = self.rows[worker.job]
+        match worker.does:
+            case "load":
+                doing = {"COMMITTING": "take", "ABORTING": "return", "COMMITTED": "publish"}.get(job.state)
+                if doing:
+                    yield _with(world, number, Worker(worker.job, doing))
+            case "take":
+                yield self._take(world, number, worker, rows)
+            case "ask":
+                yield self._ask(world, number, worker, rows)
+            case "abort":
+                moved = _job(world, worker.job, state="ABORTING") if job.state == "COMMITTING" else world
+                yield _with(moved, number, Worker(worker.job))
+            case "return":
+                yield self._return(world, number, worker, rows)
+            case "publish":
+                if self.flaw is Flaw.RESULT_BEFORE_COMMIT or job.state == "COMMITTED":
+                    world = _job(world, worker.job, published=True)
+                yield _with(world, number, Worker(worker.job))
+
+    def _take(self, world: World, number: int, worker: Worker, rows: tuple[int, ...]) -> World:
+        """One transaction: a hold, or the commit with the last row."""
+        job, row = world.jobs[worker.job], rows[worker.at]
+        last = worker.at == len(rows) - 1
+        unchecked = self.flaw is Flaw.NO_CHECK_IN_A_HOLD and not last
+        if job.state != "COMMITTING" and not unchecked:
+            return _with(world, number, Worker(worker.job))
+        if world.late != "in time" and self.flaw is not Flaw.NO_DEADLINE and not unchecked:
+            return _with(world, number, Worker(worker.job, "abort"))
+        if (worker.job, row) in world.taken:
+            return _with(world, number, replace(worker, at=worker.at + 1) if not last else Worker(worker.job))
+        if world.left[row] < CAP:
+            holders = frozenset(holder for holder, held in world.taken if held == row)
+            return _with(world, number, replace(worker, does="ask", seen=holders, spent=0))
+        world = replace(
+            world, left=_changed(world.left, row, -CAP), taken=world.taken | {(worker.job, row)}
+        )  # fmt: skip
+        if not last:
+            doing = replace(worker, at=worker.at + 1)
+            if self.flaw is Flaw.RESULT_BEFORE_COMMIT and worker.at == len(rows) - 2:
+                doing = Worker(worker.job, "publish")
+            return _with(world, number, doing)
+        spent = world.spent
+        for held in rows:
+            spent = _changed(spent, held, CAP)
+        return _with(_job(replace(world, spent=spent), worker.job, state="COMMITTED"), number, Worker(worker.job))
+
+    def _ask(self, world: World, number: int, worker: Worker, rows: tuple[int, ...]) -> World:
+        """Read the state of one holder; at the end decide."""
+        if not worker.seen:
+            aborts = worker.spent + CAP > CAP
+            return _with(world, number, Worker(worker.job, "abort" if aborts else "load"))
+        holder = min(worker.seen)
+        state = "COMMITTED" if holder == 9 else world.jobs[holder].state
+        counts = state == "COMMITTED"
+        if self.flaw is Flaw.ABORT_BY_STATES:
+            counts = state in ("COMMITTED", "COMMITTING")
+        spent = worker.spent + CAP * counts
+        return _with(world, number, replace(worker, seen=worker.seen - {holder}, spent=spent))
+
+    def _return(self, world: World, number: int, worker: Worker, rows: tuple[int, ...]) -> World:
+        """One transaction: a part comes back; after the last one the job is finished."""
+        if worker.at == len(rows):
+            if world.jobs[worker.job].state == "ABORTING":
+                world = _job(world, worker.job, state="REFUSED")
+            return _with(world, number, Worker(worker.job))
+        row = rows[worker.at]
+        held = (worker.job, row) in world.taken
+        aborting = world.jobs[worker.job].state == "ABORTING"
+        if aborting and (held or self.flaw is Flaw.REFUND_WITHOUT_CONDITION):
+            world = replace(
+                world, left=_changed(world.left, row, CAP), taken=world.taken - {(worker.job, row)}
+            )  # fmt: skip
+        return _with(world, number, replace(worker, at=worker.at + 1))
+
+    def wrong(self, world: World) -> str | None:
+        """What is wrong in a world, in words."""
+        if any(spent > CAP for spent in world.spent):
+            return "a row is spent twice"
+        for row, left in enumerate(world.left):
+            if left + CAP * sum(held == row for _, held in world.taken) != CAP:
+                return "what is left and what is taken do not add up"
+        for number, job in enumerate(world.jobs):
+            if job.published and job.state != "COMMITTED":
+                return "a result was published without its budget"
+            if job.state == "REFUSED" and any(holder == number for holder, _ in world.taken):
+                return "a refused job keeps budget"
+            if job.state in ("ABORTING", "REFUSED") and world.late == "in time":
+                others = [world.spent[row] for row in self.rows[number]]
+                if all(spent + CAP <= CAP for spent in others):
+                    return "a job is refused that committed spending admits"
+        return None
+
+    def explore(self) -> tuple[int, str | None]:
+        """The number of worlds, and what is wrong in the first wrong one."""
+        seen, waiting = {self.start}, [self.start]
+        before: dict[World, list[World]] = {}
+        while waiting:
+            world = waiting.pop()
+            if (problem := self.wrong(world)) is not None:
+                return len(seen), problem
+            for later in self.next(world):
+                before.setdefault(later, []).append(world)
+                if later not in seen:
+                    seen.add(later)
+                    waiting.append(later)
+        return len(seen), None if _all_can_end(seen, before) else "a job can never end"
+
+
+def _all_can_end(worlds: set[World], before: dict[World, list[World]]) -> bool:
+    """Whether every world can reach one in which each job is published or refused."""
+    able = {w for w in worlds if all(job.published or job.state == "REFUSED" for job in w.jobs)}
+    waiting = list(able)
+    while waiting:
+        for earlier in before.get(waiting.pop(), ()):
+            if earlier not in able:
+                able.add(earlier)
+                waiting.append(earlier)
+    return able == worlds
+
+
+def _with(world: World, number: int, worker: Worker) -> World:
+    """The worker's next state. Workers of one job are alike, so they are kept in one order."""
+    workers = (*world.workers[:number], worker, *world.workers[number + 1 :])
+    return replace(world, workers=tuple(sorted(workers, key=_order)))
+
+
+def _order(worker: Worker) -> tuple[int, str, int, tuple[int, ...], int]:
+    return worker.job, worker.does, worker.at, tuple(sorted(worker.seen)), worker.spent
+
+
+def _job(world: World, number: int, **changes: object) -> World:
+    job = replace(world.jobs[number], **changes)  # type: ignore[arg-type]
+    return replace(world, jobs=(*world.jobs[:number], job, *world.jobs[number + 1 :]))
+
+
+def _changed(numbers: tuple[int, ...], at: int, by: int) -> tuple[int, ...]:
+    return (*numbers[:at], numbers[at] + by, *numbers[at + 1 :])

@@ -1,0 +1,50 @@
+"""Every interleaving of two committing jobs keeps the budget and releases what it spends; each flaw is found."""
+
+import pytest
+
+from tests.proofs.reports.commit_model import Flaw, Model
+
+BOTH = (0, 1)
+SHAPES = {
+    "both jobs need both rows": (BOTH, BOTH),
+    "one job needs both rows, the other the first": (BOTH, (0,)),
+    "one job needs both rows, the other the second": (BOTH, (1,)),
+}
+FRESH: frozenset[int] = frozenset()
+SPENT = {"none": FRESH, "the first": frozenset({0}), "the second": frozenset({1}), "both": frozenset({0, 1})}
+
+
+def test_no_interleaving_spends_without_release_or_refuses_what_is_left() -> None:
+    worlds, problem = Model((BOTH, BOTH)).explore()
+    assert problem is None
+    assert worlds > 5_000
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("spent", SPENT.values(), ids=SPENT)
+@pytest.mark.parametrize("rows", SHAPES.values(), ids=SHAPES)
+def test_no_interleaving_goes_wrong_whichever_rows_start_spent(
+    rows: tuple[tuple[int, ...], ...], spent: frozenset[int]
+) -> None:
+    worlds, problem = Model(rows, spent).explore()
+    print(f"{worlds} worlds")
+    assert problem is None
+
+
+SHOWN_BY = {
+    Flaw.NO_CHECK_IN_A_HOLD: (Model((BOTH, BOTH), FRESH, Flaw.NO_CHECK_IN_A_HOLD), "a refused job keeps budget"),
+    Flaw.REFUND_WITHOUT_CONDITION: (Model((BOTH, (0,)), FRESH, Flaw.REFUND_WITHOUT_CONDITION), "do not add up"),
+    Flaw.RESULT_BEFORE_COMMIT: (Model((BOTH, BOTH), FRESH, Flaw.RESULT_BEFORE_COMMIT), "without its budget"),
+    # The row that is spent makes one job abort; its own abort must not take the other one along.
+    Flaw.ABORT_BY_STATES: (
+        Model(((0,), BOTH), frozenset({1}), Flaw.ABORT_BY_STATES),
+        "that committed spending admits",
+    ),
+    Flaw.NO_DEADLINE: (Model((BOTH, BOTH), FRESH, Flaw.NO_DEADLINE), "a row is spent twice"),
+}
+
+
+@pytest.mark.parametrize("flaw", Flaw)
+def test_every_known_flaw_is_found(flaw: Flaw) -> None:
+    model, problem = SHOWN_BY[flaw]
+    assert problem in (model.explore()[1] or "nothing")
