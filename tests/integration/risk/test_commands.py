@@ -41,7 +41,7 @@ def test_one_column_prints_its_curve_as_json(log: Path) -> None:
     assert told["exact"]
     assert (told["rows"], told["rowsLeftOut"], told["numberOfValues"]) == (110, 1, 10)
     at_5 = next(point for point in told["curve"] if point["k"] == 5)
-    assert at_5 == {"k": 5, "values": 0.4, "rows": 20 / 110, "standard_error": 0.0, "rows_standard_error": 0.0}
+    assert at_5 == {"k": 5, "values": 0.4, "rows": 20 / 110, "standardError": 0.0, "rowsStandardError": 0.0}
 
 
 def test_the_report_names_what_is_dangerous_and_what_thresholds_cost(log: Path) -> None:
