@@ -3,18 +3,22 @@
 import json
 from typing import Any
 
+import pytest
+from botocore.exceptions import WaiterError
+
 from tests.infrastructure.template import STATEFUL, Document, of_type, read
 
 SECRETS = ("SetPepper", "ClientKey", "NoiseKey")
 
 
-def stateful(document: Document) -> str:
+def stateful(document: Document, **more: Document) -> str:
     """What of the template outlives its functions; SAM passes these resources on as they are."""
     return json.dumps(
         {
             "AWSTemplateFormatVersion": document["AWSTemplateFormatVersion"],
             "Parameters": document["Parameters"],
-            "Resources": of_type(document, *STATEFUL),
+            "Conditions": {name: document["Conditions"][name] for name in ("IsProtected", "HasDomainName")},
+            "Resources": {**of_type(document, *STATEFUL), **more},
         }
     )
 
@@ -61,3 +65,46 @@ def test_the_emulator_shows_secrets_that_are_generated_again(session: Any) -> No
         document["Resources"][name]["Properties"]["GenerateSecretString"]["PasswordLength"] = 65
     second = deploy(session, document)
     assert {name for name in SECRETS if first[name] != second[name]} == set(SECRETS)
+
+
+IMPOSSIBLE: Document = {
+    "Type": "AWS::KMS::Alias",
+    "DependsOn": ["StepLog", "Members", "Statuses", "Control"],
+    "Properties": {"AliasName": "alias/kanon", "TargetKeyId": ""},
+}
+"""A resource whose creation fails when the tables exist."""
+
+
+TABLES = {"StepLog", "Members", "Statuses", "Control"}
+
+
+def tables_left(session: Any, document: Document) -> set[str]:
+    """The tables that are there after a first creation that failed."""
+    cloudformation = session.client("cloudformation")
+    cloudformation.create_stack(StackName="kanon", TemplateBody=stateful(document, Impossible=IMPOSSIBLE))
+    waiter = cloudformation.get_waiter("stack_create_complete")
+    with pytest.raises(WaiterError):
+        waiter.wait(StackName="kanon", WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+    (stack,) = cloudformation.describe_stacks(StackName="kanon")["Stacks"]
+    assert stack["StackStatus"].startswith("ROLLBACK"), stack
+    names = session.client("dynamodb").list_tables()["TableNames"]
+    return {table for table in TABLES if any(table in name for name in names)}
+
+
+def test_a_first_creation_that_fails_leaves_no_table(session: Any) -> None:
+    assert tables_left(session, read()) == set()
+
+
+def test_the_emulator_shows_tables_that_a_failed_creation_leaves(session: Any) -> None:
+    document = read()
+    for name in TABLES:
+        document["Resources"][name]["DeletionPolicy"] = "Retain"
+    assert tables_left(session, document) == TABLES
+
+
+def test_the_second_deployment_protects_the_tables_and_the_first_does_not(session: Any) -> None:
+    client = session.client("dynamodb")
+    for protection, expected in (("OFF", False), ("ON", True)):
+        deploy(session, read(), DeletionProtection=protection)
+        described = [client.describe_table(TableName=name)["Table"] for name in client.list_tables()["TableNames"]]
+        assert [table["DeletionProtectionEnabled"] for table in described] == [expected] * len(TABLES)

@@ -6,23 +6,23 @@ readers may see), then the mark (how far the slot is evaluated). Noise is a func
 writes the same values.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from kanon.dynamo.batches import chunks
-from kanon.dynamo.statements import STATEMENTS_A_CALL
+import numpy as np
+
+from kanon.dynamo.batches import Item
 from kanon.errors import ConfigurationError, TooFarBehindError
-from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
+from kanon.gate.mechanism.columns import NEVER, Ints, States, Tokens
 from kanon.gate.mechanism.tape import LogGeneration, Tapes
-from kanon.gate.mechanism.vectorised import evaluate_all
+from kanon.gate.mechanism.vectorised import evaluate_columns, phases_of
 from kanon.gate.reading import Touched, read_sets
 from kanon.gate.schedule import Schedule
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Change, Members, to_item
+from kanon.gate.storage.members import Change, Members, batches, from_items, to_items
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import Row, StepLog
 from kanon.gate.types import Type
@@ -58,12 +58,12 @@ class NoiseKeys:
         )
 
 
-class Evaluated(NamedTuple):
-    """A touched set with its state before and after the step."""
+class Decided(NamedTuple):
+    """Sets of a type with their states before and after a step."""
 
-    touched: Touched
-    before: SetState
-    after: SetState
+    type_name: str
+    before: States
+    after: States
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class Evaluation:
 
         The loop reads the time before each page of the log and before each chunk: one page may take a second.
         """
-        read = read_sets(self.log, run.step, run.slot, self._most_kept, self._longest_window, run.after)
+        read = read_sets(self.log, run.step, run.slot, self._most_kept, self._longest_window, run.after, self._largest)
         left = time_left()
         while left >= run.reserve:
             chunk = next(read, None)
@@ -279,68 +279,69 @@ class Evaluation:
     ) -> Outcome:
         """Read, decide and commit a chunk of the sets of a step."""
         known = [touched for touched in chunk if touched.type_name in self.types]
-        states = self.members.read(touched.set_key for touched in known)
-        self._commit(self._decide(step, known, states), writers)
+        items = self.members.read(touched.set_key for touched in known)
+        self._commit(step, self._decide(step, known, items), writers)
         skipped = outcome.skipped + len(chunk) - len(known)
         return replace(outcome, sets=outcome.sets + len(known), skipped=skipped)
 
-    def _decide(self, step: int, chunk: Sequence[Touched], states: Mapping[bytes, SetState]) -> list[Evaluated]:
+    def _decide(self, step: int, chunk: Sequence[Touched], items: Mapping[bytes, Item]) -> list[Decided]:
         """The new states of the sets not yet evaluated at ``step``, type by type."""
-        pending: dict[str, list[tuple[Touched, SetState]]] = {}
+        by_type: dict[str, list[Touched]] = {}
         for touched in chunk:
-            before = states.get(touched.set_key, SetState())
-            if before.evaluated is None or before.evaluated < step:
-                pending.setdefault(touched.type_name, []).append((touched, before))
+            by_type.setdefault(touched.type_name, []).append(touched)
         decided = []
-        for type_name, entries in pending.items():
-            after = evaluate_all(
-                self.types[type_name].parameters,
-                partial(self._tapes_of, type_name),
-                step,
-                [(touched.set_key, before, touched.joined) for touched, before in entries],
-            )
-            decided += [Evaluated(*entry, state) for entry, state in zip(entries, after, strict=True)]
+        for type_name, sets in by_type.items():
+            states = from_items([t.set_key for t in sets], [items.get(t.set_key) for t in sets])
+            pending = states.evaluated < step
+            joined = Tokens.of([t.joined for t, waits in zip(sets, pending.tolist(), strict=True) if waits])
+            before = states.part(pending)
+            parameters, tapes_of = self.types[type_name].parameters, partial(self._tapes_of, type_name)
+            decided.append(Decided(type_name, before, evaluate_columns(parameters, tapes_of, step, before, joined)))
         return decided
 
-    def _commit(self, decided: Sequence[Evaluated], writers: ThreadPoolExecutor) -> None:
+    def _commit(self, step: int, decided: Sequence[Decided], writers: ThreadPoolExecutor) -> None:
         """Write wake-ups, then statuses, then Members; each kind is complete before the next begins."""
-        self.log.put_wake_ups(
-            Row(
-                e.after.wake_up,
-                e.touched.set_key,
-                None,
-                e.touched.type_name,
-                self.schedule.expiry(e.after.wake_up),
-            )
-            for e in decided
-            if e.after.wake_up is not None and (e.after.wake_up != e.before.wake_up or self._is_new(e.before))
-        )
-        crossed = [e for e in decided if e.after.crossings != e.before.crossings]
-        _each(writers, self._write_status, crossed)
-        _each(writers, self.members.write, chunks([self._change(e) for e in decided], STATEMENTS_A_CALL))
+        self.log.put_wake_ups(row for d in decided for row in self._wake_ups(d))
+        _each(writers, self._write_status, (status for d in decided for status in self._statuses(step, d)))
+        changes = [change for d in decided for change in self._changes(step, d)]
+        _each(writers, self.members.write, batches(changes))
 
-    def _write_status(self, e: Evaluated) -> None:
-        self.statuses.write(e.touched.set_key, e.after.crossings, self.schedule.expiry(self._last_true(e)))
+    def _wake_ups(self, d: Decided) -> Iterator[Row]:
+        """The wake-ups that the log does not hold yet."""
+        new = (d.after.wake_ups != d.before.wake_ups) | (d.before.evaluated < self._begun_at)
+        for row in np.flatnonzero((d.after.wake_ups != NEVER) & new).tolist():
+            step = int(d.after.wake_ups[row])
+            yield Row(step, d.after.keys[row], None, d.type_name, self.schedule.expiry(step))
 
-    def _change(self, e: Evaluated) -> Change:
-        parameters = self.types[e.touched.type_name].parameters
-        needed = [e.after.evaluated or 0]
-        if e.after.members:
-            needed.append(e.after.members[0].last + parameters.window)
-        if e.after.crossings:
-            needed.append(self._last_true(e))
-        if e.after.wake_up is not None:
-            needed.append(e.after.wake_up)
-        expires = self.schedule.expiry(max(needed))
-        item = to_item(e.touched.set_key, e.touched.type_name, e.after, parameters.client_bits, expires)
-        return Change(item, e.before.evaluated)
+    def _statuses(self, step: int, d: Decided) -> Iterator[tuple[bytes, tuple[int, ...], int]]:
+        """Set key, crossings and expiry of each set that crossed now."""
+        crossed = d.after.crossings[:, 1] == step
+        last_true = self._last_true(d)
+        for row in np.flatnonzero(crossed).tolist():
+            crossings = tuple(at for at in d.after.crossings[row].tolist() if at != NEVER)
+            yield d.after.keys[row], crossings, self.schedule.expiry(int(last_true[row]))
 
-    def _last_true(self, e: Evaluated) -> int:
-        """The last step of the instance of the newest crossing."""
-        parameters = self.types[e.touched.type_name].parameters
-        phase = phase_of(e.touched.set_key, parameters.window, parameters.phase)
-        instance = instance_of(e.after.crossings[-1], phase, parameters.window)
-        return first_step(instance + 1, phase, parameters.window) - 1
+    def _write_status(self, status: tuple[bytes, tuple[int, ...], int]) -> None:
+        self.statuses.write(*status)
+
+    def _changes(self, step: int, d: Decided) -> Iterator[Change]:
+        """The new items. Each may expire when no later step needs it."""
+        parameters = self.types[d.type_name].parameters
+        needed = np.maximum(np.maximum(d.after.wake_ups, self._last_true(d)), step)
+        occupied = d.after.members.sizes > 0
+        newest = d.after.lasts[d.after.members.starts[:-1][occupied]]
+        needed[occupied] = np.maximum(needed[occupied], newest + parameters.window)
+        expires = [self.schedule.expiry(at) for at in needed.tolist()]
+        items = to_items(d.type_name, d.after, step, parameters.client_bits, expires)
+        for item, stored in zip(items, d.before.evaluated.tolist(), strict=True):
+            yield Change(item, None if stored == NEVER else stored)
+
+    def _last_true(self, d: Decided) -> Ints:
+        """The last step of the instance of each set's newest crossing; NEVER without one."""
+        parameters = self.types[d.type_name].parameters
+        newest, window = d.after.crossings[:, 1], parameters.window
+        left = window - 1 - (newest - phases_of(d.after.keys, parameters)) % window
+        return np.where(newest == NEVER, NEVER, newest + left)
 
     def _late(self, step: int, now: float) -> int:
         """Seconds by which a step completed at ``now`` misses its tick."""
@@ -361,13 +362,14 @@ class Evaluation:
         """The first step of the log generation; 0 for the first one."""
         return 0 if self.generation is None else self.generation.from_step
 
-    def _is_new(self, before: SetState) -> bool:
-        """Whether a set was not evaluated in this log generation yet; its wake-up may be in another log."""
-        return before.evaluated is None or before.evaluated < self._begun_at
-
     @property
     def _most_kept(self) -> int:
         return max(t.parameters.members_kept for t in self.types.values())
+
+    @property
+    def _largest(self) -> dict[str, int]:
+        """The bytes of the members of a full set of each type."""
+        return {name: t.parameters.members_kept * t.parameters.member_bytes for name, t in self.types.items()}
 
     @property
     def _longest_window(self) -> int:

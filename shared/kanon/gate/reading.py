@@ -5,9 +5,9 @@ partition is sorted by set. So this is a merge: after each page, the sets before
 furthest behind are complete.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,9 @@ from kanon.gate.storage.step_log import PAST_ANY_TOKEN, StepLog
 
 SETS_A_CHUNK = 500
 """Sets decided at once. Chunks of half this size cost a tenth more (docs/evidence/performance.md)."""
+NO_LIMITS: Mapping[str, int] = MappingProxyType({})
+BYTES_A_CHUNK = 4_000_000
+"""What the members of a chunk may take; its memory is some 25 times as much (docs/evidence/performance.md)."""
 ROWS_A_CHUNK = 20_000
 """A chunk is committed after so many rows were read for it, about two pages of 1 MB, even if they touch few sets."""
 
@@ -56,10 +59,16 @@ class Rows(NamedTuple):
 
 
 def read_sets(
-    log: StepLog, step: int, slot: int, keep: int, window: int, after: bytes | None = None
+    log: StepLog,
+    step: int,
+    slot: int,
+    keep: int,
+    window: int,
+    after: bytes | None = None,
+    largest: Mapping[str, int] = NO_LIMITS,
 ) -> Iterator[list[Touched]]:
-    """The sets of :func:`pages` in chunks; an empty list after each call that fills no chunk."""
-    return chunked(pages(log, step, slot, keep, window, after))
+    """The sets of :func:`pages` in chunks (:func:`chunked`); an empty list after each call that fills no chunk."""
+    return chunked(pages(log, step, slot, keep, window, after), largest)
 
 
 def touched(
@@ -69,22 +78,25 @@ def touched(
     return (each for page in pages(log, step, slot, keep, window, after) for each in page.sets)
 
 
-def chunked(pages: Iterable[Page]) -> Iterator[list[Touched]]:
+def chunked(pages: Iterable[Page], largest: Mapping[str, int] = NO_LIMITS) -> Iterator[list[Touched]]:
     """Split the sets of pages into chunks of at most SETS_A_CHUNK. A page that fills no chunk gives an empty list.
 
-    A chunk also ends after ROWS_A_CHUNK rows, so that sets with many rows do not delay a commit.
+    A chunk also ends after ROWS_A_CHUNK rows, so that sets with many rows do not delay a commit, and when the members
+    of its sets may take BYTES_A_CHUNK: ``largest`` has the bytes of the members of a full set by its type.
     """
     waiting: list[Touched] = []
-    rows = 0
+    rows = size = 0
     for page in pages:
         rows += page.rows
-        sets = iter(page.sets)
-        while len(waiting := [*waiting, *islice(sets, SETS_A_CHUNK - len(waiting))]) == SETS_A_CHUNK:
-            yield waiting
-            waiting, rows = [], 0
+        for each in page.sets:
+            waiting.append(each)
+            size += largest.get(each.type_name, 0)
+            if len(waiting) == SETS_A_CHUNK or size >= BYTES_A_CHUNK:
+                yield waiting
+                waiting, rows, size = [], 0, 0
         if waiting and rows >= ROWS_A_CHUNK:
             yield waiting
-            waiting, rows = [], 0
+            waiting, rows, size = [], 0, 0
         else:
             yield []
     if waiting:

@@ -11,12 +11,13 @@ from enum import StrEnum
 from functools import cached_property
 
 from kanon.gate.fingerprints import RETIRED
-from kanon.gate.mechanism.above_threshold import SetState, is_above
+from kanon.gate.mechanism.above_threshold import is_above
 from kanon.gate.mechanism.steps import end_of, first_step, instance_of, phase_of, step_at
 from kanon.gate.names import set_key
 from kanon.gate.querying import Answer, Querying
 from kanon.gate.reading import touched
 from kanon.gate.slots import Layouts
+from kanon.gate.storage.members import from_items
 from kanon.gate.types import Type
 from kanon.keys import Secret, fetch_secret
 from kanon.operate.doctor import moment
@@ -105,8 +106,9 @@ class _Case:
     @cached_property
     def counted(self) -> bool:
         """Whether an evaluated join of the set is still in the window."""
-        state = self.stack.members.read([self.key]).get(self.key, SetState())
-        return any(member.last > self.open_step - self.window for member in state.members)
+        items = self.stack.members.read([self.key])
+        lasts = from_items([self.key], [items.get(self.key)]).lasts
+        return bool((lasts > self.open_step - self.window).any())
 
     @cached_property
     def waiting(self) -> tuple[int, ...]:

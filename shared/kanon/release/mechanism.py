@@ -100,7 +100,7 @@ class Mechanism:
             else:
                 tables = self.quantiles(i) if isinstance(asked, Quantiles) else self.totals(i)
             group_delta = sum((one.delta for one in tables), Fraction(0))
-            digests = tuple(one.law.digest for one in tables if isinstance(one, NoisyTotal))
+            digests = tuple(one.law.digest if isinstance(one, NoisyTotal) else one.digest for one in tables)
             epsilon = kappa * sum((one.epsilon for one in tables), Fraction(0))
             parts.append(Part(name, epsilon, of_all(group_delta, kappa), digests))
         return tuple(parts)

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import secrets
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -139,9 +140,11 @@ def picture(released: Released, mechanism: Mechanism) -> bytes:
     hidden = len(released.rows) - len(rows)
     more = f" (the {len(rows)} largest; {hidden} more in the table)" if hidden else ""
     axes.set_title(f"Released groups{more}\n{mechanism.claim} for {mechanism.spec.unit}", fontsize=10, loc="left")
-    figure.tight_layout()
     out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=120)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of signs that the font lacks; they would name groups on standard error
+        figure.tight_layout()
+        figure.savefig(out, format="png", dpi=120)
     plt.close(figure)
     return out.getvalue()
 
@@ -160,7 +163,8 @@ def _draw(axes: "Axes", rows: Sequence[tuple[str, tuple[Cell, ...]]]) -> None:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 60 else name[:57] + "..."
+    shown = "".join(sign if sign.isprintable() else "?" for sign in name)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
 def write(path: Path, content: bytes, *, private: bool = False) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from itertools import accumulate
 
 from kanon.noise.exact import exp_bounds
@@ -52,6 +53,11 @@ class Quantile:
     def sensitivity(self) -> int:
         """The most that one user changes a utility: ``max(a, b - a)``."""
         return max(self.q.numerator, self.q.denominator - self.q.numerator)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the weights by loss in hexadecimal, 16 bytes each (the first one, 2^128, is left out)."""
+        return sha256(b"".join(weight.to_bytes(16, "big") for weight in self.weights_by_loss[1:])).hexdigest()
 
     @cached_property
     def weights_by_loss(self) -> tuple[int, ...]:

@@ -62,6 +62,11 @@ class Spec:
     time: str = "time"
 
     def __post_init__(self) -> None:
+        for name in ("epsilon", "delta"):
+            value = getattr(self, name)
+            if not isinstance(value, int | Fraction):  # a float would make shares inexact
+                raise SpecificationError(f"{name} is a Fraction, not {value!r}: write Fraction('0.1')")
+            object.__setattr__(self, name, Fraction(value))
         for wrong, message in self._faults():
             if wrong:
                 raise SpecificationError(message)
@@ -70,6 +75,7 @@ class Spec:
     def _faults(self) -> list[tuple[bool, str]]:
         weights = 1 + len(self.aggregates)
         return [
+            (isinstance(self.groups, str), "groups is a tuple of column names: write (name,)"),
             (not self.groups or not all(self.groups), "--group names at least one column"),
             (len(set(self.groups)) < len(self.groups), "--group names a column twice"),
             (self.user in self.groups, "the user column cannot be a group: every group would have one user"),

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kanon.gate.mechanism.columns import NEVER
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
-from kanon.gate.mechanism.vectorised import NEVER, ROWS_A_BLOCK, phases_of, stretches_cross, threshold_noise
+from kanon.gate.mechanism.vectorised import ROWS_A_BLOCK, phases_of, stretches_cross, threshold_noise
 from kanon.noise.laws import Law
 from kanon.simulate.presence import Bools, Ints, Stretches
 

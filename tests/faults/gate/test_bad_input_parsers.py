@@ -21,6 +21,7 @@ from kanon.gate.settings import EvaluateSettings
 from kanon.gate.storage import members
 from kanon.gate.types import Type, read_types
 from kanon.local import Stack, gateway
+from tests.unit.examples import unpack
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
 START = 1_700_000_000.0
@@ -244,7 +245,7 @@ def test_a_message_without_a_valid_slot_is_returned_to_the_queue_and_changes_not
 @given(packed=st.binary(max_size=60) | mutated([b"\x01\x02" + bytes(8), b"\x01\x02" + bytes(7) + b"\x09" + bytes(12)]))
 def test_packed_members_are_read_exactly_or_refused(packed: bytes) -> None:
     try:
-        evaluated, read = members.unpack(packed)
+        evaluated, read = unpack(packed)
     except UndecodableMembersError:
         return
     state = SimpleNamespace(evaluated=evaluated, members=read)

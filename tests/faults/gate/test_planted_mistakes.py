@@ -23,8 +23,8 @@ from kanon.dynamo.statements import execute_all, replace
 from kanon.errors import ThrottledError
 from kanon.gate.evaluation import Evaluation, _each
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import OPTIONAL, UNLESS_EVALUATED, Members
-from kanon.gate.storage.step_log import Row, StepLog
+from kanon.gate.storage.members import OPTIONAL, UNLESS_EVALUATED, Members, batches
+from kanon.gate.storage.step_log import StepLog
 from tests.faults.gate.failures import FAILURES, QUEUE_FAILURES
 from tests.faults.gate.simulated_stack import SimulatedStack
 from tests.faults.gate.test_crash_at_every_call import LAST_CALLS, STOPS, Hour, Rival, SlowUntil, assert_equal
@@ -52,17 +52,15 @@ class Mistake(NamedTuple):
 def commit_in_order(*order: str) -> Function:
     """A commit that writes in this order, each kind complete before the next."""
 
-    def commit(self, decided, writers) -> None:
-        crossed = [e for e in decided if e.after.crossings != e.before.crossings]
-        wake_ups = (
-            Row(wake_up, e.touched.set_key, None, e.touched.type_name, self.schedule.expiry(wake_up))
-            for e in decided
-            if (wake_up := e.after.wake_up) is not None and wake_up != e.before.wake_up
-        )
+    def commit(self, step, decided, writers) -> None:
         write = {
-            "wake-ups": lambda: self.log.put_wake_ups(wake_ups),
-            "statuses": lambda: _each(writers, self._write_status, crossed),
-            "members": lambda: _each(writers, self.members.write, [[self._change(e) for e in decided]]),
+            "wake-ups": lambda: self.log.put_wake_ups(row for d in decided for row in self._wake_ups(d)),
+            "statuses": lambda: _each(
+                writers, self._write_status, [status for d in decided for status in self._statuses(step, d)]
+            ),
+            "members": lambda: _each(
+                writers, self.members.write, batches([change for d in decided for change in self._changes(step, d)])
+            ),
         }
         for kind in order:
             write[kind]()

@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +19,7 @@ from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.reading import Touched, touched
 from kanon.gate.slots import Layouts
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Change, Members, to_item
+from kanon.gate.storage.members import Change, Members, from_item, to_item
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
 from kanon.local.engines import ENGINES, Engine
@@ -278,6 +278,11 @@ def write(
 ) -> None:
     """Write the state of a set whose stored state is that of step ``stored``, or unknown."""
     members.write([Change(to_item(set_key, type_name, state, client_bits, expires), stored)])
+
+
+def states_of(members: Members, set_keys: Iterable[bytes]) -> dict[bytes, SetState]:
+    """The states of the sets that have one."""
+    return {set_key: from_item(item) for set_key, item in members.read(set_keys).items()}
 
 
 Left = Callable[[int, int], int]

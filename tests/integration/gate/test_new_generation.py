@@ -19,7 +19,7 @@ from kanon.gate.storage.step_log import Row, partition
 from kanon.gate.types import Type
 from kanon.operate import generation
 from kanon.operate.generation import GenerationRefusedError, begin, situation
-from tests.integration.gate.tables import Running, Tables, fresh, running, write
+from tests.integration.gate.tables import Running, Tables, fresh, running, states_of, write
 from tests.unit.examples import KEY, SMALL, TWO_SLOTS
 
 PERIOD, START = 3600, 1000
@@ -86,7 +86,7 @@ class Service:
         return {progress.evaluated_through for progress in self.control.progress()}
 
     def state(self, name: bytes) -> SetState:
-        found: SetState = self.members.read([name])[name]
+        found: SetState = states_of(self.members, [name])[name]
         return found
 
     def woken(self, step: int) -> set[bytes]:

@@ -23,6 +23,7 @@ from kanon.client import encoded
 from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.columns import States
 from kanon.gate.mechanism.members import count_at
 from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.gate.mechanism.steps import end_of, instance_of, phase_of
@@ -81,7 +82,7 @@ class Recording:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Record every word of noise read, and every decision, of whatever runs in this process."""
-        read, decide = Tapes.words, kanon.gate.evaluation.evaluate_all
+        read, decide = Tapes.words, kanon.gate.evaluation.evaluate_columns
 
         def words(tapes: Tapes, key: bytes, instance: int, count: int) -> bytes:
             tape = read(tapes, key, instance, count)
@@ -91,17 +92,17 @@ class Recording:
                 assert self.words.setdefault(Place(*name, n), word) == word, "a word of noise was drawn twice"
             return tape
 
-        def evaluate_all(parameters: Any, tapes_of: Any, step: int, sets: Any) -> list[SetState]:
-            after: list[SetState] = decide(parameters, tapes_of, step, sets)
-            for (key, before, _), state in zip(sets, after, strict=True):
+        def evaluate_columns(parameters: Any, tapes_of: Any, step: int, before: States, joined: Any) -> States:
+            after = decide(parameters, tapes_of, step, before, joined)
+            for key, old, state in zip(before.keys, before.states(), after.states(), strict=True):
                 self.states.setdefault(key, {})[step] = state
-                if state.crossings != before.crossings:
+                if state.crossings != old.crossings:
                     self.crossings.setdefault(key, set()).add(step)
             return after
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Tapes, "words", words)
-            patch.setattr(kanon.gate.evaluation, "evaluate_all", evaluate_all)
+            patch.setattr(kanon.gate.evaluation, "evaluate_columns", evaluate_columns)
             yield
 
     def read_log(self, items: list[dict[str, Any]]) -> None:

@@ -213,6 +213,7 @@ def test_the_ledger_shows_adds_verifies_and_forgets(log, place):
         (ASKED, 2, "give at least one file"),
         (("nowhere.csv", *ASKED), 5, "there is no file"),
         (("log.csv", *ASKED, "--user", "who"), 5, "no column 'who'"),
+        (("l[og].csv", *ASKED), 5, "rename the file"),
         (("log.csv", *ASKED, "--out", "x.txt"), 2, ".csv or .parquet"),
         (("log.csv", *ASKED, "--out", "nowhere/x.csv"), 2, "no directory"),
         (("log.csv", *ASKED, "--epsilon", "one"), 2, "--epsilon is a number"),
@@ -227,6 +228,7 @@ def test_the_ledger_shows_adds_verifies_and_forgets(log, place):
     ],
 )
 def test_wrong_use_ends_with_one_line_that_says_what_to_change(log, arguments, status, message):
+    log.with_name("l[og].csv").write_text(log.read_text())
     assert message in run("release", *arguments, status=status)
 
 
@@ -241,6 +243,13 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(log, monkeypatc
     monkeypatch.setitem(sys.modules, "duckdb", None)
     monkeypatch.delitem(sys.modules, "kanon.release.engines.duckdb", raising=False)
     assert "pip install 'kanon[release]'" in run("release", log, *ASKED, status=2)
+
+
+def test_the_picture_of_groups_in_any_script_is_drawn_without_a_warning(place):
+    (place / "log.csv").write_text(text_of(("名前$x$", 90), ('"two\nlines"', 90), ("ж" * 90, 90)))
+    said = run("release", "log.csv", *ASKED)
+    assert "released.png" in said
+    assert files(place)["released.png"].startswith(b"\x89PNG")
 
 
 def test_without_matplotlib_the_table_is_written_and_the_picture_is_named(log, place, monkeypatch):

@@ -216,6 +216,9 @@ def test_the_real_log_in_another_order_and_in_parts_gives_the_same_table(tmp_pat
     ("more", "message"),
     [
         ({"groups": ()}, "at least one column"),
+        ({"groups": "set"}, "tuple of column names"),
+        ({"epsilon": 0.1}, "epsilon is a Fraction"),
+        ({"delta": "1e-6"}, "delta is a Fraction"),
         ({"groups": ("client",)}, "user column"),
         ({"epsilon": Fraction(0)}, "--epsilon"),
         ({"delta": Fraction(0)}, "--delta must be above 0"),
@@ -262,6 +265,16 @@ def test_the_claim_never_exceeds_what_is_asked_and_the_parts_add_up():
         mechanism = Mechanism(spec(**more))
         assert mechanism.claim.epsilon == sum(part.epsilon for part in mechanism.parts) == 1
         assert 0 < mechanism.claim.delta <= Fraction("1e-5")
+
+
+def test_whole_numbers_are_taken_as_exact_shares():
+    assert Mechanism(spec(epsilon=1, aggregates=("rows:3", "rows:4"))).shares == (Fraction(1, 3),) * 3
+
+
+def test_the_tables_of_a_mechanism_have_one_digest_and_any_other_table_another():
+    asked = [{}, {"floor": 2}, {"noise": "gaussian"}, {"aggregates": ("rows:3",)}]
+    asked += [{"aggregates": (f"quantile:x:0:9:{q}",)} for q in ("0.5", "0.4")]
+    assert len({Mechanism(spec(**more)).digest for more in asked}) == len(asked)
 
 
 def test_the_engine_is_asked_as_often_whatever_the_data_hold(tmp_path):

@@ -19,7 +19,7 @@ import numpy as np
 
 MODULES = {
     "kanon.noise": ("exact", "words", "laws"),
-    "kanon.gate.mechanism": ("steps", "parameters", "tape", "members", "above_threshold", "vectorised"),
+    "kanon.gate.mechanism": ("steps", "parameters", "tape", "members", "above_threshold", "columns", "vectorised"),
 }
 """What a copy is made of: modules by package, in the order of their imports."""
 
@@ -306,7 +306,7 @@ PROBED = [
             ("above_threshold", "members[0].last + window", "members[0].last + window + 1"),
         ),
         vectorised=(
-            ("members", "> step - window", "> step - window - 1"),
+            ("columns", "> step - window", "> step - window - 1"),
             ("vectorised", "> steps[owners] - window", "> steps[owners] - window - 1"),
         ),
     ),
@@ -315,7 +315,7 @@ PROBED = [
         0,
         plain=(("members", "> step - window", "> step - window + 1"),),
         vectorised=(
-            ("members", "> step - window", "> step - window + 1"),
+            ("columns", "> step - window", "> step - window + 1"),
             ("vectorised", "> steps[owners] - window", "> steps[owners] - window + 1"),
         ),
     ),
@@ -352,11 +352,12 @@ PROBED = [
     Mutant(
         "joins counted instead of clients",
         0,
-        both=(
+        plain=(
             ("members", "{member.token: member.last", "{(member.token, member.last): member.last"),
             ("members", "dict.fromkeys(joined, step)", "{(token, step): step for token in joined}"),
             ("members", "Member(token, at) for token, at", "Member(token, at) for (token, _), at"),
         ),
+        vectorised=(("columns", " & ~_among(old_owners << _TOKEN_BITS | before.members.tokens, new)", ""),),
     ),
 ]
 

@@ -33,7 +33,7 @@ def test_the_running_service_obeys_the_exact_law():
 @pytest.mark.parametrize("name", ["the same nu at every step", "wrong sign of the comparison", "window longer by one"])
 def test_a_service_that_decides_wrongly_is_rejected(name, monkeypatch):
     with mutant(name).planted("vectorised") as code:
-        monkeypatch.setattr(kanon.gate.evaluation, "evaluate_all", code.vectorised.evaluate_all)
+        monkeypatch.setattr(kanon.gate.evaluation, "evaluate_columns", code.vectorised.evaluate_columns)
         assert not judge(*audit_service(ONE_TYPE, 60, SEED)).passed
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kanon.dynamo.batches import Item
 from kanon.errors import ConfigurationError
 from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.mechanism.above_threshold import SetState
@@ -15,7 +16,7 @@ from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.schedule import DAY, Schedule
 from kanon.gate.storage.control import Mark
-from kanon.gate.storage.members import from_item
+from kanon.gate.storage.members import from_item, to_item
 from kanon.gate.storage.step_log import StepLog
 from kanon.gate.types import Type
 from tests.unit.examples import KEY, ONE_SLOT, set_key
@@ -76,8 +77,8 @@ class Tables:
     progress: list[Mark] = field(default_factory=list)
     fail_after: int = -1
 
-    def read(self, set_keys: Iterable[bytes]) -> dict[bytes, SetState]:
-        return {key: self.states[key] for key in set_keys if key in self.states}
+    def read(self, set_keys: Iterable[bytes]) -> dict[bytes, Item]:
+        return {key: to_item(key, TYPE_NAME["S"], self.states[key], 32, 9) for key in set_keys if key in self.states}
 
     def write(self, what: Any, *status: Any) -> None:
         if status:

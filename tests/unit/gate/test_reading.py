@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kanon.errors import ConfigurationError
-from kanon.gate.reading import Page, Touched, chunked, pages, touched
+from kanon.gate.reading import BYTES_A_CHUNK, Page, Touched, chunked, pages, touched
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.step_log import PAST_ANY_TOKEN, Row, StepLog, partition
 from tests.unit.examples import ONE_SLOT, SIXTEEN_SLOTS, in_slot, set_key
@@ -192,3 +192,10 @@ def test_a_chunk_of_crowded_sets_is_closed_by_its_rows() -> None:
 
 def test_a_step_without_rows_has_no_chunk_with_a_set() -> None:
     assert list(chunked([Page((), 0)])) == [[]]
+
+
+def test_a_chunk_ends_when_the_members_of_its_sets_may_be_too_many_whatever_their_number() -> None:
+    page = Page([Touched(set_key(n), "large" if n % 2 else "small", ()) for n in range(40)], 40)
+    largest = {"large": BYTES_A_CHUNK // 4, "small": 1}
+    assert [len(chunk) for chunk in chunked([page], largest)] == [8] * 5 + [0]
+    assert [len(chunk) for chunk in chunked([page], {"large": 2 * BYTES_A_CHUNK})][:3] == [2, 2, 2]

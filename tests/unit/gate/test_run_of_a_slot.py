@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kanon.dynamo.batches import Item
 from kanon.gate.evaluation import Evaluation, NoiseKeys, Outcome, Run
 from kanon.gate.mechanism.above_threshold import SetState, evaluate
 from kanon.gate.mechanism.steps import end_of
@@ -14,7 +15,7 @@ from kanon.gate.publishing import tick_of
 from kanon.gate.reading import Touched
 from kanon.gate.schedule import DAY, Schedule
 from kanon.gate.storage.control import Mark
-from kanon.gate.storage.members import from_item
+from kanon.gate.storage.members import from_item, to_item
 from kanon.gate.storage.step_log import Found, partition
 from kanon.gate.types import Type
 from tests.unit.examples import KEY, ONE_SLOT, SMALL, set_key
@@ -68,10 +69,10 @@ class Service:
     def put_wake_ups(self, rows: Iterable[Any]) -> None:
         list(rows)
 
-    def read(self, set_keys: Iterable[bytes]) -> dict[bytes, SetState]:
+    def read(self, set_keys: Iterable[bytes]) -> dict[bytes, Item]:
         keys = list(set_keys)
         self.now += self.set_seconds * len(keys)
-        return {key: self.states[key] for key in keys if key in self.states}
+        return {key: to_item(key, "small", self.states[key], 32, 9) for key in keys if key in self.states}
 
     def write(self, what: Any, *status: Any) -> None:
         if not status:  # a call for Members has one argument: its changes

@@ -98,7 +98,7 @@ def _without(entry: dict[str, Any], name: str) -> dict[str, Any]:
             "type 'a': profile must be one of balanced, balanced-2, published, sharp, sharp-2, not 'soft'",
         ),
         ({**ENTRY, "k": 40}, "type 'a': an empty set could be released as true: "),
-        ({**ENTRY, "k": 20_000}, "type 'a': a set would keep 20049 members, more than 16384"),
+        ({**ENTRY, "k": 90_000}, "type 'a': a set would keep 90049 members, more than the 80000 that fit"),
         ({**ENTRY, "client_bits": 8}, "type 'a': client_bits must lie between 10 "),
     ],
 )

@@ -9,7 +9,11 @@ import pytest
 
 import kanon
 
-DECIDING = tuple(f"gate/mechanism/{name}" for name in ("steps", "tape", "members", "above_threshold", "vectorised"))
+VECTORISED = ("gate/mechanism/columns", "gate/mechanism/vectorised")
+DECIDING = (
+    *(f"gate/mechanism/{name}" for name in ("steps", "tape", "members", "above_threshold")),
+    *VECTORISED,
+)
 TABLES = ("noise/words", "noise/laws", "gate/mechanism/parameters")
 RELEASE = tuple(
     f"release/{name}"
@@ -29,13 +33,14 @@ RELEASE = tuple(
     )
 )
 """What a release draws, claims and charges; ``release/widths`` only proposes."""
-VECTORISED = "gate/mechanism/vectorised"
 INTEGER_NUMPY = {
     "arange",
+    "argsort",
     "array",
     "bincount",
     "bool_",
     "clip",
+    "column_stack",
     "concatenate",
     "cumsum",
     "diff",
@@ -43,13 +48,16 @@ INTEGER_NUMPY = {
     "frombuffer",
     "fromiter",
     "full",
+    "full_like",
     "iinfo",
     "int64",
     "maximum",
+    "minimum",
     "repeat",
     "roll",
     "searchsorted",
     "uint64",
+    "unique",
     "where",
     "zeros",
 }
@@ -92,7 +100,7 @@ def test_a_module_that_decides_never_divides_but_by_flooring(module: str) -> Non
 
 
 @pytest.mark.parametrize("module", [*DECIDING, *TABLES])
-def test_only_the_vectorised_module_uses_numpy_and_none_uses_math_or_random(module: str) -> None:
+def test_only_the_vectorised_modules_use_numpy_and_none_uses_math_or_random(module: str) -> None:
     imported = set()
     for node in ast.walk(_tree(module)):
         if isinstance(node, ast.Import):
@@ -109,13 +117,14 @@ def test_only_the_vectorised_module_uses_numpy_and_none_uses_math_or_random(modu
         "time",
         "os",
     }
-    assert ("numpy" in imported) == (module == VECTORISED)
+    assert ("numpy" in imported) == (module in VECTORISED)
 
 
-def test_the_vectorised_module_uses_only_what_keeps_integers_integers() -> None:
+@pytest.mark.parametrize("module", VECTORISED)
+def test_a_vectorised_module_uses_only_what_keeps_integers_integers(module: str) -> None:
     used = {
         node.attr
-        for node in ast.walk(_tree(VECTORISED))
+        for node in ast.walk(_tree(module))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "np"
     }
     assert used <= INTEGER_NUMPY

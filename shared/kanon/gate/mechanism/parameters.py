@@ -13,8 +13,11 @@ from typing import get_args
 from kanon.gate.mechanism.steps import PhaseRule
 from kanon.noise.laws import SHAPES, Law, Shape
 
-MOST_MEMBERS = 16_384  # a Members item must stay far below DynamoDB's 400 KB
-LONGEST_WINDOW = 65_535  # last steps are packed as two bytes
+MOST_MEMBER_BYTES = 400_000
+"""What the members of a set may take of the 409,600 bytes of a DynamoDB item; the rest is for its other attributes."""
+AGE_BYTES = 2
+"""A member's last join is packed as the number of steps before the evaluated one."""
+LONGEST_WINDOW = 65_535  # ages are packed as two bytes
 
 
 class InvalidParametersError(ValueError):
@@ -61,11 +64,14 @@ class Parameters:
                 f" {self.never_true_below} and must be at least 1; raise k by {1 - self.never_true_below} or"
                 f" lower the truncations by as much"
             )
-        if self.members_kept > MOST_MEMBERS:
-            raise InvalidParametersError(
-                f"a set would keep {self.members_kept} members, more than {MOST_MEMBERS}: lower k or the truncations"
-            )
         needed = max(8, (8 * self.members_kept - 1).bit_length())
+        most = MOST_MEMBER_BYTES // _member_bytes(max(needed, self.client_bits))
+        if self.members_kept > most:
+            raise InvalidParametersError(
+                f"a set would keep {self.members_kept} members, more than the {most} that fit into one DynamoDB item"
+                f" at client_bits {max(needed, self.client_bits)}: lower k to at most"
+                f" {most - self.members_kept + self.k}, or client_bits"
+            )
         if not needed <= self.client_bits <= 32:
             raise InvalidParametersError(
                 f"client_bits must lie between {needed} (2^client_bits >= 8 x {self.members_kept} members kept)"
@@ -76,6 +82,11 @@ class Parameters:
     def members_kept(self) -> int:
         """M: a count of at least M crosses with any noise."""
         return self.k + self.threshold_law.max - self.query_law.min
+
+    @property
+    def member_bytes(self) -> int:
+        """Bytes of a packed member: its token and its age."""
+        return _member_bytes(self.client_bits)
 
     @property
     def surely_true_from(self) -> int:
@@ -101,6 +112,10 @@ class Parameters:
             self.client_bits,
         )
         return sha256("\n".join(map(str, fields)).encode()).digest()
+
+
+def _member_bytes(client_bits: int) -> int:
+    return -(-client_bits // 8) + AGE_BYTES
 
 
 @dataclass(frozen=True)

@@ -4,30 +4,23 @@
 instead of drawing every query noise, it compares the words of a tape with the smallest word that crosses.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.members import most_recent
+from kanon.gate.mechanism.columns import NEVER, Bools, Ints, States, Tokens, most_recent_of_all
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
 from kanon.noise.laws import Law
 from kanon.noise.words import WORD_BYTES
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Words = NDArray[np.uint64]
-
 TapesOf = Callable[[int], Tapes]
 """Gives the tapes of the instances that begin at a step (noise keys rotate)."""
 
-NEVER = int(np.iinfo(np.int64).min)
-"""Stands for a step that never comes."""
-
+MEMBERS_A_BLOCK = 1 << 18
+"""Members of a block of rows, each of which may begin a stretch; bounds the memory for large k."""
 ROWS_A_BLOCK = 256
 """Tapes decided together. With 720 steps each, they still fit into a processor's cache."""
 
@@ -39,22 +32,28 @@ def evaluate_all(
     sets: Sequence[tuple[bytes, SetState, Sequence[int]]],
 ) -> list[SetState]:
     """:func:`above_threshold.evaluate` for many ``(set key, state, joined)``, all at ``step``."""
-    window, keep = parameters.window, parameters.members_kept
-    members = [most_recent(state.members, joined, step, window, keep) for _, state, joined in sets]
-    keys = [set_key for set_key, _, _ in sets]
-    lasts = np.fromiter((m.last for m in chain.from_iterable(members)), np.int64)
-    sizes = np.fromiter(map(len, members), np.int64, len(sets))
-    newest = np.fromiter((s.crossings[-1] if s.crossings else NEVER for _, s, _ in sets), np.int64, len(sets))
-    crossed, wake_ups = decide(parameters, tapes_of, step, keys, sizes, lasts, newest)
-    return [
-        SetState(
-            kept,
-            (*state.crossings[-1:], step) if now else state.crossings,
-            step,
-            None if wake_up == NEVER else wake_up,
-        )
-        for (_, state, _), kept, now, wake_up in zip(sets, members, crossed.tolist(), wake_ups.tolist(), strict=True)
-    ]
+    before = States.of([(set_key, state) for set_key, state, _ in sets])
+    return evaluate_columns(parameters, tapes_of, step, before, Tokens.of([joined for _, _, joined in sets])).states()
+
+
+def evaluate_columns(parameters: Parameters, tapes_of: TapesOf, step: int, before: States, joined: Tokens) -> States:
+    """:func:`above_threshold.evaluate` for many sets, all at ``step``.
+
+    Args:
+        parameters: the constants of the type.
+        tapes_of: the tapes by first step of an instance.
+        step: later than each set's last evaluated step.
+        before: the states of n sets.
+        joined: the client tokens that joined each of them, in any order, repetitions allowed.
+
+    Returns:
+        Their states after ``step``.
+    """
+    members, lasts = most_recent_of_all(before, joined, step, parameters.window, parameters.members_kept)
+    newest = before.crossings[:, 1]
+    crossed, wake_ups = decide(parameters, tapes_of, step, before.keys, members.sizes, lasts, newest)
+    crossings = np.where(crossed[:, None], np.column_stack((newest, np.full_like(newest, step))), before.crossings)
+    return States(before.keys, members, lasts, crossings, np.full(len(before), step), wake_ups)
 
 
 def decide(
@@ -149,12 +148,23 @@ def _first_crossings(
         thresholds = parameters.k + mus
         reachable = counts[open_] + parameters.query_law.max >= thresholds
         rows, thresholds = open_[reachable], thresholds[reachable]
-        for start in range(0, len(rows), ROWS_A_BLOCK):
-            block = slice(start, start + ROWS_A_BLOCK)
+        for block in _blocks(np.diff(sets.starts)[rows]):
             result[rows[block]] = _block_crossings(
                 parameters, tapes_of, sets, rows[block], instances, firsts, thresholds[block], step
             )
     return result[asked]
+
+
+def _blocks(sizes: Ints) -> Iterator[slice]:
+    """Split rows into blocks of at most ROWS_A_BLOCK rows and, unless it is a single row, MEMBERS_A_BLOCK members."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        members = MEMBERS_A_BLOCK + (int(ends[start - 1]) if start else 0)
+        stop = int(np.searchsorted(ends, members, side="right"))
+        stop = min(start + ROWS_A_BLOCK, max(stop, start + 1))
+        yield slice(start, stop)
+        start = stop
 
 
 def threshold_noise(law: Law, tapes_of: TapesOf, keys: Iterable[bytes], instances: Ints, firsts: Ints) -> Ints:

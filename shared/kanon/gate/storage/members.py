@@ -1,25 +1,29 @@
 """Members: the state of each set between steps. A chunk writes it last; an old step never replaces a newer one."""
 
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from kanon.dynamo.batches import Item, get_all
 from kanon.dynamo.conditions import unless_refused
 from kanon.dynamo.limits import check_item
-from kanon.dynamo.statements import Statement, execute_all, insert, replace
+from kanon.dynamo.statements import STATEMENTS_A_CALL, Statement, execute_all, insert, replace
 from kanon.dynamo.units import WRITE_UNIT, item_size
 from kanon.errors import ThrottledError, UndecodableMembersError
 from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.members import Member
+from kanon.gate.mechanism.columns import NEVER, Bools, Ints, States, Tokens, crossing_columns, step_column
 from kanon.gate.mechanism.tape import check_set_key
+from kanon.gate.storage.packing import FORMAT, pack_all, unpack_all
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-FORMAT = 1
 PAD = "p"
 """The attribute that fills up an item; one letter, so that it can fill a gap of a single byte."""
+
+BYTES_A_CALL = 1_000_000
+"""A call of large items ends here: it must be answered within the client's time limit."""
 
 OPTIONAL = ("crossings", "wake_up", PAD)
 """The attributes that not every item has."""
@@ -29,62 +33,79 @@ UNLESS_REPLACED = "attribute_not_exists(members) OR members = :damaged"
 
 
 def pack(state: SetState, token_bytes: int) -> bytes:
-    """Format 1: version, bytes per token, evaluated step (8 bytes), then each member's token and age (2 bytes).
-
-    The age is the number of steps between the last join and the evaluated step; it is less than the window.
-    """
+    """The members of one set, packed."""
     if state.evaluated is None:
         raise ValueError("only an evaluated state can be packed")
-    head = struct.pack(">BBq", FORMAT, token_bytes, state.evaluated)
-    body = (
-        member.token.to_bytes(token_bytes, "big") + (state.evaluated - member.last).to_bytes(2, "big")
-        for member in state.members
-    )
-    return head + b"".join(body)
-
-
-def unpack(packed: bytes) -> tuple[int, tuple[Member, ...]]:
-    """The evaluated step and the members of a packed value of any format ever written.
-
-    Raises:
-        UndecodableMembersError: the bytes are of no known format.
-    """
-    if len(packed) < 10 or packed[0] != FORMAT:
-        raise UndecodableMembersError(f"packed members of unknown format {packed[:1].hex() or 'empty'}")
-    _, token_bytes, evaluated = struct.unpack_from(">BBq", packed)
-    body, width = packed[10:], token_bytes + 2
-    if not 1 <= token_bytes <= 4 or len(body) % width:
-        raise UndecodableMembersError("packed members of format 1 end inside a member")
-    entries = (body[start : start + width] for start in range(0, len(body), width))
-    members = (
-        Member(int.from_bytes(entry[:token_bytes], "big"), evaluated - int.from_bytes(entry[token_bytes:], "big"))
-        for entry in entries
-    )
-    return evaluated, tuple(members)
+    lasts = np.array([member.last for member in state.members], np.int64)
+    members = Tokens.of([[member.token for member in state.members]])
+    return pack_all(members, lasts, state.evaluated, token_bytes)[0]
 
 
 def to_item(set_key: bytes, type_name: str, state: SetState, client_bits: int, expires: int) -> Item:
-    """The state of a set as an item; a token takes as many bytes as ``client_bits`` need.
+    """The state of a set as an item; a token takes as many bytes as ``client_bits`` need."""
+    packed = pack(state, token_bytes(client_bits))
+    return _item(set_key, type_name, packed, state.crossings, str(state.evaluated), state.wake_up, expires)
 
-    Zeros fill it up to a whole number of write units, so that the size of the table tells no more than the write
-    units it took. No code reads them.
+
+def to_items(type_name: str, states: States, step: int, client_bits: int, expires: Sequence[int]) -> list[Item]:
+    """The states of sets of one type that were evaluated at ``step``, as items."""
+    columns = zip(
+        states.keys,
+        pack_all(states.members, states.lasts, step, token_bytes(client_bits)),
+        states.crossings.tolist(),
+        states.wake_ups.tolist(),
+        expires,
+        strict=True,
+    )
+    evaluated = str(step)
+    return [
+        _item(
+            set_key,
+            type_name,
+            packed,
+            [at for at in crossings if at != NEVER],
+            evaluated,
+            None if wake_up == NEVER else wake_up,
+            expiry,
+        )
+        for set_key, packed, crossings, wake_up, expiry in columns
+    ]
+
+
+def _item(
+    set_key: bytes,
+    type_name: str,
+    packed: bytes,
+    crossings: Sequence[int],
+    evaluated: str,
+    wake_up: int | None,
+    expires: int,
+) -> Item:
+    """An item; zeros fill it up to a whole number of write units.
+
+    So the size of the table tells no more than the write units it took. No code reads them.
     """
     check_set_key(set_key)
     item: Item = {
         "set_key": {"B": set_key},
         "type": {"S": type_name},
-        "members": {"B": pack(state, -(-client_bits // 8))},
-        "evaluated": {"N": str(state.evaluated)},
+        "members": {"B": packed},
+        "evaluated": {"N": evaluated},
         "ttl": {"N": str(expires)},
     }
-    if state.crossings:
-        item["crossings"] = {"L": [{"N": str(step)} for step in state.crossings]}
-    if state.wake_up is not None:
-        item["wake_up"] = {"N": str(state.wake_up)}
+    if crossings:
+        item["crossings"] = {"L": [{"N": str(step)} for step in crossings]}
+    if wake_up is not None:
+        item["wake_up"] = {"N": str(wake_up)}
     check_item(item, ("set_key",))
     if gap := -item_size(item) % WRITE_UNIT:
         item[PAD] = {"B": bytes(gap - len(PAD))}
     return item
+
+
+def token_bytes(client_bits: int) -> int:
+    """Bytes of a client token in an item."""
+    return -(-client_bits // 8)
 
 
 def is_newer(item: Item) -> bool:
@@ -99,15 +120,48 @@ def from_item(item: Item) -> SetState:
     Raises:
         UndecodableMembersError: the item cannot be decoded.
     """
+    (state,) = from_items([b""], [item]).states()
+    return state
+
+
+def from_items(set_keys: Sequence[bytes], items: Sequence[Item | None]) -> States:
+    """The states in items; None is a set without an item.
+
+    Raises:
+        UndecodableMembersError: an item cannot be decoded.
+    """
+    stored = np.array([item is not None for item in items], bool)
+    there = [item for item in items if item is not None]
     try:
-        evaluated, members = unpack(item["members"]["B"])
-        crossings = tuple(int(step["N"]) for step in item.get("crossings", {"L": []})["L"])
-        wake_up = int(item["wake_up"]["N"]) if "wake_up" in item else None
-        if evaluated != int(item["evaluated"]["N"]):
-            raise UndecodableMembersError("packed members and their item name different steps")
-    except (KeyError, ValueError, TypeError) as error:
+        found, members, lasts = unpack_all([item["members"]["B"] for item in there])
+        crossings = crossing_columns(_steps(item.get("crossings", {"L": []})) for item in there)
+        wake_ups = step_column(int(item["wake_up"]["N"]) if "wake_up" in item else None for item in there)
+        named = step_column(int(item["evaluated"]["N"]) for item in there)
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
         raise UndecodableMembersError("a Members item lacks an attribute or has one of the wrong type") from error
-    return SetState(members, crossings, evaluated, wake_up)
+    if (found != named).any():
+        raise UndecodableMembersError("packed members and their item name different steps")
+    if stored.all():
+        return States(set_keys, members, lasts, crossings, found, wake_ups)
+    return States(
+        set_keys,
+        Tokens(_spread(stored, members.sizes, 0), members.tokens),
+        lasts,
+        _spread(stored, crossings, NEVER),
+        _spread(stored, found, NEVER),
+        _spread(stored, wake_ups, NEVER),
+    )
+
+
+def _steps(crossings: Item) -> list[int]:
+    return [int(step["N"]) for step in crossings["L"]]
+
+
+def _spread(stored: Bools, column: Ints, missing: int) -> Ints:
+    """A column of the stored sets as one of all sets."""
+    whole = np.full((len(stored), *column.shape[1:]), missing, np.int64)
+    whole[stored] = column
+    return whole
 
 
 class Change(NamedTuple):
@@ -117,6 +171,18 @@ class Change(NamedTuple):
     stored: int | None
 
 
+def batches(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+    """Split changes into calls of at most STATEMENTS_A_CALL and about BYTES_A_CALL."""
+    first, size = 0, 0
+    for number, change in enumerate(changes):
+        size += len(change.item["members"]["B"])
+        if number + 1 - first == STATEMENTS_A_CALL or size >= BYTES_A_CALL:
+            yield changes[first : number + 1]
+            first, size = number + 1, 0
+    if first < len(changes):
+        yield changes[first:]
+
+
 class Members:
     """The states of the sets."""
 
@@ -124,19 +190,18 @@ class Members:
         self._client = client
         self._table = table
 
-    def read(self, set_keys: Iterable[bytes]) -> dict[bytes, SetState]:
-        """The states of the sets that have one, strongly consistent.
+    def read(self, set_keys: Iterable[bytes]) -> dict[bytes, Item]:
+        """The items of the sets that have one, for :func:`from_items`, strongly consistent.
 
         Raises:
             ThrottledError: some sets were not answered; do not treat them as absent.
-            UndecodableMembersError: an item cannot be decoded.
         """
         found, unanswered = get_all(
             self._client, self._table, set_keys, "set_key", "members, evaluated, crossings, wake_up", consistent=True
         )
         if unanswered:
             raise ThrottledError("Members did not answer for every set; evaluate the step again")
-        return {set_key: from_item(item) for set_key, item in found.items()}
+        return found
 
     def waking(self, before: int) -> Iterator[tuple[bytes, str]]:
         """The set key and type of every set with a wake-up before step ``before``, strongly consistent.

@@ -130,6 +130,8 @@ def _file(path: Path, columns: Sequence[str]) -> str:
     twice = [column for column in columns if names.count(column) > 1]
     if twice:
         raise InputError(f"{path} has two columns {twice[0]!r}: rename one")
+    if set("*?[") & set(str(path)):
+        raise InputError(f"{path}: DuckDB takes *, ? and [ in a name for a pattern: rename the file or its directory")
     literal, identifier = DUCKDB.literal(str(path)), DUCKDB.identifier
     if path.suffix == ".parquet":
         wanted = ", ".join(f"cast({identifier(column)} as varchar) as {identifier(column)}" for column in columns)

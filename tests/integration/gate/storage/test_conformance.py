@@ -38,6 +38,7 @@ from tests.integration.gate.tables import (
     leave_unprocessed,
     refused_by_aws,
     running,
+    states_of,
     throttle,
     write,
 )
@@ -171,15 +172,15 @@ def _state(step: int, *tokens: int) -> SetState:
 def test_members_are_read_as_they_were_written_and_unknown_sets_are_left_out(tables: Tables) -> None:
     state = _state(STEP, 1, 2, 3)
     write(tables.members, SETS[0], "fledge", state, 16, 99)
-    assert tables.members.read(SETS[:2]) == {SETS[0]: state}
-    assert tables.members.read([]) == {}
+    assert states_of(tables.members, SETS[:2]) == {SETS[0]: state}
+    assert states_of(tables.members, []) == {}
 
 
 @pytest.mark.parametrize(("first", "second", "kept"), [(5, 6, 6), (5, 5, 5), (6, 5, 6)])
 def test_members_are_only_replaced_by_a_later_step(tables: Tables, first: int, second: int, kept: int) -> None:
     write(tables.members, SETS[0], "fledge", _state(first, 1), 16, 99)
     write(tables.members, SETS[0], "fledge", _state(second, 2), 16, 99)
-    (state,) = tables.members.read(SETS[:1]).values()
+    (state,) = states_of(tables.members, SETS[:1]).values()
     assert state == (_state(first, 1) if kept == first else _state(second, 2))
 
 
@@ -187,7 +188,7 @@ def test_a_crossing_and_a_wake_up_that_are_gone_leave_no_attribute_behind(tables
     write(tables.members, SETS[0], "fledge", _state(5, 1), 16, 99)
     bare = SetState((), (), 6, None)
     write(tables.members, SETS[0], "fledge", bare, 16, 99)
-    assert tables.members.read(SETS[:1]) == {SETS[0]: bare}
+    assert states_of(tables.members, SETS[:1]) == {SETS[0]: bare}
 
 
 STORED = (None, 5, 6, 7)
@@ -203,7 +204,7 @@ def test_members_are_only_replaced_by_a_later_step_whatever_was_read_before(
             write(tables.members, name, "fledge", _state(stored, 1), 16, 99)
     changes = [Change(to_item(name, "fledge", _state(6, 2), 16, 99), expected) for name in SETS[: len(STORED)]]
     tables.members.write(changes)
-    found = tables.members.read(SETS[: len(STORED)])
+    found = states_of(tables.members, SETS[: len(STORED)])
     assert [found[name].evaluated for name in SETS[: len(STORED)]] == [6, 6, 6, 7]
     assert [found[name].members[0].token for name in SETS[: len(STORED)]] == [2, 2, 1, 1]
 
@@ -252,7 +253,7 @@ def test_many_members_are_read_consistently_in_calls_of_a_hundred_without_duplic
     for name in SETS[:130]:
         write(tables.members, name, "fledge", _state(STEP, 1), 16, 99)
     tables.calls.clear()
-    assert set(tables.members.read([*SETS, *SETS[:50]])) == set(SETS[:130])
+    assert set(states_of(tables.members, [*SETS, *SETS[:50]])) == set(SETS[:130])
     assert [call.items for call in tables.calls] == [100, 100, 100]
     assert all(next(iter(call.asked["RequestItems"].values()))["ConsistentRead"] for call in tables.calls)
 
@@ -261,7 +262,7 @@ def test_members_not_answered_at_once_are_asked_again(tables: Tables, slept: lis
     for name in SETS[:40]:
         write(tables.members, name, "fledge", _state(STEP, 1), 16, 99)
     leave_unprocessed(tables, "BatchGetItem", lambda n, size: size // 2)
-    assert set(tables.members.read(SETS[:50])) == set(SETS[:40])
+    assert set(states_of(tables.members, SETS[:50])) == set(SETS[:40])
     assert len(slept) >= 1
 
 
@@ -269,22 +270,22 @@ def test_members_without_an_answer_are_not_treated_as_missing(tables: Tables) ->
     write(tables.members, SETS[0], "fledge", _state(STEP, 1), 16, 99)
     leave_unprocessed(tables, "BatchGetItem", lambda n, size: 1)
     with pytest.raises(ThrottledError, match=r"^Members did not answer for every set; evaluate the step again$"):
-        tables.members.read(SETS[:2])
+        states_of(tables.members, SETS[:2])
 
 
 def test_members_that_cannot_be_read_are_an_error(tables: Tables) -> None:
     item = to_item(SETS[0], "fledge", _state(STEP, 1), 16, 99)
     tables.other_client().put_item(TableName=tables.names["Members"], Item={**item, "members": {"B": b"\x02rest"}})
     with pytest.raises(UndecodableMembersError):
-        tables.members.read(SETS[:2])
+        states_of(tables.members, SETS[:2])
 
 
 def test_the_largest_members_a_type_may_have_fit_into_an_item(tables: Tables) -> None:
-    from kanon.gate.mechanism.parameters import MOST_MEMBERS
+    from kanon.gate.mechanism.parameters import MOST_MEMBER_BYTES
 
-    state = SetState(tuple(Member(2**32 - 1 - n, STEP) for n in range(MOST_MEMBERS)), (), STEP, None)
+    state = SetState(tuple(Member(2**32 - 1 - n, STEP) for n in range(MOST_MEMBER_BYTES // 6)), (), STEP, None)
     write(tables.members, SETS[0], "t" * 64, state, 32, 99)
-    assert tables.members.read(SETS[:1]) == {SETS[0]: state}
+    assert states_of(tables.members, SETS[:1]) == {SETS[0]: state}
 
 
 @pytest.mark.parametrize("gap", [0, 1, 2])
@@ -293,7 +294,7 @@ def test_a_state_is_read_whatever_fills_up_its_item(gap: int, tables: Tables) ->
     bare = to_item(SETS[0], "", state, 16, 99)
     letters = WRITE_UNIT - gap - item_size({name: value for name, value in bare.items() if name != "p"})
     write(tables.members, SETS[0], "t" * letters, state, 16, 99)
-    assert tables.members.read(SETS[:1]) == {SETS[0]: state}
+    assert states_of(tables.members, SETS[:1]) == {SETS[0]: state}
     (item,) = tables.items("Members")
     assert item_size(item) == WRITE_UNIT
     (read,) = [call for call in tables.calls if call.operation == "BatchGetItem"]
@@ -304,7 +305,7 @@ def test_an_item_of_a_version_without_zeros_is_read(tables: Tables) -> None:
     item = to_item(SETS[0], "fledge", _state(STEP, 1), 16, 99)
     del item["p"]
     tables.other_client().put_item(TableName=tables.names["Members"], Item=item)
-    assert tables.members.read(SETS[:1]) == {SETS[0]: _state(STEP, 1)}
+    assert states_of(tables.members, SETS[:1]) == {SETS[0]: _state(STEP, 1)}
 
 
 def test_the_sets_that_wake_before_a_step_are_found_whatever_else_there_is(tables: Tables) -> None:
@@ -659,7 +660,7 @@ def test_only_rows_whose_time_has_passed_are_deleted(tables: Tables) -> None:
     tables.statuses.move_horizon(0, 7, 200)
     assert tables.expire(1000) == 3
     assert [touched.set_key for touched in _touched(tables)] == SETS[1:3]
-    assert tables.members.read(SETS[:1]) == {}
+    assert states_of(tables.members, SETS[:1]) == {}
     assert tables.statuses.read(SETS[:1], [0]) == ({}, {0: Horizon(7, 200)})  # a horizon has no time to live
 
 

@@ -45,8 +45,11 @@ def test_the_certain_counts_come_from_the_ends_of_the_laws() -> None:
             ),
         ),
         (
-            {"k": 16_384, "client_bits": 32},
-            "a set would keep 16387 members, more than 16384: lower k or the truncations",
+            {"k": 66_664, "client_bits": 32},
+            (
+                "a set would keep 66667 members, more than the 66666 that fit into one DynamoDB item at client_bits 32:"
+                " lower k to at most 66663, or client_bits"
+            ),
         ),
         (
             {"client_bits": 7},

@@ -1,5 +1,7 @@
 """Packed members: a format that never changes, and items that never lie."""
 
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -11,10 +13,12 @@ from kanon.dynamo.limits import MOST_ITEM_BYTES
 from kanon.dynamo.units import WRITE_UNIT, item_size, write_units
 from kanon.errors import UndecodableMembersError
 from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.columns import States
 from kanon.gate.mechanism.members import Member
-from kanon.gate.mechanism.parameters import MOST_MEMBERS, Parameters, profile
-from kanon.gate.storage.members import from_item, pack, to_item, unpack
-from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL, set_key
+from kanon.gate.mechanism.parameters import MOST_MEMBER_BYTES, InvalidParametersError, Parameters, profile
+from kanon.gate.storage.members import from_item, from_items, pack, to_item, to_items
+from kanon.noise.laws import two_sided
+from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL, set_key, unpack
 
 STEPS = st.integers(-(2**40), 2**40)
 
@@ -34,6 +38,29 @@ def test_a_state_is_read_as_it_was_written(data: st.DataObject, token_bytes: int
     state = data.draw(states(token_bytes))
     assert from_item(to_item(set_key(1), "a", state, 8 * token_bytes, 9)) == state
     assert unpack(pack(state, token_bytes)) == (state.evaluated, state.members)
+
+
+@given(st.data(), st.lists(st.integers(1, 4), max_size=6))
+def test_many_items_are_read_like_each_of_them(data: st.DataObject, token_bytes: list[int]) -> None:
+    drawn = [data.draw(st.none() | states(width)) for width in token_bytes]
+    items = [
+        None if state is None else to_item(set_key(n), "a", state, 8 * width, 9)
+        for n, (state, width) in enumerate(zip(drawn, token_bytes, strict=True))
+    ]
+    found = from_items([set_key(n) for n in range(len(items))], items).states()
+    assert found == [SetState() if item is None else from_item(item) for item in items]
+
+
+@given(st.data(), STEPS, st.integers(1, 4))
+def test_many_states_are_written_like_each_of_them(data: st.DataObject, step: int, token_bytes: int) -> None:
+    drawn = [replace(state, evaluated=step) for state in data.draw(st.lists(states(token_bytes), max_size=5))]
+    drawn = [replace(s, members=tuple(Member(m.token, step - n) for n, m in enumerate(s.members))) for s in drawn]
+    columns = States.of([(set_key(n), state) for n, state in enumerate(drawn)])
+    expires = [1_700_000_000 + n for n in range(len(drawn))]
+    assert to_items("fledge", columns, step, 8 * token_bytes, expires) == [
+        to_item(set_key(n), "fledge", state, 8 * token_bytes, expiry)
+        for n, (state, expiry) in enumerate(zip(drawn, expires, strict=True))
+    ]
 
 
 def test_the_bytes_of_format_1_never_change() -> None:
@@ -91,11 +118,17 @@ def test_the_size_of_an_item_is_its_write_units_and_they_are_those_without_zeros
         assert from_item(item) == from_item(unpadded(item)) == state
 
 
-def test_the_largest_members_a_type_may_have_stay_below_the_limit_of_an_item() -> None:
-    members = tuple(Member(2**32 - 1 - n, STEP) for n in range(MOST_MEMBERS))
-    item = to_item(set_key(1), "t" * 64, SetState(members, (STEP, STEP), STEP, STEP), 32, 1_700_000_001)
+@pytest.mark.parametrize("bits", [17, 24, 32])
+def test_the_largest_members_a_type_may_have_fit_into_an_item_and_one_more_client_is_refused(bits: int) -> None:
+    laws = two_sided(Fraction(1), 2), two_sided(Fraction(1), 2)
+    k = min(1 << bits - 3, MOST_MEMBER_BYTES // (-(-bits // 8) + 2)) - 4  # the tokens, or the item, set the limit
+    largest = Parameters(k, 720, 3600, *laws, client_bits=bits)
+    members = tuple(Member(2**bits - 1 - n, STEP) for n in range(largest.members_kept))
+    item = to_item(set_key(1), "t" * 64, SetState(members, (STEP, STEP), STEP, STEP), bits, 1_700_000_001)
     assert item_size(item) % WRITE_UNIT == 0
-    assert item_size(item) < MOST_ITEM_BYTES / 4
+    assert item_size(item) <= MOST_ITEM_BYTES
+    with pytest.raises(InvalidParametersError):
+        replace(largest, k=k + 1)
 
 
 @pytest.mark.parametrize("gap", [0, 1, 2, 3])

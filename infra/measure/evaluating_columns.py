@@ -1,0 +1,188 @@
+"""Evaluating a step as the product does, relative to set by set (``infra/measure/before.py``), in one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+import boto3
+
+from infra.measure.before import SetBySet
+from infra.measure.evaluating import KEY, SCHEDULE
+from infra.measure.measure import Count, Ratio, Turn, compare
+from infra.measure.rows import Form, row
+from infra.measure.service import PERIOD, START, Service, service, variables
+from kanon.dynamo.batches import Item, put_all
+from kanon.gate.evaluation import Evaluation, NoiseKeys
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.members import Member
+from kanon.gate.mechanism.steps import end_of
+from kanon.gate.slots import Layout, Layouts
+from kanon.gate.storage.control import Control
+from kanon.gate.storage.members import Members, to_item
+from kanon.gate.storage.statuses import Statuses
+from kanon.gate.storage.step_log import Row, StepLog
+from kanon.gate.types import Type, read_types
+from kanon.local.meter import Meter
+
+KEYS = {
+    "StepLog": ("step_slot", "set_token"),
+    "Members": ("set_key",),
+    "Statuses": ("set_key",),
+}
+ONE_SLOT = Layouts((Layout(1, 0),))
+FIRST = START // PERIOD
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Known sets with so many members, each joined by one new client in every step."""
+
+    name: str
+    sets: int
+    k: int
+    members: tuple[int, int]
+    target: float | None
+
+    def type(self) -> Type:
+        """The type of the sets."""
+        document = json.dumps({"fledge": {"k": self.k, "window": 720, "profile": "published"}})
+        return read_types(document, PERIOD)["fledge"]
+
+
+@dataclass
+class Side:
+    """Four tables of one side, and what evaluates them."""
+
+    service: Service
+    workload: Workload
+    evaluation_type: type[Evaluation]
+    step: int = FIRST
+    tables: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        client, name = self.service.dynamodb, self.evaluation_type.__name__
+        self.tables = {
+            table: self.service.new_table(f"{name}-{self.workload.k}-{self.workload.sets}-{table}", *keys)
+            for table, keys in KEYS.items()
+        }
+        self.tables["Control"] = f"{name}-{self.workload.k}-{self.workload.sets}-Control"
+        client.create_table(
+            TableName=self.tables["Control"],
+            BillingMode="PAY_PER_REQUEST",
+            AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
+            KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
+        )
+        self.type = self.workload.type()
+        self.evaluation = self.evaluation_on(client)
+        chance = Random(1)
+        self.keys = [chance.randbytes(32) for _ in range(self.workload.sets)]
+        assert not put_all(client, self.tables["Members"], (self.stored(key, chance) for key in self.keys), ["set_key"])
+        Control(client, self.tables["Control"]).advance(0, None, FIRST - 1)
+
+    def evaluation_on(self, client: Any) -> Evaluation:
+        """What evaluates, with a client."""
+        more: dict[str, Any] = {}
+        if self.evaluation_type is SetBySet:
+            more = {"put": partial(client.put_item, TableName=self.tables["Members"])}
+        return self.evaluation_type(
+            types={"fledge": self.type},
+            noise_keys=NoiseKeys(((0, KEY),)),
+            deployment="bench",
+            schedule=SCHEDULE,
+            log=StepLog(client, self.tables["StepLog"], ONE_SLOT),
+            members=Members(client, self.tables["Members"]),
+            statuses=Statuses(client, self.tables["Statuses"]),
+            control=Control(client, self.tables["Control"]),
+            check_tables=lambda: None,
+            **more,
+        )
+
+    def stored(self, set_key: bytes, chance: Random) -> Item:
+        """The item of a set before the first step."""
+        parameters = self.type.parameters
+        low, high = self.workload.members
+        tokens = chance.sample(range(1 << 15), min(chance.randint(low, high), parameters.members_kept))
+        lasts = sorted((FIRST - 1 - chance.randrange(300) for _ in tokens), reverse=True)
+        members = sorted(map(Member, tokens, lasts), key=lambda member: (-member.last, member.token))
+        crossings = (lasts[0],) if len(members) == parameters.members_kept else ()
+        state = SetState(tuple(members), crossings, FIRST - 1)
+        return to_item(set_key, "fledge", state, parameters.client_bits, START + 10**8)
+
+    def turn(self, _: int) -> Turn:
+        """A step whose joins are in the log."""
+        token = (1 << 15) + self.step - FIRST
+        rows = (Row(self.step, key, token, "fledge", START + 10**8) for key in self.keys)
+        assert not StepLog(self.service.dynamodb, self.tables["StepLog"], ONE_SLOT).put_all(rows)
+        return Turn(len(self.keys), self.evaluate)
+
+    def evaluate(self) -> None:
+        """Evaluate the step."""
+        now = float(end_of(self.step, PERIOD) + 180)
+        outcome = self.evaluation.run(0, "bench", lambda: now, lambda: 900.0)
+        assert (outcome.steps, outcome.sets) == (1, len(self.keys)), outcome
+        self.step += 1
+
+    def items(self) -> list[list[str]]:
+        """Everything in Members and Statuses."""
+        scan = self.service.dynamodb.get_paginator("scan")
+        return [
+            sorted(
+                repr(sorted(item.items()))
+                for page in scan.paginate(TableName=self.tables[table])
+                for item in page["Items"]
+                if len(item["set_key"]["B"]) > 1
+            )
+            for table in ("Members", "Statuses")
+        ]
+
+    def units(self) -> int:
+        """Write units of another step."""
+        meter = Meter()
+        with variables(self.service.environments["join"]):
+            session = boto3.Session()
+            meter.attach(session, "evaluate")
+            self.evaluation = self.evaluation_on(session.client("dynamodb"))
+        self.turn(0).work()
+        return meter.written["evaluate"]
+
+
+def workloads(form: Form) -> list[Workload]:
+    """A long tail, full sets, and full sets of a large k."""
+    return [
+        Workload("long tail, 1 to 4 members", form.size(1_000, 60), 50, (1, 4), 8.0),
+        Workload("k = 50, full sets", form.size(500, 50), 50, (99, 99), 8.0),
+        Workload("k = 1,000, full sets", form.size(100, 30), 1_000, (2_000, 2_000), 8.0),
+    ]
+
+
+@row("evaluate against set by set")
+def evaluate(form: Form) -> Iterator[Ratio | Count]:
+    """A step in which each known set has one join."""
+    with service() as running:
+        for workload in workloads(form):
+            ours, theirs = Side(running, workload, Evaluation), Side(running, workload, SetBySet)
+            yield compare(
+                f"evaluate, one of {workload.sets:,} touched sets: {workload.name}",
+                "set by set, as before columns and statements (infra/measure/before.py), with the same client",
+                "set",
+                ours.turn,
+                theirs.turn,
+                inside="a run of one step: lease, log, Members, deciding, all writes, horizon, mark; no start-up",
+                turns=form.size(3, 1),
+                target=workload.target,
+                at_least=True,
+            )
+            if ours.items() != theirs.items():
+                raise RuntimeError("the two evaluations store different items")
+            units = [side.units() for side in (ours, theirs)]
+            yield Count(
+                f"write units of evaluate, relative to set by set: {workload.name}",
+                "the same step",
+                units[0] / units[1],
+                1.0,
+            )

@@ -1,0 +1,194 @@
+"""``python -m infra.measure.large_k``: what a step costs for large k, and how much memory and time it takes.
+
+Each row is a process of its own that evaluates one step with full and nearly full sets, one join each. DynamoDB
+answers from memory at once, behind the whole client: bodies are serialized, signed, encoded and parsed as ever. Memory
+is the largest resident memory of that process, with the interpreter and the SDK. Item bytes and units are counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from typing import Any
+
+from infra.measure.worker import resident
+
+ROWS = ((50, 720), (1_000, 720), (8_000, 720), (20_000, 168), (50_000, 168), (50_000, 720), (79_000, 720))
+SETS = 64
+MOST_MEMORY, MOST_SECONDS = 512.0, 20.0
+STEP = 480_000
+HEADER = (
+    "| k | w | bytes of a full item | write units | read units | largest chunk, sets | slowest chunk, s |"
+    " processor time, ms a set | memory, MiB |\n|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table; 1 if a row takes too much memory, or a chunk more than the time a worker keeps in reserve."""
+    parser = argparse.ArgumentParser(prog="python -m infra.measure.large_k", description=__doc__)
+    parser.add_argument("--k", type=int, help="measure this k only, in this process, and print it as JSON")
+    parser.add_argument("--window", type=int, default=720)
+    asked = parser.parse_args(arguments)
+    if asked.k is not None:
+        print(json.dumps(measured(asked.k, asked.window)))
+        return 0
+    print(HEADER, flush=True)
+    failed = False
+    for k, window in ROWS:
+        command = [sys.executable, "-m", "infra.measure.large_k", "--k", str(k), "--window", str(window)]
+        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        print(
+            f"| {k:,} | {window} | {found['bytes']:,} | {found['write']} | {found['read']:g} | {found['chunk']} |"
+            f" {found['slowest']:.2f} | {1000 * found['processor']:.2f} | {found['memory']:.0f} |",
+            flush=True,
+        )
+        failed |= found["memory"] > MOST_MEMORY or found["slowest"] > MOST_SECONDS
+    return int(failed)
+
+
+def measured(k: int, window: int) -> dict[str, float]:
+    """One row, measured in this process."""
+    os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
+    from infra.measure.evaluating import KEY, SCHEDULE
+    from kanon import aws
+    from kanon.dynamo.units import item_size, read_units, write_units
+    from kanon.gate.evaluation import Evaluation, NoiseKeys
+    from kanon.gate.mechanism.steps import end_of
+    from kanon.gate.slots import Layout, Layouts
+    from kanon.gate.storage.control import Control
+    from kanon.gate.storage.members import Members
+    from kanon.gate.storage.statuses import Statuses
+    from kanon.gate.storage.step_log import StepLog
+    from kanon.gate.types import read_types
+
+    bits = max(16, (8 * (k + 100) - 1).bit_length())
+    entry = {"k": k, "window": window, "profile": "published", "client_bits": bits}
+    type_ = read_types(json.dumps({"fledge": entry}), 3600)["fledge"]
+    tables = Answers(type_)
+    client = aws.dynamodb()
+    client.meta.events.register("before-send.dynamodb", tables.answer)
+    evaluation = Evaluation(
+        types={"fledge": type_},
+        noise_keys=NoiseKeys(((0, KEY),)),
+        deployment="bench",
+        schedule=SCHEDULE,
+        log=StepLog(client, "log", Layouts((Layout(1, 0),))),
+        members=Members(client, "members"),
+        statuses=Statuses(client, "statuses"),
+        control=Control(client, "control"),
+        check_tables=lambda: None,
+    )
+    now = float(end_of(STEP, 3600) + 180)
+    moments: list[float] = []
+
+    def time_left() -> float:
+        moments.append(time.monotonic())
+        return 900.0
+
+    began = time.process_time()
+    outcome = evaluation.run(0, "large", lambda: now, time_left)
+    spent = time.process_time() - began
+    assert (outcome.steps, outcome.sets) == (1, SETS), outcome
+    size = item_size(tables.full)
+    return {
+        "bytes": size,
+        "write": write_units(size),
+        "read": read_units(size, consistent=True),
+        "chunk": tables.most_asked,
+        "slowest": max(after - before for before, after in pairwise(moments)),
+        "processor": spent / SETS,
+        "memory": resident(),
+    }
+
+
+class Answers:
+    """DynamoDB as far as one step of one slot needs it: rows and items are made when they are asked for."""
+
+    def __init__(self, type_: Any) -> None:
+        import numpy as np
+
+        from kanon.gate.mechanism.above_threshold import SetState
+        from kanon.gate.mechanism.columns import Tokens
+        from kanon.gate.mechanism.members import Member
+        from kanon.gate.storage.members import to_item, token_bytes
+        from kanon.gate.storage.packing import pack_all
+
+        self.most_asked = 0
+        parameters, chance = type_.parameters, np.random.default_rng(1)
+        self.keys = sorted(chance.bytes(32) for _ in range(SETS))
+        # Every other set has k members, so its noise must be read; the others are full.
+        self._packed = []
+        for count in (parameters.k, parameters.members_kept):
+            lasts = -np.sort(-(STEP - 1 - chance.integers(0, parameters.window - 1, count)))
+            members = Tokens(np.array([count]), np.arange(1, count + 1))
+            packed = pack_all(members, lasts, STEP - 1, token_bytes(parameters.client_bits))[0]
+            self._packed.append(base64.b64encode(packed).decode())
+        full = tuple(Member(n, STEP) for n in range(parameters.members_kept))
+        state = SetState(full, (STEP - 1, STEP), STEP, STEP + 1)
+        self.full = to_item(bytes(32), "fledge", state, parameters.client_bits, 1_700_000_000)
+
+    def answer(self, request: Any, **_: Any) -> Any:
+        """The response to a request."""
+        from botocore.awsrequest import AWSResponse
+
+        operation = request.headers["X-Amz-Target"].decode().partition(".")[2]
+        body = json.dumps(getattr(self, operation)(json.loads(request.body))).encode()
+        headers: Any = {"Content-Type": "application/x-amz-json-1.0"}
+        return AWSResponse(request.url, 200, headers, _Raw(body))
+
+    def Query(self, _: Any) -> dict[str, Any]:  # noqa: N802, the operation's name
+        """The rows of the step: one new client for each set."""
+        token = bytes(4)
+        return {
+            "Items": [
+                {"set_token": {"B": base64.b64encode(key + token).decode()}, "type": {"S": "fledge"}}
+                for key in self.keys
+            ]
+        }
+
+    def BatchGetItem(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        """The items of Members."""
+        ((table, wanted),) = asked["RequestItems"].items()
+        self.most_asked = max(self.most_asked, len(wanted["Keys"]))
+        items = [
+            {
+                **key,
+                "members": {"B": self._packed[base64.b64decode(key["set_key"]["B"])[0] % 2]},
+                "evaluated": {"N": str(STEP - 1)},
+            }
+            for key in wanted["Keys"]
+        ]
+        return {"Responses": {table: items}}
+
+    def BatchExecuteStatement(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        """All statements succeed."""
+        return {"Responses": [{} for _ in asked["Statements"]]}
+
+    def BatchWriteItem(self, _: Any) -> dict[str, Any]:  # noqa: N802
+        """Wake-ups."""
+        return {}
+
+    def UpdateItem(self, _: Any) -> dict[str, Any]:  # noqa: N802
+        """Statuses, the horizon, and the lease with the mark."""
+        return {"Attributes": {"evaluated_through": {"N": str(STEP - 1)}}}
+
+
+class _Raw:
+    """A body as urllib3 has it."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self, **_: Any) -> Any:
+        """The whole body."""
+        yield self._body
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Two releases run side by side on one stack, as they do during a deployment and after a rollback.
+
+Three releases are made from the build: the one of this checkout, the next one, which also reads another form of
+Members, and the one after that, which writes it. Neighbours may take turns at every function. The first and the third
+may not: that is why a row form is read one release before it is written (rule 12 of docs/architecture.md).
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kanon.gate.mechanism.steps import step_at
+from kanon.local import Stack
+from tests.build.test_build import CROWD, PERIOD, SET, http_event, run
+
+pytestmark = pytest.mark.build
+
+START = 1_800_000_000 // PERIOD * PERIOD + 60.0
+STEPS = 4
+READS = '''
+_unpack = unpack
+
+
+def unpack(packed):
+    """Form 2 is form 1 under another number."""
+    return _unpack(packed if packed[:1] != b"\\x02" else b"\\x01" + packed[1:])
+'''
+WRITES = """
+_pack = pack
+
+
+def pack(state, token_bytes):
+    return b"\\x02" + _pack(state, token_bytes)[1:]
+"""
+
+
+@dataclass(frozen=True)
+class Release:
+    """A build with its own code in the layer, run against a stack."""
+
+    build: Path
+    runtime: Path
+
+    def answer(self, stack: Stack, function: str, *events: dict[str, Any]) -> list[Any]:
+        """What a new environment of a function answers."""
+        answers: list[Any] = run(self.build, self.runtime, stack, function, list(events))["answers"]
+        return answers
+
+    def join(self, stack: Stack, clients: range) -> None:
+        joins = [{"type": "fledge", "set": SET, "client": str(client)} for client in clients]
+        event = http_event(stack, "POST", "/v1:batchJoin", json.dumps({"joins": joins}).encode())
+        (answer,) = self.answer(stack, "Join", event)
+        assert json.loads(answer["body"]) == {"results": [{}] * len(joins)}
+
+    def evaluate(self, stack: Stack) -> bool:
+        """Whether the slot is evaluated through the last closed step."""
+        record = {
+            "messageId": "m", "receiptHandle": "r", "body": json.dumps({"slot": 0, "hop": 0}), "attributes": {},
+            "messageAttributes": {}, "md5OfBody": "", "eventSource": "aws:sqs", "awsRegion": "us-east-1",
+            "eventSourceARN": "arn:aws:sqs:us-east-1:123456789012:queue",
+        }  # fmt: skip
+        (answer,) = self.answer(stack, "Evaluate", {"Records": [record]})
+        return bool(answer == {"batchItemFailures": []})
+
+    def query(self, stack: Stack) -> str:
+        (answer,) = self.answer(stack, "Query", http_event(stack, "GET", f"/v1/types/fledge/sets/{SET}"))
+        assert answer["statusCode"] == 200
+        return str(answer["body"])
+
+
+@pytest.fixture(scope="module")
+def releases(
+    host_build: Path, runtime_boto3: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Release, Release, Release]:
+    """This release, the next one and the one after it."""
+    made = [Release(host_build, runtime_boto3)]
+    for number, code in enumerate((READS, READS + WRITES)):
+        build = tmp_path_factory.mktemp("release") / str(number)
+        shutil.copytree(host_build, build)
+        members = build / "Shared" / "python" / "kanon" / "gate" / "storage" / "members.py"
+        members.write_text(members.read_text() + code)
+        made.append(Release(build, runtime_boto3))
+    first, second, third = made
+    return first, second, third
+
+
+def new_stack(engine: str) -> Stack:
+    return Stack(engine=engine, start=START, seed=1, name="side-by-side")
+
+
+@pytest.fixture
+def stack() -> Iterator[Stack]:
+    with new_stack("ministack") as running:
+        yield running
+
+
+def clients(number: int) -> range:
+    """Who joins in the n-th step: a crowd, then one client more each step."""
+    return range(CROWD) if number == 0 else range(CROWD + number - 1, CROWD + number)
+
+
+def closed(number: int) -> float:
+    """A moment at which the n-th step is closed."""
+    return START + (number + 1) * PERIOD + 200
+
+
+def rows(stack: Stack, table: str) -> list[Any]:
+    """The items of sets in a table, with the number of the form of Members left out."""
+    found = stack.session.client("dynamodb").scan(TableName=stack.storage.tables[table])["Items"]
+    items = [item for item in found if "through" not in item]  # horizons tell which steps were completed together
+    for item in items:
+        if "members" in item:
+            item["members"]["B"] = item["members"]["B"][1:]
+    return sorted(items, key=repr)
+
+
+def form(stack: Stack) -> int:
+    """The number of the form in which the set is stored."""
+    (item,) = stack.session.client("dynamodb").scan(TableName=stack.storage.tables["Members"])["Items"]
+    return int(item["members"]["B"][0])
+
+
+@pytest.fixture(scope="module")
+def expected() -> Iterator[tuple[str, dict[str, list[Any]]]]:
+    """The answer and the rows if this release alone does everything."""
+    with new_stack("moto") as alone:
+        for number in range(STEPS):
+            alone.advance_to(START + number * PERIOD)
+            joins = [{"type": "fledge", "set": SET, "client": str(client)} for client in clients(number)]
+            assert alone.request("POST", "/v1:batchJoin", {"joins": joins}).status == 200
+        alone.advance_to(closed(STEPS) - 100)
+        body = alone.request("GET", f"/v1/types/fledge/sets/{SET}").body.decode()
+        yield body, {table: rows(alone, table) for table in ("Members", "Statuses")}
+
+
+def test_neighbouring_releases_take_turns_at_every_function(
+    releases: tuple[Release, Release, Release], stack: Stack, expected: tuple[str, dict[str, list[Any]]]
+) -> None:
+    _, second, third = releases
+    forms = []
+    for number in range(STEPS):
+        joining, evaluating = (second, third) if number % 2 else (third, second)
+        stack.clock.set(START + number * PERIOD)
+        joining.join(stack, clients(number))
+        evaluating.join(stack, clients(number))  # sent again, to the other release: counted once
+        stack.clock.set(closed(number))
+        assert evaluating.evaluate(stack)
+        forms.append(form(stack))
+    assert forms == [1, 2, 1, 2]  # the third wrote what the second read, and the other way round
+    stack.clock.set(closed(STEPS) - 100)
+    body, state = expected
+    assert [second.query(stack), third.query(stack)] == [body, body]
+    assert json.loads(body)["kAnonymous"] is True
+    assert json.loads(body)["step"] == step_at(START, PERIOD) + STEPS - 1
+    assert {table: rows(stack, table) for table in state} == state
+
+
+def test_a_release_that_was_skipped_stops_the_slot_and_nothing_is_lost(
+    releases: tuple[Release, Release, Release], stack: Stack, expected: tuple[str, dict[str, list[Any]]]
+) -> None:
+    first, second, third = releases
+    for number in range(STEPS):
+        stack.clock.set(START + number * PERIOD)
+        first.join(stack, clients(number))
+        stack.clock.set(closed(number))
+        if number == 0:
+            assert third.evaluate(stack)
+            assert form(stack) == 2
+        elif number == 1:
+            assert not first.evaluate(stack)  # a rollback over two releases
+    assert second.evaluate(stack)
+    stack.clock.set(closed(STEPS) - 100)
+    body, state = expected
+    assert [first.query(stack), second.query(stack)] == [body, body]
+    assert {table: rows(stack, table) for table in state} == state

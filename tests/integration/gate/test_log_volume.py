@@ -1,0 +1,89 @@
+"""How much a request makes the service log: one line, whose length does not depend on what is asked."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from kanon.local import Stack
+from tests.infrastructure.template import properties, read
+
+SET = "/v1/types/fledge/sets/YWJj"
+MOST_BYTES = 512
+"""Of a line of a function. With the access log's line a request logs less than 1 KB."""
+
+
+def joins(count: int) -> dict[str, Any]:
+    return {"joins": [{"type": "fledge", "set": "YWJj", "client": str(n)} for n in range(count)]}
+
+
+def hashes(count: int) -> dict[str, Any]:
+    return {"setsForType": [{"type": "fledge", "hashes": ["YWJj"] * count}]}
+
+
+REQUESTS: dict[str, tuple[str, str, Any]] = {
+    "join": ("POST", f"{SET}:join", {"client": "a"}),
+    "batch of 1": ("POST", "/v1:batchJoin", joins(1)),
+    "batch of 500": ("POST", "/v1:batchJoin", joins(500)),
+    "query of 1": ("POST", "/v1:query", hashes(1)),
+    "query of 100": ("POST", "/v1:query", hashes(100)),
+    "query of 1,000": ("POST", "/v1:batchQuery", hashes(1000)),
+    "one set": ("GET", SET, None),
+    "types": ("GET", "/v1/types", None),
+    "refused": ("POST", "/v1:query", {}),
+    "nowhere": ("GET", "/v1/nothing", None),
+}
+
+
+def logged(stack: Stack, before: int) -> list[str]:
+    """The lines written since then."""
+    lines: list[str] = stack.logs.getvalue()[before:].splitlines()  # type: ignore[attr-defined]
+    return lines
+
+
+def size(stack: Stack) -> int:
+    return len(stack.logs.getvalue())  # type: ignore[attr-defined]
+
+
+def test_a_request_writes_one_line_of_the_same_length_for_one_join_or_hash_and_for_many(stack: Stack) -> None:
+    for method, target, body in REQUESTS.values():
+        stack.request(method, target, body)  # cold starts log nothing more
+    lengths = {}
+    for name, (method, target, body) in REQUESTS.items():
+        before = size(stack)
+        stack.request(method, target, body)
+        lines = logged(stack, before)
+        assert len(lines) == (1 if name != "nowhere" else 0), (name, lines)  # the gateway refuses it itself
+        lengths[name] = sum(len(line.encode()) + 1 for line in lines)
+    assert max(lengths.values()) <= MOST_BYTES, lengths
+    assert abs(lengths["batch of 500"] - lengths["batch of 1"]) <= 2 * len("500.0")  # only the metrics' own digits
+    assert lengths["query of 1,000"] == lengths["query of 100"] == lengths["query of 1"]
+
+
+def test_an_evaluation_writes_one_line_for_the_schedule_and_one_for_each_slot(stack: Stack) -> None:
+    stack.request("POST", "/v1:batchJoin", joins(500))
+    stack.advance(3600)
+    before = size(stack)
+    stack.advance(3600)
+    lines = logged(stack, before)
+    assert len(lines) == 1 + int(stack.template.parameters["Slots"]), lines
+    assert max(map(len, lines)) <= 2 * MOST_BYTES
+
+
+def test_a_line_of_the_access_log_is_short() -> None:
+    values = {
+        "requestId": "JKJaXmPLvHcESHA=", "requestTime": "10/Mar/2027:06:03:59 +0000", "status": "200",
+        "integrationStatus": "200", "responseLatency": "99999", "responseLength": "99999",
+        "routeKey": "POST /v1/types/{type}/sets/{set}",
+    }  # fmt: skip
+    written = properties(read(), "Stage")["AccessLogSettings"]["Format"]
+    line = re.sub(r"\$context\.(\w+)", lambda found: values[found[1]], written)
+    assert json.loads(line)
+    assert len(line) <= 300
+
+
+@pytest.mark.parametrize("name", ["Join", "Query", "Evaluate"])
+def test_lambda_adds_no_line_of_its_own_to_a_call_that_ends_well(name: str) -> None:
+    logging = properties(read(), name)["LoggingConfig"]
+    assert (logging["LogFormat"], logging["SystemLogLevel"]) == ("JSON", "WARN")
