@@ -40,6 +40,7 @@ ARROWS: dict[str, set[str]] = {
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
     "cli": {
+        "__version__",
         *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog", "strict_json"),
         *("client", "plan", "simulate", "cost", "operate", "local", "audit", "risk", "release", "reports"),
     },
