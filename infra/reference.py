@@ -20,7 +20,15 @@ HEAD = """# Commands
 This page is generated from the code by `make reference`. `kanon COMMAND --help` prints the same. In a checkout the
 program is `.venv/bin/kanon`; `make demo` and `make serve` call it.
 
-A command ends with status 0 if it succeeds and with 2 if it is used wrongly. Its description names other statuses.
+| status | meaning |
+|---|---|
+| 0 | The command did what it was asked. |
+| 1 | Something is wrong: a check failed, an audit rejects, an emulator does not work, a library is missing. |
+| 2 | An option, a file or a log cannot be used, or the stack cannot be reached. The message says what to change. |
+
+The description of a command names the other statuses that it has. Results are printed on standard output, messages and
+progress on standard error. `--json` prints camelCase names. `kanon --install-completion` sets up completion for your
+shell, `kanon --version` prints the version.
 """
 
 
@@ -43,7 +51,12 @@ def _section(path: str, command: Any) -> str:
     options = any(parameter.param_type_name == "option" for parameter in parameters)
     usage = " ".join([*words, *(["[OPTIONS]"] if options else [])])
     table = ["| option | default | meaning |", "|---|---|---|", *map(_row, parameters)] if parameters else []
-    return "\n".join([f"## {path}", "", f"`{usage}`", "", inspect.cleandoc(command.help or ""), "", *table, ""])
+    return "\n".join([f"## {path}", "", f"`{usage}`", "", _described(command), "", *table, ""])
+
+
+def _described(command: Any) -> str:
+    """The help text; its example as code."""
+    return re.sub(r"^Example: (.+)$", r"Example: `\1`", inspect.cleandoc(command.help or ""), flags=re.MULTILINE)
 
 
 def _word(argument: Any) -> str:

@@ -94,9 +94,9 @@ def test_an_unknown_command_lists_the_known_ones() -> None:
 
 
 @contextmanager
-def serving(engine: str) -> Iterator[str]:
+def serving(engine: str, *options: str) -> Iterator[str]:
     """The address of `kanon serve` on a free port, stopped as by Ctrl-C."""
-    command = [sys.executable, "-m", "kanon.cli.main", "serve", "--port", "0", "--engine", engine]
+    command = [sys.executable, "-m", "kanon.cli.main", "serve", "--port", "0", "--engine", engine, *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

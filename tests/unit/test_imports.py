@@ -40,6 +40,7 @@ ARROWS: dict[str, set[str]] = {
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
     "cli": {
+        "__version__",
         *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog", "strict_json"),
         *("client", "plan", "simulate", "cost", "operate", "local", "audit", "risk", "release", "reports"),
     },
@@ -64,7 +65,7 @@ GATE: dict[str, set[str]] = {
     "fingerprints": {"storage", "mechanism", "generations", "settings", "slots", "types"},
     "joining": {"storage", "mechanism", "names", "types"},
     "stamps": {"storage"},
-    "reading": {"storage", "mechanism"},
+    "reading": {"storage", "mechanism", "slots"},
     "evaluation": {"storage", "mechanism", "reading", "schedule", "stamps", "types"},
     "querying": {"storage", "mechanism", "names", "publishing", "slots", "types"},
     "models": {"mechanism", "types"},

@@ -1,6 +1,5 @@
 """``kanon audit``: do the answers of the service have the claimed distribution?"""
 
-import json
 import secrets
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +7,7 @@ import typer
 
 from kanon.cli.extras import extra
 from kanon.cli.own_types import OneType, TypesFile, own_types
+from kanon.cli.screen import screen, show_json, working
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,22 +23,27 @@ def audit(
     ] = 100,
     type_: OneType = None,
     types_file: TypesFile = None,
-    seed: Annotated[int | None, typer.Option(help="Repeat the audit with this seed.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Repeat the audit with this seed.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Compare the crossing steps of many sets with the exact distribution; exit with 1 if they differ."""
+    """Compare the crossing steps of many sets with the exact distribution; exit with 1 if they differ.
+
+    Example: kanon audit --type '{"k": 50, "window": 720, "profile": "published"}' --service-trials 0
+    """
     from kanon.audit.mechanism import AUDITED, audit_in_process, judge
 
     seed = secrets.randbelow(2**32) if seed is None else seed
     own = own_types(type_, types_file, period=3600, name="type")
     types = AUDITED if own is None else {name: type_.parameters for name, type_ in own.types.items()}
-    fits, checks = audit_in_process(types, trials, seed)
+    with working("auditing the mechanism in this process"):
+        fits, checks = audit_in_process(types, trials, seed)
     if service_trials:
-        service_fits, service_checks = _service(types, service_trials, seed)
+        with working("auditing the local service"):
+            service_fits, service_checks = _service(types, service_trials, seed)
         fits, checks = fits + service_fits, checks + service_checks
     report = judge(fits, checks)
     if as_json:
-        typer.echo(json.dumps({"seed": seed, **report.as_json()}, indent=2))
+        show_json({"seed": seed, **report.as_json()})
     else:
         _show(report, seed)
     if not report.passed:
@@ -57,7 +62,6 @@ def _service(types: "Mapping[str, Parameters]", trials: int, seed: int) -> "tupl
 
 
 def _show(report: "Report", seed: int) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("what", "of", "decided by", "trials", "cells", "statistic", "p", "verdict")
@@ -74,7 +78,7 @@ def _show(report: "Report", seed: int) -> None:
             check.name, check.subject, check.path, str(check.trials), *figures, f"{check.verdict}{detail}",
             style=None if check.passed else "bold red",
         )  # fmt: skip
-    console = Console()
+    console = screen()
     console.print(table)
     verdict = "passed: every check agrees with the claim" if report.passed else "REJECTED"
     console.print(

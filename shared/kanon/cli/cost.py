@@ -1,6 +1,5 @@
 """``kanon cost``: the monthly bill of a workload by service, and what other choices would cost."""
 
-import json
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kanon.cli.own_types import OneType, TypesFile, own_types
+from kanon.cli.screen import show_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -78,7 +78,7 @@ def cost(
         typer.echo(f"kanon cost: {error}", err=True)
         raise typer.Exit(1) from error
     if as_json:
-        typer.echo(json.dumps(_document(load, needs, made, others, listed), indent=2))
+        show_json(_document(load, needs, made, others, listed))
     else:
         _show(load, needs, made, others, listed, markdown=markdown)
 
@@ -170,7 +170,7 @@ def _alternatives(made: "Bill", others: dict[str, float], *, markdown: bool) -> 
 def _scale(rows: "list[Row]", prices: "Prices", *, as_json: bool) -> None:
     """The table of workloads, as Markdown or JSON."""
     if as_json:
-        typer.echo(json.dumps([_row(row) for row in rows], indent=2))
+        show_json([_row(row) for row in rows])
         return
     typer.echo(f"List prices of {prices.region} as noted on {prices.noted}.\n")
     typer.echo("| joins/s | a request | spread | $ a million joins | slots | workers | limits | with files on S3 |")

@@ -1,10 +1,10 @@
 """``kanon doctor``: checks the health of a running stack and says what to do."""
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kanon.cli.screen import screen, show_json
 from kanon.cli.stacks import Profile, Region, Stack, Url, find, one_line_errors
 
 if TYPE_CHECKING:
@@ -21,7 +21,10 @@ def doctor(
     secrets: Annotated[bool, typer.Option("--secrets", help="Read the secrets and compare them too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Check the health of a running stack; exit with 1 if something is wrong, 2 if it cannot be checked."""
+    """Check the health of a running stack; exit with 1 if something is wrong, 2 if it cannot be checked.
+
+    Example: kanon doctor --stack kanon-prod --secrets
+    """
     from kanon import clock
     from kanon.errors import ConfigurationError
     from kanon.operate.doctor import Finding, Section, Verdict, examine
@@ -38,7 +41,7 @@ def doctor(
             {"check": f.check, "verdict": f.verdict, "seen": f.seen, "advice": f.advice, "page": f.page}
             for f in findings
         ]
-        typer.echo(json.dumps({"wrong": wrong, "findings": entries}, indent=2))
+        show_json({"wrong": wrong, "findings": entries})
     else:
         _show(findings)
     if wrong:
@@ -46,7 +49,6 @@ def doctor(
 
 
 def _show(findings: "Sequence[Finding]") -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from kanon.operate.doctor import Verdict
@@ -56,4 +58,4 @@ def _show(findings: "Sequence[Finding]") -> None:
     for finding in findings:
         advice = "\n".join(part for part in (finding.advice, finding.page) if part)
         table.add_row(finding.check, finding.verdict, finding.seen, advice, style=styles.get(finding.verdict))
-    Console().print(table)
+    screen().print(table)

@@ -1,11 +1,10 @@
 """``kanon explain``: why a set reads false, for operators who may read the tables."""
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.cli.screen import screen
+from kanon.cli.screen import screen, show_json
 from kanon.cli.stacks import Profile, Region, Stack, Url, find
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def _show(told: "Explanation", *, as_json: bool) -> None:
         findings = [
             {"question": f.question, "reply": f.reply, "seen": f.seen, "advice": f.advice} for f in told.findings
         ]
-        typer.echo(json.dumps({"kAnonymous": told.status, "findings": findings}, indent=2))
+        show_json({"kAnonymous": told.status, "findings": findings})
         return
     from rich.table import Table
 

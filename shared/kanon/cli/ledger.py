@@ -1,12 +1,12 @@
 """``kanon ledger``: what has been spent on which data, and what is left."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kanon.cli.release import exact, fail, one_line_errors
+from kanon.cli.screen import show_json
 
 if TYPE_CHECKING:
     from kanon.noise.bound import Bound
@@ -25,13 +25,16 @@ def show(
     place: Place = DEFAULT,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what was spent on each dataset and unit, and every release."""
+    """Show what was spent on each dataset and unit, and every release.
+
+    Example: kanon ledger show --dataset joins
+    """
     kept = _opened(place)
     accounts = kept.accounts(dataset)
     spends = [spend for spend in kept.spends() if dataset in (None, spend.dataset)]
     if as_json:
         told = {"accounts": [_account_json(one) for one in accounts], "releases": [_spend_json(one) for one in spends]}
-        typer.echo(json.dumps(told, indent=2))
+        show_json(told)
         return
     if not accounts:
         typer.echo("Nothing is spent, and no budget is set.")
@@ -66,6 +69,8 @@ def add(
     """Enter a cost that arose elsewhere (the service's: see `kanon plan`), a budget, or a remark.
 
     A budget is that of one dataset and unit; the last one entered counts. Exit status 4: the cost is over budget.
+
+    Example: kanon ledger add --dataset joins --epsilon 2.25 --delta 4e-6 --note service
     """
     from kanon.noise.bound import Bound
     from kanon.release.ledger import Ledger
@@ -99,7 +104,10 @@ def _report(kept: "Ledger", dataset: str) -> None:
 @ledger.command()
 @one_line_errors
 def verify(place: Place = DEFAULT) -> None:
-    """Check the chain of hashes and the secret of every release. Exit status 6: something is broken."""
+    """Check the chain of hashes and the secret of every release. Exit status 6: something is broken.
+
+    Example: kanon ledger verify --ledger kanon-ledger
+    """
     kept = _opened(place)
     missing = kept.without_secret()
     if missing:
@@ -110,7 +118,10 @@ def verify(place: Place = DEFAULT) -> None:
 @ledger.command()
 @one_line_errors
 def forget(release: Annotated[str, typer.Argument(help="Id of the release.")], place: Place = DEFAULT) -> None:
-    """Destroy the secret of a release: it cannot be repeated any more, and nobody can remove its noise."""
+    """Destroy the secret of a release: it cannot be repeated any more, and nobody can remove its noise.
+
+    Example: kanon ledger forget 3
+    """
     _opened(place).forget(release)
     typer.echo(f"Release {release} is forgotten. Its cost stands.")
 

@@ -1,10 +1,12 @@
 """Entry point ``kanon``. A command is a function with a Typer signature; list it in ``COMMANDS``."""
 
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from kanon import __version__
 from kanon.cli.audit import audit
 from kanon.cli.cost import cost
 from kanon.cli.demo import demo
@@ -21,11 +23,15 @@ from kanon.cli.simulate import simulate
 
 COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, simulate, plan, cost, audit, doctor, explain, release)
 
+PIPED = not (sys.stdout.isatty() and sys.stderr.isatty())
+"""Help and errors that are piped are plain text in long lines; on a terminal they have its width, and colours."""
+
 app = typer.Typer(
     help="Run, plan, audit and operate kanon, a differentially private k-anonymity service.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None if PIPED else "rich",
+    context_settings={"terminal_width": 200} if PIPED else {},
 )
 for command in COMMANDS:
     app.command()(command)
@@ -35,10 +41,23 @@ app.add_typer(risk, name="risk")
 app.add_typer(ledger, name="ledger")
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"kanon {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def kanon() -> None:
-    """Require ``kanon COMMAND`` even if there is only one command."""
+def kanon(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Run, plan, audit and operate kanon, a differentially private k-anonymity service.
+
+    Example: kanon demo
+    """
 
 
 if __name__ == "__main__":
-    app()
+    app(prog_name="kanon")

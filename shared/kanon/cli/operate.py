@@ -23,7 +23,10 @@ Place = Annotated[str, typer.Argument(metavar="TYPE/SET", help="The type, and th
 @operate.command()
 @on_stack
 def skip(stack: "RunningStack", yes: Yes = False) -> None:
-    """Skip steps of slots that are too far behind, so that they continue."""
+    """Skip steps of slots that are too far behind, so that they continue.
+
+    Example: kanon operate skip --stack kanon-prod
+    """
     from kanon import clock
     from kanon.operate.doctor import moment
     from kanon.operate.skip import SkipRefusedError, gaps
@@ -54,7 +57,10 @@ def retire(
     type_name: Annotated[str, typer.Argument(metavar="TYPE", help="Name of the type.")],
     yes: Yes = False,
 ) -> None:
-    """Permanently retire a type that is no longer configured."""
+    """Permanently retire a type that is no longer configured.
+
+    Example: kanon operate retire fledge --stack kanon-prod
+    """
     from kanon.gate.fingerprints import RETIRED, TYPE
     from kanon.gate.fingerprints import retire as retire_type
     from kanon.operate.changes import RETIRE, record_change, step_in_progress
@@ -76,7 +82,10 @@ def retire(
 @operate.command()
 @on_stack
 def repair(stack: "RunningStack", yes: Yes = False) -> None:
-    """Reset the counts of sets whose Members item cannot be decoded."""
+    """Reset the counts of sets whose Members item cannot be decoded.
+
+    Example: kanon operate repair --stack kanon-prod
+    """
     from kanon.operate.repair import damage
     from kanon.operate.repair import repair as reset
 
@@ -98,7 +107,10 @@ def repair(stack: "RunningStack", yes: Yes = False) -> None:
 @operate.command()
 @on_stack
 def new_generation(stack: "RunningStack", yes: Yes = False) -> None:
-    """Begin a log generation after a table was restored or replaced."""
+    """Begin a log generation after a table was restored or replaced.
+
+    Example: kanon operate new-generation --stack kanon-prod
+    """
     from kanon import clock
     from kanon.operate.generation import begin, situation
 
@@ -143,7 +155,10 @@ def replay(
 @operate.command()
 @on_stack
 def suppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
-    """Force a set to read false."""
+    """Force a set to read false.
+
+    Example: kanon operate suppress fledge/aGVsbG8 --stack kanon-prod
+    """
     _, key = _set(stack, place)
     typer.echo("The set will read false from the next tick on, until it is unsuppressed. Its joins still count.")
     _ask("Suppress it?", yes)
@@ -154,7 +169,10 @@ def suppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
 @operate.command()
 @on_stack
 def unsuppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
-    """Stop suppressing a set."""
+    """Stop suppressing a set.
+
+    Example: kanon operate unsuppress fledge/aGVsbG8 --stack kanon-prod
+    """
     from kanon import clock
     from kanon.gate.mechanism.steps import step_at
 
@@ -174,7 +192,10 @@ def destroy_noise_key(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key, as in NoiseKeys.")],
     yes: Yes = False,
 ) -> None:
-    """Destroy an old noise key in all versions of its secret, which takes AWS some 17 hours; it can be interrupted."""
+    """Destroy an old noise key in all versions of its secret, which takes AWS some 17 hours; it can be interrupted.
+
+    Example: kanon operate destroy-noise-key 1 --stack kanon-prod
+    """
     from kanon.operate.noise_key import PACE, destroy, holding, refuse_needed
 
     refuse_needed(stack, key_id)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.extras import extra
+from kanon.cli.files import picture
+from kanon.cli.screen import screen, show_json, working
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,21 +18,26 @@ if TYPE_CHECKING:
 
 
 def plan(
-    k: Annotated[int, typer.Option(min=1, help="Threshold, clients.")] = 50,
+    k: Annotated[int, typer.Option(min=1, max=1_000_000, help="Threshold, clients.")] = 50,
     window: Annotated[int, typer.Option(min=2, max=65_535, help="Window, steps.")] = 720,
     epsilon: Annotated[str, typer.Option(help="Target for one join, a decimal.")] = "3",
     delta: Annotated[str, typer.Option(help="Target for one join, a decimal.")] = "1e-5",
-    period: Annotated[int, typer.Option(min=1, help="Seconds per step.")] = 3600,
+    period: Annotated[int, typer.Option(min=1, max=86_400, help="Seconds per step.")] = 3600,
     profile: Annotated[str | None, typer.Option(help="Use the shape and the split of epsilon of a profile.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Compare the profiles and the best noise.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Write the operating curve and the delay as a PNG.")] = None,
     paper: Annotated[Path | None, typer.Option(help="Write the paper's Figure 1 as a PNG, print its numbers.")] = None,
 ) -> None:
-    """Find noise distributions for a privacy target, and show how a type with them behaves."""
+    """Find noise distributions for a privacy target, and show how a type with them behaves.
+
+    Example: kanon plan --k 100 --window 168 --epsilon 2 --delta 1e-6
+    """
     from kanon.gate.mechanism.parameters import InvalidParametersError
     from kanon.plan import planner
 
+    picture(plot, "--plot")
+    picture(paper, "--paper")
     if paper is not None:
         _paper(paper)
         return
@@ -41,23 +48,24 @@ def plan(
         _decimal(epsilon, "--epsilon", Fraction(1, 100), 20), _decimal(delta, "--delta", Fraction(1, 10**15), 1),
     )  # fmt: skip
     try:
-        if compare:
-            plans = planner.compare(target)
-        elif profile:
-            plans = [planner.profile_plan(profile, target)]
-        else:
-            plans = [planner.best_plan(target)]
+        with working("finding noise distributions"):
+            if compare:
+                plans = planner.compare(target)
+            elif profile:
+                plans = [planner.profile_plan(profile, target)]
+            else:
+                plans = [planner.best_plan(target)]
     except InvalidParametersError as error:
         typer.echo(f"kanon plan: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(2) from error
     if plot is not None:
         from kanon.plan.figures import draw_plans
 
-        with extra("local"):
+        with extra("plot"):
             draw_plans(plans, plot)
     if as_json:
         shown = [p.as_json() for p in plans]
-        typer.echo(json.dumps(shown if compare else shown[0], indent=2))
+        show_json(shown if compare else shown[0])
     else:
         _show(plans, target)
 
@@ -73,9 +81,8 @@ def _decimal(text: str, option: str, least: Fraction, most: int) -> Fraction:
 
 
 def _show(plans: "list[Plan]", target: "Target") -> None:
-    from rich.console import Console
 
-    console = Console()
+    console = screen()
     console.print(_facts(plans, target))
     if len(plans) == 1:
         console.print(_curve(plans[0]))
@@ -146,13 +153,12 @@ def _curve(one: "Plan") -> "Table":
 
 
 def _paper(path: Path) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from kanon.plan.figures import draw_figure_1
     from kanon.plan.paper import READINGS
 
-    with extra("local"):
+    with extra("plot"):
         draw_figure_1(path)
     table = Table(title='Readings of "eps = 3, delta < 1e-5, A = 25", w = 168', title_justify="left")
     for column in ("reading", "each noise", "bound (Cor. 4.4, 3.1)", "99% of Fig. 1a (15)", "1% of Fig. 1b (-8)"):
@@ -166,4 +172,4 @@ def _paper(path: Path) -> None:
             f"{reading.false_positive_point:.2f}",
             f"{reading.false_negative_point:.2f}",
         )
-    Console().print(table)
+    screen().print(table)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kanon.release.releasing import Engine, Release
     from kanon.release.spec import Spec
 
-EXTRAS = {"duckdb": "release", "pyarrow": "release", "matplotlib": "local", "pyspark": "spark"}
+EXTRAS = {"duckdb": "release", "pyarrow": "release", "matplotlib": "plot", "pyspark": "spark"}
 
 
 def fail(message: str, status: int = 2) -> NoReturn:
@@ -112,6 +112,8 @@ def release(
 
     Exit status 3: no automatic bounds; 4: over budget; 5: the input cannot be read or has changed; 6: the ledger is
     broken. Running the same command again costs nothing and writes the same files.
+
+    Example: kanon release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6
     """
     from kanon.release.mechanism import Mechanism
     from kanon.release.spec import Spec
@@ -185,7 +187,7 @@ def _write(made: "Release", out: Path) -> None:
     try:
         drawn = picture(made.released, made.mechanism)
     except ModuleNotFoundError as error:
-        typer.echo(f"No picture: {error.name} is not installed (pip install 'kanon[local]').", err=True)
+        typer.echo(f"No picture: {error.name} is not installed (pip install 'kanon[plot]').", err=True)
     else:
         write(out.with_suffix(".png"), drawn)
         typer.echo(f"Wrote {out.with_suffix('.png')}.")

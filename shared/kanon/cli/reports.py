@@ -13,6 +13,7 @@ import typer
 
 from kanon.cli.extras import extra
 from kanon.cli.reports_demo import demo
+from kanon.cli.screen import show_json
 
 if TYPE_CHECKING:
     from kanon.reports.acceptance import Rules
@@ -91,6 +92,8 @@ def aggregate(
     """Add up encrypted reports by key and write a noisy summary.
 
     Ends with status 1 if an input cannot be used or an output cannot be written.
+
+    Example: kanon reports aggregate reports.avro --domain domain.avro --keys private-keys.json --epsilon 2
     """
     from kanon.reports.acceptance import Rules
     from kanon.reports.aggregate import Job, Secrets, read_inputs
@@ -149,7 +152,10 @@ def simulate(
     bound: Annotated[int, typer.Option(min=1, max=65_536, help="The most that one unit contributes.")] = 65_536,
     slots: Annotated[int, typer.Option(min=1, max=1000, help="Contributions that a payload is padded to.")] = 20,
 ) -> None:
-    """Let made-up clients turn a table of events into encrypted reports."""
+    """Let made-up clients turn a table of events into encrypted reports.
+
+    Example: kanon reports simulate events.csv --keys public-keys.json
+    """
     from kanon.reports.avro import write_reports
     from kanon.reports.clients.encrypt import encrypt
     from kanon.reports.clients.simulation import Simulation
@@ -181,7 +187,10 @@ def domain(
     ],
     output: Annotated[Path, typer.Option(help="File of declared keys; no file is overwritten.")] = Path("domain.avro"),
 ) -> None:
-    """Write the declared keys of a job, from a list made before any report is read."""
+    """Write the declared keys of a job, from a list made before any report is read.
+
+    Example: kanon reports domain keys.txt --output domain.avro
+    """
     import numpy as np
 
     from kanon.reports.avro import write_domain
@@ -208,6 +217,8 @@ def decode(
     """Print the lines of a file as JSON; with a key, also what its reports hold.
 
     Ends with status 1 if the file cannot be read.
+
+    Example: kanon reports decode summary.avro --limit 10
     """
     from itertools import islice
 
@@ -224,7 +235,10 @@ def keys(
     public: Annotated[Path, typer.Option(help="Where the public keys go, for clients.")] = Path("public-keys.json"),
     count: Annotated[int, typer.Option(min=1, max=5, help="How many; clients pick one at random.")] = 1,
 ) -> None:
-    """Make key pairs. Whoever holds the private keys can read every report."""
+    """Make key pairs. Whoever holds the private keys can read every report.
+
+    Example: kanon reports keys --count 2
+    """
     import uuid
 
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -255,7 +269,10 @@ def threshold(
     sparsity: Annotated[int, typer.Option(min=1, help="Keys of one unit, for the paper's rule.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say above which noisy sum discovery shows a key."""
+    """Say above which noisy sum discovery shows a key.
+
+    Example: kanon reports threshold --epsilon 2 --delta 1e-9
+    """
     from kanon.reports.parameters import Parameters, decimal
 
     chosen = decimal(epsilon, "--epsilon"), decimal(delta, "--delta"), bound
@@ -263,7 +280,7 @@ def threshold(
     paper = Parameters("discover", *chosen, rule="paper", sparsity=sparsity)
     if as_json:
         facts = {"sharp": sharp.threshold, "paper": paper.threshold, "standard_deviation": sharp.standard_deviation}
-        typer.echo(json.dumps(facts, indent=2))
+        show_json(facts)
         return
     typer.echo(f"epsilon {epsilon}, delta {delta}, contribution bound {bound:,}")
     typer.echo(f"sharp (default)                 {sharp.threshold:>15,}")
@@ -277,7 +294,10 @@ def explain(
     epsilon: Epsilon = "10",
     delta: Annotated[str, typer.Option(help="Of all jobs together, a decimal up to 0.001; 0 without discovery.")] = "0",
 ) -> None:
-    """Say in words what summaries promise whose jobs spend this epsilon and delta together."""
+    """Say in words what summaries promise whose jobs spend this epsilon and delta together.
+
+    Example: kanon reports explain --epsilon 4 --delta 2e-8
+    """
     from kanon.reports.guarantee import of_all
     from kanon.reports.parameters import ParameterError, decimal
 
@@ -382,7 +402,7 @@ def _show(job: "Job", outcome: "Outcome", written: list[Path], warnings: list[st
     if as_json:
         facts = _facts(job.parameters, outcome, released)
         files = [str(path) for path in written]
-        typer.echo(json.dumps(facts | {"files": files, "warnings": warnings, "guarantee": guarantee}, indent=2))
+        show_json(facts | {"files": files, "warnings": warnings, "guarantee": guarantee})
         return
     typer.echo(f"{outcome.reports:,} reports read, {outcome.accepted:,} counted, {outcome.duplicates:,} duplicates.")
     for counter, count in sorted(outcome.errors.items()):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.extras import extra
+from kanon.cli.files import picture as checked_picture
 from kanon.joinlog import Join, LogError
 
 if TYPE_CHECKING:
@@ -55,12 +56,19 @@ def demo(
     epsilon: Annotated[str, typer.Option(help="Privacy parameter of each of the two summaries.")] = "1",
     delta: Annotated[str, typer.Option(help="Privacy parameter of key discovery.")] = "1e-8",
     picture: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("build/demo-reports.png"),
-    seed: Annotated[int, typer.Option(help="Seed of the generated log.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated log.")] = 1,
     processes: Annotated[int, typer.Option(min=1, help="Processes that open reports.")] = 2,
 ) -> None:
-    """Encrypt a join log's joins as reports, aggregate them twice, check every number and draw it."""
+    """Encrypt a join log's joins as reports, aggregate them twice, check every number and draw it.
+
+    Example: kanon reports demo --log joins.csv --window 6 --epsilon 2
+    """
     from kanon.reports.parameters import Parameters, decimal
 
+    checked_picture(picture, "--picture")
+
+    with extra("plot"):
+        import matplotlib as mpl  # noqa: F401, missed now and not after the work
     with extra("local"):
         from kanon.local.logs import generated_log, read_log
 

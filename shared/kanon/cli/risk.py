@@ -1,12 +1,15 @@
 """``kanon risk``: what a log gives away, before anything of it is collected or published."""
 
-import json
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+from kanon.cli.files import picture as picture_file
+from kanon.cli.files import writable
+from kanon.cli.screen import screen, show_json
 
 if TYPE_CHECKING:
     from kanon.risk.joinability import Joinability
@@ -39,10 +42,10 @@ def _one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
             command(*arguments, **options)
         except RiskError as error:
             fail(str(error))
+        except typer.BadParameter as error:
+            fail(error.format_message())
         except ModuleNotFoundError as error:
-            extra = {"pyarrow": "release", "duckdb": "release", "matplotlib": "local"}.get(
-                str(error.name).split(".")[0]
-            )
+            extra = {"pyarrow": "release", "duckdb": "release", "matplotlib": "plot"}.get(str(error.name).split(".")[0])
             if extra is None:
                 raise
             fail(f"{error.name} is not installed: run pip install 'kanon[{extra}]'")
@@ -72,12 +75,17 @@ def uniqueness(
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page.")] = None,
     as_json: Json = False,
 ) -> None:
-    """How identifying are the values of a column, and what would a threshold k cost?"""
+    """How identifying are the values of a column, and what would a threshold k cost?
+
+    Example: kanon risk uniqueness joins.csv --value set --user client --k 20 --k 50
+    """
     from kanon.gate.mechanism.parameters import InvalidParametersError
     from kanon.risk.hashing import Key
     from kanon.risk.sketching import sketches
     from kanon.risk.uniqueness import report
 
+    picture_file(plot, "--plot")
+    writable(html, "--html")
     asked = _columns(columns) if columns else [(value,)]
     if out is not None and len(asked) > 1:
         fail("--out takes the sketch of one value: name one with --value or --columns")
@@ -98,7 +106,7 @@ def uniqueness(
 
         _write(html, page(reports, thresholds).encode())
     if as_json:
-        typer.echo(json.dumps(_as_json(reports), indent=2))
+        show_json(_as_json(reports))
     else:
         _show_uniqueness(reports, thresholds)
 
@@ -136,12 +144,11 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from kanon.risk.wording import CAVEATS, REACHED, costs, finding, reached, rows_lost, service_note
 
-    console = Console(highlight=False)
+    console = screen()
 
     def say(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False, soft_wrap=True)
@@ -172,7 +179,10 @@ def merge(
     sketches: Annotated[list[Path], typer.Argument(help="Sketch files of parts of a log, under one key.")],
     out: Annotated[Path, typer.Option(help="Where the merged sketch goes.")],
 ) -> None:
-    """Merge sketches of parts of a log: the same bytes as the sketch of the whole log, in any order."""
+    """Merge sketches of parts of a log: the same bytes as the sketch of the whole log, in any order.
+
+    Example: kanon risk merge january.khll february.khll --out both.khll
+    """
     from kanon.risk.khll import merge_all
     from kanon.risk.sketch_file import load
 
@@ -187,7 +197,10 @@ def join(
     estimator: Annotated[str, typer.Option(help="Which estimator the verdict uses: matched or thesis.")] = "matched",
     as_json: Json = False,
 ) -> None:
-    """Can rows of two logs be linked by this column? Tell how much of one occurs in the other."""
+    """Can rows of two logs be linked by this column? Tell how much of one occurs in the other.
+
+    Example: kanon risk join ours.khll theirs.khll
+    """
     from kanon.risk.joinability import joinability
     from kanon.risk.sketch_file import load
 
@@ -195,13 +208,12 @@ def join(
         fail(f"--estimator must be matched or thesis, not {estimator!r}")
     result = joinability(load(first), load(second), estimator)  # type: ignore[arg-type]
     if as_json:
-        typer.echo(json.dumps(result.as_json(), indent=2))
+        show_json(result.as_json())
     else:
         _show_join(result, first.name, second.name)
 
 
 def _show_join(result: "Joinability", first: str, second: str) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from kanon.risk.wording import percent, with_error
@@ -217,7 +229,7 @@ def _show_join(result: "Joinability", first: str, second: str) -> None:
             else with_error(containment.matched, containment.standard_error or 0)
         )
         table.add_row(a, b, matched, percent(containment.thesis), percent(unique))
-    Console().print(table)
+    screen().print(table)
     if result.joinable:
         typer.echo("Joinable: rows can be linked through this column, and most of its values point to one user.")
     else:
@@ -234,20 +246,22 @@ def sketch_leak(
     precision: Annotated[int, typer.Option(min=4, max=20, help="p: the sketch has 2^p registers.")] = 15,
     as_json: Json = False,
 ) -> None:
-    """Show what a stored HyperLogLog tells about who is in it."""
+    """Show what a stored HyperLogLog tells about who is in it.
+
+    Example: kanon risk sketch-leak joins.csv --group 'set-*'
+    """
     from kanon.risk.hashing import Key
     from kanon.risk.sketch_leak import leak, users_of
 
     members, candidates = users_of(log, group, value, user)
     result = leak(members, candidates, precision, Key.fresh())
     if as_json:
-        typer.echo(json.dumps(result.as_json(), indent=2))
+        show_json(result.as_json())
     else:
         _show_leak(result, len(candidates))
 
 
 def _show_leak(result: "Leak", candidates: int) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     public, keyed = result.public, result.keyed
@@ -261,7 +275,7 @@ def _show_leak(result: "Leak", candidates: int) -> None:
             name, f"{attack.found:,} of {attack.members:,}", f"{attack.false:,} of {attack.strangers:,}",
             f"{attack.precision:.3f}", f"{attack.false_rate:.5f}", f"{result.predicted_false_rate:.5f}",
         )  # fmt: skip
-    Console().print(table)
+    screen().print(table)
     typer.echo(
         f"With a secret key members are hit {keyed.hit_rate:.2%} of the time, strangers {keyed.false_rate:.2%};"
         f" guessing does as well with probability {keyed.chance:.2g}. Whoever has the key has the public row."
@@ -286,7 +300,10 @@ def no_noise(
     top: Annotated[int, typer.Option(min=1, help="With a log: groups to show, those nearest below k.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """What is a plain threshold, without noise, worth against an attacker who only watches?"""
+    """What is a plain threshold, without noise, worth against an attacker who only watches?
+
+    Example: kanon risk no-noise --clients 10000 --expected 30 --k 50
+    """
     from kanon.risk.no_noise import CAVEAT, PlainThreshold
 
     busy = 0
@@ -310,7 +327,7 @@ def no_noise(
     ]
     if as_json:
         facts = {"k": k, "more_than": k - 1, "clients": clients, "groups_from_k_on": busy}
-        typer.echo(json.dumps({**facts, "results": results, "caveat": CAVEAT}, indent=2))
+        show_json({**facts, "results": results, "caveat": CAVEAT})
     else:
         _show_no_noise(results, k, clients, busy)
         typer.echo(CAVEAT)
@@ -318,7 +335,6 @@ def no_noise(
 
 def _show_no_noise(results: list[dict[str, Any]], k: int, clients: int, busy: int) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     from kanon.risk.no_noise import EPSILONS
@@ -334,7 +350,7 @@ def _show_no_noise(results: list[dict[str, Any]], k: int, clients: int, busy: in
         exact = (result[f"exact_delta_at_{e:g}"] for e in EPSILONS)
         cells = map(_number, (result["eps_bound"], result["delta_bound"], *exact))
         table.add_row(result["group"], f"{result['expected']:.3g}", str(result["fakes"]), *cells)
-    Console().print(table)
+    screen().print(table)
 
 
 def _number(cell: float | None) -> str:

@@ -1,12 +1,14 @@
-"""What the commands share of the screen: the width of a table, and progress on a terminal and off it."""
+"""What the commands share of the screen: tables, JSON, and progress on a terminal and off it."""
 
+import json
 import os
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -24,6 +26,28 @@ def screen() -> "Console":
 
     limited = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if limited else _UNLIMITED, highlight=False)
+
+
+def show_json(value: Any) -> None:
+    """Print a command's result as JSON. Names of fields are camelCase, like those of the HTTP interface.
+
+    A field ``types`` is a document to paste, as the parameter ``Types`` takes it, and stays as it is.
+    """
+    typer.echo(json.dumps(_camel_case(value), indent=2))
+
+
+def _camel_case(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_camel_case_of(key): part if key == "types" else _camel_case(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_camel_case(part) for part in value]
+    return value
+
+
+def _camel_case_of(name: Any) -> Any:
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9.]+)+", name):
+        return name
+    return re.sub(r"_(.)", lambda found: found[1].upper(), name)
 
 
 @contextmanager

@@ -1,22 +1,35 @@
 """``kanon serve``: the whole service on a loopback port, in real time with short steps."""
 
 import contextlib
+import errno
 import io
+import json
 import signal
 import sys
 import threading
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from kanon.cli.extras import extra
+from kanon.cli.local import Engine, EngineName, local_errors
+from kanon.cli.own_types import OneType, TypesFile, own_types
 
-GRACE, EVALUATED, VISIBLE = 2, 3, 5
-"""Seconds after the end of a step at which it is closed, evaluated and visible."""
-LOG_STEPS = 60
-"""The outage allowance in steps; the first evaluation reads all of them."""
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanon.local import Stack
+    from kanon.local.server import Server
+
+LOG_SECONDS, LOG_STEPS = 600, 60
+"""The outage allowance: so many seconds or steps, whichever is longer. The first evaluation reads all of them."""
+CHANGEABLE = ("NoiseKeys", "LogGenerations")
+"""The template's parameters, beside Types, that an operator changes in a running stack."""
+ID = "aGVsbG8"
+"""base64url of "hello"."""
+LOOK_SECONDS = 0.5
+"""How often the files of --types and --parameters are looked at."""
 
 
 class _Discard(io.StringIO):
@@ -27,63 +40,144 @@ class _Discard(io.StringIO):
 
 
 def serve(
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 for any free one.")] = 8000,
-    period: Annotated[int, typer.Option(min=10, help="Length of a step in seconds.")] = 10,
-    engine: Annotated[str, typer.Option(help="AWS emulator: ministack or moto.")] = "ministack",
-    verbose: Annotated[bool, typer.Option(help="Show what the functions log.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port on 127.0.0.1; 0 for any free one.")] = 8000,
+    period: Annotated[int, typer.Option(min=2, max=86_400, help="Length of a step in seconds.")] = 10,
+    type_: OneType = None,
+    types_file: TypesFile = None,
+    parameters: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help='Parameters of the template (JSON): {"NoiseKeys": [...]}, "LogGenerations".'),
+    ] = None,
+    engine: EngineName = Engine.ministack,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show what the functions log.")] = False,
 ) -> None:
-    """Serve the HTTP API on this machine until Ctrl-C."""
-    with extra("local"):
-        from kanon.local import EngineError, Stack
+    """Serve the HTTP API on this machine until Ctrl-C.
+
+    A file of --types or --parameters that changes is deployed while the service runs: rehearse a new type or a
+    rotation of the noise key with it, in steps of two seconds.
+
+    Example: kanon serve --types types.json --period 2
+    """
+
+    def wanted() -> "dict[str, str]":
+        own = own_types(type_, types_file, period)
+        return _timing(period) | _parameters(parameters) | ({"Types": own.document} if own else {})
+
+    first = wanted()
+    with extra("local"), local_errors():
+        from kanon.local import Stack
         from kanon.local.clock import Every
 
-    console = Console()
-    parameters = {
-        "Period": str(period),
-        "Grace": str(GRACE),
-        "PublishDelay": str(VISIBLE),
-        "PublishMargin": "1",
-        "OutageAllowance": str(LOG_STEPS * period),
-    }
-    stop = threading.Event()
-    logs = sys.stdout if verbose else _Discard()
-    with contextlib.ExitStack() as running:
+        stop = threading.Event()
+        logs = sys.stdout if verbose else _Discard()
+        schedule = Every(period, _evaluated(period))
+        with contextlib.ExitStack() as running:
+            stack = running.enter_context(Stack(first, engine=engine, schedule=schedule, logs=logs))
+            server = _listening(stack, port)
+            running.callback(server.close)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: stop.set())
+            _explain(server.url, period, next(iter(json.loads(stack.template.parameters["Types"]))))
+            if types_file or parameters:
+                threading.Thread(target=_redeploy, args=(stack, wanted, first, stop), daemon=True).start()
+            stack.run(stop)
+            typer.echo("Stopping.")
+
+
+def _listening(stack: "Stack", port: int) -> "Server":
+    try:
+        return stack.serve(port)
+    except OSError as error:
+        problem = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+        raise typer.BadParameter(
+            f"port {port} {problem}: choose another, or 0 for any free one", param_hint="--port"
+        ) from error
+
+
+def _redeploy(
+    stack: "Stack", wanted: "Callable[[], dict[str, str]]", deployed: "dict[str, str]", stop: threading.Event
+) -> None:
+    """Deploy what the files say whenever it changes. What cannot be deployed is said, and changes nothing."""
+    from kanon.local.template import TemplateError
+
+    seen: Any = deployed
+    while not stop.wait(LOOK_SECONDS):
         try:
-            stack = running.enter_context(
-                Stack(parameters, engine=engine, schedule=Every(period, EVALUATED), logs=logs)
-            )
-            server = stack.serve(port)
-        except (EngineError, OSError) as error:
-            console.print(f"[red]{escape(str(error))}[/red]")
-            raise typer.Exit(1) from error
-        running.callback(server.close)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
-        _explain(console, server.url, period)
-        stack.run(stop)
-        console.print("Stopping.")
+            found: Any = wanted()
+        except typer.BadParameter as error:
+            found = error.format_message()
+        if found == seen:
+            continue
+        seen = found
+        try:
+            if isinstance(found, str):
+                raise TemplateError(found)
+            stack.deploy(found)
+            typer.echo("Deployed the changed parameters.")
+        except TemplateError as error:
+            typer.echo(f"Not deployed: {error}", err=True)
 
 
-def _explain(console: Console, url: str, period: int) -> None:
-    id_ = "aGVsbG8"  # base64url of "hello"
-    console.print(f"\n[bold]kanon[/bold] serves on [bold]{url}[/bold] (a page to try it: {url}/docs).\n")
-    console.print(
-        f"A step takes {period} s; it is evaluated {EVALUATED} s after its end and visible {VISIBLE} s after it:\n"
-        f"a join shows after {VISIBLE} to {period + VISIBLE} s. Ctrl-C stops the stack and deletes its data. Requests\n"
-        "need no signature here; on AWS batchJoin always needs one, and join by default.\n"
+def _timing(period: int) -> "dict[str, str]":
+    grace, visible = (2, 5) if period >= 10 else (1, 3)
+    return {
+        "Period": str(period),
+        "Grace": str(grace),
+        "PublishDelay": str(visible),
+        "PublishMargin": "1",
+        "OutageAllowance": str(max(LOG_SECONDS, LOG_STEPS * period)),
+    }
+
+
+def _evaluated(period: int) -> int:
+    """Seconds after the end of a step at which it is evaluated: it is closed then."""
+    return int(_timing(period)["Grace"]) + (period >= 10)
+
+
+def _parameters(file: Path | None) -> "dict[str, str]":
+    """The parameters of a file that may change in a running stack, as the template takes them."""
+    from kanon import strict_json
+
+    if file is None:
+        return {}
+    try:
+        found = strict_json.parse(file.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"not valid JSON in UTF-8 ({error})"
+        raise typer.BadParameter(f"{file} cannot be read: {reason}", param_hint="--parameters") from error
+    if not isinstance(found, dict) or not set(found) <= set(CHANGEABLE):
+        raise typer.BadParameter(
+            f"{file} must be a JSON object of {' and '.join(CHANGEABLE)}", param_hint="--parameters"
+        )
+    return {name: json.dumps(value, separators=(",", ":")) for name, value in found.items()}
+
+
+def _explain(url: str, period: int, type_name: str) -> None:
+    timing = _timing(period)
+    visible, place = int(timing["PublishDelay"]), f"{url}/v1/types/{type_name}"
+    typer.echo(
+        f"""
+kanon serves on {url} (a page to try it: {url}/docs).
+
+A step takes {period} s; it is evaluated {_evaluated(period)} s after its end and visible {visible} s after it:
+a join shows after {visible} to {period + visible} s. Ctrl-C stops the stack and deletes its data. Requests
+need no signature here; on AWS batchJoin always needs one, and join by default.
+
+# 100 clients join a set
+for n in $(seq 100); do curl -s {place}/sets/{ID}:join \\
+  --json '{{"client": "client-'$n'"}}'; done
+
+# its status, {period + visible} s later
+curl -s {place}/sets/{ID}
+
+# many sets at once
+curl -s {url}/v1:query \\
+  --json '{{"setsForType": [{{"type": "{type_name}", "hashes": ["{ID}", "d29ybGQ"]}}]}}'
+
+# check the health of the stack
+kanon doctor --url {url}
+
+# the parameters and their guarantee
+curl -s {place}
+"""
     )
-    examples = (
-        f"# 100 clients join a set; with 99 or more distinct tokens it is certain to become k-anonymous\n"
-        f"for n in $(seq 100); do curl -s {url}/v1/types/fledge/sets/{id_}:join \\\n"
-        f"  --json '{{\"client\": \"client-'$n'\"}}'; done\n\n"
-        f"# its status, {period + VISIBLE} s later\n"
-        f"curl -s {url}/v1/types/fledge/sets/{id_}\n\n"
-        f"# many sets at once\n"
-        f"curl -s {url}/v1:query \\\n"
-        f'  --json \'{{"setsForType": [{{"type": "fledge", "hashes": ["aGVsbG8", "d29ybGQ"]}}]}}\'\n\n'
-        f"# check the health of the stack\n"
-        f"kanon doctor --url {url}\n\n"
-        f"# the parameters and their guarantee\n"
-        f"curl -s {url}/v1/types/fledge\n"
-    )
-    console.print(examples, markup=False, highlight=False, soft_wrap=True)

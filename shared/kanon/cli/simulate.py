@@ -11,7 +11,7 @@ import typer
 from kanon.cli.extras import extra
 from kanon.cli.files import writable
 from kanon.cli.own_types import OneType, TypesFile, own_types
-from kanon.cli.screen import progress, screen, working
+from kanon.cli.screen import progress, screen, show_json, working
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -90,7 +90,7 @@ def simulate(
 
         html.write_text(page(result, found), encoding="utf-8")
     if as_json:
-        typer.echo(json.dumps(told(result, found), indent=2))
+        show_json(told(result, found))
         return
     _show(result, found)
     if html is not None:

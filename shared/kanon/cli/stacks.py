@@ -41,9 +41,17 @@ def find(stack: str | None, region: str | None, profile: str | None, url: str | 
     if region or profile:
         raise typer.BadParameter("--region and --profile are for a deployed stack: name it with --stack")
     url = url or LOCAL
-    if urlsplit(url).scheme != "http" or urlsplit(url).hostname not in ("127.0.0.1", "localhost"):
+    if not _is_on_this_machine(url):
         raise typer.BadParameter("give the URL of a stack on this machine: http://127.0.0.1:PORT", param_hint="--url")
     return local_stack(url)
+
+
+def _is_on_this_machine(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost") and parts.port != 0
+    except ValueError:  # no URL, or a port above 65535
+        return False
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -24,8 +25,7 @@ class Server:
         logging.getLogger("waitress").setLevel(logging.ERROR)  # hide its warning about queued requests
         server: Any = create_server(
             _application(answer),
-            host="127.0.0.1",
-            port=port,
+            sockets=[_bound(port)],
             threads=8,
             max_request_body_size=PAYLOAD_LIMIT + 1024,
             ident=None,
@@ -51,6 +51,18 @@ class Server:
         for channel in list(self._server.active_channels.values()):
             channel.handle_close()
         self._server.close()
+
+
+def _bound(port: int) -> socket.socket:
+    """A socket on loopback; ``OSError`` if the port cannot be used."""
+    bound = socket.socket()
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def _application(answer: Answer) -> Callable[[dict[str, Any], Any], Iterable[bytes]]:

@@ -21,14 +21,14 @@ from kanon.local import gateway
 from kanon.local.build import Mapped, Wake, build_functions, build_storage, queue_mappings, wakes
 from kanon.local.clock import Clock, Trigger
 from kanon.local.engines import ENGINES
-from kanon.local.functions import Environment, FunctionError, release_process
+from kanon.local.functions import Environment, Function, FunctionError, release_process
 from kanon.local.meter import Meter
 from kanon.local.server import Server
 from kanon.local.source import ROOT
 from kanon.local.template import REGION, Template
 from kanon.operate.stacks import DESCRIPTION
 
-LOCAL = {"Slots": "1"}
+LOCAL = {"Slots": '[{"slots":1,"partitions":1,"from_step":0}]'}
 """Parameters that a stack on one machine has instead of the template's defaults."""
 _SWEEP_SECONDS = 6 * 3600
 _RETRIES = 2  # of an asynchronous invocation, unless the template says otherwise
@@ -82,14 +82,7 @@ class Stack:
         try:
             self.session: boto3.Session = self.engine.session()
             self.storage = build_storage(self.template, self.session, self._prefix, self._seed)
-            self.functions = build_functions(
-                self.template,
-                self._prefix,
-                self._directory,
-                self._function_session,
-                self.engine.environment(),
-                self.logs,
-            )
+            self.functions = self._build_functions()
             arns = {arn: name for name, function in self.functions.items() for arn in (function.arn, function.alias)}
             self.gateway = gateway.Gateway.from_template(self.template, arns)
             self._mappings = queue_mappings(self.template, arns)
@@ -111,6 +104,27 @@ class Stack:
         release_process()
         self.engine.stop()
 
+    def deploy(self, parameters: Mapping[str, str]) -> None:
+        """Change parameters of the running stack: the functions start anew with them, everything else stays.
+
+        Raises:
+            TemplateError: a parameter cannot be used; nothing has changed.
+        """
+        with self._warming:
+            self.template.change(parameters, limits=self._schedule is None)
+            self.functions = self._build_functions()
+            self._warm.clear()
+
+    def _build_functions(self) -> dict[str, Function]:
+        return build_functions(
+            self.template,
+            self._prefix,
+            self._directory,
+            self._function_session,
+            self.engine.environment(),
+            self.logs,
+        )
+
     def _function_session(self, function: str) -> boto3.Session:
         session = self.engine.session()
         self.meter.attach(session, function)
@@ -129,9 +143,9 @@ class Stack:
     def invoke(self, function: str, event: Any, timeout: float | None = None) -> Any:
         """Invoke the warm copy of a function, starting it if there is none."""
         with self._warming:
-            if function not in self._warm:
-                self._warm[function] = self.cold_start(function)
-        return self._warm[function].invoke(event, timeout)
+            warm = self._warm.get(function) or self.cold_start(function)
+            self._warm[function] = warm
+        return warm.invoke(event, timeout)
 
     # HTTP
 

@@ -107,6 +107,14 @@ class Template:
             values[name] = value
         return values
 
+    def change(self, parameters: Mapping[str, str], limits: bool = True) -> None:
+        """Give parameters new values, as an update of a stack does; the others keep theirs.
+
+        Raises:
+            TemplateError: a parameter is unknown or, with ``limits``, refused by its rule.
+        """
+        self.parameters = self._parameters({**self.parameters, **parameters}, limits)
+
     def resources(self, *types: str) -> list[Resource]:
         """The resources of these types whose condition holds, in the template's order."""
         return [

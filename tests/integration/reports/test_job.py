@@ -172,7 +172,7 @@ def test_two_runs_of_the_command_have_different_noise(folder):
             "--output", folder / f"out{number}.avro", "--json",
         )  # fmt: skip
         facts = json.loads(told.output)
-        assert (facts["keys_released"], facts["errors"]) == (50, {"NUM_REPORTS_WITH_ERRORS": 0})
+        assert (facts["keysReleased"], facts["errors"]) == (50, {"NUM_REPORTS_WITH_ERRORS": 0})
         metrics.append([fact.metric for fact in read_summary(folder / f"out{number}-1-of-1.avro")])
     assert sum(a == b for a, b in zip(*metrics, strict=True)) <= 2
 

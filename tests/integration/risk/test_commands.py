@@ -39,9 +39,9 @@ def log(tmp_path: Path) -> Path:
 def test_one_column_prints_its_curve_as_json(log: Path) -> None:
     told = json.loads(run("uniqueness", log, "--json").stdout)
     assert told["exact"]
-    assert (told["rows"], told["rows_left_out"], told["number_of_values"]) == (110, 1, 10)
+    assert (told["rows"], told["rowsLeftOut"], told["numberOfValues"]) == (110, 1, 10)
     at_5 = next(point for point in told["curve"] if point["k"] == 5)
-    assert at_5 == {"k": 5, "values": 0.4, "rows": 20 / 110, "standard_error": 0.0, "rows_standard_error": 0.0}
+    assert at_5 == {"k": 5, "values": 0.4, "rows": 20 / 110, "standardError": 0.0, "rowsStandardError": 0.0}
 
 
 def test_the_report_names_what_is_dangerous_and_what_thresholds_cost(log: Path) -> None:
@@ -131,7 +131,7 @@ def test_columns_of_one_key_are_joined_and_the_verdict_follows(log: Path) -> Non
     assert "Not joinable" in shown
     assert "Joinable: rows can be linked" in run("join", days, days).stdout
     told = json.loads(run("join", sets, days, "--json").stdout)
-    assert told["first_in_second"] == {"matched": 0.0, "standard_error": 0.0, "thesis": 0.0}
+    assert told["firstInSecond"] == {"matched": 0.0, "standardError": 0.0, "thesis": 0.0}
     assert json.loads(run("join", days, days, "--estimator", "thesis", "--json").stdout)["joinable"]
 
 
@@ -157,14 +157,14 @@ def test_a_threshold_without_noise_is_judged_from_numbers() -> None:
     told = json.loads(
         run("no-noise", "--k", 51, "--clients", 100_000, "--expected", 10, "--fakes", 0, "--fakes", 20, "--json").stdout
     )
-    assert told["more_than"] == 50
-    assert [f"{result['delta_bound']:.3g}" for result in told["results"]] == ["1.85e-19", "2.56e-07"]
+    assert told["moreThan"] == 50
+    assert [f"{result['deltaBound']:.3g}" for result in told["results"]] == ["1.85e-19", "2.56e-07"]
     assert "Void against k - 1 fake members, void for repeated releases" in told["caveat"]
 
 
 def test_a_threshold_without_noise_is_judged_from_the_rates_of_a_log(log: Path) -> None:
     told = json.loads(run("no-noise", log, "--k", 9, "--fakes", 0, "--top", 3, "--json").stdout)
-    assert (told["clients"], told["groups_from_k_on"]) == (10, 2)
+    assert (told["clients"], told["groupsFromKOn"]) == (10, 2)
     assert [(result["group"], result["expected"]) for result in told["results"]] == [("8", 8), ("7", 7), ("6", 6)]
     by_days = json.loads(run("no-noise", log, "--k", 2, "--window-days", 5, "--json").stdout)
     expected = {result["group"]: result["expected"] for result in by_days["results"]}
@@ -220,7 +220,7 @@ def test_bad_input_is_one_line_that_says_what_to_change(
         ("pyarrow", ["uniqueness", "LOG"], "release"),
         ("pyarrow", ["sketch-leak", "LOG", "--group", "4"], "release"),
         ("duckdb", ["no-noise", "LOG"], "release"),
-        ("matplotlib", ["uniqueness", "LOG", "--plot", "x.png"], "local"),
+        ("matplotlib", ["uniqueness", "LOG", "--plot", "x.png"], "plot"),
     ],
 )
 def test_a_missing_library_names_the_extra_that_brings_it(

@@ -124,10 +124,10 @@ def test_the_report_names_set_and_day_as_dangerous_and_says_what_thresholds_cost
     assert abs(days["number_of_values"] / number - 1) < 0.1
     for k in (2, 11):
         point = days["curve"][k - 2]
-        assert abs(point["values"] - values[k]) <= 5 * point["standard_error"]  # fresh key: false alarm below 1e-5
+        assert abs(point["values"] - values[k]) <= 5 * point["standardError"]  # fresh key: false alarm below 1e-5
 
     _, of_rows, _ = exact(day=False)
     assert [round(of_rows[k], 3) for k in (5, 10, 50)] == [0.105, 0.171, 0.271]
     for k in (5, 10, 50):
         point = by_name["(set)"]["curve"][k - 2]
-        assert abs(point["rows"] - of_rows[k]) <= 6 * point["rows_standard_error"]
+        assert abs(point["rows"] - of_rows[k]) <= 6 * point["rowsStandardError"]

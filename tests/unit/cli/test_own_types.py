@@ -82,5 +82,5 @@ def test_the_audit_takes_types_from_a_file(tmp_path: Path) -> None:
     asked = ["audit", "--types", str(file), "--trials", "200", "--service-trials", "0", "--seed", "1", "--json"]
     ran = CliRunner().invoke(app, asked)
     assert ran.exit_code == 0, ran.output
-    report = json.loads(ran.output)
+    report = json.loads(ran.stdout)
     assert {check["subject"] for check in report["checks"]} >= {"one", "two"}

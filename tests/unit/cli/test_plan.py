@@ -115,5 +115,5 @@ def test_a_wrong_option_says_what_to_give(arguments: tuple[str, ...], message: s
 )
 def test_a_target_that_cannot_be_met_says_what_to_change(arguments: tuple[str, ...], message: str) -> None:
     result = run(*arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert message in result.output

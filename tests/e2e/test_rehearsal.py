@@ -1,0 +1,69 @@
+"""`kanon serve` rehearses what docs/guides/operate.md describes: a new type, a suppression, a rotation."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kanon.client import ApiError, Client, Join, set_id
+from kanon.gate.fingerprints import NOISE_KEY
+from kanon.operate.stacks import local_stack
+from tests.e2e.test_cli import run, serving
+
+LAW = {"shape": "two-sided", "epsilon": "0.7", "truncation": 3}
+TYPE = {"k": 8, "window": 30, "laws": {"threshold": LAW, "query": LAW}}
+SECONDS = 60.0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Ask again and again, as an operator does who watches; fail if it never holds."""
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come true"
+
+
+def test_a_new_type_a_suppression_and_a_rotation_are_deployed_while_the_service_runs(tmp_path: Path) -> None:
+    types, parameters = tmp_path / "types.json", tmp_path / "parameters.json"
+    types.write_text(json.dumps({"fledge": TYPE}))
+    parameters.write_text("{}")
+    options = ("--period", "2", "--types", str(types), "--parameters", str(parameters))
+    with serving("ministack", *options) as address, Client(address) as client:
+        popular = set_id("popular")
+        client.join_all(Join("fledge", popular, f"client {n}") for n in range(30))
+        until(lambda: client.status("fledge", popular).k_anonymous)
+
+        assert run("operate", "suppress", f"fledge/{popular}", "--yes", "--url", address)[0] == 0
+        until(lambda: not client.status("fledge", popular).k_anonymous)
+        assert run("operate", "unsuppress", f"fledge/{popular}", "--yes", "--url", address)[0] == 0
+
+        types.write_text("{")  # is refused, and the service goes on
+        types.write_text(json.dumps({"fledge": TYPE, "search": {**TYPE, "k": 9}}))
+        until(lambda: _knows(client, "search"))
+        client.join("search", popular, "client 1")
+        assert client.type("fledge")["k"] == 8
+
+        stack = local_stack(address)
+        secret = stack.evaluate.noise_key_secret
+        manager = stack.client("secretsmanager")
+        kept = json.loads(manager.get_secret_value(SecretId=secret)["SecretString"])
+        manager.put_secret_value(SecretId=secret, SecretString=json.dumps({**kept, "2": "x" * 64}))
+        first = int(time.time()) // 2 + 100
+        entries = [{"id": "1", "from_step": 0}, {"id": "2", "from_step": first}]
+        parameters.write_text(json.dumps({"NoiseKeys": entries}))
+        until(lambda: f"{NOISE_KEY}2" in local_stack(address).control.recorded("evaluate"))
+        assert "1, 2: as recorded" in _noise_keys(address)
+        assert "key 1 is needed until every slot is evaluated through step" in _noise_keys(address)
+
+
+def _knows(client: Client, name: str) -> bool:
+    try:
+        return client.type(name)["k"] == 9
+    except ApiError:
+        return False
+
+
+def _noise_keys(address: str) -> str:
+    """What the doctor says of the noise keys."""
+    _, output = run("doctor", "--url", address, "--secrets", "--json")
+    found = json.loads(output)["findings"]
+    return " ".join(finding["seen"] for finding in found if finding["check"] == "noise keys")

@@ -1,0 +1,205 @@
+"""What holds for every command, also for those to come: an example in its help, JSON in one case, no traceback."""
+
+import ast
+import json
+import re
+import shlex
+import socket
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import kanon
+from kanon import cli
+from kanon.cli.screen import show_json
+from tests.unit.cli.commands import commands, run
+
+COMMANDS = commands()
+EXAMPLE = re.compile(r"^Example: (.+)$", re.MULTILINE)
+FILE = re.compile(r"[\w/.-]+\.[a-z]+")
+SOURCES = sorted(Path(str(cli.__file__)).parent.glob("*.py"))
+
+
+def example(name: str) -> list[str]:
+    """The words of the example in the help of a command, after the command's own."""
+    found = EXAMPLE.search(COMMANDS[name].help or "")
+    assert found, f"{name}: add a line `Example: {name} ...` to its docstring"
+    words = shlex.split(found[1])
+    own = name.split()
+    assert words[: len(own)] == own, f"the example of {name} is one of another command"
+    return words[len(own) :]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_text_has_an_example_that_the_command_accepts(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = example(name)
+    monkeypatch.chdir(tmp_path)
+    for word in filter(FILE.fullmatch, words):
+        Path(word).parent.mkdir(parents=True, exist_ok=True)
+        Path(word).touch()
+    COMMANDS[name].make_context(name, words)  # parses, and does not run
+
+
+def test_an_example_with_an_unknown_option_would_be_noticed() -> None:
+    with pytest.raises(Exception, match="No such option"):
+        COMMANDS["kanon demo"].make_context("kanon demo", ["--logs", "x"])
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_every_command_prints_json_with_one_function(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    has_json = any(isinstance(n, ast.Constant) and n.value == "--json" for n in ast.walk(tree))
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    assert not has_json or "show_json" in names or "Json" in names, "print JSON with kanon.cli.screen.show_json"
+    indented = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Call)
+        and ast.unparse(n.func) == "json.dumps"
+        and any(k.arg == "indent" for k in n.keywords)
+    ]
+    assert path.name == "screen.py" or not indented, "print JSON with kanon.cli.screen.show_json"
+
+
+def test_json_has_camel_case_names_and_leaves_data_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"keys_released": 1, "inner_part": [{"a_b": None}], "errors": {"NUM_REPORTS": 2}, "5%": 3}
+    show_json({**value, "exact_delta_at_0.5": 4, "types": {"type": {"client_bits": 16}}})
+    assert json.loads(capsys.readouterr().out) == {
+        "keysReleased": 1,
+        "innerPart": [{"aB": None}],
+        "errors": {"NUM_REPORTS": 2},
+        "5%": 3,
+        "exactDeltaAt0.5": 4,
+        "types": {"type": {"client_bits": 16}},
+    }
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert run("--version") == (0, f"kanon {kanon.__version__}\n")
+
+
+def test_completion_is_offered() -> None:
+    assert "--install-completion" in run("--help")[1]
+
+
+ONE_TYPE = '{"k": 20, "window": 24, "profile": "sharp-2"}'
+REFUSED = [
+    (["demo", "--engine", "foo"], ["--engine", "ministack", "moto"]),
+    (["serve", "--engine", "foo"], ["--engine", "ministack", "moto"]),
+    (["serve", "--port", "-5"], ["--port", "greater than or equal to 0"]),
+    (["serve", "--port", "99999"], ["--port", "less than or equal to 65535"]),
+    (["serve", "--period", "1"], ["--period", "greater than or equal to 2"]),
+    (["serve", "--type", "{"], ["--type", "not valid JSON"]),
+    (["serve", "--types", "nowhere.json"], ["--types", "nowhere.json cannot be read"]),
+    (["serve", "--parameters", "nowhere.json"], ["--parameters", "nowhere.json cannot be read"]),
+    (["serve", "--parameters", "empty"], ["--parameters", "not valid JSON"]),
+    (["serve", "--parameters", "list.json"], ["must be a JSON object of NoiseKeys and LogGenerations"]),
+    (["serve", "--parameters", "period.json"], ["must be a JSON object of NoiseKeys and LogGenerations"]),
+    (["demo", "--from", "2026-01-01"], ["name it with --log"]),
+    (["demo", "--to", "2026-01-01"], ["name it with --log"]),
+    (["demo", "--from", "1.1.2026", "--log", "empty"], ["--from", "%Y-%m-%d"]),
+    (["demo", "--log", "nowhere.csv"], ["--log", "nowhere.csv", "does not exist"]),
+    (["demo", "--log", "."], ["cannot be read"]),
+    (["demo", "--log", "empty"], ["no column client, set, time"]),
+    (["demo", "--columns", "a,b"], ["--columns", "three names"]),
+    (["demo", "--picture", "x.txt"], ["--picture", "a name that ends in .png"]),
+    (["demo", "--type", ONE_TYPE, "--types", "empty"], ["give --type or --types, not both"]),
+    (["demo", "--seed", "-1"], ["--seed", "greater than or equal to 0"]),
+    (["plan", "--plot", "x.txt"], ["--plot", "a name that ends in .png"]),
+    (["plan", "--paper", "x.txt"], ["--paper", "a name that ends in .png"]),
+    (["plan", "--epsilon", "two"], ["--epsilon must be a decimal"]),
+    (["plan", "--profile", "foo"], ["profile must be one of"]),
+    (["plan", "--compare", "--profile", "sharp"], ["leave --profile out"]),
+    (["reports", "demo", "--picture", "x.txt"], ["--picture", "a name that ends in .png"]),
+    (["reports", "demo", "--log", "empty"], ["no column client, set, time"]),
+    (["risk", "uniqueness", "empty", "--plot", "x.txt"], ["--plot", "a name that ends in .png"]),
+    (["doctor", "--stack", "a", "--url", "http://127.0.0.1:1"], ["give --stack or --url, not both"]),
+    (["doctor", "--region", "eu-central-1"], ["name it with --stack"]),
+    (["doctor", "--url", "http://127.0.0.1:99999"], ["http://127.0.0.1:PORT"]),
+    (["doctor", "--url", "http://["], ["http://127.0.0.1:PORT"]),
+    (["audit", "--trials", "1"], ["--trials", "greater than or equal to 200"]),
+    (["audit", "--seed", "-1"], ["--seed", "greater than or equal to 0"]),
+    (["foo"], ["No such command"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "parts"), REFUSED, ids=[" ".join(arguments) for arguments, _ in REFUSED])
+def test_a_bad_option_gets_status_2_and_a_message_that_says_what_to_change(
+    arguments: list[str], parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").touch()
+    (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "period.json").write_text('{"Period": 5}')
+    status, output = run(*arguments)
+    assert status == 2
+    assert [part for part in parts if part not in output] == [], output
+
+
+def test_a_port_that_is_in_use_is_named() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        status, output = run("serve", "--port", str(port), "--engine", "moto")
+    assert status == 2
+    assert f"port {port} is in use: choose another" in output
+
+
+# Words that an option may be given, of which most are wrong for it.
+WORDS = st.sampled_from(
+    [
+        *("", "-", "-1", "0", "1", "2", "65536", "9" * 30, "1e-5", "1e999", "nan", "inf", "-inf", "1/0", "0x1", "é"),
+        *("{}", "[]", "null", "{", '{"k": 1}', ONE_TYPE, "empty", "nowhere", ".", "/proc/x/y.png", "x.png", "x.txt"),
+        *("set", "a,b,c", "set+day", "a/b", "fledge/!", "http://[", "http://127.0.0.1:1", "2026-13-01", "\ud800", "%s"),
+    ]
+)
+
+
+@st.composite
+def invocations(draw: st.DrawFn) -> list[str]:
+    """A command with some of its options, each with some word."""
+    name = draw(st.sampled_from(sorted(COMMANDS)))
+    parameters = [p for p in COMMANDS[name].params if p.name != "help"]
+    arguments = [
+        draw(WORDS) for p in parameters if p.param_type_name == "argument" for _ in range(draw(st.integers(0, 2)))
+    ]
+    options = [p for p in parameters if p.param_type_name == "option"]
+    for option in draw(st.lists(st.sampled_from(options), max_size=4)) if options else []:
+        arguments += [option.opts[0]] if option.is_flag else [option.opts[0], draw(WORDS)]
+    return [*name.split()[1:], *arguments]
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Commands read and judge their options; what would take long ends where it begins."""
+    import kanon.audit.mechanism
+    import kanon.local
+    import kanon.local.logs
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise kanon.local.EngineError("stopped")
+
+    monkeypatch.setattr(kanon.local.Stack, "__enter__", stop)
+    monkeypatch.setattr(kanon.audit.mechanism, "audit_in_process", lambda *_: ([], []))
+    monkeypatch.setattr("kanon.audit.service.audit_service", lambda *_: ([], []))
+    small = partial(kanon.local.logs.generated_log, days=9, joins=40, sets=3)
+    monkeypatch.setattr(kanon.local.logs, "generated_log", lambda seed, **_: small(seed))
+    monkeypatch.setattr("kanon.cli.reports_demo.draw", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").touch()
+
+
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(arguments=invocations())
+@pytest.mark.usefixtures("nothing_runs")
+def test_no_options_end_in_a_traceback(arguments: list[str]) -> None:
+    status, output = run(*arguments)
+    assert status in range(7), (arguments, output)
+    assert "Traceback" not in output
