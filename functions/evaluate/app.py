@@ -18,6 +18,7 @@ from kanon.errors import (
     ConfigurationError,
     FingerprintMismatchError,
     TooFarBehindError,
+    UndecodableJoinsError,
     UndecodableMembersError,
 )
 from kanon.gate.evaluation import Evaluation, NoiseKeys
@@ -38,6 +39,13 @@ TYPES = SETTINGS.read_types()
 SCHEDULE = Schedule.of(SETTINGS)
 LAYOUTS = SETTINGS.layouts
 MOST_HOPS = 100
+STOPS = (  # after these an operator must act
+    ConfigurationError,
+    FingerprintMismatchError,
+    TooFarBehindError,
+    UndecodableJoinsError,
+    UndecodableMembersError,
+)
 
 logger = Logger()
 metrics = Metrics()
@@ -142,7 +150,7 @@ def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
         outcome = evaluation().run(
             message.slot, str(uuid4()), clock.now, lambda: lambda_context.get_remaining_time_in_millis() / 1000
         )
-    except (ConfigurationError, FingerprintMismatchError, TooFarBehindError, UndecodableMembersError) as error:
+    except STOPS as error:
         logger.error("evaluation stopped", slot=message.slot, kind=type(error).__name__, reason=str(error))
         metrics.add_metric("EvaluationStopped", MetricUnit.Count, 1)
         raise

@@ -150,7 +150,7 @@ class BareStep:
             TableName=self.service.tables["StepLog"],
             ConsistentRead=True,
             KeyConditionExpression="step_slot = :here",
-            ExpressionAttributeValues={":here": {"B": partition(self.step, 0)}},
+            ExpressionAttributeValues={":here": {"B": partition(self.step, Layout(1, 0, 1), 0)}},
         ):
             pass
         for part in chunks(self.keys, KEYS_A_CALL):

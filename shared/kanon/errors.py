@@ -21,6 +21,10 @@ class UndecodableMembersError(KanonError):
     """A Members item cannot be decoded. Its slot stops, because going on would lose members."""
 
 
+class UndecodableJoinsError(KanonError):
+    """A packed item of the log cannot be decoded. Its slot stops, because going on would lose joins."""
+
+
 class TooFarBehindError(KanonError):
     """The log rows of the next step may have expired; an operator must move the mark."""
 

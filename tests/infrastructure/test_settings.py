@@ -46,7 +46,7 @@ def test_a_function_gets_exactly_the_variables_it_reads(function: str) -> None:
 def test_a_function_accepts_its_environment(function: str, name: str) -> None:
     settings = SETTINGS[function].from_environment(resolved(overrides(name), function))
     assert settings.read_types()
-    assert settings.layouts == Layouts((Layout(16, 0),))
+    assert settings.layouts == Layouts((Layout(16, 0, 16),))
 
 
 def test_the_default_types_are_the_published_ones() -> None:

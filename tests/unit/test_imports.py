@@ -64,7 +64,7 @@ GATE: dict[str, set[str]] = {
     "generations": {"mechanism", "settings"},
     "fingerprints": {"storage", "mechanism", "generations", "settings", "slots", "types"},
     "joining": {"storage", "mechanism", "names", "types"},
-    "reading": {"storage", "mechanism"},
+    "reading": {"storage", "mechanism", "slots"},
     "evaluation": {"storage", "mechanism", "reading", "schedule", "types"},
     "querying": {"storage", "mechanism", "names", "publishing", "slots", "types"},
     "models": {"mechanism", "types"},

@@ -42,8 +42,30 @@ class Joining:
     def join_all(self, joins: Sequence[Join], now: float) -> list[bool]:
         """Log many joins and say for each whether it is in the log."""
         rows = [self.row(join, now) for join in joins]
-        left = self.log.put_all(rows)
-        return [not left or self.log.key_of(row) not in left for row in rows]
+        if not rows or not self.log.layouts.at(rows[0].step).partitions:
+            left = self.log.put_all(rows)
+            return [not left or self.log.key_of(row) not in left for row in rows]
+        groups = self._groups(joins, rows)
+        stored = dict(zip(groups, self.log.put_groups(list(groups.values())), strict=True))
+        logged = {row: stored[place] for place, group in groups.items() for row in group}
+        return [logged[row] for row in rows]
+
+    def _groups(self, joins: Sequence[Join], rows: Sequence[Row]) -> dict[tuple[int, int], list[Row]]:
+        """The distinct rows of a batch, in groups by slot. The n-th join of a client in a slot is in its n-th group.
+
+        So no group holds two joins of one client: it would link two sets of the client.
+        """
+        layout = self.log.layouts.at(rows[0].step)
+        groups: dict[tuple[int, int], list[Row]] = {}
+        clients: dict[Row, set[tuple[int, str, bytes]]] = {}
+        for row, join in zip(rows, joins, strict=True):
+            clients.setdefault(row, set()).add((layout.slot_of(row.set_key), join.kind, join.client))
+        following: dict[tuple[int, str, bytes], int] = {}
+        for row, own in clients.items():  # several clients, if their tokens collide
+            turn = max(following.get(client, 0) for client in own)
+            following.update(dict.fromkeys(own, turn + 1))
+            groups.setdefault((layout.slot_of(row.set_key), turn), []).append(row)
+        return groups
 
     def row(self, join: Join, now: float) -> Row:
         """The row of a join at ``now``. It expires one outage allowance after the end of its step."""

@@ -1,8 +1,12 @@
 """Reads one slot of a step of the log, in the order of set keys and with little memory.
 
-The rows of a set may lie in several partitions: an older layout's wake-ups lie beside those of the current one. Each
-partition is sorted by set. So this is a merge: after each page, the sets before the last one of the partition that is
-furthest behind are complete.
+The rows of a set may lie in several partitions: a slot may have several, and an older layout's wake-ups lie beside
+those of the current one. Each partition is sorted by set. So this is a merge: after each page, the sets before the
+last one of the partition that is furthest behind are complete.
+
+Packed items come first in their partition, and their joins are in no order. They are held in memory, and sorted. If
+there are more than MOST_JOINS_HELD, those with the largest set keys are dropped, and the packed items are read again
+when all sets before them are done.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kanon.gate.mechanism.tape import SET_KEY_BYTES
-from kanon.gate.storage.step_log import PAST_ANY_TOKEN, StepLog
+from kanon.gate.slots import Layout
+from kanon.gate.storage.step_log import FIRST_PACKED, LAST_PACKED, PAST_ANY_TOKEN, StepLog, unpack_joins
 
 SETS_A_CHUNK = 500
 """Sets decided at once. Chunks of half this size cost a tenth more (docs/evidence/performance.md)."""
@@ -23,6 +28,9 @@ BYTES_A_CHUNK = 4_000_000
 """What the members of a chunk may take; its memory is some 25 times as much (docs/evidence/performance.md)."""
 ROWS_A_CHUNK = 20_000
 """A chunk is committed after so many rows were read for it, about two pages of 1 MB, even if they touch few sets."""
+
+MOST_JOINS_HELD = 1 << 20
+"""The largest number of joins of packed items in memory; each takes 48 bytes, and some more while they are sorted."""
 
 WAKE_UP = -1
 """Stands for the token of a wake-up."""
@@ -121,63 +129,147 @@ def pages(log: StepLog, step: int, slot: int, keep: int, window: int, after: byt
         ConfigurationError: rows may lie under a layout that is no longer listed.
     """
     names: dict[str, int] = {}
-    first, last = log.layouts.at(step).keys_of(slot)
-    first = first if after is None else after + PAST_ANY_TOKEN
+    lowest, highest = log.layouts.at(step).keys_of(slot)
+    rows = (lowest if after is None else after + PAST_ANY_TOKEN, highest + PAST_ANY_TOKEN)
+    places = log.partitions(step, slot, window)
+    whole = log.layouts.at(step) if after is None else None
     sources = [
-        _Source(log, partition, first, last + PAST_ANY_TOKEN, keep, names)
-        for partition in log.partitions(step, slot, window)
+        _Source(log, place, _ranges(rows, layout, whole=layout == whole), keep, names)
+        for place, layout in places.items()
     ]
-    unread = list(sources)
-    while unread:
-        rows = min(unread, key=lambda source: source.edge).fetch()
-        unread = [source for source in unread if source.next is not None]
-        edge = min(source.edge for source in unread) if unread else None
-        yield Page(_completed([source.take(edge) for source in sources], list(names), keep), rows)
+    packed = _Packed(lowest, highest, after, keep, names)
+    while True:
+        while unread := [source for source in sources if source.ranges]:
+            source = min(unread, key=lambda each: each.edge)
+            if packed.until is not None and source.edge >= packed.until:
+                break
+            read = source.fetch(packed)
+            edge = _smallest([source.edge for source in sources if source.ranges], packed.until)
+            parts = [packed.take(edge), *(each.take(edge) for each in sources)]
+            yield Page(_completed(parts, list(names), keep), read)
+        if packed.until is None:
+            return
+        packed = _Packed(packed.until, highest, None, keep, names)
+        again = [place for place, layout in places.items() if layout.partitions is not None]
+        sources += [_Source(log, place, [(FIRST_PACKED, LAST_PACKED)], keep, names) for place in again]
+
+
+Range = tuple[bytes, bytes]
+"""The first and the last key to read in a partition."""
+
+
+def _ranges(rows: Range, layout: Layout, *, whole: bool) -> list[Range]:
+    """The ranges of a partition with these rows and its packed items; a ``whole`` partition is one range."""
+    if layout.partitions is None:
+        return [rows]
+    return [(FIRST_PACKED, rows[1])] if whole else [(FIRST_PACKED, LAST_PACKED), rows]
+
+
+def _smallest(edges: list[bytes], until: bytes | None) -> bytes | None:
+    """The smallest of these keys; None if there are none."""
+    return min(edges if until is None else [*edges, until], default=None)
+
+
+@dataclass
+class _Packed:
+    """The joins of packed items, from the set ``first`` to ``last``, but for those up to ``after``.
+
+    Attributes:
+        until: joins of this set and of larger ones are not held; None if all are held.
+    """
+
+    first: bytes
+    last: bytes
+    after: bytes | None
+    keep: int
+    names: dict[str, int]
+    until: bytes | None = None
+    held: list[Rows] = field(default_factory=list)
+    count: int = 0
+    sorted: bool = True
+
+    def add(self, items: Iterable[bytes]) -> None:
+        """Hold the joins of packed items."""
+        entries: dict[tuple[str, int], list[bytes]] = {}
+        for joins in (joins for item in items for joins in unpack_joins(item)):
+            entries.setdefault((joins.type_name, joins.token_bytes), []).append(joins.entries)
+        for (type_name, width), parts in entries.items():
+            found = np.frombuffer(b"".join(parts), [("key", f"S{SET_KEY_BYTES}"), ("token", f">u{width}")])
+            keys = found["key"]
+            wanted = (keys >= self.first) & (keys <= self.last)
+            if self.after is not None:
+                wanted &= keys > self.after
+            if self.until is not None:
+                wanted &= keys < self.until
+            number = self.names.setdefault(type_name, len(self.names))
+            tokens = found["token"][wanted].astype(np.int64)
+            self.held.append(Rows(keys[wanted], tokens, np.full(len(tokens), number)))
+            self.count, self.sorted = self.count + len(tokens), False
+            if self.count > self._most:
+                self._drop()
+
+    @property
+    def _most(self) -> int:
+        return max(MOST_JOINS_HELD, 4 * self.keep)
+
+    def _drop(self) -> None:
+        """Drop repeated joins, tokens that cannot matter, and, if it is still necessary, the largest sets."""
+        rows = _first_tokens(_sorted(_joined(self.held)), self.keep)
+        if len(rows.keys) > self._most // 2:
+            self.until = rows.keys[self._most // 2 : self._most // 2 + 1].tobytes()
+            rows = rows.part(rows.keys < self.until)
+        self.held, self.count, self.sorted = [rows], len(rows.keys), True
+
+    def take(self, edge: bytes | None) -> Rows:
+        """Take the joins of sets before ``edge``; all joins, if it is None. The packed items before it are read."""
+        if edge is not None and edge <= LAST_PACKED:
+            return _NO_ROWS
+        if not self.sorted:
+            self.held, self.sorted = [_sorted(_joined(self.held))], True
+        taken, self.held = _before(self.held, edge)
+        return taken
 
 
 @dataclass
 class _Source:
-    """A partition, from the set to read next up to ``last``. Rows of sets that may be incomplete wait.
+    """A partition, in the ranges that are left to read.
 
     Attributes:
-        next: the row to read next; None after the last one.
-        edge: sets with smaller keys are complete.
+        edge: sets with smaller keys are complete, as far as they are not packed.
     """
 
     log: StepLog
     partition: bytes
-    next: bytes | None
-    last: bytes
+    ranges: list[Range]
     keep: int
     names: dict[str, int]
     edge: bytes = b""
     waiting: list[Rows] = field(default_factory=list)
 
-    def fetch(self) -> int:
-        """Read one page. Returns the number of rows read."""
-        if self.next is None:
-            raise ValueError("the partition has no more rows")
-        found = self.log.page(self.partition, self.next, self.last)
+    def fetch(self, packed: _Packed) -> int:
+        """Read one page. Returns the number of items read."""
+        first, last = self.ranges.pop(0)
+        found = self.log.page(self.partition, first, last)
+        packed.add(found.packed)
         self.waiting.append(_columns(found.rows, self.names))
-        if found.last is None:
-            self.next = None
-            return len(found.rows)
-        set_key, self.next = found.last[:SET_KEY_BYTES], found.last + b"\x00"
-        self.edge = set_key
-        tokens = ((rows.keys == set_key) & (rows.tokens != WAKE_UP) for rows in self.waiting)
-        if sum(map(np.count_nonzero, tokens)) >= self.keep:
-            self.next = set_key + PAST_ANY_TOKEN
-        return len(found.rows)
+        if found.last is not None:
+            set_key = self.edge = found.last[:SET_KEY_BYTES]
+            tokens = ((rows.keys == set_key) & (rows.tokens != WAKE_UP) for rows in self.waiting)
+            enough = sum(map(np.count_nonzero, tokens)) >= self.keep
+            self.ranges.insert(0, (set_key + PAST_ANY_TOKEN if enough else found.last + b"\x00", last))
+        return len(found.rows) + len(found.packed)
 
     def take(self, edge: bytes | None) -> Rows:
         """Take the rows of sets before ``edge``; all rows, if it is None."""
-        rows = _joined(self.waiting)
-        if edge is None:
-            self.waiting = []
-            return rows
-        end = int(np.searchsorted(rows.keys, np.bytes_(edge)))
-        self.waiting = [rows.part(slice(end, None))]
-        return rows.part(slice(0, end))
+        taken, self.waiting = _before(self.waiting, edge)
+        return taken
+
+
+def _before(sorted_rows: list[Rows], edge: bytes | None) -> tuple[Rows, list[Rows]]:
+    """Split rows, sorted by set, into those before ``edge`` (all, if it is None) and the others."""
+    rows = _joined(sorted_rows)
+    end = len(rows.keys) if edge is None else int(np.searchsorted(rows.keys, np.bytes_(edge)))
+    return rows.part(slice(0, end)), [rows.part(slice(end, None))] if end < len(rows.keys) else []
 
 
 def _columns(rows: list[tuple[bytes, str]], names: dict[str, int]) -> Rows:
@@ -194,17 +286,35 @@ def _columns(rows: list[tuple[bytes, str]], names: dict[str, int]) -> Rows:
     )
 
 
+_NO_ROWS = _columns([], {})
+
+
 def _joined(parts: list[Rows]) -> Rows:
     """Rows one after the other."""
-    if not parts:
-        return _columns([], {})
-    return parts[0] if len(parts) == 1 else Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    if len(parts) < 2:
+        return parts[0] if parts else _NO_ROWS
+    return Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _sorted(rows: Rows) -> Rows:
+    """Rows in the order of set keys, then of tokens."""
+    return rows.part(np.lexsort((rows.tokens, rows.keys)))
+
+
+def _first_tokens(rows: Rows, keep: int) -> Rows:
+    """Of sorted rows, each row once, and of each set the first ``keep`` of them."""
+    new_set = np.ones(len(rows.keys), bool)
+    new_set[1:] = rows.keys[1:] != rows.keys[:-1]
+    once = new_set.copy()
+    once[1:] |= rows.tokens[1:] != rows.tokens[:-1]
+    rows, new_set = rows.part(once), new_set[once]
+    places = np.arange(len(new_set))
+    return rows.part(places - np.maximum.accumulate(np.where(new_set, places, 0)) < keep)
 
 
 def _completed(parts: list[Rows], names: list[str], keep: int) -> Iterator[Touched]:
     """The sets of these rows, in order."""
-    rows = _joined([part for part in parts if len(part.keys)])
-    rows = rows.part(np.lexsort((rows.tokens, rows.keys)))
+    rows = _sorted(_joined([part for part in parts if len(part.keys)]))
     keys, types = rows.keys.tobytes(), rows.types
     new = np.flatnonzero(rows.keys[1:] != rows.keys[:-1]) + 1
     start = 0

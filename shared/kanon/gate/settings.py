@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationInfo, field_validator
 
 from kanon.errors import ConfigurationError
-from kanon.gate.slots import MOST_SLOTS, Layout, Layouts
+from kanon.gate.slots import MOST_PARTITIONS, MOST_SLOTS, Layout, Layouts
 from kanon.gate.types import Type, read_types
 from kanon.settings import Deployment, Edge, Seconds, Settings
 
@@ -22,19 +22,20 @@ FromJson = BeforeValidator(_from_json)
 
 
 class SlotsEntry(BaseModel):
-    """A number of slots, and the step from which it is in force."""
+    """A number of slots, that of the partitions of each (None: the first form of the log), and their first step."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     slots: Annotated[StrictInt, Field(ge=1, le=MOST_SLOTS)]
+    partitions: Annotated[StrictInt, Field(ge=1, le=MOST_PARTITIONS)] | None = None
     from_step: Annotated[StrictInt, Field(ge=0)]
 
-    @field_validator("slots")
+    @field_validator("slots", "partitions")
     @classmethod
-    def _power_of_two(cls, slots: int) -> int:
-        if slots & (slots - 1):
-            raise ValueError("the number of slots must be a power of two")
-        return slots
+    def _power_of_two(cls, number: int | None, info: ValidationInfo) -> int | None:
+        if number is not None and number & (number - 1):
+            raise ValueError(f"the number of {info.field_name} must be a power of two")
+        return number
 
 
 def _one_entry(given: Any) -> Any:
@@ -60,7 +61,7 @@ class GateSettings(Deployment):
     @property
     def layouts(self) -> Layouts:
         """The numbers of slots by the step from which they are in force."""
-        return Layouts(tuple(Layout(entry.slots, entry.from_step) for entry in self.slots))
+        return Layouts(tuple(Layout(entry.slots, entry.from_step, entry.partitions) for entry in self.slots))
 
     def read_types(self) -> dict[str, Type]:
         """The types of this deployment by name."""

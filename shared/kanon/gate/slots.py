@@ -15,17 +15,27 @@ from kanon.gate.mechanism.tape import SET_KEY_BYTES
 from kanon.gate.names import slot_of
 
 MOST_SLOTS = 256
+MOST_PARTITIONS = 16
+"""Any token has this many values of its last bits."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The number of slots from a step on: a power of two, at most 256."""
+    """How the log is divided from a step on.
+
+    Attributes:
+        slots: the number of slots: a power of two, at most 256.
+        from_step: the first step.
+        partitions: the number of partitions of a slot in the log: a power of two, at most 16. Then batches are packed.
+            None is the first form of the log: one partition for a slot, and one row for each join.
+    """
 
     slots: int
     from_step: int
+    partitions: int | None = None
 
     def __str__(self) -> str:
-        return str(self.slots)
+        return str(self.slots) if self.partitions is None else f"{self.slots} x {self.partitions}"
 
     def slot_of(self, set_key: bytes) -> int:
         """The slot of a set."""

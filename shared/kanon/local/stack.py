@@ -28,7 +28,7 @@ from kanon.local.source import ROOT
 from kanon.local.template import REGION, Template
 from kanon.operate.stacks import DESCRIPTION
 
-LOCAL = {"Slots": "1"}
+LOCAL = {"Slots": '[{"slots":1,"partitions":1,"from_step":0}]'}
 """Parameters that a stack on one machine has instead of the template's defaults."""
 _SWEEP_SECONDS = 6 * 3600
 _RETRIES = 2  # of an asynchronous invocation, unless the template says otherwise

@@ -21,7 +21,8 @@ TYPES = {"a": {"k": 8, "window": 5, "laws": LAWS}, "b": {"k": 9, "window": 7, "l
 WINDOW = 7
 SETS = [(name, b"set %d" % n) for n in range(12) for name in TYPES]
 HOUR = 3600
-Entry = tuple[int, int]
+Entry = tuple[int, int] | tuple[int, int, int]
+"""Slots, first step, and partitions."""
 
 
 class Changing:
@@ -52,7 +53,8 @@ class Changing:
 
     def deploy(self, *entries: Entry, functions: tuple[str, ...] = ("evaluate", "join", "query")) -> None:
         """Deploy with these entries of the parameter Slots."""
-        value = json.dumps([{"slots": slots, "from_step": first} for slots, first in entries])
+        names = ("slots", "from_step", "partitions")
+        value = json.dumps([dict(zip(names, entry, strict=False)) for entry in entries])
         for name in functions:
             function = self.stack.functions[name]
             self.stack.functions[name] = replace(function, environment={**function.environment, "KANON_SLOTS": value})
@@ -77,6 +79,12 @@ class Changing:
 
     def marks(self) -> set[int | None]:
         return {progress.evaluated_through for progress in seen(self.stack).control.progress()}
+
+
+def packed_items(stack: Stack) -> int:
+    """The number of packed items in the log."""
+    items = stack.session.client("dynamodb").scan(TableName=stack.storage.tables["StepLog"])["Items"]
+    return sum("joins" in item for item in items)
 
 
 @pytest.fixture
@@ -106,16 +114,17 @@ def test_from_one_slot_to_sixteen_under_traffic_everything_stays_bit_for_bit(sta
     stacks.pop().__exit__(None, None, None)
     moved = begun(stacks, 1, 2)
     first = moved.step + 3
-    moved.deploy((1, 0), (16, first))
+    moved.deploy((1, 0), (16, first, 2))
     answers, _ = found = go_on(moved)
     assert found == stayed
+    assert packed_items(moved.stack) > 10
     assert sum(old[name] != new[name] for old, new in pairwise(answers[5:]) for name in old) > 5  # with sixteen slots
     assert moved.marks() == {moved.step - 1}
     assert len(list(seen(moved.stack).control.progress())) == 16
     assert wrong(moved.stack) == {}
-    assert findings(moved.stack)["slots"][0].seen == f"1, and 16 from step {first} on; no others recorded"
+    assert findings(moved.stack)["slots"][0].seen == f"1, and 16 x 2 from step {first} on; no others recorded"
 
-    moved.deploy((16, first))  # a window later, the old entry is removed
+    moved.deploy((16, first, 2))  # a window later, the old entry is removed
     moved.steps(1)
     assert wrong(moved.stack) == {}
 

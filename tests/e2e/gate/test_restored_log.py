@@ -142,7 +142,8 @@ class Service:
 @pytest.fixture
 def service() -> Iterator[Service]:
     types = {"a": {"k": 12, "window": WINDOW, "laws": LAWS}}
-    with Stack({"Types": json.dumps(types), "OutageAllowance": "172800"}, start=START, seed=8) as stack:
+    parameters = {"Types": json.dumps(types), "OutageAllowance": "172800", "Slots": "1"}  # a row for each join
+    with Stack(parameters, start=START, seed=8) as stack:
         yield Service(stack)
 
 
@@ -211,13 +212,13 @@ def test_evaluation_stops_at_a_table_that_was_replaced_and_says_which_and_what_t
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps whose rows evaluation reads from now on."""
     steps: list[int] = []
-    pages = StepLog.pages
+    partitions = StepLog.partitions
 
     def listening(log: StepLog, step: int, *args: Any) -> Any:
         steps.append(step)
-        return pages(log, step, *args)
+        return partitions(log, step, *args)
 
-    monkeypatch.setattr(StepLog, "pages", listening)
+    monkeypatch.setattr(StepLog, "partitions", listening)
     return steps
 
 

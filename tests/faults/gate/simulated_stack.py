@@ -115,7 +115,12 @@ class SimulatedStack:
     parameters: dict[str, str] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
-        parameters = {"Types": json.dumps(self.types), "Slots": str(self.slots), **self.parameters}
+        slots = [{"slots": self.slots, "partitions": 1, "from_step": 0}]
+        parameters = {
+            "Types": json.dumps(self.types),
+            "Slots": json.dumps(slots, separators=(",", ":")),
+            **self.parameters,
+        }
         self.stack = Stack(parameters, start=START, seed=5)
         self.stack.__enter__()
         self.queue: list[Message] = []
@@ -291,10 +296,19 @@ class SimulatedStack:
         """Put joins into the log directly, stamped at a time."""
         self.joining.join_all([Join(*place, "client", b"%d" % c) for c in clients], stamped)
 
-    def row_key(self, place: tuple[str, bytes], client: int) -> tuple[str, ...]:
-        """Under which key :meth:`stored` has the row of a join requested in the first step."""
+    def row(self, place: tuple[str, bytes], client: int) -> tuple[bytes, int | None]:
+        """What :meth:`logged` has of a join: its set key and token."""
         row = self.joining.row(Join(*place, "client", str(client).encode()), START)
-        return tuple(base64.b64encode(part).decode() for part in self.joining.log.key_of(row))
+        return row.set_key, row.token
+
+    def logged(self, step: int = FIRST_STEP) -> set[tuple[bytes, int | None]]:
+        """The set key and token of every join in a step of the log, packed or not."""
+        return {
+            (each.set_key, token)
+            for slot in self.layouts.slots
+            for each in reading.touched(self.joining.log, step, slot, 1 << 32, window=1)
+            for token in each.joined
+        }
 
     def request_joins(self, joins: Sequence[tuple[tuple[str, bytes], int]], worker: Worker) -> list[bool] | None:
         """Ask the join function for a batch; for each join whether it was acknowledged, None without an answer."""

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from kanon.gate.names import client_token
+from kanon.gate.slots import Layout
 from kanon.gate.storage.step_log import partition
 from kanon.keys import Secret
-from tests.integration.gate.edge import CLIENT_KEY, NOW, PERIOD, Edge, base64url, key_of, slot_of_set
+from tests.integration.gate.edge import CLIENT_KEY, NOW, PERIOD, SLOTS, Edge, base64url, key_of, slot_of_set
 
 ASDF = bytes([0x6A, 0xC7, 0x5F])  # base64url: asdf
 STEP = int(NOW // PERIOD)
@@ -25,7 +26,7 @@ def row_key(type_name: str, set_id: bytes, kind: Any, client: bytes, step: int =
     """The key under which a join must be in the log."""
     key = key_of(type_name, set_id)
     token = client_token(Secret.derived("client-key", CLIENT_KEY), key, kind, client, 16)
-    return partition(step, slot_of_set(type_name, set_id)), key + token.to_bytes(4, "big")
+    return partition(step, Layout(SLOTS, 0), slot_of_set(type_name, set_id)), key + token.to_bytes(4, "big")
 
 
 def logged(edge: Edge) -> set[tuple[bytes, bytes]]:

@@ -284,4 +284,4 @@ def test_a_wake_up_at_the_step_of_a_lost_one_is_written_again(
     service.run(START + 2)
     assert service.state(NAMES[0]).wake_up == planned
     rows = {(item["step_slot"]["B"], item["set_token"]["B"]) for item in service.tables.items("StepLog")}
-    assert (partition(planned, 0), NAMES[0]) in rows
+    assert (partition(planned, TWO_SLOTS.entries[0], 0), NAMES[0]) in rows

@@ -31,6 +31,7 @@ from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.names import set_key
 from kanon.gate.querying import Querying
 from kanon.gate.schedule import Schedule
+from kanon.gate.storage.step_log import unpack_joins
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.local import Stack
@@ -108,8 +109,8 @@ class Recording:
     def read_log(self, items: list[dict[str, Any]]) -> None:
         """Take the rows of StepLog; wake-ups are none of its joins."""
         for item in items:
-            step, name = int.from_bytes(item["step_slot"]["B"][:8], "big"), item["set_token"]["B"]
-            if len(name) > 32:
+            step = int.from_bytes(item["step_slot"]["B"][:8], "big")
+            for name in joins_of(item):
                 tokens = self.rows.setdefault(name[:32], {}).setdefault(step, set())
                 tokens.add(int.from_bytes(name[32:], "big"))
 
@@ -122,6 +123,18 @@ class Recording:
         """The count the service decides with at a step: that of the last state not after it."""
         known = [at for at in self.states.get(key, {}) if at <= step]
         return count_at(self.states[key][max(known)].members, step, window) if known else 0
+
+
+def joins_of(item: dict[str, Any]) -> list[bytes]:
+    """Set key and token of every join in an item of StepLog."""
+    if "joins" not in item:
+        name = item["set_token"]["B"]
+        return [name] if len(name) > 32 else []
+    return [
+        joins.entries[start : start + 32 + joins.token_bytes]
+        for joins in unpack_joins(item["joins"]["B"])
+        for start in range(0, len(joins.entries), 32 + joins.token_bytes)
+    ]
 
 
 def record(moto: Running, types: dict[str, Type], events: Sequence[Event], steps: range) -> Recording:

@@ -1,14 +1,20 @@
 """A join is a row under the step of its request; nothing is read."""
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from kanon.dynamo.limits import MOST_ITEM_BYTES
+from kanon.dynamo.units import item_size, write_units
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.names import client_token, set_key, slot_of
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.step_log import Row, StepLog, partition
+from kanon.gate.storage.step_log import Row, StepLog, partition, unpack_joins
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from tests.unit.examples import SMALL
@@ -58,7 +64,9 @@ def test_a_row_names_its_set_and_client_by_key_and_token_only() -> None:
 def test_the_slot_of_a_row_depends_on_its_set_alone(slots: int) -> None:
     joining = _joining(OnlyWrites(), slots)
     rows = [joining.row(Join("small", b"set", "client", client), NOW) for client in (b"me", b"you")]
-    assert {joining.log.key_of(row)[0] for row in rows} == {partition(STEP, slot_of(rows[0].set_key, slots))}
+    assert {joining.log.key_of(row)[0] for row in rows} == {
+        partition(STEP, Layout(slots, 0), slot_of(rows[0].set_key, slots))
+    }
 
 
 def test_a_join_writes_one_row_and_again_the_same_one() -> None:
@@ -85,3 +93,151 @@ def test_an_empty_batch_gets_an_empty_answer() -> None:
 def test_a_join_of_an_unknown_type_is_an_error() -> None:
     with pytest.raises(KeyError):
         _joining(OnlyWrites()).join(Join("unknown", b"set", "client", b"me"), NOW)
+
+
+# Packed batches
+
+PACKING = Layouts((Layout(4, 0, 16),))
+TYPES = {name: Type(name, SMALL, None) for name in ("small", "other")}
+WIDE = Type("wide", replace(SMALL, client_bits=32), None)
+
+
+def _packing(table: OnlyWrites, layouts: Layouts = PACKING) -> Joining:
+    log = StepLog(table, "log", layouts)  # type: ignore[arg-type]
+    return Joining({**TYPES, "wide": WIDE}, PEPPER, CLIENT_KEY, log, 3600, 604_800)
+
+
+def _entries(item: dict[str, Any]) -> list[tuple[str, bytes, int]]:
+    """Type, set key and token of every join in an item."""
+    if "joins" not in item:
+        key = item["set_token"]["B"]
+        return [(item["type"]["S"], key[:32], int.from_bytes(key[32:], "big"))]
+    return [
+        (joins.type_name, entry[:32], int.from_bytes(entry[32:], "big"))
+        for joins in unpack_joins(item["joins"]["B"])
+        for entry in batched(joins.entries, 32 + joins.token_bytes)
+    ]
+
+
+def batched(content: bytes, size: int) -> list[bytes]:
+    return [content[start : start + size] for start in range(0, len(content), size)]
+
+
+batches = st.lists(
+    st.builds(
+        Join,
+        st.sampled_from(["small", "other", "wide"]),
+        st.integers(0, 12).map(lambda n: b"set %d" % n),
+        st.sampled_from(["client", "short"]),
+        st.integers(0, 6).map(lambda n: b"%d" % n),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(batch=batches)
+def test_a_packed_batch_holds_every_join_once_and_never_two_of_one_client_in_an_item(batch: list[Join]) -> None:
+    table = OnlyWrites()
+    joining = _packing(table)
+    assert joining.join_all(batch, NOW) == [True] * len(batch)
+    rows = {join: joining.row(join, NOW) for join in batch}
+    entries = [_entries(item) for item in table.items]
+    stored = sorted(entry for of_item in entries for entry in of_item)
+    assert stored == sorted({(row.type_name, row.set_key, row.token or 0) for row in rows.values()})
+    for item, held in zip(table.items, entries, strict=True):
+        assert held == sorted(held)
+        assert ("joins" in item) == (len(held) > 1)
+        slots = {PACKING.entries[0].slot_of(key) for _, key, _ in held}
+        assert item["step_slot"]["B"][:10] == partition(STEP, PACKING.entries[0], *slots)[:10]
+        clients: Counter[tuple[str, bytes]] = Counter()
+        for join, row in rows.items():
+            clients[join.kind, join.client] += (row.type_name, row.set_key, row.token or 0) in held
+        collided = len(held) < sum(clients.values())  # two clients with one token in one set
+        assert collided or max(clients.values()) == 1
+        assert item["ttl"] == {"N": str(end_of(STEP, 3600) + 604_800)}
+        assert item.keys() == ({"step_slot", "set_token", "ttl"} | ({"joins"} if len(held) > 1 else {"type"}))
+
+
+def test_a_client_with_several_joins_is_split_over_items_even_if_its_token_collides_with_anothers() -> None:
+    collide = [c for c in range(4_000) if _packing(OnlyWrites()).row(_join_of(b"set", c), NOW).token == 7][:2]
+    first, second = collide
+    batch = [_join_of(b"set", first), _join_of(b"set", second), _join_of(b"other", first), _join_of(b"third", second)]
+    table = OnlyWrites()
+    _packing(table, Layouts((Layout(1, 0, 1),))).join_all(batch, NOW)
+    sets = {name: set_key(PEPPER, "small", name) for name in (b"set", b"other", b"third")}
+    held = [{key for _, key, _ in _entries(item)} for item in table.items]
+    assert sorted(map(len, held)) == [1, 2]
+    assert {sets[b"other"], sets[b"third"]} in held  # of different clients; the shared row is alone
+
+
+def _join_of(name: bytes, client: int) -> Join:
+    return Join("small", name, "client", b"%d" % client)
+
+
+def test_the_same_batch_twice_has_other_keys_and_the_same_entries() -> None:
+    table, batch = OnlyWrites(), [_join_of(b"set %d" % n, n) for n in range(40)]
+    for _ in range(2):
+        _packing(table).join_all(batch, NOW)
+    keys = [item["set_token"]["B"] for item in table.items]
+    assert len(set(keys)) == len(keys) == 8
+    assert {key[:8] for key in keys} == {bytes(8)}
+    assert sorted(map(_entries, table.items[:4])) == sorted(map(_entries, table.items[4:]))
+
+
+def test_the_partitions_of_packed_items_are_random_and_those_of_rows_spread_one_set() -> None:
+    table = OnlyWrites()
+    joining = _packing(table, Layouts((Layout(1, 0, 16),)))
+    for n in range(200):
+        joining.join_all([_join_of(b"a", n), _join_of(b"b", n + 1)], NOW)
+    assert {item["step_slot"]["B"][-1] for item in table.items} == set(range(16))  # fails once in 10,000 at most
+    table.items.clear()
+    for n in range(400):
+        joining.join(_join_of(b"one", n), NOW)
+    places = {item["step_slot"]["B"] for item in table.items}
+    assert {place[-1] for place in places} == set(range(16))
+
+
+def test_of_a_packed_batch_exactly_the_joins_of_the_items_not_stored_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, batch = OnlyWrites(), [_join_of(b"set %d" % n, n) for n in range(40)]
+    joining = _packing(table)
+    refused = bytes(8) + bytes(16)
+    ids = iter([bytes(16), *(bytes([n]) * 16 for n in range(1, 9))])
+    monkeypatch.setattr("kanon.gate.storage.step_log.secrets.token_bytes", lambda _: next(ids))
+    table.refused = {refused}
+    logged = joining.join_all(batch, NOW)
+    stored = {key for item in table.items for _, key, _ in _entries(item)}
+    assert logged == [joining.row(join, NOW).set_key in stored for join in batch]
+    assert 0 < sum(logged) < len(batch)
+
+
+def test_before_the_first_packing_layout_a_batch_is_single_rows() -> None:
+    table, batch = OnlyWrites(), [_join_of(b"set %d" % n, n) for n in range(40)]
+    layouts = Layouts((Layout(4, 0), Layout(4, STEP + 1, 16)))
+    _packing(table, layouts).join_all(batch, NOW)
+    assert len(table.items) == 40
+    assert not any("joins" in item for item in table.items)
+    _packing(table, layouts).join_all(batch, NOW + 3600)
+    assert len(table.items) == 44
+
+
+@pytest.mark.parametrize(("joins", "slots", "most"), [(500, 16, 0.06), (100, 16, 0.2), (500, 1, 0.04)])
+def test_a_batch_takes_few_write_units(joins: int, slots: int, most: float) -> None:
+    """Twenty batches of clients with one join each, of tokens of 16 bits."""
+    table = OnlyWrites()
+    wide = Type("small", replace(SMALL, client_bits=16), None)
+    log = StepLog(table, "log", Layouts((Layout(slots, 0, 16),)))  # type: ignore[arg-type]
+    joining = Joining({"small": wide}, PEPPER, CLIENT_KEY, log, 3600, 604_800)
+    for batch in range(20):
+        joining.join_all([_join_of(b"set %d" % (batch * joins + n), n) for n in range(joins)], NOW)
+    assert sum(write_units(item_size(item)) for item in table.items) <= most * 20 * joins
+
+
+def test_the_largest_batch_fits_into_one_item() -> None:
+    table = OnlyWrites()
+    joining = _packing(table, Layouts((Layout(1, 0, 1),)))
+    joining.join_all([Join("wide", b"set %d" % n, "client", b"%d" % n) for n in range(500)], NOW)
+    (item,) = table.items
+    assert 500 * 36 < item_size(item) < 500 * 36 + 200 < MOST_ITEM_BYTES

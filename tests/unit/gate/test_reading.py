@@ -3,15 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kanon.errors import ConfigurationError
+from kanon.errors import ConfigurationError, UndecodableJoinsError
+from kanon.gate import reading
 from kanon.gate.reading import BYTES_A_CHUNK, Page, Touched, chunked, pages, touched
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.step_log import PAST_ANY_TOKEN, Row, StepLog, partition
+from kanon.gate.storage.step_log import PAST_ANY_TOKEN, Row, StepLog, pack_all, partition
 from tests.unit.examples import ONE_SLOT, SIXTEEN_SLOTS, in_slot, set_key
 
 STEP, WINDOW = 472_000, 6
@@ -22,8 +24,8 @@ CHANGED = Layouts((Layout(1, 0), Layout(16, STEP - 2)))
 class Table:
     """The log in memory; a page holds ``size`` rows. ``asked`` has every Query."""
 
-    def __init__(self, rows: Mapping[bytes, Sequence[tuple[bytes, str]]], size: int = 3) -> None:
-        self.rows = {place: sorted(found) for place, found in rows.items()}
+    def __init__(self, rows: Mapping[bytes, Sequence[tuple[bytes, str | bytes]]], size: int = 3) -> None:
+        self.rows = {place: sorted(found, key=lambda row: row[0]) for place, found in rows.items()}
         self.size = size
         self.asked: list[dict[str, Any]] = []
 
@@ -32,14 +34,27 @@ class Table:
         values = {name: value["B"] for name, value in query["ExpressionAttributeValues"].items()}
         assert values[":first"] <= values[":last"], "DynamoDB refuses a BETWEEN with its bounds exchanged"
         found = [row for row in self.rows.get(values[":here"], ()) if values[":first"] <= row[0] <= values[":last"]]
-        items = [{"set_token": {"B": key}, "type": {"S": type_name}} for key, type_name in found[: self.size]]
+        items: list[dict[str, Any]] = [
+            {"set_token": {"B": key}, **({"type": {"S": held}} if isinstance(held, str) else {"joins": {"B": held}})}
+            for key, held in found[: self.size]
+        ]
         more = {"LastEvaluatedKey": {"set_token": items[-1]["set_token"]}} if len(found) > self.size else {}
         return {"Items": items, **more}
 
 
-def log_of(rows: Sequence[Row], layouts: Layouts, size: int = 3, *, older: Sequence[Row] = ()) -> StepLog:
-    """A log with rows under its layouts; ``older`` ones lie where the first layout puts them."""
-    table: dict[bytes, set[tuple[bytes, str]]] = {}
+def log_of(
+    rows: Sequence[Row],
+    layouts: Layouts,
+    size: int = 3,
+    *,
+    older: Sequence[Row] = (),
+    groups: Sequence[Sequence[Row]] = (),
+) -> StepLog:
+    """A log with rows under its layouts; ``older`` ones lie where the first layout puts them, ``groups`` are packed."""
+    table: dict[bytes, set[tuple[bytes, str | bytes]]] = {}
+    for group in groups:
+        item = pack_all(group, layouts.at(STEP))
+        table.setdefault(item["step_slot"]["B"], set()).add((item["set_token"]["B"], item["joins"]["B"]))
     for log, some in ((StepLog(None, "log", layouts), rows), (StepLog(None, "log", first(layouts)), older)):  # type: ignore[arg-type]
         for row in some:
             place, key = log.key_of(row)
@@ -161,7 +176,94 @@ def test_a_slot_reads_its_own_keys_of_a_partition_that_several_slots_share() -> 
     log = log_of([], CHANGED, older=[join(name, None), join(other, None)])
     assert [each.set_key for each in read(log, 3)] == [name]
     places = {query["ExpressionAttributeValues"][":here"]["B"] for query in log._client.asked}  # type: ignore[attr-defined]
-    assert places == {partition(STEP, 3), partition(STEP, 0)}
+    assert places == {partition(STEP, CHANGED.at(STEP), 3), partition(STEP, CHANGED.at(0), 0)}
+
+
+# Packed items
+
+PACKING = Layouts((Layout(1, 0), Layout(4, STEP - 2, 4)))
+ALL_PACKING = [Layouts((Layout(1, 0, 1),)), PACKING, Layouts((Layout(4, 0, 2), Layout(2, STEP - 1, 16)))]
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    joins=st.lists(
+        st.tuples(names.filter(any), tokens, st.sampled_from(["row", "old", "group 1", "group 2"])), max_size=40
+    ),
+    size=st.integers(1, 9),
+    keep=st.integers(1, 5),
+    held=st.sampled_from([4, 20, 1000]),
+    layouts=st.sampled_from(ALL_PACKING),
+)
+def test_packed_joins_give_the_same_sets_as_rows_however_few_are_held_at_once(
+    joins: list[tuple[bytes, int | None, str]], size: int, keep: int, held: int, layouts: Layouts
+) -> None:
+    """Any join is a row, a row of an older layout, in a packed item, or in several of these."""
+    rows = [join(name, token, f"type {name[0] % 3}") for name, token, _ in joins]
+    by_place: dict[str, list[Row]] = {}
+    for row, (_, token, place) in zip(rows, joins, strict=True):
+        by_place.setdefault("row" if token is None and place != "old" else place, []).append(row)
+    layout = layouts.at(STEP)
+    groups = [
+        list(group)
+        for place in ("group 1", "group 2")
+        for _, group in groupby(
+            sorted(by_place.get(place, []), key=lambda row: row.set_key), key=lambda row: layout.slot_of(row.set_key)
+        )
+    ]
+    log = log_of(by_place.get("row", []), layouts, size, older=by_place.get("old", []), groups=groups)
+    with mock.patch.object(reading, "MOST_JOINS_HELD", held):
+        found = [each for slot in range(layout.slots) for each in read(log, slot, keep)]
+        assert found == expected(rows, keep)
+        for n, each in enumerate(found[:5]):
+            slot = layout.slot_of(each.set_key)
+            later = [other for other in found[n + 1 :] if layout.slot_of(other.set_key) == slot]
+            assert read(log, slot, keep, after=each.set_key) == later
+
+
+def test_an_idle_slot_is_one_call_for_each_of_its_partitions() -> None:
+    log = log_of([], Layouts((Layout(16, 0, 16),)))
+    assert read(log, 3) == []
+    assert len(log._client.asked) == 16  # type: ignore[attr-defined]
+
+
+def test_of_a_million_packed_joins_a_bounded_number_is_held_and_every_set_is_read_once() -> None:
+    """A small form: 4,000 joins, of which 400 are held. The items are read again, about once for every 200 joins."""
+    rows = [join(set_key(n % 3_000), n) for n in range(4_000)]
+    log = log_of(
+        [], Layouts((Layout(1, 0, 4),)), 50, groups=[rows[start : start + 40] for start in range(0, 4_000, 40)]
+    )
+    most = 0
+    add = reading._Packed.add
+
+    def counted(packed: reading._Packed, items: Sequence[bytes]) -> None:
+        nonlocal most
+        add(packed, items)
+        most = max(most, sum(len(held.keys) for held in packed.held))
+
+    with mock.patch.object(reading, "MOST_JOINS_HELD", 400), mock.patch.object(reading._Packed, "add", counted):
+        assert read(log, 0, 5) == expected(rows, 5)
+    assert most <= 400
+    assert len(log._client.asked) < 4 * 2 * 4_000 / 150  # type: ignore[attr-defined]
+
+
+def test_one_set_with_many_packed_joins_needs_no_second_pass() -> None:
+    rows = [join(A, token) for token in range(5_000)]
+    log = log_of(
+        [], Layouts((Layout(1, 0, 1),)), 50, groups=[rows[start : start + 50] for start in range(0, 5_000, 50)]
+    )
+    with mock.patch.object(reading, "MOST_JOINS_HELD", 400):
+        assert read(log, 0, 100) == [Touched(A, "a", tuple(range(100)))]
+    assert len(log._client.asked) == 2  # type: ignore[attr-defined]
+
+
+def test_a_packed_item_of_a_newer_format_stops_the_slot() -> None:
+    layout = Layout(1, 0, 1)
+    place = partition(STEP, layout, 0)
+    for held in (b"\x02", b"\x01\x01a\x02\x00\x01" + bytes(33), b"\x01\x01a\x03\x00\x01" + bytes(35), b""):
+        log = StepLog(Table({place: [(bytes(24), held)]}), "log", Layouts((layout,)))  # type: ignore[arg-type]
+        with pytest.raises(UndecodableJoinsError, match=r"^packed joins of "):
+            read(log)
 
 
 # Chunks

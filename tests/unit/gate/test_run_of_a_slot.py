@@ -14,6 +14,7 @@ from kanon.gate.mechanism.tape import Noise, Tapes
 from kanon.gate.publishing import tick_of
 from kanon.gate.reading import Touched
 from kanon.gate.schedule import DAY, Schedule
+from kanon.gate.slots import Layout
 from kanon.gate.storage.control import Mark
 from kanon.gate.storage.members import from_item, to_item
 from kanon.gate.storage.step_log import Found, partition
@@ -53,8 +54,9 @@ class Service:
 
     layouts = ONE_SLOT
 
-    def partitions(self, step: int, slot: int, window: int) -> list[bytes]:
-        return [partition(step, slot)]
+    def partitions(self, step: int, slot: int, window: int) -> dict[bytes, Layout]:
+        layout = self.layouts.at(step)
+        return {partition(step, layout, slot): layout}
 
     def page(self, place: bytes, first: bytes, last: bytes) -> Found:
         self.now += self.page_seconds
@@ -64,7 +66,7 @@ class Service:
             for each in sets
             for suffix in ([token.to_bytes(4, "big") for token in each.joined] or [b""])
         ]
-        return Found(sorted(rows), None)
+        return Found(sorted(rows), [], None)
 
     def put_wake_ups(self, rows: Iterable[Any]) -> None:
         list(rows)

@@ -116,9 +116,9 @@ def test_the_number_of_slots_is_a_power_of_two_up_to_256(slots: int) -> None:
 
 
 def test_slots_are_listed_by_their_first_steps() -> None:
-    text = '[{"slots":1,"from_step":0},{"slots":16,"from_step":494000}]'
+    text = '[{"slots":1,"from_step":0},{"slots":16,"partitions":8,"from_step":494000}]'
     layouts = JoinSettings.from_environment({**JOIN, "KANON_SLOTS": text}).layouts
-    assert layouts == Layouts((Layout(1, 0), Layout(16, 494_000)))
+    assert layouts == Layouts((Layout(1, 0), Layout(16, 494_000, 8)))
 
 
 SLOTS_IN_ORDER = "Value error, list at least one entry, in the order of from_step, each step once"
@@ -134,6 +134,8 @@ SLOTS_IN_ORDER = "Value error, list at least one entry, in the order of from_ste
         ('[{"slots":true,"from_step":0}]', "Input should be a valid integer"),
         ('[{"slots":1,"from_step":-1}]', "Input should be greater than or equal to 0"),
         ('[{"slots":1}]', "Field required"),
+        ('[{"slots":1,"partitions":3,"from_step":0}]', "Value error, the number of partitions must be a power of two"),
+        ('[{"slots":1,"partitions":32,"from_step":0}]', "Input should be less than or equal to 16"),
         ('"16', "Value error, Unterminated string"),
         ("[" * 100_000, "Value error, the list is nested too deeply"),
     ],

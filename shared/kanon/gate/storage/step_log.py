@@ -1,12 +1,17 @@
-"""StepLog: one row per (step, slot, set, client token), and the wake-ups. All answers derive from this log."""
+"""StepLog: joins and wake-ups. All answers derive from this log.
 
-from collections.abc import Iterable
+A join is a row of its own or an entry of a packed item, which holds joins of several clients. A wake-up is a row.
+"""
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from kanon.dynamo.batches import Item, put_all
-from kanon.errors import ThrottledError
-from kanon.gate.mechanism.tape import check_set_key
+from kanon.errors import ThrottledError, UndecodableJoinsError
+from kanon.gate.mechanism.tape import SET_KEY_BYTES, check_set_key
 from kanon.gate.slots import Layout, Layouts
 
 if TYPE_CHECKING:
@@ -16,6 +21,12 @@ KEY = ("step_slot", "set_token")
 TOKEN_BYTES = 4
 PAST_ANY_TOKEN = b"\xff" * (TOKEN_BYTES + 1)
 """A suffix for a set key: the result sorts after every row of the set."""
+
+
+FORMAT = 1
+BEFORE_ANY_SET = bytes(8)
+"""The key of a packed item begins with it: packed items come before the sets. No set key is so small (2**-64)."""
+FIRST_PACKED, LAST_PACKED = BEFORE_ANY_SET, BEFORE_ANY_SET + b"\xff" * 16
 
 
 @dataclass(frozen=True)
@@ -37,28 +48,95 @@ class Found(NamedTuple):
 
     Attributes:
         rows: the set key and token of each row (the set key alone: a wake-up) and its type, in order.
+        packed: the joins of each packed item.
         last: the last row read if the partition has more rows; None if it has not.
     """
 
     rows: list[tuple[bytes, str]]
+    packed: list[bytes]
     last: bytes | None
 
 
+class Joins(NamedTuple):
+    """The joins of one type in a packed item: set key and token, one after the other."""
+
+    type_name: str
+    token_bytes: int
+    entries: bytes
+
+
 def pack(row: Row, layout: Layout) -> Item:
-    """The row as an item, under the layout in force at its step."""
+    """The row as an item, under the layout in force at its step.
+
+    The last bits of the token choose the partition of a join, so that the joins of one set spread over all of them.
+    """
     check_set_key(row.set_key)
     token = b"" if row.token is None else row.token.to_bytes(TOKEN_BYTES, "big")
+    number = row.set_key[-1] if row.token is None else row.token
     return {
-        "step_slot": {"B": partition(row.step, layout.slot_of(row.set_key))},
+        "step_slot": {"B": partition(row.step, layout, layout.slot_of(row.set_key), number % (layout.partitions or 1))},
         "set_token": {"B": row.set_key + token},
         "type": {"S": row.type_name},
         "ttl": {"N": str(row.expires)},
     }
 
 
-def partition(step: int, slot: int) -> bytes:
-    """The partition key: the step (8 bytes, signed, big-endian), then the slot (1 byte)."""
-    return step.to_bytes(8, "big", signed=True) + bytes([slot])
+def pack_all(rows: Sequence[Row], layout: Layout) -> Item:
+    """Rows of different clients, all of one step and slot, as one packed item.
+
+    Its partition and its key are random, and its entries are sorted: it tells nothing of the request.
+    """
+    first = rows[0]
+    number = secrets.randbelow(layout.partitions or 1)
+    return {
+        "step_slot": {"B": partition(first.step, layout, layout.slot_of(first.set_key), number)},
+        "set_token": {"B": BEFORE_ANY_SET + secrets.token_bytes(16)},
+        "joins": {"B": pack_joins((row.type_name, row.set_key, row.token or 0) for row in rows)},
+        "ttl": {"N": str(first.expires)},
+    }
+
+
+def pack_joins(joins: Iterable[tuple[str, bytes, int]]) -> bytes:
+    """Format 1: version, then for each type its name (its length in a byte), the bytes of a token, the number of joins
+    (2 bytes), and the joins: set key and token, sorted.
+    """
+    packed = [bytes([FORMAT])]
+    for type_name, group in groupby(sorted(set(joins)), key=lambda join: join[0]):
+        entries, name = list(group), type_name.encode()
+        width = -(-max(token for _, _, token in entries).bit_length() // 8) or 1
+        width = 4 if width == 3 else width
+        packed.append(bytes([len(name)]) + name + bytes([width]) + len(entries).to_bytes(2, "big"))
+        packed += [set_key + token.to_bytes(width, "big") for _, set_key, token in entries]
+    return b"".join(packed)
+
+
+def unpack_joins(packed: bytes) -> Iterator[Joins]:
+    """The joins of a packed item of any format ever written, type by type.
+
+    Raises:
+        UndecodableJoinsError: the bytes are of no known format.
+    """
+    if packed[:1] != bytes([FORMAT]):
+        raise UndecodableJoinsError(f"packed joins of unknown format {packed[:1].hex() or 'empty'}")
+    at = 1
+    while at < len(packed):
+        head = at + 1 + packed[at]
+        width, count = packed[head : head + 1], int.from_bytes(packed[head + 1 : head + 3], "big")
+        end = head + 3 + count * (SET_KEY_BYTES + (width[0] if width else 0))
+        if width not in (b"\x01", b"\x02", b"\x04") or end > len(packed):
+            raise UndecodableJoinsError("packed joins of format 1 end inside a join")
+        yield Joins(packed[at + 1 : head].decode(), width[0], packed[head + 3 : end])
+        at = end
+
+
+def partition(step: int, layout: Layout, slot: int, number: int = 0) -> bytes:
+    """The partition key: the step (8 bytes, signed, big-endian), then the slot (1 byte).
+
+    If slots have several partitions, the binary logarithm of the number of slots comes before the slot, and the number
+    of the partition after it: two layouts share no partition.
+    """
+    place = [slot] if layout.partitions is None else [layout.slots.bit_length() - 1, slot, number]
+    return step.to_bytes(8, "big", signed=True) + bytes(place)
 
 
 class StepLog:
@@ -90,6 +168,19 @@ class StepLog:
         left = put_all(self._client, self._table, map(self.item, rows), KEY)
         return {_key(item) for item in left}
 
+    def put_groups(self, groups: Sequence[Sequence[Row]]) -> list[bool]:
+        """Put each group of rows of one step and slot as one packed item, and a row alone as itself.
+
+        Returns:
+            For each group, whether it was stored.
+        """
+        items = [
+            self.item(group[0]) if len(group) == 1 else pack_all(group, self.layouts.at(group[0].step))
+            for group in groups
+        ]
+        left = {_key(item) for item in put_all(self._client, self._table, items, KEY)}
+        return [_key(item) not in left for item in items]
+
     def key_of(self, row: Row) -> tuple[bytes, bytes]:
         """The primary key of a row."""
         return _key(self.item(row))
@@ -103,8 +194,8 @@ class StepLog:
         if self.put_all(rows):
             raise ThrottledError("the log did not store every wake-up; evaluate the step again")
 
-    def partitions(self, step: int, slot: int, window: int) -> list[bytes]:
-        """The partitions in which rows of the sets of ``slot`` may lie at ``step``, each once.
+    def partitions(self, step: int, slot: int, window: int) -> dict[bytes, Layout]:
+        """The partitions in which rows of the sets of ``slot`` may lie at ``step``, with their layouts.
 
         Args:
             step: the step to read.
@@ -114,8 +205,11 @@ class StepLog:
         Raises:
             ConfigurationError: an older layout is no longer listed.
         """
-        places = self.layouts.read(slot, step, window)
-        return list(dict.fromkeys(partition(step, number) for _, number in places))
+        return {
+            partition(step, layout, each, number): layout
+            for layout, each in self.layouts.read(slot, step, window)
+            for number in range(layout.partitions or 1)
+        }
 
     def page(self, partition: bytes, first: bytes, last: bytes) -> Found:
         """The rows of a partition from ``first`` to ``last``, strongly consistent; one call, at most 1 MB."""
@@ -123,12 +217,15 @@ class StepLog:
             TableName=self._table,
             ConsistentRead=True,
             KeyConditionExpression="step_slot = :here AND set_token BETWEEN :first AND :last",
-            ProjectionExpression="set_token, #type",
+            ProjectionExpression="set_token, #type, joins",
             ExpressionAttributeNames={"#type": "type"},
             ExpressionAttributeValues={":here": {"B": partition}, ":first": {"B": first}, ":last": {"B": last}},
         )
-        rows = [(item["set_token"]["B"], item["type"]["S"]) for item in answer["Items"]]
-        return Found(rows, answer["LastEvaluatedKey"]["set_token"]["B"] if "LastEvaluatedKey" in answer else None)
+        rows = [(item["set_token"]["B"], item["type"]["S"]) for item in answer["Items"] if "joins" not in item]
+        packed = [item["joins"]["B"] for item in answer["Items"] if "joins" in item]
+        return Found(
+            rows, packed, answer["LastEvaluatedKey"]["set_token"]["B"] if "LastEvaluatedKey" in answer else None
+        )
 
 
 def _key(item: Item) -> tuple[bytes, bytes]:

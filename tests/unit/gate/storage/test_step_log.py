@@ -31,20 +31,20 @@ def test_a_wake_up_is_a_row_without_a_token() -> None:
 
 @given(STEPS, st.integers(0, 255))
 def test_each_step_and_slot_has_a_partition_of_its_own(step: int, slot: int) -> None:
-    assert int.from_bytes(partition(step, slot)[:8], "big", signed=True) == step
-    assert partition(step, slot)[8:] == bytes([slot])
+    assert int.from_bytes(partition(step, SIXTEEN, slot)[:8], "big", signed=True) == step
+    assert partition(step, SIXTEEN, slot)[8:] == bytes([slot])
 
 
 def test_the_key_of_a_row_is_its_primary_key() -> None:
     log = StepLog(None, "log", Layouts((SIXTEEN,)))  # type: ignore[arg-type]
-    assert log.key_of(Row(1, A, 3, "fledge", 99)) == (partition(1, 5), A + bytes([0, 0, 0, 3]))
+    assert log.key_of(Row(1, A, 3, "fledge", 99)) == (partition(1, SIXTEEN, 5), A + bytes([0, 0, 0, 3]))
 
 
 def test_a_row_lies_in_the_slot_that_the_layout_of_its_step_gives_its_set() -> None:
     log = StepLog(None, "log", Layouts((Layout(1, 0), Layout(16, 100))))  # type: ignore[arg-type]
     for step, slot in ((99, 0), (100, 5)):
         for token in (3, None):
-            assert log.key_of(Row(step, A, token, "fledge", 99))[0] == partition(step, slot)
+            assert log.key_of(Row(step, A, token, "fledge", 99))[0] == partition(step, SIXTEEN, slot)
 
 
 def test_a_row_of_a_step_before_every_layout_is_refused() -> None:
@@ -69,13 +69,17 @@ class Client:
 def test_a_page_is_read_consistently_between_two_keys_and_holds_only_what_evaluation_needs(last: bytes | None) -> None:
     item = {"set_token": {"B": A}, "type": {"S": "fledge"}}
     client = Client({"Items": [item], **({"LastEvaluatedKey": {"set_token": {"B": last}}} if last else {})})
-    found = StepLog(client, "log", ONE_SLOT).page(partition(7, 3), b"a", b"b")  # type: ignore[arg-type]
-    assert found == Found([(A, "fledge")], last)
+    found = StepLog(client, "log", ONE_SLOT).page(partition(7, SIXTEEN, 3), b"a", b"b")  # type: ignore[arg-type]
+    assert found == Found([(A, "fledge")], [], last)
     assert client.asked == {
         "TableName": "log",
         "ConsistentRead": True,
         "KeyConditionExpression": "step_slot = :here AND set_token BETWEEN :first AND :last",
-        "ProjectionExpression": "set_token, #type",
+        "ProjectionExpression": "set_token, #type, joins",
         "ExpressionAttributeNames": {"#type": "type"},
-        "ExpressionAttributeValues": {":here": {"B": partition(7, 3)}, ":first": {"B": b"a"}, ":last": {"B": b"b"}},
+        "ExpressionAttributeValues": {
+            ":here": {"B": partition(7, SIXTEEN, 3)},
+            ":first": {"B": b"a"},
+            ":last": {"B": b"b"},
+        },
     }
