@@ -58,7 +58,7 @@ ADDED = {
     "gate/stamps.py",
     *("http/origin.py", "snapshots.py", "starting.py", "strict_json.py"),
 }
-MOST_CODE = 220_000
+MOST_CODE = 240_000
 """Bytes of kanon's own code in the layer."""
 SET = base64.urlsafe_b64encode(hashlib.sha256(b"an ad").digest()).decode().rstrip("=")
 
