@@ -37,7 +37,7 @@ def demo() -> Iterator[Demo]:
     whole = generated_log(1)
     begin = whole.start + 20 * DAY
     log = JoinLog("a day", begin, [join for join in whole.joins if begin <= join.time < begin + DAY])
-    with Stack({"Types": f'{{"fledge": {TYPE}}}'}, engine="moto", start=begin, seed=1) as stack:
+    with Stack({"Types": f'{{"fledge": {TYPE}}}', "Slots": "1"}, engine="moto", start=begin, seed=1) as stack:
         replay(stack, log, lambda _: None)
         steps = [joins for _, joins in log.by_step(PERIOD)]
         meter = stack.meter

@@ -25,8 +25,10 @@ from kanon.cost.workload import (
     usage,
     written_units,
 )
+from kanon.gate.settings import JoinSettings
 from kanon.gate.types import read_types
 from tests.infrastructure.template import ROOT, functions, of_type, read
+from tests.unit.gate.test_settings import JOIN
 
 PARAMETERS = read_types('{"t": {"k": 50, "window": 720, "profile": "published"}}', 3600)["t"].parameters
 LOAD = Workload(PARAMETERS, 100.0, queries=5.0, sets=100_000)
@@ -42,7 +44,8 @@ def test_the_constants_are_those_of_the_template() -> None:
     assert sum("Condition" in secret for secret in secrets) == EDGE_SECRETS
     edge = (ROOT / "infra" / "edge.yaml").read_text()
     assert len(re.findall(r"^ +Rules:\n(?: +- Name: )", edge, re.MULTILINE)) == edge.count("- Name: ") == WAF_RULES
-    assert template["Parameters"]["Slots"]["Default"] == str(DEFAULT_SLOTS)
+    settings = JoinSettings.from_environment({**JOIN, "KANON_SLOTS": template["Parameters"]["Slots"]["Default"]})
+    assert [layout.slots for layout in settings.layouts.entries] == [DEFAULT_SLOTS]
     alarms = (ROOT / "infra" / "observability.yaml").read_text().partition("AWS::CloudWatch::Dashboard")[0]
     filters = alarms.count("MetricNamespace: ")  # these make metrics, the others are read
     assert alarms.count("MetricName: ") - filters == ALARM_METRICS
