@@ -53,8 +53,8 @@ def demo() -> Iterator[Demo]:
 
 def modelled(demo: Demo) -> Workload:
     parameters = read_types(f'{{"fledge": {TYPE}}}', PERIOD)["fledge"].parameters
-    seconds = demo.steps * PERIOD
-    return Workload(parameters, demo.rows / seconds, touched=demo.touched / demo.steps, slots=1)
+    seconds, batch = demo.steps * PERIOD, round(demo.rows / demo.steps)  # the replay sends a step as one batch
+    return Workload(parameters, demo.rows / seconds, batch, touched=demo.touched / demo.steps, slots=1, partitions=1)
 
 
 def test_the_write_units_of_the_model_are_those_of_the_demo(demo: Demo) -> None:
