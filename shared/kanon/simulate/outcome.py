@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -221,17 +221,23 @@ def _units_of(parameters: Parameters, members: int) -> int:
     return write_units(members_bytes(parameters, members))
 
 
-def _write_units(parameters: Parameters, exact: Stretches, touched: Touched, key: Callable[[Ints, Ints], Ints]) -> Ints:
-    """The write units of the Members item of each touched set. A set without an exact count takes one."""
+@lru_cache(maxsize=64)
+def _more_units_from(parameters: Parameters) -> tuple[int, ...]:
+    """The numbers of members from which an item takes one write unit more."""
     kept = range(1, parameters.members_kept + 1)
     most = _units_of(parameters, kept[-1])
-    more = [1 + bisect_left(kept, n, key=partial(_units_of, parameters)) for n in range(2, most + 1)]
+    return tuple(1 + bisect_left(kept, n, key=partial(_units_of, parameters)) for n in range(2, most + 1))
+
+
+def _write_units(parameters: Parameters, exact: Stretches, touched: Touched, key: Callable[[Ints, Ints], Ints]) -> Ints:
+    """The write units of the Members item of each touched set. A set without an exact count takes one."""
+    more = _more_units_from(parameters)
     if not more or not exact.sets.size:
         return np.ones(len(touched.sets), np.int64)
     begins, at = key(exact.sets, exact.begins), key(touched.sets, touched.steps)
     place = np.searchsorted(begins, at, side="right") - 1
     held = (place >= 0) & (key(exact.sets, exact.ends)[place] > at)
-    counts = np.where(held, np.minimum(exact.counts[place], kept[-1]), 0)
+    counts = np.where(held, np.minimum(exact.counts[place], parameters.members_kept), 0)
     units: Ints = 1 + np.searchsorted(np.array(more), counts, side="right")
     return units
 

@@ -38,9 +38,7 @@ def costs_of(runs: Runs, phases: Ints, window: int) -> Costs:
     shared = np.concatenate(([False], same & (first[1:] == last[:-1])))  # begins where the run before it ended
     until = np.where(np.append(shared[1:], False), np.append(runs.begins[1:], 0), end)
     outside = until - runs.ends
-    # An instance in which two runs end is interrupted once.
-    again = np.concatenate(([False], same & (last[1:] == last[:-1])))
-    interrupted = (outside > 0) & ~again
+    interrupted = outside > 0  # no instance has two of them: a run is as long as an instance, at least
     heads = np.flatnonzero(np.concatenate(([True], ~same))) if len(runs.members) else np.zeros(0, np.int64)
 
     def summed(values: Ints) -> Ints:
