@@ -57,7 +57,7 @@ ADDED = {
     *("dynamo/statements.py", "dynamo/tables.py", "gate/generations.py", "gate/reading.py", "gate/slots.py"),
     *("http/origin.py", "snapshots.py", "starting.py", "strict_json.py"),
 }
-MOST_CODE = 220_000
+MOST_CODE = 240_000
 """Bytes of kanon's own code in the layer."""
 SET = base64.urlsafe_b64encode(hashlib.sha256(b"an ad").digest()).decode().rstrip("=")
 
