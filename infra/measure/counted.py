@@ -10,6 +10,7 @@ from typing import Any
 from infra.measure.measure import Count
 from infra.measure.rows import Form, row
 from infra.measure.service import PERIOD, START
+from kanon.dynamo.batches import chunks
 from kanon.dynamo.units import item_size
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
@@ -25,10 +26,12 @@ BATCH = 500
 
 @row("units of joins")
 def units(form: Form) -> Iterator[Count]:
-    """Write units of both extremes of popularity."""
-    sets, joins = form.size(500, 200), form.size(5_000, 2_000)
-    yield Count("write units a join, one join per set and hour", f"{sets} sets, 3 hours", long_tail(sets), 2.1)
-    yield Count("write units a join, one set", f"{joins} joins in an hour", hot(joins), 1.01)
+    """Write units of both extremes of popularity, on one slot: single joins, and joins in batches."""
+    sets, joins = form.size(500, 200), 2_000
+    for how, size, tail, popular in (("alone", 1, 2.1, 1.01), (f"in batches of {BATCH}", BATCH, 1.15, 0.05)):
+        what = f"write units a join, sent {how}"
+        yield Count(f"{what}, one join per set and hour", f"{sets} sets, 3 hours", long_tail(sets, size), tail)
+        yield Count(f"{what}, one set", f"{joins} joins in an hour", hot(joins, size), popular)
 
 
 @row("a full item")
@@ -57,28 +60,29 @@ def encoded(number: int) -> str:
     return base64.urlsafe_b64encode(number.to_bytes(32, "big")).decode().rstrip("=")
 
 
-def log(stack: Stack, joins: list[dict[str, str]]) -> None:
-    """Send joins in batches."""
-    for start in range(0, len(joins), BATCH):
-        answer = stack.request("POST", "/v1:batchJoin", {"joins": joins[start : start + BATCH]})
-        assert answer.json()["results"] == [{}] * len(joins[start : start + BATCH])
+def log(stack: Stack, joins: list[dict[str, str]], size: int = BATCH) -> None:
+    """Send joins in batches of ``size``; the join of a batch of one is stored as a single join is."""
+    for part in chunks(joins, size):
+        answer = stack.request("POST", "/v1:batchJoin", {"joins": part})
+        if answer.json()["results"] != [{}] * len(part):
+            raise RuntimeError("a join was refused")
 
 
-def long_tail(sets: int) -> float:
+def long_tail(sets: int, size: int) -> float:
     """Write units per join when every set gets one join per hour, each of a new client."""
     with Stack({"Types": TYPES}, start=START, seed=1) as stack:
         for hour in range(3):
-            log(stack, [{"type": "fledge", "set": encoded(n), "client": f"{hour}-{n}"} for n in range(sets)])
+            log(stack, [{"type": "fledge", "set": encoded(n), "client": f"{hour}-{n}"} for n in range(sets)], size)
             stack.advance(PERIOD)
         stack.advance(PERIOD)  # wait for the grace of the last step
         assert not stack.failures
         return sum(stack.meter.written.values()) / (3 * sets)
 
 
-def hot(joins: int) -> float:
+def hot(joins: int, size: int) -> float:
     """Write units per join when all joins of an hour are in one set."""
     with Stack({"Types": TYPES}, start=START, seed=1) as stack:
-        log(stack, [{"type": "fledge", "set": encoded(1), "client": str(n)} for n in range(joins)])
+        log(stack, [{"type": "fledge", "set": encoded(1), "client": str(n)} for n in range(joins)], size)
         stack.advance(2 * PERIOD)
         assert not stack.failures
         return sum(stack.meter.written.values()) / joins

@@ -25,6 +25,8 @@ from kanon.keys import Secret
 TYPE = "fledge"
 TYPES = json.dumps({TYPE: {"k": 50, "window": 720, "profile": "published"}})
 SLOTS = 16
+LAYOUT = json.dumps([{"slots": SLOTS, "partitions": 16, "from_step": 0}], separators=(",", ":"))
+"""The default of template.yaml."""
 BATCH = 500
 HASHES = 100
 REQUEST = "the whole handler: routing, validation, HMAC of names, the calls, log context, metrics"
@@ -96,7 +98,7 @@ def names(chance: Random, count: int) -> list[str]:
 @row("join")
 def join(form: Form) -> Iterator[Ratio]:
     """Consecutive requests, each of a new client in a new set."""
-    with service({"Types": TYPES, "Slots": str(SLOTS)}) as running:
+    with service({"Types": TYPES, "Slots": LAYOUT}) as running:
         chance, requests = Random(1), form.size(25, 5)
         bare = minimal_join(running, running.new_table("bare-join", "step_slot", "set_token"))
 
@@ -131,7 +133,7 @@ def join(form: Form) -> Iterator[Ratio]:
 @row("batchJoin")
 def batch_join(form: Form) -> Iterator[Ratio]:
     """Batches of 500 joins relative to the same items in bare calls."""
-    with service({"Types": TYPES, "Slots": str(SLOTS)}) as running:
+    with service({"Types": TYPES, "Slots": LAYOUT}) as running:
         chance, requests = Random(2), 1
         table = running.new_table("bare-batch", "step_slot", "set_token")
 
@@ -224,7 +226,7 @@ class Queries:
 @row("query")
 def query(form: Form) -> Iterator[Ratio]:
     """Requests of 100 hashes, half of them of sets with an item, with and without the horizons in the cache."""
-    with service({"Types": TYPES, "Slots": str(SLOTS)}) as running:
+    with service({"Types": TYPES, "Slots": LAYOUT}) as running:
         queries = Queries(running, form.size(10, 1))
         horizons = tuple(bytes([slot]) for slot in range(SLOTS))
         for what, ours, keys, calls in (

@@ -15,8 +15,9 @@ from kanon.cost.workload import (
     SLOTS,
     Workload,
     evaluate_seconds,
+    logged,
+    packed_bytes,
     request_gb_seconds,
-    row_bytes,
     usage,
     written_units,
 )
@@ -58,14 +59,15 @@ class Needs:
 def needs(workload: Workload, measured: Mapping[str, float]) -> Needs:
     """The slots and workers of a workload, and the limits it meets.
 
-    One worker evaluates a slot, so there are at least as many slots as workers. The rows of a step and slot have one
-    partition key. Joins are spread evenly over the slots, except those of the most popular set.
+    One worker evaluates a slot, so there are at least as many slots as workers. The rows of a step and slot are
+    spread over its partitions. Joins are spread evenly over the slots, except those of the most popular set.
     """
     one_slot = replace(workload, slots=1)
     workers = max(1, math.ceil(evaluate_seconds(one_slot, measured) / SECONDS_TO_TICK))
-    log_units = workload.joins  # each join is a row of one unit
+    log_units = workload.joins * logged(workload.batch, DEFAULT_SLOTS).units
+    of_a_slot = PARTITION_UNITS * workload.partitions
     popular = workload.popularity.groups[0].share * log_units
-    least = max(workers, math.ceil(log_units / PARTITION_UNITS))
+    least = max(workers, math.ceil(log_units / of_a_slot))
     limits = []
     requests = workload.join_requests + workload.queries
     if requests > GATEWAY_REQUESTS:
@@ -73,17 +75,22 @@ def needs(workload: Workload, measured: Mapping[str, float]) -> Needs:
     at_once = request_gb_seconds(workload, measured) * 1024 / REQUEST_MB + workers
     if at_once > LAMBDA_CONCURRENCY:
         limits.append(f"Lambda runs {at_once:,.0f} functions at once, the default quota is {LAMBDA_CONCURRENCY:,}")
-    if popular > PARTITION_UNITS:
-        limits.append(f"the most popular set takes {popular:,.0f} units/s, one partition takes {PARTITION_UNITS:,}")
+    if popular > of_a_slot:
+        limits.append(f"the most popular set takes {popular:,.0f} units/s, its partitions take {of_a_slot:,}")
     if log_units > TABLE_UNITS:
         limits.append(f"StepLog takes {log_units:,.0f} units/s, the default quota of a table is {TABLE_UNITS:,}")
-    members = (written_units(workload, measured) - workload.joins_a_step) / SECONDS_TO_TICK
+    members = _members_units(workload, measured) / SECONDS_TO_TICK
     if members > TABLE_UNITS:
         limits.append(f"Members takes {members:,.0f} units/s until the tick, the default quota is {TABLE_UNITS:,}")
     if least > SLOTS[-1]:
         limits.append(f"{least:,} slots are needed, there are at most {SLOTS[-1]}")
     fitting = [slots for slots in SLOTS if slots >= least]
     return Needs(fitting[0] if fitting else None, workers, tuple(limits))
+
+
+def _members_units(workload: Workload, measured: Mapping[str, float]) -> float:
+    """Write units of evaluating a step."""
+    return written_units(workload, measured) - workload.joins_a_step * workload.logged.units
 
 
 def slots_of(needed: Needs) -> int:
@@ -135,7 +142,7 @@ def merged_on_s3(w: Workload, measured: Mapping[str, float]) -> Usage:
     """
     base = usage(w, measured)
     segment, rate, decide_ms = 8e6, 50e6, 0.02
-    log = w.joins_a_step * (row_bytes() / 2)
+    log = w.joins_a_step * (packed_bytes(3) - packed_bytes(2))
     kept = w.parameters.window
     alive = w.popularity.touched(w.joins_a_step * kept)
     joined = min(float(w.parameters.members_kept), max(1.0, w.joins_a_step * kept / w.sets))

@@ -8,14 +8,14 @@ from functools import cache, cached_property
 from kanon.cost.billing import CostError, Usage
 from kanon.cost.popularity import Popularity
 from kanon.dynamo.batches import KEYS_A_CALL, WRITES_A_CALL
-from kanon.dynamo.units import item_size, read_units, write_units
+from kanon.dynamo.units import READ_UNIT, item_size, read_units, write_units
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.models import MOST_HASHES, MOST_JOINS
 from kanon.gate.slots import Layout
 from kanon.gate.storage.members import to_item
-from kanon.gate.storage.step_log import Row, pack
+from kanon.gate.storage.step_log import Row, pack, pack_all
 
 HOUR = 3600
 MONTH_HOURS = 730
@@ -31,15 +31,57 @@ METRICS, ALARM_METRICS = 14, 25
 """The metrics of docs/reference/metrics.md, and the metrics that the eleven alarms read."""
 FIXED_WRITES = 3
 """Writes of a slot and step: the lease, the horizon, the mark."""
-FIXED_READS = 3
-"""Read units of a slot and step: the page of the log, the recorded table ids, the mark for the lag."""
+FIXED_READS = 2
+"""Read units of a slot and step besides one for each partition of the log: the table ids, the mark for the lag."""
 STATUS_BYTES = 100
 OUTAGE_DAYS = 7
 WAF_RULES, EDGE_SECRETS = 1, 1
 """What an edge adds: the rules of its web ACL in infra/edge.yaml, and a secret."""
 SLOTS = tuple(1 << bits for bits in range(9))
-DEFAULT_SLOTS = 16
-"""Slots of a deployment unless it says otherwise, as in template.yaml."""
+DEFAULT_SLOTS, DEFAULT_PARTITIONS = 16, 16
+"""Slots of a deployment, and partitions of each, unless it says otherwise, as in template.yaml."""
+
+
+PARTITIONED = Layout(1, 0, 1)
+
+
+@dataclass(frozen=True)
+class Logged:
+    """What a join is in the log, the mean over the joins of a batch: write units, bytes, and items."""
+
+    units: float
+    size: float
+    items: float
+
+
+@cache
+def logged(batch: int, slots: int) -> Logged:
+    """A join in the log. A join that is alone in its slot is a row; several of a batch are one packed item.
+
+    The slots of a batch's joins are independent, so their number in a slot has a binomial distribution. Every join of
+    a batch is of another client: a packed item never holds two joins of one.
+    """
+    units = size = items = 0.0
+    for count in range(1, batch + 1):
+        each = math.comb(batch, count) * (slots - 1) ** (batch - count) / slots**batch * slots
+        stored = packed_bytes(count)
+        units += each * write_units(stored)
+        size += each * stored
+        items += each
+    return Logged(units / batch, size / batch, items / batch)
+
+
+def packed_bytes(count: int) -> int:
+    """Bytes of ``count`` joins of one batch in one slot."""
+    if count == 1:
+        return item_size(pack(_row(1), PARTITIONED))
+    two, three = (item_size(pack_all([_row(n) for n in range(number)], PARTITIONED)) for number in (2, 3))
+    return two + (count - 2) * (three - two)
+
+
+def _row(number: int) -> Row:
+    """A join whose token takes all of its 16 bits."""
+    return Row(480_000, number.to_bytes(32, "big"), 65_535, "fledge", 10**9)
 
 
 @dataclass(frozen=True)
@@ -56,6 +98,7 @@ class Workload:
         exponent: popularity of the sets by Zipf's law; 0 makes all sets alike.
         touched: touched sets a step, if they were counted; otherwise they follow from the popularity.
         slots: slots of the deployment.
+        partitions: partitions of each slot in the log.
         true_share: the share of the queried hashes that are k-anonymous.
         architecture: of the functions.
 
@@ -72,6 +115,7 @@ class Workload:
     exponent: float = 1.1
     touched: float | None = None
     slots: int = DEFAULT_SLOTS
+    partitions: int = DEFAULT_PARTITIONS
     true_share: float = 0.1
     architecture: str = "arm64"
 
@@ -113,6 +157,11 @@ class Workload:
         return self.popularity.touched(self.joins_a_step) if self.touched is None else self.touched
 
     @property
+    def logged(self) -> Logged:
+        """A join in the log."""
+        return logged(self.batch, self.slots)
+
+    @property
     def join_requests(self) -> float:
         """Requests with joins, a second."""
         return self.joins / self.batch
@@ -141,28 +190,18 @@ def _members_bytes(parameters: Parameters, count: int) -> int:
     return item_size(to_item(bytes(32), "fledge", state, parameters.client_bits, 10**9))
 
 
-def row_bytes() -> int:
-    """Bytes of a join in the log."""
-    return item_size(pack(Row(480_000, bytes(32), 1, "fledge", 10**9), Layout(1, 0)))
-
-
-def join_units() -> float:
-    """Write units of a join in the log."""
-    return float(write_units(row_bytes()))
-
-
 def written_units(workload: Workload, measured: Mapping[str, float]) -> float:
     """Write units of a step: the log, Members, statuses and wake-ups, and the fixed writes of each slot."""
     members, _ = workload.members_units
     evaluated = workload.touched_a_step * (members + measured["changes"])
-    return workload.joins_a_step * join_units() + evaluated + FIXED_WRITES * workload.slots
+    return workload.joins_a_step * workload.logged.units + evaluated + FIXED_WRITES * workload.slots
 
 
 def evaluation_read_units(workload: Workload) -> float:
     """Read units of a step: the log in pages, Members, and the fixed reads of each slot."""
     _, members = workload.members_units
-    log = workload.joins_a_step * row_bytes() / 4096
-    return log + workload.touched_a_step * members + FIXED_READS * workload.slots
+    log = workload.joins_a_step * workload.logged.size / READ_UNIT
+    return log + workload.touched_a_step * members + (FIXED_READS + workload.partitions) * workload.slots
 
 
 def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
@@ -209,7 +248,7 @@ def request_gb_seconds(w: Workload, m: Mapping[str, float]) -> float:
     if w.batch == 1:
         join = _billed_ms(m["join_ms"], 1, m)
     else:
-        join = _billed_ms(m["batched_join_ms"] * w.batch, math.ceil(w.batch / WRITES_A_CALL), m)
+        join = _billed_ms(m["batched_join_ms"] * w.batch, math.ceil(w.batch * w.logged.items / WRITES_A_CALL), m)
     query_calls = math.ceil(w.hashes / KEYS_A_CALL)
     query = _billed_ms(m["query_ms"] + m["hash_ms"] * w.hashes, query_calls, m)
     return REQUEST_MB / 1024 * (w.join_requests * join + w.queries * query) / 1000
@@ -222,7 +261,9 @@ def _billed_ms(processor_ms: float, calls: int, m: Mapping[str, float]) -> float
 
 def evaluate_seconds(w: Workload, m: Mapping[str, float]) -> float:
     """Worker-seconds of a step, all slots together."""
-    return w.touched_a_step * m["evaluated_set_ms"] / 1000 + w.slots * 10 * m["call_ms"] / 1000
+    reading = w.joins_a_step * (w.logged.items * m["row_ms"] + m["packed_join_ms"])
+    calls = w.slots * (10 + w.partitions) * m["call_ms"]
+    return (w.touched_a_step * m["evaluated_set_ms"] + reading + calls) / 1000
 
 
 def evaluate_gb_seconds(w: Workload, m: Mapping[str, float]) -> float:
@@ -233,7 +274,7 @@ def evaluate_gb_seconds(w: Workload, m: Mapping[str, float]) -> float:
 def stored_bytes(w: Workload) -> float:
     """Bytes in the tables: the log of the outage allowance, and the sets that were touched within their window."""
     allowance = OUTAGE_DAYS * 24 * HOUR / w.parameters.period
-    log = w.joins_a_step * allowance * (row_bytes() + INDEX_BYTES)
+    log = w.joins_a_step * allowance * (w.logged.size + w.logged.items * INDEX_BYTES)
     kept_steps = w.parameters.window + allowance
     members = statuses = 0.0
     for group in w.popularity.groups:
@@ -279,10 +320,10 @@ def counted_by_queries(w: Workload, m: Mapping[str, float]) -> Usage:
     """
     base = usage(w, m)
     window = w.parameters.window
-    item = row_bytes()
+    item = packed_bytes(1)
     rows = w.joins_a_step * window
     alive = w.popularity.touched(rows) or 1.0
-    pages = max(1.0, rows / alive * item / 4096)
+    pages = max(1.0, rows / alive * item / READ_UNIT)
     seconds = MONTH_HOURS * HOUR
     hashes = w.queries * seconds * w.hashes
     join_only = replace(w, queries=0.0, touched=0.0)

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kanon.cost.billing import Bill, Prices, bill
-from kanon.cost.scale import needs
-from kanon.cost.workload import FIXED_READS, FIXED_WRITES, Workload, join_units, row_bytes, usage
+from kanon.cost.scale import needs, slots_of
+from kanon.cost.workload import FIXED_READS, FIXED_WRITES, Workload, usage
+from kanon.dynamo.units import READ_UNIT
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.simulate.outcome import Outcome
 
@@ -63,11 +64,13 @@ def cost_of(parameters: Parameters, outcome: Outcome, steps: range, pricing: Pri
     joins = outcome.joins / (len(steps) * parameters.period)
     touched = min(outcome.touched / len(steps), joins * parameters.period)
     load = Workload(parameters, joins, pricing.batch, sets=max(1, outcome.sets), touched=touched)
-    load = replace(load, slots=needs(load, pricing.measured).slots or 256)
+    load = replace(load, slots=slots_of(needs(load, pricing.measured)))
     passed = load.slots * len(steps)
     changes = pricing.measured["changes"] * outcome.touched
-    written = outcome.joins * join_units() + outcome.members_written + changes + FIXED_WRITES * passed
-    read = outcome.joins * row_bytes() / 4096 + outcome.members_read + FIXED_READS * passed
+    written = outcome.joins * load.logged.units + outcome.members_written + changes + FIXED_WRITES * passed
+    read = (
+        outcome.joins * load.logged.size / READ_UNIT + outcome.members_read + (FIXED_READS + load.partitions) * passed
+    )
     scale = load.steps / len(steps)
     used = {**usage(load, pricing.measured), "dynamodb.write": written * scale, "dynamodb.read": read * scale}
     return Cost(written, read, bill(used, pricing.prices), load)

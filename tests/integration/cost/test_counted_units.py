@@ -17,6 +17,7 @@ DAY, PERIOD = 86_400, 3600
 TYPE = '{"k": 50, "window": 720, "profile": "published"}'
 BACKFILL = 168
 """Steps of the outage allowance that a new slot looks at before its first one: a read unit each."""
+LAYOUT = '[{"slots":1,"partitions":1,"from_step":0}]'
 MEASURED = read_measured()
 
 
@@ -37,7 +38,7 @@ def demo() -> Iterator[Demo]:
     whole = generated_log(1)
     begin = whole.start + 20 * DAY
     log = JoinLog("a day", begin, [join for join in whole.joins if begin <= join.time < begin + DAY])
-    with Stack({"Types": f'{{"fledge": {TYPE}}}', "Slots": "1"}, engine="moto", start=begin, seed=1) as stack:
+    with Stack({"Types": f'{{"fledge": {TYPE}}}', "Slots": LAYOUT}, engine="moto", start=begin, seed=1) as stack:
         replay(stack, log, lambda _: None)
         steps = [joins for _, joins in log.by_step(PERIOD)]
         meter = stack.meter
@@ -53,8 +54,8 @@ def demo() -> Iterator[Demo]:
 
 def modelled(demo: Demo) -> Workload:
     parameters = read_types(f'{{"fledge": {TYPE}}}', PERIOD)["fledge"].parameters
-    seconds = demo.steps * PERIOD
-    return Workload(parameters, demo.rows / seconds, touched=demo.touched / demo.steps, slots=1)
+    seconds, batch = demo.steps * PERIOD, round(demo.rows / demo.steps)  # the replay sends a step as one batch
+    return Workload(parameters, demo.rows / seconds, batch, touched=demo.touched / demo.steps, slots=1, partitions=1)
 
 
 def test_the_write_units_of_the_model_are_those_of_the_demo(demo: Demo) -> None:

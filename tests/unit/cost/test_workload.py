@@ -1,6 +1,7 @@
 """Quantities follow from the workload; the constants are those of the template."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -11,6 +12,7 @@ from kanon.cost.billing import CostError, bill, read_measured, read_prices
 from kanon.cost.popularity import Popularity
 from kanon.cost.workload import (
     ALARM_METRICS,
+    DEFAULT_PARTITIONS,
     DEFAULT_SLOTS,
     EDGE_SECRETS,
     EVALUATE_MB,
@@ -20,12 +22,16 @@ from kanon.cost.workload import (
     WAF_RULES,
     Workload,
     alternatives,
+    logged,
     members_bytes,
-    row_bytes,
+    packed_bytes,
     usage,
     written_units,
 )
+from kanon.dynamo.units import item_size, write_units
 from kanon.gate.settings import JoinSettings
+from kanon.gate.slots import Layout
+from kanon.gate.storage.step_log import Row, pack_all
 from kanon.gate.types import read_types
 from tests.infrastructure.template import ROOT, functions, of_type, read
 from tests.unit.gate.test_settings import JOIN
@@ -45,7 +51,7 @@ def test_the_constants_are_those_of_the_template() -> None:
     edge = (ROOT / "infra" / "edge.yaml").read_text()
     assert len(re.findall(r"^ +Rules:\n(?: +- Name: )", edge, re.MULTILINE)) == edge.count("- Name: ") == WAF_RULES
     settings = JoinSettings.from_environment({**JOIN, "KANON_SLOTS": template["Parameters"]["Slots"]["Default"]})
-    assert [layout.slots for layout in settings.layouts.entries] == [DEFAULT_SLOTS]
+    assert settings.layouts.entries == (Layout(DEFAULT_SLOTS, 0, DEFAULT_PARTITIONS),)
     alarms = (ROOT / "infra" / "observability.yaml").read_text().partition("AWS::CloudWatch::Dashboard")[0]
     filters = alarms.count("MetricNamespace: ")  # these make metrics, the others are read
     assert alarms.count("MetricName: ") - filters == ALARM_METRICS
@@ -90,7 +96,30 @@ def test_batches_change_requests_and_never_the_answers_of_the_model() -> None:
     single, batched = usage(LOAD, MEASURED), usage(replace(LOAD, batch=500), MEASURED)
     joins = 100.0 * 730 * 3600
     assert single["apigateway.http"] - batched["apigateway.http"] == pytest.approx(joins * 499 / 500)
-    assert single["dynamodb.read"] == batched["dynamodb.read"]
+    assert batched["dynamodb.write"] < single["dynamodb.write"] / 1.5
+    assert batched["dynamodb.read"] < single["dynamodb.read"]
+
+
+def test_a_batch_is_one_packed_item_a_slot() -> None:
+    rows = [Row(480_000, number.to_bytes(32, "big"), 65_535, "fledge", 10**9) for number in range(500)]
+    for count in (2, 31, 500):
+        assert packed_bytes(count) == item_size(pack_all(rows[:count], Layout(1, 0, 1)))
+    # On one slot a batch is one item, and its units are those of that item.
+    assert logged(500, 1).units == write_units(packed_bytes(500)) / 500
+    assert (logged(1, 16).units, logged(1, 16).items) == (1, 1)
+    # 500 joins fill all of 16 slots; two joins share a slot once in 256.
+    assert logged(500, 16).items == pytest.approx(16 / 500)
+    assert logged(2, 256).items == pytest.approx(1 - 1 / 512)
+
+
+def test_the_units_of_a_batch_are_those_of_random_batches() -> None:
+    chance = Random(2)
+    for batch in (10, 100):
+        units = [
+            sum(write_units(packed_bytes(count)) for count in Counter(chance.choices(range(16), k=batch)).values())
+            for _ in range(400)
+        ]
+        assert logged(batch, 16).units == pytest.approx(sum(units) / len(units) / batch, rel=0.02)
 
 
 def test_quantities_of_a_steady_load_grow_in_proportion() -> None:
@@ -118,7 +147,7 @@ def test_counting_by_queries_reads_every_item_of_the_window() -> None:
     counted_usage = next(used for name, used in others.items() if "counted by queries" in name)
     rows = 100.0 * 3600 * 720
     hashes = 5.0 * 730 * 3600 * 100
-    assert counted_usage["dynamodb.read"] == pytest.approx(hashes * rows * row_bytes() / 4096 / 2, rel=0.001)
+    assert counted_usage["dynamodb.read"] == pytest.approx(hashes * rows * packed_bytes(1) / 4096 / 2, rel=0.001)
     assert len(others) == 7
 
 
@@ -142,22 +171,22 @@ def test_a_workload_that_the_service_does_not_take_is_refused(change: dict[str, 
 
 
 def test_a_workload_needs_as_many_slots_as_its_rows_and_its_workers_take() -> None:
-    slow = {**MEASURED, "evaluated_set_ms": 1.0}
+    slow = {**MEASURED, "evaluated_set_ms": 1.0, "row_ms": 0.0, "packed_join_ms": 0.0}
     alike = Workload(PARAMETERS, 5_000.0, sets=10**9, exponent=0.0)
     needed = scale.needs(alike, slow)
     # 17.8 million touched sets at 1 ms are 17,838 s of work; 1,560 s are left before the tick.
     assert (needed.workers, needed.slots, needed.limits) == (12, 16, ())
     assert scale.needs(replace(alike, joins=100.0), slow).slots == 1
-    assert scale.needs(Workload(PARAMETERS, 5_000.0, sets=10**6, exponent=0.0), slow).slots == 8  # by its rows
+    assert scale.needs(Workload(PARAMETERS, 40_000.0, sets=10**6, exponent=0.0), slow).slots == 4  # by its rows
 
 
 @pytest.mark.parametrize(
     ("change", "limit"),
     [
-        ({"joins": 5_000.0, "sets": 1}, "the most popular set takes 5,000 units/s, one partition takes 1,000"),
-        ({"joins": 50_000.0, "batch": 500}, "StepLog takes 50,000 units/s, the default quota of a table is 40,000"),
+        ({"joins": 17_000.0, "sets": 1}, "the most popular set takes 17,000 units/s, its partitions take 16,000"),
+        ({"joins": 50_000.0}, "StepLog takes 50,000 units/s, the default quota of a table is 40,000"),
         ({"joins": 11_000.0}, "API Gateway takes 11,005 requests/s, the default quota is 10,000"),
-        ({"joins": 500_000.0, "sets": 10**9}, "slots are needed, there are at most 256"),
+        ({"joins": 500_000.0, "sets": 10**10}, "slots are needed, there are at most 256"),
         ({"joins": 100_000.0, "sets": 10**9}, "Members takes .* units/s until the tick"),
         ({"joins": 200_000.0}, "Lambda runs .* functions at once, the default quota is 1,000"),
     ],
