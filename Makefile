@@ -258,6 +258,10 @@ build: .venv-sam/.requirements  ## build the functions and the layer (RUNTIME=py
 	@for part in Shared Join Query Evaluate; do find $(BUILD_DIR)/$$part -type f -printf '%s\n' | \
 		awk -v part=$$part '{s += $$1} END {printf "%-9s %5.1f MB\n", part, s / 1e6}'; done
 
+.PHONY: release
+release: $(VENV)/.project build  ## build sdist, wheel and the layer's zip into dist/, the same bytes every time
+	@$(BIN)/python -m infra.distribution --layer $(BUILD_DIR)/Shared
+
 .PHONY: build-host
 build-host: $(VENV)/.project  ## build for this machine, into .aws-sam/host
 	@$(MAKE) --no-print-directory build RUNTIME=$(HOST_RUNTIME) ARCHITECTURE=$(HOST_ARCHITECTURE) \
