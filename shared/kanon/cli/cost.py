@@ -76,7 +76,7 @@ def cost(
         others = {name: bill(used, listed).total for name, used in alternatives(load, values).items()}
     except CostError as error:
         typer.echo(f"kanon cost: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(2) from error
     if as_json:
         show_json(_document(load, needs, made, others, listed))
     else:

@@ -136,7 +136,10 @@ def replay(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Evaluate again from Members of an earlier time, and take the result if it equals what was released."""
+    """Evaluate again from Members of an earlier time, and take the result if it equals what was released.
+
+    Example: kanon operate replay --from 472000 --members restored --stack kanon-prod
+    """
     from kanon import clock
     from kanon.operate.replay import plan
     from kanon.operate.replay import replay as evaluate_again

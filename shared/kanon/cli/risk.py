@@ -154,7 +154,7 @@ def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:
         console.print(text, style=style, markup=False, soft_wrap=True)
 
     first = reports[0]
-    say(f"{first.rows:,} rows, {first.left_out:,} left out for want of a value or a user.")
+    say(f"{first.rows:,} rows, {first.left_out:,} left out because they lack a value or a user.")
     for one in reports:
         say(finding(one), "bold red" if one.verdict == "dangerous" else None)
     for one in reports:

@@ -84,7 +84,7 @@ def simulate(
     except (CostError, LogError) as error:
         hint = " with --columns TIME,SET,CLIENT" if str(error).endswith("columns are called") else ""
         typer.echo(f"kanon simulate: {error}{hint}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(2) from error
     if html is not None:
         from kanon.simulate.page import page
 

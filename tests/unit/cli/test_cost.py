@@ -61,9 +61,9 @@ def test_the_scale_table_is_markdown_or_json() -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--batch", "501"], 1, "kanon cost: batch must lie between 1 and 500, not 501"),
-        (["--slots", "7"], 1, "kanon cost: slots must be a power of two"),
-        (["--prices", "nowhere.json"], 1, "kanon cost: nowhere.json cannot be read as JSON"),
+        (["--batch", "501"], 2, "kanon cost: batch must lie between 1 and 500, not 501"),
+        (["--slots", "7"], 2, "kanon cost: slots must be a power of two"),
+        (["--prices", "nowhere.json"], 2, "kanon cost: nowhere.json cannot be read as JSON"),
         (["--type", "{"], 2, "not valid JSON"),
         (["--type", '{"k": 0}', "--type", '{"k": 1}'], 2, "Invalid value"),
     ],

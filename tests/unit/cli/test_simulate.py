@@ -148,5 +148,5 @@ def test_a_missing_library_names_its_extra(
 
 def test_a_missing_log_says_to_check_the_path() -> None:
     ran = run("/no/such/log.csv")
-    assert ran.exit_code == 1
+    assert ran.exit_code == 2
     assert "check the path" in ran.stderr
