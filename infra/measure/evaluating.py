@@ -380,8 +380,9 @@ class Memory:
         self._executed: list[Any] = []
 
     def written(self) -> list[Item]:
-        """The Members items that were written, by set key."""
+        """The Members items of sets that were written, by set key; without the stamp of the slot."""
         items = [*self._put, *(read(statement).item for statement in self._executed)]
+        items = [item for item in items if "members" in item]
         return sorted(items, key=lambda item: item["set_key"]["B"])
 
     def query(self, **query: Any) -> dict[str, Any]:

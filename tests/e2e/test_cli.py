@@ -55,7 +55,7 @@ def test_demo_replays_a_log_over_http_and_compares_every_answer(tmp_path: Path) 
     assert figure(output, "answers") == "8"
     assert figure(output, "false positives") == "0"
     assert figure(output, "false negatives") == "0"
-    assert float(figure(output, "write units a join")) > 1
+    assert 0.1 < float(figure(output, "write units a join")) < 1  # joins of a step are packed
     assert picture.stat().st_size > 10_000
 
 

@@ -47,7 +47,8 @@ def shows(output: str, promised: str) -> bool:
 def test_every_command_of_the_start_page_prints_what_the_page_shows(tmp_path: Path) -> None:
     assert BLOCKS[0][0].strip() == SERVE
     with serving("moto") as address:
-        environment = {**os.environ, "no_proxy": "127.0.0.1", "COLUMNS": "120"}
+        outside = {name: value for name, value in os.environ.items() if name not in ("ARGS", "MAKEFLAGS", "MFLAGS")}
+        environment = {**outside, "no_proxy": "127.0.0.1", "COLUMNS": "120"}
         ran = subprocess.run(
             ["bash", "-euc", script(address)],
             capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=tmp_path,

@@ -29,10 +29,10 @@ REQUEST_MB, EVALUATE_MB = 512, 1769
 SECRETS, KEYS, DASHBOARDS = 3, 1, 1
 METRICS, ALARM_METRICS = 14, 25
 """The metrics of docs/reference/metrics.md, and the metrics that the eleven alarms read."""
-FIXED_WRITES = 3
-"""Writes of a slot and step: the lease, the horizon, the mark."""
-FIXED_READS = 2
-"""Read units of a slot and step besides one for each partition of the log: the table ids, the mark for the lag."""
+FIXED_WRITES = 5
+"""Writes of a slot and step: the lease, the comparison of the stamps, the horizon, the stamp of Members, the mark."""
+FIXED_READS = 3
+"""Read units of a slot and step besides one for each partition of the log: table ids, stamps, the mark for the lag."""
 STATUS_BYTES = 100
 OUTAGE_DAYS = 7
 WAF_RULES, EDGE_SECRETS = 1, 1

@@ -62,7 +62,7 @@ class Stack:
         template: Path = ROOT / "template.yaml",
         logs: TextIO | None = None,
     ) -> None:
-        self.template = Template.read(template, {**LOCAL, **(parameters or {})}, name, limits=schedule is None)
+        self.template = Template.read(template, parameters or {}, name, limits=schedule is None, defaults=LOCAL)
         self.clock = Clock(start)
         self.engine = ENGINES[engine]()
         self.meter = Meter()

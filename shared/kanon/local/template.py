@@ -68,6 +68,7 @@ class Template:
         parameters: Mapping[str, str],
         stack_name: str,
         limits: bool = True,
+        defaults: Mapping[str, str] | None = None,
     ) -> None:
         self.stack_name = stack_name
         self._document = document
@@ -81,19 +82,26 @@ class Template:
             "AWS::StackName": stack_name,
             "AWS::URLSuffix": "amazonaws.com",
         }
-        self.parameters = self._parameters(parameters, limits)
+        self.parameters = self._parameters(parameters, limits, defaults or {})
 
     @classmethod
-    def read(cls, path: Path, parameters: Mapping[str, str], stack_name: str, limits: bool = True) -> Template:
-        """Read the file.
+    def read(
+        cls,
+        path: Path,
+        parameters: Mapping[str, str],
+        stack_name: str,
+        limits: bool = True,
+        defaults: Mapping[str, str] | None = None,
+    ) -> Template:
+        """Read the file. ``defaults`` replace those of the parameters that the template has.
 
         Raises:
             TemplateError: a parameter is unknown, missing or, with ``limits``, refused by its rule.
         """
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506
-        return cls(document, parameters, stack_name, limits)
+        return cls(document, parameters, stack_name, limits, defaults)
 
-    def _parameters(self, given: Mapping[str, str], limits: bool) -> dict[str, str]:
+    def _parameters(self, given: Mapping[str, str], limits: bool, defaults: Mapping[str, str]) -> dict[str, str]:
         declared: dict[str, dict[str, Any]] = self._document.get("Parameters", {})
         if unknown := sorted(set(given) - set(declared)):
             raise TemplateError(f"unknown parameters {', '.join(unknown)}; the template has {', '.join(declared)}")
@@ -101,7 +109,7 @@ class Template:
         for name, rule in declared.items():
             if name not in given and "Default" not in rule:
                 raise TemplateError(f"parameter {name} has no default: give it a value")
-            value = _text(given.get(name, rule.get("Default")))
+            value = _text(given.get(name, defaults.get(name, rule.get("Default"))))
             if limits:
                 _check(name, value, rule)
             values[name] = value

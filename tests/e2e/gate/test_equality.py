@@ -114,8 +114,8 @@ PACKED = Recorded(
     days=12,
     type={"k": 14, "window": 48, "profile": "sharp"},
     answers="aa2856d917ae5dcce1ebd61b54ccd41882ae327fd2974fd77c4712826140f927",
-    rows="b6782698bba950b507b3de15b80dee17324ca935ad0f918a9114d7ee78103a9c",
-    units=2_903,
+    rows="fec33aed8d540ad1fe8db30d97b8e6787f886eabc92dd8a6f69f9c3276da78ab",
+    units=3_481,
     slots='[{"slots":1,"partitions":1,"from_step":0}]',
 )
 TWELVE_DAYS = Recorded(
@@ -129,8 +129,8 @@ SIXTY_DAYS = Recorded(
     days=60,
     type={"k": 50, "window": 720, "profile": "published"},
     answers="addfd191956981e13b8a94ffa919e1bd953bbe4a154bf396be1863dda54f4ddc",
-    rows="f04a5704402e5f4b237e7aa87b6f247ada8ff8758143165da3dfc3bcacdc4d12",
-    units=22_005,
+    rows="96fed6c2aec87d2801cb404d631d4a0ab43b9432bddd0eecd083fb3ea223d26d",
+    units=24_887,
 )
 
 

@@ -43,7 +43,7 @@ def test_the_load_tool_finds_a_join_that_is_not_in_the_log(monkeypatch):
 
 
 def test_worker_processes_out_of_time_hand_over_until_the_step_is_complete():
-    figures = step.evaluate_step(1500, timeout=220, seconds_per_call=1)
+    figures = step.evaluate_step(1500, timeout=60, seconds_per_call=1)
     assert figures.complete
     assert figures.hops == len(figures.invocations) - 1
     assert figures.hops >= 1

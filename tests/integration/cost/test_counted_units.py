@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from kanon.cost.billing import read_measured
-from kanon.cost.workload import Workload, evaluation_read_units, written_units
+from kanon.cost.workload import FIXED_WRITES, Workload, evaluation_read_units, written_units
 from kanon.gate.types import read_types
 from kanon.local import Stack
 from kanon.local.logs import JoinLog, generated_log
@@ -71,7 +71,7 @@ def test_the_read_units_of_the_model_are_those_of_the_demo(demo: Demo) -> None:
 
 
 def test_the_share_of_changes_is_that_of_the_demo(demo: Demo) -> None:
-    changes = demo.written["evaluate"] - demo.touched - 3 * demo.steps
+    changes = demo.written["evaluate"] - demo.touched - FIXED_WRITES * demo.steps
     assert 0 < changes / demo.touched <= MEASURED["changes"]
 
 

@@ -39,7 +39,7 @@ def told(stack: Stack) -> dict[str, list[float]]:
 def spoil_members(stack: Stack) -> None:
     """Let one set's item be of no known format: its slot stops."""
     client, table = stack.session.client("dynamodb"), stack.storage.tables["Members"]
-    item = client.scan(TableName=table)["Items"][0]
+    item = next(item for item in client.scan(TableName=table)["Items"] if "members" in item)
     client.put_item(TableName=table, Item={**item, "members": {"B": b"\x02"}})
 
 

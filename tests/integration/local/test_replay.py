@@ -31,6 +31,7 @@ from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.names import set_key
 from kanon.gate.querying import Querying
 from kanon.gate.schedule import Schedule
+from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.step_log import unpack_joins
 from kanon.gate.types import Type
 from kanon.keys import Secret
@@ -148,6 +149,7 @@ def record(moto: Running, types: dict[str, Type], events: Sequence[Event], steps
         tables.log, tables.members, tables.statuses, tables.control, lambda: None,
     )  # fmt: skip
     querying = Querying(types, PEPPER, tables.statuses, period, tables.layouts, schedule.publish_delay)
+    put_stamps(0, steps.start - 1, tables.members, tables.statuses)
     tables.control.advance(0, None, steps.start - 1)
     sets = sorted({(event.type_name, event.set_id) for event in events})
     keys = [set_key(PEPPER, *name) for name in sets]

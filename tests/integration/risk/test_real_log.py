@@ -121,7 +121,7 @@ def test_the_report_names_set_and_day_as_dangerous_and_says_what_thresholds_cost
     values, of_rows, number = exact(day=True)
     assert (number, round(values[11], 3), round(values[2], 3)) == (120_590, 0.987, 0.780)
     days = by_name["(set, day)"]
-    assert abs(days["number_of_values"] / number - 1) < 0.1
+    assert abs(days["numberOfValues"] / number - 1) < 0.1
     for k in (2, 11):
         point = days["curve"][k - 2]
         assert abs(point["values"] - values[k]) <= 5 * point["standardError"]  # fresh key: false alarm below 1e-5

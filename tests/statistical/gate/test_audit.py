@@ -58,9 +58,9 @@ def test_the_report_says_what_was_tested_on_how_many_sets_and_what_came_out():
     assert report["seed"] == 1
     assert report["alpha"] == 1e-6
     first = report["checks"][0]
-    assert first.keys() >= {"name", "path", "trials", "statistic", "threshold", "p_value", "verdict"}
+    assert first.keys() >= {"name", "path", "trials", "statistic", "threshold", "pValue", "verdict"}
     assert first["trials"] == 200
-    assert first["p_value"] >= first["threshold"]
+    assert first["pValue"] >= first["threshold"]
     assert {check["path"] for check in report["checks"]} == {"vectorised", "plain", "table"}
 
 

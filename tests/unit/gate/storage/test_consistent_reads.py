@@ -56,6 +56,7 @@ CONSISTENT: dict[str, Callable[[Any], object]] = {
     "Members.undecodable": lambda client: list(Members(client, TABLE).undecodable()),
     "Members.waking": lambda client: list(Members(client, TABLE).waking(0)),
     "Statuses.crossings": lambda client: Statuses(client, TABLE).crossings([KEY]),
+    "Statuses.is_suppressed": lambda client: Statuses(client, TABLE).is_suppressed(KEY),
     "Statuses.released": lambda client: Statuses(client, TABLE).released(),
     "Statuses.stamps": lambda client: Statuses(client, TABLE).stamps([0]),
     "StepLog.page": lambda client: StepLog(client, TABLE, ONE_SLOT).page(b"here", b"a", b"b"),
