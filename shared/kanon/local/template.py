@@ -121,7 +121,7 @@ class Template:
         Raises:
             TemplateError: a parameter is unknown or, with ``limits``, refused by its rule.
         """
-        self.parameters = self._parameters({**self.parameters, **parameters}, limits)
+        self.parameters = self._parameters({**self.parameters, **parameters}, limits, {})
 
     def resources(self, *types: str) -> list[Resource]:
         """The resources of these types whose condition holds, in the template's order."""
