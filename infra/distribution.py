@@ -54,7 +54,8 @@ def layer(built: Path, out: Path, moment: int) -> Path:
     """The layer's folder as a zip: entries by name, one time and one mode, no caches."""
     at = out / f"kanon-{__version__}-layer.zip"
     stamp = datetime.fromtimestamp(moment, UTC).timetuple()[:6]
-    files = sorted(path for path in built.rglob("*") if path.is_file() and not SKIPPED & set(path.parts))
+    found = (path for path in built.rglob("*") if path.is_file() and not SKIPPED & set(path.parts))
+    files = sorted(found, key=lambda path: path.relative_to(built).as_posix())
     if not files:
         raise SystemExit(f"{built} holds no layer: run `make build` first")
     with zipfile.ZipFile(at, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -23,19 +23,19 @@ pytestmark = pytest.mark.build
 START = 1_800_000_000 // PERIOD * PERIOD + 60.0
 STEPS = 4
 READS = '''
-_unpack = unpack
+_unpack_all = unpack_all
 
 
-def unpack(packed):
+def unpack_all(packed):
     """Form 2 is form 1 under another number."""
-    return _unpack(packed if packed[:1] != b"\\x02" else b"\\x01" + packed[1:])
+    return _unpack_all([b"\\x01" + value[1:] if value[:1] == b"\\x02" else value for value in packed])
 '''
 WRITES = """
-_pack = pack
+_pack_all = pack_all
 
 
-def pack(state, token_bytes):
-    return b"\\x02" + _pack(state, token_bytes)[1:]
+def pack_all(*members):
+    return [b"\\x02" + value[1:] for value in _pack_all(*members)]
 """
 
 
@@ -82,8 +82,8 @@ def releases(
     for number, code in enumerate((READS, READS + WRITES)):
         build = tmp_path_factory.mktemp("release") / str(number)
         shutil.copytree(host_build, build)
-        members = build / "Shared" / "python" / "kanon" / "gate" / "storage" / "members.py"
-        members.write_text(members.read_text() + code)
+        packing = build / "Shared" / "python" / "kanon" / "gate" / "storage" / "packing.py"
+        packing.write_text(packing.read_text() + code)
         made.append(Release(build, runtime_boto3))
     first, second, third = made
     return first, second, third
@@ -121,7 +121,8 @@ def rows(stack: Stack, table: str) -> list[Any]:
 
 def form(stack: Stack) -> int:
     """The number of the form in which the set is stored."""
-    (item,) = stack.session.client("dynamodb").scan(TableName=stack.storage.tables["Members"])["Items"]
+    found = stack.session.client("dynamodb").scan(TableName=stack.storage.tables["Members"])["Items"]
+    (item,) = (item for item in found if "members" in item)
     return int(item["members"]["B"][0])
 
 

@@ -45,6 +45,8 @@ PARAMETERS = {
     "Grace": "30",
     "PublishDelay": "180",  # the schedule fires a minute after a step, and the margin is another
     "OutageAllowance": "172800",
+    # A new slot first looks at every step of the allowance: 2,880 of them, in each partition.
+    "Slots": '[{"slots":1,"partitions":2,"from_step":0}]',
     "Alarms": "OFF",  # the emulator refuses metric mathematics
     "Canary": "AllAtOnce",  # it has no CodeDeploy
     "DeletionProtection": "ON",
@@ -285,7 +287,7 @@ def test_production_as_configured_makes_a_change_set_of_another_stack(deployed):
 def documented(*options: str) -> list[str]:
     """The actions that docs/guides/operate.md names for `kanon doctor` with these options."""
     page = (ROOT / "docs" / "guides" / "operate.md").read_text()
-    rows = page.split("| it calls |")[1].split("\n\n")[0].splitlines()[2:]
+    rows = page.split("## kanon doctor")[1].split("| it calls |")[1].split("\n\n")[0].splitlines()[2:]
     actions = []
     for row in rows:
         wanted = re.findall(r"`(--\w+)`", row.rpartition("| ")[2] or row.split("|")[3])
