@@ -70,7 +70,8 @@ class Deployed:
 
     def deploy(self, parameters: dict[str, str], environment: str = "dev", *options: str) -> None:
         """`sam deploy --config-env ...`, as an operator calls it; without parameters, with those of samconfig.toml."""
-        overrides = [f"{name}={value}" for name, value in parameters.items()]
+        # SAM takes the quotes of JSON away here; with_defaults gives such a value to the template.
+        overrides = [f"{name}={value}" for name, value in parameters.items() if '"' not in value]
         result = subprocess.run(
             [
                 str(ROOT / ".venv-sam" / "bin" / "sam"), "deploy", "--config-env", environment, *options,
