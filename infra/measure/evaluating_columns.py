@@ -22,6 +22,7 @@ from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.slots import Layout, Layouts
+from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members, to_item
 from kanon.gate.storage.statuses import Statuses
@@ -82,6 +83,7 @@ class Side:
         chance = Random(1)
         self.keys = [chance.randbytes(32) for _ in range(self.workload.sets)]
         assert not put_all(client, self.tables["Members"], (self.stored(key, chance) for key in self.keys), ["set_key"])
+        put_stamps(0, FIRST - 1, self.evaluation.members, self.evaluation.statuses)
         Control(client, self.tables["Control"]).advance(0, None, FIRST - 1)
 
     def evaluation_on(self, client: Any) -> Evaluation:
