@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kanon.cost.billing import bill, read_measured, read_prices
-from kanon.cost.workload import logged, members_bytes, usage
+from kanon.cost.workload import FIXED_WRITES, logged, members_bytes, usage
 from kanon.dynamo.units import read_units, write_units
 from kanon.gate.mechanism.above_threshold import SetState, evaluate
 from kanon.gate.mechanism.bounds import all_joins
@@ -324,7 +324,7 @@ def test_a_bill_is_that_of_kanon_cost_with_the_counted_units() -> None:
     cost = cost_of(PUBLISHED, result.outcomes[0], result.steps, pricing)
     rows, touched, passed = len(joins), result.outcomes[0].touched, len(result.steps)
     log, slots = logged(10, 16).units * rows, 16 * passed
-    assert cost.written == pytest.approx(log + touched * (1 + pricing.measured["changes"]) + 3 * slots)
+    assert cost.written == pytest.approx(log + touched * (1 + pricing.measured["changes"]) + FIXED_WRITES * slots)
     assert cost.month.dollars("dynamodb.write") == pytest.approx(
         cost.written * 730 / passed * pricing.prices.by_name["dynamodb.write"].usd / 1e6
     )
