@@ -172,7 +172,7 @@ def test_what_is_published_tells_neither_totals_nor_the_digest_of_the_input(log,
     spend = json.loads((place / "kanon-ledger" / "ledger.jsonl").read_text())
     published = b"".join(files(place).values())
     assert spend["input"].encode() not in published
-    assert b"322" not in files(place)["released.json"].replace(b"1322", b"")
+    assert not re.search(rb"\b322\b", files(place)["released.json"])  # as a number: an id may hold these digits
     assert b"rare" not in published
 
 
