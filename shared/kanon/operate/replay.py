@@ -60,6 +60,15 @@ class Plan:
     crossings: Mapping[bytes, tuple[int, ...]]
 
 
+class _Unstamped(Members):
+    """Members without new stamps. A replay that is refused or interrupted leaves them older than the mark.
+
+    So evaluation stays stopped, also if the states of the stack's own table were evaluated again.
+    """
+
+    def stamp(self, slot: int, step: int) -> None: ...
+
+
 class _NoStatuses:
     """Stands for Statuses: takes the crossings that are decided again and writes none."""
 
@@ -238,7 +247,7 @@ def _evaluate(stack: RunningStack, found: Plan, holder: str, renew: Callable[[],
         deployment=settings.deployment,
         schedule=stack.schedule,
         log=stack.log,
-        members=_source(stack, found),
+        members=_Unstamped(stack.client("dynamodb"), found.source),
         statuses=_NoStatuses(),  # type: ignore[arg-type]
         control=_OwnMarks(found.step, renew),  # type: ignore[arg-type]
         check_tables=lambda: None,

@@ -146,6 +146,21 @@ def test_a_difference_to_what_was_released_refuses_and_only_a_new_generation_con
     assert min(p.evaluated_through or 0 for p in seen(stack).control.progress()) > DONE
 
 
+@pytest.mark.parametrize("change", [None, DONE])
+def test_a_refused_replay_in_the_table_of_the_stack_leaves_evaluation_stopped(used: Used, change: int | None) -> None:
+    oracle = used.oracle()
+    stack = oracle.stack
+    put_back(stack, {"Members": used.backup}, ("Members",))
+    change_status(stack, change)
+    assert replay(stack, BACKUP)[0] == 2
+    released = rows(stack, "Statuses")
+    stopped, _ = next_steps(oracle)
+    assert stopped
+    assert [item for item in rows(stack, "Statuses") if "crossings" in item] == [
+        item for item in released if "crossings" in item
+    ]
+
+
 def test_a_log_that_lacks_rows_refuses(used: Used) -> None:
     stack = used.oracle().stack
     client, name = stack.session.client("dynamodb"), stack.storage.tables["StepLog"]
