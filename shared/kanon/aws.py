@@ -33,6 +33,7 @@ CONFIG = Config(
 # An object of several MB takes longer to arrive than a row. With one endpoint for all services (AWS_ENDPOINT_URL) the
 # bucket is in the path, because a name like bucket.host would lead nowhere.
 OBJECTS = CONFIG.merge(Config(connect_timeout=2, read_timeout=20))
+IN_PATH = Config(s3={"addressing_style": "path"})
 
 # boto3 is not imported: it brings S3's transfer manager, which costs time at each start (infra/measure/starting.py).
 session: Callable[[], Any] = cache(botocore.session.get_session)
@@ -72,8 +73,8 @@ def sqs() -> "SQSClient":
 
 def s3() -> "S3Client":
     """An S3 client for objects of several MB."""
-    style = "path" if "AWS_ENDPOINT_URL" in os.environ else "auto"
-    client: S3Client = session().create_client("s3", config=OBJECTS.merge(Config(s3={"addressing_style": style})))
+    config = OBJECTS.merge(IN_PATH) if "AWS_ENDPOINT_URL" in os.environ else OBJECTS
+    client: S3Client = session().create_client("s3", config=config)
     return client
 
 
