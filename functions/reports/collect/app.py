@@ -7,7 +7,6 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
-from kanon.reports.storage.key_ring import KeyRing
 
 from kanon import aws, clock, snapshots
 from kanon.http.answers import error_answer
@@ -32,6 +31,7 @@ from kanon.reports.collecting import (
     report_message,
 )
 from kanon.reports.settings import CollectSettings
+from kanon.reports.storage.key_ring import KeyRing
 from kanon.starting import Once
 
 SETTINGS = CollectSettings.from_environment()
