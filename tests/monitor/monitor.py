@@ -24,7 +24,7 @@ from kanon.local.functions import Environment, Function, FunctionError
 from kanon.local.partiql import read
 from kanon.local.source import ROOT
 from kanon.local.stack import Stack
-from kanon.local.template import Template
+from kanon.local.template import BUCKET, QUEUE, SECRET, TABLE, Template
 from tests.monitor import allowed_output
 from tests.monitor.permissions import Call, Resources, permissions
 from tests.monitor.private import Private
@@ -221,8 +221,8 @@ def monitor_every_stack() -> Iterator[None]:
 
     def entered(stack: Stack) -> Stack:
         enter(stack)
-        if stack._directory == ROOT:
-            monitor = Monitor(stack.template, _arns(stack))
+        if stack.template.directory == ROOT:
+            monitor = Monitor(stack.template, _arns(stack.template))
             _by_function.update({function.name: monitor for function in stack.functions.values()})
         return stack
 
@@ -275,9 +275,12 @@ def _raising(monitor: Monitor) -> Iterator[None]:
         raise
 
 
-def _arns(stack: Stack) -> dict[str, str]:
-    """The ARN behind every name the functions may use in a call."""
-    template, storage = stack.template, stack.storage
-    tables = {name: template.resolve({"Fn::GetAtt": [logical, "Arn"]}) for logical, name in storage.tables.items()}
-    secrets = (template.resolve({"Ref": logical}) for logical in storage.secrets)
-    return {**tables, **{url: arn for arn, url in storage.queue_urls.items()}, **{arn: arn for arn in secrets}}
+def _arns(template: Template) -> dict[str, str]:
+    """The ARN behind every name the functions may use in a call. A secret is named by its ARN."""
+    arns = {}
+    for _, part in template.every():
+        for resource in part.resources(TABLE, QUEUE, BUCKET, SECRET):
+            name = part.resolve({"Ref": resource.logical_id})
+            arn = part.resolve({"Fn::GetAtt": [resource.logical_id, "Arn"]})
+            arns[name] = name if resource.type == SECRET else arn
+    return arns

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kanon.local.partiql import read
-from kanon.local.template import Template
+from kanon.local.template import FUNCTION, Template
 
 SERVICES = {"queue": "sqs"}  # botocore's name for it: IAM's
 ACTIONS = {"sqs:SendMessageBatch": "sqs:SendMessage"}  # the batch call has no action of its own
@@ -41,13 +41,16 @@ class Permission:
 
 def permissions(template: Template) -> dict[str, list[Permission]]:
     """What each function's role allows, by the name of the function's folder."""
+    parts = [part for _, part in template.every()]
     roles = {
-        template.resolve({"Fn::GetAtt": [role.logical_id, "Arn"]}): role.properties
-        for role in template.resources("AWS::IAM::Role")
+        part.resolve({"Fn::GetAtt": [role.logical_id, "Arn"]}): role.properties
+        for part in parts
+        for role in part.resources("AWS::IAM::Role")
     }
     return {
         Path(function.properties["CodeUri"]).name: list(_allowed(roles[function.properties["Role"]]))
-        for function in template.resources("AWS::Serverless::Function")
+        for part in parts
+        for function in part.resources(FUNCTION)
     }
 
 
