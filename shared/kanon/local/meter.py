@@ -8,6 +8,7 @@ below the 4 KiB of one unit.
 
 from __future__ import annotations
 
+import io
 import threading
 from collections import Counter
 from typing import Any
@@ -57,7 +58,7 @@ class Meter:
             with self._lock:
                 self.calls[function, model.name] += 1
                 self.sent[function] += _sent(params)
-                self.stored[function] += len(params.get("Body", b"")) if "Error" not in parsed else 0
+                self.stored[function] += 0 if "Error" in parsed else _stored(params)
 
         for service, counted in (("dynamodb", after), ("sqs", count), ("s3", count)):
             session.events.register(f"before-parameter-build.{service}", before)
@@ -95,6 +96,12 @@ def _sent(params: dict[str, Any]) -> int:
     """Bytes of the messages of a call."""
     entries = [params, *params.get("Entries", [])]
     return sum(len(entry.get("MessageBody", "").encode()) for entry in entries)
+
+
+def _stored(params: dict[str, Any]) -> int:
+    """Bytes of the object of a call; botocore has wrapped them."""
+    body = params.get("Body", b"")
+    return body.getbuffer().nbytes if isinstance(body, io.BytesIO) else len(body)
 
 
 def _items_written(operation: str, params: dict[str, Any]) -> int:
