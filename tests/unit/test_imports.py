@@ -34,7 +34,7 @@ ARROWS: dict[str, set[str]] = {
     "reports": {"noise", "dynamo", "errors"},
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
-    "cost": {"gate", "dynamo"},
+    "cost": {"gate", "reports", "dynamo"},
     "simulate": {"gate", "noise", "dynamo", "keys", "joinlog", "plan", "cost"},
     "operate": {"gate", "noise", "dynamo", "keys", "clock", "errors"},
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
