@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from botocore.parsers import create_parser
+from botocore.session import get_session
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
