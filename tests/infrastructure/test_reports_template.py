@@ -18,10 +18,10 @@ from kanon.reports.settings import (
     StoreSettings,
 )
 from kanon.settings import Settings
-from tests.infrastructure import reports_rules, rules, template
+from tests.infrastructure import reports_rules, template
 from tests.infrastructure.reports_rules import FUNCTIONS, RULES, read
 from tests.infrastructure.template import Document, functions, of_type, parameter, properties, strings
-from tests.infrastructure.test_rules import Mutation, drop, put, resource, unkept
+from tests.infrastructure.test_rules import OFF, ON, Mutation, drop, put, resource, unkept
 
 SETTINGS: dict[str, type[Settings]] = {
     "Collect": CollectSettings,
@@ -108,6 +108,20 @@ def keys(*names: str) -> Document:
     return {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": list(names)}}
 
 
+def by_the_common_key(document: Document) -> None:
+    (given,) = properties(document, "WorkBucket")["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    given["ServerSideEncryptionByDefault"]["KMSMasterKeyID"] = {"Ref": "KeyArn"}
+
+
+def trust(document: Document, role: str, principal: object) -> None:
+    properties(document, role)["AssumeRolePolicyDocument"]["Statement"][0]["Principal"] = principal
+
+
+def long_variable(document: Document) -> None:
+    for number in range(30):
+        properties(document, "Jobs")["Environment"]["Variables"][f"KANON_{number}"] = {"Ref": "Control"}
+
+
 ROLES, BUDGET = "roles_allow_exactly_what_the_design_says", arn("Budgets")
 TABLES, CLOSED = "tables_have_the_keys_of_the_design_and_forget", "buckets_are_closed_encrypted_and_forget"
 REFUSE = "buckets_refuse_clear_text_and_the_work_bucket_everybody_else"
@@ -156,13 +170,13 @@ VIOLATIONS: list[tuple[str, Mutation]] = [
     (TABLES, put({"Enabled": True}, "Budgets", "ContributorInsightsSpecification")),
     (TABLES, drop("Budgets", "TimeToLiveSpecification")),
     (TABLES, put({"SSEEnabled": False}, "Budgets", "SSESpecification")),
-    (TABLES, put(True, "Budgets", "DeletionProtectionEnabled")),
+    (TABLES, put(ON, "Budgets", "DeletionProtectionEnabled")),
     (TABLES, drop("ReportJobs", "OnDemandThroughput")),
-    (CLOSED, put(False, "WorkBucket", "PublicAccessBlockConfiguration", "BlockPublicAcls")),
+    (CLOSED, put(OFF, "WorkBucket", "PublicAccessBlockConfiguration", "BlockPublicAcls")),
     (CLOSED, put({"Status": "Enabled"}, "WorkBucket", "VersioningConfiguration")),
     (CLOSED, put({"Rules": [{"ObjectOwnership": "ObjectWriter"}]}, "ReportsBucket", "OwnershipControls")),
     (CLOSED, put(BY_S3, "SummariesBucket", *ENCRYPTION)),
-    (CLOSED, lambda document: by_the_common_key(document)),
+    (CLOSED, by_the_common_key),
     (CLOSED, lambda document: properties(document, "ReportsBucket")["LifecycleConfiguration"]["Rules"].pop()),
     (CLOSED, put({"DestinationBucketName": "logs"}, "WorkBucket", "LoggingConfiguration")),
     (REFUSE, policy("ReportsBucket", 0, Effect="Allow")),
@@ -173,7 +187,7 @@ VIOLATIONS: list[tuple[str, Mutation]] = [
     (STATE, unkept("Budgets", "DeletionPolicy")),
     (STATE, unkept("WorkBucket", "UpdateReplacePolicy")),
     (STATE, unkept("ReportNoiseKey", "DeletionPolicy")),
-    (STATE, put(False, "WorkKey", "EnableKeyRotation")),
+    (STATE, put(OFF, "WorkKey", "EnableKeyRotation")),
     ("the_key_belongs_to_the_account_alone", put({"Statement": []}, "WorkKey", "KeyPolicy")),
     (SECRET, put(65, "ReportNoiseKey", "GenerateSecretString", "PasswordLength")),
     (SECRET, put("arn", "ReportNoiseKey", "KmsKeyId")),
@@ -190,7 +204,7 @@ VIOLATIONS: list[tuple[str, Mutation]] = [
     (QUEUES, put(360, "Arrivals", "VisibilityTimeout")),
     (QUEUES, put(345600, "StagesDead", "MessageRetentionPeriod")),
     (QUEUES, drop("Maps", "RedrivePolicy")),
-    (QUEUES, put(False, "Arrivals", "SqsManagedSseEnabled")),
+    (QUEUES, put(OFF, "Arrivals", "SqsManagedSseEnabled")),
     (MAPPINGS, put(10, "MapsMessages", "BatchSize")),
     (MAPPINGS, drop("StagesMessages", "ScalingConfig")),
     (MAPPINGS, drop("ArrivalsMessages", "FunctionResponseTypes")),
@@ -198,7 +212,7 @@ VIOLATIONS: list[tuple[str, Mutation]] = [
     (SCHEDULES, drop("SweepSchedule", "Target", "DeadLetterConfig")),
     (SCHEDULES, put("rate(1 day)", "RotateSchedule", "ScheduleExpression")),
     (SCHEDULES, drop("RotateFailures", "DestinationConfig")),
-    (SCHEDULES, unkept("AggregateFailures", "Type")),
+    (SCHEDULES, lambda document: document["Resources"].pop("AggregateFailures")),
     ("schedules_have_no_fixed_names_and_no_flexible_window", put("sweep", "SweepSchedule", "Name")),
     ("callers_call_the_alias", put(arn("Decrypt"), "MapsMessages", "FunctionName")),
     ("every_function_has_a_log_group_with_retention", put(0, "DecryptLogs", "RetentionInDays")),
@@ -210,22 +224,8 @@ VIOLATIONS: list[tuple[str, Mutation]] = [
     (NAMES, put("reports", "ReportsBucket", "BucketName")),
     (NAMES, put("/kanon/collect", "CollectLogs", "LogGroupName")),
     ("roles_trust_one_service", lambda document: trust(document, "StoreRole", {"AWS": "*"})),
-    ("environments_fit_into_4_kb", lambda document: long_variable(document)),
+    ("environments_fit_into_4_kb", long_variable),
 ]
-
-
-def by_the_common_key(document: Document) -> None:
-    (given,) = properties(document, "WorkBucket")["BucketEncryption"]["ServerSideEncryptionConfiguration"]
-    given["ServerSideEncryptionByDefault"]["KMSMasterKeyID"] = {"Ref": "KeyArn"}
-
-
-def trust(document: Document, role: str, principal: object) -> None:
-    properties(document, role)["AssumeRolePolicyDocument"]["Statement"][0]["Principal"] = principal
-
-
-def long_variable(document: Document) -> None:
-    for number in range(30):
-        properties(document, "Jobs")["Environment"]["Variables"][f"KANON_{number}"] = {"Ref": "Control"}
 
 
 @pytest.mark.parametrize(("name", "change"), VIOLATIONS, ids=[f"{n}-{i}" for i, (n, _) in enumerate(VIOLATIONS)])
@@ -268,32 +268,20 @@ def without_reports(document: Document) -> Document:
 
 def resolved(document: Document, parameters: dict[str, str]) -> dict[str, Any]:
     """The resources that exist, with every intrinsic function that the parameters decide."""
-    template_ = Template(document, parameters, "kanon")
     types = {one["Type"] for one in document["Resources"].values()}
-    found = {one.logical_id: (one.type, one.properties) for one in Resolving(template_).resources(*types)}
+    found = Template(unselected(document), parameters, "kanon", directory=template.ROOT).resources(*types)
     attributes = ("DependsOn", "DeletionPolicy", "UpdateReplacePolicy", "Metadata")
     return {
-        name: [*one, {word: document["Resources"][name].get(word) for word in attributes}]
-        for name, one in found.items()
+        one.logical_id: [one.properties, {word: document["Resources"][one.logical_id].get(word) for word in attributes}]
+        for one in found
     }
 
 
-class Resolving:
-    """A template that also resolves lists, which only the layer's description and CORS use."""
-
-    def __init__(self, template_: Template) -> None:
-        self._template = template_
-        known = template_._call
-
-        def call(name: str, argument: Any) -> Any:
-            if name in ("Fn::Select", "Fn::Split"):
-                return {name: template_.resolve(argument)}
-            return known(name, argument)
-
-        template_._call = call  # type: ignore[method-assign]
-
-    def resources(self, *types: str) -> list[Any]:
-        return self._template.resources(*types)
+def unselected(node: Any) -> Any:
+    """A document without Fn::Select: what is left out of a list matters, too, in the description of the layer."""
+    if isinstance(node, dict):
+        return {name.replace("Fn::Select", "Select"): unselected(value) for name, value in node.items()}
+    return [unselected(value) for value in node] if isinstance(node, list) else node
 
 
 VARIANTS: list[dict[str, str]] = [
@@ -392,7 +380,7 @@ def test_a_function_gets_exactly_the_variables_it_reads(function: str) -> None:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_accepts_its_environment(function: str) -> None:
     given = {name: str(parameter(template.read(), name)["Default"]) for name in PARAMETERS}
-    given |= {name: "x" for name in read()["Parameters"] if name not in given}
+    given |= {name: "1" for name in read()["Parameters"] if name not in given}
     document = Template(read(), {name: given[name] for name in read()["Parameters"]}, "kanon")
     variables = {
         name: str(document.resolve(value)).lower() if "Bucket" in str(value) else str(document.resolve(value))
@@ -401,7 +389,7 @@ def test_a_function_accepts_its_environment(function: str) -> None:
     assert SETTINGS[function].from_environment(variables)
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", ["Collect", "Store", "Jobs"])
 def test_the_code_of_a_function_is_where_the_template_looks_for_it(function: str) -> None:
     given = functions(read())[function]
     module, _, name = given["Handler"].partition(".")
@@ -438,7 +426,3 @@ def test_alarms_exist_only_if_asked_for() -> None:
     assert len(alarms) == 6
     assert {alarm["Condition"] for alarm in alarms.values()} == {"HasAlarms"}
     assert json.dumps(alarms).count("AlarmTopic") == 4 * len(alarms)
-
-
-def test_the_rules_of_both_templates_are_the_same_where_they_can_be() -> None:
-    assert set(RULES) & set(rules.RULES) >= {"callers_call_the_alias", "roles_trust_one_service"}
