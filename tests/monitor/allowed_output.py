@@ -49,7 +49,7 @@ LOG_FIELDS: dict[str, Callable[[Any], bool]] = {
     "service": _matches(r"join|evaluate|query|collect|store|jobs|decrypt|aggregate|rotate|kanon-\d+"),
     "cold_start": lambda value: isinstance(value, bool),
     "function_name": _matches(r"[\w-]+"),
-    "function_memory_size": lambda value: str(value) in ("128", "512", "1769"),
+    "function_memory_size": lambda value: str(value) in ("128", "512", "1769", "3008"),
     "function_arn": _matches(r"arn[\w:-]*"),
     "function_request_id": _matches(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|r"),
     "kind": _matches(r"[A-Z][A-Za-z]+"),
