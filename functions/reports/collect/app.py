@@ -128,15 +128,14 @@ def queue(message: Message) -> None:
     sqs_client().send_message(QueueUrl=SETTINGS.arrivals_url, MessageBody=message.text())
 
 
-def outcome(event: dict[str, Any], status: int) -> str | None:
-    """What the answer of a report counts as; None for another request."""
-    if event["requestContext"]["http"]["method"] != "POST":
-        return None
-    if status >= 500:
-        return "ReportsRefused"
-    if status >= 400:
-        return "RequestsRejected"
-    return "DebugReports" if event["rawPath"] in DEBUG_PATHS else "ReportsAccepted"
+def count(event: dict[str, Any], status: int) -> None:
+    """Count a request. The service level is the ratio of reports accepted and refused."""
+    rejected = 400 <= status < 500
+    metrics.add_metric("RequestsRejected", MetricUnit.Count, rejected)
+    if event["requestContext"]["http"]["method"] != "POST" or rejected:
+        return
+    taken = "DebugReports" if event["rawPath"] in DEBUG_PATHS else "ReportsAccepted"
+    metrics.add_metric("ReportsRefused" if status >= 500 else taken, MetricUnit.Count, 1)
 
 
 @logger.inject_lambda_context(log_event=False)
@@ -144,7 +143,5 @@ def outcome(event: dict[str, Any], status: int) -> str | None:
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Entry point."""
     result = handle(app, event, context, logger, ORIGIN, REPORT_BODIES)
-    counted = outcome(event, result["statusCode"])
-    if counted is not None:
-        metrics.add_metric(counted, MetricUnit.Count, 1)
+    count(event, result["statusCode"])
     return result

@@ -21,8 +21,10 @@ from kanon.reports.service.answers import (
     DUPLICATE,
     JOB_BODIES,
     NO_SUCH_JOB,
+    AcceptedAnswer,
     JobAnswer,
     JobsErrorAnswer,
+    PreflightAnswer,
     bad_request,
     conflict,
     job_answer,
@@ -75,9 +77,11 @@ def budgets() -> Budgets:
     return Budgets(dynamodb_client(), SETTINGS.budgets_table, Amount.of(SETTINGS.epsilon_cap, SETTINGS.delta_cap))
 
 
-def errors(*codes: int, answer: str, success: int = 200) -> dict[int, Any]:
+def answers(model: type[BaseModel], *codes: int, answer: str, success: int = 200) -> dict[int, Any]:
     """The described answers of a route."""
-    return described(answer, *codes, 401, 403, 503, success=success, errors=JobsErrorAnswer)
+    found = described(answer, *codes, 401, 403, 503, success=success, errors=JobsErrorAnswer)
+    found[success]["content"] = {"application/json": {"model": model}}
+    return found
 
 
 @app.post("/stage/v1alpha/createJob", include_in_schema=False)
@@ -85,7 +89,7 @@ def errors(*codes: int, answer: str, success: int = 200) -> dict[int, Any]:
     "/v1alpha/createJob",
     summary="Create a job",
     operation_id="createJob",
-    responses=errors(400, 409, 413, answer="The job is stored, and will run", success=202),
+    responses=answers(AcceptedAnswer, 400, 409, 413, answer="The job is stored, and will run", success=202),
 )
 def create_job(body: JobBody) -> Response[str]:
     """Store a job: reports, keys and a budget. It spends its budget and releases one noisy histogram, or neither."""
@@ -101,9 +105,9 @@ def create_job(body: JobBody) -> Response[str]:
     "/v1alpha/getJob",
     summary="How is this job?",
     operation_id="getJob",
-    responses=errors(400, 404, answer="The job"),
+    responses=answers(JobAnswer, 400, 404, answer="The job"),
 )
-def get_job(job_request_id: Annotated[str, Query(description="The id of the job")] = "") -> Response[JobAnswer]:
+def get_job(job_request_id: Annotated[str, Query(description="The id of the job")] = "") -> Response[str]:
     """The state of a job, its result, and what it promises."""
     row = found(checked(lambda: read_job_id(job_request_id)))
     return answered(job_answer(row, stored_request(row), SETTINGS.epsilon_cap, SETTINGS.delta_cap))
@@ -113,7 +117,7 @@ def get_job(job_request_id: Annotated[str, Query(description="The id of the job"
     "/v1/jobs:preflight",
     summary="What would this job meet?",
     operation_id="preflight",
-    responses=errors(400, 413, answer="What a job would meet now, by the clear fields of its reports"),
+    responses=answers(PreflightAnswer, 400, 413, answer="What a job would meet now"),
 )
 def preflight(body: JobBody) -> Response[str]:
     """Count the reports and units of a job, without creating it. It opens no report and spends nothing."""
@@ -130,7 +134,7 @@ def preflight(body: JobBody) -> Response[str]:
     "/v1/budget",
     summary="What is left of a budget?",
     operation_id="getBudget",
-    responses=errors(400, answer="The 24 hours of a day, and the jobs that took from them"),
+    responses=answers(BudgetAnswer, 400, answer="The 24 hours of a day, and the jobs that took from them"),
 )
 def get_budget(
     api: Annotated[str, Query(description="As in shared_info")] = "",
@@ -140,7 +144,7 @@ def get_budget(
     source_registration_time: Annotated[str, Query(description="As in shared_info; attribution only")] = "",
     filtering_id: Annotated[str, Query(description="0 if left out")] = "0",
     day: Annotated[str, Query(description="Of scheduled_report_time, UTC, such as 2026-01-31")] = "",
-) -> Response[BudgetAnswer]:
+) -> Response[str]:
     """What is left of epsilon and delta for reports with these clear fields."""
     query = {
         "api": api,
@@ -158,7 +162,7 @@ def get_budget(
     "/v1/jobs:publish",
     summary="Publish a summary again",
     operation_id="publish",
-    responses=errors(400, 404, 409, 413, answer="The summary will be published", success=202),
+    responses=answers(AcceptedAnswer, 400, 404, 409, 413, answer="The summary will be published", success=202),
 )
 def publish(body: PublicationBody) -> Response[str]:
     """Publish the summary of a committed job again, elsewhere if asked. It costs no budget."""
@@ -212,7 +216,7 @@ def wake(job: str) -> None:
         logger.warning("a job waits for the schedule: its message was not sent", kind=type(error).__name__)
 
 
-def answered(answer: BaseModel) -> Response[Any]:
+def answered(answer: BaseModel) -> Response[str]:
     """An answer without the fields that have no value."""
     return Response(200, "application/json", answer.model_dump_json(exclude_none=True), {"Cache-Control": "no-store"})
 

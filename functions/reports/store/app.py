@@ -29,7 +29,7 @@ def store(records: list[dict[str, Any]]) -> list[str]:
         The ids of the messages that are not stored: the queue delivers them again, and moves those that never can be
         stored to its dead-letter queue.
     """
-    batch, failed = Batch(), []
+    batch, failed, stored = Batch(), [], 0
     for record in records:
         try:
             batch.add(record["messageId"], record["body"])
@@ -39,11 +39,12 @@ def store(records: list[dict[str, Any]]) -> list[str]:
     for file in batch.files():
         try:
             bucket().put_once(file.key, file.body)
-            metrics.add_metric("ObjectsStored", MetricUnit.Count, 1)
+            stored += 1
         except (ClientError, BotoCoreError) as error:
             # The text of the error may name the object; its kind does not.
             logger.warning("an object was not written; its messages come again", kind=type(error).__name__)
             failed += file.messages
+    metrics.add_metric("ObjectsStored", MetricUnit.Count, stored)  # no count of reports, which would be data
     return failed
 
 

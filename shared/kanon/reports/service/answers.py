@@ -99,6 +99,32 @@ DUPLICATE = refusal(
 NO_SUCH_JOB = refusal(404, "JOB_NOT_FOUND", "job_request_id", "there is no job with this job_request_id")
 
 
+# createJob, jobs:publish and jobs:preflight
+
+
+class AcceptedAnswer(BaseModel):
+    """An empty object: what was asked will be done."""
+
+
+class PreflightAnswer(BaseModel):
+    """What a job would meet now, by the clear fields of its reports."""
+
+    reports: Annotated[int, Field(description="In the files")]
+    accepted: Annotated[int, Field(description="Whose clear fields a job accepts")]
+    duplicates: Annotated[int, Field(description="Accepted ones whose report_id was there before")]
+    left_out: Annotated[int, Field(description="For other destinations than those of the job")]
+    errors: Annotated[dict[str, int], Field(description="How many are not accepted, by reason")]
+    units: Annotated[int, Field(description="Units whose budget the job would spend")]
+    rows: Annotated[int, Field(description="Rows of the budget table they stand in")]
+    would_fail: Annotated[
+        list[dict[str, Any]], Field(description="Units with less left than the job asks for; the first 100")
+    ]
+    standard_deviation: Annotated[float, Field(description="Of the noise of one key")]
+    threshold: Annotated[int | None, Field(description="A key is shown if its noisy sum is above; discover only")] = (
+        None
+    )
+
+
 # getJob
 
 

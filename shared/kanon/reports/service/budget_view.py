@@ -34,7 +34,7 @@ class HourAnswer(BaseModel):
     delta_left: str
 
 
-class TakenAnswer(BaseModel):
+class SpentAnswer(BaseModel):
     """What one job took from each of these hours. A job that has not ended yet may give it back."""
 
     job_request_id: str
@@ -50,7 +50,7 @@ class BudgetAnswer(BaseModel):
     epsilon_cap: str
     delta_cap: str
     hours: list[HourAnswer]
-    jobs: list[TakenAnswer]
+    jobs: list[SpentAnswer]
 
 
 def read_unit(query: Mapping[str, str]) -> Unit:
@@ -77,7 +77,7 @@ def budget_answer(budgets: Budgets, unit: Unit) -> BudgetAnswer:
         delta_cap=_delta(budgets.cap),
         hours=[HourAnswer(hour=hour, epsilon_left=_epsilon(has), delta_left=_delta(has)) for hour, has in hours],
         jobs=[
-            TakenAnswer(job_request_id=job, hours=list(of), epsilon=_epsilon(took), delta=_delta(took))
+            SpentAnswer(job_request_id=job, hours=list(of), epsilon=_epsilon(took), delta=_delta(took))
             for job, of, took in budgets.taken(unit.row)
         ],
     )

@@ -6,15 +6,13 @@ Only the function ``jobs`` imports this, when it is asked: it brings the readers
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Sequence
 from io import BytesIO
-from typing import Any
-
-from pydantic import BaseModel
 
 from kanon.reports.acceptance import Rules, accept_clear
 from kanon.reports.account import Source, source_of, units
 from kanon.reports.avro import Report, read_reports
 from kanon.reports.errors import JobError, RefusedError
 from kanon.reports.parameters import Parameters
+from kanon.reports.service.answers import PreflightAnswer
 from kanon.reports.service.exhaustion import named_exhausted
 from kanon.reports.service.requests import JobRequest
 from kanon.reports.storage.budgets import MOST_ROWS, Amount, Budgets, charges
@@ -26,32 +24,6 @@ MOST_OBJECTS = 500
 MOST_UNITS = 200_000
 MOST_NAMED = 100
 BY_PARTS = "ask by parts, with longer prefixes; a job has no such limit"
-
-
-class PreflightAnswer(BaseModel):
-    """What a job would meet now.
-
-    Attributes:
-        reports: in the files.
-        accepted: whose clear fields a job accepts.
-        duplicates: accepted ones whose report_id was there before.
-        left_out: for other destinations than those of the job.
-        errors: the others, by reason.
-        units: that the job would charge.
-        rows: of the budget table.
-        would_fail: units with less left than the job asks for, at most 100.
-    """
-
-    reports: int
-    accepted: int
-    duplicates: int
-    left_out: int
-    errors: dict[str, int]
-    units: int
-    rows: int
-    would_fail: list[dict[str, Any]]
-    standard_deviation: float
-    threshold: int | None
 
 
 def preflight(
