@@ -151,7 +151,7 @@ VIOLATIONS: list[tuple[str, Mutation]] = [
     (ROLES, under("CollectRole", "ReadPublicKeys", keys("reports#keys", "function#collect"))),
     (ROLES, under("CollectRole", "ReadPublicKeys", {"StringLike": {"dynamodb:LeadingKeys": ["*"]}})),
     (ROLES, under("AggregateRole", "ReadKeyRing", None)),
-    (ROLES, permit("RotateRole", "MakeAndDestroyPrivateKeys", "secretsmanager:GetSecretValue")),
+    (ROLES, permit("RotateRole", "MakeAndDestroyPrivateKeys", "secretsmanager:ListSecrets")),
     (ROLES, under("RotateRole", "WriteEpoch", None)),
     (ROLES, under("AggregateRole", "UseWorkKeyThroughS3", VIA_EC2)),
     (ROLES, under("DecryptRole", "UseWorkKeyThroughS3", None)),
