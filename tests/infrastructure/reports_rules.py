@@ -202,7 +202,7 @@ COLLECTED = {
     *("POST /.well-known/private-aggregation/debug/report-shared-storage",),
     *("POST /.well-known/private-aggregation/debug/report-protected-audience", "POST /v1/debug/reports"),
     *("POST /.well-known/attribution-reporting/report-event-attribution",),
-    *("GET /.well-known/aggregation-service/v1/public-keys",),
+    *("GET /.well-known/aggregation-service/v1/public-keys", "GET /reports/openapi.json"),
 }
 OF_JOBS = {
     *("POST /v1alpha/createJob", "GET /v1alpha/getJob", "POST /stage/v1alpha/createJob", "GET /stage/v1alpha/getJob"),

@@ -389,7 +389,7 @@ def test_a_function_accepts_its_environment(function: str) -> None:
     assert SETTINGS[function].from_environment(variables)
 
 
-@pytest.mark.parametrize("function", ["Collect", "Store", "Jobs"])
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_the_code_of_a_function_is_where_the_template_looks_for_it(function: str) -> None:
     given = functions(read())[function]
     module, _, name = given["Handler"].partition(".")
