@@ -243,3 +243,14 @@ def test_a_replacement_replaces_every_schedule() -> None:
         assert objects(stack, "ticks/") == []
         stack.advance(1)
         assert objects(stack, "ticks/") == [f"ticks/{int(START) + 1000}-{name}" for name in ("daily", "hourly")]
+
+
+# What the stack says of itself
+
+
+def test_the_stack_describes_the_queues_and_functions_of_its_nested_stacks(stack: Stack) -> None:
+    described = stack.describe()
+    assert set(described["functions"]) == {"clerk", "letters"}
+    urls = {arn.rpartition("-")[2]: url for arn, url in stack.storage.queue_urls.items()}
+    assert described["queues"] == urls
+    assert set(urls) == {"DeadLetters", "LostEvents", "Post", "PostDead"}
