@@ -31,7 +31,7 @@ from kanon.local import Stack
 from kanon.local.functions import FunctionError
 from kanon.local.template import ACCOUNT, REGION
 from kanon.reports.account import Unit, source_of, units
-from kanon.reports.avro import Report, read_reports, read_summary, write_domain
+from kanon.reports.avro import Report, read_reports, write_domain
 from kanon.reports.hpke import seal
 from kanon.reports.payload import Contribution, Layout, encode
 from kanon.reports.service import creating, stages
@@ -106,9 +106,7 @@ class SimulatedReports:
         self.touched: dict[str, set[str]] = defaultdict(set)
         for name in FUNCTIONS:
             session = self._watched(name)
-            self.stack.functions[name] = replace(
-                self.stack.functions[name], session=lambda _, session=session: session
-            )
+            self.stack.functions[name] = replace(self.stack.functions[name], session=lambda _, session=session: session)
         session = self.stack.session
         self.dynamodb, self.sqs, self.s3 = session.client("dynamodb"), session.client("sqs"), session.client("s3")
         self.secrets = session.client("secretsmanager")
@@ -188,6 +186,10 @@ class SimulatedReports:
             self._collect_messages()
             if self.wire.mistake is not None:
                 raise self.wire.mistake
+
+    def note_states(self) -> None:
+        """Note the states of the jobs at every call of the runs that follow."""
+        self.notes_states = True
 
     def states(self) -> str:
         """The states of all jobs that are not finished."""
@@ -492,60 +494,3 @@ def _body(number: int, key_id: str, public: str) -> dict[str, Any]:
     sealed = seal(encode(pairs, Layout(20)), X25519PublicKey.from_public_bytes(base64.b64decode(public)), text)
     payload = {"payload": base64.b64encode(sealed).decode(), "key_id": key_id}
     return {"shared_info": text, "aggregation_service_payloads": [payload]}
-
-
-# What a run leaves
-
-
-def ending(service: SimulatedReports) -> dict[str, Any]:
-    """All that the outside sees, after the time that the service may take to clean up.
-
-    A file of exhausted units counts by its name: what other jobs had spent when it was written is theirs.
-    """
-    found: dict[str, Any] = {
-        name: "privacy_budget" in name or body for name, body in service.objects("SummariesBucket").items()
-    }
-    found |= {"codes": service.codes(), "spent": service.spent()}
-    found["counters"] = {job: row.get("v_counters") for job, row in service.jobs().items()}
-    check_budgets(service)
-    check_nothing_is_left(service)
-    check_nothing_is_told(service)
-    return found
-
-
-def check_budgets(service: SimulatedReports) -> None:
-    """What is spent is what was released: by jobs that published a summary, and by no other."""
-    released = {job for job, code in service.codes().items() if code.startswith("SUCCESS")}
-    assert service.spent().keys() == released
-    summaries = {name.rpartition("/")[2].partition("-")[0] for name in service.objects("SummariesBucket")}
-    assert summaries - {"keys.avro", "privacy_budget_exhausted_2026"} == released
-
-
-def check_nothing_is_left(service: SimulatedReports) -> None:
-    """No sums and no parts a day later, no record of a worker eight days later, and what is to last is there."""
-    before = service.objects("ReportsBucket"), service.objects("SummariesBucket"), service.rows("Budgets")
-    service.set_time(service.true_time() + DAY)
-    service.wake("aggregate")
-    service.stack.sweep()
-    assert not service.waiting
-    assert not service.objects("WorkBucket")
-    assert not service.open_jobs()
-    assert not [job for job, row in service.jobs().items() if "secret" in row]
-    service.set_time(service.true_time() + 7 * DAY)
-    service.stack.sweep()
-    assert {row["part"]["S"] for row in service.rows("ReportJobs")} <= {"job"}
-    assert before == (service.objects("ReportsBucket"), service.objects("SummariesBucket"), service.rows("Budgets"))
-    assert service.touched["WorkBucket"] <= {"decrypt", "aggregate"}
-
-
-def check_nothing_is_told(service: SimulatedReports) -> None:
-    """No bucket, sum, report id, origin or job in a log, a metric, an error or a message of the queue of jobs."""
-    told = service.stack.logs.getvalue() + "\n".join(map(str, service.stack.failures)) + "\n".join(service.said)  # type: ignore[attr-defined]
-    keys = [text for key in Origin.KEYS for text in (str(key), f"{key:x}", made.key16(key).hex())]
-    places = [*service.stack.storage.buckets.values(), *service.objects("ReportsBucket"), *service.objects("WorkBucket")]
-    ids = [json.loads(body["shared_info"])["report_id"] for body in service.bodies]
-    words = [*keys, *places, *ids, *ids, *service.jobs(), made.ORIGIN, *Origin.DESTINATIONS, *map(str, SUMS)]
-    words += [str(fact.metric) for name, body in service.objects("SummariesBucket").items() if "output/" in name
-              and name.endswith(".avro") for fact in read_summary(BytesIO(body))]  # fmt: skip
-    found = [word for word in set(words) if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", told)]
-    assert not found, found

@@ -257,6 +257,7 @@ def test_a_job_that_cannot_be_resumed_stops_no_other_job(stack: Functions, monke
     assert code(stack, "whole") == "SUCCESS"
 
 
+@pytest.mark.filterwarnings("ignore:No application metrics to publish")
 def test_a_sweep_that_fails_says_neither_a_table_nor_an_address(
     stack: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
