@@ -40,7 +40,7 @@ def allowed(declared: Any) -> str | None:
         return f"`{declared['MinValue']}` to `{declared['MaxValue']}`"
     if "MinValue" in declared:
         return f"`{declared['MinValue']}` and up"
-    if "MaxLength" in declared:
+    if "MaxLength" in declared and declared["Default"].startswith(("[", "{")):
         return f"JSON, up to {declared['MaxLength']:,} characters"
     return None
 

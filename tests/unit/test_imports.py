@@ -31,7 +31,7 @@ ARROWS: dict[str, set[str]] = {
     "joinlog": set(),
     "risk": {"gate", "noise"},
     "release": {"noise", "dynamo", "aws"},
-    "reports": {"noise", "dynamo", "errors"},
+    "reports": {"noise", "dynamo", "http", "settings", "errors", "strict_json"},
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
     "cost": {"gate", "reports", "dynamo"},
@@ -66,7 +66,7 @@ GATE: dict[str, set[str]] = {
     "joining": {"storage", "mechanism", "names", "types"},
     "stamps": {"storage"},
     "reading": {"storage", "mechanism", "slots"},
-    "evaluation": {"storage", "mechanism", "reading", "schedule", "stamps", "types"},
+    "evaluation": {"storage", "mechanism", "fingerprints", "reading", "schedule", "stamps", "types"},
     "querying": {"storage", "mechanism", "names", "publishing", "slots", "types"},
     "models": {"mechanism", "types"},
 }

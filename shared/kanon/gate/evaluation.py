@@ -16,6 +16,7 @@ import numpy as np
 
 from kanon.dynamo.batches import Item
 from kanon.errors import ConfigurationError, TooFarBehindError
+from kanon.gate.fingerprints import refuse_rows
 from kanon.gate.mechanism.columns import NEVER, Ints, States, Tokens
 from kanon.gate.mechanism.tape import LogGeneration, Tapes
 from kanon.gate.mechanism.vectorised import evaluate_columns, phases_of
@@ -74,7 +75,7 @@ class Outcome:
     Attributes:
         steps: steps completed.
         sets: sets touched by them.
-        skipped: sets of types no longer configured.
+        skipped: sets of retired types.
         behind: closed steps that remain.
         late: the largest delay of a completed step after its tick, in seconds.
         following: the slots that can continue because this one has evaluated the last step of its layout.
@@ -154,8 +155,8 @@ class Evaluation:
             time_left: seconds until this worker must have stopped.
 
         Raises:
-            ConfigurationError: a table was replaced, tables are of different times, or steps before the log generation
-                remain.
+            ConfigurationError: a table was replaced, tables are of different times, steps before the log generation
+                remain, or the log has joins of a type that is neither configured nor retired.
             TooFarBehindError: the log rows of the next step may have expired.
             LeaseLostError, ThrottledError, UndecodableMembersError: run again; nothing is lost or half done.
         """
@@ -291,6 +292,9 @@ class Evaluation:
     ) -> Outcome:
         """Read, decide and commit a chunk of the sets of a step."""
         known = [touched for touched in chunk if touched.type_name in self.types]
+        if len(known) < len(chunk):
+            missing = {touched.type_name for touched in chunk} - self.types.keys()
+            refuse_rows(self.control.recorded("evaluate"), missing)
         items = self.members.read(touched.set_key for touched in known)
         self._commit(step, self._decide(step, known, items), writers)
         skipped = outcome.skipped + len(chunk) - len(known)

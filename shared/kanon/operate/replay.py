@@ -82,10 +82,14 @@ class _NoStatuses:
 
 @dataclass(frozen=True)
 class _OwnMarks:
-    """Stands for Control: the slot begins at ``step``, and every completed step renews the leases."""
+    """Stands for Control: the slot begins at ``step``, and every completed step renews the leases.
+
+    ``recorded`` reads the fingerprints recorded for a function.
+    """
 
     step: int
     renew: Callable[[], None]
+    recorded: Callable[[str], dict[str, str]]
 
     def lease(self, *_: object) -> Mark:
         return Mark(self.step, None)
@@ -249,7 +253,7 @@ def _evaluate(stack: RunningStack, found: Plan, holder: str, renew: Callable[[],
         log=stack.log,
         members=_Unstamped(stack.client("dynamodb"), found.source),
         statuses=_NoStatuses(),  # type: ignore[arg-type]
-        control=_OwnMarks(found.step, renew),  # type: ignore[arg-type]
+        control=_OwnMarks(found.step, renew, stack.control.recorded),  # type: ignore[arg-type]
         check_tables=lambda: None,
         generation=in_force(settings.log_generations),
     )

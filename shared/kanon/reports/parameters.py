@@ -6,11 +6,11 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Literal
 
-from kanon.reports.acceptance import CONTRIBUTION_BOUND
-from kanon.reports.noise import DiscreteLaplace
 from kanon.reports.threshold import Rule, threshold
 
 Mode = Literal["declared", "discover"]
+CONTRIBUTION_BOUND = 65_536
+"""The most that the values of one unit's reports sum to: the paper's Lambda_1."""
 EPSILON_CAP = 64
 LEAST_DELTA, DELTA_CAP = Fraction(1, 10**12), Fraction(1, 1000)
 DEFAULT_EPSILON, DEFAULT_DELTA = "10", "1e-8"
@@ -68,11 +68,6 @@ class Parameters:
         if self.mode == "declared":
             return None
         return threshold(self.epsilon, self.delta, self.contribution_bound, self.rule, self.sparsity)
-
-    @property
-    def noise(self) -> DiscreteLaplace:
-        """The noise distribution."""
-        return DiscreteLaplace(self.epsilon / self.contribution_bound, self.threshold)
 
     @property
     def standard_deviation(self) -> float:

@@ -20,6 +20,7 @@ from kanon.errors import (
 )
 from kanon.gate import evaluation, reading
 from kanon.gate.evaluation import SECONDS_TO_STOP, Evaluation, NoiseKeys, Outcome
+from kanon.gate.fingerprints import retire
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState, is_above
 from kanon.gate.mechanism.members import Member
@@ -384,10 +385,17 @@ def test_an_evaluator_that_is_too_far_behind_stops_before_rows_expire(scenario: 
 # What stops a slot, and what does not
 
 
-def test_the_sets_of_a_type_no_longer_configured_are_skipped_and_counted(scenario: Scenario) -> None:
+def test_the_sets_of_a_type_that_is_not_configured_stop_their_step_until_it_is_retired_then_they_are_skipped(
+    scenario: Scenario,
+) -> None:
     scenario.start()
     scenario.join(NAMES[0], range(9), START)
-    scenario.tables.log.put_all(Row(START, set_key("gone"), token, "retired", 2**31) for token in range(9))
+    scenario.tables.log.put_all(Row(START, set_key("gone"), token, "new", 2**31) for token in range(9))
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"joins of type 'new', .* with `kanon operate retire new`$"):
+            scenario.run(closing(START))
+    assert (scenario.mark(), scenario.horizon(), scenario.states()) == (START - 1, None, ([], []))
+    retire(scenario.tables.control, "new")
     outcome = scenario.run(closing(START))
     assert (outcome.steps, outcome.sets, outcome.skipped) == (1, 1, 1)
     assert [item["set_key"]["B"] for item in scenario.states()[0]] == [NAMES[0]]

@@ -27,7 +27,6 @@ MOST_DESTINATIONS = 100
 DEFAULT_ERROR_THRESHOLD = "10"
 
 _ID = re.compile(r"[a-zA-Z0-9\-_.~!*'();:@&=+$,/?%#\[\] ]{1,128}")
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _PREFIX = re.compile(r"[^\x00-\x1f\x7f]{1,900}")
 _COUNT = re.compile(r"[0-9]{1,12}")
 _FALSE, _TRUE = "false", "true"
@@ -172,7 +171,7 @@ def _matching(fields: Mapping[str, Any], name: str, form: re.Pattern[str], other
 
 def _bucket(fields: Mapping[str, Any], name: str, buckets: frozenset[str], within: str = "") -> str:
     text = _text(fields, name, within)
-    if text not in buckets or not _BUCKET.fullmatch(text):
+    if text not in buckets:
         raise RequestRefusedError(
             "VALIDATION_FAILED", within + name, "name a bucket of this stack, or one of the parameter ReportBuckets"
         )
