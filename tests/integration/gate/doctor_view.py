@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from kanon.cli.main import app
 from kanon.local import Stack
-from kanon.operate.doctor import Finding, Verdict, examine
+from kanon.operate.doctor import examine
+from kanon.operate.findings import Finding, Verdict
 from kanon.operate.stacks import RunningStack, described_stack
 
 
