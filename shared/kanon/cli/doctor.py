@@ -50,6 +50,7 @@ def doctor(
 
 
 def _show(findings: "Sequence[Finding]") -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from kanon.operate.findings import Verdict
@@ -58,5 +59,5 @@ def _show(findings: "Sequence[Finding]") -> None:
     table = Table("check", "verdict", "seen", "what to do")
     for finding in findings:
         advice = "\n".join(part for part in (finding.advice, finding.page) if part)
-        table.add_row(finding.check, finding.verdict, finding.seen, advice, style=styles.get(finding.verdict))
+        table.add_row(finding.check, finding.verdict, escape(finding.seen), advice, style=styles.get(finding.verdict))
     screen().print(table)

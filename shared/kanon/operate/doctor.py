@@ -1,6 +1,7 @@
 """``kanon doctor``: checks a running stack and says what is wrong and what to do.
 
-It reads Control, the horizons, two queues and the schedule; with ``secrets`` also the three secrets, to compare
+It reads Control, the horizons, two queues and the schedule, and what
+:mod:`kanon.operate.reports` names; with ``secrets`` also the three secrets, to compare
 their fingerprints. Its output contains no set, no client, no count of them, no key and no fingerprint.
 """
 
@@ -36,6 +37,7 @@ from kanon.gate.storage.statuses import Horizon
 from kanon.keys import Secret, fetch_noise_keys, fetch_secret
 from kanon.operate.findings import Finding, Section, Verdict, moment, queue_finding
 from kanon.operate.noise_key import last_needed
+from kanon.operate.reports import examine_reports
 from kanon.operate.stacks import RunningStack, reason
 
 UNDO = "undo the change and deploy; other values need a new type name or a new stack"
@@ -84,7 +86,8 @@ def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[F
         if any(finding.wrong for finding in key):
             return key  # without the key no table can be read
         raise
-    return [*key, *(finding for check in CHECKS for finding in check(case))]
+    of_reports = examine_reports(stack.reports, now) if stack.reports else ()
+    return [*key, *(finding for check in CHECKS for finding in check(case)), *of_reports]
 
 
 def _read(stack: RunningStack, now: float, *, secrets: bool) -> Case:

@@ -37,6 +37,14 @@ class Section(StrEnum):
     LEASE = "a-lease-is-held-for-too-long"
     PUBLISH_LATE = "publishlate"
     DEAD_LETTERS = "deadletterswaiting"
+    STUCK_JOBS = "stuckjobs"
+    KEYS_MISSING = "keysmissing"
+    BUDGET_TABLE_REPLACED = "budgettablereplaced"
+    PUBLICATION_FAILED = "a-publication-failed"
+    HELD_BUDGET = "budget-of-no-live-job"
+    REPORT_DEAD_LETTERS = "reportdeadletterswaiting"
+    REPORT_FUNCTION_ERRORS = "reportfunctionerrors"
+    REPORT_TABLE_COPIES = "copies-of-the-report-tables"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import boto3
@@ -28,6 +29,7 @@ from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
+from kanon.operate.running_reports import FUNCTIONS, QUEUES, RunningReports
 
 CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
 DESCRIPTION = "/_local/stack"
@@ -52,6 +54,7 @@ class RunningStack:
         session: the boto3 session for its account and region.
         endpoint: the URL of its services; None for AWS.
         protected: whether its tables have deletion protection; None if its parameters do not say.
+        reports: its reports; None without them.
     """
 
     name: str
@@ -64,6 +67,7 @@ class RunningStack:
     session: boto3.Session
     endpoint: str | None = None
     protected: bool | None = None
+    reports: RunningReports | None = None
 
     def client(self, service: str) -> Any:
         """A client of one of its services."""
@@ -107,29 +111,38 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
         outputs = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}
         given = {entry["ParameterKey"]: entry["ParameterValue"] for entry in described.get("Parameters", [])}
         protection = given.get("DeletionProtection")
-        functions = session.client("lambda", config=CONFIG)
-        environments = {
-            part: functions.get_function_configuration(FunctionName=outputs[f"{part}Function"])["Environment"][
-                "Variables"
-            ]
-            for part in ("Join", "Query", "Evaluate")
-        }
+        environments = {part: _environment(session, outputs, part) for part in ("join", "query", "evaluate")}
         dead_letters_url, lost_events_url = outputs["DeadLettersUrl"], outputs["LostEventsUrl"]
+        reports = _deployed_reports(outputs, session) if given.get("Reports") == "ON" else None
     except KeyError as error:
         raise StackError(f"stack {name} has no {error}: is it a stack of kanon?") from error
     except (BotoCoreError, ClientError) as error:
         raise StackError(f"stack {name} cannot be read: {reason(error)}") from error
     return RunningStack(
         name,
-        JoinSettings.from_environment(environments["Join"]),
-        QuerySettings.from_environment(environments["Query"]),
-        EvaluateSettings.from_environment(environments["Evaluate"]),
+        JoinSettings.from_environment(environments["join"]),
+        QuerySettings.from_environment(environments["query"]),
+        EvaluateSettings.from_environment(environments["evaluate"]),
         dead_letters_url,
         lost_events_url,
         _schedule_name(name, session),
         session,
         protected=None if protection is None else protection == "ON",
+        reports=reports,
     )
+
+
+def _environment(session: boto3.Session, outputs: Mapping[str, str], function: str) -> dict[str, str]:
+    """The variables of a function, which an output names."""
+    name = outputs[f"{function.title()}Function"]
+    configuration = session.client("lambda", config=CONFIG).get_function_configuration(FunctionName=name)
+    return configuration["Environment"]["Variables"]
+
+
+def _deployed_reports(outputs: Mapping[str, str], session: boto3.Session) -> RunningReports:
+    environments = {function: _environment(session, outputs, function) for function in FUNCTIONS}
+    dead_letters = {queue: outputs[f"{queue}DeadUrl"] for queue in QUEUES}
+    return RunningReports.of(environments, dead_letters, partial(session.client, config=CONFIG))
 
 
 def _schedule_name(name: str, session: boto3.Session) -> str | None:
@@ -169,6 +182,8 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
     Raises:
         ConfigurationError: the environment of a function is invalid.
     """
+    client = partial(session.client, endpoint_url=endpoint, config=CONFIG)
+    dead_letters = described.get("report_dead_letters")
     return RunningStack(
         described["name"],
         JoinSettings.from_environment(described["functions"]["join"]),
@@ -179,6 +194,7 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
         None,
         session,
         endpoint,
+        reports=RunningReports.of(described["functions"], dead_letters, client) if dead_letters else None,
     )
 
 
