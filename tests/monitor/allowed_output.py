@@ -46,7 +46,7 @@ LOG_FIELDS: dict[str, Callable[[Any], bool]] = {
     "location": _matches(r"[\w.<>]+:\d+"),
     "message": lambda value: value in messages(),
     "timestamp": _matches(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}[+-]\d{4}"),
-    "service": _matches(r"join|evaluate|query|kanon-\d+"),
+    "service": _matches(r"join|evaluate|query|collect|store|jobs|decrypt|aggregate|rotate|kanon-\d+"),
     "cold_start": lambda value: isinstance(value, bool),
     "function_name": _matches(r"[\w-]+"),
     "function_memory_size": lambda value: str(value) in ("128", "512", "1769"),
@@ -73,6 +73,46 @@ def wrong_log(entry: Mapping[str, Any]) -> Problems:
             yield from wrong_text(value)
 
 
+# ------------------------------------------------------------------------------------------------ messages
+
+
+def _below(most: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and 0 <= value < most
+
+
+_TEXT = _matches(r"[^\n]+")
+_STAGE = _matches("map|remap")
+_PARTS = _below(10_000)
+
+MESSAGES: dict[str, list[dict[str, Callable[[Any], bool]]]] = {
+    "Queue": [{"slot": _below(256), "hop": _below(256)}],
+    "Maps": [{"job": _TEXT, "stage": _STAGE, "shard": _below(1000)}],
+    "Stages": [{"job": _TEXT, "part": lambda value: value is None or _PARTS(value)}],
+    "Arrivals": [
+        {
+            "kind": _matches("report"),
+            "api": _matches(r"[a-z-]+"),
+            "scheduled_report_time": _below(2**40),
+            "shared_info": _TEXT,
+            "payload": _matches(r"[A-Za-z0-9+/]+=*"),
+            "key_id": _TEXT,
+        },
+        {"kind": _matches("event"), "body": lambda value: isinstance(value, str), "received": _below(2**40)},
+    ],
+}
+"""The forms of a message, by the last part of the queue's name."""
+
+
+def wrong_message(queue: str, body: str) -> Problems:
+    """A message to a queue: it says where to work or what arrived, and nothing else."""
+    message = json.loads(body)
+    if not any(
+        set(message) == set(form) and all(form[name](value) for name, value in message.items())
+        for form in MESSAGES.get(queue, [])
+    ):
+        yield f"a message to the queue {queue} says {message}"
+
+
 # ------------------------------------------------------------------------------------------------- metrics
 
 
@@ -88,13 +128,22 @@ def _whole(most: float) -> Callable[[float, int], bool]:
 METRICS: dict[str, tuple[str, str, Callable[[float, int], bool]]] = {
     "JoinsAccepted": ("join", "Count", _whole(500)),
     "JoinsRefused": ("join", "Count", _whole(500)),
-    "RequestsRejected": ("join query", "Count", _one_of(0, 1)),
+    "RequestsRejected": ("join query jobs", "Count", _one_of(0, 1)),
     "QueriesAnswered": ("query", "Count", _one_of(1)),
     "QueriesRefused": ("query", "Count", _one_of(1)),
     "SlotsFailed": ("evaluate", "Count", _one_of(0, 1)),
     "EvaluationStopped": ("evaluate", "Count", _one_of(1)),
     "SlotsWithRowsSkipped": ("evaluate", "Count", _one_of(1)),
     "StepsBehind": ("evaluate", "Count", _whole(1e6)),
+    "ReportsAccepted": ("collect", "Count", _one_of(1)),
+    "ReportsRefused": ("collect", "Count", _one_of(1)),
+    "DebugReports": ("collect", "Count", _one_of(1)),
+    "ObjectsStored": ("store", "Count", _whole(10_000)),
+    "JobsFinished": ("decrypt aggregate", "Count", _one_of(1)),
+    "JobsRefused": ("decrypt aggregate", "Count", _one_of(1)),
+    "StuckJobs": ("aggregate", "Count", _whole(1e6)),
+    "BudgetTableReplaced": ("aggregate rotate", "Count", _one_of(0, 1)),
+    "KeysMissing": ("rotate", "Count", _one_of(0, 1)),
     "PublishLag": ("evaluate", "Seconds", lambda value, period: value >= 0 and value % period == 0),
 }
 

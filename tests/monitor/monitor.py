@@ -24,7 +24,7 @@ from kanon.local.functions import Environment, Function, FunctionError
 from kanon.local.partiql import read
 from kanon.local.source import ROOT
 from kanon.local.stack import Stack
-from kanon.local.template import Template
+from kanon.local.template import BUCKET, QUEUE, SECRET, TABLE, Template
 from tests.monitor import allowed_output
 from tests.monitor.permissions import Call, Resources, permissions
 from tests.monitor.private import Private
@@ -81,11 +81,13 @@ class Monitor:
                 self.calls.add(call)
                 if not any(permission.covers(call) for permission in self.allowed[function]):
                     self._problems.add(f"the role of {function} refuses {call.action} on {call.resource} {call.key}")
-        for entry in params.get("Entries", []):
-            message = json.loads(entry["MessageBody"])
-            if set(message) != {"slot", "hop"} or not all(type(v) is int and v < 256 for v in message.values()):
-                self._problems.add(f"a message to the queue says {message}")
-        self.private.add(*_written(params))
+        for entry in (params, *params.get("Entries", [])):
+            if "MessageBody" in entry:
+                queue = params["QueueUrl"].rpartition("-")[2]
+                self._problems |= set(allowed_output.wrong_message(queue, entry["MessageBody"]))
+        self.private.add(*(_objects(params) if service == "s3" else _written(params)))
+        if "SecretString" in params:
+            self.secret(params["SecretString"])
 
     def secret(self, text: str) -> None:
         """A secret was read; what is derived from it is as secret."""
@@ -175,6 +177,8 @@ class Log:
 def _written(params: Mapping[str, Any]) -> Iterator[bytes]:
     """Set keys, tokens and members in a call to a table."""
     items: list[Any] = [params[name] for name in ("Key", "Item", "ExpressionAttributeValues") if name in params]
+    for part in (part for entry in params.get("TransactItems", []) for part in entry.values()):
+        items += [part[name] for name in ("Key", "Item", "ExpressionAttributeValues") if name in part]
     for asked in params.get("RequestItems", {}).values():
         items += asked["Keys"] if isinstance(asked, dict) else [put["PutRequest"]["Item"] for put in asked]
     items += [write.item for write in map(read, params.get("Statements", []))]
@@ -184,6 +188,15 @@ def _written(params: Mapping[str, Any]) -> Iterator[bytes]:
                 yield value["B"]
                 if name == "set_token" and len(value["B"]) > 32:
                     yield value["B"][32:]
+
+
+def _objects(params: Mapping[str, Any]) -> Iterator[str]:
+    """The bucket and the objects a call names; of a key also its last part: the first ones may be of any object."""
+    yield params["Bucket"]
+    keys = [params.get("Key", ""), *(entry["Key"] for entry in params.get("Delete", {}).get("Objects", []))]
+    for key in keys:
+        yield key
+        yield key.rpartition("/")[2]
 
 
 def _named(event: Mapping[str, Any]) -> Iterator[bytes | str]:
@@ -221,8 +234,8 @@ def monitor_every_stack() -> Iterator[None]:
 
     def entered(stack: Stack) -> Stack:
         enter(stack)
-        if stack._directory == ROOT:
-            monitor = Monitor(stack.template, _arns(stack))
+        if stack.template.directory == ROOT:
+            monitor = Monitor(stack.template, _arns(stack.template))
             _by_function.update({function.name: monitor for function in stack.functions.values()})
         return stack
 
@@ -275,9 +288,12 @@ def _raising(monitor: Monitor) -> Iterator[None]:
         raise
 
 
-def _arns(stack: Stack) -> dict[str, str]:
-    """The ARN behind every name the functions may use in a call."""
-    template, storage = stack.template, stack.storage
-    tables = {name: template.resolve({"Fn::GetAtt": [logical, "Arn"]}) for logical, name in storage.tables.items()}
-    secrets = (template.resolve({"Ref": logical}) for logical in storage.secrets)
-    return {**tables, **{url: arn for arn, url in storage.queue_urls.items()}, **{arn: arn for arn in secrets}}
+def _arns(template: Template) -> dict[str, str]:
+    """The ARN behind every name the functions may use in a call. A secret is named by its ARN."""
+    arns = {}
+    for _, part in template.every():
+        for resource in part.resources(TABLE, QUEUE, BUCKET, SECRET):
+            name = part.resolve({"Ref": resource.logical_id})
+            arn = part.resolve({"Fn::GetAtt": [resource.logical_id, "Arn"]})
+            arns[name] = name if resource.type == SECRET else arn
+    return arns

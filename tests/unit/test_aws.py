@@ -64,7 +64,7 @@ def client() -> Any:
 
 def _read(client: Any, operation: str, status: int, body: bytes) -> tuple[Any, Any]:
     """An answer as the client reads it, and as botocore would alone."""
-    shape = get_session().get_service_model("dynamodb").operation_model(operation).output_shape
+    shape = client.meta.service_model.operation_model(operation).output_shape
     plain = {"status_code": status, "headers": {"x-amzn-requestid": "1"}, "body": body}
     ours, parsed = dict(plain), dict[str, Any]()
     client.meta.events.emit(

@@ -76,9 +76,6 @@ class _NoStatuses:
 
     def move_horizon(self, slot: int, step: int, visible_from: int) -> None: ...
 
-    def is_stamped(self, *_: object) -> bool:
-        return True
-
 
 @dataclass(frozen=True)
 class _OwnMarks:
@@ -92,7 +89,7 @@ class _OwnMarks:
     recorded: Callable[[str], dict[str, str]]
 
     def lease(self, *_: object) -> Mark:
-        return Mark(self.step, None)
+        return Mark(self.step, None, stamped=False)  # the plan has compared the stamps
 
     def evaluated_through(self, _: int) -> int:
         return self.step
@@ -130,8 +127,9 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
         targets[slot] = max(targets[slot], *steps)
     found = Plan(source or stack.evaluate.members_table, step, layout, marks, complete, targets, crossings)
     _refuse_steps(stack, found, now)
-    stamps = Members(stack.client("dynamodb"), found.source).stamps(slots)
-    for slot in slots:
+    evaluated_by = range(stack.evaluate.layouts.at(step).slots)  # another layout may begin after the step
+    stamps = Members(stack.client("dynamodb"), found.source).stamps(evaluated_by)
+    for slot in evaluated_by:
         if stamps.get(slot, -1) < step:
             seen = f"through step {stamps[slot]}" if slot in stamps else "for no step"
             raise ReplayRefusedError(
