@@ -183,7 +183,8 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
         ConfigurationError: the environment of a function is invalid.
     """
     client = partial(session.client, endpoint_url=endpoint, config=CONFIG)
-    dead_letters = described.get("report_dead_letters")
+    functions, queues = described["functions"], described.get("queues", {})
+    dead_letters = {queue: queues[f"{queue}Dead"] for queue in QUEUES if f"{queue}Dead" in queues}
     return RunningStack(
         described["name"],
         JoinSettings.from_environment(described["functions"]["join"]),
@@ -194,7 +195,7 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
         None,
         session,
         endpoint,
-        reports=RunningReports.of(described["functions"], dead_letters, client) if dead_letters else None,
+        reports=RunningReports.of(functions, dead_letters, client) if dead_letters else None,
     )
 
 
