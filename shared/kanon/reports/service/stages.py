@@ -6,10 +6,9 @@ record of a worker's result stands, and each arrow between states is one conditi
 
 import json
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from decimal import Decimal
 from io import BytesIO
 from itertools import chain
 from typing import Any
@@ -17,24 +16,22 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from kanon.noise.words import NoiseKey
-from kanon.reports.account import HOUR, Source, units
+from kanon.reports.account import Source, units
 from kanon.reports.avro import part_names, write_summary
 from kanon.reports.errors import Counter, JobError
 from kanon.reports.matching import skip_lists
 from kanon.reports.noise import Randomness
 from kanon.reports.reducing import reduce_partition
 from kanon.reports.service.committing import MOST_EXHAUSTED, Committing, Outcome, exhausted
+from kanon.reports.service.exhaustion import named_exhausted
 from kanon.reports.service.failing import NOTHING_SPENT, fail
 from kanon.reports.service.messages import Message, StageMessage
 from kanon.reports.service.plan import Bucket, Plan, Ring, percent, read_plan, write_plan
 from kanon.reports.service.requests import JobRequest
 from kanon.reports.service.shards import missing_shards
 from kanon.reports.storage.budgets import (
-    DELTA_STEPS,
-    EPSILON_STEPS,
     MOST_ROWS,
     Amount,
-    Budgets,
     Charge,
     charges,
 )
@@ -312,7 +309,7 @@ class Stages:
                 raise
             return self._not_written(row, "the output bucket may not be written: publish to another bucket")
         code = "SUCCESS_WITH_ERRORS" if row.values["counters"]["errors"] else "SUCCESS"
-        self.jobs.move(row, State.FINISHED, self.clock(), code=code, message="")
+        self.jobs.move(row, State.FINISHED, self.clock(), code=code, message="", output=[bucket, prefix])
         self.jobs.forget_work(row.job)
         return None
 
@@ -336,7 +333,9 @@ class Stages:
         received = datetime.fromtimestamp(row.received_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         folder = request.output_prefix.rpartition("/")[0]
         name = f"{folder}/" * bool(folder) + f"privacy_budget_exhausted_{received}.json"
-        body = json.dumps(named_exhausted(budgets, self._sources(row), request, amount), indent=1).encode()
+        body = json.dumps(
+            named_exhausted(budgets, self._sources(row), request.filtering_ids, amount), indent=1
+        ).encode()
         try:
             self.bucket(request.output_bucket).put_new(name, body)
         except TakenError:
@@ -353,37 +352,6 @@ class Stages:
 
     def _plan_of(self, row: Row) -> Plan:
         return read_plan(Work(self.work, row.job), row.values["plan"])
-
-
-def named_exhausted(
-    budgets: Budgets, sources: Collection[Source], request: JobRequest, amount: Amount
-) -> dict[str, Any]:
-    """The units that are short of budget, at most 1,000, in the aggregation service's shape, with what is left."""
-    of_unit = {unit: (source, number) for source in sources for number in request.filtering_ids
-               for unit in units([source], [number])}  # fmt: skip
-    found = []
-    for unit, left in exhausted(budgets, sorted(of_unit), amount)[:MOST_EXHAUSTED]:
-        source, filtering_id = of_unit[unit]
-        fields = {
-            "api": source.api,
-            "attribution_destination": source.attribution_destination,
-            "reporting_origin": source.reporting_origin,
-            "scheduled_report_time": float(source.hour * HOUR),
-            "source_registration_time": source.source_registration_time,
-            "version": source.version,
-        }
-        found.append(
-            {
-                "aggregateable_input_budget_id": {
-                    "filtering_id": filtering_id,
-                    "relevant_shared_info": {name: value for name, value in fields.items() if value is not None},
-                },
-                "epsilon_left": str(Decimal(left.epsilon) / EPSILON_STEPS),
-                "delta_left": str(Decimal(left.delta) / DELTA_STEPS),
-                "jobs": sorted(job for job, hours, _ in budgets.taken(unit.row) if unit.hour % 24 in hours),
-            }
-        )
-    return {"privacy_budget_exhausted_info": {"aggregatable_input_budget_consumption_info": found}}
 
 
 def _too_many(errors: Tally[Counter], reports: int, request: JobRequest) -> str:

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from kanon.dynamo.batches import Item, chunks
-from kanon.reports.account import DAY, Unit
+from kanon.reports.account import DAY, MAX_AGE, Unit
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -21,7 +21,7 @@ ROWS_A_CHUNK = 49
 """Two writes for each row, one for the job and one for the epoch: 100 items, the most of one transaction."""
 MOST_ROWS = 30_000
 
-REPORT_AGE, ONE_JOB, SLACK = 90 * DAY, DAY, 7 * DAY
+ONE_JOB, SLACK = DAY, 7 * DAY
 """A row may expire only when no job can accept a report of its day: the age of a report, the time of a job, slack."""
 
 LEFT, JOB = "left", "job#"
@@ -50,6 +50,11 @@ class Amount:
         if any(step.denominator != 1 for step in steps):
             raise ValueError("epsilon has at most 3 decimals, delta at most 15")
         return cls(int(steps[0]), int(steps[1]))
+
+    @property
+    def exact(self) -> tuple[Fraction, Fraction]:
+        """Epsilon and delta."""
+        return Fraction(self.epsilon, EPSILON_STEPS), Fraction(self.delta, DELTA_STEPS)
 
     def times(self, number: int) -> "Amount":
         """So many of it."""
@@ -80,7 +85,7 @@ class Charge:
     @property
     def expires(self) -> int:
         """When the row may vanish, unix seconds."""
-        return (self.day + 1) * DAY + REPORT_AGE + ONE_JOB + SLACK
+        return (self.day + 1) * DAY + MAX_AGE + ONE_JOB + SLACK
 
 
 def charges(units: Iterable[Unit]) -> list[Charge]:
