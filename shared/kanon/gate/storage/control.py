@@ -15,6 +15,7 @@ DEPLOYMENT = "deployment"
 """The attribute that every function records when it first starts."""
 
 RELEASE = "REMOVE lease_until, lease_holder"
+KEEP_PLACE = "SET resume_step = :step, resume_after = :after"
 
 IF_FREE_OR_EXPIRED_OR_OWN = "attribute_not_exists(lease_until) OR lease_until < :now OR lease_holder = :holder"
 IF_STILL_HELD = "lease_holder = :holder"
@@ -85,12 +86,12 @@ class Control:
 
     def release(self, slot: int, holder: str, resume: tuple[int, bytes] | None = None) -> None:
         """Release the lease if this holder still has it; ``resume`` is (step, last set key committed)."""
-        values: dict[str, Any] = {":holder": {"S": holder}}
-        update = RELEASE
-        if resume is not None:
-            update += " SET resume_step = :step, resume_after = :after"
-            values |= {":step": {"N": str(resume[0])}, ":after": {"B": resume[1]}}
-        self._update(_slot(slot), update, IF_STILL_HELD, values)
+        update = RELEASE if resume is None else f"{RELEASE} {KEEP_PLACE}"
+        self._update(_slot(slot), update, IF_STILL_HELD, {":holder": {"S": holder}, **_place(resume)})
+
+    def keep_place(self, slot: int, holder: str, place: tuple[int, bytes]) -> None:
+        """Store where the next run continues if this holder dies: (step, last set key committed)."""
+        self._update(_slot(slot), KEEP_PLACE, IF_STILL_HELD, {":holder": {"S": holder}, **_place(place)})
 
     def advance(self, slot: int, before: int | None, step: int, leaving: str | None = None) -> None:
         """Move the mark of a slot from ``before`` (None: it has none) to ``step``. Stamp Members and Statuses before.
@@ -211,6 +212,11 @@ class Control:
 def _is_stamped(item: Mapping[str, Any]) -> bool:
     """Whether the version that wrote the mark writes stamps."""
     return bool(item.get("evaluated_through") == item.get("stamped"))
+
+
+def _place(place: tuple[int, bytes] | None) -> dict[str, Any]:
+    """The values of KEEP_PLACE."""
+    return {} if place is None else {":step": {"N": str(place[0])}, ":after": {"B": place[1]}}
 
 
 def _slot(slot: int | str) -> str:
