@@ -51,10 +51,10 @@ class Service:
     def keys(self) -> list[PublicKey]:
         return public_keys(self.stack.request("GET", PUBLIC).body.decode())
 
-    def encrypted(self, keys: list[PublicKey] | None = None) -> Encrypted:
+    def encrypted(self, keys: list[PublicKey] | None = None, destination: str = "https://shop.test") -> Encrypted:
         report = Report(
             (contribution(1, 65_536),), int(self.stack.clock.now()) * SECOND, ORIGIN, "attribution-reporting",
-            "https://shop.test",
+            destination,
         )  # fmt: skip
         return encrypt(report, keys or self.keys)
 
