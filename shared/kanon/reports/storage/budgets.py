@@ -211,7 +211,7 @@ class Budgets:
     def holders(self) -> Iterator[tuple[bytes, str]]:
         """Every row of the table and every job that took from it: for an operator, since it reads the whole table."""
         pages = self._client.get_paginator("scan").paginate(
-            TableName=self._table,
+            TableName=self.table,
             FilterExpression="begins_with(#part, :job)",
             ProjectionExpression="#row, #part",
             ExpressionAttributeNames={"#row": "row", "#part": "part"},
