@@ -220,6 +220,30 @@ def destroy_noise_key(
     typer.echo(f"No version of the secret holds key {key_id}.")
 
 
+@operate.command()
+@on_stack
+def new_report_keys(stack: "RunningStack", yes: Yes = False) -> None:
+    """End every key of reports and issue new ones: the way out if the budget table was replaced.
+
+    Example: kanon operate new-report-keys --stack kanon-prod
+    """
+    from kanon import clock
+    from kanon.operate.report_keys import ReportKeysKeptError, end_keys, is_replaced, keys_to_end
+
+    if stack.reports is None:
+        raise ReportKeysKeptError("nothing was changed: the stack has no reports")
+    keys = keys_to_end(stack.reports)
+    why = "was replaced" if is_replaced(stack.reports, keys) else "is the one on which the keys were issued"
+    typer.echo(
+        f"The budget table {why}. {len(keys.opening(clock.now()))} keys end now, and rotate destroys their private"
+        " halves. Reports that were encrypted to them can never be opened, and jobs that are running fail without"
+        " spending. Clients keep old public keys for up to a day. This cannot be undone."
+    )
+    _ask("End the keys?", yes)
+    end_keys(stack.reports, keys)
+    typer.echo("The keys have ended. rotate publishes a new one within five minutes.")
+
+
 def _ask(question: str, yes: bool) -> None:
     if not yes:
         typer.confirm(question, abort=True)

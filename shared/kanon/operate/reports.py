@@ -8,11 +8,12 @@ from itertools import groupby
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kanon.dynamo.tables import described, ids_of
+from kanon.dynamo.tables import described
 from kanon.operate.findings import Finding, Section, Verdict, moment, queue_finding
+from kanon.operate.report_keys import is_replaced
 from kanon.operate.running_reports import QUEUES, RunningReports
 from kanon.operate.stacks import reason
-from kanon.reports.storage.key_ring import NEW_EVERY, PUBLISHED, Keys
+from kanon.reports.storage.key_ring import NEW_EVERY, PUBLISHED
 from kanon.reports.storage.report_jobs import Row, State
 
 HOUR = 3600
@@ -82,21 +83,12 @@ def _budget_table(reports: RunningReports, _: float) -> Iterator[Finding]:
     ring = reports.key_ring.read()
     if ring is None:
         yield Finding(check, Verdict.NOT_SEEN, "rotate has not run yet")
-    elif replaced := _replaced(reports, ring):
+    elif ring.withdrawn or is_replaced(reports, ring):
+        seen = "not the one on which the keys were issued: it was restored, created again or filled by hand"
         advice = "no job commits until then: run `kanon operate new-report-keys`"
-        yield Finding(check, Verdict.FAIL, replaced, advice, Section.BUDGET_TABLE_REPLACED)
+        yield Finding(check, Verdict.FAIL, seen, advice, Section.BUDGET_TABLE_REPLACED)
     else:
         yield Finding(check, Verdict.OK, "the one on which the keys were issued")
-
-
-def _replaced(reports: RunningReports, ring: Keys) -> str:
-    """Why the table is another one; empty if it is not."""
-    table = ids_of(described(reports.client("dynamodb"), {"Budgets": reports.aggregate.budgets_table}))["Budgets"]
-    if table != ring.table_id:
-        return "another table than the one on which the keys were issued: it was restored or created again"
-    if reports.budgets.epoch() != ring.epoch:
-        return "it holds another epoch than the keys: its rows were replaced"
-    return "the keys are withdrawn" if ring.withdrawn else ""
 
 
 def _jobs(reports: RunningReports, now: float) -> Iterator[Finding]:
@@ -166,7 +158,9 @@ def _tables(reports: RunningReports, _: float) -> Iterator[Finding]:
     dynamodb = reports.client("dynamodb")
     tables = described(dynamodb, reports.tables)
     open_ = [name for name, table in tables.items() if not table.get("DeletionProtectionEnabled")]
-    if open_:
+    if not reports.deployed:
+        yield Finding("deletion of report tables", Verdict.NOT_SEEN, "a local stack ends with its process")
+    elif open_:
         advice = "the first deployment succeeded: set ReportsDeletionProtection=ON and deploy again"
         yield Finding("deletion of report tables", Verdict.WARN, f"{', '.join(open_)}: not protected", advice)
     else:

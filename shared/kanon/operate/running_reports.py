@@ -22,6 +22,7 @@ class RunningReports:
         collect, jobs, decrypt, aggregate, rotate: the settings of its functions.
         dead_letters: the URLs of the dead-letter queues, by the queues' names.
         client: a client of a service by its name.
+        deployed: whether it is in AWS, rather than on this machine.
     """
 
     collect: CollectSettings
@@ -31,6 +32,7 @@ class RunningReports:
     rotate: RotateSettings
     dead_letters: Mapping[str, str]
     client: Callable[[str], Any]
+    deployed: bool = True
 
     @classmethod
     def of(

@@ -4,7 +4,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -195,7 +195,7 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
         None,
         session,
         endpoint,
-        reports=RunningReports.of(functions, dead_letters, client) if dead_letters else None,
+        reports=replace(RunningReports.of(functions, dead_letters, client), deployed=False) if dead_letters else None,
     )
 
 
