@@ -54,6 +54,7 @@ LOG_FIELDS: dict[str, Callable[[Any], bool]] = {
     "function_arn": matches(r"arn[\w:-]*"),
     "function_request_id": matches(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|r"),
     "kind": matches(r"[A-Z][A-Za-z]+"),
+    "stage": matches(r"none|map|remap|[A-Z]+"),
     "operation": matches(r"[A-Z][A-Za-z]+"),
     "code": matches(r"[A-Z][A-Za-z.]+"),
     "place": matches(r"[\w.<>]+:\d+|unknown"),

@@ -223,25 +223,24 @@ def destroy_noise_key(
 @operate.command()
 @on_stack
 def new_report_keys(stack: "RunningStack", yes: Yes = False) -> None:
-    """End every key of reports and issue new ones: the way out if the budget table was replaced.
+    """Begin a new epoch of report keys, after the table of budgets was replaced or a private key became known.
 
     Example: kanon operate new-report-keys --stack kanon-prod
     """
     from kanon import clock
-    from kanon.operate.report_keys import ReportKeysKeptError, end_keys, is_replaced, keys_to_end
+    from kanon.operate.report_keys import renew, situation
 
-    if stack.reports is None:
-        raise ReportKeysKeptError("nothing was changed: the stack has no reports")
-    keys = keys_to_end(stack.reports)
-    why = "was replaced" if is_replaced(stack.reports, keys) else "is the one on which the keys were issued"
+    found = situation(stack)
+    state = "is not the one that the keys of reports were issued for" if found.replaced else "was not replaced"
+    typer.echo(f"The table of budgets {state}. There are {len(found.keys.keys)} keys.")
     typer.echo(
-        f"The budget table {why}. {len(keys.opening(clock.now()))} keys end now, and rotate destroys their private"
-        " halves. Reports that were encrypted to them can never be opened, and jobs that are running fail without"
-        " spending. Clients keep old public keys for up to a day. This cannot be undone."
+        "All of them end now and are destroyed. Reports that are encrypted to them can never be opened again, and jobs"
+        " that are not committed end with PRIVACY_BUDGET_ERROR; nothing is spent. Clients that keep public keys send"
+        " unreadable reports for up to a day. This cannot be undone."
     )
-    _ask("End the keys?", yes)
-    end_keys(stack.reports, keys)
-    typer.echo("The keys have ended. rotate publishes a new one within five minutes.")
+    _ask("Issue new keys?", yes)
+    renew(stack, found.keys, clock.now())
+    typer.echo("The keys are destroyed. The first new key is published within five minutes.")
 
 
 def _ask(question: str, yes: bool) -> None:

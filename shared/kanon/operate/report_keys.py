@@ -1,45 +1,76 @@
-"""``kanon operate new-report-keys``: ends every key of reports and begins a new epoch on the budget table as it is.
+"""``kanon operate new-report-keys``: begins a new epoch of the keys that reports are encrypted to.
 
-It is the way out when the table was replaced: what was encrypted to the old keys can no longer be opened, so nothing is
-charged to a table that may have forgotten what was spent before.
+After the table of budgets was replaced, or a private key became known. Every key ends at once and its private key is
+destroyed: no report that was encrypted to it can be opened any more, so none is charged to a table that may have
+forgotten what was spent. The new epoch is one transaction on the ring and the table. It is safe to interrupt the
+command anywhere: run it again, or leave the rest to the function that rotates the keys.
 """
 
+from dataclasses import dataclass
+
 from kanon.errors import KanonError
-from kanon.operate.running_reports import RunningReports
+from kanon.operate.stacks import RunningStack
 from kanon.reports.service.epoch import Epoch
-from kanon.reports.storage.key_ring import Keys
+from kanon.reports.service.rotation import Rotation
+from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.key_ring import KeyRing, Keys
+from kanon.reports.storage.private_keys import PrivateKeys
 
 
-class ReportKeysKeptError(KanonError):
+class NoNewKeysError(KanonError):
     """Nothing was changed; the message says why."""
 
 
-def keys_to_end(reports: RunningReports) -> Keys:
-    """The key ring whose keys would end.
+@dataclass(frozen=True)
+class Situation:
+    """The keys as they are.
+
+    Attributes:
+        keys: the ring.
+        replaced: whether table Budgets is another one than the one that the keys were issued for.
+    """
+
+    keys: Keys
+    replaced: bool
+
+
+def situation(stack: RunningStack) -> Situation:
+    """Read the ring and compare it with table Budgets.
 
     Raises:
-        ReportKeysKeptError: there is none.
+        NoNewKeysError: the stack has no keys.
     """
-    keys = reports.key_ring.read()
+    epoch = _rotation(stack).epoch
+    keys = epoch.ring.read()
     if keys is None:
-        raise ReportKeysKeptError("nothing was changed: rotate has not issued a key yet, it does within five minutes")
-    return keys
+        raise NoNewKeysError("the stack has no keys yet: nothing was changed; the first ones come within five minutes")
+    return Situation(keys, not epoch.is_of(keys))
 
 
-def is_replaced(reports: RunningReports, keys: Keys) -> bool:
-    """Whether the budget table is another one than that of the keys."""
-    return not _epoch(reports).is_of(keys)
+def renew(stack: RunningStack, seen: Keys, now: float) -> None:
+    """Begin a new epoch and destroy all keys. The next rotation, within five minutes, issues the first new key.
 
-
-def end_keys(reports: RunningReports, seen: Keys) -> None:
-    """End the keys and begin a new epoch; ``rotate`` then destroys the private keys and issues a new one.
+    Args:
+        stack: the stack.
+        seen: the ring as it was read.
+        now: unix seconds.
 
     Raises:
-        ReportKeysKeptError: the ring or the table has changed since it was read.
+        NoNewKeysError: the ring or the table has changed since it was read.
     """
-    if not _epoch(reports).renew(seen):
-        raise ReportKeysKeptError("nothing was changed: the keys or the table changed meanwhile; run the command again")
+    rotation = _rotation(stack)
+    if not rotation.epoch.renew(seen):
+        raise NoNewKeysError("the keys or the table have changed meanwhile: nothing was changed, run the command again")
+    while (keys := rotation.epoch.ring.read()) is not None and rotation.destroy_one(keys, now):
+        pass
 
 
-def _epoch(reports: RunningReports) -> Epoch:
-    return Epoch(reports.client("dynamodb"), reports.key_ring, reports.budgets)
+def _rotation(stack: RunningStack) -> Rotation:
+    settings = stack.rotate
+    if settings is None:
+        raise NoNewKeysError("Reports is OFF in this stack: nothing was changed")
+    client = stack.client("dynamodb")
+    epoch = Epoch(
+        client, KeyRing(client, settings.control_table), Budgets(client, settings.budgets_table, Amount(0, 0))
+    )
+    return Rotation(epoch, PrivateKeys(stack.client("secretsmanager"), settings.report_key_prefix, settings.kms_key))

@@ -10,7 +10,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kanon.dynamo.tables import described
 from kanon.operate.findings import Finding, Section, Verdict, moment, queue_finding
-from kanon.operate.report_keys import is_replaced
 from kanon.operate.running_reports import QUEUES, RunningReports
 from kanon.operate.stacks import reason
 from kanon.reports.storage.key_ring import NEW_EVERY, PUBLISHED
@@ -83,7 +82,7 @@ def _budget_table(reports: RunningReports, _: float) -> Iterator[Finding]:
     ring = reports.key_ring.read()
     if ring is None:
         yield Finding(check, Verdict.NOT_SEEN, "rotate has not run yet")
-    elif ring.withdrawn or is_replaced(reports, ring):
+    elif ring.withdrawn or not reports.epoch.is_of(ring):
         seen = "not the one on which the keys were issued: it was restored, created again or filled by hand"
         advice = "no job commits until then: run `kanon operate new-report-keys`"
         yield Finding(check, Verdict.FAIL, seen, advice, Section.BUDGET_TABLE_REPLACED)

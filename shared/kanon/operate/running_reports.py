@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kanon.reports.service.epoch import Epoch
 from kanon.reports.settings import AggregateSettings, CollectSettings, DecryptSettings, JobsSettings, RotateSettings
 from kanon.reports.storage.budgets import Amount, Budgets
 from kanon.reports.storage.key_ring import KeyRing
@@ -77,3 +78,8 @@ class RunningReports:
     def key_ring(self) -> KeyRing:
         """The keys."""
         return KeyRing(self.client("dynamodb"), self.aggregate.control_table)
+
+    @property
+    def epoch(self) -> Epoch:
+        """Which budget table the keys were issued for."""
+        return Epoch(self.client("dynamodb"), self.key_ring, self.budgets)

@@ -30,6 +30,7 @@ from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
 from kanon.operate.running_reports import FUNCTIONS, QUEUES, RunningReports
+from kanon.reports.settings import RotateSettings
 
 CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
 DESCRIPTION = "/_local/stack"
@@ -74,6 +75,11 @@ class RunningStack:
         return self.session.client(service, endpoint_url=self.endpoint, config=CONFIG)  # type: ignore[call-overload]
 
     @property
+    def rotate(self) -> RotateSettings | None:
+        """The settings of the function that rotates the keys of reports; None without reports."""
+        return self.reports.rotate if self.reports else None
+
+    @property
     def schedule(self) -> Schedule:
         """Its durations."""
         return Schedule.of(self.evaluate)
@@ -113,7 +119,7 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
         protection = given.get("DeletionProtection")
         environments = {part: _environment(session, outputs, part) for part in ("join", "query", "evaluate")}
         dead_letters_url, lost_events_url = outputs["DeadLettersUrl"], outputs["LostEventsUrl"]
-        reports = _deployed_reports(outputs, session) if given.get("Reports") == "ON" else None
+        reports = _deployed_reports(outputs, session) if "RotateFunction" in outputs else None
     except KeyError as error:
         raise StackError(f"stack {name} has no {error}: is it a stack of kanon?") from error
     except (BotoCoreError, ClientError) as error:
