@@ -144,6 +144,8 @@ METRICS: dict[str, tuple[str, str, Callable[[float, int], bool]]] = {
     "ObjectsStored": ("store", "Count", _whole(10_000)),
     "JobsFinished": ("decrypt aggregate", "Count", _one_of(1)),
     "JobsRefused": ("decrypt aggregate", "Count", _one_of(1)),
+    "StagesFailed": ("aggregate", "Count", _one_of(0, 1)),
+    "ShardsFailed": ("decrypt", "Count", _one_of(0, 1)),
     "StuckJobs": ("aggregate", "Count", _whole(1e6)),
     "BudgetTableReplaced": ("aggregate rotate", "Count", _one_of(0, 1)),
     "KeysMissing": ("rotate", "Count", _one_of(0, 1)),
