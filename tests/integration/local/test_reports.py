@@ -1,6 +1,5 @@
 """The real template with reports on the local stack: from a report over HTTP to the object of its summary."""
 
-import json
 from io import BytesIO
 from typing import Any
 
