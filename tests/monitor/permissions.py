@@ -101,8 +101,8 @@ class Resources:
         for name in params.get("RequestItems") or [params.get(n) for n in ("TableName", "QueueUrl")]:
             if name is not None:
                 yield Call(function, ACTIONS.get(action, action), self._arn(name), _leading(params))
-        if service == "secretsmanager":
-            yield Call(function, action, self._secret(params.get("SecretId") or params["Name"]), "")
+        if service == "secretsmanager":  # a call that names no secret is on all of them
+            yield Call(function, action, self._secret(params.get("SecretId") or params.get("Name", "*")), "")
 
     def _arn(self, name: str) -> str:
         return self.arns.get(name, f"unknown: {name}")
