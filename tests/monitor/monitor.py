@@ -71,7 +71,7 @@ class Monitor:
     # What a function does
 
     def started(self, function: Function) -> None:
-        """A copy of a function starts, perhaps with another period than the template's."""
+        """A copy of a function starts, one of the gate perhaps with another period than the template's."""
         self._period = gcd(self._period, int(function.environment.get("KANON_PERIOD", 0)))
 
     def attach(self, session: Any, function: str) -> Any:
