@@ -50,10 +50,11 @@ LOG_FIELDS: dict[str, Callable[[Any], bool]] = {
     "service": matches(r"join|evaluate|query|collect|store|jobs|decrypt|aggregate|rotate|kanon-\d+"),
     "cold_start": lambda value: isinstance(value, bool),
     "function_name": matches(r"[\w-]+"),
-    "function_memory_size": lambda value: str(value) in ("128", "512", "1769"),
+    "function_memory_size": lambda value: str(value) in ("128", "512", "1769", "3008"),
     "function_arn": matches(r"arn[\w:-]*"),
     "function_request_id": matches(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|r"),
     "kind": matches(r"[A-Z][A-Za-z]+"),
+    "stage": matches(r"none|map|remap|[A-Z]+"),
     "operation": matches(r"[A-Z][A-Za-z]+"),
     "code": matches(r"[A-Z][A-Za-z.]+"),
     "place": matches(r"[\w.<>]+:\d+|unknown"),
@@ -144,6 +145,8 @@ METRICS: dict[str, tuple[str, str, Callable[[float, int], bool]]] = {
     "ObjectsStored": ("store", "Count", _whole(10_000)),
     "JobsFinished": ("decrypt aggregate", "Count", _one_of(1)),
     "JobsRefused": ("decrypt aggregate", "Count", _one_of(1)),
+    "ShardsFailed": ("decrypt", "Count", _one_of(0, 1)),
+    "StagesFailed": ("aggregate", "Count", _one_of(0, 1)),
     "StuckJobs": ("aggregate", "Count", _whole(1e6)),
     "BudgetTableReplaced": ("aggregate rotate", "Count", _one_of(0, 1)),
     "KeysMissing": ("rotate", "Count", _one_of(0, 1)),
@@ -173,6 +176,8 @@ _NUMBERS = re.compile(
     r"(?:steps?|slots?|begins? at step|format|key|types? and keys|at least|at most|less than|than or equal to|line|"
     r"column|char|1 to|of 1|larger than|not|are|refused|of)[ ]\d+\b"
     r"|\b\d+ (?:slots|types|bytes|items?|characters?|hashes|messages|of|to 64)\b"
+    r"|(?:send|give) 0\.1 or 1\.0|above 0|0 to 100|2\^64|such as (?:2026-01-31|\"10\" or \"1e-8\")|1e-12 up to [\d.e-]+"
+    r"|(?:over|after) \d\d days|(?:more than|at most) [\d,]+ (?:reports|MiB|objects|units|rows|shards|keys)|256 MiB"
     r"|pattern '[^']*'|/v1/|noise.key[/ ][\w-]+|(?i:utf-8)|base64(?:url)?|\d+ of \d+ messages"
 )
 _NUMBER = re.compile(r"\d+")

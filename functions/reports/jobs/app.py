@@ -33,6 +33,7 @@ from kanon.reports.service.answers import (
 from kanon.reports.service.budget_view import BudgetAnswer, budget_answer, read_unit
 from kanon.reports.service.creating import NotPublishableError, create, publish_again
 from kanon.reports.service.described import JobBody, PublicationBody
+from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.service.messages import StageMessage
 from kanon.reports.service.requests import (
     JobRequest,
@@ -62,9 +63,16 @@ app = resolver(logger, jobs_form)
 
 sqs_client = Once(aws.sqs)
 s3_client = Once(aws.s3)
-dynamodb_client = Once(aws.dynamodb)
 
 T = TypeVar("T")
+
+
+@Once
+def dynamodb_client() -> Any:
+    """A client, made once per execution environment. A changed fingerprint is an error: no job is created."""
+    client = aws.dynamodb()
+    Recorded(client, SETTINGS.control_table).compare("jobs", SETTINGS)
+    return client
 
 
 def report_jobs() -> ReportJobs:
