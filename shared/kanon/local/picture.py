@@ -151,7 +151,7 @@ def _draw_instances(
     """Every instance as an arrow between two restarts; one that begins before the panel or ends after it is cut off."""
     from matplotlib.dates import num2date
 
-    end = num2date(panel.get_xlim()[1])
+    end = num2date(panel.get_xlim()[1])  # type: ignore[no-untyped-call]
     edges = [begin, *map(at, restarts), end]
     for place, (left, right) in enumerate(pairwise(edges)):
         heads = ("<" if place else "") + "-" + (">" if place < len(restarts) else "")
