@@ -138,7 +138,7 @@ def test_a_stuck_job(service: Service) -> None:
         service.stack.clock.set(service.stack.clock.now() + 1.5 * HOUR)  # then the message comes again
         service.stack.run_queues()
     assert service.code(job) == "IN_PROGRESS"
-    assert service.sections() >= {Section.STUCK_JOBS, Section.REPORT_DEAD_LETTERS}
+    assert service.sections() >= {Section.STUCK_JOBS, Section.REPORT_DEAD_LETTERS, Section.REPORT_FUNCTION_ERRORS}
     assert job in doctor(service.stack)[1]
     deploy(service.stack, "decrypt", KANON_EPSILON_CAP="64")
     service.stack.advance(600)

@@ -57,9 +57,7 @@ def test_quantities_of_reports_grow_in_proportion_once_batches_are_full() -> Non
 def test_a_report_is_sent_once_and_received_and_deleted_with_nine_others() -> None:
     none, some = usage(replace(LOAD, reports=0.0, jobs=0.0), MEASURED), usage(replace(LOAD, jobs=0.0), MEASURED)
     assert some["sqs.requests"] - none["sqs.requests"] == pytest.approx(1.2 * 1e6 * 730 / 24)
-    large = usage(
-        replace(LOAD, size=60_000, jobs=0.0), MEASURED
-    )  # 75 KB in base64: two requests
+    large = usage(replace(LOAD, size=60_000, jobs=0.0), MEASURED)  # 75 KB in base64: two requests
     assert large["sqs.requests"] - none["sqs.requests"] == pytest.approx((2 + 2 * 1.2) * 1e6 * 730 / 24)
 
 
