@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -38,8 +39,9 @@ def _start_stacks_quickly() -> Iterator[None]:
 
     A new slot evaluates as many steps as an outage may last: two days instead of a week, if a test names none.
     """
+    parsed = cache(template._parse)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(template, "_parse", cache(template._parse))
+        patch.setattr(template, "_parse", lambda text: deepcopy(parsed(text)))  # a test may change a document
         patch.setattr(responses, "method_names_from_class", cache(responses.method_names_from_class))
         patch.setitem(LOCAL, "OutageAllowance", "172800")
         yield
