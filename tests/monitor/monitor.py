@@ -26,6 +26,7 @@ from kanon.local.source import ROOT
 from kanon.local.stack import Stack
 from kanon.local.template import BUCKET, QUEUE, SECRET, TABLE, Template
 from tests.monitor import allowed_output
+from tests.monitor.allowed_reports import is_reports, wrong_reports_answer
 from tests.monitor.permissions import Call, Resources, permissions
 from tests.monitor.private import Private
 
@@ -33,6 +34,18 @@ _live: list[Monitor] = []
 _by_function: dict[str, Monitor] = {}  # by the function's full name, which no two stacks share
 
 SECRETS = ("set-pepper", "client-key", "noise-key/1", "noise-key/2")
+PRIVATE_FIELDS = {
+    "payload",
+    "report_id",
+    "reporting_origin",
+    "attribution_destination",
+    "job_request_id",
+    "input_data_blob_prefix",
+    "input_data_blob_prefixes",
+    "input_data_bucket_name",
+    "output_data_blob_prefix",
+    "output_data_bucket_name",
+}
 _SET = re.compile(r"/sets/([^/:]+)")
 
 
@@ -44,7 +57,7 @@ class Monitor:
         self.calls: set[Call] = set()
         self.closed = False
         self.private = Private()
-        self._resources = Resources(arns)
+        self.resources = Resources(arns)
         self._period = int(template.parameters["Period"])
         self._said: dict[str, list[str]] = defaultdict(list)
         self._problems: set[str] = set()
@@ -58,8 +71,8 @@ class Monitor:
     # What a function does
 
     def started(self, function: Function) -> None:
-        """A copy of a function starts, perhaps with another period than the template's."""
-        self._period = gcd(self._period, int(function.environment["KANON_PERIOD"]))
+        """A copy of a function starts, one of the gate perhaps with another period than the template's."""
+        self._period = gcd(self._period, int(function.environment.get("KANON_PERIOD", 0)))
 
     def attach(self, session: Any, function: str) -> Any:
         """See every call of the clients this session will create."""
@@ -76,7 +89,7 @@ class Monitor:
 
     def called(self, function: str, service: str, operation: str, params: Mapping[str, Any]) -> None:
         """An AWS call is about to be made."""
-        for call in self._resources.calls(function, service, operation, params):
+        for call in self.resources.calls(function, service, operation, params):
             if call not in self.calls:
                 self.calls.add(call)
                 if not any(permission.covers(call) for permission in self.allowed[function]):
@@ -100,7 +113,7 @@ class Monitor:
     def asked(self, event: Any) -> None:
         """An event arrives."""
         if isinstance(event, dict) and "rawPath" in event:
-            self.private.add(*_named(event))
+            self.private.add(*(_reported(event) if is_reports(event["rawPath"]) else _named(event)))
 
     def answered(self, function: str, event: Any, result: Any) -> None:
         """An event is answered."""
@@ -110,8 +123,11 @@ class Monitor:
             asked = event.get("body") or ""
             if event.get("isBase64Encoded") and status == 200:
                 asked = binascii.a2b_base64(asked).decode()
-            self._problems |= set(allowed_output.wrong_answer(method, path, asked, status, headers, body))
-            if status != 200 or "error" in body:
+            if is_reports(path):
+                self._problems |= {*allowed_output.wrong_headers(headers), *wrong_reports_answer(path, status, body)}
+            else:
+                self._problems |= set(allowed_output.wrong_answer(method, path, asked, status, headers, body))
+            if status >= 400 or '"error":' in body:
                 self.private.say(body)
         elif result is not None and set(result) != {"batchItemFailures"}:
             self._problems.add(f"{function} returns {result}")
@@ -216,6 +232,20 @@ def _named(event: Mapping[str, Any]) -> Iterator[bytes | str]:
             yield text
             with suppress(ValueError):
                 yield decode_base64(text)
+
+
+def _reported(event: Mapping[str, Any]) -> Iterator[str]:
+    """What a request of reports names: origins, reports, jobs, objects, and the encrypted payloads."""
+    named: dict[str, Any] = dict(event.get("queryStringParameters", {}))
+    with suppress(RequestError, ValueError, TypeError):  # then it is not what a client means to send
+        text = event.get("body") or "{}"
+        body = _read(binascii.a2b_base64(text).decode() if event.get("isBase64Encoded") else text)
+        named |= body
+        named |= json.loads(body.get("shared_info", "{}"))
+        named |= {"payload": [each["payload"] for each in body.get("aggregation_service_payloads", [])]}
+    for name in PRIVATE_FIELDS & named.keys():
+        values = named[name] if isinstance(named[name], list) else [named[name]]
+        yield from (value for value in values if isinstance(value, str))
 
 
 def _read(text: str) -> Any:

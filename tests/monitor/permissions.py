@@ -1,5 +1,6 @@
 """What the roles of a template allow, and what an AWS call asks for, both in ARNs."""
 
+import base64
 import fnmatch
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -97,17 +98,18 @@ class Resources:
             for kind, part in ((kind, part) for entry in params["TransactItems"] for kind, part in entry.items()):
                 yield Call(function, f"dynamodb:{TRANSACTED[kind]}", self._arn(part["TableName"]), _leading(part))
             return
-        for name in params.get("RequestItems") or [params.get(n) for n in ("TableName", "QueueUrl", "SecretId")]:
+        for name in params.get("RequestItems") or [params.get(n) for n in ("TableName", "QueueUrl")]:
             if name is not None:
                 yield Call(function, ACTIONS.get(action, action), self._arn(name), _leading(params))
-        if action == "secretsmanager:CreateSecret":
-            yield Call(function, action, self._arn(f"{_SECRETS}{params['Name']}"), "")
+        if service == "secretsmanager":  # a call that names no secret is on all of them
+            yield Call(function, action, self._secret(params.get("SecretId") or params.get("Name", "*")), "")
 
     def _arn(self, name: str) -> str:
-        """The ARN behind a name. A function may also make secrets, and name them by their ARN or by their name."""
-        if name in self.arns:
-            return self.arns[name]
-        return name if name.startswith(_SECRETS) else f"unknown: {name}"
+        return self.arns.get(name, f"unknown: {name}")
+
+    def _secret(self, name: str) -> str:
+        """The ARN of a secret. Those that a function makes are named by their names."""
+        return self.arns.get(name, name if name.startswith(_SECRETS) else f"{_SECRETS}{name}")
 
     def _objects(self, params: Mapping[str, Any]) -> Iterator[str]:
         """The ARNs of the objects of a call, or of the whole bucket."""
@@ -122,6 +124,7 @@ _SECRETS = f"arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret:"
 
 
 def _leading(params: Mapping[str, Any]) -> str:
-    """The leading key of the one item that is named, in a table whose keys are names."""
-    name: str = params.get("Key", params.get("Item", {})).get("name", {}).get("S", "")
-    return name
+    """The leading key of the one item that is named, in a table whose keys are names; binary ones in base64."""
+    key = params.get("Key", params.get("Item", {}))
+    text: str = key.get("name", {}).get("S", "")
+    return base64.b64encode(key["row"]["B"]).decode() if "row" in key else text

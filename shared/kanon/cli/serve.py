@@ -15,6 +15,7 @@ import typer
 from kanon.cli.extras import extra
 from kanon.cli.local import Engine, EngineName, local_errors
 from kanon.cli.own_types import OneType, TypesFile, own_types
+from kanon.cli.screen import working
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,7 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help='Parameters of the template (JSON): {"NoiseKeys": [...]}, "LogGenerations".'),
     ] = None,
+    reports: Annotated[bool, typer.Option("--reports/--no-reports", help="Run reports, too.")] = True,
     engine: EngineName = Engine.ministack,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show what the functions log.")] = False,
 ) -> None:
@@ -61,7 +63,8 @@ def serve(
 
     def wanted() -> "dict[str, str]":
         own = own_types(type_, types_file, period)
-        return _timing(period) | _parameters(parameters) | ({"Types": own.document} if own else {})
+        fixed = {**_timing(period), "Reports": "ON" if reports else "OFF"}
+        return fixed | _parameters(parameters) | ({"Types": own.document} if own else {})
 
     first = wanted()
     with extra("local"), local_errors():
@@ -72,8 +75,9 @@ def serve(
         logs = sys.stdout if verbose else _Discard()
         schedule = Every(period, _evaluated(period))
         with contextlib.ExitStack() as running:
-            stack = running.enter_context(Stack(first, engine=engine, schedule=schedule, logs=logs))
-            server = _listening(stack, port)
+            with working("starting the service"):
+                stack = running.enter_context(Stack(first, engine=engine, schedule=schedule, logs=logs))
+                server = _listening(stack, port)
             running.callback(server.close)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: stop.set())

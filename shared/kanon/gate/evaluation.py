@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from kanon.gate.storage.step_log import Row, StepLog
 from kanon.gate.types import Type
 from kanon.noise.words import NoiseKey
 
+if TYPE_CHECKING:
+    from kanon.gate.settings import NoiseKeyEntry
+
 T = TypeVar("T")
 
 WRITERS = 16
@@ -37,6 +40,8 @@ SECONDS_TO_STOP = 20.0
 """A worker with less time left than this starts no further chunk."""
 CHUNKS_TO_STOP = 1.5
 """Nor does one whose time left is less than this many times its slowest chunk so far."""
+SHARE_WITHOUT_PLACE = 0.5
+"""With less than this share of its time left, a worker stores its place after each chunk: the next may outlast it."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,11 @@ class NoiseKeys:
     """The noise keys, oldest first, each with the step from which new instances use it."""
 
     entries: tuple[tuple[int, NoiseKey], ...]
+
+    @classmethod
+    def of(cls, entries: Iterable["NoiseKeyEntry"], keys: Mapping[str, NoiseKey]) -> Self:
+        """The keys of the entries, oldest first."""
+        return cls(tuple((entry.from_step, keys[entry.id]) for entry in entries))
 
     def for_instance(self, first: int) -> NoiseKey:
         """The key of an instance that begins at step ``first``: the latest entry not after it.
@@ -96,6 +106,7 @@ class Run:
     Attributes:
         slot: the slot.
         holder: the name of this worker, which holds the lease.
+        time: the seconds that this worker has.
         through: the stored mark; None for a new slot.
         after: the last set committed in ``step``; None before the first one.
         step: the step to evaluate.
@@ -108,6 +119,7 @@ class Run:
 
     slot: int
     holder: str
+    time: float
     through: int | None
     after: bytes | None = None
     step: int = 0
@@ -164,7 +176,7 @@ class Evaluation:
         mark = self.control.lease(slot, holder, now, now + self.schedule.lease)
         if mark is None:
             return Outcome()  # another worker holds the lease
-        run = Run(slot, holder, mark.evaluated_through)
+        run = Run(slot, holder, time_left(), mark.evaluated_through)
         try:
             self.check_tables()
             run.through = self._evaluated_through(slot, mark)
@@ -203,6 +215,8 @@ class Evaluation:
                 run.after = chunk[-1].set_key
             before, left = left, time_left()
             run.slowest = max(run.slowest, before - left)
+            if chunk and left < SHARE_WITHOUT_PLACE * run.time:
+                self.control.keep_place(run.slot, run.holder, (run.step, chunk[-1].set_key))
         return False
 
     def _finish_step(self, run: Run, clock: Callable[[], float]) -> None:

@@ -27,7 +27,7 @@ from kanon.local.objects import ObjectTimes
 from kanon.local.queues import Queues, queue_mappings
 from kanon.local.server import Server
 from kanon.local.source import ROOT
-from kanon.local.template import REGION, Template
+from kanon.local.template import QUEUE, REGION, Template
 from kanon.operate.stacks import DESCRIPTION
 
 LOCAL = {"Slots": '[{"slots":1,"partitions":1,"from_step":0}]'}
@@ -208,6 +208,11 @@ class Stack:
             "region": REGION,
             "dead_letters_url": self.template.resolve({"Ref": "DeadLetters"}),
             "lost_events_url": self.template.resolve({"Ref": "LostEvents"}),
+            "queues": {
+                queue.logical_id: part.resolve({"Ref": queue.logical_id})
+                for _, part in self.template.every()
+                for queue in part.resources(QUEUE)
+            },
             "functions": {
                 name: {k: v for k, v in function.environment.items() if k.startswith("KANON_")}
                 for name, function in self.functions.items()

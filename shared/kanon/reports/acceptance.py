@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING
 
 from publicsuffixlist import PublicSuffixList
 
-from kanon.reports.account import DAY
+from kanon.reports.account import MAX_AGE, MAX_AHEAD
 from kanon.reports.errors import Counter, RefusedError
 from kanon.reports.parameters import CONTRIBUTION_BOUND
 from kanon.reports.shared_info import SharedInfo, host_of, parse
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
-MAX_AGE = 90 * DAY
-MAX_AHEAD = DAY
 
 
 @dataclass(frozen=True)

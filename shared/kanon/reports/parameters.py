@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from typing import Literal
@@ -84,3 +85,8 @@ def decimal(text: str, name: str) -> Fraction:
     if not _DECIMAL.fullmatch(text):
         raise ParameterError(f"{name} is a decimal such as 10, 0.125 or 1e-8")
     return Fraction(text)
+
+
+def written(number: Fraction) -> str:
+    """The decimal of a number that has one of at most 28 digits, exactly: ``10``, ``0.125`` or ``0.00000001``."""
+    return f"{Decimal(number.numerator) / number.denominator:f}"
