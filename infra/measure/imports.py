@@ -21,13 +21,14 @@ botocore.session.get_session().create_client("dynamodb", region_name="us-east-1"
 QUEUE = """
 import botocore.session, numpy
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType
+from pydantic import BaseModel
 BatchProcessor(event_type=EventType.SQS)
 botocore.session.get_session().create_client("dynamodb", region_name="us-east-1")
 """
 LEAST = {
     "join": (HTTP, "importing botocore and Powertools' event handler with validation, one client"),
     "query": (HTTP, "importing botocore and Powertools' event handler with validation, one client"),
-    "evaluate": (QUEUE, "importing botocore, numpy and Powertools' batch processor, one client"),
+    "evaluate": (QUEUE, "importing botocore, numpy, pydantic and Powertools' batch processor, one client"),
 }
 """For each function the least that one of its kind imports."""
 
