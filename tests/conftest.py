@@ -21,6 +21,14 @@ def _monitor_every_stack() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _collect_no_libraries() -> Iterator[None]:
+    """Leave the imported libraries out of every garbage collection: no test left them open, and they take long."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def _fail_on_forbidden_calls_and_output() -> Iterator[None]:
     """Fails any test in which a function exceeds its role or leaks data."""
@@ -33,6 +41,7 @@ def _report_leaks_in_their_module() -> Iterator[None]:
     """Report what a module leaves open in that module, and not in a later one."""
     yield
     gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from moto.backends import get_backend
 from kanon.gate.mechanism.tape import Tapes
 from kanon.keys import Secret
 from kanon.local import Stack
-from kanon.local.template import ACCOUNT, REGION
+from kanon.local.template import ACCOUNT, REGION, SECRET
 
 T = TypeVar("T")
 SHARED = (Stack, Tapes, Secret, FunctionType)
@@ -26,7 +26,7 @@ class Snapshot(Generic[T]):
     """
 
     def __init__(self, stack: Stack, state: T) -> None:
-        assert stack._hidden == []
+        assert stack.queues.idle
         assert not any(self._queue(url).messages for url in stack.storage.queue_urls.values())
         self.stack = stack
         self._moment, self._swept = stack.clock.now(), stack._swept
@@ -38,7 +38,8 @@ class Snapshot(Generic[T]):
         secrets = stack.session.client("secretsmanager")
         self._secrets = {
             arn: secrets.get_secret_value(SecretId=arn)["SecretString"]
-            for arn in (stack.template.resolve({"Ref": name}) for name in stack.storage.secrets)
+            for _, part in stack.template.every()
+            for arn in (part.resolve({"Ref": secret.logical_id}) for secret in part.resources(SECRET))
         }
         self._copy = copier(state)
 
@@ -61,7 +62,7 @@ class Snapshot(Generic[T]):
         for url in stack.storage.queue_urls.values():
             queue = self._queue(url)
             queue._messages, queue._pending_messages = [], set()
-        stack._hidden.clear()
+        stack.queues.clear()
         del stack.failures[self._failures :]
         self._logs.seek(self._logged)
         self._logs.truncate()

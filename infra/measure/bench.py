@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
-from infra.measure.measure import Count
+from infra.measure.measure import Count, Taken
 from infra.measure.rows import Failed, Form, Result, every_row, results
 from kanon.local.source import ROOT
 
@@ -93,6 +93,10 @@ def line(result: Result | Failed) -> str:
     if isinstance(result, Count):
         what = f"| {result.name} | {result.against} | |"
         return f"{what} {result.value:.4g} | counted | | at most {result.most:g} | {met} |"
+    if isinstance(result, Taken):
+        target = "-" if result.most is None else f"at most {result.most:g} s"
+        took = duration(result.seconds)
+        return f"| {result.name} | {result.inside} | | {took} | once | {result.remark} | {target} | {met} |"
     target = "-" if result.target is None else f"at {'least' if result.at_least else 'most'} {result.target:g}"
     spread = f"{min(result.ratios):.2f}, {max(result.ratios):.2f}"
     takes = f"{duration(result.seconds)} a {result.unit}, against {duration(result.seconds_against)}"

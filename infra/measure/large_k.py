@@ -15,9 +15,12 @@ import subprocess
 import sys
 import time
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infra.measure.worker import resident
+
+if TYPE_CHECKING:
+    from kanon.gate.types import Type
 
 ROWS = ((50, 720), (1_000, 720), (8_000, 720), (20_000, 168), (50_000, 168), (50_000, 720), (79_000, 720))
 SETS = 64
@@ -54,10 +57,35 @@ def main(arguments: list[str] | None = None) -> int:
 
 def measured(k: int, window: int) -> dict[str, float]:
     """One row, measured in this process."""
+    from kanon.dynamo.units import item_size, read_units, write_units
+
+    tables = Answers(type_of(k, window), SETS)
+    found = evaluated(tables)
+    size = item_size(tables.full)
+    return {
+        **found,
+        "bytes": size,
+        "write": write_units(size),
+        "read": read_units(size, consistent=True),
+        "chunk": tables.most_asked,
+        "processor": found["processor"] / SETS,
+    }
+
+
+def type_of(k: int, window: int) -> Type:
+    """A type with enough bits for the tokens of its members."""
+    from kanon.gate.types import read_types
+
+    bits = max(16, (8 * (k + 100) - 1).bit_length())
+    entry = {"k": k, "window": window, "profile": "published", "client_bits": bits}
+    return read_types(json.dumps({"fledge": entry}), 3600)["fledge"]
+
+
+def evaluated(tables: Answers, partitions: int | None = None) -> dict[str, float]:
+    """Evaluate one step in this process: seconds of the slowest page and chunk, processor seconds, and MiB."""
     os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
     from infra.measure.evaluating import KEY, SCHEDULE
     from kanon import aws
-    from kanon.dynamo.units import item_size, read_units, write_units
     from kanon.gate.evaluation import Evaluation, NoiseKeys
     from kanon.gate.mechanism.steps import end_of
     from kanon.gate.slots import Layout, Layouts
@@ -65,20 +93,15 @@ def measured(k: int, window: int) -> dict[str, float]:
     from kanon.gate.storage.members import Members
     from kanon.gate.storage.statuses import Statuses
     from kanon.gate.storage.step_log import StepLog
-    from kanon.gate.types import read_types
 
-    bits = max(16, (8 * (k + 100) - 1).bit_length())
-    entry = {"k": k, "window": window, "profile": "published", "client_bits": bits}
-    type_ = read_types(json.dumps({"fledge": entry}), 3600)["fledge"]
-    tables = Answers(type_)
     client = aws.dynamodb()
     client.meta.events.register("before-send.dynamodb", tables.answer)
     evaluation = Evaluation(
-        types={"fledge": type_},
+        types={"fledge": tables.type},
         noise_keys=NoiseKeys(((0, KEY),)),
         deployment="bench",
         schedule=SCHEDULE,
-        log=StepLog(client, "log", Layouts((Layout(1, 0),))),
+        log=StepLog(client, "log", Layouts((Layout(1, 0, partitions),))),
         members=Members(client, "members"),
         statuses=Statuses(client, "statuses"),
         control=Control(client, "control"),
@@ -94,23 +117,15 @@ def measured(k: int, window: int) -> dict[str, float]:
     began = time.process_time()
     outcome = evaluation.run(0, "large", lambda: now, time_left)
     spent = time.process_time() - began
-    assert (outcome.steps, outcome.sets) == (1, SETS), outcome
-    size = item_size(tables.full)
-    return {
-        "bytes": size,
-        "write": write_units(size),
-        "read": read_units(size, consistent=True),
-        "chunk": tables.most_asked,
-        "slowest": max(after - before for before, after in pairwise(moments)),
-        "processor": spent / SETS,
-        "memory": resident(),
-    }
+    assert (outcome.steps, outcome.sets) == (1, len(tables.keys)), outcome
+    slowest = max(after - before for before, after in pairwise(moments))
+    return {"slowest": slowest, "processor": spent, "memory": resident()}
 
 
 class Answers:
     """DynamoDB as far as one step of one slot needs it: rows and items are made when they are asked for."""
 
-    def __init__(self, type_: Any) -> None:
+    def __init__(self, type_: Type, sets: int) -> None:
         import numpy as np
 
         from kanon.gate.mechanism.above_threshold import SetState
@@ -119,9 +134,10 @@ class Answers:
         from kanon.gate.storage.members import to_item, token_bytes
         from kanon.gate.storage.packing import pack_all
 
+        self.type = type_
         self.most_asked = 0
         parameters, chance = type_.parameters, np.random.default_rng(1)
-        self.keys = sorted(chance.bytes(32) for _ in range(SETS))
+        self.keys = sorted(chance.bytes(32) for _ in range(sets))
         # Every other set has k members, so its noise must be read; the others are full.
         self._packed = []
         for count in (parameters.k, parameters.members_kept):
@@ -169,6 +185,10 @@ class Answers:
     def BatchExecuteStatement(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         """All statements succeed."""
         return {"Responses": [{} for _ in asked["Statements"]]}
+
+    def PutItem(self, _: Any) -> dict[str, Any]:  # noqa: N802
+        """The stamp of Members."""
+        return {}
 
     def BatchWriteItem(self, _: Any) -> dict[str, Any]:  # noqa: N802
         """Wake-ups."""

@@ -91,6 +91,37 @@ class Count:
         return {"name": self.name, "against": self.against, "count": value, "target": self.most, "met": self.met}
 
 
+@dataclass(frozen=True)
+class Taken:
+    """Seconds that a command took once, and the most that they should be. ``remark`` says what else is known of them.
+
+    They depend on the machine, so a miss is shown and does not make a run fail.
+    """
+
+    name: str
+    inside: str
+    seconds: float
+    remark: str
+    most: float | None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is met; None without a target."""
+        return None if self.most is None else self.seconds <= self.most
+
+    @property
+    def figures(self) -> dict[str, object]:
+        """What goes into the history."""
+        return {
+            "name": self.name,
+            "inside": self.inside,
+            "seconds": round(self.seconds, 2),
+            "remark": self.remark,
+            "target": self.most,
+            "met": self.met,
+        }
+
+
 def compare(
     name: str,
     against: str,
@@ -125,9 +156,9 @@ def compare(
         for prepare, taken in [(ours, mine), (bare, theirs)][:: 1 if number % 2 else -1]:
             turn = prepare(number)
             gc.collect()
-            began = _spent(children)
+            began = spent(children)
             turn.work()
-            taken.append((_spent(children) - began) / turn.units)
+            taken.append((spent(children) - began) / turn.units)
     mine, theirs = mine[1:], theirs[1:]
     ratios = tuple(b / o if at_least else o / b for o, b in zip(mine, theirs, strict=True))
     return Ratio(
@@ -135,7 +166,7 @@ def compare(
     )  # fmt: skip
 
 
-def _spent(children: bool) -> float:
+def spent(children: bool) -> float:
     """The processor time so far, in s, of this process or of its awaited children."""
     times = os.times()
     return times.children_user + times.children_system if children else time.process_time()

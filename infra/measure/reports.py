@@ -35,7 +35,7 @@ from kanon.reports.acceptance import Rules
 from kanon.reports.histogram import Histogram
 from kanon.reports.hpke import PREFIX, SUITE, seal
 from kanon.reports.mapping import BATCH, Mapped, Selection, map_reports, read_cleartexts
-from kanon.reports.noise import Randomness, Tape
+from kanon.reports.noise import DiscreteLaplace, Randomness, Tape
 from kanon.reports.parameters import Parameters
 from kanon.reports.payload import Contribution, Layout, encode
 from kanon.reports.reducing import reduce_partition
@@ -211,7 +211,7 @@ def reducing(output: Path, keys: int, turns: int) -> Iterator[Ratio]:
         avro.write_summary(output, found.keys, found.metrics)
 
     def noise() -> None:
-        PARAMETERS.noise.draw(Tape(os.urandom(32)), len(domain))
+        DiscreteLaplace.of(PARAMETERS).draw(Tape(os.urandom(32)), len(domain))
 
     def turn(work: Any) -> Any:
         return lambda _: Turn(len(domain), work)

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.measure.measure import Count, Ratio
+from infra.measure.measure import Count, Ratio, Taken
 
-Result = Count | Ratio
+Result = Count | Ratio | Taken
 
 
 @dataclass(frozen=True)

@@ -64,14 +64,15 @@ class Service:
             return self._handlers[name](asked, CONTEXT)
 
     def new_table(self, name: str, *keys: str) -> str:
-        """A table of binary keys for the bare calls."""
+        """A table for the bare calls. A key is binary, or of the type that follows its name: ``part:S``."""
+        attributes = [key.partition(":")[::2] for key in keys]
         self.dynamodb.create_table(
             TableName=name,
             BillingMode="PAY_PER_REQUEST",
-            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "B"} for key in keys],
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": kind or "B"} for key, kind in attributes],  # type: ignore[typeddict-item]
             KeySchema=[
-                {"AttributeName": keys[0], "KeyType": "HASH"},
-                *({"AttributeName": key, "KeyType": "RANGE"} for key in keys[1:]),  # type: ignore[list-item]
+                {"AttributeName": key, "KeyType": kind}  # type: ignore[typeddict-item]
+                for (key, _), kind in zip(attributes, ("HASH", "RANGE"), strict=False)
             ],
         )
         return name

@@ -1,6 +1,7 @@
 """AWS clients: one per service and execution environment, with timeouts that fit into a handler's time limit."""
 
 import json
+import os
 from base64 import b64decode
 from collections.abc import Callable
 from functools import cache
@@ -13,6 +14,7 @@ from botocore.config import Config
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_s3 import S3Client
     from mypy_boto3_secretsmanager import SecretsManagerClient
     from mypy_boto3_sqs import SQSClient
 
@@ -28,6 +30,10 @@ CONFIG = Config(
     user_agent="kanon",
 )
 
+# An object of several MB takes longer to arrive than a row. With one endpoint for all services (AWS_ENDPOINT_URL) the
+# bucket is in the path, because a name like bucket.host would lead nowhere.
+OBJECTS = CONFIG.merge(Config(connect_timeout=2, read_timeout=20))
+IN_PATH = Config(s3={"addressing_style": "path"})
 
 # boto3 is not imported: it brings S3's transfer manager, which costs time at each start (infra/measure/starting.py).
 session: Callable[[], Any] = cache(botocore.session.get_session)
@@ -62,6 +68,13 @@ def secrets_manager() -> "SecretsManagerClient":
 def sqs() -> "SQSClient":
     """An SQS client."""
     client: SQSClient = session().create_client("sqs", config=CONFIG)
+    return client
+
+
+def s3() -> "S3Client":
+    """An S3 client for objects of several MB."""
+    config = OBJECTS.merge(IN_PATH) if "AWS_ENDPOINT_URL" in os.environ else OBJECTS
+    client: S3Client = session().create_client("s3", config=config)
     return client
 
 

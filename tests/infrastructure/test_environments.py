@@ -44,7 +44,7 @@ def test_an_environment_names_a_stack_and_all_that_a_deployment_asks_for(name: s
     environment = configured()[name]
     assert environment["global"]["parameters"]["stack_name"] == {"dev": "kanon-dev", "prod": "kanon"}[name]
     deploy = environment["deploy"]["parameters"]
-    assert (deploy["capabilities"], deploy["resolve_s3"]) == ("CAPABILITY_IAM", True)
+    assert (deploy["capabilities"], deploy["resolve_s3"]) == ("CAPABILITY_IAM CAPABILITY_AUTO_EXPAND", True)
     assert f"environment={name}" in deploy["tags"].split()
 
 

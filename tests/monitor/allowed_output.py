@@ -33,7 +33,8 @@ def messages() -> frozenset[str]:
     return frozenset(found)
 
 
-def _matches(pattern: str) -> Callable[[Any], bool]:
+def matches(pattern: str) -> Callable[[Any], bool]:
+    """Whether a value is a text of this form."""
     expression = re.compile(pattern)
     return lambda value: isinstance(value, str) and expression.fullmatch(value) is not None
 
@@ -42,21 +43,23 @@ FREE = {"reason"}
 """Log fields of free text."""
 
 LOG_FIELDS: dict[str, Callable[[Any], bool]] = {
-    "level": _matches("INFO|WARNING|ERROR|CRITICAL"),
-    "location": _matches(r"[\w.<>]+:\d+"),
+    "level": matches("INFO|WARNING|ERROR|CRITICAL"),
+    "location": matches(r"[\w.<>]+:\d+"),
     "message": lambda value: value in messages(),
-    "timestamp": _matches(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}[+-]\d{4}"),
-    "service": _matches(r"join|evaluate|query|kanon-\d+"),
+    "timestamp": matches(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}[+-]\d{4}"),
+    "service": matches(r"join|evaluate|query|collect|store|jobs|decrypt|aggregate|rotate|kanon-\d+"),
     "cold_start": lambda value: isinstance(value, bool),
-    "function_name": _matches(r"[\w-]+"),
+    "function_name": matches(r"[\w-]+"),
     "function_memory_size": lambda value: str(value) in ("128", "512", "1769"),
-    "function_arn": _matches(r"arn[\w:-]*"),
-    "function_request_id": _matches(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|r"),
-    "kind": _matches(r"[A-Z][A-Za-z]+"),
-    "operation": _matches(r"[A-Z][A-Za-z]+"),
-    "code": _matches(r"[A-Z][A-Za-z.]+"),
-    "place": _matches(r"[\w.<>]+:\d+|unknown"),
-    "problems": lambda value: all(re.fullmatch(r"(slot|hop|body): [a-z_]+", problem) for problem in value),
+    "function_arn": matches(r"arn[\w:-]*"),
+    "function_request_id": matches(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|r"),
+    "kind": matches(r"[A-Z][A-Za-z]+"),
+    "operation": matches(r"[A-Z][A-Za-z]+"),
+    "code": matches(r"[A-Z][A-Za-z.]+"),
+    "place": matches(r"[\w.<>]+:\d+|unknown"),
+    "problems": lambda value: all(
+        re.fullmatch(r"((slot|hop|body|job|stage|shard|part): )?[a-z_]+", problem) for problem in value
+    ),
     "slot": lambda value: type(value) is int and 0 <= value < 256,
     "reason": lambda value: isinstance(value, str),
 }
@@ -71,6 +74,46 @@ def wrong_log(entry: Mapping[str, Any]) -> Problems:
             yield f"a log line says {value!r} as its {name}"
         elif name in FREE:
             yield from wrong_text(value)
+
+
+# ------------------------------------------------------------------------------------------------ messages
+
+
+def _below(most: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and 0 <= value < most
+
+
+_TEXT = matches(r"[^\n]+")
+_STAGE = matches("map|remap")
+_PARTS = _below(10_000)
+
+MESSAGES: dict[str, list[dict[str, Callable[[Any], bool]]]] = {
+    "Queue": [{"slot": _below(256), "hop": _below(256)}],
+    "Maps": [{"job": _TEXT, "stage": _STAGE, "shard": _below(1000)}],
+    "Stages": [{"job": _TEXT}, {"job": _TEXT, "part": lambda value: value is None or _PARTS(value)}],
+    "Arrivals": [
+        {
+            "kind": matches("report"),
+            "api": matches(r"[a-z-]+"),
+            "scheduled_report_time": _below(2**40),
+            "shared_info": _TEXT,
+            "payload": matches(r"[A-Za-z0-9+/]+=*"),
+            "key_id": _TEXT,
+        },
+        {"kind": matches("event"), "body": lambda value: isinstance(value, str), "received": _below(2**40)},
+    ],
+}
+"""The forms of a message, by the last part of the queue's name."""
+
+
+def wrong_message(queue: str, body: str) -> Problems:
+    """A message to a queue: it says where to work or what arrived, and nothing else."""
+    message = json.loads(body)
+    if not any(
+        set(message) == set(form) and all(form[name](value) for name, value in message.items())
+        for form in MESSAGES.get(queue, [])
+    ):
+        yield f"a message to the queue {queue} says {message}"
 
 
 # ------------------------------------------------------------------------------------------------- metrics
@@ -88,13 +131,22 @@ def _whole(most: float) -> Callable[[float, int], bool]:
 METRICS: dict[str, tuple[str, str, Callable[[float, int], bool]]] = {
     "JoinsAccepted": ("join", "Count", _whole(500)),
     "JoinsRefused": ("join", "Count", _whole(500)),
-    "RequestsRejected": ("join query", "Count", _one_of(0, 1)),
+    "RequestsRejected": ("join query collect jobs", "Count", _one_of(0, 1)),
     "QueriesAnswered": ("query", "Count", _one_of(1)),
     "QueriesRefused": ("query", "Count", _one_of(1)),
     "SlotsFailed": ("evaluate", "Count", _one_of(0, 1)),
     "EvaluationStopped": ("evaluate", "Count", _one_of(1)),
     "SlotsWithRowsSkipped": ("evaluate", "Count", _one_of(1)),
     "StepsBehind": ("evaluate", "Count", _whole(1e6)),
+    "ReportsAccepted": ("collect", "Count", _one_of(1)),
+    "ReportsRefused": ("collect", "Count", _one_of(1)),
+    "DebugReports": ("collect", "Count", _one_of(1)),
+    "ObjectsStored": ("store", "Count", _whole(10_000)),
+    "JobsFinished": ("decrypt aggregate", "Count", _one_of(1)),
+    "JobsRefused": ("decrypt aggregate", "Count", _one_of(1)),
+    "StuckJobs": ("aggregate", "Count", _whole(1e6)),
+    "BudgetTableReplaced": ("aggregate rotate", "Count", _one_of(0, 1)),
+    "KeysMissing": ("rotate", "Count", _one_of(0, 1)),
     "PublishLag": ("evaluate", "Seconds", lambda value, period: value >= 0 and value % period == 0),
 }
 
@@ -136,35 +188,40 @@ def wrong_text(text: str) -> Problems:
 # --------------------------------------------------------------------------------------------- answers
 
 HEADERS: dict[str, Callable[[Any], bool]] = {
-    "Content-Type": _matches(r"application/json|text/html; charset=utf-8"),
-    "Cache-Control": _matches(r"no-store|max-age=\d+"),
-    "Retry-After": _matches("5"),
-    "Content-Security-Policy": _matches(r"default-src 'none'; [a-z' ;-]+"),
+    "Content-Type": matches(r"application/json|text/html; charset=utf-8"),
+    "Cache-Control": matches(r"no-store|(public, )?max-age=\d+"),
+    "Retry-After": matches("5"),
+    "Content-Security-Policy": matches(r"default-src 'none'; [a-z' ;-]+"),
 }
 _FIELD = re.compile(r"body|type|set|(?:client|shortClientIdentifier|joins|(?:setsForType|sets)[\w.]*)")
-_MOMENT = _matches(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_MOMENT = matches(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
-def wrong_error(error: Any, code: int) -> Problems:
-    """The one form of an error."""
+def wrong_error(error: Any, code: int, fields: re.Pattern[str] = _FIELD) -> Problems:
+    """The one form of an error; ``fields`` are the names of fields that it may say."""
     if set(error) != {"code", "status", "message", "details"} or error["code"] != code:
         yield f"an error has the form {error}"
         return
     if error["status"] != STATUS_NAMES.get(code):
         yield f"an error has the status {error['status']!r}"
     for problem in error["details"]:
-        if set(problem) != {"field", "reason"} or not _FIELD.fullmatch(problem["field"]):
+        if set(problem) != {"field", "reason"} or not fields.fullmatch(problem["field"]):
             yield f"an error has the detail {problem}"
         yield from wrong_text(str(problem.get("reason")))
     # The message repeats the first field, which names places in what was sent.
-    yield from wrong_text(re.sub(rf"^(?:{_FIELD.pattern}): ", "", error["message"]))
+    yield from wrong_text(re.sub(rf"^(?:{fields.pattern}): ", "", error["message"]))
+
+
+def wrong_headers(headers: Mapping[str, str]) -> Problems:
+    """The headers of an answer."""
+    for name, value in headers.items():
+        if name not in HEADERS or not HEADERS[name](value):
+            yield f"an answer has the header {name}: {value}"
 
 
 def wrong_answer(method: str, path: str, asked: str, status: int, headers: Mapping[str, str], body: str) -> Problems:
     """The answer to a request whose body was ``asked``: a good one only tells what the interface says it does."""
-    for name, value in headers.items():
-        if name not in HEADERS or not HEADERS[name](value):
-            yield f"an answer has the header {name}: {value}"
+    yield from wrong_headers(headers)
     if status != 200:
         answer = json.loads(body)
         yield from wrong_error(answer.get("error", {}), status) if set(answer) == {"error"} else [f"an error is {body}"]

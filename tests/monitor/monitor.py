@@ -24,8 +24,9 @@ from kanon.local.functions import Environment, Function, FunctionError
 from kanon.local.partiql import read
 from kanon.local.source import ROOT
 from kanon.local.stack import Stack
-from kanon.local.template import Template
+from kanon.local.template import BUCKET, QUEUE, SECRET, TABLE, Template
 from tests.monitor import allowed_output
+from tests.monitor.allowed_reports import is_reports, wrong_reports_answer
 from tests.monitor.permissions import Call, Resources, permissions
 from tests.monitor.private import Private
 
@@ -33,6 +34,18 @@ _live: list[Monitor] = []
 _by_function: dict[str, Monitor] = {}  # by the function's full name, which no two stacks share
 
 SECRETS = ("set-pepper", "client-key", "noise-key/1", "noise-key/2")
+PRIVATE_FIELDS = {
+    "payload",
+    "report_id",
+    "reporting_origin",
+    "attribution_destination",
+    "job_request_id",
+    "input_data_blob_prefix",
+    "input_data_blob_prefixes",
+    "input_data_bucket_name",
+    "output_data_blob_prefix",
+    "output_data_bucket_name",
+}
 _SET = re.compile(r"/sets/([^/:]+)")
 
 
@@ -44,7 +57,7 @@ class Monitor:
         self.calls: set[Call] = set()
         self.closed = False
         self.private = Private()
-        self._resources = Resources(arns)
+        self.resources = Resources(arns)
         self._period = int(template.parameters["Period"])
         self._said: dict[str, list[str]] = defaultdict(list)
         self._problems: set[str] = set()
@@ -76,16 +89,18 @@ class Monitor:
 
     def called(self, function: str, service: str, operation: str, params: Mapping[str, Any]) -> None:
         """An AWS call is about to be made."""
-        for call in self._resources.calls(function, service, operation, params):
+        for call in self.resources.calls(function, service, operation, params):
             if call not in self.calls:
                 self.calls.add(call)
                 if not any(permission.covers(call) for permission in self.allowed[function]):
                     self._problems.add(f"the role of {function} refuses {call.action} on {call.resource} {call.key}")
-        for entry in params.get("Entries", []):
-            message = json.loads(entry["MessageBody"])
-            if set(message) != {"slot", "hop"} or not all(type(v) is int and v < 256 for v in message.values()):
-                self._problems.add(f"a message to the queue says {message}")
-        self.private.add(*_written(params))
+        for entry in (params, *params.get("Entries", [])):
+            if "MessageBody" in entry:
+                queue = params["QueueUrl"].rpartition("-")[2]
+                self._problems |= set(allowed_output.wrong_message(queue, entry["MessageBody"]))
+        self.private.add(*(_objects(params) if service == "s3" else _written(params)))
+        if "SecretString" in params:
+            self.secret(params["SecretString"])
 
     def secret(self, text: str) -> None:
         """A secret was read; what is derived from it is as secret."""
@@ -98,7 +113,7 @@ class Monitor:
     def asked(self, event: Any) -> None:
         """An event arrives."""
         if isinstance(event, dict) and "rawPath" in event:
-            self.private.add(*_named(event))
+            self.private.add(*(_reported(event) if is_reports(event["rawPath"]) else _named(event)))
 
     def answered(self, function: str, event: Any, result: Any) -> None:
         """An event is answered."""
@@ -108,8 +123,11 @@ class Monitor:
             asked = event.get("body") or ""
             if event.get("isBase64Encoded") and status == 200:
                 asked = binascii.a2b_base64(asked).decode()
-            self._problems |= set(allowed_output.wrong_answer(method, path, asked, status, headers, body))
-            if status != 200 or "error" in body:
+            if is_reports(path):
+                self._problems |= {*allowed_output.wrong_headers(headers), *wrong_reports_answer(path, status, body)}
+            else:
+                self._problems |= set(allowed_output.wrong_answer(method, path, asked, status, headers, body))
+            if status >= 400 or '"error":' in body:
                 self.private.say(body)
         elif result is not None and set(result) != {"batchItemFailures"}:
             self._problems.add(f"{function} returns {result}")
@@ -175,6 +193,8 @@ class Log:
 def _written(params: Mapping[str, Any]) -> Iterator[bytes]:
     """Set keys, tokens and members in a call to a table."""
     items: list[Any] = [params[name] for name in ("Key", "Item", "ExpressionAttributeValues") if name in params]
+    for part in (part for entry in params.get("TransactItems", []) for part in entry.values()):
+        items += [part[name] for name in ("Key", "Item", "ExpressionAttributeValues") if name in part]
     for asked in params.get("RequestItems", {}).values():
         items += asked["Keys"] if isinstance(asked, dict) else [put["PutRequest"]["Item"] for put in asked]
     items += [write.item for write in map(read, params.get("Statements", []))]
@@ -184,6 +204,15 @@ def _written(params: Mapping[str, Any]) -> Iterator[bytes]:
                 yield value["B"]
                 if name == "set_token" and len(value["B"]) > 32:
                     yield value["B"][32:]
+
+
+def _objects(params: Mapping[str, Any]) -> Iterator[str]:
+    """The bucket and the objects a call names; of a key also its last part: the first ones may be of any object."""
+    yield params["Bucket"]
+    keys = [params.get("Key", ""), *(entry["Key"] for entry in params.get("Delete", {}).get("Objects", []))]
+    for key in keys:
+        yield key
+        yield key.rpartition("/")[2]
 
 
 def _named(event: Mapping[str, Any]) -> Iterator[bytes | str]:
@@ -205,6 +234,20 @@ def _named(event: Mapping[str, Any]) -> Iterator[bytes | str]:
                 yield decode_base64(text)
 
 
+def _reported(event: Mapping[str, Any]) -> Iterator[str]:
+    """What a request of reports names: origins, reports, jobs, objects, and the encrypted payloads."""
+    named: dict[str, Any] = dict(event.get("queryStringParameters", {}))
+    with suppress(RequestError, ValueError, TypeError):  # then it is not what a client means to send
+        text = event.get("body") or "{}"
+        body = _read(binascii.a2b_base64(text).decode() if event.get("isBase64Encoded") else text)
+        named |= body
+        named |= json.loads(body.get("shared_info", "{}"))
+        named |= {"payload": [each["payload"] for each in body.get("aggregation_service_payloads", [])]}
+    for name in PRIVATE_FIELDS & named.keys():
+        values = named[name] if isinstance(named[name], list) else [named[name]]
+        yield from (value for value in values if isinstance(value, str))
+
+
 def _read(text: str) -> Any:
     """A body, by the service's own reader only if it has to be: most are JSON."""
     try:
@@ -221,8 +264,8 @@ def monitor_every_stack() -> Iterator[None]:
 
     def entered(stack: Stack) -> Stack:
         enter(stack)
-        if stack._directory == ROOT:
-            monitor = Monitor(stack.template, _arns(stack))
+        if stack.template.directory == ROOT:
+            monitor = Monitor(stack.template, _arns(stack.template))
             _by_function.update({function.name: monitor for function in stack.functions.values()})
         return stack
 
@@ -275,9 +318,12 @@ def _raising(monitor: Monitor) -> Iterator[None]:
         raise
 
 
-def _arns(stack: Stack) -> dict[str, str]:
-    """The ARN behind every name the functions may use in a call."""
-    template, storage = stack.template, stack.storage
-    tables = {name: template.resolve({"Fn::GetAtt": [logical, "Arn"]}) for logical, name in storage.tables.items()}
-    secrets = (template.resolve({"Ref": logical}) for logical in storage.secrets)
-    return {**tables, **{url: arn for arn, url in storage.queue_urls.items()}, **{arn: arn for arn in secrets}}
+def _arns(template: Template) -> dict[str, str]:
+    """The ARN behind every name the functions may use in a call. A secret is named by its ARN."""
+    arns = {}
+    for _, part in template.every():
+        for resource in part.resources(TABLE, QUEUE, BUCKET, SECRET):
+            name = part.resolve({"Ref": resource.logical_id})
+            arn = part.resolve({"Fn::GetAtt": [resource.logical_id, "Arn"]})
+            arns[name] = name if resource.type == SECRET else arn
+    return arns

@@ -7,10 +7,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kanon.local.partiql import read
-from kanon.local.template import Template
+from kanon.local.template import ACCOUNT, FUNCTION, REGION, Template
 
 SERVICES = {"queue": "sqs"}  # botocore's name for it: IAM's
-ACTIONS = {"sqs:SendMessageBatch": "sqs:SendMessage"}  # the batch call has no action of its own
+# These calls have no action of their own.
+ACTIONS = {
+    "sqs:SendMessageBatch": "sqs:SendMessage",
+    "sqs:DeleteMessageBatch": "sqs:DeleteMessage",
+    "s3:HeadObject": "s3:GetObject",
+    "s3:DeleteObjects": "s3:DeleteObject",
+    "s3:ListObjectsV2": "s3:ListBucket",
+}
+TRANSACTED = {"Put": "PutItem", "Update": "UpdateItem", "Delete": "DeleteItem", "ConditionCheck": "ConditionCheckItem"}
 
 
 class Call(NamedTuple):
@@ -41,13 +49,16 @@ class Permission:
 
 def permissions(template: Template) -> dict[str, list[Permission]]:
     """What each function's role allows, by the name of the function's folder."""
+    parts = [part for _, part in template.every()]
     roles = {
-        template.resolve({"Fn::GetAtt": [role.logical_id, "Arn"]}): role.properties
-        for role in template.resources("AWS::IAM::Role")
+        part.resolve({"Fn::GetAtt": [role.logical_id, "Arn"]}): role.properties
+        for part in parts
+        for role in part.resources("AWS::IAM::Role")
     }
     return {
         Path(function.properties["CodeUri"]).name: list(_allowed(roles[function.properties["Role"]]))
-        for function in template.resources("AWS::Serverless::Function")
+        for part in parts
+        for function in part.resources(FUNCTION)
     }
 
 
@@ -66,7 +77,7 @@ def _listed(value: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Resources:
-    """The ARNs of a deployment by the names its functions call them by: table names, URLs, secret ids."""
+    """The ARNs of a deployment by the names its functions call them by: tables, buckets, URLs, secret ids."""
 
     arns: Mapping[str, str]
 
@@ -75,10 +86,42 @@ class Resources:
         if operation == "BatchExecuteStatement":  # IAM has one action for each kind of statement
             for write in map(read, params["Statements"]):
                 action = "dynamodb:PartiQLInsert" if write.stored is None else "dynamodb:PartiQLUpdate"
-                yield Call(function, action, self.arns.get(write.table, f"unknown: {write.table}"), "")
+                yield Call(function, action, self._arn(write.table), "")
             return
         action = f"{SERVICES.get(service, service)}:{operation}"
-        key = params.get("Key", {}).get("name", {}).get("S", "")
+        if service == "s3":
+            for resource in self._objects(params):
+                yield Call(function, ACTIONS.get(action, action), resource, "")
+            return
+        if operation == "TransactWriteItems":  # IAM asks for each write
+            for kind, part in ((kind, part) for entry in params["TransactItems"] for kind, part in entry.items()):
+                yield Call(function, f"dynamodb:{TRANSACTED[kind]}", self._arn(part["TableName"]), _leading(part))
+            return
         for name in params.get("RequestItems") or [params.get(n) for n in ("TableName", "QueueUrl", "SecretId")]:
             if name is not None:
-                yield Call(function, ACTIONS.get(action, action), self.arns.get(name, f"unknown: {name}"), key)
+                yield Call(function, ACTIONS.get(action, action), self._arn(name), _leading(params))
+        if action == "secretsmanager:CreateSecret":
+            yield Call(function, action, self._arn(f"{_SECRETS}{params['Name']}"), "")
+
+    def _arn(self, name: str) -> str:
+        """The ARN behind a name. A function may also make secrets, and name them by their ARN or by their name."""
+        if name in self.arns:
+            return self.arns[name]
+        return name if name.startswith(_SECRETS) else f"unknown: {name}"
+
+    def _objects(self, params: Mapping[str, Any]) -> Iterator[str]:
+        """The ARNs of the objects of a call, or of the whole bucket."""
+        bucket = self._arn(params["Bucket"])
+        keys = [entry["Key"] for entry in params.get("Delete", {}).get("Objects", [])]
+        if "Key" in params:
+            keys.append(params["Key"])
+        yield from (f"{bucket}/{key}" for key in keys) if keys else [bucket]
+
+
+_SECRETS = f"arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret:"
+
+
+def _leading(params: Mapping[str, Any]) -> str:
+    """The leading key of the one item that is named, in a table whose keys are names."""
+    name: str = params.get("Key", params.get("Item", {})).get("name", {}).get("S", "")
+    return name

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from kanon.http.answers import error_answer
 from kanon.http.bodies import RequestError
 from kanon.local import Stack
 from tests.monitor import allowed_output
+from tests.monitor.allowed_reports import wrong_reports_answer
 from tests.monitor.monitor import Monitor
 from tests.monitor.private import Private
 
@@ -286,3 +287,104 @@ def test_a_number_that_could_be_a_count_is_found(text: str) -> None:
 )
 def test_a_number_after_a_word_that_names_it_is_allowed(text: str) -> None:
     assert list(allowed_output.wrong_text(text)) == []
+
+
+# Reports
+
+
+@pytest.fixture(scope="module")
+def reports() -> Iterator[Monitor]:
+    """The watch of a stack with reports, whose functions do not run."""
+    with Stack({"Reports": "ON"}, start=1_700_000_000.0) as stack:
+        yield Monitor.of(stack)
+
+
+def bucket(monitor: Monitor, logical_id: str) -> str:
+    (name,) = [name for name in monitor.resources.arns if name.endswith(f"-{logical_id.lower()}")]
+    return name
+
+
+@pytest.mark.parametrize(
+    ("function", "operation", "params", "refused"),
+    [
+        ("store", "PutObject", {"Key": "reports/kanon/a.avro"}, None),
+        ("store", "GetObject", {"Key": "reports/kanon/a.avro"}, "the role of store refuses s3:GetObject on arn:aws:s3"),
+        ("collect", "PutObject", {"Key": "reports/kanon/a.avro"}, "the role of collect refuses s3:PutObject"),
+        ("jobs", "DeleteObjects", {"Delete": {"Objects": [{"Key": "a"}]}}, "the role of jobs refuses s3:DeleteObject"),
+        ("store", "ListObjectsV2", {"Prefix": "reports/"}, "the role of store refuses s3:ListBucket"),
+    ],
+)
+def test_a_call_on_objects_beyond_a_role_is_found(
+    function: str, operation: str, params: dict[str, Any], refused: str | None, reports: Monitor
+) -> None:
+    reports.called(function, "s3", operation, {"Bucket": bucket(reports, "ReportsBucket"), **params})
+    problems = reports.look()
+    assert [refused in problem for problem in problems] == ([] if refused is None else [True]), problems
+
+
+@pytest.mark.parametrize(("function", "kind"), [("query", "Put"), ("jobs", "Update"), ("collect", "ConditionCheck")])
+def test_a_write_of_a_transaction_beyond_a_role_is_found(function: str, kind: str, reports: Monitor) -> None:
+    (table,) = [name for name in reports.resources.arns if name.endswith("-Budgets")]
+    part = {"TableName": table, "Key": {"row": {"B": b"r"}, "part": {"S": "left"}}}
+    reports.called(function, "dynamodb", "TransactWriteItems", {"TransactItems": [{kind: part}]})
+    (problem,) = reports.look()
+    assert f"the role of {function} refuses dynamodb:" in problem
+
+
+@pytest.mark.parametrize(
+    ("queue", "message", "wrong"),
+    [
+        ("Stages", {"job": "j"}, False),
+        ("Stages", {"job": "j", "part": 3}, False),
+        ("Stages", {"job": "j", "sum": 3}, True),
+        ("Maps", {"job": "j", "stage": "map", "shard": 3}, False),
+        ("Maps", {"job": "j", "stage": "map", "shard": 3_000}, True),
+        ("Queue", {"job": "j"}, True),
+        ("Arrivals", {"kind": "event", "body": "{}", "received": 1}, False),
+        ("Arrivals", {"kind": "event", "body": "{}", "received": 1, "debug_cleartext_payload": "a"}, True),
+    ],
+)
+def test_a_message_of_reports_has_the_fields_of_its_queue(queue: str, message: Any, wrong: bool) -> None:
+    assert bool(list(allowed_output.wrong_message(queue, json.dumps(message)))) is wrong
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "answer", "wrong"),
+    [
+        ("/v1/reports", 200, {}, False),
+        ("/v1/reports", 200, {"queued": 57}, True),
+        ("/.well-known/aggregation-service/v1/public-keys", 200, {"keys": [{"id": "a", "key": "A" * 43 + "="}]}, False),
+        ("/.well-known/aggregation-service/v1/public-keys", 200, {"keys": [{"id": "a", "key": "A" * 64}]}, True),
+        ("/v1alpha/createJob", 202, {}, False),
+        ("/v1alpha/createJob", 202, {"reports": 57}, True),
+        ("/v1/budget", 200, {"day": "2026-01-31", "hours": [], "jobs": [], "delta_cap": "1e-7"}, True),
+        ("/v1alpha/getJob", 404, {"error": {"code": 5, "message": "no job", "status": "A", "details": []}}, False),
+        ("/v1alpha/getJob", 404, {"error": {"code": 5, "message": "57 jobs", "status": "A", "details": []}}, True),
+    ],
+)
+def test_an_answer_of_reports_has_the_fields_of_its_path(path: str, status: int, answer: Any, wrong: bool) -> None:
+    assert bool(list(wrong_reports_answer(path, status, json.dumps(answer)))) is wrong
+
+
+REPORT = {
+    "shared_info": json.dumps({"report_id": "12345678-report-id", "reporting_origin": "https://reporter-nobody.test"}),
+    "aggregation_service_payloads": [{"payload": "cGF5bG9hZA==", "key_id": "1"}],
+}
+
+
+@pytest.mark.parametrize("told", ["12345678-report-id", "https://reporter-nobody.test", "cGF5bG9hZA=="])
+def test_what_a_report_names_is_private(told: str, reports: Monitor) -> None:
+    reports.asked({"rawPath": "/v1/reports", "body": json.dumps(REPORT)})
+    reports.private.say(f"a report of {told} came")
+    assert reports.private.told()
+
+
+def test_objects_and_new_secrets_are_private(reports: Monitor) -> None:
+    reports.called(
+        "store", "s3", "PutObject", {"Bucket": bucket(reports, "ReportsBucket"), "Key": "reports/x/0f1e2d3c"}
+    )
+    reports.called("rotate", "secretsmanager", "CreateSecret", {"Name": "n", "SecretString": '{"private":"s3cr3tkey"}'})
+    for told in ("0f1e2d3c", "s3cr3tkey"):
+        reports.private.say(f"this is {told}")
+        assert reports.private.told()
+    reports.look()

@@ -64,7 +64,7 @@ def client() -> Any:
 
 def _read(client: Any, operation: str, status: int, body: bytes) -> tuple[Any, Any]:
     """An answer as the client reads it, and as botocore would alone."""
-    shape = get_session().get_service_model("dynamodb").operation_model(operation).output_shape
+    shape = client.meta.service_model.operation_model(operation).output_shape
     plain = {"status_code": status, "headers": {"x-amzn-requestid": "1"}, "body": body}
     ours, parsed = dict(plain), dict[str, Any]()
     client.meta.events.emit(
@@ -108,3 +108,31 @@ def test_an_error_response_is_parsed_by_botocore(client: Any, status: int, body:
     parsed: dict[str, Any] = {}
     client.meta.events.emit("before-parse.dynamodb.BatchGetItem", response_dict=answer, customized_response_dict=parsed)
     assert (answer["body"], parsed) == (body, {})
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        (None, "https://objects.s3.amazonaws.com/a/b"),
+        ("http://emulator:4566", "http://emulator:4566/objects/a/b"),
+        ("http://127.0.0.1:4566", "http://127.0.0.1:4566/objects/a/b"),
+    ],
+)
+def test_a_bucket_is_part_of_the_host_or_with_one_endpoint_for_all_services_of_the_path(
+    endpoint: str | None, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    if endpoint is not None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setattr(aws, "session", get_session)
+    signed = aws.s3().generate_presigned_url("get_object", {"Bucket": "objects", "Key": "a/b"})
+    assert signed.partition("?")[0] == url
+
+
+def test_the_client_of_objects_waits_longer_than_that_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    assert aws.s3().meta.config.read_timeout > aws.CONFIG.read_timeout
+    assert aws.s3().meta.config.retries == aws.CONFIG.retries

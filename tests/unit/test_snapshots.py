@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ SCRIPT = Path(__file__).with_name("snapshot_process.py")
 FUNCTIONS = {"join": JOIN, "query": QUERY}
 
 
+@cache
 def started(function: str, hooks: str) -> dict[str, Any]:
     """What the process finds in a snapshot of a function, and in two environments restored from it."""
     paths = [ROOT / "shared", ROOT / "functions" / function]

@@ -35,6 +35,9 @@ def audit(
     seed = secrets.randbelow(2**32) if seed is None else seed
     own = own_types(type_, types_file, period=3600, name="type")
     types = AUDITED if own is None else {name: type_.parameters for name, type_ in own.types.items()}
+    if service_trials:
+        with extra("local"):
+            import kanon.audit.service  # noqa: F401, missed now and not after the first audit
     with working("auditing the mechanism in this process"):
         fits, checks = audit_in_process(types, trials, seed)
     if service_trials:
@@ -51,9 +54,9 @@ def audit(
 
 
 def _service(types: "Mapping[str, Parameters]", trials: int, seed: int) -> "tuple[list[Fit], list[Check]]":
-    with extra("local"):
-        from kanon.audit.service import LateError, audit_service
-        from kanon.client import ApiError
+    from kanon.audit.service import LateError, audit_service
+    from kanon.client import ApiError
+
     try:
         return audit_service(types, trials, seed)
     except (ApiError, LateError) as error:

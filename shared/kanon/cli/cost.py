@@ -1,6 +1,6 @@
 """``kanon cost``: the monthly bill of a workload by service, and what other choices would cost."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kanon.cost.billing import Bill, Prices
+    from kanon.cost.reports import JobTimes, ReportLoad
+    from kanon.cost.reports import Row as ReportsRow
     from kanon.cost.scale import Needs, Row
     from kanon.cost.workload import Workload
 
@@ -25,6 +27,7 @@ class Shown(StrEnum):
     """What else can be shown than the bill of one workload."""
 
     SCALE = "scale"
+    REPORTS = "reports"
 
 
 def cost(
@@ -42,10 +45,17 @@ def cost(
     types: TypesFile = None,
     period: Annotated[int, typer.Option(min=1, help="Seconds of a step.")] = 3600,
     architecture: Annotated[str, typer.Option(help="Of the functions: arm64 or x86_64.")] = "arm64",
+    reports: Annotated[float, typer.Option(help="Encrypted reports a day; 0 is a stack without reports.")] = 0.0,
+    report_bytes: Annotated[int, typer.Option(help="Bytes of a stored report; 20 slots take about 1,300.")] = 1_300,
+    jobs: Annotated[float, typer.Option(help="Jobs a day.")] = 1.0,
+    job_reports: Annotated[float | None, typer.Option(help="Reports of a job; without it those of a day.")] = None,
+    keys: Annotated[int, typer.Option(help="Declared keys of a job.")] = 10_000,
+    budget_rows: Annotated[int, typer.Option(help="Rows of budget that a job charges, 0 to 30,000.")] = 24,
+    map_concurrency: Annotated[int, typer.Option(help="Parameter MapConcurrency.")] = 50,
     prices: Annotated[Path | None, typer.Option(help="Price file; without it the prices of the package.")] = None,
     measured: Annotated[Path | None, typer.Option(help="File of measured values and assumptions.")] = None,
     table: Annotated[
-        Shown | None, typer.Option(help="Show a table instead: rates, batches and spreads, and what they need.")
+        Shown | None, typer.Option(help="Show a table instead: rates of joins and what they need, or jobs of reports.")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -54,9 +64,11 @@ def cost(
 
     Example: kanon cost --joins 100 --batch 100 --queries 20 --sets 5000000
     """
+    from kanon.cost import reports as of_reports
     from kanon.cost import scale
     from kanon.cost.billing import CostError, bill, read_measured, read_prices
-    from kanon.cost.workload import Workload, alternatives, usage
+    from kanon.cost.reports import ReportLoad
+    from kanon.cost.workload import Workload, added, alternatives, usage
 
     own = own_types(given, types, period) or own_types([DEFAULT_TYPE], None, period)
     if own is None or len(own.types) != 1:
@@ -67,24 +79,67 @@ def cost(
         if table is Shown.SCALE:
             _scale(list(scale.table(type_.parameters, values, listed)), listed, as_json=as_json)
             return
+        if table is Shown.REPORTS:
+            _reports(list(of_reports.table(values, listed)), listed, as_json=as_json)
+            return
         load = Workload(
             type_.parameters, joins, batch, queries, hashes, sets, popularity, touched, architecture=architecture
         )
         needs = scale.needs(load, values)
         load = replace(load, slots=slots or scale.slots_of(needs))
-        made = bill(usage(load, values), listed)
-        others = {name: bill(used, listed).total for name, used in alternatives(load, values).items()}
+        sent = ReportLoad(reports, report_bytes, jobs, job_reports, keys, budget_rows, map_concurrency)
+        more = of_reports.usage(sent, values, architecture) if reports else {}
+        made = bill(added(usage(load, values), more), listed)
+        others = {name: bill(used, listed).total for name, used in alternatives(load, values, more).items()}
+        needs = replace(needs, limits=(*needs.limits, *of_reports.limits(sent, values)))
+        part = ReportsPart(sent, of_reports.times(sent, values), bill(more, listed).total) if reports else None
     except CostError as error:
         typer.echo(f"kanon cost: {error}", err=True)
         raise typer.Exit(2) from error
     if as_json:
-        show_json(_document(load, needs, made, others, listed))
+        show_json(_document(load, needs, made, others, listed, part))
     else:
-        _show(load, needs, made, others, listed, markdown=markdown)
+        _show(load, needs, made, others, listed, part, markdown=markdown)
+
+
+@dataclass(frozen=True)
+class ReportsPart:
+    """Reports as a part of a bill: their load, how long a job takes, and dollars a month."""
+
+    load: "ReportLoad"
+    times: "JobTimes"
+    dollars: float
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        load = self.load
+        return (
+            f"{load.reports:,.0f} reports a day of {load.size:,} bytes. Jobs a day: {load.jobs:,g}, each of"
+            f" {load.in_a_job:,.0f} reports, {load.keys:,} keys, {load.rows:,} rows of budget. Shards of a job:"
+            f" {load.shards:,}. Parts of its summary: {load.parts}. It takes about {self.times.total:,.0f} s.\n"
+            f"Reports are ${self.dollars:,.2f} of the total.\n"
+        )
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        times = self.times
+        return {
+            "shards": self.load.shards,
+            "parts": self.load.parts,
+            "secondsAJob": {"map": times.mapping, "reduce": times.reducing, "commit": times.committing},
+            "dollarsAMonth": self.dollars,
+        }
 
 
 def _document(
-    load: "Workload", needs: "Needs", made: "Bill", others: dict[str, float], prices: "Prices"
+    load: "Workload",
+    needs: "Needs",
+    made: "Bill",
+    others: dict[str, float],
+    prices: "Prices",
+    part: ReportsPart | None,
 ) -> dict[str, Any]:
     """Everything as JSON; dollars a month."""
     return {
@@ -93,7 +148,8 @@ def _document(
         "slots": load.slots,
         "needs": {"slots": needs.slots, "workers": needs.workers, "limits": list(needs.limits)},
         "dollarsAMonth": made.total,
-        "dollarsAMillionJoins": _a_million(load, made),
+        "dollarsAMillionJoins": _a_million(load, made, part),
+        "reports": part.document if part else None,
         "lines": [
             {"name": e.name, "service": e.service, "what": e.what, "quantity": e.quantity, "dollars": e.dollars}
             for e in made.lines
@@ -102,25 +158,32 @@ def _document(
     }
 
 
-def _a_million(load: "Workload", made: "Bill") -> float | None:
-    """Dollars for a million joins with everything included; None without joins."""
+def _a_million(load: "Workload", made: "Bill", part: ReportsPart | None) -> float | None:
+    """Dollars for a million joins with everything but reports included; None without joins."""
     from kanon.cost.scale import MONTH
 
-    return made.total / (load.joins * MONTH / 1e6) if load.joins else None
+    return (made.total - (part.dollars if part else 0.0)) / (load.joins * MONTH / 1e6) if load.joins else None
 
 
 def _show(
-    load: "Workload", needs: "Needs", made: "Bill", others: dict[str, float], prices: "Prices", *, markdown: bool
+    load: "Workload",
+    needs: "Needs",
+    made: "Bill",
+    others: dict[str, float],
+    prices: "Prices",
+    part: ReportsPart | None,
+    *,
+    markdown: bool,
 ) -> None:
     from rich.console import Console
 
-    each = _a_million(load, made)
+    each = _a_million(load, made, part)
     of_joins = f", ${each:,.2f} a million joins" if each else ""
     limits = "".join(f"Beyond a limit: {limit}.\n" for limit in needs.limits)
     typer.echo(
         f"{load.joins:,g} joins/s in requests of {load.batch}, {load.queries:,g} queries/s of {load.hashes} hashes,"
         f" {load.sets:,} sets, {load.touched_a_step:,.0f} of them touched in a step.\n"
-        f"Evaluate workers needed: {needs.workers}. Slots: {load.slots}.\n{limits}"
+        f"Evaluate workers needed: {needs.workers}. Slots: {load.slots}.\n{limits}{part.told if part else ''}"
         f"Total: ${made.total:,.2f} a month{of_joins}.\n"
     )
     console = Console(width=120)
@@ -193,4 +256,41 @@ def _row(row: "Row") -> dict[str, Any]:
         "workers": row.needs.workers,
         "limits": list(row.needs.limits),
         "mergedOnS3": row.merged_a_million,
+    }
+
+
+def _reports(rows: "list[ReportsRow]", prices: "Prices", *, as_json: bool) -> None:
+    """The table of jobs, as Markdown or JSON."""
+    if as_json:
+        show_json([_reports_row(row) for row in rows])
+        return
+    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}.\n")
+    typer.echo(
+        "| reports | keys | concurrency | shards | parts | map | reduce | commit | $ a job | $ its reports | limits |"
+    )
+    typer.echo("|---|---|---|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        load, times = row.load, row.times
+        typer.echo(
+            f"| {load.in_a_job:,.0f} | {load.keys:,} | {load.concurrency:,} | {load.shards:,} | {load.parts} |"
+            f" {_time(times.mapping)} | {_time(times.reducing)} | {_time(times.committing)} | {row.job.total:.2f} |"
+            f" {row.collected.total:,.2f} | {'; '.join(row.limits) or 'none'} |"
+        )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:,.1f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
+
+
+def _reports_row(row: "ReportsRow") -> dict[str, Any]:
+    return {
+        "reports": row.load.in_a_job,
+        "keys": row.load.keys,
+        "concurrency": row.load.concurrency,
+        "shards": row.load.shards,
+        "parts": row.load.parts,
+        "secondsAJob": {"map": row.times.mapping, "reduce": row.times.reducing, "commit": row.times.committing},
+        "dollarsAJob": row.job.total,
+        "dollarsToCollect": row.collected.total,
+        "limits": list(row.limits),
     }

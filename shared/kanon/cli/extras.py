@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import typer
 
@@ -12,5 +13,10 @@ def extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        typer.echo(f"{error.name} is missing: pip install 'kanon[{name}]'", err=True)
-        raise typer.Exit(1) from error
+        missing(error, name)
+
+
+def missing(error: ModuleNotFoundError, name: str) -> NoReturn:
+    """End the command with status 1 and one line that names the extra."""
+    typer.echo(f"{error.name} is missing: pip install 'kanon[{name}]'", err=True)
+    raise typer.Exit(1) from error

@@ -68,8 +68,8 @@ def retire(
     recorded = stack.control.recorded("evaluate")
     if any(type_name in settings.read_types() for settings in (stack.join, stack.query, stack.evaluate)):
         raise typer.BadParameter("it is still configured: first deploy all functions without it", param_hint="TYPE")
-    if f"{TYPE}{type_name}" not in recorded:
-        raise typer.BadParameter("no such type was ever evaluated", param_hint="TYPE")
+    if not any(f"{TYPE}{type_name}" in known for known in (recorded, stack.control.recorded("join"))):
+        raise typer.BadParameter("no such type was ever joined or evaluated", param_hint="TYPE")
     if f"{RETIRED}{type_name}" in recorded:
         raise typer.BadParameter("it is already retired", param_hint="TYPE")
     typer.echo(f"Type {type_name}: its remaining rows are skipped until they expire. Its name can never be used again.")

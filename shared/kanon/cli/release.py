@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from kanon.cli.extras import missing
+
 if TYPE_CHECKING:
     from kanon.release.bounding import Where
     from kanon.release.ledger import Ledger
@@ -41,7 +43,7 @@ def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
             extra = EXTRAS.get(str(error.name).split(".")[0])
             if extra is None:
                 raise
-            fail(f"{error.name} is not installed: run pip install 'kanon[{extra}]'")
+            missing(error, extra)
 
     return guarded
 

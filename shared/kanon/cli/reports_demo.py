@@ -183,10 +183,11 @@ def check(summary: Summary, exact: dict[bytes, int]) -> None:
 def largest_noise(parameters: "Parameters", keys: int) -> int:
     """A number that the noise of no key exceeds, but for a chance of ``MISS`` for all keys together."""
     from kanon.noise.exact import exp_bounds
+    from kanon.reports.noise import DiscreteLaplace
 
     # P(|X| > t) <= 2 e**(-a (t + 1)) for each key.
     t = 1
-    while 2 * keys > MISS * exp_bounds(parameters.noise.a * (t + 1))[0]:
+    while 2 * keys > MISS * exp_bounds(DiscreteLaplace.of(parameters).a * (t + 1))[0]:
         t *= 2
     return t if parameters.threshold is None else min(t, parameters.threshold)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from kanon.cli.extras import missing
 from kanon.cli.files import picture as picture_file
 from kanon.cli.files import writable
 from kanon.cli.screen import screen, show_json
@@ -48,7 +49,7 @@ def _one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
             extra = {"pyarrow": "release", "duckdb": "release", "matplotlib": "plot"}.get(str(error.name).split(".")[0])
             if extra is None:
                 raise
-            fail(f"{error.name} is not installed: run pip install 'kanon[{extra}]'")
+            missing(error, extra)
 
     return guarded
 

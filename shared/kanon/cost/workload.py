@@ -290,9 +290,9 @@ def _horizons_a_query(w: Workload) -> float:
     return 0.0 if w.queries * w.parameters.period > 100 * w.slots else float(min(w.slots, w.hashes))
 
 
-def alternatives(w: Workload, m: Mapping[str, float]) -> dict[str, Usage]:
-    """Usage of other choices for the same load, by name."""
-    base = usage(w, m)
+def alternatives(w: Workload, m: Mapping[str, float], more: Usage) -> dict[str, Usage]:
+    """Usage of other choices for the same load, by name; ``more`` is what else the stack does in each of them."""
+    base = added(usage(w, m), more)
     edge = {
         **base,
         "cloudfront.requests": base["apigateway.http"],
@@ -300,16 +300,21 @@ def alternatives(w: Workload, m: Mapping[str, float]) -> dict[str, Usage]:
         "transfer.out": 0.0,
         "waf.acls": 1,
         "waf.rules": WAF_RULES,
-        "secrets.stored": SECRETS + EDGE_SECRETS,
+        "secrets.stored": base["secrets.stored"] + EDGE_SECRETS,
         "waf.requests": base["apigateway.http"],
     }
     return {
-        **{f"batches of {size}" if size > 1 else "one join a request": usage(replace(w, batch=size), m)
+        **{f"batches of {size}" if size > 1 else "one join a request": added(usage(replace(w, batch=size), m), more)
            for size in (1, 10, 100, MOST_JOINS)},
         "REST API instead of HTTP API": {**base, "apigateway.http": 0.0, "apigateway.rest": base["apigateway.http"]},
         "with CloudFront and WAF in front": edge,
-        "one item a client and hour, counted by queries (no privacy)": counted_by_queries(w, m),
+        "one item a client and hour, counted by queries (no privacy)": added(counted_by_queries(w, m), more),
     }  # fmt: skip
+
+
+def added(one: Usage, other: Usage) -> Usage:
+    """The quantities of two parts of a stack together."""
+    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in {**one, **other}}
 
 
 def counted_by_queries(w: Workload, m: Mapping[str, float]) -> Usage:

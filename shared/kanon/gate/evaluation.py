@@ -16,6 +16,7 @@ import numpy as np
 
 from kanon.dynamo.batches import Item
 from kanon.errors import ConfigurationError, TooFarBehindError
+from kanon.gate.fingerprints import refuse_rows
 from kanon.gate.mechanism.columns import NEVER, Ints, States, Tokens
 from kanon.gate.mechanism.tape import LogGeneration, Tapes
 from kanon.gate.mechanism.vectorised import evaluate_columns, phases_of
@@ -36,6 +37,8 @@ SECONDS_TO_STOP = 20.0
 """A worker with less time left than this starts no further chunk."""
 CHUNKS_TO_STOP = 1.5
 """Nor does one whose time left is less than this many times its slowest chunk so far."""
+SHARE_WITHOUT_PLACE = 0.5
+"""With less than this share of its time left, a worker stores its place after each chunk: the next may outlast it."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Outcome:
     Attributes:
         steps: steps completed.
         sets: sets touched by them.
-        skipped: sets of types no longer configured.
+        skipped: sets of retired types.
         behind: closed steps that remain.
         late: the largest delay of a completed step after its tick, in seconds.
         following: the slots that can continue because this one has evaluated the last step of its layout.
@@ -95,6 +98,7 @@ class Run:
     Attributes:
         slot: the slot.
         holder: the name of this worker, which holds the lease.
+        time: the seconds that this worker has.
         through: the stored mark; None for a new slot.
         after: the last set committed in ``step``; None before the first one.
         step: the step to evaluate.
@@ -107,6 +111,7 @@ class Run:
 
     slot: int
     holder: str
+    time: float
     through: int | None
     after: bytes | None = None
     step: int = 0
@@ -154,8 +159,8 @@ class Evaluation:
             time_left: seconds until this worker must have stopped.
 
         Raises:
-            ConfigurationError: a table was replaced, tables are of different times, or steps before the log generation
-                remain.
+            ConfigurationError: a table was replaced, tables are of different times, steps before the log generation
+                remain, or the log has joins of a type that is neither configured nor retired.
             TooFarBehindError: the log rows of the next step may have expired.
             LeaseLostError, ThrottledError, UndecodableMembersError: run again; nothing is lost or half done.
         """
@@ -163,7 +168,7 @@ class Evaluation:
         mark = self.control.lease(slot, holder, now, now + self.schedule.lease)
         if mark is None:
             return Outcome()  # another worker holds the lease
-        run = Run(slot, holder, mark.evaluated_through)
+        run = Run(slot, holder, time_left(), mark.evaluated_through)
         try:
             self.check_tables()
             run.through = self._evaluated_through(slot, mark)
@@ -202,6 +207,8 @@ class Evaluation:
                 run.after = chunk[-1].set_key
             before, left = left, time_left()
             run.slowest = max(run.slowest, before - left)
+            if chunk and left < SHARE_WITHOUT_PLACE * run.time:
+                self.control.keep_place(run.slot, run.holder, (run.step, chunk[-1].set_key))
         return False
 
     def _finish_step(self, run: Run, clock: Callable[[], float]) -> None:
@@ -291,6 +298,9 @@ class Evaluation:
     ) -> Outcome:
         """Read, decide and commit a chunk of the sets of a step."""
         known = [touched for touched in chunk if touched.type_name in self.types]
+        if len(known) < len(chunk):
+            missing = {touched.type_name for touched in chunk} - self.types.keys()
+            refuse_rows(self.control.recorded("evaluate"), missing)
         items = self.members.read(touched.set_key for touched in known)
         self._commit(step, self._decide(step, known, items), writers)
         skipped = outcome.skipped + len(chunk) - len(known)

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from kanon.dynamo.fingerprints import DEPLOYMENT
 from kanon.errors import ConfigurationError
 from kanon.gate.generations import Ids, as_recorded, begun, refuse_log_generations
 from kanon.gate.settings import EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry, QuerySettings
 from kanon.gate.slots import Layouts
-from kanon.gate.storage.control import DEPLOYMENT, Control
+from kanon.gate.storage.control import Control
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.noise.words import NoiseKey
@@ -120,8 +121,8 @@ def retire(control: Control, type_name: str) -> None:
 def refuse_types(recorded: Mapping[str, str], types: Mapping[str, Type]) -> None:
     """Check that every missing type was retired, and that no retired type is back.
 
-    While a type is missing, the wake-ups of its sets are skipped. If the type came back, a set would next be
-    evaluated when a client joins it, and its answer could reveal that one join.
+    The wake-ups of a retired type are skipped. If it came back, a set would next be evaluated when a client joins it,
+    and its answer could reveal that one join.
 
     Args:
         recorded: the fingerprints recorded for ``evaluate``.
@@ -130,8 +131,9 @@ def refuse_types(recorded: Mapping[str, str], types: Mapping[str, Type]) -> None
     Raises:
         ConfigurationError: a type is missing, or a retired one is back.
     """
-    for name in sorted(name.removeprefix(TYPE) for name in recorded if name.startswith(TYPE)):
-        retired = f"{RETIRED}{name}" in recorded
+    retired_types = recorded_names(recorded, RETIRED)
+    for name in sorted({*recorded_names(recorded, TYPE), *retired_types}):
+        retired = name in retired_types
         if name in types and retired:
             raise ConfigurationError(f"type {name!r} was retired permanently: give the new type another name")
         if name not in types and not retired:
@@ -139,6 +141,31 @@ def refuse_types(recorded: Mapping[str, str], types: Mapping[str, Type]) -> None
                 f"type {name!r} is no longer configured: put it back, or retire it permanently with"
                 f" `kanon operate retire {name}`"
             )
+
+
+def refuse_rows(recorded: Mapping[str, str], type_names: Iterable[str]) -> None:
+    """Check that rows of types that are not configured may be skipped: that these types were retired.
+
+    ``join`` has accepted them, and a deployment that was taken back has removed their type. To skip them would lose
+    joins that were acknowledged. So their step waits until the type is back, or retired.
+
+    Args:
+        recorded: the fingerprints recorded for ``evaluate``.
+        type_names: types that are not configured.
+
+    Raises:
+        ConfigurationError: a type was not retired.
+    """
+    for name in sorted(set(type_names) - recorded_names(recorded, RETIRED)):
+        raise ConfigurationError(
+            f"the log has joins of type {name!r}, which is not configured: deploy the type again, or retire it"
+            f" permanently with `kanon operate retire {name}`"
+        )
+
+
+def recorded_names(recorded: Mapping[str, str], kind: str) -> set[str]:
+    """The names recorded with the prefix ``kind``: TYPE or RETIRED."""
+    return {name.removeprefix(kind) for name in recorded if name.startswith(kind)}
 
 
 def refuse_noise_keys(

@@ -1,5 +1,6 @@
 """Models of request bodies and answers: camelCase on the wire, and one format for every error."""
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -11,6 +12,7 @@ STATUS_NAMES = {
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
+    409: "ALREADY_EXISTS",
     413: "PAYLOAD_TOO_LARGE",
     415: "UNSUPPORTED_MEDIA_TYPE",
     429: "RESOURCE_EXHAUSTED",
@@ -54,6 +56,15 @@ class ErrorAnswer(Answer):
     """An error in the one format of the service."""
 
     error: Error
+
+
+Form = Callable[[ErrorAnswer], BaseModel]
+"""How a function writes its errors."""
+
+
+def own_form(answer: ErrorAnswer) -> BaseModel:
+    """The form of docs/reference/api.md."""
+    return answer
 
 
 class GatewayAnswer(Answer):

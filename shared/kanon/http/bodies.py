@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kanon import strict_json
@@ -11,6 +12,35 @@ from kanon.http.answers import ErrorAnswer, Problem, error_answer
 
 MOST_BODY_BYTES = 1 << 20
 MOST_RELAXED_CHARACTERS = 1 << 13
+JSON_ONLY = re.compile("application/json|")
+ANY_JSON = re.compile(r"(application|text)/([\w.-]+\+)?(x-)?json|")
+
+
+@dataclass(frozen=True)
+class Bodies:
+    """Which bodies a function reads.
+
+    Attributes:
+        most: bytes.
+        media_types: what the content type may be, without its parameters; empty if there is none.
+        if_larger: what to do about a larger body.
+    """
+
+    most: int = MOST_BODY_BYTES
+    media_types: re.Pattern[str] = JSON_ONLY
+    if_larger: str = "split the request"
+
+    def refuse_larger(self, size: int) -> None:
+        """Check a number of bytes.
+
+        Raises:
+            RequestError: 413.
+        """
+        if size > self.most:
+            raise RequestError(error_answer(413, f"the body is larger than {self.most} bytes; {self.if_larger}"))
+
+
+OWN_BODIES = Bodies()
 
 
 class RequestError(Exception):
@@ -71,7 +101,7 @@ def _strict(token: re.Match[str]) -> str:
     return f'"{word}"{colon}' if colon else token[0]
 
 
-def readable(event: Mapping[str, Any]) -> dict[str, Any]:
+def readable(event: Mapping[str, Any], bodies: Bodies = OWN_BODIES) -> dict[str, Any]:
     """The event with its body decoded to text and the one content type that the resolver accepts.
 
     Raises:
@@ -79,11 +109,10 @@ def readable(event: Mapping[str, Any]) -> dict[str, Any]:
     """
     text = event.get("body") or ""
     encoded = bool(event.get("isBase64Encoded"))
-    if len(text) > (MOST_BODY_BYTES * 4 // 3 + 4 if encoded else MOST_BODY_BYTES):
-        raise _too_large()
+    bodies.refuse_larger(len(text) * 3 // 4 - 3 if encoded else len(text))
     headers = event.get("headers") or {}
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type not in ("", "application/json"):
+    if not bodies.media_types.fullmatch(media_type):
         raise RequestError(error_answer(415, "send the body as Content-Type: application/json"))
     try:
         data = base64.b64decode(text, validate=True) if encoded else text.encode()
@@ -92,12 +121,6 @@ def readable(event: Mapping[str, Any]) -> dict[str, Any]:
         problem = Problem(field="body", reason="not UTF-8")
         message = "the body is not UTF-8 text; send JSON in UTF-8"
         raise RequestError(error_answer(400, message, problem)) from None
-    if len(data) > MOST_BODY_BYTES:
-        raise _too_large()
+    bodies.refuse_larger(len(data))
     plain = {"body": text, "isBase64Encoded": False}
     return {**event, **plain, "headers": {**headers, "content-type": "application/json"}}
-
-
-def _too_large() -> RequestError:
-    message = f"the body is larger than {MOST_BODY_BYTES} bytes; split the request"
-    return RequestError(error_answer(413, message))

@@ -18,8 +18,18 @@ from pydantic import BaseModel
 
 from kanon.dynamo.batches import is_throttle
 from kanon.errors import FingerprintMismatchError, KanonError, ThrottledError
-from kanon.http.answers import NOT_NOW, NOWHERE, STATUS_NAMES, ErrorAnswer, GatewayAnswer, Problem, error_answer
-from kanon.http.bodies import RequestError, read_json, readable
+from kanon.http.answers import (
+    NOT_NOW,
+    NOWHERE,
+    STATUS_NAMES,
+    ErrorAnswer,
+    Form,
+    GatewayAnswer,
+    Problem,
+    error_answer,
+    own_form,
+)
+from kanon.http.bodies import OWN_BODIES, Bodies, RequestError, read_json, readable
 from kanon.http.origin import Origin
 
 MOST_DETAILS = 10
@@ -40,11 +50,13 @@ def json_answer(body: Content, headers: Mapping[str, str] | None = None) -> Resp
     return Response(200, "application/json", body, headers)
 
 
-def described(answer: str, *codes: int, partly_later: bool = False) -> dict[int, Any]:
+def described(
+    answer: str, *codes: int, partly_later: bool = False, success: int = 200, errors: type[BaseModel] = ErrorAnswer
+) -> dict[int, Any]:
     """The OpenAPI responses of a route: success, its own errors, and those of API Gateway."""
-    answers: dict[int, Any] = {200: {"description": answer}}
+    answers: dict[int, Any] = {success: {"description": answer}}
     for code in sorted({*codes, 429, 500}):
-        model = GatewayAnswer if code in (401, 403, 429) else ErrorAnswer
+        model = GatewayAnswer if code in (401, 403, 429) else errors
         answers[code] = {"description": STATUS_NAMES[code], "content": {"application/json": {"model": model}}}
     for code in (503, *([200] if partly_later else [])):
         if code in answers:
@@ -52,14 +64,14 @@ def described(answer: str, *codes: int, partly_later: bool = False) -> dict[int,
     return answers
 
 
-def resolver(logger: Logger) -> APIGatewayHttpResolver:
-    """A resolver that validates requests, reads relaxed JSON and answers every error in one format."""
+def resolver(logger: Logger, form: Form = own_form) -> APIGatewayHttpResolver:
+    """A resolver that validates requests, reads relaxed JSON and answers every error in one form."""
     app = APIGatewayHttpResolver(
         enable_validation=True,
         json_body_deserializer=read_json,
         debug=False,  # even if the environment asks for it: debug mode prints whole requests
     )
-    app.exception_handler(Exception)(lambda error: _refusal(_translated(error, logger)))
+    app.exception_handler(Exception)(lambda error: _refusal(_translated(error, logger), form))
     return app
 
 
@@ -98,6 +110,8 @@ def handle(
     context: LambdaContext,
     logger: Logger,
     origin: Origin | None = None,
+    bodies: Bodies = OWN_BODIES,
+    form: Form = own_form,
 ) -> dict[str, Any]:
     """Answer an API Gateway event (format 2.0).
 
@@ -108,9 +122,9 @@ def handle(
         if origin is not None:
             origin.check(event)
         if event["requestContext"]["http"]["method"] == "POST":
-            event = readable(event)
+            event = readable(event, bodies)
     except (RequestError, KanonError, ClientError, BotoCoreError) as error:
-        answer = _refusal(_translated(error, logger))
+        answer = _refusal(_translated(error, logger), form)
         return {
             "statusCode": answer.status_code,
             "headers": answer.headers,
@@ -119,11 +133,11 @@ def handle(
     return app.resolve(event, context)
 
 
-def _refusal(body: ErrorAnswer) -> Response[str]:
+def _refusal(body: ErrorAnswer, form: Form) -> Response[str]:
     headers = {"Cache-Control": "no-store"}
     if body.error.code in (429, 503):
         headers["Retry-After"] = RETRY_AFTER
-    return Response(body.error.code, "application/json", body.model_dump_json(), headers)
+    return Response(body.error.code, "application/json", form(body).model_dump_json(), headers)
 
 
 def _problem(error: Mapping[str, Any]) -> Problem:

@@ -1,4 +1,7 @@
-"""Creates a template's tables, queues and secrets on an engine, and its functions in this process."""
+"""Creates a template's tables, queues, buckets and secrets on an engine, and its functions in this process.
+
+Each function here takes a template and goes through its nested stacks too.
+"""
 
 from __future__ import annotations
 
@@ -6,48 +9,65 @@ import json
 import random
 import secrets
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TextIO
 
 import boto3
 
 from kanon.local.clock import Cron, Trigger
 from kanon.local.functions import Function, function_arn
-from kanon.local.template import ACCOUNT, REGION, Resource, Template, TemplateError
+from kanon.local.template import (
+    ACCOUNT,
+    BUCKET,
+    FUNCTION,
+    QUEUE,
+    REGION,
+    SECRET,
+    TABLE,
+    Resource,
+    Template,
+)
 
-_FUNCTION = "AWS::Serverless::Function"
+_LONGEST_BUCKET_NAME = 63
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """How long a bucket keeps the objects under a prefix, in s."""
+
+    bucket: str
+    prefix: str
+    seconds: float
 
 
 @dataclass
 class Storage:
-    """Where the built resources are. Queues by ARN; tables and secrets by logical id."""
+    """Where the built resources are. Queues by ARN; tables, buckets and secrets by logical id."""
 
     tables: dict[str, str] = field(default_factory=dict)
     expiring: dict[str, str] = field(default_factory=dict)  # table name: its ttl attribute
     queue_urls: dict[str, str] = field(default_factory=dict)
     visibility: dict[str, float] = field(default_factory=dict)  # queue ARN: s
+    buckets: dict[str, str] = field(default_factory=dict)
+    lifetimes: list[Lifetime] = field(default_factory=list)
     secrets: dict[str, str] = field(default_factory=dict)  # the secret strings
 
 
 def build_storage(template: Template, session: boto3.Session, prefix: str, seed: int | None) -> Storage:
     """Create everything that holds data. The engine's own clock never expires any of it."""
     storage = Storage()
-    _build_tables(template, session.client("dynamodb"), prefix, storage)
-    _build_queues(template, session.client("sqs"), prefix, storage)
     choose = random.Random(seed).choice if seed is not None else secrets.choice
-    manager = session.client("secretsmanager")
-    for resource in template.resources("AWS::SecretsManager::Secret"):
-        value = _secret(resource.properties, choose)
-        arn = manager.create_secret(Name=f"{prefix}-{resource.logical_id}", SecretString=value)
-        template.identify(resource.logical_id, Ref=arn["ARN"], Id=arn["ARN"])
-        storage.secrets[resource.logical_id] = value
+    for name, part in template.every(prefix):
+        _build_tables(part, session.client("dynamodb"), name, storage)
+        _build_queues(part, session.client("sqs"), name, storage)
+        _build_buckets(part, session, name, storage)
+        _build_secrets(part, session.client("secretsmanager"), name, choose, storage)
     return storage
 
 
 def _build_tables(template: Template, client: Any, prefix: str, storage: Storage) -> None:
-    for resource in template.resources("AWS::DynamoDB::Table"):
+    for resource in template.resources(TABLE):
         properties, name = resource.properties, f"{prefix}-{resource.logical_id}"
         table = client.create_table(
             TableName=name,
@@ -64,18 +84,43 @@ def _build_tables(template: Template, client: Any, prefix: str, storage: Storage
 
 def _build_queues(template: Template, client: Any, prefix: str, storage: Storage) -> None:
     urls = {}
-    for resource in template.resources("AWS::SQS::Queue"):
+    for resource in template.resources(QUEUE):
         name = f"{prefix}-{resource.logical_id}"
         urls[resource.logical_id] = url = client.create_queue(QueueName=name)["QueueUrl"]
         arn = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}"
         template.identify(resource.logical_id, Ref=url, Arn=arn, QueueName=name)
         storage.queue_urls[arn] = url
         storage.visibility[arn] = float(resource.properties.get("VisibilityTimeout", 30))
-    for resource in template.resources("AWS::SQS::Queue"):  # now every dead-letter queue exists
+    for resource in template.resources(QUEUE):  # now every dead-letter queue exists
         redrive = resource.properties.get("RedrivePolicy")
         if redrive:
             attributes = {"RedrivePolicy": json.dumps(redrive)}
             client.set_queue_attributes(QueueUrl=urls[resource.logical_id], Attributes=attributes)
+
+
+def _build_buckets(template: Template, session: boto3.Session, prefix: str, storage: Storage) -> None:
+    buckets = template.resources(BUCKET)
+    client = session.client("s3") if buckets else None
+    for resource in buckets:
+        name = f"{prefix}-{resource.logical_id}".lower().replace("_", "-")[-_LONGEST_BUCKET_NAME:].lstrip("-")
+        assert client is not None
+        client.create_bucket(Bucket=name)
+        template.identify(resource.logical_id, Ref=name, Arn=f"arn:aws:s3:::{name}")
+        storage.buckets[resource.logical_id] = name
+        for rule in resource.properties.get("LifecycleConfiguration", {}).get("Rules", []):
+            if rule["Status"] == "Enabled" and "ExpirationInDays" in rule:
+                seconds = 86400.0 * int(rule["ExpirationInDays"])
+                storage.lifetimes.append(Lifetime(name, rule.get("Prefix", ""), seconds))
+
+
+def _build_secrets(
+    template: Template, client: Any, prefix: str, choose: Callable[[str], str], storage: Storage
+) -> None:
+    for resource in template.resources(SECRET):
+        value = _secret(resource.properties, choose)
+        arn = client.create_secret(Name=f"{prefix}-{resource.logical_id}", SecretString=value)["ARN"]
+        template.identify(resource.logical_id, Ref=arn, Id=arn)
+        storage.secrets[resource.logical_id] = value
 
 
 def _secret(properties: Mapping[str, Any], choose: Callable[[str], str]) -> str:
@@ -90,33 +135,34 @@ def _secret(properties: Mapping[str, Any], choose: Callable[[str], str]) -> str:
 def build_functions(
     template: Template,
     prefix: str,
-    root: Path,
     session: Callable[[str], boto3.Session],
     environment: Mapping[str, str],
     logs: TextIO,
 ) -> dict[str, Function]:
     """The template's functions by the name of their folder (``join``, ``evaluate``, ...)."""
-    resources = template.resources(_FUNCTION)
-    for resource in resources:  # first the names, which each other's variables may contain
-        name = f"{prefix}-{resource.logical_id}"
-        template.identify(resource.logical_id, Ref=name, Arn=function_arn(name))
+    parts = list(template.every(prefix))
+    for name, part in parts:  # first the names, which each other's variables may contain
+        for resource in part.resources(FUNCTION):
+            full = f"{name}-{resource.logical_id}"
+            part.identify(resource.logical_id, Ref=full, Arn=function_arn(full))
     functions = {}
-    for resource in template.resources(_FUNCTION):
-        properties = resource.properties
-        directory = root / str(properties["CodeUri"])
-        variables = properties.get("Environment", {}).get("Variables", {})
-        functions[directory.name] = Function(
-            name=f"{prefix}-{resource.logical_id}",
-            directory=directory,
-            handler=properties["Handler"],
-            environment={**environment, **{k: str(v) for k, v in variables.items()}},
-            timeout=float(properties.get("Timeout", 3)),
-            memory=int(properties.get("MemorySize", 128)),
-            session=session,
-            logs=logs,
-            alias=_alias(template, resource),
-            on_failure=_on_failure(template, resource.logical_id),
-        )
+    for name, part in parts:
+        for resource in part.resources(FUNCTION):
+            properties = resource.properties
+            directory = (part.directory / str(properties["CodeUri"])).resolve()
+            variables = properties.get("Environment", {}).get("Variables", {})
+            functions[directory.name] = Function(
+                name=f"{name}-{resource.logical_id}",
+                directory=directory,
+                handler=properties["Handler"],
+                environment={**environment, **{k: str(v) for k, v in variables.items()}},
+                timeout=float(properties.get("Timeout", 3)),
+                memory=int(properties.get("MemorySize", 128)),
+                session=session,
+                logs=logs,
+                alias=_alias(part, resource),
+                on_failure=_on_failure(part, resource.logical_id),
+            )
     return functions
 
 
@@ -136,55 +182,6 @@ def _on_failure(template: Template, logical_id: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Mapped:
-    """A queue whose messages Lambda passes to a function."""
-
-    function: str
-    queue_arn: str
-    batch_size: int
-
-    def event(self, messages: Sequence[Any]) -> dict[str, Any]:
-        """The function's event for messages as boto3 returned them."""
-        return {
-            "Records": [
-                {
-                    "messageId": message["MessageId"],
-                    "receiptHandle": message["ReceiptHandle"],
-                    "body": message["Body"],
-                    "attributes": message.get("Attributes", {}),
-                    "messageAttributes": {},
-                    "md5OfBody": message["MD5OfBody"],
-                    "eventSource": "aws:sqs",
-                    "eventSourceARN": self.queue_arn,
-                    "awsRegion": REGION,
-                }
-                for message in messages
-            ]
-        }
-
-    def failed(self, result: Any, messages: Sequence[Any]) -> set[str]:
-        """Ids of the messages that stay in the queue after this answer."""
-        names = {failure["itemIdentifier"] for failure in (result or {}).get("batchItemFailures") or []}
-        everything = {message["MessageId"] for message in messages}
-        if not names <= everything:
-            return everything  # an unknown id fails the whole batch
-        return names
-
-
-def queue_mappings(template: Template, functions: Mapping[str, str]) -> list[Mapped]:
-    """The event source mappings; ``functions``: name by ARN."""
-    names = {**functions, **{arn.rpartition(":")[2]: name for arn, name in functions.items()}}
-    mapped = []
-    for resource in template.resources("AWS::Lambda::EventSourceMapping"):
-        properties = resource.properties
-        if "ReportBatchItemFailures" not in properties.get("FunctionResponseTypes", []):
-            raise TemplateError(f"{resource.logical_id} needs FunctionResponseTypes: [ReportBatchItemFailures]")
-        function, queue = names[properties["FunctionName"]], properties["EventSourceArn"]
-        mapped.append(Mapped(function, queue, int(properties["BatchSize"])))
-    return mapped
-
-
-@dataclass(frozen=True)
 class Wake:
     """A schedule, the function that it invokes, and the payload."""
 
@@ -195,13 +192,13 @@ class Wake:
 
 def wakes(template: Template, functions: Mapping[str, str], replacement: Trigger | None) -> list[Wake]:
     """The template's schedules; ``functions``: name by ARN."""
-    if replacement is not None:
-        template.replace("AWS::Scheduler::Schedule", "ScheduleExpression", "replaced")
-    return [
-        Wake(
-            replacement or Cron(resource.properties["ScheduleExpression"]),
-            functions[resource.properties["Target"]["Arn"]],
-            json.loads(resource.properties["Target"]["Input"]),
-        )
-        for resource in template.resources("AWS::Scheduler::Schedule")
-    ]
+    schedule = "AWS::Scheduler::Schedule"
+    found = []
+    for _, part in template.every():
+        if replacement is not None:
+            part.replace(schedule, "ScheduleExpression", "replaced")
+        for properties in (resource.properties for resource in part.resources(schedule)):
+            target = properties["Target"]
+            trigger = replacement or Cron(properties["ScheduleExpression"])
+            found.append(Wake(trigger, functions[target["Arn"]], json.loads(target["Input"])))
+    return found

@@ -58,7 +58,7 @@ class _Core(botocore.session.Session):
 
 
 class Engine(ABC):
-    """An emulator of DynamoDB, SQS and Secrets Manager."""
+    """An emulator of DynamoDB, SQS, S3 and Secrets Manager."""
 
     endpoint: str | None = None
 
@@ -226,7 +226,7 @@ class Ministack(Engine):
             "GATEWAY_PORT": str(port),
             "IOT_MTLS_ENABLED": "0",
             "SFTP_ENABLED": "0",
-            "SERVICES": "dynamodb,sqs,secretsmanager",
+            "SERVICES": "dynamodb,sqs,secretsmanager,s3",
             "LOG_LEVEL": "ERROR",
             "MINISTACK_ACCOUNT_ID": ACCOUNT,
             **self._settings,

@@ -96,7 +96,7 @@ class Route:
 
 
 class Gateway:
-    """The routes of a template."""
+    """The routes of a template and of its nested stacks."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         for route in routes:
@@ -108,12 +108,14 @@ class Gateway:
     @classmethod
     def from_template(cls, template: Template, functions: dict[str, str]) -> Gateway:
         """Read the routes; ``functions`` maps a function's ARN to its logical id."""
+        parts = [part for _, part in template.every()]
         integrations = {
-            f"integrations/{template.resolve({'Ref': resource.logical_id})}": resource
-            for resource in template.resources("AWS::ApiGatewayV2::Integration")
+            f"integrations/{part.resolve({'Ref': resource.logical_id})}": resource
+            for part in parts
+            for resource in part.resources("AWS::ApiGatewayV2::Integration")
         }
         routes = []
-        for resource in template.resources("AWS::ApiGatewayV2::Route"):
+        for resource in (r for part in parts for r in part.resources("AWS::ApiGatewayV2::Route")):
             key, target = resource.properties["RouteKey"], resource.properties["Target"]
             if target not in integrations:
                 raise TemplateError(f"route {key!r}: {target!r} is not an integration")

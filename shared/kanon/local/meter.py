@@ -1,4 +1,4 @@
-"""Counts the DynamoDB units a function spends, from its real calls.
+"""Counts the DynamoDB units a function spends, and its calls of SQS and S3, from its real calls.
 
 Emulators report consumed capacity wrongly, so ``kanon.dynamo.units`` measures the sizes of requests and responses.
 A replaced item counts with its new size (DynamoDB charges the larger of the two), an update with the size of its key
@@ -8,6 +8,7 @@ below the 4 KiB of one unit.
 
 from __future__ import annotations
 
+import io
 import threading
 from collections import Counter
 from typing import Any
@@ -19,7 +20,10 @@ from kanon.local.partiql import read
 
 
 class Meter:
-    """Units spent, items moved and calls made so far, by function name."""
+    """Units spent, items and bytes moved and calls made so far, by function name.
+
+    ``sent``: bytes of messages. ``stored``: bytes of objects written.
+    """
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
@@ -28,6 +32,8 @@ class Meter:
         self.items_written: Counter[str] = Counter()
         self.statements: Counter[str] = Counter()
         self.items_read: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        self.stored: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def attach(self, session: boto3.Session, function: str) -> None:
@@ -47,8 +53,16 @@ class Meter:
                 self.items_read[function] += _items_read(model.name, parsed)
                 self.read[function] = self.read.get(function, 0.0) + _read(model.name, params, parsed)
 
-        session.events.register("before-parameter-build.dynamodb", before)
-        session.events.register("after-call.dynamodb", after)
+        def count(model: Any, parsed: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+            params = context.pop("kanon_params", {})
+            with self._lock:
+                self.calls[function, model.name] += 1
+                self.sent[function] += _sent(params)
+                self.stored[function] += 0 if "Error" in parsed else _stored(params)
+
+        for service, counted in (("dynamodb", after), ("sqs", count), ("s3", count)):
+            session.events.register(f"before-parameter-build.{service}", before)
+            session.events.register(f"after-call.{service}", counted)
 
 
 def _written(operation: str, params: dict[str, Any], parsed: dict[str, Any]) -> int:
@@ -63,9 +77,31 @@ def _written(operation: str, params: dict[str, Any], parsed: dict[str, Any]) -> 
         case "BatchWriteItem" if "Error" not in parsed:
             asked = _puts(params["RequestItems"])
             return asked - _puts(parsed.get("UnprocessedItems", {}))
+        case "TransactWriteItems":  # each write is done twice, also if the transaction is refused
+            return 2 * sum(map(_transacted, params["TransactItems"]))
         case "BatchExecuteStatement" if "Error" not in parsed:
             return sum(write_units(item_size(read(statement).item)) for statement in params["Statements"])
     return 0
+
+
+def _transacted(entry: dict[str, dict[str, Any]]) -> int:
+    """The units of a part of a transaction, once."""
+    ((_, part),) = entry.items()
+    if "UpdateExpression" in part:
+        return write_units(item_size({**part["Key"], **part.get("ExpressionAttributeValues", {})}))
+    return write_units(item_size(part["Item"] if "Item" in part else part["Key"]))
+
+
+def _sent(params: dict[str, Any]) -> int:
+    """Bytes of the messages of a call."""
+    entries = [params, *params.get("Entries", [])]
+    return sum(len(entry.get("MessageBody", "").encode()) for entry in entries)
+
+
+def _stored(params: dict[str, Any]) -> int:
+    """Bytes of the object of a call; botocore has wrapped them."""
+    body = params.get("Body", b"")
+    return body.getbuffer().nbytes if isinstance(body, io.BytesIO) else len(body)
 
 
 def _items_written(operation: str, params: dict[str, Any]) -> int:
@@ -73,6 +109,8 @@ def _items_written(operation: str, params: dict[str, Any]) -> int:
         return sum(map(len, params["RequestItems"].values()))
     if operation == "BatchExecuteStatement":
         return len(params["Statements"])
+    if operation == "TransactWriteItems":
+        return sum("ConditionCheck" not in entry for entry in params["TransactItems"])
     return operation in ("PutItem", "UpdateItem", "DeleteItem")
 
 

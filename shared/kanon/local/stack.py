@@ -18,19 +18,22 @@ from typing import Any, TextIO
 import boto3
 
 from kanon.local import gateway
-from kanon.local.build import Mapped, Wake, build_functions, build_storage, queue_mappings, wakes
+from kanon.local.build import Wake, build_functions, build_storage, wakes
 from kanon.local.clock import Clock, Trigger
 from kanon.local.engines import ENGINES
 from kanon.local.functions import Environment, Function, FunctionError, release_process
 from kanon.local.meter import Meter
+from kanon.local.objects import ObjectTimes
+from kanon.local.queues import Queues, queue_mappings
 from kanon.local.server import Server
 from kanon.local.source import ROOT
-from kanon.local.template import REGION, Template
+from kanon.local.template import QUEUE, REGION, Template
 from kanon.operate.stacks import DESCRIPTION
 
 LOCAL = {"Slots": '[{"slots":1,"partitions":1,"from_step":0}]'}
 """Parameters that a stack on one machine has instead of the template's defaults."""
 _SWEEP_SECONDS = 6 * 3600
+_POLL_SECONDS = 1.0  # of the queues, on the real clock
 _RETRIES = 2  # of an asynchronous invocation, unless the template says otherwise
 _numbers = itertools.count(1)
 
@@ -68,26 +71,26 @@ class Stack:
         self.meter = Meter()
         self.logs = logs if logs is not None else io.StringIO()
         self.failures: list[FunctionError] = []
-        self._directory = template.parent
         self._prefix = f"{name}-{next(_numbers)}"
         self._seed = seed
         self._schedule = schedule
         self._warm: dict[str, Environment] = {}
         self._warming = threading.Lock()
-        self._hidden: list[tuple[float, str, str]] = []  # visible again at, queue url, receipt
+        self._object_times = ObjectTimes(self.clock.now)
         self._swept = start or 0.0
 
     def __enter__(self) -> Stack:
         self.engine.start()
         try:
-            self.session: boto3.Session = self.engine.session()
+            self.session: boto3.Session = self._session()
             self.storage = build_storage(self.template, self.session, self._prefix, self._seed)
             self.functions = self._build_functions()
             arns = {arn: name for name, function in self.functions.items() for arn in (function.arn, function.alias)}
             self.gateway = gateway.Gateway.from_template(self.template, arns)
-            self._mappings = queue_mappings(self.template, arns)
             self._wakes = wakes(self.template, arns, self._schedule)
             self._sqs = self.session.client("sqs")
+            mappings = queue_mappings(self.template, arns)
+            self.queues = Queues(mappings, self.storage, self._sqs, self.clock.now, self.invoke, self.failures)
         except BaseException:
             self.engine.stop()
             raise
@@ -119,14 +122,18 @@ class Stack:
         return build_functions(
             self.template,
             self._prefix,
-            self._directory,
             self._function_session,
             self.engine.environment(),
             self.logs,
         )
 
-    def _function_session(self, function: str) -> boto3.Session:
+    def _session(self) -> boto3.Session:
         session = self.engine.session()
+        self._object_times.attach(session)
+        return session
+
+    def _function_session(self, function: str) -> boto3.Session:
+        session = self._session()
         self.meter.attach(session, function)
         return session
 
@@ -201,6 +208,11 @@ class Stack:
             "region": REGION,
             "dead_letters_url": self.template.resolve({"Ref": "DeadLetters"}),
             "lost_events_url": self.template.resolve({"Ref": "LostEvents"}),
+            "queues": {
+                queue.logical_id: part.resolve({"Ref": queue.logical_id})
+                for _, part in self.template.every()
+                for queue in part.resources(QUEUE)
+            },
             "functions": {
                 name: {k: v for k, v in function.environment.items() if k.startswith("KANON_")}
                 for name, function in self.functions.items()
@@ -214,42 +226,50 @@ class Stack:
         self.advance_to(self.clock.now() + seconds)
 
     def advance_to(self, moment: float) -> None:
-        """Let simulated time pass: schedules fire, messages return, rows expire."""
+        """Let simulated time pass: schedules fire, batches and messages come due, rows and objects expire."""
+        self.run_queues()
         while True:
             now = self.clock.now()
-            due, wakes = self._next(now)
+            fires, wakes = self._fires(now)
+            due = min(fires, self.queues.due())
             if due > moment:
                 break
             self.clock.set(max(due, now))
-            self._wake(wakes)
+            self._wake(wakes if due == fires else [])
         self.clock.set(moment)
         if moment - self._swept >= _SWEEP_SECONDS:
             self.sweep()
 
     def run(self, stop: threading.Event) -> None:
         """Follow the real clock until ``stop`` is set."""
-        while not stop.is_set():
-            due, wakes = self._next(self.clock.now())
-            if not stop.wait(max(0.0, due - self.clock.now())):
-                self._wake(wakes)
-                if self.clock.now() - self._swept >= _SWEEP_SECONDS:
-                    self.sweep()
+        fires, wakes = self._fires(self.clock.now())
+        while not stop.wait(self._pause(fires)):
+            if self.clock.now() < fires:
+                self.run_queues()
+                continue
+            self._wake(wakes)
+            if self.clock.now() - self._swept >= _SWEEP_SECONDS:
+                self.sweep()
+            fires, wakes = self._fires(self.clock.now())
+
+    def _pause(self, fires: float) -> float:
+        """Seconds until there is something to do. A request may send a message at any time."""
+        return max(0.0, min(_POLL_SECONDS, min(fires, self.queues.due()) - self.clock.now()))
 
     def tick(self) -> None:
-        """Fire every schedule now and run the queues."""
-        self._wake(self._wakes)
+        """Fire every schedule now and run the queues; every batch is passed on at once."""
+        self._wake(self._wakes, flush=True)
 
-    def _next(self, now: float) -> tuple[float, list[Wake]]:
-        """When something is due after ``now``, and the schedules that fire then."""
+    def _fires(self, now: float) -> tuple[float, list[Wake]]:
+        """When a schedule fires next after ``now``, and the schedules that fire then."""
         times = [(wake.schedule.next_after(now), wake) for wake in self._wakes]
-        returns = (visible for visible, _, _ in self._hidden)
-        due = min([*(time for time, _ in times), *returns], default=float("inf"))
-        return due, [wake for time, wake in times if time == due]
+        first = min((time for time, _ in times), default=float("inf"))
+        return first, [wake for time, wake in times if time == first]
 
-    def _wake(self, wakes: list[Wake]) -> None:
+    def _wake(self, wakes: list[Wake], flush: bool = False) -> None:
         for wake in wakes:
             self._invoke_asynchronously(wake.function, wake.payload)
-        self.run_queues()
+        self.run_queues(flush)
 
     def _invoke_asynchronously(self, function: str, payload: Any) -> None:
         """Invoke as Lambda does for EventBridge: retry, then send the event to the failure destination."""
@@ -264,45 +284,15 @@ class Stack:
             record = {"requestPayload": payload, "responsePayload": self.failures[-1].payload}
             self._sqs.send_message(QueueUrl=self.storage.queue_urls[destination], MessageBody=json.dumps(record))
 
-    # Queues and rows
+    # Queues, rows and objects
 
-    def run_queues(self) -> None:
-        """Pass every visible message to its function until no message is visible."""
-        now = self.clock.now()
-        for visible, url, receipt in [hidden for hidden in self._hidden if hidden[0] <= now]:
-            self._hidden.remove((visible, url, receipt))
-            self._sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
-        quiet = False
-        while not quiet:
-            quiet = not sum(self._run_batch(mapping) for mapping in self._mappings)
-
-    def _run_batch(self, mapping: Mapped) -> bool:
-        """One batch of one queue; false if it was empty."""
-        url = self.storage.queue_urls[mapping.queue_arn]
-        messages = self._sqs.receive_message(
-            QueueUrl=url,
-            MaxNumberOfMessages=min(10, mapping.batch_size),
-            MessageSystemAttributeNames=["All"],
-            VisibilityTimeout=43200,  # simulated time decides when it returns, see _hidden
-        ).get("Messages", [])
-        if not messages:
-            return False
-        try:
-            result = self.invoke(mapping.function, mapping.event(messages))
-            failed = mapping.failed(result, messages)
-        except FunctionError as error:
-            self.failures.append(error)
-            failed = {message["MessageId"] for message in messages}
-        visible = self.clock.now() + self.storage.visibility[mapping.queue_arn]
-        for message in messages:
-            if message["MessageId"] in failed:
-                self._hidden.append((visible, url, message["ReceiptHandle"]))
-            else:
-                self._sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-        return True
+    def run_queues(self, flush: bool = False) -> None:
+        """Pass every visible message to its function until none is visible; with ``flush``, whatever its window."""
+        self.queues.run(flush)
 
     def sweep(self) -> int:
-        """Delete the rows whose time to live has passed on the stack's clock; return how many."""
+        """Delete the rows and objects whose time has passed on the stack's clock; return how many."""
         now = self.clock.now()
         self._swept = now
-        return sum(self.engine.expire(table, attribute, now) for table, attribute in self.storage.expiring.items())
+        rows = sum(self.engine.expire(table, attribute, now) for table, attribute in self.storage.expiring.items())
+        return rows + self._object_times.expire(self.session, self.storage.lifetimes)

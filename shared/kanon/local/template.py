@@ -1,13 +1,14 @@
-"""template.yaml as CloudFormation reads it: parameters, conditions, intrinsic functions.
+"""template.yaml as CloudFormation reads it: parameters, conditions, intrinsic functions, nested stacks.
 
 The local stack is built from the template. Only what the stack needs is supported; anything
-else raises ``TemplateError`` instead of being skipped silently.
+else raises ``TemplateError`` instead of being skipped silently. A nested stack is read if it has something that the
+local stack runs: alarms and dashboards are not.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ import yaml
 
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
+STACK = "AWS::CloudFormation::Stack"
+FUNCTION, TABLE, QUEUE = "AWS::Serverless::Function", "AWS::DynamoDB::Table", "AWS::SQS::Queue"
+BUCKET, SECRET = "AWS::S3::Bucket", "AWS::SecretsManager::Secret"
+BUILT = (FUNCTION, TABLE, QUEUE, BUCKET, SECRET)
+"""The types that the local stack builds: a nested stack without any of them is not read."""
 
 _NO_VALUE = object()
 _VARIABLE = re.compile(r"\$\{([^}]+)\}")
@@ -56,22 +62,36 @@ class Resource:
 
 
 class Template:
-    """A template with its parameters fixed.
+    """A template with its parameters fixed, and the templates of its nested stacks in ``nested``, by logical id.
 
     ``identify`` sets the values of ``Ref`` and ``GetAtt`` for a built resource. For any other resource, they
     are the names that CloudFormation would give it.
+
+    Args:
+        document: the parsed file.
+        parameters: values of its parameters; those of a nested stack may refer to resources of ``parent``.
+        stack_name: what ``AWS::StackName`` is.
+        limits: whether the rules of the parameters are checked.
+        defaults: replace the defaults of the parameters that the template has.
+        directory: the folder of the file, to which its relative paths refer.
+        parent: the template of which this is a nested stack.
     """
 
     def __init__(
         self,
         document: dict[str, Any],
-        parameters: Mapping[str, str],
+        parameters: Mapping[str, Any],
         stack_name: str,
         limits: bool = True,
         defaults: Mapping[str, str] | None = None,
+        directory: Path = Path(),
+        parent: Template | None = None,
     ) -> None:
         self.stack_name = stack_name
+        self.directory = directory
         self._document = document
+        self._parent = parent
+        self._defaults = defaults or {}
         self._identities: dict[str, dict[str, str]] = {}
         self._pseudo: dict[str, Any] = {
             "AWS::AccountId": ACCOUNT,
@@ -82,7 +102,8 @@ class Template:
             "AWS::StackName": stack_name,
             "AWS::URLSuffix": "amazonaws.com",
         }
-        self.parameters = self._parameters(parameters, limits, defaults or {})
+        self._give(parameters, limits)
+        self.nested = dict(self._read_nested())
 
     @classmethod
     def read(
@@ -98,10 +119,28 @@ class Template:
         Raises:
             TemplateError: a parameter is unknown, missing or, with ``limits``, refused by its rule.
         """
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506
-        return cls(document, parameters, stack_name, limits, defaults)
+        text = path.read_text(encoding="utf-8")
+        return cls(_parse(text), parameters, stack_name, limits, defaults, path.parent)
 
-    def _parameters(self, given: Mapping[str, str], limits: bool, defaults: Mapping[str, str]) -> dict[str, str]:
+    def _read_nested(self) -> Iterator[tuple[str, Template]]:
+        for resource in self.resources(STACK):
+            path = self.directory / resource.properties["TemplateURL"]
+            text = path.read_text(encoding="utf-8")
+            if any(built in text for built in BUILT):
+                given = self._document["Resources"][resource.logical_id]["Properties"].get("Parameters", {})
+                name = f"{self.stack_name}-{resource.logical_id}"
+                # Its parameters are not checked: this template has checked them, or refers to what is not built yet.
+                nested = Template(_parse(text), given, name, limits=False, directory=path.parent, parent=self)
+                yield resource.logical_id, nested
+
+    def every(self, name: str = "") -> Iterator[tuple[str, Template]]:
+        """The template and those nested in it; each with ``name`` and the logical ids that lead to it."""
+        yield name, self
+        for logical_id, nested in self.nested.items():
+            yield from nested.every(f"{name}-{logical_id}")
+
+    def _give(self, given: Mapping[str, Any], limits: bool) -> None:
+        """Take these values of the parameters, or change nothing and raise ``TemplateError``."""
         declared: dict[str, dict[str, Any]] = self._document.get("Parameters", {})
         if unknown := sorted(set(given) - set(declared)):
             raise TemplateError(f"unknown parameters {', '.join(unknown)}; the template has {', '.join(declared)}")
@@ -109,11 +148,20 @@ class Template:
         for name, rule in declared.items():
             if name not in given and "Default" not in rule:
                 raise TemplateError(f"parameter {name} has no default: give it a value")
-            value = _text(given.get(name, defaults.get(name, rule.get("Default"))))
+            values[name] = given.get(name, self._defaults.get(name, rule.get("Default")))
             if limits:
-                _check(name, value, rule)
-            values[name] = value
-        return values
+                _check(name, self._value(values[name]), rule)
+        self._given = values
+
+    def _value(self, given: Any) -> str:
+        """A parameter as text. What a nested stack is given may refer to resources that its parent has built since."""
+        value = given if self._parent is None else self._parent.resolve(given)
+        return ",".join(map(_text, value)) if isinstance(value, list) else _text(value)
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The values of all parameters."""
+        return {name: self._value(given) for name, given in self._given.items()}
 
     def change(self, parameters: Mapping[str, str], limits: bool = True) -> None:
         """Give parameters new values, as an update of a stack does; the others keep theirs.
@@ -121,7 +169,7 @@ class Template:
         Raises:
             TemplateError: a parameter is unknown or, with ``limits``, refused by its rule.
         """
-        self.parameters = self._parameters({**self.parameters, **parameters}, limits, {})
+        self._give({**self._given, **parameters}, limits)
 
     def resources(self, *types: str) -> list[Resource]:
         """The resources of these types whose condition holds, in the template's order."""
@@ -169,6 +217,9 @@ class Template:
             "Fn::Sub": self._sub,
             "Fn::If": self._if,
             "Fn::FindInMap": self._find_in_map,
+            "Fn::Join": self._join,
+            "Fn::Split": self._split,
+            "Fn::Select": self._select,
         }
         if name not in functions:
             raise TemplateError(f"{name} is not understood by the local stack: teach it")
@@ -177,8 +228,9 @@ class Template:
     def _ref(self, name: str) -> Any:
         if name in self._pseudo:
             return self._pseudo[name]
-        if name in self.parameters:
-            return self.parameters[name]
+        if name in self._given:
+            value = self._value(self._given[name])
+            return value.split(",") if self._document["Parameters"][name]["Type"] == "CommaDelimitedList" else value
         logical_id, _, attribute = name.partition(".")  # SAM's own: Function.Alias
         return self._attribute(logical_id, attribute or "Ref")
 
@@ -188,6 +240,8 @@ class Template:
     def _attribute(self, logical_id: str, attribute: str) -> str:
         if logical_id not in self._document["Resources"]:
             raise TemplateError(f"no parameter or resource is named {logical_id}")
+        if attribute.startswith("Outputs.") and logical_id in self.nested:
+            return str(self.nested[logical_id].output(attribute.removeprefix("Outputs.")))
         known = self._identities.get(logical_id, {})
         if attribute in known:
             return known[attribute]
@@ -200,6 +254,13 @@ class Template:
             service = self._document["Resources"][logical_id]["Type"].split("::")[1].lower()
             return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{name}"
         return f"{name}.{attribute}"
+
+    def output(self, name: str) -> Any:
+        """The value of an output; ``TemplateError`` if there is none of this name."""
+        output = self._document.get("Outputs", {}).get(name)
+        if output is None or not self._holds(output.get("Condition")):
+            raise TemplateError(f"{self.stack_name} has no output {name}")
+        return self.resolve(output["Value"])
 
     def _alias(self, logical_id: str) -> str:
         shared = self._document.get("Globals", {}).get("Function", {})
@@ -223,6 +284,15 @@ class Template:
         name, key, entry = (str(self.resolve(part)) for part in argument)
         return self.resolve(self._document["Mappings"][name][key][entry])
 
+    def _join(self, argument: list[Any]) -> str:
+        return str(argument[0]).join(map(_text, self.resolve(argument[1])))
+
+    def _split(self, argument: list[Any]) -> list[str]:
+        return _text(self.resolve(argument[1])).split(argument[0])
+
+    def _select(self, argument: list[Any]) -> Any:
+        return self.resolve(argument[1])[int(argument[0])]
+
     def _holds(self, condition: Any) -> bool:
         if condition is None:
             return True
@@ -239,6 +309,11 @@ class Template:
         if name in ("Fn::And", "Fn::Or"):
             return (all if name == "Fn::And" else any)(self._holds(part) for part in argument)
         raise TemplateError(f"{name} is not a condition the local stack understands: teach it")
+
+
+def _parse(text: str) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.load(text, Loader=_Loader)  # noqa: S506
+    return document
 
 
 def _text(value: Any) -> str:

@@ -22,6 +22,7 @@ from kanon.gate.fingerprints import (
     fingerprints,
     from_step_recorded,
     noise_key_fingerprints,
+    recorded_names,
     refuse_noise_keys,
     refuse_types,
 )
@@ -243,8 +244,12 @@ def _types(case: Case) -> Iterator[Finding]:
     except ConfigurationError as error:
         yield Finding("types", Verdict.FAIL, str(error), "nothing is evaluated until then", Section.TYPE_MISSING)
         return
-    retired = sorted(name.removeprefix(RETIRED) for name in recorded if name.startswith(RETIRED))
-    yield Finding("types", Verdict.OK, f"none is missing; retired: {', '.join(retired) or 'none'}")
+    retired = recorded_names(recorded, RETIRED)
+    for name in sorted(recorded_names(case.recorded["join"], TYPE) - case.stack.evaluate.read_types().keys() - retired):
+        seen = f"join may have accepted joins of type {name!r}, which is no longer configured"
+        advice = "evaluation stops at the first of them: deploy the type again, or retire it"
+        yield Finding("types", Verdict.WARN, seen, advice, Section.TYPE_MISSING)
+    yield Finding("types", Verdict.OK, f"none is missing; retired: {', '.join(sorted(retired)) or 'none'}")
 
 
 def _noise_keys(case: Case) -> Iterator[Finding]:

@@ -76,19 +76,20 @@ class _NoStatuses:
 
     def move_horizon(self, slot: int, step: int, visible_from: int) -> None: ...
 
-    def is_stamped(self, *_: object) -> bool:
-        return True
-
 
 @dataclass(frozen=True)
 class _OwnMarks:
-    """Stands for Control: the slot begins at ``step``, and every completed step renews the leases."""
+    """Stands for Control: the slot begins at ``step``, and every completed step renews the leases.
+
+    ``recorded`` reads the fingerprints recorded for a function.
+    """
 
     step: int
     renew: Callable[[], None]
+    recorded: Callable[[str], dict[str, str]]
 
     def lease(self, *_: object) -> Mark:
-        return Mark(self.step, None)
+        return Mark(self.step, None, stamped=False)  # the plan has compared the stamps
 
     def evaluated_through(self, _: int) -> int:
         return self.step
@@ -126,8 +127,9 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
         targets[slot] = max(targets[slot], *steps)
     found = Plan(source or stack.evaluate.members_table, step, layout, marks, complete, targets, crossings)
     _refuse_steps(stack, found, now)
-    stamps = Members(stack.client("dynamodb"), found.source).stamps(slots)
-    for slot in slots:
+    evaluated_by = range(stack.evaluate.layouts.at(step).slots)  # another layout may begin after the step
+    stamps = Members(stack.client("dynamodb"), found.source).stamps(evaluated_by)
+    for slot in evaluated_by:
         if stamps.get(slot, -1) < step:
             seen = f"through step {stamps[slot]}" if slot in stamps else "for no step"
             raise ReplayRefusedError(
@@ -249,7 +251,7 @@ def _evaluate(stack: RunningStack, found: Plan, holder: str, renew: Callable[[],
         log=stack.log,
         members=_Unstamped(stack.client("dynamodb"), found.source),
         statuses=_NoStatuses(),  # type: ignore[arg-type]
-        control=_OwnMarks(found.step, renew),  # type: ignore[arg-type]
+        control=_OwnMarks(found.step, renew, stack.control.recorded),  # type: ignore[arg-type]
         check_tables=lambda: None,
         generation=in_force(settings.log_generations),
     )

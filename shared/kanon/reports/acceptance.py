@@ -4,28 +4,20 @@ Clear fields decide first, then the key, the decryption, the form, the operation
 check but the last four is the same for a report and for a null report in its place.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from publicsuffixlist import PublicSuffixList
 
-from kanon.reports.account import DAY
-from kanon.reports.avro import Report
+from kanon.reports.account import MAX_AGE, MAX_AHEAD
 from kanon.reports.errors import Counter, RefusedError
-from kanon.reports.hpke import DecryptionError, open_sealed
-from kanon.reports.shared_info import SharedInfo, parse
+from kanon.reports.parameters import CONTRIBUTION_BOUND
+from kanon.reports.shared_info import SharedInfo, host_of, parse
 
-MAX_AGE = 90 * DAY
-MAX_AHEAD = DAY
-CONTRIBUTION_BOUND = 65_536
-"""The most that the values of one unit's reports sum to: the paper's Lambda_1."""
-
-_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
-_ORIGIN = re.compile(rf"https://((?:{_LABEL}\.)*[a-z]([a-z0-9-]{{0,61}}[a-z0-9])?)(?::[0-9]{{1,5}})?")
-"""An https origin; the last label starts with a letter, so no IPv4 address is one."""
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,7 @@ class Rules:
     """
 
     received_at: int
-    keys: Mapping[str, X25519PrivateKey] | None
+    keys: "Mapping[str, X25519PrivateKey] | None"
     attribution_report_to: str | None = None
     reporting_site: str | None = None
     check_age: bool = True
@@ -68,31 +60,14 @@ def accept_clear(text: str, rules: Rules) -> SharedInfo:
     return info
 
 
-def opened(report: Report, rules: Rules) -> bytes:
-    """The cleartext of a report whose clear fields were accepted.
-
-    Raises:
-        RefusedError: the key is unknown, or the payload does not open.
-    """
-    if rules.keys is None:
-        return report.payload
-    key = rules.keys.get(report.key_id)
-    if key is None:
-        raise RefusedError(Counter.DECRYPTION_KEY_NOT_FOUND)
-    try:
-        return open_sealed(report.payload, key, report.shared_info)
-    except DecryptionError:
-        raise RefusedError(Counter.DECRYPTION_ERROR) from None
-
-
 @lru_cache(maxsize=4096)
 def site_of(origin: str) -> str | None:
     """The site of an https origin: ``https://`` and its registrable domain; ``None`` if it has none.
 
     An unknown last label counts as a public suffix, so that ``https://report.test`` is a site.
     """
-    match = _ORIGIN.fullmatch(origin)
-    domain = _suffixes().privatesuffix(match[1]) if match else None
+    host = host_of(origin)
+    domain = _suffixes().privatesuffix(host) if host else None
     return f"https://{domain}" if domain else None
 
 

@@ -10,6 +10,8 @@ from kanon.noise.words import length_prefixed
 from kanon.reports.shared_info import ATTRIBUTION_APIS, SharedInfo
 
 HOUR, DAY = 3600, 86_400
+MAX_AGE, MAX_AHEAD = 90 * DAY, DAY
+"""How old a report may be when a job is received, and how far ahead of it: budgets are kept for such reports."""
 
 
 class Source(NamedTuple):

@@ -1,7 +1,7 @@
 """The files of reports: Avro, with the aggregation service's schemas.
 
 Buckets are written as 16 bytes and read as 1 to 16 (``key1`` is the bucket 0x6b657931). Codec ``null`` is written;
-``deflate`` is read as well.
+``deflate`` is read as well. Only keys and summaries need numpy: the collector's ``store`` starts without it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,15 +9,17 @@ from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from operator import itemgetter
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 from zlib import error as zlib_error
 
 import fastavro
-import numpy as np
 from fastavro.schema import SchemaParseException
-from numpy.typing import NDArray
 
 from kanon.reports.errors import JobError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 REPORTS = fastavro.parse_schema(
     {
@@ -112,12 +114,12 @@ def read_reports(at: Place) -> Iterator[Report]:
     return map(Report._make, map(itemgetter(*Report._fields), _rows(at, REPORTS)))
 
 
-def write_domain(at: Place, keys: NDArray[np.bytes_]) -> None:
+def write_domain(at: Place, keys: "NDArray[np.bytes_]") -> None:
     """Write a key domain; ``keys`` has 16 bytes an item."""
     _write(at, DOMAIN, ({"bucket": key} for key in listed(keys)))
 
 
-def read_domain(at: Place) -> NDArray[np.bytes_]:
+def read_domain(at: Place) -> "NDArray[np.bytes_]":
     """Read a key domain as it stands: unsorted, keys of 16 bytes, duplicates kept.
 
     Raises:
@@ -126,15 +128,17 @@ def read_domain(at: Place) -> NDArray[np.bytes_]:
     buckets = [row["bucket"] for row in _rows(at, DOMAIN)]
     if not all(1 <= len(bucket) <= 16 for bucket in buckets):
         raise _unreadable(at, "a bucket of the domain has no 1 to 16 bytes")
+    import numpy as np
+
     return np.frombuffer(b"".join(bucket.rjust(16, b"\0") for bucket in buckets), "S16")
 
 
-def write_summary(at: Place, keys: NDArray[np.bytes_], metrics: NDArray[np.int64]) -> None:
+def write_summary(at: Place, keys: "NDArray[np.bytes_]", metrics: "NDArray[np.int64]") -> None:
     """Write a summary in the given order."""
     _write(at, SUMMARY, _facts(keys, metrics))
 
 
-def _facts(keys: NDArray[np.bytes_], metrics: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+def _facts(keys: "NDArray[np.bytes_]", metrics: "NDArray[np.int64]") -> Iterator[dict[str, Any]]:
     """One row after the other, in one dictionary and few at once: they stay in the processor's cache."""
     row: dict[str, Any] = {}
     for start in range(0, len(keys), _ROWS):
@@ -195,8 +199,10 @@ def part_names(prefix: str, parts: int) -> list[str]:
     return [f"{stem}-{part:0{width}}-of-{parts}{suffix}" for part in range(1, parts + 1)]
 
 
-def listed(keys: NDArray[np.bytes_]) -> list[bytes]:
+def listed(keys: "NDArray[np.bytes_]") -> list[bytes]:
     """The keys as ``bytes`` of 16; ``tolist`` alone would strip zeros at the end."""
+    import numpy as np
+
     return cast("list[bytes]", np.ascontiguousarray(keys).view("V16").tolist())
 
 

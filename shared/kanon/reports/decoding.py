@@ -7,8 +7,9 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from kanon.reports import avro
-from kanon.reports.acceptance import Rules, opened
+from kanon.reports.acceptance import Rules
 from kanon.reports.errors import Counter, JobError, RefusedError
+from kanon.reports.opening import opened
 from kanon.reports.payload import PayloadError, decode
 from kanon.reports.shared_info import parse
 

@@ -8,11 +8,12 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from kanon.reports.acceptance import Rules, accept_clear, opened
+from kanon.reports.acceptance import Rules, accept_clear
 from kanon.reports.account import Source, source_of
 from kanon.reports.avro import Report
 from kanon.reports.errors import Counter, RefusedError
 from kanon.reports.histogram import EMPTY, KEY, Histogram
+from kanon.reports.opening import opened
 from kanon.reports.payload import HISTOGRAM, PayloadError, Slots, decode, template_of
 
 BATCH = 512

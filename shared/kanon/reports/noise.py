@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from kanon.noise.exact import exp_bounds
 from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
+from kanon.reports.parameters import Parameters
 
 PRECISION = 256
 """Bits of a threshold: 64 are compared first, the other ``TIE_BITS`` in a tie."""
@@ -108,6 +109,11 @@ class DiscreteLaplace:
 
     a: Fraction
     most: int | None = None
+
+    @classmethod
+    def of(cls, parameters: Parameters) -> "DiscreteLaplace":
+        """The noise of a job: at rate epsilon / contribution bound, within the threshold if it has one."""
+        return cls(parameters.epsilon / parameters.contribution_bound, parameters.threshold)
 
     @cached_property
     def thresholds(self) -> tuple[int, ...]:

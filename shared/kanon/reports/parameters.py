@@ -2,15 +2,16 @@
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from typing import Literal
 
-from kanon.reports.acceptance import CONTRIBUTION_BOUND
-from kanon.reports.noise import DiscreteLaplace
 from kanon.reports.threshold import Rule, threshold
 
 Mode = Literal["declared", "discover"]
+CONTRIBUTION_BOUND = 65_536
+"""The most that the values of one unit's reports sum to: the paper's Lambda_1."""
 EPSILON_CAP = 64
 LEAST_DELTA, DELTA_CAP = Fraction(1, 10**12), Fraction(1, 1000)
 DEFAULT_EPSILON, DEFAULT_DELTA = "10", "1e-8"
@@ -70,11 +71,6 @@ class Parameters:
         return threshold(self.epsilon, self.delta, self.contribution_bound, self.rule, self.sparsity)
 
     @property
-    def noise(self) -> DiscreteLaplace:
-        """The noise distribution."""
-        return DiscreteLaplace(self.epsilon / self.contribution_bound, self.threshold)
-
-    @property
     def standard_deviation(self) -> float:
         """Of the noise of one key, ``sqrt(2) contribution_bound / epsilon`` but for the conditioning."""
         return float(2**0.5 * self.contribution_bound / self.epsilon)
@@ -89,3 +85,8 @@ def decimal(text: str, name: str) -> Fraction:
     if not _DECIMAL.fullmatch(text):
         raise ParameterError(f"{name} is a decimal such as 10, 0.125 or 1e-8")
     return Fraction(text)
+
+
+def written(number: Fraction) -> str:
+    """The decimal of a number that has one of at most 28 digits, exactly: ``10``, ``0.125`` or ``0.00000001``."""
+    return f"{Decimal(number.numerator) / number.denominator:f}"

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kanon.reports.histogram import Histogram, distinct
-from kanon.reports.noise import Randomness
+from kanon.reports.noise import DiscreteLaplace, Randomness
 from kanon.reports.parameters import Parameters
 
 
@@ -61,7 +61,7 @@ def reduce_partition(
     """
     exact = exact_sums(sums, domain)
     tape = randomness.tape(partition, exact.digest())
-    return Noised(exact, parameters.noise.draw(tape, len(exact.keys)), parameters.threshold)
+    return Noised(exact, DiscreteLaplace.of(parameters).draw(tape, len(exact.keys)), parameters.threshold)
 
 
 def exact_sums(sums: Sequence[Histogram], domain: NDArray[np.bytes_] | None) -> Histogram:

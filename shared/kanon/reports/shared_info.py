@@ -16,6 +16,9 @@ _H = "[0-9a-fA-F]"
 _UUID = re.compile(f"{_H * 8}-{_H * 4}-{_H * 4}-{_H * 4}-{_H * 12}")
 END_OF_TIME = 253_402_300_800
 """The year 10000: later times have no date."""
+_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_ORIGIN = re.compile(rf"https://((?:{_LABEL}\.)*[a-z]([a-z0-9-]{{0,61}}[a-z0-9])?)(?::[0-9]{{1,5}})?")
+"""An https origin; the last label starts with a letter, so no IPv4 address is one."""
 
 
 class SharedInfo(NamedTuple):
@@ -147,3 +150,9 @@ def _report_id(fields: Mapping[str, object]) -> str:
     if not isinstance(value, str) or not _UUID.fullmatch(value):
         raise RefusedError(Counter.INVALID_REPORT_ID)
     return value.lower()
+
+
+def host_of(origin: str) -> str | None:
+    """The host of an https origin; None if it is none."""
+    match = _ORIGIN.fullmatch(origin)
+    return match[1] if match else None

@@ -14,6 +14,7 @@ from kanon.gate.storage.members import Members, from_item
 from kanon.gate.storage.step_log import StepLog
 from kanon.local import Stack
 from kanon.operate import replay as module
+from kanon.operate.changes import newest_change
 from tests.conftest import START
 from tests.e2e.gate.backups import put_back, restored, rows
 from tests.e2e.gate.oracle import Oracle
@@ -282,6 +283,77 @@ def test_a_step_before_a_change_by_an_operator_is_refused(used: Used, what: str)
     said = {"generation": f"a log generation begins at step {DONE + 1}", "skip": "the log does not reach back"}
     refusal = said.get(what, f"`kanon operate {what}` changed what is evaluated up to step {DONE + 1}")
     assert (code, refusal in " ".join(output.split())) == (2, True), output
+
+
+def test_steps_that_were_skipped_are_never_evaluated_again(used: Used) -> None:
+    """The log still reaches back to them, and so do Statuses: only the record of the skip refuses."""
+    oracle = used.oracle()
+    stack = oracle.stack
+    stack.clock.set(stack.clock.now() + 45 * 3600)
+    assert operate(stack, "skip", "--yes")[0] == 0
+    last_skipped = newest_change(seen(stack).control)
+    assert last_skipped is not None
+    assert last_skipped[1] == "skip"
+    before = stored(stack)
+    code, output = replay(stack, last_skipped[0] - 1)
+    refusal = f"`kanon operate skip` changed what is evaluated up to step {last_skipped[0]}: give that step or a later"
+    assert (code, refusal in " ".join(output.split())) == (2, True), output
+    assert stored(stack) == before
+    stack.advance(3600)
+    before = stored(stack)
+    through = max(progress.evaluated_through or 0 for progress in seen(stack).control.progress())
+    assert replay(stack, max(last_skipped[0], through - 6))[0] == 0
+    assert stored(stack) == before
+    assert wrong(stack) == {}
+
+
+@pytest.fixture(scope="module")
+def moved() -> Iterator[tuple[Snapshot[Oracle], dict[int, list[dict[str, Any]]]]]:
+    """A stack whose two slots became four at step BACKUP + 2, and Members after each of its steps."""
+    slots = [{"slots": 2, "from_step": 0}, {"slots": 4, "partitions": 2, "from_step": BACKUP + 2}]
+    parameters = {
+        "Types": json.dumps(TYPES),
+        "OutageAllowance": "172800",
+        "Slots": json.dumps(slots, separators=(",", ":")),
+    }
+    with Stack(parameters, start=START, seed=8) as stack:
+        oracle, chance, after = Oracle(stack), random.Random(1), {}
+        for step in range(FIRST, DONE + 1):
+            join_some(oracle, chance)
+            assert oracle.finish_step() == 0
+            after[step] = rows(stack, "Members")
+        yield Snapshot(stack, oracle), after
+
+
+def test_a_replay_over_a_change_of_slots_is_refused_and_names_the_step_from_which_it_works(
+    moved: tuple[Snapshot[Oracle], dict[int, list[dict[str, Any]]]],
+) -> None:
+    snapshot, after = moved
+    oracle = snapshot.restore()
+    stack, before = oracle.stack, stored(oracle.stack)
+    assert len({progress.slot for progress in seen(stack).control.progress()}) == 4
+    put_back(stack, {"Members": after[BACKUP]}, ("Members",))
+    code, output = replay(stack, BACKUP)
+    refusal = f"the number of slots changes at step {BACKUP + 2}: give step {BACKUP + 1} or later"
+    assert (code, refusal in " ".join(output.split())) == (2, True), output
+    code, output = replay(stack, BACKUP + 1, "--members", table(stack, after[BACKUP + 1]))
+    assert code == 0, output
+    assert stored(stack) == before
+    assert next_steps(oracle)[0] is False
+    assert wrong(stack) == {}
+
+
+@pytest.mark.parametrize("step", [BACKUP + 1, BACKUP + 2])
+def test_members_of_the_new_slots_are_rebuilt_bit_for_bit(
+    moved: tuple[Snapshot[Oracle], dict[int, list[dict[str, Any]]]], step: int
+) -> None:
+    snapshot, after = moved
+    oracle = snapshot.restore()
+    stack, before = oracle.stack, stored(oracle.stack)
+    put_back(stack, {"Members": after[step]}, ("Members",))
+    code, output = replay(stack, step)
+    assert code == 0, output
+    assert stored(stack) == before
 
 
 def test_another_noise_key_is_refused_before_anything_is_evaluated(used: Used) -> None:

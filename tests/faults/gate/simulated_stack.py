@@ -35,7 +35,7 @@ from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local import Stack
 from kanon.local.functions import Context, Environment
 from kanon.local.template import REGION
-from tests.faults.gate.fault_injector import Behaviour, FaultInjector, ProcessDied, Worker, undisturbed
+from tests.faults.fault_injector import Behaviour, FaultInjector, ProcessDied, Worker, undisturbed
 from tests.naive import Naive
 
 PERIOD = 3600

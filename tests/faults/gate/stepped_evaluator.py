@@ -7,8 +7,8 @@ from typing import Any
 from botocore.awsrequest import AWSResponse
 
 from kanon.local.functions import Context
-from tests.faults.gate.failures import Action
-from tests.faults.gate.fault_injector import Call, ProcessDied, Worker
+from tests.faults.failures import Action
+from tests.faults.fault_injector import Call, ProcessDied, Worker
 from tests.faults.gate.simulated_stack import SimulatedStack
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.gate.failures import FAILURES, QUEUE_FAILURES, Failure
-from tests.faults.gate.fault_injector import Behaviour, Call, ProcessDied, Worker
+from tests.faults.failures import FAILURES, QUEUE_FAILURES, Failure
+from tests.faults.fault_injector import Behaviour, Call, ProcessDied, Worker
 from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, VISIBILITY, Message, SimulatedStack
 
 # Powertools says so of every handler that has nothing to count, as when it fails.

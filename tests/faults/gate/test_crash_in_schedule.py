@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.gate.failures import FAILURES, QUEUE_FAILURES
+from tests.faults.failures import FAILURES, QUEUE_FAILURES
 from tests.faults.gate.simulated_stack import PERIOD, REPETITIONS, SCHEDULE_OFFSET, START, SimulatedStack
 from tests.faults.gate.test_crash_at_every_call import ONE_IN
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.gate.failures import FAILURES
-from tests.faults.gate.fault_injector import Call, Worker
+from tests.faults.failures import FAILURES
+from tests.faults.fault_injector import Call, Worker
 from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SimulatedStack
 
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")

@@ -25,7 +25,7 @@ from kanon.gate.evaluation import Evaluation, _each
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import OPTIONAL, UNLESS_EVALUATED, Members, batches
 from kanon.gate.storage.step_log import StepLog
-from tests.faults.gate.failures import FAILURES, QUEUE_FAILURES
+from tests.faults.failures import FAILURES, QUEUE_FAILURES
 from tests.faults.gate.simulated_stack import SimulatedStack
 from tests.faults.gate.test_crash_at_every_call import LAST_CALLS, STOPS, Hour, Rival, SlowUntil, assert_equal
 

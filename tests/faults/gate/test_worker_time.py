@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.faults.gate.failures import unanswered
-from tests.faults.gate.fault_injector import Worker
+from tests.faults.failures import unanswered
+from tests.faults.fault_injector import Worker
 from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, SimulatedStack
 
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")

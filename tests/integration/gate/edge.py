@@ -113,6 +113,8 @@ class Edge:
     output: io.StringIO = field(default_factory=io.StringIO)
     fail: Callable[[str], str | None] = lambda operation: None
     """The error code with which a call of this operation is to fail, or None."""
+    leave: Callable[[dict[str, Any]], bool] = lambda item: False
+    """Whether a batch leaves this item unprocessed."""
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -132,6 +134,7 @@ class Edge:
             self._create()
             session.register("provide-client-params", self._recorded)
             session.register("before-call", self._failing)
+            session.register("after-call.dynamodb.BatchWriteItem", self._leaving)
             self._modules: dict[str, ModuleType] = {}
             template = Template.read(ROOT / "template.yaml", {}, "edge")
             self.monitor = Monitor(template, {name: template.resolve(arn) for name, arn in ARNS.items()})
@@ -168,14 +171,25 @@ class Edge:
         secrets.create_secret(Name="set-pepper", SecretString=PEPPER)
         secrets.create_secret(Name="client-key", SecretString=CLIENT_KEY)
 
-    def _recorded(self, params: dict[str, Any], model: Any, **_: Any) -> None:
+    def _recorded(self, params: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> dict[str, Any]:
         self.calls.append((model.name, params))
         self.monitor.called(self._function, model.service_model.endpoint_prefix, model.name, params)
+        if model.name != "BatchWriteItem":
+            return params
+        ((table, requests),) = params["RequestItems"].items()
+        left = [each for each in requests if self.leave(each["PutRequest"]["Item"])]
+        context["left"] = {table: left} if left else {}
+        context["all left"] = len(left) == len(requests)
+        kept = requests if context["all left"] else [each for each in requests if each not in left]
+        return {**params, "RequestItems": {table: kept}}
 
-    def _failing(self, model: Any, **_: Any) -> tuple[Any, dict[str, Any]] | None:
+    def _leaving(self, parsed: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+        parsed["UnprocessedItems"] = context["left"]
+
+    def _failing(self, model: Any, context: dict[str, Any], **_: Any) -> tuple[Any, dict[str, Any]] | None:
         code = self.fail(model.name)
         if code is None:
-            return None
+            return (mock.Mock(status_code=200), {}) if context.get("all left") else None
         # The message of a real error may quote a key.
         error = {"Code": code, "Message": "the key c2VjcmV0 was not accepted"}
         return mock.Mock(status_code=400), {"Error": error, "ResponseMetadata": {"HTTPStatusCode": 400}}

@@ -1,14 +1,16 @@
 """Joins over the functions' events: what is logged, under which name, by which calls."""
 
+import json
+from base64 import urlsafe_b64decode
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from kanon.gate.names import client_token
 from kanon.gate.slots import Layout
-from kanon.gate.storage.step_log import partition
+from kanon.gate.storage.step_log import partition, unpack_joins
 from kanon.keys import Secret
 from tests.integration.gate.edge import CLIENT_KEY, NOW, PERIOD, SLOTS, Edge, base64url, key_of, slot_of_set
 
@@ -180,6 +182,71 @@ def test_of_a_throttled_batch_every_join_not_taken_is_503(edge: Edge) -> None:
     assert (result.status, result.headers["Retry-After"]) == (200, "5")
     assert len(edge.rows()) == 25
     assert '"JoinsAccepted":[25.0],"JoinsRefused":[15.0]' in edge.output.getvalue()
+
+
+# Packed batches
+
+PACKED = Layout(SLOTS, 0, 4)
+
+
+@pytest.fixture
+def packing() -> Iterator[Edge]:
+    layout = {"slots": PACKED.slots, "partitions": PACKED.partitions, "from_step": PACKED.from_step}
+    with Edge({"KANON_SLOTS": json.dumps([layout])}) as edge:
+        yield edge
+
+
+def held(edge: Edge) -> Counter[tuple[str, bytes, int]]:
+    """Type, set key and token of every join in the log, with the number of its copies."""
+    found: Counter[tuple[str, bytes, int]] = Counter()
+    for row in edge.rows():
+        if "joins" not in row:
+            key = row["set_token"]["B"]
+            found[row["type"]["S"], key[:32], int.from_bytes(key[32:], "big")] += 1
+            continue
+        for joins in unpack_joins(row["joins"]["B"]):
+            for start in range(0, len(joins.entries), 32 + joins.token_bytes):
+                entry = joins.entries[start : start + 32 + joins.token_bytes]
+                found[joins.type_name, entry[:32], int.from_bytes(entry[32:], "big")] += 1
+    return found
+
+
+def entry_of(join: dict[str, Any]) -> tuple[str, bytes, int]:
+    """What the log holds of a join."""
+    key = key_of(join["type"], urlsafe_b64decode(join["set"] + "=="))
+    return (
+        join["type"],
+        key,
+        client_token(Secret.derived("client-key", CLIENT_KEY), key, "client", join["client"].encode(), 16),
+    )
+
+
+@pytest.mark.parametrize("slots", [[2], [0, 3], range(SLOTS)], ids=["one slot", "two slots", "every slot"])
+def test_of_a_packed_batch_each_entry_is_answered_by_what_became_of_its_own_item(
+    slots: Sequence[int], packing: Edge
+) -> None:
+    """Valid, invalid and unknown entries take turns; the items of some slots are throttled for good."""
+    good = [
+        {"type": "fledge" if n % 3 else "search-term", "set": base64url(bytes([n])), "client": f"c{n % 11}"}
+        for n in range(80)
+    ]
+    bad: list[Any] = [None, {**good[0], "set": "?"}, {**good[0], "type": "unknown"}, {**good[0], "client": ""}]
+    joins = [each for n, join in enumerate(good) for each in (join, bad[n % 4])]
+    packing.leave = lambda item: item["step_slot"]["B"][-2] in slots
+    result = packing.post("/v1:batchJoin", {"joins": joins})
+    codes = [entry.get("error", {"code": 200})["code"] for entry in result.json()["results"]]
+    refused = [join for join in good if PACKED.slot_of(entry_of(join)[1]) in slots]
+    assert 0 < len(refused) <= len(good)
+    assert codes[::2] == [503 if join in refused else 200 for join in good]
+    assert codes[1::2] == [400, 400, 404, 400] * 20
+    assert (result.status, result.headers["Retry-After"]) == (200, "5")
+    assert held(packing) == Counter(entry_of(join) for join in good if join not in refused)
+    counts = f'"JoinsAccepted":[{len(good) - len(refused)}.0],"JoinsRefused":[{len(refused)}.0]'
+    assert counts in packing.output.getvalue()
+
+    packing.leave = lambda item: False
+    assert packing.post("/v1:batchJoin", {"joins": refused}).json() == {"results": [{}] * len(refused)}
+    assert held(packing) == Counter(map(entry_of, good))  # each of them once
 
 
 @pytest.mark.parametrize("operation", ["GetSecretValue", "UpdateItem", "PutItem"])

@@ -137,7 +137,7 @@ def test_the_command_ends_with_1_and_says_what_to_do_if_something_is_wrong(stack
     ("arguments", "problem"),
     [
         (["retire", "fledge"], "it is still configured: first deploy"),
-        (["retire", "unknown"], "no such type was ever evaluated"),
+        (["retire", "unknown"], "no such type was ever joined or evaluated"),
         (["skip"], "evaluation catches up by itself and loses nothing"),
         (["destroy-noise-key", "1"], "noise key 1 is configured: first remove it from NoiseKeys and deploy"),
         (["destroy-noise-key", "9"], "no version of the secret holds noise key 9: nothing was changed"),

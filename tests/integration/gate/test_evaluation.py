@@ -20,6 +20,7 @@ from kanon.errors import (
 )
 from kanon.gate import evaluation, reading
 from kanon.gate.evaluation import SECONDS_TO_STOP, Evaluation, NoiseKeys, Outcome
+from kanon.gate.fingerprints import retire
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState, is_above
 from kanon.gate.mechanism.members import Member
@@ -320,15 +321,15 @@ def test_a_worker_short_of_time_leaves_the_remaining_steps_to_the_next_one(
     monkeypatch.setattr(reading, "SETS_A_CHUNK", chunk)
     sets = [set_key(n) for n in range(2 * chunk + 5)]
     worlds = []
-    for times in ([forever()] * 99, [forever(), 0.0], [forever(), forever(), SECONDS_TO_STOP - 1]):
+    for chunks, times in ((99, []), (1, [0.0]), (2, [SECONDS_TO_STOP - 1])):
         scenario = new_scenario()
         scenario.start()
         for name in sets:
             scenario.join(name, range(5), START)
-        left = iter(times)
+        left = iter([forever()] * (1 + chunks) + times)  # the time is read once before the first chunk
         outcome = scenario.run(closing(START), time_left=lambda left=left: next(left))  # type: ignore[misc]
-        if len(times) < 99:
-            done = chunk * (len(times) - 1)
+        if times:
+            done = chunk * chunks
             assert (outcome.steps, outcome.sets, outcome.behind) == (0, done, 1)
             assert scenario.mark() == START - 1
             assert scenario.horizon() is None  # half a step is never shown
@@ -384,10 +385,17 @@ def test_an_evaluator_that_is_too_far_behind_stops_before_rows_expire(scenario: 
 # What stops a slot, and what does not
 
 
-def test_the_sets_of_a_type_no_longer_configured_are_skipped_and_counted(scenario: Scenario) -> None:
+def test_the_sets_of_a_type_that_is_not_configured_stop_their_step_until_it_is_retired_then_they_are_skipped(
+    scenario: Scenario,
+) -> None:
     scenario.start()
     scenario.join(NAMES[0], range(9), START)
-    scenario.tables.log.put_all(Row(START, set_key("gone"), token, "retired", 2**31) for token in range(9))
+    scenario.tables.log.put_all(Row(START, set_key("gone"), token, "new", 2**31) for token in range(9))
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"joins of type 'new', .* with `kanon operate retire new`$"):
+            scenario.run(closing(START))
+    assert (scenario.mark(), scenario.horizon(), scenario.states()) == (START - 1, None, ([], []))
+    retire(scenario.tables.control, "new")
     outcome = scenario.run(closing(START))
     assert (outcome.steps, outcome.sets, outcome.skipped) == (1, 1, 1)
     assert [item["set_key"]["B"] for item in scenario.states()[0]] == [NAMES[0]]

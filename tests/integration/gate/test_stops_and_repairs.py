@@ -311,6 +311,45 @@ def test_a_missing_type_stops_evaluation_and_nothing_is_lost_when_it_is_restored
         assert oracle.finish_step() == 0
 
 
+C = {**TYPES, "c": TYPES["a"]}
+NAMED_C = "the log has joins of type 'c', which is not configured"
+
+
+@pytest.fixture
+def taken_back(stack: Stack) -> Stack:
+    """A deployment added the type c, was taken back before ``evaluate`` started, and took joins meanwhile."""
+    deploy(stack, KANON_TYPES=json.dumps(C))
+    joins = [stack.request("POST", "/v1/types/c/sets/bmV3:join", {"client": f"client {n}"}) for n in range(18)]
+    assert {answer.status for answer in joins} == {200}
+    deploy(stack, KANON_TYPES=DOCUMENT)
+    assert join(stack, "c") == 404
+    assert not evaluates(stack)
+    assert NAMED_C in stopped(stack)[-1]["reason"]
+    assert "type-is-missing" in wrong(stack)["types"][1]
+    return stack
+
+
+def test_the_joins_of_a_type_that_a_deployment_took_back_count_when_the_type_is_deployed_again(
+    oracle: Oracle, taken_back: Stack
+) -> None:
+    deploy(taken_back, KANON_TYPES=json.dumps(C))
+    assert catches_up(oracle) == 0
+    answer = taken_back.request("GET", "/v1/types/c/sets/bmV3")
+    assert (answer.status, answer.json()["kAnonymous"]) == (200, True)
+    assert "types" not in wrong(taken_back)
+
+
+def test_the_joins_of_a_type_that_a_deployment_took_back_are_skipped_once_it_is_retired(
+    oracle: Oracle, taken_back: Stack
+) -> None:
+    assert operate(taken_back, "retire", "c", "--yes")[0] == 0
+    assert catches_up(oracle) == 0
+    assert "types" not in wrong(taken_back)
+    deploy(taken_back, KANON_TYPES=json.dumps(C))
+    assert not evaluates(taken_back)
+    assert stopped(taken_back)[-1]["reason"] == "type 'c' was retired permanently: give the new type another name"
+
+
 def test_a_retired_type_is_skipped_with_a_warning_and_cannot_be_added_again(stack: Stack, oracle: Oracle) -> None:
     oracle.join_all([("b", SETS[2], f"late {n}") for n in range(6)])
     deploy(stack, KANON_TYPES=json.dumps({"a": TYPES["a"]}))

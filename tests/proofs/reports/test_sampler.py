@@ -43,8 +43,9 @@ def test_a_draw_is_within_2_to_the_minus_249_of_the_exact_distribution(epsilon):
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_noise_is_within_the_threshold_with_a_probability_of_nine_tenths(epsilon):
     parameters = Parameters("discover", epsilon, min(DELTA_CAP, epsilon / 100))
-    beyond = 2 / exp_bounds(parameters.noise.a * (parameters.threshold + 1))[0]  # P(|X| > tau) <= 2 q^(tau+1) / (1 + q)
-    assert beyond / (1 + 1 / exp_bounds(parameters.noise.a)[1]) < Fraction(1, 10)
+    noise = DiscreteLaplace.of(parameters)
+    beyond = 2 / exp_bounds(noise.a * (parameters.threshold + 1))[0]  # P(|X| > tau) <= 2 q^(tau+1) / (1 + q)
+    assert beyond / (1 + 1 / exp_bounds(noise.a)[1]) < Fraction(1, 10)
 
 
 @pytest.mark.parametrize(("epsilon", "digits"), [(64, 18), (10, 21), (1, 24)])

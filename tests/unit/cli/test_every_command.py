@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import shlex
 import socket
@@ -21,6 +22,7 @@ from tests.unit.cli.commands import commands, run
 COMMANDS = commands()
 EXAMPLE = re.compile(r"^Example: (.+)$", re.MULTILINE)
 FILE = re.compile(r"[\w/.-]+\.[a-z]+")
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "50"))
 SOURCES = sorted(Path(str(cli.__file__)).parent.glob("*.py"))
 
 
@@ -196,7 +198,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
 
 
-@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(arguments=invocations())
 @pytest.mark.usefixtures("nothing_runs")
 def test_no_options_end_in_a_traceback(arguments: list[str]) -> None:

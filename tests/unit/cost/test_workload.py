@@ -130,7 +130,7 @@ def test_quantities_of_a_steady_load_grow_in_proportion() -> None:
 
 
 def test_every_alternative_has_a_price_and_the_first_ones_are_the_batches() -> None:
-    others = alternatives(LOAD, MEASURED)
+    others = alternatives(LOAD, MEASURED, {})
     totals = {name: bill(used, PRICES).total for name, used in others.items()}
     assert list(totals)[:4] == ["one join a request", "batches of 10", "batches of 100", "batches of 500"]
     assert totals["one join a request"] == bill(usage(LOAD, MEASURED), PRICES).total
@@ -143,7 +143,7 @@ def test_every_alternative_has_a_price_and_the_first_ones_are_the_batches() -> N
 
 
 def test_counting_by_queries_reads_every_item_of_the_window() -> None:
-    others = alternatives(replace(LOAD, sets=1), MEASURED)
+    others = alternatives(replace(LOAD, sets=1), MEASURED, {})
     counted_usage = next(used for name, used in others.items() if "counted by queries" in name)
     rows = 100.0 * 3600 * 720
     hashes = 5.0 * 730 * 3600 * 100

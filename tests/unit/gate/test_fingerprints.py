@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate.fingerprints import check_evaluate, check_join, fingerprints, retire
+from kanon.gate.fingerprints import check_evaluate, check_join, fingerprints, refuse_rows, retire
 from kanon.gate.settings import EvaluateSettings, JoinSettings, NoiseKeyEntry, QuerySettings, SlotsEntry
 from kanon.gate.types import Type
 from kanon.keys import Secret
@@ -129,6 +129,25 @@ def test_a_type_retired_for_good_may_be_missing_and_its_name_is_not_given_again(
     with pytest.raises(ConfigurationError) as error:
         _check(control, [("1", 0)], 102)
     assert str(error.value) == "type 'b' was retired permanently: give the new type another name"
+
+
+def test_a_type_retired_before_evaluation_ever_knew_it_cannot_be_added_either() -> None:
+    control = Recorded()
+    _check(control, [("1", 0)], 100)
+    retire(control, "c")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"^type 'c' was retired permanently"):
+        _check(control, [("1", 0)], 101, {**TYPES, "c": TYPES["a"]})
+
+
+def test_rows_are_skipped_only_if_every_type_of_them_is_retired() -> None:
+    recorded = {"type old": "1", "retired old": "for good"}
+    refuse_rows(recorded, {"old"})
+    with pytest.raises(ConfigurationError) as error:
+        refuse_rows(recorded, {"old", "new"})
+    assert str(error.value) == (
+        "the log has joins of type 'new', which is not configured: deploy the type again, or retire it permanently"
+        " with `kanon operate retire new`"
+    )
 
 
 def test_a_restored_table_is_refused_until_a_log_generation_is_recorded() -> None:

@@ -97,6 +97,9 @@ class Service:
 
     def release(self, *_: Any) -> None: ...
 
+    def recorded(self, owner: str) -> dict[str, str]:
+        return {f"{owner} of nothing": "", "retired retired": "for good"}
+
     def advance(self, slot: int, before: int | None, step: int, leaving: str | None) -> None:
         assert before == self.through
         self.through = step

@@ -9,6 +9,8 @@ from typing import Any
 import boto3
 from botocore.awsrequest import AWSResponse
 from botocore.compat import HTTPHeaders
+from botocore.config import Config
+from botocore.exceptions import ClientError
 
 from kanon.local.meter import Meter
 
@@ -31,19 +33,22 @@ class Interleaved(Counter[str]):
 
 
 class Body:
-    """The empty answer of DynamoDB."""
+    """An empty answer."""
+
+    def __init__(self, service: str) -> None:
+        self._content = b"" if service == "s3" else b"{}"
 
     def stream(self, **_: object) -> list[bytes]:
-        return [b"{}"]
+        return [self._content]
 
 
-def metered_client(meter: Meter) -> Any:
+def metered_client(meter: Meter, service: str = "dynamodb", status: int = 200) -> Any:
     """A client whose calls are counted and answered without a network."""
     session = boto3.Session("key", "secret", region_name="us-east-1")
     meter.attach(session, "evaluate")
-    client = session.client("dynamodb")
-    answer = AWSResponse("https://dynamodb.test", 200, HTTPHeaders(), Body())
-    client.meta.events.register("before-send.dynamodb", lambda **_: answer)
+    client = session.client(service, config=Config(retries={"total_max_attempts": 1}))
+    answer = AWSResponse("https://service.test", status, HTTPHeaders(), Body(service))
+    client.meta.events.register(f"before-send.{service}", lambda **_: answer)
     return client
 
 
@@ -54,3 +59,42 @@ def test_two_threads_that_write_at_the_same_moment_lose_no_unit() -> None:
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(lambda _: client.put_item(TableName="t", Item=ITEM), range(2)))
     assert dict(meter.written) == {"evaluate": 4}
+
+
+def test_each_write_of_a_transaction_costs_twice_its_units_also_if_it_is_refused() -> None:
+    key = {"name": {"S": "n"}}
+    writes: list[Any] = [
+        {"Put": {"TableName": "t", "Item": ITEM}},
+        {
+            "Update": {
+                "TableName": "t",
+                "Key": key,
+                "UpdateExpression": "SET a = :a",
+                "ExpressionAttributeValues": {":a": {"S": "a" * 3000}},
+            }
+        },
+        {"Delete": {"TableName": "t", "Key": key}},
+        {"ConditionCheck": {"TableName": "t", "Key": key, "ConditionExpression": "attribute_exists(a)"}},
+    ]
+    for status in (200, 400):
+        meter = Meter()
+        with suppress(ClientError):
+            metered_client(meter, status=status).transact_write_items(TransactItems=writes)
+        assert meter.written["evaluate"] == 2 * (2 + 3 + 1 + 1)
+        assert meter.items_written["evaluate"] == 3
+        assert meter.calls["evaluate", "TransactWriteItems"] == 1
+
+
+def test_messages_and_objects_are_counted_in_calls_and_bytes() -> None:
+    meter = Meter()
+    queue = metered_client(meter, "sqs")
+    queue.send_message(QueueUrl="https://queue.test", MessageBody="\u00e9" * 10)
+    queue.send_message_batch(
+        QueueUrl="https://queue.test", Entries=[{"Id": str(n), "MessageBody": "a" * 5} for n in range(2)]
+    )
+    assert (meter.sent["evaluate"], meter.calls["evaluate", "SendMessageBatch"]) == (30, 1)
+    metered_client(meter, "s3").put_object(Bucket="bucket", Key="a", Body=b"x" * 1000)
+    with suppress(ClientError):
+        metered_client(meter, "s3", status=500).put_object(Bucket="bucket", Key="a", Body=b"x" * 1000)
+    assert (meter.stored["evaluate"], meter.calls["evaluate", "PutObject"]) == (1000, 2)
+    assert meter.written["evaluate"] == 0

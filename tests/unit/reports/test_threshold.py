@@ -3,6 +3,7 @@ from fractions import Fraction
 import pytest
 
 from kanon.reports import threshold as module
+from kanon.reports.noise import DiscreteLaplace
 from kanon.reports.parameters import ParameterError, Parameters, decimal
 from kanon.reports.threshold import threshold
 
@@ -63,9 +64,9 @@ def test_parameters_out_of_range_are_refused(fields):
 
 def test_declared_keys_have_no_threshold_and_noise_without_an_end():
     declared = Parameters("declared", Fraction(10))
-    assert (declared.threshold, declared.noise.most) == (None, None)
+    assert (declared.threshold, DiscreteLaplace.of(declared).most) == (None, None)
     discover = Parameters("discover", Fraction(10), Fraction(1, 10**8))
-    assert discover.threshold == discover.noise.most == 181_715
+    assert discover.threshold == DiscreteLaplace.of(discover).most == 181_715
     assert round(declared.standard_deviation) == 9268
 
 

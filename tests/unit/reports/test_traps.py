@@ -46,6 +46,7 @@ from kanon.reports import (
     histogram,
     hpke,
     mapping,
+    opening,
     parameters,
     reducing,
     shared_info,
@@ -78,7 +79,7 @@ def plant_rewritten_info(patch):
     def rewritten(wire, key, text):
         return open_sealed(wire, key, json.dumps(json.loads(text), separators=(",", ":")))
 
-    patch.setattr(acceptance, "open_sealed", rewritten)
+    patch.setattr(opening, "open_sealed", rewritten)
 
 
 def refuses_a_zero_byte_behind_the_prefix(folder):
@@ -94,7 +95,7 @@ def plant_zero_byte(patch):
         except DecryptionError:
             return open_sealed(wire, key, "\0" + text)
 
-    patch.setattr(acceptance, "open_sealed", lenient)
+    patch.setattr(opening, "open_sealed", lenient)
 
 
 def hides_a_key_at_the_threshold(folder):

@@ -7,7 +7,7 @@ from kanon.risk.khll import Sketch, empty, sketch_of
 
 CHECK = b"12345678"
 SIZE = 2_048
-TRIALS = 300
+TRIALS = 120
 
 
 def column(values: np.ndarray, size: int = SIZE, users: int = 1) -> Sketch:

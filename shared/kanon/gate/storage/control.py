@@ -1,20 +1,14 @@
 """Control: the mark and the lease of each slot, and the fingerprints of immutable values."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kanon.dynamo.conditions import unless_refused
-from kanon.dynamo.limits import MOST_EXPRESSION_BYTES
-from kanon.errors import ConfigurationError, FingerprintMismatchError, LeaseLostError
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
-
-DEPLOYMENT = "deployment"
-"""The attribute that every function records when it first starts."""
+from kanon.dynamo.fingerprints import Fingerprints
+from kanon.errors import LeaseLostError
 
 RELEASE = "REMOVE lease_until, lease_holder"
+KEEP_PLACE = "SET resume_step = :step, resume_after = :after"
 
 IF_FREE_OR_EXPIRED_OR_OWN = "attribute_not_exists(lease_until) OR lease_until < :now OR lease_holder = :holder"
 IF_STILL_HELD = "lease_holder = :holder"
@@ -46,12 +40,15 @@ class Progress:
     stamped: bool = True
 
 
-class Control:
+class Control(Fingerprints):
     """Marks, leases and fingerprints."""
 
-    def __init__(self, client: "DynamoDBClient", table: str) -> None:
-        self._client = client
-        self._table = table
+    changed = (
+        "a type's parameters, a key, the outage allowance, the publish delay or the number of slots differ from what"
+        " this deployment started with; restore them, give changed parameters a new type name, and let a new entry of"
+        " Slots begin at least two steps ahead"
+    )
+    too_many = "types and keys are more than one deployment can hold; move some types to another deployment"
 
     def lease(self, slot: int, holder: str, now: float, until: float) -> Mark | None:
         """Take the lease of a slot and return its mark; None if another worker holds the lease.
@@ -85,12 +82,12 @@ class Control:
 
     def release(self, slot: int, holder: str, resume: tuple[int, bytes] | None = None) -> None:
         """Release the lease if this holder still has it; ``resume`` is (step, last set key committed)."""
-        values: dict[str, Any] = {":holder": {"S": holder}}
-        update = RELEASE
-        if resume is not None:
-            update += " SET resume_step = :step, resume_after = :after"
-            values |= {":step": {"N": str(resume[0])}, ":after": {"B": resume[1]}}
-        self._update(_slot(slot), update, IF_STILL_HELD, values)
+        update = RELEASE if resume is None else f"{RELEASE} {KEEP_PLACE}"
+        self._update(_slot(slot), update, IF_STILL_HELD, {":holder": {"S": holder}, **_place(resume)})
+
+    def keep_place(self, slot: int, holder: str, place: tuple[int, bytes]) -> None:
+        """Store where the next run continues if this holder dies: (step, last set key committed)."""
+        self._update(_slot(slot), KEEP_PLACE, IF_STILL_HELD, {":holder": {"S": holder}, **_place(place)})
 
     def advance(self, slot: int, before: int | None, step: int, leaving: str | None = None) -> None:
         """Move the mark of a slot from ``before`` (None: it has none) to ``step``. Stamp Members and Statuses before.
@@ -135,82 +132,15 @@ class Control:
                 _is_stamped(item),
             )
 
-    def recorded(self, owner: str) -> dict[str, str]:
-        """The fingerprints recorded for a function, strongly consistent."""
-        answer = self._client.get_item(
-            TableName=self._table, Key={"name": {"S": f"function#{owner}"}}, ConsistentRead=True
-        )
-        return {name: value["S"] for name, value in answer.get("Item", {}).items() if name != "name"}
-
-    def check(self, owner: str, fingerprints: Mapping[str, str], old: Collection[str] = ()) -> None:
-        """Record new fingerprints and compare known ones, in one conditional update.
-
-        Args:
-            owner: the function.
-            fingerprints: by the name of an attribute; with names in ``old``, ``DEPLOYMENT`` is among them.
-            old: names that must be recorded already, unless the function has never started.
-
-        Raises:
-            ConfigurationError: there are too many for one update.
-            FingerprintMismatchError: an immutable value has changed, or one of ``old`` is not recorded.
-        """
-        places = {name: i for i, name in enumerate(fingerprints)}
-        names = {f"#n{i}": name for name, i in places.items()}
-        values: dict[str, Any] = {f":v{i}": {"S": value} for i, value in enumerate(fingerprints.values())}
-        update = "SET " + ", ".join(f"#n{i} = :v{i}" for i in places.values())
-        new = {name: places[DEPLOYMENT] if name in old else i for name, i in places.items()}
-        condition = " AND ".join(
-            f"(attribute_not_exists(#n{new[name]}) OR #n{i} = :v{i})" for name, i in places.items()
-        )
-        if max(len(update), len(condition)) > MOST_EXPRESSION_BYTES:
-            raise ConfigurationError(
-                f"{len(names)} types and keys are more than one deployment can hold; move some types to another"
-                f" deployment"
-            )
-        changed = self._update(
-            f"function#{owner}",
-            update,
-            condition,
-            values,
-            ExpressionAttributeNames=names,
-            ReturnValuesOnConditionCheckFailure="ALL_OLD",
-        )
-        if changed is None:
-            raise FingerprintMismatchError(
-                f"{owner}: a type's parameters, a key, the outage allowance, the publish delay or the number of slots"
-                f" differ from what this deployment started with; restore them, give changed parameters a new type"
-                f" name, and let a new entry of Slots begin at least two steps ahead"
-            )
-
-    def record(self, owner: str, fingerprints: Mapping[str, str]) -> None:
-        """Record fingerprints whatever is recorded. Only an operator's command may, after it has compared the data."""
-        for name, value in fingerprints.items():
-            self._client.update_item(
-                TableName=self._table,
-                Key={"name": {"S": f"function#{owner}"}},
-                UpdateExpression="SET #name = :value",
-                ExpressionAttributeNames={"#name": name},
-                ExpressionAttributeValues={":value": {"S": value}},
-            )
-
-    def _update(
-        self, name: str, update: str, condition: str, values: dict[str, Any], **more: Any
-    ) -> Mapping[str, Any] | None:
-        """The answer of the update, or None if its condition failed."""
-        return unless_refused(
-            self._client.update_item,
-            TableName=self._table,
-            Key={"name": {"S": name}},
-            UpdateExpression=update,
-            ConditionExpression=condition,
-            ExpressionAttributeValues=values,
-            **more,
-        )
-
 
 def _is_stamped(item: Mapping[str, Any]) -> bool:
     """Whether the version that wrote the mark writes stamps."""
     return bool(item.get("evaluated_through") == item.get("stamped"))
+
+
+def _place(place: tuple[int, bytes] | None) -> dict[str, Any]:
+    """The values of KEEP_PLACE."""
+    return {} if place is None else {":step": {"N": str(place[0])}, ":after": {"B": place[1]}}
 
 
 def _slot(slot: int | str) -> str:

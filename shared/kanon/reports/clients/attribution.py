@@ -22,7 +22,6 @@ from functools import reduce
 from operator import or_
 from typing import Literal, NamedTuple
 
-from kanon.reports.acceptance import CONTRIBUTION_BOUND
 from kanon.reports.clients.events import EPSILON, Events, EventSpec, EventTrigger, Kind, record, register
 from kanon.reports.clients.filters import FilterData, Filters
 from kanon.reports.clients.report import (
@@ -35,6 +34,7 @@ from kanon.reports.clients.report import (
     total,
 )
 from kanon.reports.clients.response import RandomBits
+from kanon.reports.parameters import CONTRIBUTION_BOUND
 from kanon.reports.payload import Contribution, Layout
 
 DELAY = 600 * SECOND

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
-from kanon.reports.acceptance import CONTRIBUTION_BOUND
 from kanon.reports.clients.report import SECOND, Report, contribution
+from kanon.reports.parameters import CONTRIBUTION_BOUND
 
 WINDOW = 600 * SECOND
 

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kanon.noise.words import length_prefixed
-from kanon.reports.acceptance import CONTRIBUTION_BOUND, Rules
+from kanon.reports.acceptance import Rules
 from kanon.reports.aggregate import KEYS_A_PARTITION, MECHANISM, SLOT_BYTES, SLOTS_A_PARTITION
 from kanon.reports.avro import read_domain
 from kanon.reports.errors import JobError
 from kanon.reports.histogram import distinct, partition_of
 from kanon.reports.mapping import Selection
-from kanon.reports.parameters import Parameters
+from kanon.reports.parameters import CONTRIBUTION_BOUND, Parameters
 from kanon.reports.service.requests import JobRequest
 from kanon.reports.storage.objects import Objects, Stored
 from kanon.reports.storage.report_jobs import Row

@@ -17,6 +17,7 @@ from kanon.reports.parameters import (
     Mode,
     ParameterError,
     decimal,
+    written,
 )
 
 Reason = Literal["JSON_ERROR", "VALIDATION_FAILED", "ARGUMENT_MISSING"]
@@ -26,9 +27,10 @@ MOST_FILTERING_IDS = 64
 MOST_DESTINATIONS = 100
 DEFAULT_ERROR_THRESHOLD = "10"
 
-_ID = re.compile(r"[a-zA-Z0-9\-_.~!*'();:@&=+$,/?%#\[\] ]{1,128}")
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_PREFIX = re.compile(r"[^\x00-\x1f\x7f]{1,900}")
+_ID = re.compile(r"[ -{}~]{1,128}")
+_PREFIX = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
+_PREFIX_BYTES = 900
+"""A name in S3 has at most 1,024 bytes; the numbers of the parts follow the prefix."""
 _COUNT = re.compile(r"[0-9]{1,12}")
 _FALSE, _TRUE = "false", "true"
 
@@ -125,11 +127,11 @@ def read_request(body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilo
     if count is not None and not _COUNT.fullmatch(count):
         raise RequestRefusedError("VALIDATION_FAILED", "job_parameters.input_report_count", "give a whole number")
     return JobRequest(
-        job=_matching(fields, "job_request_id", _ID, "give 1 to 128 characters of the allowed ASCII, without a bar"),
+        job=_id(fields),
         input_bucket=_bucket(fields, "input_data_bucket_name", buckets),
         input_prefixes=prefixes,
         output_bucket=_bucket(fields, "output_data_bucket_name", buckets),
-        output_prefix=_matching(fields, "output_data_blob_prefix", _PREFIX, "give 1 to 900 characters"),
+        output_prefix=_prefix(fields, "output_data_blob_prefix"),
         report_to=report_to,
         reporting_site=site,
         mode=mode,
@@ -142,6 +144,45 @@ def read_request(body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilo
         destinations=_destinations(parameters),
         skip_exhausted=_skip(fields),
     )
+
+
+@dataclass(frozen=True)
+class Publication:
+    """Which job's summary is to be published again, and where; None: where it was to go."""
+
+    job: str
+    bucket: str | None
+    prefix: str | None
+
+
+def read_publication(body: Any, buckets: frozenset[str]) -> Publication:
+    """Check a body of jobs:publish.
+
+    Raises:
+        RequestRefusedError: with the first problem.
+    """
+    fields = _object(body, "body")
+    bucket, prefix = "output_data_bucket_name", "output_data_blob_prefix"
+    return Publication(
+        _id(fields),
+        _bucket(fields, bucket, buckets) if fields.get(bucket) else None,
+        _prefix(fields, prefix) if fields.get(prefix) else None,
+    )
+
+
+def named_buckets(body: Mapping[str, Any]) -> frozenset[str]:
+    """The buckets that a stored request names."""
+    names = {body[name] for name in ("input_data_bucket_name", "output_data_bucket_name")}
+    return frozenset(names | {body["job_parameters"].get("output_domain_bucket_name", "")})
+
+
+def read_job_id(text: str) -> str:
+    """Check the id of a job.
+
+    Raises:
+        RequestRefusedError: there is none, or it cannot be one.
+    """
+    return _id({"job_request_id": text})
 
 
 def _object(value: Any, field: str) -> Mapping[str, Any]:
@@ -159,20 +200,26 @@ def _text(fields: Mapping[str, Any], name: str, within: str = "") -> str:
     return value
 
 
-def _optional(fields: Mapping[str, Any], name: str) -> str | None:
-    return None if fields.get(name) in (None, "") else _text(fields, name, "job_parameters.")
+def _optional(parameters: Mapping[str, Any], name: str) -> str | None:
+    """A parameter as text. The aggregation service takes numbers, too: the shortest decimal of one is what was sent."""
+    value = parameters.get(name)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value)
+    return None if value in (None, "") else _text(parameters, name, "job_parameters.")
 
 
-def _matching(fields: Mapping[str, Any], name: str, form: re.Pattern[str], otherwise: str) -> str:
-    text = _text(fields, name)
-    if not form.fullmatch(text):
-        raise RequestRefusedError("VALIDATION_FAILED", name, otherwise)
+def _id(fields: Mapping[str, Any]) -> str:
+    text = _text(fields, "job_request_id")
+    if not _ID.fullmatch(text):
+        raise RequestRefusedError(
+            "VALIDATION_FAILED", "job_request_id", "give 1 to 128 printable ASCII characters, without a bar"
+        )
     return text
 
 
 def _bucket(fields: Mapping[str, Any], name: str, buckets: frozenset[str], within: str = "") -> str:
     text = _text(fields, name, within)
-    if text not in buckets or not _BUCKET.fullmatch(text):
+    if text not in buckets:
         raise RequestRefusedError(
             "VALIDATION_FAILED", within + name, "name a bucket of this stack, or one of the parameter ReportBuckets"
         )
@@ -190,13 +237,27 @@ def _prefixes(fields: Mapping[str, Any]) -> tuple[str, ...]:
     asked = [one] if several in (None, []) else several
     if not isinstance(asked, list) or not all(isinstance(prefix, str) for prefix in asked):
         raise RequestRefusedError("JSON_ERROR", "input_data_blob_prefixes", "give a list of texts")
-    if len(asked) > MOST_PREFIXES or not all(_PREFIX.fullmatch(prefix) for prefix in asked):
+    if len(asked) > MOST_PREFIXES or not all(map(_is_prefix, asked)):
         raise RequestRefusedError(
             "VALIDATION_FAILED",
             "input_data_blob_prefixes",
-            f"give at most {MOST_PREFIXES} texts of up to 900 characters",
+            f"give at most {MOST_PREFIXES} texts of {_PREFIX_FORM}",
         )
     return tuple(asked)
+
+
+_PREFIX_FORM = f"1 to {_PREFIX_BYTES} bytes without control characters"
+
+
+def _is_prefix(text: str) -> bool:
+    return _PREFIX.fullmatch(text) is not None and len(text.encode()) <= _PREFIX_BYTES
+
+
+def _prefix(fields: Mapping[str, Any], name: str, within: str = "") -> str:
+    text = _text(fields, name, within)
+    if not _is_prefix(text):
+        raise RequestRefusedError("VALIDATION_FAILED", within + name, f"give {_PREFIX_FORM}")
+    return text
 
 
 def _no_debug_run(parameters: Mapping[str, Any]) -> None:
@@ -228,10 +289,7 @@ def _domain(
             )
         return "discover", None
     bucket = _bucket(parameters, names[0], buckets, "job_parameters.")
-    prefix = _text(parameters, names[1], "job_parameters.")
-    if not _PREFIX.fullmatch(prefix):
-        raise RequestRefusedError("VALIDATION_FAILED", f"job_parameters.{names[1]}", "give 1 to 900 characters")
-    return "declared", Domain(bucket, prefix)
+    return "declared", Domain(bucket, _prefix(parameters, names[1], "job_parameters."))
 
 
 def _amounts(
@@ -249,7 +307,9 @@ def _amounts(
     epsilon = _decimal(theirs if theirs is not None else ours.get("job_epsilon", DEFAULT_EPSILON), where)
     most = min(Fraction(EPSILON_CAP), epsilon_cap)
     if not 0 < epsilon <= most or 1000 % epsilon.denominator:
-        raise RequestRefusedError("VALIDATION_FAILED", where, f"give a number above 0, at most {most}, with 3 decimals")
+        raise RequestRefusedError(
+            "VALIDATION_FAILED", where, f"give a number above 0, at most {written(most)}, with at most 3 decimals"
+        )
     where = "privacy_params.laplace_dp_params.job_delta"
     if mode == "declared":
         if "job_delta" in ours:

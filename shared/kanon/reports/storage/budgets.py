@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from kanon.dynamo.batches import Item, chunks
-from kanon.reports.account import DAY, Unit
+from kanon.reports.account import DAY, MAX_AGE, Unit
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -21,7 +21,7 @@ ROWS_A_CHUNK = 49
 """Two writes for each row, one for the job and one for the epoch: 100 items, the most of one transaction."""
 MOST_ROWS = 30_000
 
-REPORT_AGE, ONE_JOB, SLACK = 90 * DAY, DAY, 7 * DAY
+REPORT_AGE, ONE_JOB, SLACK = MAX_AGE, DAY, 7 * DAY
 """A row may expire only when no job can accept a report of its day: the age of a report, the time of a job, slack."""
 
 LEFT, JOB = "left", "job#"
@@ -50,6 +50,11 @@ class Amount:
         if any(step.denominator != 1 for step in steps):
             raise ValueError("epsilon has at most 3 decimals, delta at most 15")
         return cls(int(steps[0]), int(steps[1]))
+
+    @property
+    def exact(self) -> tuple[Fraction, Fraction]:
+        """Epsilon and delta."""
+        return Fraction(self.epsilon, EPSILON_STEPS), Fraction(self.delta, DELTA_STEPS)
 
     def times(self, number: int) -> "Amount":
         """So many of it."""
@@ -96,7 +101,7 @@ class Budgets:
 
     def __init__(self, client: "DynamoDBClient", table: str, cap: Amount) -> None:
         self._client = client
-        self._table = table
+        self.table = table
         self.cap = cap
 
     # Parts of a transaction.
@@ -120,7 +125,7 @@ class Budgets:
         return [
             {
                 "Update": {
-                    "TableName": self._table,
+                    "TableName": self.table,
                     "Key": self._key(charge.row, LEFT),
                     "UpdateExpression": f"SET #ttl = :ttl, {update}",
                     "ConditionExpression": enough,
@@ -130,7 +135,7 @@ class Budgets:
             },
             {
                 "Put": {
-                    "TableName": self._table,
+                    "TableName": self.table,
                     "Item": taken,
                     "ConditionExpression": IF_NOT_TAKEN,
                     "ExpressionAttributeNames": {"#row": "row"},
@@ -148,7 +153,7 @@ class Budgets:
         return [
             {
                 "Update": {
-                    "TableName": self._table,
+                    "TableName": self.table,
                     "Key": self._key(charge.row, LEFT),
                     "UpdateExpression": "SET " + ", ".join(f"{name} = {name} + {part}" for name, part in pairs),
                     "ConditionExpression": " AND ".join(f"attribute_exists({name})" for name, _ in pairs),
@@ -157,7 +162,7 @@ class Budgets:
             },
             {
                 "Delete": {
-                    "TableName": self._table,
+                    "TableName": self.table,
                     "Key": self._key(charge.row, f"{JOB}{job}"),
                     "ConditionExpression": IF_TAKEN,
                     "ExpressionAttributeNames": {"#row": "row"},
@@ -169,7 +174,7 @@ class Budgets:
         """A check that this is the table on which the stack's keys were issued."""
         return {
             "ConditionCheck": {
-                "TableName": self._table,
+                "TableName": self.table,
                 "Key": self._key(EPOCH, LEFT),
                 "ConditionExpression": IF_SAME_EPOCH,
                 "ExpressionAttributeValues": {":epoch": {"S": epoch}},
@@ -182,10 +187,10 @@ class Budgets:
         """What is left of each charged hour of the rows, strongly consistent; a missing hour is full."""
         found: dict[bytes, dict[int, Amount]] = {row: {} for row in rows}
         for some in chunks(list(dict.fromkeys(rows)), 100):
-            wanted: Any = {self._table: {"Keys": [self._key(row, LEFT) for row in some], "ConsistentRead": True}}
+            wanted: Any = {self.table: {"Keys": [self._key(row, LEFT) for row in some], "ConsistentRead": True}}
             while wanted:
                 answer = self._client.batch_get_item(RequestItems=wanted)
-                for item in answer["Responses"].get(self._table, []):
+                for item in answer["Responses"].get(self.table, []):
                     found[bytes(item["row"]["B"])] = self._hours(item)
                 wanted = answer.get("UnprocessedKeys", {})
         return found
@@ -193,7 +198,7 @@ class Budgets:
     def taken(self, row: bytes) -> Iterator[tuple[str, tuple[int, ...], Amount]]:
         """The jobs that took from a row or hold a part of it: id, hours, amount an hour. Strongly consistent."""
         pages = self._client.get_paginator("query").paginate(
-            TableName=self._table,
+            TableName=self.table,
             ConsistentRead=True,
             KeyConditionExpression="#row = :row AND begins_with(#part, :job)",
             ExpressionAttributeNames={"#row": "row", "#part": "part"},
@@ -205,19 +210,17 @@ class Budgets:
 
     def epoch(self) -> str | None:
         """The epoch of this table, strongly consistent; None if it has none yet."""
-        answer = self._client.get_item(TableName=self._table, Key=self._key(EPOCH, LEFT), ConsistentRead=True)
+        answer = self._client.get_item(TableName=self.table, Key=self._key(EPOCH, LEFT), ConsistentRead=True)
         return answer["Item"]["epoch"]["S"] if "Item" in answer else None
 
-    def begin(self, epoch: str) -> dict[str, Any]:
-        """A write of the epoch of a new table. Refused if it has one."""
-        return {
-            "Put": {
-                "TableName": self._table,
-                "Item": {**self._key(EPOCH, LEFT), "epoch": {"S": epoch}},
-                "ConditionExpression": IF_NOT_TAKEN,
-                "ExpressionAttributeNames": {"#row": "row"},
-            }
-        }
+    def begin(self, epoch: str, instead_of: str | None = None) -> dict[str, Any]:
+        """A write of the table's epoch. Refused if it has another one than ``instead_of``, None for no epoch."""
+        put = {"TableName": self.table, "Item": {**self._key(EPOCH, LEFT), "epoch": {"S": epoch}}}
+        if instead_of is None:
+            condition = {"ConditionExpression": IF_NOT_TAKEN, "ExpressionAttributeNames": {"#row": "row"}}
+            return {"Put": {**put, **condition}}
+        values = {":epoch": {"S": instead_of}}
+        return {"Put": {**put, "ConditionExpression": IF_SAME_EPOCH, "ExpressionAttributeValues": values}}
 
     def _hours(self, item: Item) -> dict[int, Amount]:
         hours = sorted({int(name[1:]) for name in item if name[0] in "ed" and name[1:].isdigit()})

@@ -105,6 +105,17 @@ class Objects:
             if self.found(key) != body:
                 raise TakenError("an object of this name holds something else; choose another place") from None
 
+    def put_once(self, key: str, body: bytes) -> None:
+        """Write an object whose name tells its content. One of this name is there already: nothing changes.
+
+        It needs no permission to read.
+        """
+        try:
+            self._client.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
+        except ClientError as error:
+            if _code(error) not in CHANGED:
+                raise
+
     def put_named(self, prefix: str, body: bytes) -> str:
         """Write an object under the SHA-256 of its content; the name. Writing it again changes nothing."""
         key = f"{prefix}{sha256(body).hexdigest()}"

@@ -623,6 +623,18 @@ def test_a_worker_that_runs_out_of_time_stores_where_to_resume(tables: Tables) -
     assert tables.control.lease(0, "b", NOW, NOW + 150) == Mark(STEP, SETS[9])
 
 
+def test_a_worker_stores_its_place_while_it_holds_the_lease_and_no_longer(tables: Tables) -> None:
+    tables.control.advance(0, None, STEP)
+    tables.control.lease(0, "a", NOW, NOW + 150)
+    tables.control.keep_place(0, "b", (STEP + 1, SETS[2]))
+    tables.control.keep_place(0, "a", (STEP + 1, SETS[9]))
+    assert tables.control.lease(0, "c", NOW, NOW + 150) is None
+    assert tables.control.lease(0, "c", NOW + 151, NOW + 301) == Mark(STEP, SETS[9])
+    tables.control.keep_place(0, "a", (STEP + 1, SETS[2]))
+    tables.control.release(0, "c")
+    assert tables.control.lease(0, "d", NOW, NOW + 150) == Mark(STEP, SETS[9])
+
+
 def test_the_resume_point_of_a_completed_step_is_ignored(tables: Tables) -> None:
     tables.control.advance(0, None, STEP)
     tables.control.lease(0, "a", NOW, NOW + 150)

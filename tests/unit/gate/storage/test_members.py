@@ -102,14 +102,15 @@ def unpadded(item: Item) -> Item:
 
 
 @pytest.mark.parametrize(("parameters", "name"), TYPES.values(), ids=TYPES)
-@pytest.mark.parametrize("crossings", [(), (STEP - 700,), (STEP - 1400, STEP)])
-@pytest.mark.parametrize("wake_up", [None, STEP + 5])
+@pytest.mark.parametrize(
+    ("crossings", "wake_up"), [((), None), ((STEP - 700,), STEP + 5), ((STEP - 1400, STEP), STEP + 5)]
+)
 def test_the_size_of_an_item_is_its_write_units_and_they_are_those_without_zeros(
     parameters: Parameters, name: str, crossings: tuple[int, ...], wake_up: int | None
 ) -> None:
     members = tuple(Member(token, STEP) for token in range(parameters.members_kept))
     # A member takes at least 3 bytes, so 400 counts in a row meet every remainder of a write unit.
-    counts = {*range(400), *range(len(members) - 400, len(members))} & {*range(len(members))} | {len(members)}
+    counts = {*range(min(400, len(members))), len(members) - 1, len(members)}
     for count in counts:
         state = SetState(members[:count], crossings, STEP, wake_up)
         item = to_item(set_key(1), name, state, parameters.client_bits, 1_700_000_001)

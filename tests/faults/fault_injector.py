@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote, urlsplit
+from xml.sax.saxutils import escape
 
 import boto3
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
@@ -37,24 +39,44 @@ class Call:
     request: AWSPreparedRequest
 
     @property
+    def on_objects(self) -> bool:
+        """Whether S3 is asked: it speaks XML, and its bodies are those of objects."""
+        return self.operation.startswith("s3.")
+
+    @property
     def body(self) -> dict[str, Any]:
-        """What is asked, as JSON: all services here speak it."""
+        """What is asked, as JSON: all services here but S3 speak it."""
         body: dict[str, Any] = json.loads(self.request.body)
         return body
 
     @property
+    def object(self) -> tuple[str, str]:
+        """The last part of the bucket's name, and the key; the key is empty if a whole bucket is asked."""
+        host, path = urlsplit(_text(self.request.url))[1:3]
+        bucket, found, _ = host.partition(".s3.")
+        key = path[1:]
+        if not found:
+            bucket, _, key = key.partition("/")
+        return bucket.rpartition("-")[2], unquote(key)
+
+    @property
     def table(self) -> str:
         """The last part of the table's name, or the empty string."""
+        if self.on_objects:
+            return ""
+        if "TransactItems" in self.body:
+            ((asked,), *_) = (entry.values() for entry in self.body["TransactItems"])
+            return str(asked["TableName"]).rpartition("-")[2]
         if "Statements" in self.body:
             return read(self.body["Statements"][0]).table.rpartition("-")[2]
         named = self.body.get("TableName") or next(iter(self.body.get("RequestItems", {"": 0})))
         return str(named).rpartition("-")[2]
 
-    def send(self, body: dict[str, Any] | None = None) -> AWSResponse:
+    def send(self, body: dict[str, Any] | bytes | None = None) -> AWSResponse:
         """Let the request, or another body in its place, take effect; returns the engine's answer."""
         request = self.request
         if body is not None:
-            data = json.dumps(body).encode()
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
             request = AWSPreparedRequest(
                 request.method, request.url, request.headers.copy(), data, request.stream_output
             )
@@ -67,6 +89,13 @@ class Call:
         """An answer in the engine's place."""
         raw = MockRawResponse(json.dumps(body))
         return AWSResponse(self.request.url, status, {"Content-Type": "application/x-amz-json-1.0"}, raw)
+
+    def error(self, status: int, code: str) -> AWSResponse:
+        """An error of the service, in the form in which it says it."""
+        if not self.on_objects:
+            return self.answer(status, {"__type": f"com.amazonaws#{code}", "message": "on purpose"})
+        raw = MockRawResponse(f"<Error><Code>{escape(code)}</Code><Message>on purpose</Message></Error>")
+        return AWSResponse(self.request.url, status, {"Content-Type": "application/xml"}, raw)
 
 
 Behaviour = Callable[[Call], AWSResponse]

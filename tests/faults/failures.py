@@ -9,19 +9,26 @@ from typing import Any
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 from moto.backends import get_backend
+from moto.core.botocore_stubber import MockRawResponse
 from moto.dynamodb.models.dynamo_type import DynamoType
 
+from kanon.aws import CONFIG, OBJECTS
 from kanon.local.engines import ACCOUNT, REGION
 from kanon.local.partiql import read
-from tests.faults.gate.fault_injector import Call, ProcessDied
+from tests.faults.fault_injector import Call, ProcessDied
 
-READ_TIMEOUT = 2.0
 BATCHES = ("dynamodb.BatchWriteItem", "dynamodb.BatchGetItem")
+READS, WRITES = ("s3.GetObject",), ("s3.PutObject",)
 SENDS = ("sqs.SendMessageBatch",)
 STATEMENTS = ("dynamodb.BatchExecuteStatement",)
 
 PassTime = Callable[[float], None]
 Action = Callable[[Call, PassTime], AWSResponse]
+
+
+def _read_timeout(call: Call) -> float:
+    """Seconds after which a client of the service gives up on an answer."""
+    return float((OBJECTS if call.on_objects else CONFIG).read_timeout)
 
 
 # What may happen to one request
@@ -34,14 +41,14 @@ def refused(call: Call, _: PassTime) -> AWSResponse:
 
 def timed_out(call: Call, pass_time: PassTime) -> AWSResponse:
     """It never arrives, which shows only after the time for an answer."""
-    pass_time(READ_TIMEOUT)
+    pass_time(_read_timeout(call))
     raise ReadTimeoutError(endpoint_url=call.request.url)
 
 
 def unanswered(call: Call, pass_time: PassTime) -> AWSResponse:
     """It takes effect, its answer is lost."""
     call.send()
-    pass_time(READ_TIMEOUT)
+    pass_time(_read_timeout(call))
     raise ReadTimeoutError(endpoint_url=call.request.url)
 
 
@@ -62,7 +69,7 @@ def error(code: str, status: int = 400) -> Action:
     """The service answers with an error and does nothing."""
 
     def action(call: Call, _: PassTime) -> AWSResponse:
-        return call.answer(status, {"__type": f"com.amazonaws#{code}", "message": "on purpose"})
+        return call.error(status, code)
 
     return action
 
@@ -70,7 +77,7 @@ def error(code: str, status: int = 400) -> Action:
 def error_after_effect(call: Call, _: PassTime) -> AWSResponse:
     """The service did it and answers with an internal error."""
     call.send()
-    return call.answer(500, {"__type": "com.amazonaws#InternalServerError", "message": "on purpose"})
+    return call.error(500, "InternalServerError")
 
 
 def unprocessed(taken: Callable[[int], int]) -> Action:
@@ -130,6 +137,14 @@ def not_taken(taken: Callable[[int], int]) -> Action:
         return call.answer(200, answered)
 
     return action
+
+
+def cut_short(call: Call, _: PassTime) -> AWSResponse:
+    """The connection breaks off in the middle of an object."""
+    whole = call.send()
+    return AWSResponse(
+        whole.url, whole.status_code, whole.headers, MockRawResponse(whole.content[: half(len(whole.content))])
+    )
 
 
 def half(n: int) -> int:
@@ -262,3 +277,12 @@ QUEUE_FAILURES = (
     Failure("half-taken-dies", partly_done(not_taken(half), dies_before), "call", only=SENDS),
 )
 """What can happen besides to a batch of messages."""
+
+OBJECT_FAILURES = (
+    Failure("slow-down-once", error("SlowDown", 503), "once"),
+    Failure("slow-down", error("SlowDown", 503), "operation"),
+    Failure("cut-short", cut_short, "call", only=READS),
+    Failure("conflict-once", error("ConditionalRequestConflict", 409), "once", only=WRITES),
+    Failure("conflict", error("ConditionalRequestConflict", 409), "call", only=WRITES),
+)
+"""What can happen besides to an object."""

@@ -1,0 +1,155 @@
+"""Lambda function `collect`: takes encrypted reports from anybody, and queues them. It can open none of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from kanon import aws, clock, snapshots
+from kanon.http.answers import error_answer
+from kanon.http.bodies import RequestError
+from kanon.http.edge import described, handle, json_answer, resolver
+from kanon.http.origin import Origin
+from kanon.keys import fetch_edge_values
+from kanon.reports.collecting import (
+    EVENT_BODIES,
+    EVENTS,
+    PUBLIC_KEYS,
+    REPORT_BODIES,
+    REPORTS,
+    EventBody,
+    Message,
+    PublicKeyAnswer,
+    PublicKeysAnswer,
+    ReportBody,
+    TakenAnswer,
+    debug_path,
+    event_message,
+    report_message,
+)
+from kanon.reports.settings import CollectSettings
+from kanon.reports.storage.key_ring import KeyRing
+from kanon.starting import Once
+
+SETTINGS = CollectSettings.from_environment()
+DAY = 86_400
+HERE = Path(__file__).parent
+NO_KEY = error_answer(503, "there is no public key yet; retry after the time in Retry-After")
+DEBUG_PATHS = frozenset(map(debug_path, REPORTS))
+
+ORIGIN = (
+    Origin(lambda: fetch_edge_values(aws.secrets_manager(), SETTINGS.edge_secret)) if SETTINGS.edge_secret else None
+)
+
+snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "sqs", "secretsmanager"))
+
+logger = Logger()
+metrics = Metrics()
+app = resolver(logger)
+
+sqs_client = Once(aws.sqs)
+key_ring = Once(lambda: KeyRing(aws.dynamodb(), SETTINGS.control_table))
+
+Receive = Callable[[ReportBody], Response[TakenAnswer]]
+
+
+def receiver(api: str) -> Receive:
+    """The handler of a path that takes reports of one api."""
+
+    def receive(body: ReportBody) -> Response[TakenAnswer]:
+        """Queue one encrypted report. Fields that are not described are discarded, above all clear text."""
+        queue(report_message(body, api, SETTINGS.allows, clock.now()))
+        return json_answer(TakenAnswer())
+
+    return receive
+
+
+def debug_receiver(api: str) -> Receive:
+    """The handler of the path beside it that takes debug reports."""
+
+    def receive(body: ReportBody) -> Response[TakenAnswer]:
+        """Check a debug report as its twin is checked, and discard it: no clear text is stored."""
+        report_message(body, api, SETTINGS.allows, clock.now())
+        return json_answer(TakenAnswer())
+
+    return receive
+
+
+for path, name in REPORTS.items():
+    app.post(
+        path,
+        summary=f"Take a report ({name})",
+        operation_id=f"report-{name}",
+        responses=described("The report is queued", 400, 413, 415, 503),
+    )(receiver(name))
+    app.post(
+        debug_path(path),
+        summary=f"Discard a debug report ({name})",
+        operation_id=f"debug-report-{name}",
+        responses=described("The report is valid, and discarded", 400, 413, 415),
+    )(debug_receiver(name))
+
+
+@app.post(
+    EVENTS,
+    summary="Take an event-level report",
+    operation_id="report-event-attribution",
+    responses=described("The report is queued", 400, 413, 415, 503),
+)
+def receive_event(body: EventBody) -> Response[TakenAnswer]:
+    """Queue one event-level report, which its client has made private already."""
+    EVENT_BODIES.refuse_larger(len((app.current_event.body or "").encode()))
+    queue(event_message(body, clock.now()))
+    return json_answer(TakenAnswer())
+
+
+@app.get(
+    PUBLIC_KEYS,
+    summary="The keys that reports are encrypted to",
+    operation_id="publicKeys",
+    responses=described("One key or more; clients pick one at random", 503),
+)
+def public_keys() -> Response[PublicKeysAnswer]:
+    """The public keys. They may be kept for the time in Cache-Control, which ends before any of them does."""
+    now = clock.now()
+    ring = key_ring().read()
+    published = ring.published(now) if ring else ()
+    if not published:
+        raise RequestError(NO_KEY)
+    seconds = min(DAY, *(int(key.published_until - now) for key in published))
+    keys = [PublicKeyAnswer(id=key.id, key=key.public) for key in published]
+    return json_answer(PublicKeysAnswer(keys=keys), {"Cache-Control": f"public, max-age={seconds}"})
+
+
+@app.get("/reports/openapi.json", include_in_schema=False)
+def openapi() -> Response[str]:
+    """The OpenAPI description of the routes of reports, including those of ``jobs``; ``make openapi`` writes it."""
+    return Response(200, "application/json", (HERE / "openapi.json").read_text())
+
+
+def queue(message: Message) -> None:
+    """Send a message; an error means that the report is not taken."""
+    sqs_client().send_message(QueueUrl=SETTINGS.arrivals_url, MessageBody=message.text())
+
+
+def count(event: dict[str, Any], status: int) -> None:
+    """Count a request. The service level is the ratio of reports accepted and refused."""
+    rejected = 400 <= status < 500
+    metrics.add_metric("RequestsRejected", MetricUnit.Count, rejected)
+    if event["requestContext"]["http"]["method"] != "POST" or rejected:
+        return
+    taken = "DebugReports" if event["rawPath"] in DEBUG_PATHS else "ReportsAccepted"
+    metrics.add_metric("ReportsRefused" if status >= 500 else taken, MetricUnit.Count, 1)
+
+
+@logger.inject_lambda_context(log_event=False)
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Entry point."""
+    result = handle(app, event, context, logger, ORIGIN, REPORT_BODIES)
+    count(event, result["statusCode"])
+    return result

@@ -1,0 +1,230 @@
+"""Lambda function `jobs`: creates jobs and tells how they are. It reads no secret, and no sum of any report."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.openapi.params import Query
+from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.utilities.typing import LambdaContext
+from botocore.exceptions import BotoCoreError, ClientError
+from pydantic import BaseModel
+
+from kanon import aws, clock, snapshots
+from kanon.http.bodies import RequestError
+from kanon.http.edge import described, handle, resolver
+from kanon.http.origin import Origin
+from kanon.keys import fetch_edge_values
+from kanon.reports.errors import JobError
+from kanon.reports.service.answers import (
+    DUPLICATE,
+    JOB_BODIES,
+    NO_SUCH_JOB,
+    AcceptedAnswer,
+    JobAnswer,
+    JobsErrorAnswer,
+    PreflightAnswer,
+    bad_request,
+    conflict,
+    job_answer,
+    jobs_form,
+)
+from kanon.reports.service.budget_view import BudgetAnswer, budget_answer, read_unit
+from kanon.reports.service.creating import NotPublishableError, create, publish_again
+from kanon.reports.service.described import JobBody, PublicationBody
+from kanon.reports.service.messages import StageMessage
+from kanon.reports.service.requests import (
+    JobRequest,
+    RequestRefusedError,
+    named_buckets,
+    read_job_id,
+    read_publication,
+    read_request,
+)
+from kanon.reports.settings import JobsSettings
+from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.objects import Objects
+from kanon.reports.storage.report_jobs import ReportJobs, Row
+from kanon.starting import Once
+
+SETTINGS = JobsSettings.from_environment()
+
+ORIGIN = (
+    Origin(lambda: fetch_edge_values(aws.secrets_manager(), SETTINGS.edge_secret)) if SETTINGS.edge_secret else None
+)
+
+snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "sqs", "secretsmanager"))
+
+logger = Logger()
+metrics = Metrics()
+app = resolver(logger, jobs_form)
+
+sqs_client = Once(aws.sqs)
+s3_client = Once(aws.s3)
+dynamodb_client = Once(aws.dynamodb)
+
+T = TypeVar("T")
+
+
+def report_jobs() -> ReportJobs:
+    """The jobs."""
+    return ReportJobs(dynamodb_client(), SETTINGS.report_jobs_table)
+
+
+def budgets() -> Budgets:
+    """The budgets, which this function only reads."""
+    return Budgets(dynamodb_client(), SETTINGS.budgets_table, Amount.of(SETTINGS.epsilon_cap, SETTINGS.delta_cap))
+
+
+def answers(model: type[BaseModel], *codes: int, answer: str, success: int = 200) -> dict[int, Any]:
+    """The described answers of a route."""
+    found = described(answer, *codes, 401, 403, 503, success=success, errors=JobsErrorAnswer)
+    found[success]["content"] = {"application/json": {"model": model}}
+    return found
+
+
+@app.post("/stage/v1alpha/createJob", include_in_schema=False)
+@app.post(
+    "/v1alpha/createJob",
+    summary="Create a job",
+    operation_id="createJob",
+    responses=answers(AcceptedAnswer, 400, 409, 413, answer="The job is stored, and will run", success=202),
+)
+def create_job(body: JobBody) -> Response[str]:
+    """Store a job: reports, keys and a budget. It spends its budget and releases one noisy histogram, or neither."""
+    request = checked(lambda: read(body, SETTINGS.buckets))
+    if not create(report_jobs(), request.job, body, clock.now()):
+        raise RequestError(DUPLICATE)
+    wake(request.job)
+    return Response(202, "application/json", "{}")
+
+
+@app.get("/stage/v1alpha/getJob", include_in_schema=False)
+@app.get(
+    "/v1alpha/getJob",
+    summary="How is this job?",
+    operation_id="getJob",
+    responses=answers(JobAnswer, 400, 404, answer="The job"),
+)
+def get_job(job_request_id: Annotated[str, Query(description="The id of the job")] = "") -> Response[str]:
+    """The state of a job, its result, and what it promises."""
+    row = found(checked(lambda: read_job_id(job_request_id)))
+    return answered(job_answer(row, stored_request(row), SETTINGS.epsilon_cap, SETTINGS.delta_cap))
+
+
+@app.post(
+    "/v1/jobs:preflight",
+    summary="What would this job meet?",
+    operation_id="preflight",
+    responses=answers(PreflightAnswer, 400, 413, answer="What a job would meet now"),
+)
+def preflight(body: JobBody) -> Response[str]:
+    """Count the reports and units of a job, without creating it. It opens no report and spends nothing."""
+    from kanon.reports.service import preflight as preflights
+
+    request = checked(lambda: read(body, SETTINGS.buckets))
+    found = checked(
+        lambda: preflights.preflight(request, lambda name: Objects(s3_client(), name), budgets(), int(clock.now()))
+    )
+    return answered(found)
+
+
+@app.get(
+    "/v1/budget",
+    summary="What is left of a budget?",
+    operation_id="getBudget",
+    responses=answers(BudgetAnswer, 400, answer="The 24 hours of a day, and the jobs that took from them"),
+)
+def get_budget(
+    api: Annotated[str, Query(description="As in shared_info")] = "",
+    version: Annotated[str, Query(description="As in shared_info")] = "",
+    reporting_origin: Annotated[str, Query(description="As in shared_info")] = "",
+    attribution_destination: Annotated[str, Query(description="As in shared_info; attribution only")] = "",
+    source_registration_time: Annotated[str, Query(description="As in shared_info; attribution only")] = "",
+    filtering_id: Annotated[str, Query(description="0 if left out")] = "0",
+    day: Annotated[str, Query(description="Of scheduled_report_time, UTC, such as 2026-01-31")] = "",
+) -> Response[str]:
+    """What is left of epsilon and delta for reports with these clear fields."""
+    query = {
+        "api": api,
+        "version": version,
+        "reporting_origin": reporting_origin,
+        "attribution_destination": attribution_destination,
+        "source_registration_time": source_registration_time,
+        "filtering_id": filtering_id,
+        "day": day,
+    }
+    return answered(budget_answer(budgets(), checked(lambda: read_unit(query))))
+
+
+@app.post(
+    "/v1/jobs:publish",
+    summary="Publish a summary again",
+    operation_id="publish",
+    responses=answers(AcceptedAnswer, 400, 404, 409, 413, answer="The summary will be published", success=202),
+)
+def publish(body: PublicationBody) -> Response[str]:
+    """Publish the summary of a committed job again, elsewhere if asked. It costs no budget."""
+    wanted = checked(lambda: read_publication(body, SETTINGS.buckets))
+    row = found(wanted.job)
+    try:
+        publish_again(report_jobs(), row, stored_request(row), wanted, clock.now())
+    except NotPublishableError as error:
+        raise RequestError(conflict(str(error))) from None
+    wake(row.job)
+    return Response(202, "application/json", "{}")
+
+
+def checked(read: Callable[[], T]) -> T:
+    """What ``read`` gives; a request that cannot be used is answered 400."""
+    try:
+        return read()
+    except (RequestRefusedError, JobError) as error:
+        raise bad_request(error) from None
+
+
+def read(body: Any, buckets: frozenset[str]) -> JobRequest:
+    """The job that a body asks for."""
+    return read_request(body, SETTINGS.delta_cap, buckets, SETTINGS.epsilon_cap)
+
+
+def stored_request(row: Row) -> JobRequest:
+    """The request of a job. Its buckets may no longer be listed."""
+    return read(row.request, named_buckets(row.request))
+
+
+def found(job: str) -> Row:
+    """A job.
+
+    Raises:
+        RequestError: 404, there is none.
+    """
+    row = report_jobs().read(job)
+    if row is None:
+        raise RequestError(NO_SUCH_JOB)
+    return row
+
+
+def wake(job: str) -> None:
+    """Have a worker take the job on. The schedule finds a job whose message was not sent."""
+    try:
+        sqs_client().send_message(
+            QueueUrl=SETTINGS.stages_url, MessageBody=StageMessage(job=job).model_dump_json(exclude_none=True)
+        )
+    except (ClientError, BotoCoreError) as error:
+        logger.warning("a job waits for the schedule: its message was not sent", kind=type(error).__name__)
+
+
+def answered(answer: BaseModel) -> Response[str]:
+    """An answer without the fields that have no value."""
+    return Response(200, "application/json", answer.model_dump_json(exclude_none=True), {"Cache-Control": "no-store"})
+
+
+@logger.inject_lambda_context(log_event=False)
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Entry point."""
+    result = handle(app, event, context, logger, ORIGIN, JOB_BODIES, jobs_form)
+    metrics.add_metric("RequestsRejected", MetricUnit.Count, 400 <= result["statusCode"] < 500)
+    return result

@@ -1,0 +1,301 @@
+"""From reports and their jobs to the quantities that AWS charges for in a month, and how long a job takes.
+
+Reports are steady, and each is posted in a request of its own, as browsers do. Jobs declare their keys. A month has the
+hours of :mod:`kanon.cost.workload`.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from kanon.cost.billing import Bill, CostError, Prices, Usage, bill
+from kanon.cost.workload import FULL_PROCESSOR_MB, GB, HOUR, INDEX_BYTES, MONTH_HOURS, REQUEST_MB
+from kanon.dynamo.units import READ_UNIT, item_size, read_units, write_units
+from kanon.reports.storage.budgets import MOST_ROWS, ROWS_A_CHUNK, Amount, Budgets, Charge
+
+DAYS = MONTH_HOURS / 24
+STORE_MB, JOBS_MB, WORKER_MB = 1769, 1769, 3008
+"""MemorySize of the functions in infra/reports.yaml; ``collect`` and ``rotate`` have :data:`REQUEST_MB`."""
+METRICS, ALARM_METRICS = 11, 13
+"""The metrics of the six functions, and the metrics that the alarms of infra/reports.yaml read."""
+KEPT_DAYS = 97
+"""Days that a report is kept."""
+SHARD_BYTES, MOST_SHARDS = 64 << 20, 1_000
+KEYS_A_PART, MOST_KEYS = 1_000_000, 10**7
+KEYS_KEPT = 120 / 7
+"""HPKE keys that open reports: a new one every 7 days, each for 120 days."""
+SQS_BYTES = 64 * 1024
+"""What one SQS request may hold; a larger one counts as several."""
+MESSAGES_A_CALL = 10
+"""Messages that Lambda receives, and deletes, with one request."""
+MOST_MESSAGES, MOST_BATCH_BYTES = 10_000, 6_000_000
+"""Messages and bytes of one batch of ``store``."""
+SWEEPS = 2 * 12 * MONTH_HOURS
+"""Runs of the two schedules a month, one each in five minutes."""
+STATES = 4
+"""Updates of a job's row from RECEIVED to COMMITTING."""
+TRANSACTED = 2
+"""A write in a transaction takes twice its units."""
+LEFT_BYTES, RECORD_BYTES = 600, 300
+"""Bytes of a row's item ``left`` with all its 24 hours, below one unit, and of what a worker records."""
+WORKER_SECONDS = 900
+"""The timeout of ``decrypt`` and ``aggregate``."""
+
+
+@dataclass(frozen=True)
+class ReportLoad:
+    """A steady load of reports.
+
+    Args:
+        reports: posted a day.
+        size: bytes of a stored report: payload, clear fields, key id.
+        jobs: a day.
+        of_reports: reports of a job; None means those of a day.
+        keys: declared keys of a job.
+        rows: rows of budget that a job charges.
+        concurrency: parameter ``MapConcurrency``.
+
+    Raises:
+        CostError: a value is outside what the service takes.
+    """
+
+    reports: float
+    size: int = 1_300
+    jobs: float = 1.0
+    of_reports: float | None = None
+    keys: int = 10_000
+    rows: int = 24
+    concurrency: int = 50
+
+    def __post_init__(self) -> None:
+        for value, told, least, most in (
+            (self.reports, "reports a day", 0, 1e12), (self.size, "bytes of a report", 100, 192 << 10),
+            (self.jobs, "jobs a day", 0, 1e6), (self.in_a_job, "reports of a job", 0, 1e12),
+            (self.keys, "keys of a job", 1, MOST_KEYS), (self.rows, "rows of budget of a job", 0, MOST_ROWS),
+            (self.concurrency, "the map concurrency", 2, 1_000),
+        ):  # fmt: skip
+            if not least <= value <= most:
+                raise CostError(f"{told} must lie between {least:,} and {most:,.0f}, not {value:g}")
+
+    @property
+    def in_a_job(self) -> float:
+        """Reports that a job reads."""
+        return self.reports if self.of_reports is None else self.of_reports
+
+    @property
+    def shards(self) -> int:
+        """Shards of a job."""
+        return max(1, math.ceil(self.in_a_job * self.size / SHARD_BYTES))
+
+    @property
+    def parts(self) -> int:
+        """Parts of a summary."""
+        return math.ceil(self.keys / KEYS_A_PART)
+
+    @property
+    def chunks(self) -> int:
+        """Transactions of a commit."""
+        return max(1, math.ceil(self.rows / ROWS_A_CHUNK))
+
+
+@dataclass(frozen=True)
+class JobTimes:
+    """How long the stages of a job take, s, if nothing else runs, and the worker-seconds of all its workers."""
+
+    mapping: float
+    reducing: float
+    committing: float
+    workers: float
+
+    @property
+    def total(self) -> float:
+        """From createJob to the summary."""
+        return self.mapping + self.reducing + self.committing
+
+
+def times(load: ReportLoad, m: Mapping[str, float]) -> JobTimes:
+    """How long a job takes."""
+    of_shard = (load.in_a_job / load.shards * m["map_report_ms"] + 8 * m["object_ms"]) / 1000
+    objects = min(load.in_a_job, _objects_of(load, m))
+    reading = objects / load.shards * m["object_ms"] / 1000
+    of_part = min(load.keys, KEYS_A_PART) * m["reduce_key_ms"] / 1000
+    of_part += 2 * load.shards * m["object_ms"] / 1000
+    matching = (load.in_a_job * m["match_report_ms"] + 3 * load.shards * m["object_ms"]) / 1000
+    committing = load.chunks * m["transaction_ms"] / 1000
+    return JobTimes(
+        math.ceil(load.shards / load.concurrency) * (of_shard + reading),
+        matching + math.ceil(load.parts / load.concurrency) * of_part,
+        committing,
+        load.shards * (of_shard + reading) + matching + load.parts * of_part + committing + m["job_ms"] / 1000,
+    )
+
+
+def messages_of(load: ReportLoad, m: Mapping[str, float]) -> tuple[float, float]:
+    """Bytes of a queue message, and batches of ``store`` a month.
+
+    A batch is full by messages or bytes, or ends with its window: so many a minute there are at most.
+    """
+    message = load.size * 4 / 3 + m["message_bytes"]
+    reports = load.reports * DAYS
+    of_full = min(MOST_MESSAGES, MOST_BATCH_BYTES / message)
+    return message, max(reports / of_full, min(reports, m["windows"] * 60 * MONTH_HOURS))
+
+
+def _objects_of(load: ReportLoad, m: Mapping[str, float]) -> float:
+    """Objects that the reports of a job stand in, if they came as reports do."""
+    if not load.reports:
+        return float(load.shards)
+    _, batches = messages_of(load, m)
+    return load.in_a_job * min(1.0, batches * m["hours_a_batch"] / (load.reports * DAYS))
+
+
+def job_bytes(load: ReportLoad) -> int:
+    """Bytes of a job's row when it commits: what it was asked, and the names that its stages recorded."""
+    return 1_700 + 150 * load.parts
+
+
+def commit_units(load: ReportLoad) -> float:
+    """Write units of a commit: two items for each row; for each chunk the job's row and the epoch."""
+    client: Any = None  # the writes are made, not sent
+    budgets = Budgets(client, "", Amount(64_000, 10**8))
+    charge = Charge(bytes(32), 20_454, tuple(range(24)))
+    *_, put = budgets.take(charge, "x" * 32, Amount(10_000, 10**7))
+    taken = write_units(item_size(put["Put"]["Item"]))
+    left = write_units(LEFT_BYTES)
+    return TRANSACTED * (load.rows * (left + taken) + load.chunks * (write_units(job_bytes(load)) + 1))
+
+
+def written_units(load: ReportLoad) -> float:
+    """Write units of a job, from createJob to its end."""
+    row = write_units(job_bytes(load))
+    ends = TRANSACTED * ((1 + 1) + (row + 1))  # created and finished, each with the mark of an open job
+    recorded = 2 * (load.shards + load.parts)  # written, and deleted in the end
+    return ends + STATES * row + recorded + commit_units(load)
+
+
+def read_units_of_job(load: ReportLoad, m: Mapping[str, float]) -> float:
+    """Read units of a job: its row for every worker and poll, and what the workers recorded."""
+    row = read_units(job_bytes(load), consistent=True)
+    looks = load.shards * (load.shards + 1) / 2 + load.parts * (load.parts + 1)
+    return (8 + load.shards + load.parts + m["polls"]) * row + 3 * load.shards + looks * RECORD_BYTES / READ_UNIT
+
+
+def requests_of_job(load: ReportLoad, m: Mapping[str, float]) -> tuple[float, float]:
+    """S3 requests of a job: those that cost as PUT, listings among them, and those that cost as GET."""
+    objects = _objects_of(load, m)
+    listings = math.ceil(objects / 1000) + 1 + 8
+    puts = 5 + load.shards * (load.parts + 2) + 3 * load.parts
+    return listings + puts, 12 + objects + 4 * load.shards + load.parts * (2 + 2 * load.shards)
+
+
+def usage(load: ReportLoad, m: Mapping[str, float], architecture: str = "arm64") -> Usage:
+    """The quantities of a month that reports add to those of the gate."""
+    reports, jobs = load.reports * DAYS, load.jobs * DAYS
+    message, batches = messages_of(load, m)
+    puts, gets = requests_of_job(load, m)
+    calls = jobs * (1 + m["polls"])
+    runs = load.shards + load.parts + 4
+    sent = math.ceil(message / SQS_BYTES)
+    received = 2 * math.ceil(message * MESSAGES_A_CALL / SQS_BYTES) / MESSAGES_A_CALL
+    stored = min(reports, batches * m["hours_a_batch"])
+    invocations = reports + batches + calls + jobs * runs + SWEEPS
+    opened = jobs * min(load.shards, load.concurrency) * KEYS_KEPT
+    logged = (
+        (reports + calls) * (m["report_log_bytes"] + m["access_log_bytes"])
+        + (batches + jobs * runs + SWEEPS) * m["report_log_bytes"]
+        + invocations * m["platform_log_bytes"]
+    )
+    return {
+        "apigateway.http": reports + calls,
+        "lambda.requests": invocations,
+        f"lambda.{architecture}": gb_seconds(load, m),
+        "dynamodb.write": jobs * written_units(load),
+        "dynamodb.read": jobs * read_units_of_job(load, m) + SWEEPS * 2,
+        "dynamodb.storage": _stored_bytes(load) / GB,
+        "sqs.requests": reports * (sent + received) + jobs * runs * 3 + 3 * m["pollers"] * 60 * MONTH_HOURS,
+        "scheduler.events": SWEEPS,
+        "logs.ingested": logged / GB,
+        "logs.stored": logged / GB,
+        "cloudwatch.metrics": METRICS,
+        "cloudwatch.alarms": ALARM_METRICS,
+        "kms.keys": 1,
+        "kms.requests": m["bucket_key_share"] * (stored + jobs * (puts + gets)) + opened,
+        "secrets.stored": 1 + KEYS_KEPT,
+        "secrets.requests": opened + jobs,
+        "transfer.out": reports * m["header_bytes"] / GB,
+        "s3.puts": stored + jobs * puts,
+        "s3.gets": jobs * gets,
+        "s3.storage": load.reports * KEPT_DAYS * load.size / GB,
+    }
+
+
+def gb_seconds(load: ReportLoad, m: Mapping[str, float]) -> float:
+    """GB-seconds of all functions of reports in a month."""
+    reports, jobs = load.reports * DAYS, load.jobs * DAYS
+    _, batches = messages_of(load, m)
+    collect = reports * (m["collect_ms"] * FULL_PROCESSOR_MB / REQUEST_MB + m["call_ms"]) * REQUEST_MB
+    store = (reports * m["store_report_ms"] + batches * m["hours_a_batch"] * m["object_ms"]) * STORE_MB
+    asked = jobs * (1 + m["polls"]) * (m["query_ms"] + m["call_ms"]) * JOBS_MB
+    worked = jobs * times(load, m).workers * 1000 * WORKER_MB
+    kept = SWEEPS * m["sweep_ms"] * (WORKER_MB + REQUEST_MB) / 2
+    return (collect + store + asked + worked + kept) / 1024 / 1000
+
+
+def _stored_bytes(load: ReportLoad) -> float:
+    """Bytes in the two tables: jobs for 400 days, rows of budget for 99 days after their day."""
+    jobs = load.jobs * 400 * (job_bytes(load) + INDEX_BYTES)
+    return jobs + load.jobs * 99 * load.rows * (LEFT_BYTES + 150 + 2 * INDEX_BYTES)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: a job, and what one of them costs with its reports."""
+
+    load: ReportLoad
+    times: JobTimes
+    limits: tuple[str, ...]
+    job: Bill
+    collected: Bill
+
+
+REPORTS = (10**6, 10**7, 5 * 10**7)
+KEYS = (10**4, 10**7)
+CONCURRENCY = (10, 50, 1_000)
+ROWS = 1_000
+
+
+def table(measured: Mapping[str, float], prices: Prices) -> Iterator[Row]:
+    """Jobs of a day's reports by their reports, keys and concurrency: their times and their dollars."""
+    for reports, keys, concurrency in product(REPORTS, KEYS, CONCURRENCY):
+        load = ReportLoad(reports, keys=keys, rows=ROWS, concurrency=concurrency)
+        yield Row(
+            load, times(load, measured), limits(load, measured), bill(_of_jobs(load, measured), prices),
+            bill(_of_reports(load, measured), prices),
+        )  # fmt: skip
+
+
+def _of_jobs(load: ReportLoad, m: Mapping[str, float]) -> Usage:
+    """What one job adds to a day."""
+    with_job, without = usage(replace(load, jobs=1.0 / DAYS), m), usage(replace(load, jobs=0.0), m)
+    return {name: quantity - without[name] for name, quantity in with_job.items()}
+
+
+def _of_reports(load: ReportLoad, m: Mapping[str, float]) -> Usage:
+    """What the reports of one job add: collecting them and keeping them for as long as they are kept."""
+    month, none = usage(replace(load, jobs=0.0), m), usage(ReportLoad(0.0, jobs=0.0), m)
+    return {name: max(0.0, quantity - none[name]) / DAYS for name, quantity in month.items()}
+
+
+def limits(load: ReportLoad, m: Mapping[str, float]) -> tuple[str, ...]:
+    """The limits that a job meets, in words."""
+    met = []
+    if load.shards > MOST_SHARDS:
+        met.append(f"{load.shards:,} shards, a job reads at most {MOST_SHARDS:,}: ask for fewer reports at once")
+    seconds = load.in_a_job / load.shards * m["map_report_ms"] / 1000
+    if seconds > WORKER_SECONDS:
+        met.append(f"a shard takes {seconds:,.0f} s, a worker has {WORKER_SECONDS}")
+    if times(load, m).total > 24 * HOUR:
+        met.append("the job does not end within 24 hours")
+    return tuple(met)

@@ -1,0 +1,209 @@
+"""What the collector takes and what it queues: reports as browsers send them, without anything in clear.
+
+Only the fields named here are kept. ``debug_cleartext_payload``, debug keys and fields that are not known are dropped
+before a report is queued. No message repeats what was sent.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+
+from kanon.http.answers import Problem, error_answer
+from kanon.http.bodies import ANY_JSON, Bodies, RequestError
+from kanon.reports.account import MAX_AGE, MAX_AHEAD
+from kanon.reports.errors import Counter, JobError, RefusedError
+from kanon.reports.shared_info import END_OF_TIME, SharedInfo, host_of, parse
+
+PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
+EVENTS = "/.well-known/attribution-reporting/report-event-attribution"
+REPORTS = {
+    "/.well-known/attribution-reporting/report-aggregate-attribution": "attribution-reporting",
+    "/.well-known/private-aggregation/report-shared-storage": "shared-storage",
+    "/.well-known/private-aggregation/report-protected-audience": "protected-audience",
+    "/v1/reports": "kanon",
+}
+"""Where reports are posted, and the only ``api`` that each path takes."""
+
+REPORT_BODIES = Bodies(192 << 10, ANY_JSON, "send each report by itself")
+EVENT_BODIES = Bodies(16 << 10, ANY_JSON, "send each report by itself")
+MOST_INFO = 4096
+"""Characters of ``shared_info``: with the longest body, a message stays below the 256 KiB of a queue."""
+LEAST_PAYLOAD = 49
+"""Bytes: an encapsulated key of 32, a tag of 16, and a byte of text."""
+
+VERSION = "has a version that this stack does not take: send 0.1 or 1.0"
+REFUSED = {
+    Counter.REQUIRED_SHAREDINFO_FIELD_INVALID: (
+        "is not a JSON object with api, version, report_id, reporting_origin and scheduled_report_time (attribution:"
+        " also attribution_destination), each once and in its form"
+    ),
+    Counter.UNSUPPORTED_SHAREDINFO_VERSION: VERSION,
+    Counter.UNSUPPORTED_REPORT_API_TYPE: "has an api that this stack does not take",
+    Counter.INVALID_REPORT_ID: "has a report_id that is not a UUID",
+}
+
+
+def debug_path(path: str) -> str:
+    """The path of debug reports beside a path of reports."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/debug/{name}"
+
+
+class Sent(BaseModel):
+    """A body as browsers send it, in their names. Unknown fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    def __repr_args__(self) -> list[Any]:
+        return []  # Powertools formats every body for its debug log
+
+
+def _encrypted(text: str) -> str:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("must be base64") from None
+    if len(data) < LEAST_PAYLOAD:
+        raise ValueError(f"must be at least {LEAST_PAYLOAD} bytes in base64, as encryption gives them")
+    return text
+
+
+class Payload(Sent):
+    """An encrypted payload."""
+
+    payload: Annotated[StrictStr, AfterValidator(_encrypted), Field(description="Encrypted, base64")]
+    key_id: Annotated[StrictStr, Field(pattern="^[!-~]{1,128}$", description="The public key it is encrypted to")]
+
+
+class ReportBody(Sent):
+    """One aggregatable report. What else a browser sends, above all clear text for debugging, is discarded."""
+
+    shared_info: Annotated[StrictStr, Field(max_length=MOST_INFO, description="JSON text, kept as received")]
+    aggregation_service_payloads: Annotated[list[Payload], Field(min_length=1, max_length=1)]
+
+
+def _digits(value: Any) -> Any:
+    """A number as text: browsers send texts, some tools numbers."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Number = Annotated[StrictStr, BeforeValidator(_digits), Field(pattern="^[0-9]{1,20}$")]
+Site = Annotated[StrictStr, Field(pattern="^[a-z][a-z-]*://[!-~]{1,250}$")]
+Count = Annotated[StrictInt, Field(ge=0, lt=1 << 32)]
+Time = Annotated[StrictInt, Field(ge=0, lt=END_OF_TIME)]
+
+
+class EventBody(Sent):
+    """One event-level report, which the client has made private already."""
+
+    attribution_destination: Site | Annotated[list[Site], Field(min_length=1, max_length=3)]
+    source_event_id: Number
+    trigger_data: Number
+    source_type: Literal["event", "navigation"]
+    randomized_trigger_rate: Annotated[StrictFloat | StrictInt, Field(ge=0, le=1)]
+    scheduled_report_time: Number
+    report_id: Annotated[StrictStr, Field(pattern="^[0-9a-fA-F-]{36}$")] | None = None
+    trigger_summary_bucket: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
+
+
+class TakenAnswer(BaseModel):
+    """An empty object: the report was taken."""
+
+
+class PublicKeyAnswer(BaseModel):
+    """A key that reports may be encrypted to."""
+
+    id: str
+    key: Annotated[str, Field(description="32 bytes, base64")]
+
+
+class PublicKeysAnswer(BaseModel):
+    """The keys of the deployment."""
+
+    keys: list[PublicKeyAnswer]
+
+
+class Message(BaseModel):
+    """A message of the queue Arrivals."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def text(self) -> str:
+        """JSON in ASCII: a queue takes no other control characters."""
+        return json.dumps(self.model_dump(), separators=(",", ":"))
+
+
+class ReportMessage(Message):
+    """A report on its way from ``collect`` to ``store``: encrypted, and its clear part as received."""
+
+    kind: Literal["report"] = "report"
+    api: Literal["attribution-reporting", "shared-storage", "protected-audience", "kanon"]
+    scheduled_report_time: Time
+    shared_info: Annotated[StrictStr, Field(max_length=MOST_INFO)]
+    payload: Annotated[StrictStr, AfterValidator(_encrypted)]
+    key_id: StrictStr
+
+
+class EventMessage(Message):
+    """An event-level report on its way; ``received`` is in unix seconds."""
+
+    kind: Literal["event"] = "event"
+    body: Annotated[StrictStr, Field(max_length=EVENT_BODIES.most)]
+    received: Time
+
+
+Arrival = Annotated[ReportMessage | EventMessage, Field(discriminator="kind")]
+
+
+def report_message(body: ReportBody, api: str, allows: Callable[[str], bool], now: float) -> ReportMessage:
+    """Check the clear part of a report, and make its message.
+
+    Args:
+        body: as it was sent.
+        api: what its path takes.
+        allows: whether reports of an origin are collected.
+        now: unix seconds.
+
+    Raises:
+        RequestError: 400, what to change.
+    """
+    info = _info(body.shared_info)
+    if info.api != api:
+        raise refused("has an api that another path takes: each api has its own")
+    if host_of(info.reporting_origin) is None:
+        raise refused("has a reporting_origin that is not an https origin")
+    if not allows(info.reporting_origin):
+        raise refused("has a reporting_origin that this stack does not collect for: see its parameter AllowedOrigins")
+    if not -MAX_AHEAD <= now - info.scheduled_report_time <= MAX_AGE:
+        raise refused("has a scheduled_report_time over 90 days ago or over a day ahead: no job would accept it")
+    (sealed,) = body.aggregation_service_payloads
+    return ReportMessage(
+        api=info.api,
+        scheduled_report_time=info.scheduled_report_time,
+        shared_info=body.shared_info,
+        payload=sealed.payload,
+        key_id=sealed.key_id,
+    )
+
+
+def event_message(body: EventBody, now: float) -> EventMessage:
+    """The message of an event-level report: the fields that are known, in one line."""
+    return EventMessage(body=json.dumps(body.model_dump(exclude_unset=True), separators=(",", ":")), received=int(now))
+
+
+def _info(text: str) -> SharedInfo:
+    try:
+        return parse(text)
+    except RefusedError as error:
+        raise refused(REFUSED[error.counter]) from None
+    except JobError:
+        raise refused(VERSION) from None
+
+
+def refused(reason: str) -> RequestError:
+    """A report whose clear part cannot be taken."""
+    return RequestError(error_answer(400, f"shared_info: {reason}", Problem(field="shared_info", reason=reason)))

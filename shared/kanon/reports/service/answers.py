@@ -1,0 +1,271 @@
+"""The answers of the function ``jobs``, in the aggregation service's JSON; ``privacy`` is ours.
+
+Every number that decides something is a decimal text, exactly as jobs are charged.
+"""
+
+import re
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from kanon.http.answers import ErrorAnswer, Problem, error_answer
+from kanon.http.bodies import Bodies, RequestError
+from kanon.noise.exact import exp_bounds, written_up
+from kanon.reports import guarantee
+from kanon.reports.errors import JobError
+from kanon.reports.parameters import CONTRIBUTION_BOUND, Parameters, written
+from kanon.reports.service.requests import JobRequest, RequestRefusedError
+from kanon.reports.storage.report_jobs import Row, State
+
+DOMAIN = "kanon"
+CODES = {400: 3, 403: 7, 404: 5, 409: 6, 413: 3, 429: 8, 500: 13, 503: 14}
+"""The number of an error (google.rpc.Code) by its HTTP status."""
+REASONS = frozenset(
+    {"JSON_ERROR", "VALIDATION_FAILED", "ARGUMENT_MISSING", "DUPLICATE_JOB_KEY", "JOB_NOT_FOUND", "SERVER_ERROR"}
+)
+UNIT = "one source, or one device in one window of 600 seconds"
+SUCCEEDED = "the summary is written"
+NOT_WRITTEN = "RESULT_WRITE_ERROR"
+ALL_ERRORS = "NUM_REPORTS_WITH_ERRORS"
+
+
+# Errors
+
+
+class ErrorDetail(BaseModel):
+    """What is wrong with which field."""
+
+    reason: str
+    domain: str = DOMAIN
+    metadata: dict[str, str]
+
+
+class JobsError(BaseModel):
+    """Why a request was refused and what to change."""
+
+    code: int
+    message: str
+    status: str
+    details: list[ErrorDetail]
+
+
+class JobsErrorAnswer(BaseModel):
+    """An error in the form of the aggregation service."""
+
+    error: JobsError
+
+
+def jobs_form(answer: ErrorAnswer) -> BaseModel:
+    """An error in the form of the aggregation service."""
+    error = answer.error
+    details = [ErrorDetail(reason=_reason(problem), metadata={"field": problem.field}) for problem in error.details]
+    if error.code >= 500:
+        details = [ErrorDetail(reason="SERVER_ERROR", metadata={})]
+    status = "INVALID_ARGUMENT" if CODES[error.code] == CODES[400] else error.status
+    return JobsErrorAnswer(
+        error=JobsError(code=CODES[error.code], message=error.message, status=status, details=details)
+    )
+
+
+def _reason(problem: Problem) -> str:
+    """The reason of a problem. A body that cannot be read has a sentence instead."""
+    return problem.reason if problem.reason in REASONS else "JSON_ERROR"
+
+
+def refusal(code: int, reason: str, field: str, message: str) -> ErrorAnswer:
+    """Why a request is refused."""
+    return error_answer(code, message, Problem(field=field, reason=reason))
+
+
+def bad_request(error: RequestRefusedError | JobError) -> RequestError:
+    """A request that cannot be a job, or whose input cannot be read."""
+    if isinstance(error, RequestRefusedError):
+        return RequestError(refusal(400, error.reason, error.field, str(error)))
+    return RequestError(refusal(400, "VALIDATION_FAILED", "body", str(error)))
+
+
+def conflict(message: str) -> ErrorAnswer:
+    """Why a summary cannot be published now."""
+    return refusal(409, "VALIDATION_FAILED", "job_request_id", message)
+
+
+JOB_BODIES = Bodies(64 << 10, re.compile(".*", re.DOTALL), "name fewer or shorter prefixes")
+"""A job is stored as it was sent, in one item. The aggregation service reads any content type as JSON."""
+DUPLICATE = refusal(
+    409, "DUPLICATE_JOB_KEY", "job_request_id", "there is a job with this job_request_id: choose another one"
+)
+NO_SUCH_JOB = refusal(404, "JOB_NOT_FOUND", "job_request_id", "there is no job with this job_request_id")
+
+
+# createJob, jobs:publish and jobs:preflight
+
+
+class AcceptedAnswer(BaseModel):
+    """An empty object: what was asked will be done."""
+
+
+class PreflightAnswer(BaseModel):
+    """What a job would meet now, by the clear fields of its reports."""
+
+    reports: Annotated[int, Field(description="In the files")]
+    accepted: Annotated[int, Field(description="Whose clear fields a job accepts")]
+    duplicates: Annotated[int, Field(description="Accepted ones whose report_id was there before")]
+    left_out: Annotated[int, Field(description="For other destinations than those of the job")]
+    errors: Annotated[dict[str, int], Field(description="How many are not accepted, by reason")]
+    units: Annotated[int, Field(description="Units whose budget the job would spend")]
+    rows: Annotated[int, Field(description="Rows of the budget table they stand in")]
+    would_fail: Annotated[
+        list[dict[str, Any]], Field(description="Units with less left than the job asks for; the first 100")
+    ]
+    standard_deviation: Annotated[float, Field(description="Of the noise of one key")]
+    threshold: Annotated[int | None, Field(description="A key is shown if its noisy sum is above; discover only")] = (
+        None
+    )
+
+
+# getJob
+
+
+class ErrorCount(BaseModel):
+    """How many reports were left out for one reason; NUM_REPORTS_WITH_ERRORS counts all, and comes last."""
+
+    category: str
+    count: int
+
+
+class ErrorSummary(BaseModel):
+    """Which reports were left out."""
+
+    error_counts: list[ErrorCount]
+    error_messages: list[str]
+
+
+class ResultInfo(BaseModel):
+    """How a job ended."""
+
+    return_code: str
+    return_message: str
+    error_summary: ErrorSummary
+    finished_at: str
+
+
+class Privacy(BaseModel):
+    """What the summary of a job promises, and what all summaries of the stack promise together."""
+
+    unit: str
+    epsilon: str
+    delta: str
+    contribution_bound: int
+    mode: Literal["declared", "discover"]
+    threshold: Annotated[int | None, Field(description="A key is shown if its noisy sum is above; discover only")] = (
+        None
+    )
+    standard_deviation: Annotated[float, Field(description="Of the noise of one key")]
+    rows_charged: Annotated[int, Field(description="Rows of the budget table; 0 until the job has spent")]
+    epsilon_cap: str
+    delta_cap: str
+    e_epsilon_cap: Annotated[str, Field(description="e to the power of epsilon_cap, rounded up")]
+    this_summary: list[str]
+    all_summaries: list[str]
+
+
+class JobAnswer(BaseModel):
+    """A job. ``result_info`` is there once it is finished."""
+
+    job_status: Literal["RECEIVED", "IN_PROGRESS", "FINISHED"]
+    request_received_at: str
+    request_updated_at: str
+    job_request_id: str
+    input_data_bucket_name: str
+    input_data_blob_prefix: str | None = None
+    input_data_blob_prefixes: list[str] | None = None
+    output_data_bucket_name: str
+    output_data_blob_prefix: str
+    job_parameters: dict[str, str]
+    result_info: ResultInfo | None = None
+    privacy: Privacy
+
+
+def job_answer(row: Row, request: JobRequest, epsilon_cap: Fraction, delta_cap: Fraction) -> JobAnswer:
+    """What getJob tells of a job."""
+    result = _result(row)
+    status: Literal["RECEIVED", "IN_PROGRESS", "FINISHED"] = "IN_PROGRESS"
+    if result is not None:
+        status = "FINISHED"
+    elif row.state is State.RECEIVED:
+        status = "RECEIVED"
+    bucket, prefix = output_of(row, request)
+    one = row.request.get("input_data_blob_prefix")
+    return JobAnswer(
+        job_status=status,
+        request_received_at=moment(row.received_at),
+        request_updated_at=moment(row.updated_at),
+        job_request_id=row.job,
+        input_data_bucket_name=request.input_bucket,
+        input_data_blob_prefix=one or None,
+        input_data_blob_prefixes=None if one else list(request.input_prefixes),
+        output_data_bucket_name=bucket,
+        output_data_blob_prefix=prefix,
+        job_parameters={name: _text(value) for name, value in row.request.get("job_parameters", {}).items()},
+        result_info=result,
+        privacy=privacy_of(row, request, epsilon_cap, delta_cap),
+    )
+
+
+def output_of(row: Row, request: JobRequest) -> tuple[str, str]:
+    """The bucket and the prefix of a job's summary: where it was asked for last."""
+    bucket, prefix = row.values.get("output", (request.output_bucket, request.output_prefix))
+    return bucket, prefix
+
+
+def privacy_of(row: Row, request: JobRequest, epsilon_cap: Fraction, delta_cap: Fraction) -> Privacy:
+    """The guarantee of a job with its numbers, and what it has spent."""
+    parameters = Parameters(request.mode, request.epsilon, request.delta)
+    return Privacy(
+        unit=UNIT,
+        epsilon=written(request.epsilon),
+        delta=written(request.delta),
+        contribution_bound=CONTRIBUTION_BOUND,
+        mode=request.mode,
+        threshold=parameters.threshold,
+        standard_deviation=parameters.standard_deviation,
+        rows_charged=row.values["counters"]["rows"] if row.committed else 0,
+        epsilon_cap=written(epsilon_cap),
+        delta_cap=written(delta_cap),
+        e_epsilon_cap=f"{float(written_up(exp_bounds(epsilon_cap)[1], 6)):g}",
+        this_summary=guarantee.of_job(parameters),
+        all_summaries=guarantee.of_all(epsilon_cap, delta_cap),
+    )
+
+
+def _result(row: Row) -> ResultInfo | None:
+    """How the job ended; None before. A summary that could not be written leaves the job open for jobs:publish."""
+    code = row.values.get("code")
+    if row.state is not State.FINISHED and not (row.state is State.COMMITTED and code == NOT_WRITTEN):
+        return None
+    return ResultInfo(
+        return_code=code or "INTERNAL_ERROR",
+        return_message=row.values.get("message") or SUCCEEDED,
+        error_summary=ErrorSummary(error_counts=_error_counts(row), error_messages=[]),
+        finished_at=moment(row.updated_at),
+    )
+
+
+def _error_counts(row: Row) -> list[ErrorCount]:
+    errors: dict[str, int] = row.values.get("counters", {}).get("errors", {})
+    counts = [ErrorCount(category=category, count=count) for category, count in sorted(errors.items())]
+    return [*counts, ErrorCount(category=ALL_ERRORS, count=sum(errors.values()))] if errors else []
+
+
+def moment(seconds: float) -> str:
+    """A time as RFC 3339, UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _text(value: Any) -> str:
+    """A parameter as text, as the aggregation service keeps it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else repr(value)

@@ -1,0 +1,122 @@
+"""What is left of the budget of one unit's day, and which jobs took from it."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel
+
+from kanon.reports.account import DAY, Source, Unit, source_of, units
+from kanon.reports.errors import Counter, JobError, RefusedError
+from kanon.reports.parameters import written
+from kanon.reports.service.requests import RequestRefusedError
+from kanon.reports.shared_info import ATTRIBUTION_APIS, END_OF_TIME, host_of, parse
+from kanon.reports.storage.budgets import Amount, Budgets
+
+NO_REPORT = "00000000-0000-4000-8000-000000000000"
+FIELDS = ("api", "version", "reporting_origin", "attribution_destination", "source_registration_time")
+REFUSED = {
+    Counter.UNSUPPORTED_SHAREDINFO_VERSION: ("version", "give 0.1 or 1.0"),
+    Counter.UNSUPPORTED_REPORT_API_TYPE: ("api", "give the api of the reports, such as attribution-reporting"),
+}
+FORM = (
+    "give api, version and reporting_origin as they stand in the reports, for attribution also attribution_destination"
+    " and, if the reports have one, source_registration_time in unix seconds"
+)
+
+
+class HourAnswer(BaseModel):
+    """What is left in one hour of the day, UTC."""
+
+    hour: int
+    epsilon_left: str
+    delta_left: str
+
+
+class SpentAnswer(BaseModel):
+    """What one job took from each of these hours. A job that has not ended yet may give it back."""
+
+    job_request_id: str
+    hours: list[int]
+    epsilon: str
+    delta: str
+
+
+class BudgetAnswer(BaseModel):
+    """The budget of one day."""
+
+    day: str
+    epsilon_cap: str
+    delta_cap: str
+    hours: list[HourAnswer]
+    jobs: list[SpentAnswer]
+
+
+def read_unit(query: Mapping[str, str]) -> Unit:
+    """The unit of the first hour of the day that a query names.
+
+    Raises:
+        RequestRefusedError: with the first problem.
+    """
+    day = _day(query.get("day", ""))
+    text = query.get("filtering_id") or "0"
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < 1 << 64):
+        raise RequestRefusedError("VALIDATION_FAILED", "filtering_id", "give a number below 2^64")
+    (unit,) = units([_source(query, day * DAY)], [int(text)])
+    return unit
+
+
+def budget_answer(budgets: Budgets, unit: Unit) -> BudgetAnswer:
+    """What is left of each hour of the unit's day, and which jobs took it. It spends nothing."""
+    left = budgets.left([unit.row])[unit.row]
+    hours = [(hour, left.get(hour, budgets.cap)) for hour in range(24)]
+    return BudgetAnswer(
+        day=datetime.fromtimestamp(unit.hour * 3600, UTC).strftime("%Y-%m-%d"),
+        epsilon_cap=_epsilon(budgets.cap),
+        delta_cap=_delta(budgets.cap),
+        hours=[HourAnswer(hour=hour, epsilon_left=_epsilon(has), delta_left=_delta(has)) for hour, has in hours],
+        jobs=[
+            SpentAnswer(job_request_id=job, hours=list(of), epsilon=_epsilon(took), delta=_delta(took))
+            for job, of, took in budgets.taken(unit.row)
+        ],
+    )
+
+
+def _source(query: Mapping[str, str], scheduled: int) -> Source:
+    """The clear fields, checked as those of a report are."""
+    fields: dict[str, Any] = {name: query[name] for name in FIELDS if query.get(name)}
+    text = json.dumps({**fields, "report_id": NO_REPORT, "scheduled_report_time": scheduled})
+    try:
+        info = parse(text)
+    except RefusedError as error:
+        field, message = REFUSED.get(error.counter, ("reporting_origin", FORM))
+        raise RequestRefusedError("VALIDATION_FAILED", field, message) from None
+    except JobError:
+        raise RequestRefusedError("VALIDATION_FAILED", "version", "give 0.1 or 1.0") from None
+    if host_of(info.reporting_origin) is None:
+        raise RequestRefusedError("VALIDATION_FAILED", "reporting_origin", "give an https origin")
+    if info.api not in ATTRIBUTION_APIS and len(fields) > 3:
+        raise RequestRefusedError(
+            "VALIDATION_FAILED", "attribution_destination", "only reports of attribution have one: leave it out"
+        )
+    return source_of(info)
+
+
+def _day(text: str) -> int:
+    """Days since 1970."""
+    try:
+        seconds = int(datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < END_OF_TIME:
+        raise RequestRefusedError("VALIDATION_FAILED", "day", "give a day such as 2026-01-31, UTC") from None
+    return seconds // DAY
+
+
+def _epsilon(amount: Amount) -> str:
+    return written(amount.exact[0])
+
+
+def _delta(amount: Amount) -> str:
+    return written(amount.exact[1])

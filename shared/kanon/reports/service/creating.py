@@ -1,0 +1,52 @@
+"""What createJob and jobs:publish write."""
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from kanon.errors import KanonError
+from kanon.reports.service.answers import output_of
+from kanon.reports.service.requests import JobRequest, Publication
+from kanon.reports.storage.report_jobs import STAGED_KEPT, ReportJobs, Row, State
+
+SECRET_BYTES = 32
+
+
+class NotPublishableError(KanonError):
+    """The summary of a job cannot be published now; the message says what to do."""
+
+
+def create(jobs: ReportJobs, job: str, request: Mapping[str, Any], now: float) -> bool:
+    """Store a new job with a secret of its own; False if there is another one with this id.
+
+    The client of the table repeats a call whose answer was lost. Then the row is there, with this very secret.
+    """
+    secret = secrets.token_bytes(SECRET_BYTES)
+    if jobs.create(job, request, int(now), secret):
+        return True
+    row = jobs.read(job)
+    return row is not None and row.secret == secret
+
+
+def publish_again(jobs: ReportJobs, row: Row, request: JobRequest, wanted: Publication, now: float) -> None:
+    """Record where the summary of a committed job is to be published. It costs nothing.
+
+    Raises:
+        NotPublishableError: the job has not committed, or its parts are gone.
+    """
+    if row.state is not State.COMMITTED:
+        raise NotPublishableError(_why_not(row))
+    if now >= row.values["committed_at"] + STAGED_KEPT:
+        raise NotPublishableError("the parts of the summary were deleted after 30 days: create a new job, which spends")
+    bucket, prefix = output_of(row, request)
+    output = [wanted.bucket or bucket, wanted.prefix or prefix]
+    if not jobs.move(row, State.COMMITTED, now, output=output, code="", message=""):
+        raise NotPublishableError("the job is being published: ask getJob for its state")
+
+
+def _why_not(row: Row) -> str:
+    if row.state is not State.FINISHED:
+        return "the job has not committed yet: wait until getJob shows it as FINISHED"
+    if row.committed:
+        return "the summary is published already: copy its objects"
+    return "the job ended without a summary, see getJob: create a new job"

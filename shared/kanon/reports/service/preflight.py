@@ -1,0 +1,110 @@
+"""What a job would meet, judged by clear fields alone: it opens no report, spends nothing, and promises nothing.
+
+Only the function ``jobs`` imports this, when it is asked: it brings the readers of Avro files and of public suffixes.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Sequence
+from io import BytesIO
+
+from kanon.reports.acceptance import Rules, accept_clear
+from kanon.reports.account import Source, source_of, units
+from kanon.reports.avro import Report, read_reports
+from kanon.reports.errors import JobError, RefusedError
+from kanon.reports.parameters import Parameters
+from kanon.reports.service.answers import PreflightAnswer
+from kanon.reports.service.exhaustion import named_exhausted
+from kanon.reports.service.requests import JobRequest
+from kanon.reports.storage.budgets import MOST_ROWS, Amount, Budgets, charges
+from kanon.reports.storage.objects import Objects, Stored
+
+MOST_REPORTS = 20_000
+MOST_BYTES = 32 << 20
+MOST_OBJECTS = 500
+MOST_UNITS = 200_000
+MOST_NAMED = 100
+BY_PARTS = "ask by parts, with longer prefixes; a job has no such limit"
+
+
+def preflight(
+    request: JobRequest, bucket: Callable[[str], Objects], budgets: Budgets, received_at: int
+) -> PreflightAnswer:
+    """Read the clear fields of a job's reports and compare its budget with what is left.
+
+    Raises:
+        JobError: the input is too large for one answer, or cannot be read; the message says what to change.
+    """
+    place = bucket(request.input_bucket)
+    seen = _Seen(request, Rules(received_at, None, request.report_to, request.reporting_site))
+    for one in _objects(place, request.input_prefixes):
+        seen.add(read_reports(BytesIO(place.read(one.key, one.etag))))
+    if len(seen.sources) * len(request.filtering_ids) > MOST_UNITS:
+        raise JobError("INVALID_JOB", f"the reports belong to more than {MOST_UNITS:,} units: {BY_PARTS}")
+    charged = units(seen.sources, request.filtering_ids)
+    rows = len(charges(charged))
+    if rows > MOST_ROWS:
+        raise JobError(
+            "INVALID_JOB",
+            f"the reports belong to {rows:,} rows of budget, and a job charges at most {MOST_ROWS:,}: ask for fewer"
+            " days, or name the attribution_destinations",
+        )
+    amount = Amount.of(request.epsilon, request.delta)
+    short = named_exhausted(budgets, seen.sources, request.filtering_ids, amount, MOST_NAMED)
+    parameters = Parameters(request.mode, request.epsilon, request.delta)
+    return PreflightAnswer(
+        reports=seen.reports,
+        accepted=seen.accepted,
+        duplicates=seen.duplicates,
+        left_out=seen.left_out,
+        errors=dict(sorted(seen.errors.items())),
+        units=len(charged),
+        rows=rows,
+        would_fail=short["privacy_budget_exhausted_info"]["aggregatable_input_budget_consumption_info"],
+        standard_deviation=parameters.standard_deviation,
+        threshold=parameters.threshold,
+    )
+
+
+def _objects(place: Objects, prefixes: Sequence[str]) -> list[Stored]:
+    """The objects of all prefixes, each once."""
+    found = sorted({one for prefix in prefixes for one in place.listed(prefix, MOST_OBJECTS)})
+    if not found:
+        raise JobError("INPUT_DATA_READ_FAILED", "no object stands under the prefix of the reports: check it")
+    if len(found) > MOST_OBJECTS:
+        raise JobError("INVALID_JOB", f"more than {MOST_OBJECTS:,} objects stand under the prefixes: {BY_PARTS}")
+    if sum(one.size for one in found) > MOST_BYTES:
+        raise JobError("INVALID_JOB", f"the reports have more than {MOST_BYTES >> 20} MiB: {BY_PARTS}")
+    return found
+
+
+class _Seen:
+    """The clear fields of the reports read so far."""
+
+    def __init__(self, request: JobRequest, rules: Rules) -> None:
+        self.destinations = request.destinations
+        self.rules = rules
+        self.reports = self.accepted = self.duplicates = self.left_out = 0
+        self.errors: Tally[str] = Tally()
+        self.ids: set[str] = set()
+        self.sources: set[Source] = set()
+
+    def add(self, reports: Iterable[Report]) -> None:
+        for report in reports:
+            self.reports += 1
+            if self.reports > MOST_REPORTS:
+                raise JobError("INVALID_JOB", f"there are more than {MOST_REPORTS:,} reports: {BY_PARTS}")
+            self._add(report)
+
+    def _add(self, report: Report) -> None:
+        try:
+            info = accept_clear(report.shared_info, self.rules)
+        except RefusedError as error:
+            self.errors[error.counter] += 1
+            return
+        if self.destinations is not None and info.attribution_destination not in self.destinations:
+            self.left_out += 1
+            return
+        self.accepted += 1
+        self.duplicates += info.report_id in self.ids
+        self.ids.add(info.report_id)
+        self.sources.add(source_of(info))

@@ -1,0 +1,143 @@
+"""The key ring: one item of Control that says which keys reports may be encrypted to. No private key is in it.
+
+A key is first *pending*: only its id stands in the ring, and its private key is written to Secrets Manager under that
+id. Then it is published. So a crash leaves no private key without a place in the ring, and no published key without a
+private one. Every write names the revision that it replaces: of two workers, one has to read again.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kanon.dynamo.batches import Item
+from kanon.dynamo.conditions import unless_refused
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+NAME = "reports#keys"
+DAY = 86_400
+NEW_EVERY, PUBLISHED, OPENS = 7 * DAY, 14 * DAY, 120 * DAY
+"""Seconds from one new key to the next, and for which a key is published and opens reports."""
+ONE_JOB = DAY
+"""A key outlives its last job: the jobs that began while it opened reports have ended when it is destroyed."""
+
+IF_NONE = "attribute_not_exists(#name)"
+IF_UNCHANGED = "revision = :seen"
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key pair by its public half.
+
+    Attributes:
+        id: a UUID.
+        public: 32 bytes in base64.
+        created: when it was published first, unix seconds.
+        published_until: when clients may no longer encrypt to it, unix seconds.
+        opens_until: when jobs may no longer open its reports, unix seconds.
+    """
+
+    id: str
+    public: str
+    created: int
+    published_until: int
+    opens_until: int
+
+    @classmethod
+    def made(cls, key_id: str, public: str, now: float) -> "Key":
+        """A key that is published from now on."""
+        created = int(now)
+        return cls(key_id, public, created, created + PUBLISHED, created + OPENS)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The ring as it is stored.
+
+    Attributes:
+        epoch: names the budgets that these keys were issued for; table Budgets holds the same text.
+        table_id: the id of that table.
+        keys: by their age, oldest first.
+        pending: the id of a key that is being made.
+        withdrawn: whether the budget table is another one, so that no key may be published.
+        revision: counts the writes of the ring.
+    """
+
+    epoch: str
+    table_id: str
+    keys: tuple[Key, ...] = ()
+    pending: str | None = None
+    withdrawn: bool = False
+    revision: int = 0
+
+    def published(self, now: float) -> tuple[Key, ...]:
+        """The keys that clients may encrypt to, oldest first."""
+        return () if self.withdrawn else tuple(key for key in self.keys if now < key.published_until)
+
+    def opening(self, now: float) -> tuple[Key, ...]:
+        """The keys that open the reports of a job that begins now."""
+        return tuple(key for key in self.keys if now < key.opens_until)
+
+    def ended(self, now: float) -> tuple[Key, ...]:
+        """The keys that no job needs any more: their private keys are to be destroyed."""
+        return tuple(key for key in self.keys if now >= key.opens_until + ONE_JOB)
+
+    def is_new_key_due(self, now: float) -> bool:
+        """Whether the newest key is so old that another one follows."""
+        return all(now >= key.created + NEW_EVERY for key in self.keys)
+
+    def with_key(self, key: Key) -> "Keys":
+        """The ring with a key that is no longer pending."""
+        return replace(self, keys=(*self.keys, key), pending=None)
+
+    def all_ended(self) -> "Keys":
+        """The ring with every key at its end, also one that is being made: it may have a private key already."""
+        pending = () if self.pending is None else (Key(self.pending, "", 0, 0, 0),)
+        ended = (replace(key, published_until=0, opens_until=0) for key in self.keys)
+        return replace(self, keys=(*ended, *pending), pending=None)
+
+    def without(self, key: Key) -> "Keys":
+        """The ring without a key."""
+        return replace(self, keys=tuple(one for one in self.keys if one.id != key.id))
+
+
+class KeyRing:
+    """The ring of a deployment."""
+
+    def __init__(self, client: "DynamoDBClient", table: str) -> None:
+        self._client = client
+        self._table = table
+
+    def read(self) -> Keys | None:
+        """The ring, strongly consistent; None before the first rotation."""
+        answer = self._client.get_item(TableName=self._table, Key={"name": {"S": NAME}}, ConsistentRead=True)
+        return _keys(answer["Item"]) if "Item" in answer else None
+
+    def change(self, seen: Keys, to: Keys) -> bool:
+        """Replace the ring; False if it is no longer as it was seen."""
+        return unless_refused(self._client.put_item, **self._put(seen, to)) is not None
+
+    def changing(self, seen: Keys | None, to: Keys) -> dict[str, Any]:
+        """The same as a part of a transaction; ``seen`` is None if there is no ring."""
+        return {"Put": self._put(seen, to)}
+
+    def _put(self, seen: Keys | None, to: Keys) -> dict[str, Any]:
+        item = _item(replace(to, revision=seen.revision + 1 if seen else 1))
+        put: dict[str, Any] = {"TableName": self._table, "Item": item}
+        if seen is None:
+            return {**put, "ConditionExpression": IF_NONE, "ExpressionAttributeNames": {"#name": "name"}}
+        values = {":seen": {"N": str(seen.revision)}}
+        return {**put, "ConditionExpression": IF_UNCHANGED, "ExpressionAttributeValues": values}
+
+
+def _item(keys: Keys) -> Item:
+    fields = asdict(keys)
+    revision = str(fields.pop("revision"))
+    return {"name": {"S": NAME}, "ring": {"S": json.dumps(fields, sort_keys=True)}, "revision": {"N": revision}}
+
+
+def _keys(item: Item) -> Keys:
+    fields = json.loads(item["ring"]["S"])
+    keys = tuple(Key(**key) for key in fields.pop("keys"))
+    return Keys(**fields, keys=keys, revision=int(item["revision"]["N"]))

@@ -1,0 +1,701 @@
+"""The function jobs: the aggregation service's calls, its answers and its errors, over real tables."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from kanon.reports.account import DAY
+from kanon.reports.service import preflight as preflights
+from kanon.reports.storage.report_jobs import ReportJobs, State
+from tests.integration.gate.edge import Result
+from tests.integration.gate.tables import Running, running
+from tests.integration.reports.aggregation import WORK, body, discover
+from tests.integration.reports.front import Front, front
+from tests.unit.reports import made
+
+CREATE, GET, PREFLIGHT, BUDGET, PUBLISH = (
+    "/v1alpha/createJob",
+    "/v1alpha/getJob",
+    "/v1/jobs:preflight",
+    "/v1/budget",
+    "/v1/jobs:publish",
+)
+UNIT = (
+    "api=attribution-reporting&version=1.0&reporting_origin=https://report.test"
+    "&attribution_destination=https://shop.test&source_registration_time=1767139200&day=2025-12-31"
+)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Running]:
+    with running("moto") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def shared(engine: Running) -> Front:
+    return front(engine)
+
+
+@pytest.fixture
+def service(shared: Front) -> Front:
+    """A deployment that tests share; each creates jobs of its own."""
+    shared.reset()
+    return shared
+
+
+@pytest.fixture
+def fresh(engine: Running) -> Front:
+    """A deployment of one test, whose budgets are full."""
+    return front(engine)
+
+
+def asked(service: Front, job: str, **changes: Any) -> dict[str, Any]:
+    """A body of createJob."""
+    request = body(job, **changes)
+    request |= {
+        "input_data_bucket_name": service.reports_bucket,
+        "output_data_bucket_name": service.summaries_bucket,
+    }
+    if "output_domain_bucket_name" in request["job_parameters"]:
+        request["job_parameters"]["output_domain_bucket_name"] = service.summaries_bucket
+    return request
+
+
+def create(service: Front, job: str, **changes: Any) -> Result:
+    return service.send("jobs", "POST", CREATE, asked(service, job, **changes))
+
+
+def get(service: Front, job: str) -> Any:
+    result = service.send("jobs", "GET", f"{GET}?job_request_id={job}")
+    assert result.status == 200, result.body
+    return result.json()
+
+
+def reports(service: Front, count: int, name: str = "in/a.avro", first: int = 0, **changes: Any) -> None:
+    service.service.put_reports(name, [made.report([(5, 1_000)], n, **changes) for n in range(first, first + count)])
+    service.service.put_domain("domain/keys.avro", 5)
+
+
+def error(result: Result) -> dict[str, Any]:
+    found: dict[str, Any] = result.json()["error"]
+    return found
+
+
+# createJob
+
+
+def test_a_job_is_created_run_and_told(fresh: Front) -> None:
+    reports(fresh, 10)
+    result = create(fresh, "job")
+    assert (result.status, result.json()) == (202, {})
+    assert get(fresh, "job")["job_status"] == "RECEIVED"
+    fresh.run_jobs()
+    told = get(fresh, "job")
+    assert told["job_status"] == "FINISHED"
+    assert told["result_info"]["return_code"] == "SUCCESS"
+    assert list(fresh.service.summary()) == [5]
+
+
+def documented(service: Front, job: str) -> str:
+    """A request as the aggregation service's API page describes it: epsilon and percentage are numbers."""
+    return f"""{{
+      "job_request_id": "{job}",
+      "input_data_blob_prefix": "in/",
+      "input_data_bucket_name": "{service.reports_bucket}",
+      "output_data_blob_prefix": "out/{job}.avro",
+      "output_data_bucket_name": "{service.summaries_bucket}",
+      "job_parameters": {{
+        "output_domain_blob_prefix": "domain/",
+        "output_domain_bucket_name": "{service.summaries_bucket}",
+        "attribution_report_to": "https://report.test",
+        "debug_privacy_epsilon": 0.1,
+        "report_error_threshold_percentage": 10.0
+      }}
+    }}"""
+
+
+@pytest.mark.parametrize("stage", ["", "/stage"])
+@pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded", None])
+def test_a_client_of_the_aggregation_service_needs_another_url_only(
+    service: Front, stage: str, kind: str | None
+) -> None:
+    job = f"client{stage.replace('/', '-')}-{str(kind)[-4:]}"
+    result = service.send("jobs", "POST", f"{stage}{CREATE}", documented(service, job), content_type=kind)
+    assert (result.status, result.body) == (202, "{}")
+    told = service.send("jobs", "GET", f"{stage}{GET}?job_request_id={job}").json()
+    privacy = told.pop("privacy")
+    assert told == {
+        "job_status": "RECEIVED",
+        "request_received_at": "2026-01-01T00:00:00Z",
+        "request_updated_at": "2026-01-01T00:00:00Z",
+        "job_request_id": job,
+        "input_data_bucket_name": service.reports_bucket,
+        "input_data_blob_prefix": "in/",
+        "output_data_bucket_name": service.summaries_bucket,
+        "output_data_blob_prefix": f"out/{job}.avro",
+        "job_parameters": {
+            "output_domain_blob_prefix": "domain/",
+            "output_domain_bucket_name": service.summaries_bucket,
+            "attribution_report_to": "https://report.test",
+            "debug_privacy_epsilon": "0.1",
+            "report_error_threshold_percentage": "10.0",
+        },
+    }
+    assert privacy["epsilon"] == "0.1"
+
+
+def test_a_job_is_durable_and_has_a_secret_before_the_answer(service: Front) -> None:
+    assert create(service, "durable").status == 202
+    row, other = service.service.row("durable"), None
+    assert row.state is State.RECEIVED
+    assert row.secret is not None
+    assert len(row.secret) == 32
+    assert create(service, "durable too").status == 202
+    other = service.service.row("durable too")
+    assert other.secret != row.secret
+    messages = [json.loads(message["body"]) for message in service.queued("stages")]
+    assert sorted(message.pop("job") for message in messages) == ["durable", "durable too"]
+    assert messages == [{}, {}]
+
+
+def test_the_same_id_again_is_refused_whatever_the_body(service: Front) -> None:
+    assert create(service, "twice").status == 202
+    before = service.service.row("twice")
+    for changes in ({}, {"output_data_blob_prefix": "other"}):
+        result = create(service, "twice", **changes)
+        assert result.status == 409
+        assert error(result) == {
+            "code": 6,
+            "message": "there is a job with this job_request_id: choose another one",
+            "status": "ALREADY_EXISTS",
+            "details": [{"reason": "DUPLICATE_JOB_KEY", "domain": "kanon", "metadata": {"field": "job_request_id"}}],
+        }
+    assert service.service.row("twice") == before
+    assert len(service.queued("stages")) == 1
+
+
+def test_a_job_that_is_not_stored_is_not_acknowledged(service: Front) -> None:
+    service.fail = lambda operation: "InternalServerError" if operation == "TransactWriteItems" else None
+    result = create(service, "lost")
+    assert (result.status, result.headers["Retry-After"]) == (503, "5")
+    assert error(result) == {
+        "code": 14,
+        "message": "the service is temporarily unavailable; retry after the time in Retry-After",
+        "status": "UNAVAILABLE",
+        "details": [{"reason": "SERVER_ERROR", "domain": "kanon", "metadata": {}}],
+    }
+    service.fail = lambda operation: None
+    assert service.queued("stages") == []
+    assert service.send("jobs", "GET", f"{GET}?job_request_id=lost").status == 404
+
+
+def test_a_job_whose_answer_was_lost_on_the_way_is_created_once(service: Front) -> None:
+    """The client of the table repeats the call, and finds the row that it wrote."""
+    original = ReportJobs.create
+
+    def repeated(self: ReportJobs, *arguments: Any) -> bool:
+        original(self, *arguments)
+        return original(self, *arguments)
+
+    with mock.patch.object(ReportJobs, "create", repeated):
+        assert create(service, "repeated").status == 202
+        assert create(service, "repeated").status == 409
+    assert len(service.queued("stages")) == 1
+
+
+def test_a_job_whose_message_was_not_sent_is_found_by_the_schedule(fresh: Front) -> None:
+    reports(fresh, 3)
+    fresh.fail = lambda operation: "InternalFailure" if operation == "SendMessage" else None
+    assert create(fresh, "silent").status == 202
+    assert "was not sent" in fresh.output.getvalue()
+    fresh.service.sweep()
+    fresh.service.run()
+    assert get(fresh, "silent")["result_info"]["return_code"] == "SUCCESS"
+
+
+REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"job_request_id": None}, "ARGUMENT_MISSING", "job_request_id", "is missing"),
+    ({"job_request_id": "a|b"}, "VALIDATION_FAILED", "job_request_id", "without a bar"),
+    ({"job_request_id": "x" * 129}, "VALIDATION_FAILED", "job_request_id", "1 to 128"),
+    ({"job_request_id": 5}, "JSON_ERROR", "job_request_id", "give a text"),
+    ({"input_data_blob_prefix": None}, "VALIDATION_FAILED", "input_data_blob_prefix", "exactly one of"),
+    ({"input_data_blob_prefixes": ["a"]}, "VALIDATION_FAILED", "input_data_blob_prefix", "exactly one of"),
+    (
+        {"input_data_blob_prefix": None, "input_data_blob_prefixes": ["a"] * 51},
+        "VALIDATION_FAILED",
+        "input_data_blob_prefixes",
+        "at most 50",
+    ),
+    ({"input_data_blob_prefix": "\ud800"}, "VALIDATION_FAILED", "input_data_blob_prefixes", "1 to 900 bytes"),
+    ({"output_data_blob_prefix": "\u00e4" * 451}, "VALIDATION_FAILED", "output_data_blob_prefix", "1 to 900 bytes"),
+    ({"output_data_blob_prefix": "secret\n"}, "VALIDATION_FAILED", "output_data_blob_prefix", "control characters"),
+    ({"input_data_bucket_name": "secret-bucket"}, "VALIDATION_FAILED", "input_data_bucket_name", "ReportBuckets"),
+    ({"job_parameters": "secret"}, "JSON_ERROR", "job_parameters", "give a JSON object"),
+    (
+        {"job_parameters__reporting_site": "https://report.test"},
+        "VALIDATION_FAILED",
+        "job_parameters",
+        "exactly one of attribution_report_to and reporting_site",
+    ),
+    (
+        {"job_parameters__debug_privacy_epsilon": "64.001"},
+        "VALIDATION_FAILED",
+        "job_parameters.debug_privacy_epsilon",
+        "above 0, at most 64, with at most 3 decimals",
+    ),
+    (
+        {"job_parameters__debug_privacy_epsilon": 0.0001},
+        "VALIDATION_FAILED",
+        "job_parameters.debug_privacy_epsilon",
+        "3 decimals",
+    ),
+    (
+        {"job_parameters__debug_privacy_epsilon": "secret"},
+        "VALIDATION_FAILED",
+        "job_parameters.debug_privacy_epsilon",
+        "decimal",
+    ),
+    ({"job_parameters__debug_run": True}, "VALIDATION_FAILED", "job_parameters.debug_run", "kanon reports aggregate"),
+    (
+        {"job_parameters__report_error_threshold_percentage": 101},
+        "VALIDATION_FAILED",
+        "job_parameters.report_error_threshold_percentage",
+        "0 to 100",
+    ),
+    (
+        {"job_parameters__input_report_count": "secret"},
+        "VALIDATION_FAILED",
+        "job_parameters.input_report_count",
+        "whole number",
+    ),
+    (
+        {"job_parameters__filtering_ids": ",".join(map(str, range(65)))},
+        "VALIDATION_FAILED",
+        "job_parameters.filtering_ids",
+        "at most 64",
+    ),
+    (
+        {"job_parameters__attribution_destinations": ",".join(f"https://{n}.test" for n in range(101))},
+        "VALIDATION_FAILED",
+        "job_parameters.attribution_destinations",
+        "1 to 100",
+    ),
+    ({"output_domain": {"mode": "kanon"}}, "VALIDATION_FAILED", "output_domain.mode", "declared or discover"),
+    ({"output_domain": {"mode": "secret"}}, "VALIDATION_FAILED", "output_domain.mode", "declared or discover"),
+    (
+        {"output_domain": {"mode": "discover"}},
+        "VALIDATION_FAILED",
+        "job_parameters.output_domain_bucket_name",
+        "leave it out",
+    ),
+    (
+        discover(delta="1e-6"),
+        "VALIDATION_FAILED",
+        "privacy_params.laplace_dp_params.job_delta",
+        "1e-12 up to 1e-07",
+    ),
+    (
+        discover(epsilon="65"),
+        "VALIDATION_FAILED",
+        "privacy_params.laplace_dp_params.job_epsilon",
+        "at most 64",
+    ),
+    ({"skip_exhausted": "secret"}, "JSON_ERROR", "skip_exhausted", "true or false"),
+]
+
+
+@pytest.mark.parametrize(("changes", "reason", "field", "why"), REFUSED)
+def test_a_request_that_cannot_be_a_job_is_refused_with_what_to_change(
+    service: Front, changes: dict[str, Any], reason: str, field: str, why: str
+) -> None:
+    request = asked(service, "refused", **changes)
+    if changes.get("input_data_bucket_name"):
+        request["input_data_bucket_name"] = changes["input_data_bucket_name"]
+    for target in (CREATE, PREFLIGHT):
+        result = service.send("jobs", "POST", target, request)
+        assert result.status == 400
+        assert error(result)["code"] == 3
+        assert error(result)["status"] == "INVALID_ARGUMENT"
+        assert error(result)["details"] == [{"reason": reason, "domain": "kanon", "metadata": {"field": field}}]
+        assert error(result)["message"].startswith(f"{field}: ")
+        assert why in error(result)["message"]
+        assert "secret" not in result.body
+    assert service.service.tables.jobs.read("refused") is None
+    assert service.queued("stages") == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "5", '{"a": 1, "a": 2}', "[" * 10_000])
+@pytest.mark.parametrize("target", [CREATE, PREFLIGHT, PUBLISH])
+def test_what_is_not_a_json_object_is_refused(service: Front, target: str, text: str) -> None:
+    result = service.send("jobs", "POST", target, text)
+    assert result.status == 400
+    assert error(result)["code"] == 3
+    assert [detail["reason"] for detail in error(result)["details"]] == ["JSON_ERROR"]
+
+
+def test_a_job_of_more_than_64_kib_is_refused(service: Front) -> None:
+    result = create(service, "long", more="x" * (64 << 10))
+    assert result.status == 413
+    assert error(result)["message"] == "the body is larger than 65536 bytes; name fewer or shorter prefixes"
+    assert error(result)["status"] == "INVALID_ARGUMENT"
+
+
+def test_the_longest_request_fits_into_a_row(service: Front) -> None:
+    prefixes = [f"{number:02}" + "\u00e4" * 150 for number in range(50)]
+    result = create(service, "longest", input_data_blob_prefix=None, input_data_blob_prefixes=prefixes, more="x" * 9000)
+    assert result.status == 202, result.body
+    assert get(service, "longest")["input_data_blob_prefixes"] == prefixes
+
+
+def test_an_epsilon_above_the_cap_is_refused_before_a_job_exists(service: Front) -> None:
+    service.reconfigure(KANON_EPSILON_CAP="0.5")
+    result = create(service, "above the cap")
+    assert (result.status, "at most 0.5, " in error(result)["message"]) == (400, True)
+
+
+# getJob
+
+
+def test_a_job_is_in_progress_between_its_stages(service: Front) -> None:
+    tables = service.service.tables
+    assert create(service, "stages").status == 202
+    for state in (State.MAPPING, State.MATCHING, State.REDUCING, State.COMMITTING, State.ABORTING):
+        tables.jobs.move(service.service.row("stages"), state, tables.now + 5)
+        told = get(service, "stages")
+        assert (told["job_status"], "result_info" in told) == ("IN_PROGRESS", False)
+        assert told["request_updated_at"] == "2026-01-01T00:00:05Z"
+        assert told["privacy"]["rows_charged"] == 0
+
+
+def test_a_finished_job_tells_its_result_and_its_promise(fresh: Front) -> None:
+    reports(fresh, 10)
+    fresh.service.put_reports("in/b.avro", [made.report([(5, 1)], 20, scheduled_report_time=made.NOW - 91 * DAY)])
+    assert create(fresh, "told").status == 202
+    fresh.service.tables.now += 60
+    fresh.run_jobs()
+    told = get(fresh, "told")
+    assert told["result_info"] == {
+        "return_code": "SUCCESS_WITH_ERRORS",
+        "return_message": "the summary is written",
+        "error_summary": {
+            "error_counts": [
+                {"category": "ORIGINAL_REPORT_TIME_TOO_OLD", "count": 1},
+                {"category": "NUM_REPORTS_WITH_ERRORS", "count": 1},
+            ],
+            "error_messages": [],
+        },
+        "finished_at": "2026-01-01T00:01:00Z",
+    }
+    privacy = told["privacy"]
+    sentences = privacy.pop("this_summary") + privacy.pop("all_summaries")
+    assert privacy == {
+        "unit": "one source, or one device in one window of 600 seconds",
+        "epsilon": "10",
+        "delta": "0",
+        "contribution_bound": 65_536,
+        "mode": "declared",
+        "standard_deviation": pytest.approx(9268.19, abs=0.01),
+        "rows_charged": 1,
+        "epsilon_cap": "64",
+        "delta_cap": "0.0000001",
+        "e_epsilon_cap": "6.23515e+27",
+    }
+    assert any(line.startswith("For any one impression this stack was told of") for line in sentences)
+    assert any("standard deviation of 9,268" in line for line in sentences)
+    assert any("not a guarantee for a person with many impressions" in line for line in sentences)
+
+
+def test_a_job_that_discovers_its_keys_tells_its_threshold(service: Front) -> None:
+    assert create(service, "discovers", **discover()).status == 202
+    privacy = get(service, "discovers")["privacy"]
+    assert (privacy["mode"], privacy["threshold"], privacy["delta"]) == ("discover", 181_715, "0.00000001")
+
+
+def test_a_refused_job_says_that_nothing_was_spent(fresh: Front) -> None:
+    assert create(fresh, "nothing to read").status == 202
+    reports(fresh, 3, "other/a.avro")
+    assert create(fresh, "first", input_data_blob_prefix="other/", **_epsilon("60")).status == 202
+    fresh.run_jobs()
+    assert create(fresh, "second", input_data_blob_prefix="other/").status == 202
+    fresh.run_jobs()
+    for job, code in (("nothing to read", "INPUT_DATA_READ_FAILED"), ("second", "PRIVACY_BUDGET_EXHAUSTED")):
+        told = get(fresh, job)
+        assert told["job_status"] == "FINISHED"
+        assert told["result_info"]["return_code"] == code
+        assert told["result_info"]["return_message"].endswith("Nothing was spent.")
+        assert told["privacy"]["rows_charged"] == 0
+
+
+def _epsilon(epsilon: str) -> dict[str, Any]:
+    return {"job_parameters__debug_privacy_epsilon": epsilon}
+
+
+def test_a_job_is_told_after_its_bucket_is_no_longer_listed(service: Front) -> None:
+    service.reconfigure(KANON_REPORT_BUCKETS="one-more")
+    request = asked(service, "moved") | {"input_data_bucket_name": "one-more"}
+    assert service.send("jobs", "POST", CREATE, request).status == 202
+    service.reconfigure(KANON_REPORT_BUCKETS="")
+    assert get(service, "moved")["input_data_bucket_name"] == "one-more"
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "code", "reason"),
+    [
+        ("?job_request_id=unknown", 404, 5, "JOB_NOT_FOUND"),
+        ("", 400, 3, "ARGUMENT_MISSING"),
+        ("?job_request_id=", 400, 3, "ARGUMENT_MISSING"),
+        ("?job_request_id=|open", 400, 3, "VALIDATION_FAILED"),
+    ],
+)
+def test_a_job_that_is_not_there_is_not_told(service: Front, query: str, status: int, code: int, reason: str) -> None:
+    result = service.send("jobs", "GET", GET + query)
+    assert result.status == status
+    assert error(result)["code"] == code
+    assert error(result)["details"] == [{"reason": reason, "domain": "kanon", "metadata": {"field": "job_request_id"}}]
+
+
+# preflight
+
+
+def preflight(service: Front, **changes: Any) -> Any:
+    result = service.send("jobs", "POST", PREFLIGHT, asked(service, "preflight", **changes))
+    assert result.status == 200, result.body
+    return result.json()
+
+
+def test_preflight_counts_what_a_job_would_meet_and_spends_nothing(fresh: Front) -> None:
+    early = {"scheduled_report_time": made.NOW - 30 * 3600}
+    reports(fresh, 5)
+    reports(fresh, 4, "in/b.avro", 3)
+    reports(fresh, 2, "in/c.avro", 10, **early)
+    reports(fresh, 3, "in/d.avro", 20, attribution_destination="https://other.test")
+    fresh.service.put_reports("in/e.avro", [made.report([(5, 1)], 30, reporting_origin="https://stranger.test")])
+    found = preflight(
+        fresh,
+        job_parameters__filtering_ids="0,3",
+        job_parameters__attribution_destinations="https://shop.test",
+    )
+    assert found == {
+        "reports": 15,
+        "accepted": 11,
+        "duplicates": 2,
+        "left_out": 3,
+        "errors": {"ATTRIBUTION_REPORT_TO_MISMATCH": 1},
+        "units": 4,
+        "rows": 4,
+        "would_fail": [],
+        "standard_deviation": pytest.approx(9268.19, abs=0.01),
+    }
+    assert not {name for name, _ in fresh.calls} & {"TransactWriteItems", "PutItem", "UpdateItem", "PutObject"}
+    assert fresh.service.tables.jobs.read("preflight") is None
+
+
+def test_preflight_names_the_units_that_are_short_of_budget(fresh: Front) -> None:
+    reports(fresh, 5)
+    assert create(fresh, "spends", **_epsilon("60")).status == 202
+    fresh.run_jobs()
+    assert preflight(fresh, **_epsilon("4"))["would_fail"] == []
+    (short,) = preflight(fresh, **discover("4.001"))["would_fail"]
+    assert (short["epsilon_left"], short["delta_left"], short["jobs"]) == ("4", "0.0000001", ["spends"])
+    unit = short["aggregateable_input_budget_id"]
+    assert unit["relevant_shared_info"]["reporting_origin"] == made.ORIGIN
+    # What preflight says of the budget is what a job meets.
+    assert create(fresh, "refused", **_epsilon("4.001")).status == 202
+    assert create(fresh, "passes", output_data_blob_prefix="out/b", **_epsilon("4")).status == 202
+    fresh.run_jobs()
+    codes = [get(fresh, job)["result_info"]["return_code"] for job in ("refused", "passes")]
+    assert codes == ["PRIVACY_BUDGET_EXHAUSTED", "SUCCESS"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "why"),
+    [
+        ("MOST_REPORTS", 4, "more than 4 reports: ask by parts"),
+        ("MOST_BYTES", 1 << 10, "MiB: ask by parts"),
+        ("MOST_OBJECTS", 1, "ask for fewer at once"),
+        ("MOST_UNITS", 0, "more than 0 units: ask by parts"),
+        ("MOST_ROWS", 0, "name the attribution_destinations"),
+    ],
+)
+def test_preflight_of_too_much_says_to_ask_by_parts(
+    service: Front, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, why: str
+) -> None:
+    reports(service, 5)
+    reports(service, 1, "in/b.avro", 9)
+    monkeypatch.setattr(preflights, limit, value)
+    result = service.send("jobs", "POST", PREFLIGHT, asked(service, "preflight"))
+    assert result.status == 400
+    assert why in error(result)["message"]
+
+
+def test_preflight_of_objects_that_cannot_be_read_says_why(service: Front) -> None:
+    result = service.send("jobs", "POST", PREFLIGHT, asked(service, "preflight"))
+    assert (result.status, "no object stands under the prefix" in result.body) == (400, True)
+    service.service.s3.put_object(Bucket=service.reports_bucket, Key="in/secret.avro", Body=b"secret")
+    result = service.send("jobs", "POST", PREFLIGHT, asked(service, "preflight"))
+    assert (result.status, "it is no Avro file" in result.body) == (400, True)
+    assert "secret" not in result.body
+    reports(service, 1, "in/secret.avro", version="2.0")
+    result = service.send("jobs", "POST", PREFLIGHT, asked(service, "preflight"))
+    assert (result.status, "version above 1" in result.body) == (400, True)
+
+
+# The budget
+
+
+def test_the_budget_of_a_day_is_full_until_a_job_spends(fresh: Front) -> None:
+    result = fresh.send("jobs", "GET", f"{BUDGET}?{UNIT}")
+    assert result.status == 200, result.body
+    full = {"epsilon_left": "64", "delta_left": "0.0000001"}
+    assert result.json() == {
+        "day": "2025-12-31",
+        "epsilon_cap": "64",
+        "delta_cap": "0.0000001",
+        "hours": [{"hour": hour, **full} for hour in range(24)],
+        "jobs": [],
+    }
+    reports(fresh, 5)
+    assert create(fresh, "spends", **discover("10.5", "1e-8")).status == 202
+    fresh.run_jobs()
+    told = fresh.send("jobs", "GET", f"{BUDGET}?{UNIT}").json()
+    assert told["hours"][22] == {"hour": 22, **full}
+    assert told["hours"][23] == {"hour": 23, "epsilon_left": "53.5", "delta_left": "0.00000009"}
+    assert told["jobs"] == [{"job_request_id": "spends", "hours": [23], "epsilon": "10.5", "delta": "0.00000001"}]
+    other = fresh.send("jobs", "GET", f"{BUDGET}?{UNIT}&filtering_id=1").json()
+    assert (other["hours"][23]["epsilon_left"], other["jobs"]) == ("64", [])
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (("day=2025-12-31", ""), "day"),
+        (("day=2025-12-31", "day=yesterday"), "day"),
+        (("day=2025-12-31", "day=1969-12-31"), "day"),
+        (("api=attribution-reporting&", ""), "reporting_origin"),
+        (("api=attribution-reporting", "api=secret"), "api"),
+        (("api=attribution-reporting", "api=kanon"), "attribution_destination"),
+        (("version=1.0", "version=2.0"), "version"),
+        (("version=1.0", "version=0.0"), "version"),
+        (("https://report.test", "report.test"), "reporting_origin"),
+        (("day=", "filtering_id=-1&day="), "filtering_id"),
+        (("day=", "filtering_id=18446744073709551616&day="), "filtering_id"),
+    ],
+)
+def test_a_budget_of_no_unit_is_refused(service: Front, change: tuple[str, str], field: str) -> None:
+    result = service.send("jobs", "GET", f"{BUDGET}?{UNIT.replace(*change)}")
+    assert result.status == 400
+    assert error(result)["details"][0]["metadata"] == {"field": field}
+    assert "secret" not in result.body
+
+
+# publish
+
+
+def committed(fresh: Front, job: str = "job") -> None:
+    """A job that has spent, and whose output name is taken by something else."""
+    reports(fresh, 5)
+    fresh.service.s3.put_object(Bucket=fresh.summaries_bucket, Key="out/summary-1-of-1.avro", Body=b"taken")
+    assert create(fresh, job).status == 202
+    fresh.run_jobs()
+
+
+def publish(service: Front, job: str, **more: Any) -> Result:
+    return service.send("jobs", "POST", PUBLISH, {"job_request_id": job, **more})
+
+
+def test_a_summary_that_was_not_written_is_published_elsewhere_free_of_charge(fresh: Front) -> None:
+    committed(fresh)
+    told = get(fresh, "job")
+    assert told["job_status"] == "FINISHED"
+    assert told["result_info"]["return_code"] == "RESULT_WRITE_ERROR"
+    assert "free of charge" in told["result_info"]["return_message"]
+    assert told["privacy"]["rows_charged"] == 1
+    before = fresh.send("jobs", "GET", f"{BUDGET}?{UNIT}").json()
+    result = publish(fresh, "job", output_data_blob_prefix="elsewhere/summary.avro")
+    assert (result.status, result.body) == (202, "{}")
+    assert get(fresh, "job")["job_status"] == "IN_PROGRESS"
+    fresh.run_jobs()
+    told = get(fresh, "job")
+    assert (told["result_info"]["return_code"], told["output_data_blob_prefix"]) == (
+        "SUCCESS",
+        "elsewhere/summary.avro",
+    )
+    assert list(fresh.service.summary("elsewhere/summary-1-of-1.avro")) == [5]
+    assert fresh.send("jobs", "GET", f"{BUDGET}?{UNIT}").json() == before
+    assert fresh.service.names(WORK) == []
+
+
+def test_a_summary_is_published_where_it_was_to_go_once_the_name_is_free(fresh: Front) -> None:
+    committed(fresh)
+    fresh.service.s3.delete_object(Bucket=fresh.summaries_bucket, Key="out/summary-1-of-1.avro")
+    assert publish(fresh, "job").status == 202
+    fresh.run_jobs()
+    assert get(fresh, "job")["result_info"]["return_code"] == "SUCCESS"
+    assert list(fresh.service.summary()) == [5]
+
+
+def test_a_summary_that_cannot_be_published_says_what_to_do(fresh: Front) -> None:
+    assert publish(fresh, "unknown").status == 404
+    assert create(fresh, "waits").status == 202
+    committed(fresh)
+    create(fresh, "fails", input_data_blob_prefix="nothing/")
+    create(fresh, "published", output_data_blob_prefix="out/other")
+    fresh.run_jobs()
+    assert create(fresh, "received").status == 202
+    reasons = {
+        "received": "has not committed yet",
+        "fails": "create a new job",
+        "published": "copy its objects",
+    }
+    for job, why in reasons.items():
+        result = publish(fresh, job)
+        assert (result.status, error(result)["code"]) == (409, 6)
+        assert why in error(result)["message"]
+    fresh.service.tables.now += 30 * DAY
+    result = publish(fresh, "job")
+    assert (result.status, "deleted after 30 days" in error(result)["message"]) == (409, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"job_request_id": ""}, "job_request_id"),
+        ({"output_data_bucket_name": "secret-bucket"}, "output_data_bucket_name"),
+        ({"output_data_blob_prefix": "secret\n"}, "output_data_blob_prefix"),
+    ],
+)
+def test_a_publication_to_nowhere_is_refused(service: Front, changes: dict[str, Any], field: str) -> None:
+    result = service.send("jobs", "POST", PUBLISH, {"job_request_id": "job", **changes})
+    assert result.status == 400
+    assert error(result)["details"][0]["metadata"] == {"field": field}
+    assert "secret" not in result.body
+
+
+# What is said
+
+
+def test_no_log_line_names_a_job_an_origin_or_a_bucket(fresh: Front) -> None:
+    committed(fresh, "name of a job")
+    for operation in ("SendMessage", "GetItem", "TransactWriteItems", "Query", "ListObjectsV2", "BatchGetItem"):
+        fresh.fail = lambda called, failing=operation: "AccessDenied" if called == failing else None  # type: ignore[misc]
+        create(fresh, "name of another job")
+        fresh.send("jobs", "GET", f"{GET}?job_request_id=name of a job")
+        fresh.send("jobs", "POST", PREFLIGHT, asked(fresh, "name of a job"))
+        fresh.send("jobs", "GET", f"{BUDGET}?{UNIT}")
+        publish(fresh, "name of a job", output_data_blob_prefix="secret/prefix")
+    output = fresh.output.getvalue()
+    assert "call refused" in output
+    private = ("name of a", "report.test", "shop.test", "secret/", fresh.reports_bucket, fresh.summaries_bucket)
+    for word in private:
+        assert word not in output
+
+
+@pytest.mark.parametrize(("method", "target"), [("GET", CREATE), ("POST", GET), ("GET", "/v1/jobs"), ("POST", "/")])
+def test_other_paths_are_not_found_in_the_same_form(service: Front, method: str, target: str) -> None:
+    result = service.send("jobs", method, target, "{}" if method == "POST" else None)
+    assert result.status == 404
+    assert (error(result)["code"], error(result)["status"]) == (5, "NOT_FOUND")

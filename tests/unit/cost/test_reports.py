@@ -1,0 +1,151 @@
+"""The quantities of reports follow from their load; the constants are those of the code and of the template."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kanon.cli.main import app
+from kanon.cost import reports as module
+from kanon.cost.billing import CostError, bill, read_measured, read_prices
+from kanon.cost.reports import ReportLoad, commit_units, job_bytes, limits, requests_of_job, table, times, usage
+from kanon.cost.workload import added
+from kanon.dynamo.units import item_size, write_units
+from kanon.reports import aggregate
+from kanon.reports.service import plan
+
+MEASURED, PRICES = read_measured(), read_prices()
+LOAD = ReportLoad(1_000_000)
+
+
+def test_the_limits_are_those_of_a_plan() -> None:
+    assert (module.SHARD_BYTES, module.MOST_SHARDS) == (plan.SHARD_BYTES, plan.MOST_SHARDS)
+    assert (module.KEYS_A_PART, module.MOST_KEYS) == (aggregate.KEYS_A_PARTITION, plan.MOST_KEYS)
+
+
+def test_a_row_of_budget_with_all_its_hours_is_one_write_unit() -> None:
+    left: dict[str, dict[str, Any]] = {"row": {"B": bytes(32)}, "part": {"S": "left"}, "ttl": {"N": "1771200000"}}
+    left |= {f"{kind}{hour:02}": {"N": "9" * digits} for hour in range(24) for kind, digits in (("e", 5), ("d", 9))}
+    assert write_units(item_size(left)) == write_units(module.LEFT_BYTES) == 1
+
+
+def test_a_commit_takes_four_units_for_each_row_and_six_for_each_chunk() -> None:
+    assert write_units(job_bytes(LOAD)) == 2
+    assert commit_units(replace(LOAD, rows=49)) == 49 * 4 + 6
+    assert commit_units(replace(LOAD, rows=50)) == 50 * 4 + 2 * 6
+    assert commit_units(replace(LOAD, rows=30_000)) == 30_000 * 4 + 613 * 6
+
+
+def test_a_stack_without_reports_has_the_bill_of_the_gate() -> None:
+    one, other = ({"lambda.requests": 2.0, "kms.keys": 1.0}, {"lambda.requests": 3.0, "s3.puts": 4.0})
+    assert added(one, {}) == one
+    assert added(one, other) == {"lambda.requests": 5.0, "kms.keys": 1.0, "s3.puts": 4.0}
+
+
+def test_quantities_of_reports_grow_in_proportion_once_batches_are_full() -> None:
+    once, twice = usage(replace(LOAD, reports=5e7), MEASURED), usage(replace(LOAD, reports=1e8), MEASURED)
+    for name in ("apigateway.http", "sqs.requests", "lambda.arm64", "logs.ingested", "s3.storage"):
+        assert twice[name] == pytest.approx(2 * once[name], rel=0.01), name
+
+
+def test_a_report_is_sent_once_and_received_and_deleted_with_nine_others() -> None:
+    none, some = usage(replace(LOAD, reports=0.0, jobs=0.0), MEASURED), usage(replace(LOAD, jobs=0.0), MEASURED)
+    assert some["sqs.requests"] - none["sqs.requests"] == pytest.approx(1.2 * 1e6 * 730 / 24)
+    large = usage(replace(LOAD, size=60_000, jobs=0.0), MEASURED)  # 80 KB as base64: two requests of 64 KB
+    assert large["sqs.requests"] - none["sqs.requests"] == pytest.approx((2 + 2 * 1.3) * 1e6 * 730 / 24)
+
+
+def test_few_reports_make_few_objects_and_many_make_full_ones() -> None:
+    day = 1e6 * 730 / 24
+    few = usage(replace(LOAD, reports=10.0, jobs=0.0), MEASURED)
+    assert few["s3.puts"] == pytest.approx(10 * 730 / 24)
+    many = usage(replace(LOAD, reports=1e9, jobs=0.0), MEASURED)
+    message = LOAD.size * 4 / 3 + MEASURED["message_bytes"]
+    assert many["s3.puts"] == pytest.approx(1000 * day * message / 6e6 * MEASURED["hours_a_batch"])
+
+
+def test_a_job_of_more_shards_takes_more_requests_and_a_higher_concurrency_less_time() -> None:
+    small, large = (requests_of_job(replace(LOAD, of_reports=count), MEASURED) for count in (1e6, 1e7))
+    assert all(more > less for less, more in zip(small, large, strict=True))
+    slow, fast = (times(replace(LOAD, of_reports=1e7, concurrency=c), MEASURED) for c in (10, 1000))
+    assert fast.mapping < slow.mapping / 15
+    assert (fast.reducing, fast.workers) == (slow.reducing, slow.workers)
+
+
+def test_every_quantity_of_reports_has_a_price() -> None:
+    made = bill(usage(LOAD, MEASURED), PRICES)
+    assert {line.name for line in made.lines} == set(usage(LOAD, MEASURED))
+    assert made.total == pytest.approx(sum(dollars for _, dollars in made.by_service()))
+
+
+@pytest.mark.parametrize(
+    ("change", "limit"),
+    [
+        ({"of_reports": 1e8}, "1,938 shards, a job reads at most 1,000"),
+        ({"size": 100, "of_reports": 6e8}, "a shard takes 4[0-9] s, a worker has 30"),
+        ({"of_reports": 5e7, "concurrency": 2}, "does not end within 24 hours"),
+    ],
+)
+def test_the_limits_that_a_job_meets_are_named(
+    change: dict[str, float], limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert limits(LOAD, MEASURED) == ()
+    monkeypatch.setattr(module, "WORKER_SECONDS", 30)
+    slow = {**MEASURED, "object_ms": 50_000.0} if "concurrency" in change else MEASURED
+    assert any(re.search(limit, text) for text in limits(replace(LOAD, **change), slow))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"reports": -1.0}, "reports a day must lie between 0 and"),
+        ({"size": 10}, "bytes of a report must lie between 100 and 196,608, not 10"),
+        ({"keys": 0}, "keys of a job must lie between 1 and 10,000,000, not 0"),
+        ({"rows": 30_001}, "rows of budget of a job must lie between 0 and 30,000"),
+        ({"concurrency": 1}, "the map concurrency must lie between 2"),
+        ({"of_reports": -1.0}, "reports of a job must lie between"),
+    ],
+)
+def test_a_load_that_the_service_does_not_take_is_refused(change: dict[str, float], message: str) -> None:
+    with pytest.raises(CostError, match=message):
+        replace(LOAD, **change)  # type: ignore[arg-type]
+
+
+def test_the_table_crosses_reports_keys_and_concurrency_and_every_job_of_it_can_run() -> None:
+    rows = list(table(MEASURED, PRICES))
+    assert len(rows) == 3 * 2 * 3
+    assert {row.limits for row in rows} == {()}
+    by_place = {(row.load.reports, row.load.keys, row.load.concurrency): row for row in rows}
+    assert by_place[10**7, 10**4, 50].job.total < by_place[5 * 10**7, 10**4, 50].job.total
+    dear, cheap = by_place[10**7, 10**4, 50].collected.total, by_place[10**6, 10**4, 50].collected.total
+    assert dear == pytest.approx(10 * cheap, rel=0.05)
+
+
+def run(*arguments: str) -> str:
+    return CliRunner(env={"COLUMNS": "120", "NO_COLOR": "1"}).invoke(app, ["cost", *arguments]).output
+
+
+def test_the_bill_of_a_stack_with_reports_is_that_of_the_gate_and_that_of_the_reports() -> None:
+    without = json.loads(run("--json"))
+    both = json.loads(run("--reports", "1000000", "--json"))
+    assert without["reports"] is None
+    assert both["dollarsAMonth"] == pytest.approx(without["dollarsAMonth"] + both["reports"]["dollarsAMonth"])
+    assert both["dollarsAMillionJoins"] == pytest.approx(without["dollarsAMillionJoins"])
+    assert both["alternatives"]["one join a request"] == pytest.approx(both["dollarsAMonth"])
+    shown = run("--reports", "1000000")
+    assert f"Reports are ${both['reports']['dollarsAMonth']:,.2f} of the total." in shown
+    assert "Shards of a job: 20." in shown
+
+
+def test_a_job_beyond_a_limit_says_so() -> None:
+    assert "Beyond a limit: 1,938 shards" in run("--reports", "1000000", "--job-reports", "100000000")
+    assert "kanon cost: keys of a job must lie between" in run("--reports", "1", "--keys", "0")
+
+
+def test_the_table_of_jobs_is_markdown_or_json() -> None:
+    lines, rows = run("--table", "reports").splitlines(), json.loads(run("--table", "reports", "--json"))
+    assert len(rows) == len(lines) - 4 == 18
+    assert {line.count("|") for line in lines[2:]} == {12}

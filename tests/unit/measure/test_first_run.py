@@ -1,0 +1,67 @@
+"""The benchmark of a new user's first minutes: what it takes from the output of make, and how it fails."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from infra.measure import first_run
+from infra.measure.bench import line
+from infra.measure.measure import Count, Taken
+from infra.measure.rows import Failed, Form, every_row, results
+
+INSTALLS = "mkdir -p .venv-demo && head -c 3000000 /dev/zero > .venv-demo/package"
+DEMO = 'echo "a log. This takes about 40 seconds." && echo "a is the first set that reads true: 56 clients"'
+SERVE = 'echo "kanon serves on http://127.0.0.1:8000" && exec tail -f /dev/null'
+
+
+def repository(folder: Path, install: str = INSTALLS, demo: str = DEMO, serve: str = SERVE) -> Path:
+    """A repository with the targets of the real one."""
+    targets = {".venv-demo/.project": install, "demo": demo, "serve": serve}
+    text = "".join(f"{name}:\n\t@{command}\n" for name, command in targets.items())
+    (folder / "Makefile").write_text(text)
+    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "Add targets"]):
+        name = ["-c", "user.name=n", "-c", "user.email=n@example.org"]
+        subprocess.run(["git", *name, *command], cwd=folder, check=True)
+    return folder
+
+
+def test_installation_demo_and_service_are_measured_in_a_clone(tmp_path: Path) -> None:
+    measured = list(first_run.measured(repository(tmp_path)))
+    assert [type(one) for one in measured] == [Taken, Count, Taken, Taken, Taken]
+    assert [one.met for one in measured] == [True, True, True, True, None]
+    (count,) = [one for one in measured if isinstance(one, Count)]
+    assert count.value == pytest.approx(3, rel=0.01)
+    assert not (tmp_path / ".venv-demo").exists()
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ({"install": "echo no matching distribution; exit 1"}, "no package registry, or it lacks a pinned package"),
+        ({"demo": "echo it failed; exit 1"}, "make demo ended with status 2"),
+        ({"demo": "true"}, "make demo ended with status 0"),
+        ({"serve": "echo the port is in use; exit 2"}, "make serve PORT=0 ended with status 2"),
+    ],
+)
+def test_a_command_that_fails_is_named_and_loses_only_its_row(
+    tmp_path: Path, broken: dict[str, str], reason: str
+) -> None:
+    place = repository(tmp_path, **broken)
+    rows = {"first run": lambda _: first_run.measured(place), "other": lambda _: iter([Count("a", "b", 1, 2)])}
+    *_, failed, other = results(rows, Form())
+    assert isinstance(failed, Failed)
+    assert reason in failed.reason
+    assert isinstance(other, Count)
+
+
+def test_the_short_form_installs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_run.subprocess, "run", None)
+    monkeypatch.setattr(first_run.subprocess, "Popen", None)
+    assert list(every_row()[0]["first run"](Form(short=True))) == []
+
+
+def test_seconds_that_miss_their_target_are_shown() -> None:
+    slow = Taken("first run: a", "installed", 41.04, "50 s elapsed", 40)
+    assert line(slow) == "| first run: a | installed | | 41 s | once | 50 s elapsed | at most 40 s | no |"
+    assert slow.figures["met"] is False

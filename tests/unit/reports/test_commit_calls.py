@@ -1,0 +1,70 @@
+"""A commit of any size makes one call for each 49 rows, and each call is one that DynamoDB accepts."""
+
+import json
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore import UNSIGNED
+from botocore.config import Config
+
+from kanon import aws
+from kanon.dynamo.limits import MOST_EXPRESSION_BYTES
+from kanon.dynamo.transactions import MOST_ITEMS
+from kanon.reports.account import Unit
+from kanon.reports.service.committing import Committing, Outcome
+from kanon.reports.storage.budgets import MOST_ROWS, Amount, Budgets, charges
+from kanon.reports.storage.report_jobs import ReportJobs
+
+AMOUNT, CAP = Amount(10_000, 10**7), Amount(64_000, 10**8)
+DAY = 20_454
+MOST_BYTES = 4 << 20
+"""Of one transaction."""
+ALL_HOURS = range(24)
+
+
+@dataclass
+class Sent:
+    """A client whose calls are answered here, and the bodies that it was given."""
+
+    bodies: list[str]
+    client: Any
+
+    @classmethod
+    def by(cls, *, checked: bool) -> "Sent":
+        """A client as the functions have it; if ``checked``, it checks parameters against the model of DynamoDB."""
+        config = aws.CONFIG.merge(Config(parameter_validation=checked, signature_version=UNSIGNED))
+        sent = cls([], aws.session().create_client("dynamodb", region_name="us-east-1", config=config))
+        sent.client.meta.events.register("before-call.dynamodb.TransactWriteItems", sent._answer)
+        return sent
+
+    def _answer(self, params: dict[str, Any], **_: Any) -> tuple[Any, dict[str, Any]]:
+        self.bodies.append(params["body"])
+        return SimpleNamespace(status_code=200), {}
+
+
+def commit(client: Any, rows: int, hours: range) -> Outcome:
+    wanted = charges(Unit(f"{n}", "https://report.test", DAY * 24 + hour) for n in range(rows) for hour in hours)
+    jobs, budgets = ReportJobs(client, "jobs"), Budgets(client, "budgets", CAP)
+    return Committing(client, jobs, budgets, "an epoch", lambda: DAY * 86_400).commit("job", wanted, AMOUNT)
+
+
+@pytest.mark.parametrize(("rows", "calls"), [(0, 1), (1, 1), (49, 1), (50, 2), (98, 2), (99, 3), (MOST_ROWS, 613)])
+def test_a_commit_makes_one_call_for_each_49_rows(rows: int, calls: int) -> None:
+    sent = Sent.by(checked=False)
+    assert commit(sent.client, rows, ALL_HOURS[:1]) is Outcome.COMMITTED
+    assert len(sent.bodies) == calls <= 620
+
+
+def test_a_chunk_of_whole_days_is_within_the_limits_of_a_transaction() -> None:
+    sent = Sent.by(checked=True)
+    assert commit(sent.client, 49, ALL_HOURS) is Outcome.COMMITTED
+    (body,) = sent.bodies
+    items = json.loads(body)["TransactItems"]
+    assert len(items) == MOST_ITEMS
+    expressions = [
+        text for one in items for write in one.values() for name, text in write.items() if name.endswith("Expression")
+    ]
+    assert len(body) < MOST_BYTES
+    assert 2_000 < max(map(len, expressions)) < MOST_EXPRESSION_BYTES
