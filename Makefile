@@ -93,6 +93,9 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 	pin dev requirements/dev.txt; \
 	pin layer shared/requirements.txt --constraint requirements/dev.txt; \
 	pin evaluate functions/evaluate/requirements.txt --constraint requirements/dev.txt; \
+	for function in store jobs decrypt aggregate rotate; do \
+		pin reports-$$function functions/reports/$$function/requirements.txt --constraint requirements/dev.txt; \
+	done; \
 	pin lambda-runtime requirements/lambda-runtime.txt; \
 	pin ministack requirements/ministack.txt; \
 	pin demo requirements/demo.txt; \
@@ -177,7 +180,7 @@ security: $(VENV)/.project .venv-security/.requirements  ## find weak code, weak
 
 .PHONY: audit-dependencies
 audit-dependencies: .venv-security/.requirements  ## ask PyPI for known vulnerabilities of the pinned packages (needs the internet)
-	@failed=; for file in requirements/*.txt shared/requirements.txt functions/*/requirements.txt; do echo "$$file"; \
+	@failed=; for file in requirements/*.txt shared/requirements.txt functions/*/requirements.txt functions/reports/*/requirements.txt; do echo "$$file"; \
 		.venv-security/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off --requirement "$$file" \
 		|| failed="$$failed $$file"; done; [ -z "$$failed" ] || { echo "known vulnerabilities:$$failed" >&2; exit 1; }
 
@@ -220,8 +223,8 @@ reference: $(VENV)/.project  ## write docs/reference/cli.md and the outputs of d
 	@$(BIN)/python -m infra.reference
 
 .PHONY: template
-template: $(VENV)/.project .venv-sam/.requirements  ## check template.yaml
-	@$(BIN)/cfn-lint --append-rules cfn_lint_serverless.rules --template template.yaml
+template: $(VENV)/.project .venv-sam/.requirements  ## check template.yaml and its nested templates
+	@$(BIN)/cfn-lint --append-rules cfn_lint_serverless.rules -- template.yaml infra/*.yaml
 	@SAM_CLI_TELEMETRY=0 .venv-sam/bin/sam validate --lint
 
 .PHONY: build-test
@@ -244,6 +247,9 @@ ARCHITECTURE ?= arm64
 BUILD_DIR ?= .aws-sam/build
 HOST_BUILD_DIR ?= .aws-sam/host
 
+# The parts of the nested stack infra/reports.yaml.
+REPORTS := ReportsLayer Collect Store Jobs Decrypt Aggregate Rotate
+
 # The platform of this machine.
 HOST_RUNTIME = $(shell $(BIN)/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
 HOST_ARCHITECTURE := $(if $(filter arm64 aarch64,$(shell uname -m)),arm64,x86_64)
@@ -256,8 +262,8 @@ build: .venv-sam/.requirements  ## build the functions and the layer (RUNTIME=py
 		KANON_BUILD_PYTHON=$(RUNTIME:python%=%) KANON_BUILD_ARCHITECTURE=$(ARCHITECTURE) \
 		.venv-sam/bin/sam build --beta-features --no-cached --build-dir $(BUILD_DIR) \
 		--parameter-overrides Runtime=$(RUNTIME) Architecture=$(ARCHITECTURE)
-	@for part in Shared Join Query Evaluate; do find $(BUILD_DIR)/$$part -type f -printf '%s\n' | \
-		awk -v part=$$part '{s += $$1} END {printf "%-9s %5.1f MB\n", part, s / 1e6}'; done
+	@for part in Shared Join Query Evaluate $(REPORTS:%=ReportsStack/%); do find $(BUILD_DIR)/$$part -type f -printf '%s\n' | \
+		awk -v part=$${part#*/} '{s += $$1} END {printf "%-12s %5.1f MB\n", part, s / 1e6}'; done
 
 .PHONY: release
 release: $(VENV)/.project build  ## build sdist, wheel and the layer's zip into dist/, the same bytes every time

@@ -13,7 +13,7 @@ import pytest
 
 from kanon.local.source import ROOT
 from tests.infrastructure.rules import versioned_parameters
-from tests.infrastructure.template import parameter, read
+from tests.infrastructure.template import PATH, parameter, read
 
 pytestmark = pytest.mark.build
 
@@ -24,19 +24,18 @@ UNVERSIONED = ("LogRetention", "ThrottleRate", "MaxWriteUnits", "DeletionProtect
 Resources = dict[str, Any]
 
 
-def translate(*cases: dict[str, dict[str, str]]) -> list[Resources]:
+def translate(*cases: dict[str, Any]) -> list[Resources]:
     """The resources of each case."""
     done = subprocess.run(
         [SAM, SCRIPT],
-        input=json.dumps([{"parameters": {}, "contents": {}, **case} for case in cases]),
+        input=json.dumps([{"template": str(PATH), "parameters": {}, "contents": {}, **case} for case in cases]),
         env={**os.environ, "AWS_DEFAULT_REGION": "us-east-1"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    resources: list[Resources] = json.loads(done.stdout.splitlines()[-1])
-    return resources
+    return [template["Resources"] for template in json.loads(done.stdout.splitlines()[-1])]
 
 
 def changed(name: str) -> str:

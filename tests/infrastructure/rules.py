@@ -199,6 +199,8 @@ LOGGED = {
 
 DEFAULT_QUOTA = 40_000
 """Units a second that AWS allows an on-demand table of a new account, for reads and for writes."""
+WARM = {"WarmReadUnits": 12_000, "WarmWriteUnits": 4_000}
+"""What a new table serves at once."""
 
 CLOCK_SKEW = 10
 """Seconds by which two of AWS's clocks may differ, generously."""
@@ -715,6 +717,22 @@ def tables_have_a_limit(document: Document) -> Problems:
     for name in ("MaxReadUnits", "MaxWriteUnits"):
         if parameter(document, name)["Default"] >= DEFAULT_QUOTA:
             yield f"{name} is no less than what AWS itself allows a table"
+
+
+@rule
+def tables_of_sets_can_be_warmed(document: Document) -> Problems:
+    """At the defaults, which every new table has, nothing is asked for: a table that has grown takes no lower value."""
+    units = {"ReadUnitsPerSecond": {"Ref": "WarmReadUnits"}, "WriteUnitsPerSecond": {"Ref": "WarmWriteUnits"}}
+    for name in ("StepLog", "Members", "Statuses"):
+        given = document["Resources"][name]["Properties"].get("WarmThroughput")
+        if given != {"Fn::If": ["IsWarm", units, {"Ref": "AWS::NoValue"}]}:
+            yield f"{name} does not take the warm throughput"
+    default = [{"Fn::Equals": [{"Ref": name}, units]} for name, units in WARM.items()]
+    if document["Conditions"].get("IsWarm") != {"Fn::Not": [{"Fn::And": default}]}:
+        yield "IsWarm does not say whether more is asked for than a new table has"
+    for name, units_of_a_new_table in WARM.items():
+        if parameter(document, name)["Default"] != units_of_a_new_table:
+            yield f"{name} is charged by default"
 
 
 @rule

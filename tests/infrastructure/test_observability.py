@@ -13,6 +13,7 @@ from cfnlint.decode import cfn_yaml
 from moto import mock_aws
 
 from kanon.local.template import Template
+from tests.infrastructure import reports_rules
 from tests.infrastructure.template import ROOT, Document, of_type, properties, read, strings
 from tests.monitor.allowed_output import METRICS
 
@@ -67,7 +68,7 @@ def emitted() -> dict[str, set[str]]:
 
 
 def alarms_without_an_entry(watched: Document, runbook: str) -> list[str]:
-    return sorted(set(alarms(watched)) ^ set(headings(runbook)))
+    return sorted({*alarms(watched), *alarms(reports_rules.read())} ^ set(headings(runbook)))
 
 
 def unknown_metrics(watched: Document) -> Iterator[str]:

@@ -708,6 +708,20 @@ VIOLATIONS: list[tuple[str, str, Mutation]] = [
         put({"Ref": "MaxReadUnits"}, "Members", "OnDemandThroughput", "MaxWriteRequestUnits"),
     ),
     ("tables_have_a_limit", "AWS's own", limit("MaxWriteUnits", "Default", 40_000)),
+    ("tables_of_sets_can_be_warmed", "one is left out", drop("Members", "WarmThroughput")),
+    (
+        "tables_of_sets_can_be_warmed",
+        "the other units",
+        lambda d: properties(d, "StepLog")["WarmThroughput"]["Fn::If"][1]["WriteUnitsPerSecond"].update(
+            Ref="WarmReadUnits"
+        ),
+    ),
+    (
+        "tables_of_sets_can_be_warmed",
+        "another condition",
+        lambda d: d["Conditions"].update(IsWarm=d["Conditions"]["IsProtected"]),
+    ),
+    ("tables_of_sets_can_be_warmed", "charged by default", limit("WarmWriteUnits", "Default", 8_000)),
     (
         "functions_reserve_the_concurrency_of_their_own_parameter",
         "another's parameter",

@@ -69,6 +69,17 @@ WEAK_SETTINGS = {
     ),
 }
 
+WEAK_SETTINGS_OF_REPORTS = {
+    "CKV_AWS_7": ("EnableKeyRotation: true", "EnableKeyRotation: false"),
+    "CKV_AWS_53": ("BlockPublicAcls: true", "BlockPublicAcls: false"),
+    "CKV_AWS_54": ("BlockPublicPolicy: true", "BlockPublicPolicy: false"),
+    "CKV_AWS_55": ("IgnorePublicAcls: true", "IgnorePublicAcls: false"),
+    "CKV_AWS_56": ("RestrictPublicBuckets: true", "RestrictPublicBuckets: false"),
+    "CKV_AWS_66": ("RetentionInDays: !Ref LogRetention", "LogGroupClass: STANDARD"),
+    "CKV_AWS_119": ("{SSEEnabled: true, SSEType: KMS, KMSMasterKeyId: !Ref KeyArn}", "{SSEEnabled: true}"),
+    "CKV_AWS_149": ("KmsKeyId: !Ref KeyArn", 'KmsKeyId: ""'),
+}
+
 
 def checkov(directory: Path, files: list[Path], **configuration: Any) -> set[str]:
     """The checks that fail, run where no other configuration is in sight."""
@@ -91,14 +102,21 @@ def checkov(directory: Path, files: list[Path], **configuration: Any) -> set[str
 
 
 @pytest.mark.security
-def test_weak_settings_in_the_template_are_found(tmp_path: Path) -> None:
-    text = PATH.read_text()
-    for sound, weak in WEAK_SETTINGS.values():
+@pytest.mark.parametrize(
+    ("path", "settings"),
+    [(PATH, WEAK_SETTINGS), (ROOT / "infra" / "reports.yaml", WEAK_SETTINGS_OF_REPORTS)],
+    ids=["gate", "reports"],
+)
+def test_weak_settings_in_a_template_are_found(
+    path: Path, settings: dict[str, tuple[str, str]], tmp_path: Path
+) -> None:
+    text = path.read_text()
+    for sound, weak in settings.values():
         assert sound in text
         text = text.replace(sound, weak)
     (tmp_path / "template.yaml").write_text(text)
     found = checkov(tmp_path, [tmp_path / "template.yaml"], **CONFIGURATION)
-    assert set(WEAK_SETTINGS) - found == set()
+    assert set(settings) - found == set()
 
 
 @pytest.mark.security

@@ -38,7 +38,7 @@ ARROWS: dict[str, set[str]] = {
     "plan": {"gate", "noise", "dynamo"},
     "cost": {"gate", "reports", "dynamo"},
     "simulate": {"gate", "noise", "dynamo", "keys", "joinlog", "plan", "cost"},
-    "operate": {"gate", "noise", "dynamo", "keys", "clock", "errors"},
+    "operate": {"gate", "reports", "noise", "dynamo", "keys", "clock", "errors"},
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
     "cli": {

@@ -124,8 +124,9 @@ def sweep_jobs() -> None:
     """
     swept = sweep(stages(), send)
     metrics.add_metric("StuckJobs", MetricUnit.Count, swept.stuck)
+    for kind in sorted(set(swept.failed)):
+        logger.error("jobs could not be resumed", kind=kind)
     if swept.failed:
-        logger.error("jobs could not be resumed", kinds=sorted(set(swept.failed)))
         raise RuntimeError(f"{len(swept.failed)} jobs could not be resumed: the next sweep tries again")
 
 

@@ -33,6 +33,7 @@ from kanon.reports.service.answers import (
 from kanon.reports.service.budget_view import BudgetAnswer, budget_answer, read_unit
 from kanon.reports.service.creating import NotPublishableError, create, publish_again
 from kanon.reports.service.described import JobBody, PublicationBody
+from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.service.messages import StageMessage
 from kanon.reports.service.requests import (
     JobRequest,
@@ -67,8 +68,10 @@ dynamodb_client = Once(aws.dynamodb)
 T = TypeVar("T")
 
 
+@Once
 def report_jobs() -> ReportJobs:
-    """The jobs."""
+    """The jobs. A changed fingerprint is an error."""
+    Recorded(dynamodb_client(), SETTINGS.control_table).compare("jobs", SETTINGS)
     return ReportJobs(dynamodb_client(), SETTINGS.report_jobs_table)
 
 

@@ -4,6 +4,7 @@ import shlex
 import shutil
 import sys
 import time
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +16,7 @@ from kanon.cli.extras import extra
 from kanon.cli.files import picture as checked_picture
 from kanon.cli.local import Engine, EngineName, local_errors
 from kanon.cli.own_types import OneType, TypesFile, own_types
-from kanon.cli.screen import progress, screen
+from kanon.cli.screen import progress, screen, working
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -83,11 +84,14 @@ def demo(
     with extra("local"), local_errors():
         from kanon.local import Stack
 
-        joins = _log(log, first, last, columns, seed)
-        document = own.document if own else None if log else WEEK
-        with Stack(
-            {"Types": document} if document else None, engine=engine, start=joins.start, seed=seed, name="kanon-demo"
-        ) as stack:
+        with ExitStack() as running:
+            with working("reading the log and starting the service"):
+                joins = _log(log, first, last, columns, seed)
+                document = own.document if own else None if log else WEEK
+                parameters = {"Types": document} if document else None
+                stack = running.enter_context(
+                    Stack(parameters, engine=engine, start=joins.start, seed=seed, name="kanon-demo")
+                )
             _demo(stack, joins, picture, began)
 
 

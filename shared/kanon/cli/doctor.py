@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.cli.screen import screen, show_json
+from kanon.cli.screen import screen, show_json, working
 from kanon.cli.stacks import Profile, Region, Stack, Url, find, one_line_errors
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def doctor(
 
     with one_line_errors("kanon doctor"):
         try:
-            findings = examine(find(stack, region, profile, url), clock.now(), secrets=secrets)
+            with working("checking the stack"):
+                findings = examine(find(stack, region, profile, url), clock.now(), secrets=secrets)
         except ConfigurationError as error:
             advice = "undo the change and deploy"
             findings = [Finding("environment", Verdict.FAIL, str(error), advice, Section.EVALUATION_STOPPED)]

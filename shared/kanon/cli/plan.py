@@ -61,7 +61,7 @@ def plan(
     if plot is not None:
         from kanon.plan.figures import draw_plans
 
-        with extra("plot"):
+        with extra("plot"), working("drawing"):
             draw_plans(plans, plot)
     if as_json:
         shown = [p.as_json() for p in plans]
@@ -158,7 +158,7 @@ def _paper(path: Path) -> None:
     from kanon.plan.figures import draw_figure_1
     from kanon.plan.paper import READINGS
 
-    with extra("plot"):
+    with extra("plot"), working("drawing Figure 1"):
         draw_figure_1(path)
     table = Table(title='Readings of "eps = 3, delta < 1e-5, A = 25", w = 168', title_justify="left")
     for column in ("reading", "each noise", "bound (Cor. 4.4, 3.1)", "99% of Fig. 1a (15)", "1% of Fig. 1b (-8)"):

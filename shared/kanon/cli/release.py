@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from kanon.cli.extras import missing
+from kanon.cli.screen import working
 
 if TYPE_CHECKING:
     from kanon.release.bounding import Where
@@ -157,12 +158,14 @@ def _release(
     if not out.parent.is_dir():
         fail(f"there is no directory {out.parent}")
     ledger = Ledger.at(place)
-    made = released(logs, spec, ledger, dataset=dataset, name=name, engine=engine)
+    with working("reading the log and adding up"):
+        made = released(logs, spec, ledger, dataset=dataset, name=name, engine=engine)
     _write(made, out)
     if operator_file is not None:
         from kanon.release.output import json_bytes, write
 
-        report = operator_report(logs, spec, ledger, dataset=dataset, engine=engine)
+        with working("counting for the operator's report"):
+            report = operator_report(logs, spec, ledger, dataset=dataset, engine=engine)
         write(operator_file, json_bytes(report), private=True)
     _say(made, ledger)
 

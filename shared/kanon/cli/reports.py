@@ -13,7 +13,7 @@ import typer
 
 from kanon.cli.extras import extra
 from kanon.cli.reports_demo import demo
-from kanon.cli.screen import show_json
+from kanon.cli.screen import show_json, working
 
 if TYPE_CHECKING:
     from kanon.reports.acceptance import Rules
@@ -128,7 +128,8 @@ def aggregate(
     places = read_inputs(reports)
     declared = read_inputs(domain) if domain else None
     job = Job(places, declared, parameters, rules, numbers, decimal(error_threshold, "--error-threshold"))
-    outcome = run(job, Secrets.drawn(), processes)
+    with working("opening and adding up the reports"):
+        outcome = run(job, Secrets.drawn(), processes)
     outcome = outcome.without_noise() if no_noise else outcome
     written = write(outcome, output, debug=debug)
     _show(job, outcome, written, _warnings(rules, no_noise=no_noise, debug=debug), as_json=as_json)
@@ -173,7 +174,7 @@ def simulate(
         events, origin, policy=policy if client == "attribution" else None, bound=bound, window=window
     )
     layout = Layout(slots)
-    with _new(output) as file:
+    with _new(output) as file, working("encrypting reports"):
         write_reports(file, (encrypt(report, encrypt_to, layout) for report in simulation.reports()))
     typer.echo(f"{simulation.events:,} events, {simulation.sent:,} reports, {simulation.null:,} of them null.")
     typer.echo(f"Written: {output}")

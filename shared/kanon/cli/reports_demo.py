@@ -14,6 +14,7 @@ import typer
 
 from kanon.cli.extras import extra
 from kanon.cli.files import picture as checked_picture
+from kanon.cli.screen import progress, working
 from kanon.joinlog import Join, LogError
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def demo(
     try:
         declared = Parameters("declared", decimal(epsilon, "--epsilon"))
         discover = Parameters("discover", decimal(epsilon, "--epsilon"), decimal(delta, "--delta"))
-        read = read_log(log, None, None) if log else generated_log(seed)
+        with working("reading the log"):
+            read = read_log(log, None, None) if log else generated_log(seed)
     except LogError as error:
         typer.echo(f"kanon reports demo: {error}", err=True)
         raise typer.Exit(2) from error
@@ -94,7 +96,8 @@ def demo(
     for summary in summaries:
         check(summary, exact)
         typer.echo(_in_words(summary, exact, value))
-    draw(summaries, exact, value, f"{read.title}: windows of {window} h, epsilon {epsilon}, delta {delta}", picture)
+    with working("drawing"):
+        draw(summaries, exact, value, f"{read.title}: windows of {window} h, epsilon {epsilon}, delta {delta}", picture)
     _promise(summaries)
     typer.echo(f"Picture: {picture} ({time.monotonic() - began:.0f} s in all)")
 
@@ -133,7 +136,11 @@ def aggregated(
     private = {"4b1b6e1e-0d0c-4c7e-9d0e-6f3f6d1a2b3c": X25519PrivateKey.generate()}
     public = [PublicKey(key_id, key.public_key()) for key_id, key in private.items()]
     client = Windows(ORIGIN, length=window * 3_600_000)
-    sealed = [encrypt(report, public) for report in contributions(client, _events(log.joins, value))]
+    sealed = []
+    with progress("reports encrypted", len(log.joins)) as advance:
+        for report in contributions(client, _events(log.joins, value)):
+            sealed.append(encrypt(report, public))
+            advance(1)
     files = [folder / f"reports-{number}.avro" for number in range(processes)]
     for number, file in enumerate(files):
         avro.write_reports(file, sealed[number::processes])
@@ -145,7 +152,11 @@ def aggregated(
             Rules(end, private, check_age=end - log.start < 90 * 86_400), id=f"demo-{parameters.mode}")
         for parameters in both
     ]  # fmt: skip
-    return [Summary(job.parameters.mode, job, aggregate(job, Secrets.drawn(), processes)) for job in jobs]
+    summaries = []
+    for job in jobs:
+        with working(f"opening and adding up the reports: {job.parameters.mode}"):
+            summaries.append(Summary(job.parameters.mode, job, aggregate(job, Secrets.drawn(), processes)))
+    return summaries
 
 
 def _events(joins: list[Join], value: int) -> Iterator[tuple[str, int, int, int]]:

@@ -10,7 +10,7 @@ import typer
 from kanon.cli.extras import missing
 from kanon.cli.files import picture as picture_file
 from kanon.cli.files import writable
-from kanon.cli.screen import screen, show_json
+from kanon.cli.screen import screen, show_json, working
 
 if TYPE_CHECKING:
     from kanon.risk.joinability import Joinability
@@ -90,9 +90,11 @@ def uniqueness(
     asked = _columns(columns) if columns else [(value,)]
     if out is not None and len(asked) > 1:
         fail("--out takes the sketch of one value: name one with --value or --columns")
-    made = sketches(log, asked, user, key=Key.kept_in(key) if key else Key.fresh(), size=size)
+    with working("reading the log"):
+        made = sketches(log, asked, user, key=Key.kept_in(key) if key else Key.fresh(), size=size)
     try:
-        reports = [report(one, user, profile, window) for one in made]
+        with working("judging the columns"):
+            reports = [report(one, user, profile, window) for one in made]
     except InvalidParametersError as error:
         fail(str(error))
     if out is not None:
@@ -187,7 +189,9 @@ def merge(
     from kanon.risk.khll import merge_all
     from kanon.risk.sketch_file import load
 
-    _save(merge_all([load(path) for path in sketches]), out)
+    with working("merging"):
+        merged = merge_all([load(path) for path in sketches])
+    _save(merged, out)
 
 
 @risk.command()
@@ -254,8 +258,10 @@ def sketch_leak(
     from kanon.risk.hashing import Key
     from kanon.risk.sketch_leak import leak, users_of
 
-    members, candidates = users_of(log, group, value, user)
-    result = leak(members, candidates, precision, Key.fresh())
+    with working("reading the log"):
+        members, candidates = users_of(log, group, value, user)
+    with working("attacking the sketch"):
+        result = leak(members, candidates, precision, Key.fresh())
     if as_json:
         show_json(result.as_json())
     else:
@@ -313,7 +319,8 @@ def no_noise(
             fail("give either a log, or --clients and --expected")
         from kanon.risk.rates import rates
 
-        told = rates(log, value, user, window_days)
+        with working("reading the log"):
+            told = rates(log, value, user, window_days)
         clients = told.clients
         busy = sum(m >= k for _, m in told.groups)
         cases = [(name, m) for name, m in told.groups if m < k][:top]
@@ -321,11 +328,12 @@ def no_noise(
         fail("give a log, or --clients and at least one --expected")
     else:
         cases = [("", m) for m in expected]
-    results = [
-        {"group": name, **PlainThreshold(clients, m / clients, k - 1, b).as_json()}
-        for name, m in cases
-        for b in fakes or [0, (k - 1) // 2]
-    ]
+    with working("computing what is given away"):
+        results = [
+            {"group": name, **PlainThreshold(clients, m / clients, k - 1, b).as_json()}
+            for name, m in cases
+            for b in fakes or [0, (k - 1) // 2]
+        ]
     if as_json:
         facts = {"k": k, "more_than": k - 1, "clients": clients, "groups_from_k_on": busy}
         show_json({**facts, "results": results, "caveat": CAVEAT})

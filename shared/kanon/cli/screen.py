@@ -101,17 +101,27 @@ class _Lines:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Say on standard error what takes long, if it takes more than two seconds and its end cannot be foretold."""
+    """Say on standard error what takes long, if it takes more than two seconds and its end cannot be foretold.
+
+    On a terminal it is a spinner, else a line after 2, 4, 8 seconds and so on. It must not be nested.
+    """
     if sys.stderr.isatty():
         from rich.console import Console
 
         with Console(stderr=True).status(f"{what} ..."):
             yield
         return
-    timer = threading.Timer(QUIET, lambda: typer.echo(f"{what} ...", err=True))
-    timer.daemon = True
-    timer.start()
+    done = threading.Event()
+    threading.Thread(target=_said, args=(what, done.wait), daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
+        done.set()
+
+
+def _said(what: str, wait: Callable[[float], bool]) -> None:
+    """Say that the work goes on, each time after twice as many seconds, until ``wait`` returns true."""
+    before, after = 0.0, QUIET
+    while not wait(after - before):
+        typer.echo(f"{what} ... {after:.0f} s", err=True)
+        before, after = after, 2 * after

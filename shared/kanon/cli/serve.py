@@ -15,6 +15,7 @@ import typer
 from kanon.cli.extras import extra
 from kanon.cli.local import Engine, EngineName, local_errors
 from kanon.cli.own_types import OneType, TypesFile, own_types
+from kanon.cli.screen import working
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,8 +73,9 @@ def serve(
         logs = sys.stdout if verbose else _Discard()
         schedule = Every(period, _evaluated(period))
         with contextlib.ExitStack() as running:
-            stack = running.enter_context(Stack(first, engine=engine, schedule=schedule, logs=logs))
-            server = _listening(stack, port)
+            with working("starting the service"):
+                stack = running.enter_context(Stack(first, engine=engine, schedule=schedule, logs=logs))
+                server = _listening(stack, port)
             running.callback(server.close)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: stop.set())

@@ -103,7 +103,8 @@ class Template:
             "AWS::URLSuffix": "amazonaws.com",
         }
         self._give(parameters, limits)
-        self.nested = dict(self._read_nested())
+        self.nested: dict[str, Template] = {}  # one may be given an output of another
+        self.nested |= self._read_nested()
 
     @classmethod
     def read(

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from kanon.cli import screen
 from kanon.cli.main import app
 from kanon.noise.laws import Table
 from kanon.release import output
@@ -30,6 +31,12 @@ def picture(monkeypatch, request):
     """Drawing takes most of the time of a small release: only the tests that look at the picture draw it."""
     if "picture" not in request.function.__name__:
         monkeypatch.setattr(output, "picture", lambda *_: b"\x89PNG")
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch):
+    """Whether a command shows progress depends on how busy the machine is."""
+    monkeypatch.setattr(screen, "QUIET", 600.0)
 
 
 @pytest.fixture

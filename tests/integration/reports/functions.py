@@ -10,11 +10,18 @@ import boto3
 
 from kanon.local.functions import Environment, Function
 from kanon.local.source import ROOT
+from kanon.reports.settings import AggregateSettings, DecryptSettings, RotateSettings
+from kanon.settings import Settings
 from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import INPUT, OUTPUT, WORK, Aggregation, aggregation
 from tests.integration.reports.issuing import Issuing
 
 QUEUES = "Maps", "Stages"
+SETTINGS: dict[str, type[Settings]] = {
+    "decrypt": DecryptSettings,
+    "aggregate": AggregateSettings,
+    "rotate": RotateSettings,
+}
 SECONDS = 900
 
 
@@ -42,8 +49,8 @@ class Functions:
     def urls(self) -> dict[str, str]:
         return {queue: self.sqs.create_queue(QueueName=f"{self.name}-{queue}")["QueueUrl"] for queue in QUEUES}
 
-    def environment(self, **changes: str) -> dict[str, str]:
-        """Every variable of the functions; each takes its own."""
+    def environment(self, function: str, **changes: str) -> dict[str, str]:
+        """The variables of a function, and no other."""
         values = {
             "DEPLOYMENT": "test",
             "CONTROL_TABLE": f"{self.name}-Control",
@@ -63,7 +70,8 @@ class Functions:
             **changes,
         }
         powertools = {"POWERTOOLS_SERVICE_NAME": "test", "POWERTOOLS_METRICS_NAMESPACE": "kanon"}
-        return {f"KANON_{name}": value for name, value in values.items()} | powertools
+        own = {name.upper() for name in SETTINGS[function].model_fields}
+        return {f"KANON_{name}": value for name, value in values.items() if name in own} | powertools
 
     def cold_start(self, function: str, **changes: str) -> Environment:
         def session(_: str) -> boto3.Session:
@@ -73,7 +81,7 @@ class Functions:
             function,
             ROOT / "functions" / "reports" / function,
             "app.handler",
-            self.environment(**changes),
+            self.environment(function, **changes),
             SECONDS,
             1024,
             session,
@@ -82,7 +90,7 @@ class Functions:
 
     @cached_property
     def warm(self) -> dict[str, Environment]:
-        return {name: self.cold_start(name) for name in ("decrypt", "aggregate", "rotate")}
+        return {name: self.cold_start(name) for name in SETTINGS}
 
     def schedule(self, function: str) -> Any:
         return self.warm[function].invoke({"schedule": True})

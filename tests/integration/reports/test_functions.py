@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from kanon.reports.clients.report import Report as ClientReport
 from kanon.reports.keys import public_keys
 from kanon.reports.payload import Contribution
 from kanon.reports.storage.key_ring import DAY
+from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import State
 from tests.integration.gate.tables import Running, running
 from tests.integration.reports.functions import Functions, functions
@@ -93,15 +93,20 @@ def test_logs_hold_no_name_id_origin_key_or_sum(stack: Functions) -> None:
     assert not [text for text in texts if text in said]
 
 
-def test_decrypt_has_no_access_to_budgets_and_aggregate_none_to_private_keys(stack: Functions) -> None:
+def test_an_error_is_logged_by_its_kind_and_the_state_of_the_job(
+    stack: Functions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ready(stack)
-    aggregate = Path("functions/reports/aggregate/app.py").read_text()
-    assert "private" not in aggregate.replace("no private key", "")
-    decrypt = stack.environment()
-    for name in ("KANON_BUDGETS_TABLE", "KANON_REPORT_NOISE_KEY_SECRET", "KANON_MAPS_URL"):
-        decrypt.pop(name)
-    stack.create("job")
-    assert stack.run() == 0
+    stack.create("a secret name")
+
+    def fails(*_: Any) -> Any:
+        raise ValueError("a secret name of an object")
+
+    monkeypatch.setattr(Objects, "listed", fails)
+    assert stack.run() == 1
+    said = stack.logs.getvalue()
+    assert '"stage":"RECEIVED","kind":"ValueError"' in said
+    assert "secret name" not in said
 
 
 def test_a_job_waits_for_the_first_keys_no_longer_than_its_plan(stack: Functions) -> None:

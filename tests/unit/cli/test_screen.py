@@ -1,6 +1,7 @@
 """Progress off a terminal, and the width of a table that is piped."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 from rich.table import Table
@@ -27,21 +28,35 @@ def test_work_of_less_than_two_seconds_shows_no_progress(capsys: pytest.CaptureF
     assert capsys.readouterr().err == ""
 
 
-def test_work_whose_end_is_unknown_says_after_two_seconds_what_it_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waited = []
+def test_work_whose_end_is_unknown_says_what_it_is_after_2_4_and_8_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    waits = []
 
-    class Timer(threading.Timer):
-        def start(self) -> None:
-            waited.append(self.interval)
-            self.function()
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) == 4
 
-    monkeypatch.setattr(threading, "Timer", Timer)
-    with screen.working("finding noise"):
-        pass
-    assert waited == [2.0]
-    assert capsys.readouterr().err == "finding noise ...\n"
+    screen._said("finding noise", wait)
+    assert waits == [2, 2, 4, 8]
+    assert capsys.readouterr().err.splitlines() == [
+        "finding noise ... 2 s",
+        "finding noise ... 4 s",
+        "finding noise ... 8 s",
+    ]
+
+
+def test_work_that_ends_or_fails_is_no_longer_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+
+    def said(_: str, wait: Callable[[float], bool]) -> None:
+        ended.append(wait(60))
+
+    monkeypatch.setattr(screen, "_said", said)
+    before = threading.active_count()
+    with pytest.raises(KeyError), screen.working("finding noise"):
+        raise KeyError
+    for thread in threading.enumerate()[before:]:
+        thread.join(timeout=10)
+    assert ended == [True]
 
 
 def test_a_piped_table_has_its_full_width(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

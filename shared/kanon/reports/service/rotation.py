@@ -55,15 +55,19 @@ class Rotation:
             keys = self.epoch.ring.read()
             if keys is None:
                 self.epoch.begin()
-            elif not self._step(keys, now):
+            elif not (self.destroy_one(keys, now) or self._step(keys, now)):
                 return keys
         raise RuntimeError("other workers change the key ring all the time: the next run goes on")
 
-    def _step(self, keys: Keys, now: float) -> bool:
-        """Do the next thing that is due; False if nothing is. If the ring has changed meanwhile, nothing is done."""
+    def destroy_one(self, keys: Keys, now: float) -> bool:
+        """Destroy a key that has ended; False if none has."""
         for key in keys.ended(now):
             self.private.destroy(key.id)
             return self._change(keys, keys.without(key))
+        return False
+
+    def _step(self, keys: Keys, now: float) -> bool:
+        """Do the next thing that is due; False if nothing is. If the ring has changed meanwhile, nothing is done."""
         withdrawn = not self.epoch.is_of(keys)
         if withdrawn != keys.withdrawn:
             return self._change(keys, replace(keys, withdrawn=withdrawn))
