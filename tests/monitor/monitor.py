@@ -71,8 +71,8 @@ class Monitor:
     # What a function does
 
     def started(self, function: Function) -> None:
-        """A copy of a function starts, perhaps with another period than the template's."""
-        self._period = gcd(self._period, int(function.environment["KANON_PERIOD"]))
+        """A copy of a function starts, one of the gate perhaps with another period than the template's."""
+        self._period = gcd(self._period, int(function.environment.get("KANON_PERIOD", 0)))
 
     def attach(self, session: Any, function: str) -> Any:
         """See every call of the clients this session will create."""

@@ -1,5 +1,6 @@
 """What the roles of a template allow, and what an AWS call asks for, both in ARNs."""
 
+import base64
 import fnmatch
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -122,6 +123,7 @@ _SECRETS = f"arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret:"
 
 
 def _leading(params: Mapping[str, Any]) -> str:
-    """The leading key of the one item that is named, in a table whose keys are names."""
-    name: str = params.get("Key", params.get("Item", {})).get("name", {}).get("S", "")
-    return name
+    """The leading key of the one item that is named, in a table whose keys are names; binary ones in base64."""
+    key = params.get("Key", params.get("Item", {}))
+    text: str = key.get("name", {}).get("S", "")
+    return base64.b64encode(key["row"]["B"]).decode() if "row" in key else text

@@ -63,15 +63,20 @@ app = resolver(logger, jobs_form)
 
 sqs_client = Once(aws.sqs)
 s3_client = Once(aws.s3)
-dynamodb_client = Once(aws.dynamodb)
 
 T = TypeVar("T")
 
 
 @Once
+def dynamodb_client() -> Any:
+    """A client, made once per execution environment. A changed fingerprint is an error: no job is created."""
+    client = aws.dynamodb()
+    Recorded(client, SETTINGS.control_table).compare("jobs", SETTINGS)
+    return client
+
+
 def report_jobs() -> ReportJobs:
-    """The jobs. A changed fingerprint is an error."""
-    Recorded(dynamodb_client(), SETTINGS.control_table).compare("jobs", SETTINGS)
+    """The jobs."""
     return ReportJobs(dynamodb_client(), SETTINGS.report_jobs_table)
 
 

@@ -180,6 +180,44 @@ def test_a_worker_that_was_paused_for_30_days_commits_nothing(stack: Functions) 
     assert (row.values["code"], row.committed, row.secret) == ("RETRIES_EXHAUSTED", False, None)
 
 
+def test_a_job_whose_shards_are_lost_ends_after_a_day(stack: Functions) -> None:
+    ready(stack)
+    stack.create("job")
+    until(stack, "job", State.MAPPING)
+    stack.received("Maps")
+    stack.service.tables.now += DAY
+    stack.schedule("aggregate")
+    assert stack.run() == 0
+    assert code(stack, "job") == "RETRIES_EXHAUSTED"
+
+
+def test_a_shard_that_is_recorded_is_not_mapped_again(stack: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready(stack)
+    stack.create("job")
+    until(stack, "job", State.MAPPING)
+    (message,) = stack.received("Maps")
+    stack.warm["decrypt"].invoke({"Records": [message]})
+    monkeypatch.delattr("kanon.reports.service.shards.map_reports")
+    assert stack.warm["decrypt"].invoke({"Records": [message]}) == {"batchItemFailures": []}
+    assert stack.run() == 0
+    assert code(stack, "job") == "SUCCESS"
+
+
+def test_a_summary_that_cannot_be_published_for_30_days_is_given_up(stack: Functions) -> None:
+    ready(stack)
+    stack.service.s3.put_object(Bucket=f"{stack.name}-summaries", Key="out/summary-1-of-1.avro", Body=b"another")
+    stack.create("job")
+    stack.run()
+    row = stack.service.row("job")
+    assert (row.state, row.values["code"]) == (State.COMMITTED, "RESULT_WRITE_ERROR")
+    stack.service.tables.now += 30 * DAY
+    stack.schedule("aggregate")
+    stack.run()
+    assert code(stack, "job") == "RESULT_WRITE_ERROR"
+    assert stack.service.names("work") == []
+    assert stack.metrics()["JobsRefused"] == 1
+
+
 def test_the_sweep_takes_on_a_job_whose_message_was_lost_and_no_job_that_moves(stack: Functions) -> None:
     ready(stack)
     stack.create("job")

@@ -230,7 +230,8 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
         "input_data_blob_prefixes",
         "at most 50",
     ),
-    ({"input_data_blob_prefix": "\ud800"}, "VALIDATION_FAILED", "input_data_blob_prefixes", "1 to 900 bytes"),
+    ({"input_data_blob_prefix": "\ud800"}, "JSON_ERROR", "body", "half of a character"),
+    ({"job_parameters__unknown": {"\ud800": 1}}, "JSON_ERROR", "body", "half of a character"),
     ({"output_data_blob_prefix": "\u00e4" * 451}, "VALIDATION_FAILED", "output_data_blob_prefix", "1 to 900 bytes"),
     ({"output_data_blob_prefix": "secret\n"}, "VALIDATION_FAILED", "output_data_blob_prefix", "control characters"),
     ({"input_data_bucket_name": "secret-bucket"}, "VALIDATION_FAILED", "input_data_bucket_name", "ReportBuckets"),
@@ -355,6 +356,17 @@ def test_an_epsilon_above_the_cap_is_refused_before_a_job_exists(service: Front)
     service.reconfigure(KANON_EPSILON_CAP="0.5")
     result = create(service, "above the cap")
     assert (result.status, "at most 0.5, " in error(result)["message"]) == (400, True)
+
+
+def test_no_job_is_created_or_told_after_a_cap_has_changed(fresh: Front) -> None:
+    assert create(fresh, "before").status == 202
+    fresh.reconfigure(KANON_EPSILON_CAP="10")
+    for result in (create(fresh, "after"), fresh.send("jobs", "GET", f"{GET}?job_request_id=before")):
+        assert (result.status, error(result)["status"]) == (503, "UNAVAILABLE")
+    assert "fingerprint mismatch" in fresh.output.getvalue()
+    fresh.reconfigure(KANON_EPSILON_CAP="64")
+    assert get(fresh, "before")["job_status"] == "RECEIVED"
+    assert fresh.service.tables.jobs.read("after") is None
 
 
 # getJob
@@ -490,7 +502,9 @@ def test_preflight_counts_what_a_job_would_meet_and_spends_nothing(fresh: Front)
         "would_fail": [],
         "standard_deviation": pytest.approx(9268.19, abs=0.01),
     }
-    assert not {name for name, _ in fresh.calls} & {"TransactWriteItems", "PutItem", "UpdateItem", "PutObject"}
+    writes = {"TransactWriteItems", "PutItem", "UpdateItem", "PutObject"}
+    written = [params for name, params in fresh.calls if name in writes]
+    assert [params["Key"] for params in written] == [{"name": {"S": "function#jobs"}}]
     assert fresh.service.tables.jobs.read("preflight") is None
 
 

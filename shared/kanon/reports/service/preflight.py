@@ -45,8 +45,8 @@ def preflight(
     if rows > MOST_ROWS:
         raise JobError(
             "INVALID_JOB",
-            f"the reports belong to {rows:,} rows of budget, and a job charges at most {MOST_ROWS:,}: ask for fewer"
-            " days, or name the attribution_destinations",
+            f"the reports belong to more than {MOST_ROWS:,} rows of budget, the most of one job: ask for fewer days, or"
+            " name the attribution_destinations",
         )
     amount = Amount.of(request.epsilon, request.delta)
     short = named_exhausted(budgets, seen.sources, request.filtering_ids, amount, MOST_NAMED)

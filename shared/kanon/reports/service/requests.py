@@ -3,6 +3,7 @@
 No message repeats what was sent. Every error names the field and what to change.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ MOST_DESTINATIONS = 100
 DEFAULT_ERROR_THRESHOLD = "10"
 
 _ID = re.compile(r"[ -{}~]{1,128}")
-_PREFIX = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]+")
+_PREFIX = re.compile(r"[^\x00-\x1f\x7f]+")
 _PREFIX_BYTES = 900
 """A name in S3 has at most 1,024 bytes; the numbers of the parts follow the prefix."""
 _COUNT = re.compile(r"[0-9]{1,12}")
@@ -110,7 +111,7 @@ def read_request(body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilo
     Raises:
         RequestRefusedError: with the first problem.
     """
-    fields = _object(body, "body")
+    fields = _body(body)
     parameters = _object(fields.get("job_parameters", {}), "job_parameters")
     prefixes = _prefixes(fields)
     report_to, site = (_optional(parameters, name) for name in ("attribution_report_to", "reporting_site"))
@@ -161,7 +162,7 @@ def read_publication(body: Any, buckets: frozenset[str]) -> Publication:
     Raises:
         RequestRefusedError: with the first problem.
     """
-    fields = _object(body, "body")
+    fields = _body(body)
     bucket, prefix = "output_data_bucket_name", "output_data_blob_prefix"
     return Publication(
         _id(fields),
@@ -183,6 +184,15 @@ def read_job_id(text: str) -> str:
         RequestRefusedError: there is none, or it cannot be one.
     """
     return _id({"job_request_id": text})
+
+
+def _body(value: Any) -> Mapping[str, Any]:
+    fields = _object(value, "body")
+    try:
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise RequestRefusedError("JSON_ERROR", "body", "a text holds half of a character (a lone surrogate)") from None
+    return fields
 
 
 def _object(value: Any, field: str) -> Mapping[str, Any]:
