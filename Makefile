@@ -113,8 +113,9 @@ demo: .venv-demo/.project  ## replay a log of joins and show the result (LOG=fil
 	@$(KANON) demo $(if $(LOG),--log "$(LOG)") $(if $(FROM),--from "$(FROM)") $(if $(TO),--to "$(TO)") $(ARGS)
 
 .PHONY: demo-reports
-demo-reports: .venv-demo/.project  ## encrypt a log's joins as reports, aggregate, check and draw them (ARGS="--window 6 --epsilon 2")
-	@$(KANON) reports demo $(if $(LOG),--log "$(LOG)") $(ARGS)
+demo-reports: .venv-demo/.project  ## reports of a log, aggregated here or by a service, every number checked (URL=http://127.0.0.1:8000 or STACK=name)
+	@$(KANON) reports $(if $(URL)$(STACK),demo-service $(if $(URL),--url "$(URL)") $(if $(STACK),--stack "$(STACK)"),demo) \
+		$(if $(LOG),--log "$(LOG)") $(ARGS)
 
 .PHONY: serve
 serve: .venv-demo/.project  ## run the service on this machine until stopped (PORT=8000 PERIOD=10 ARGS=...)
