@@ -130,7 +130,9 @@ def demo_service(
     log: Log = None,
     window: Window = 24,
     joins: Joins = 2,
-    reports: Annotated[int, typer.Option(min=100, max=20_000, help="Reports to send: the newest joins.")] = 2_000,
+    reports: Annotated[
+        int, typer.Option(min=100, max=20_000, help="Most reports to send, spread over the log.")
+    ] = 2_000,
     seed: Seed = 1,
     stack: Stack = None,
     region: Region = None,
@@ -152,7 +154,7 @@ def run(service: Service, log: "JoinLog", window: int, joins: int, most: int) ->
 
     Args:
         service: where to send them.
-        log: joins; the newest ``most`` of them count, as if the last window had just ended.
+        log: joins in the order of time; at most ``most`` of them count, as if the last window had just ended.
         window: hours of a window.
         joins: of a client that count in a window.
         most: reports to send.
@@ -189,11 +191,12 @@ def run(service: Service, log: "JoinLog", window: int, joins: int, most: int) ->
 
 
 def recent(log: "JoinLog", window: int, most: int, now: float) -> "JoinLog":
-    """The newest joins, moved by whole windows so that the last window ends before ``now``."""
+    """Joins of the log's last days, spread evenly, moved by whole windows so that the last one ends before ``now``."""
     length = window * 3600
-    last = int(max(join.time for join in log.joins)) // length
-    moved = (int(now) // length - 1 - last) * length
-    taken = [join for join in log.joins if join.time > log.joins[-1].time - DAYS * 86_400][-most:]
+    end = log.joins[-1].time
+    moved = (int(now) // length - 1 - int(end) // length) * length
+    newest = [join for join in log.joins if join.time > end - DAYS * 86_400]
+    taken = newest[:: -(-len(newest) // most)]
     return replace(log, joins=[join._replace(time=join.time + moved) for join in taken])
 
 
