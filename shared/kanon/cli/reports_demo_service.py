@@ -31,6 +31,7 @@ from kanon.cli.screen import progress, working
 from kanon.cli.stacks import Profile, Region, Stack, Url, find, one_line_errors
 from kanon.client import Client, Connection
 from kanon.client.connection import Sign
+from kanon.client.signing import signer
 from kanon.errors import KanonError
 
 if TYPE_CHECKING:
@@ -90,10 +91,10 @@ class Service:
         """
         if stack.reports is None:
             raise DemoError("this stack has no reports: deploy it with Reports=ON")
-        jobs = stack.reports.jobs
+        jobs, credentials = stack.reports.jobs, stack.session.get_credentials()
         return cls(
             stack.url,
-            stack.sign,
+            signer(credentials, stack.session.region_name) if credentials and stack.reports.deployed else None,
             stack.client("s3"),
             jobs.reports_bucket,
             jobs.summaries_bucket,
