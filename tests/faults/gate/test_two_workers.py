@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from kanon.gate.joining import Join
 from kanon.gate.mechanism.steps import instance_of, phase_of, step_at
-from tests.faults.gate import failures
+from tests.faults import failures
 from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, START, SimulatedStack
 from tests.faults.gate.stepped_evaluator import SteppedEvaluator, arrives, dies
 from tests.unit.examples import unpack
