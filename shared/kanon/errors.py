@@ -31,3 +31,7 @@ class TooFarBehindError(KanonError):
 
 class LeaseLostError(KanonError):
     """Another worker moved this slot's mark; this worker must stop."""
+
+
+class UnreadableMessageError(KanonError):
+    """A queue message has another form than its reader expects. The text names its problems, never its content."""

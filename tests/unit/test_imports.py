@@ -25,6 +25,7 @@ ARROWS: dict[str, set[str]] = {
     "settings": {"errors"},
     "snapshots": set(),
     "starting": {"clock", "errors"},
+    "queues": {"dynamo", "errors"},
     "keys": {"noise", "errors"},
     "dynamo": {"clock", "errors"},
     "http": {"dynamo", "clock", "errors", "strict_json"},
@@ -37,7 +38,7 @@ ARROWS: dict[str, set[str]] = {
     "plan": {"gate", "noise", "dynamo"},
     "cost": {"gate", "reports", "dynamo"},
     "simulate": {"gate", "noise", "dynamo", "keys", "joinlog", "plan", "cost"},
-    "operate": {"gate", "noise", "dynamo", "keys", "clock", "errors"},
+    "operate": {"gate", "reports", "noise", "dynamo", "keys", "clock", "errors"},
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
     "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
     "cli": {
@@ -47,8 +48,8 @@ ARROWS: dict[str, set[str]] = {
     },
 }
 LAYER = {
-    *("__init__", "aws", "clock", "dynamo", "errors", "gate", "http", "keys", "noise", "settings", "starting"),
-    *("snapshots", "strict_json"),
+    *("__init__", "aws", "clock", "dynamo", "errors", "gate", "http", "keys", "noise", "queues", "settings"),
+    *("snapshots", "starting", "strict_json"),
 }
 """The part of the package that the functions need: shared/Makefile lists the same names."""
 

@@ -220,6 +220,29 @@ def destroy_noise_key(
     typer.echo(f"No version of the secret holds key {key_id}.")
 
 
+@operate.command()
+@on_stack
+def new_report_keys(stack: "RunningStack", yes: Yes = False) -> None:
+    """Begin a new epoch of report keys, after the table of budgets was replaced or a private key became known.
+
+    Example: kanon operate new-report-keys --stack kanon-prod
+    """
+    from kanon import clock
+    from kanon.operate.report_keys import renew, situation
+
+    found = situation(stack)
+    state = "is not the one that the keys of reports were issued for" if found.replaced else "was not replaced"
+    typer.echo(f"The table of budgets {state}. There are {len(found.keys.keys)} keys.")
+    typer.echo(
+        "All of them end now and are destroyed. Reports that are encrypted to them can never be opened again, and jobs"
+        " that are not committed end with PRIVACY_BUDGET_ERROR; nothing is spent. Clients that keep public keys send"
+        " unreadable reports for up to a day. This cannot be undone."
+    )
+    _ask("Issue new keys?", yes)
+    renew(stack, found.keys, clock.now())
+    typer.echo("The keys are destroyed. The first new key is published within five minutes.")
+
+
 def _ask(question: str, yes: bool) -> None:
     if not yes:
         typer.confirm(question, abort=True)

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from kanon.dynamo.fingerprints import DEPLOYMENT
 from kanon.errors import ConfigurationError
 from kanon.gate.generations import Ids, as_recorded, begun, refuse_log_generations
 from kanon.gate.settings import EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry, QuerySettings
 from kanon.gate.slots import Layouts
-from kanon.gate.storage.control import DEPLOYMENT, Control
+from kanon.gate.storage.control import Control
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.noise.words import NoiseKey

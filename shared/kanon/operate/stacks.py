@@ -28,6 +28,7 @@ from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
+from kanon.reports.settings import RotateSettings
 
 CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
 DESCRIPTION = "/_local/stack"
@@ -52,6 +53,7 @@ class RunningStack:
         session: the boto3 session for its account and region.
         endpoint: the URL of its services; None for AWS.
         protected: whether its tables have deletion protection; None if its parameters do not say.
+        rotate: the settings of the function that rotates the keys of reports; None if Reports is OFF.
     """
 
     name: str
@@ -64,6 +66,7 @@ class RunningStack:
     session: boto3.Session
     endpoint: str | None = None
     protected: bool | None = None
+    rotate: RotateSettings | None = None
 
     def client(self, service: str) -> Any:
         """A client of one of its services."""
@@ -108,11 +111,12 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
         given = {entry["ParameterKey"]: entry["ParameterValue"] for entry in described.get("Parameters", [])}
         protection = given.get("DeletionProtection")
         functions = session.client("lambda", config=CONFIG)
+        parts = ["Join", "Query", "Evaluate", *(["Rotate"] if "RotateFunction" in outputs else [])]
         environments = {
             part: functions.get_function_configuration(FunctionName=outputs[f"{part}Function"])["Environment"][
                 "Variables"
             ]
-            for part in ("Join", "Query", "Evaluate")
+            for part in parts
         }
         dead_letters_url, lost_events_url = outputs["DeadLettersUrl"], outputs["LostEventsUrl"]
     except KeyError as error:
@@ -129,7 +133,12 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
         _schedule_name(name, session),
         session,
         protected=None if protection is None else protection == "ON",
+        rotate=_rotate_settings(environments.get("Rotate")),
     )
+
+
+def _rotate_settings(environment: Mapping[str, str] | None) -> RotateSettings | None:
+    return None if environment is None else RotateSettings.from_environment(environment)
 
 
 def _schedule_name(name: str, session: boto3.Session) -> str | None:
@@ -179,6 +188,7 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
         None,
         session,
         endpoint,
+        rotate=_rotate_settings(described["functions"].get("rotate")),
     )
 
 

@@ -6,10 +6,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from moto.dynamodb.models.table import Table
 
 from kanon.gate.generations import as_recorded, begun
 from kanon.gate.mechanism.bounds import over_generations
@@ -20,6 +18,7 @@ from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
 from tests.integration.gate.doctor_view import findings, metrics, operate, seen, wrong
+from tests.table_ids import give_ids
 
 LAWS = {
     "threshold": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
@@ -35,15 +34,7 @@ Rows = dict[str, list[dict[str, Any]]]
 @pytest.fixture
 def ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine gives every table an id of its own, as DynamoDB does and this engine does not."""
-    describe = Table.describe
-
-    def with_id(table: Any, *args: Any, **options: Any) -> Any:
-        described = describe(table, *args, **options)
-        inner = described.get("Table", described.get("TableDescription", described))
-        inner["TableId"] = table.__dict__.setdefault("an_id", str(uuid4()))
-        return described
-
-    monkeypatch.setattr(Table, "describe", with_id)
+    give_ids(monkeypatch)
 
 
 @dataclass

@@ -8,7 +8,6 @@ The short form takes some of the places; `make faults` takes all.
 import os
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -20,19 +19,15 @@ from kanon.errors import KanonError
 from kanon.reports.account import Unit, source_of, units
 from kanon.reports.service.messages import StageMessage
 from kanon.reports.storage.report_jobs import State
+from tests.faults.reports.failing_calls import KINDS, Fault, KilledError
 from tests.integration.gate.tables import Running, running
 from tests.integration.reports.aggregation import OUTPUT, WORK, Aggregation, aggregation
 from tests.unit.reports import made
 
 ALL = bool(os.environ.get("FAULTS"))
-KINDS = ("refused", "answer lost", "killed before", "killed after")
 SHORT_STRIDE = 97
 """The short form takes every so many-th call, another one for each kind of fault."""
 DISORDERS = range(40 if ALL else 2)
-
-
-class KilledError(BaseException):
-    """The worker ends here, at once: no handler of the product sees this."""
 
 
 @pytest.fixture(scope="module")
@@ -65,32 +60,6 @@ JOBS: dict[str, dict[str, Any]] = {
     "declared": {"job_parameters__debug_privacy_epsilon": "60", "output_data_blob_prefix": "out/declared.avro"},
     "refused": {"output_data_blob_prefix": "out/refused.avro"},
 }
-
-
-@dataclass
-class Fault:
-    """One call of the run, counted over all clients, fails once."""
-
-    at: int
-    kind: str
-    calls: int = 0
-    watching: bool = True
-
-    def watch(self, client: Any) -> None:
-        call = client._make_api_call
-
-        def disturbed(operation: str, asked: Any) -> Any:
-            self.calls += self.watching
-            if not self.watching or self.calls - 1 != self.at:
-                return call(operation, asked)
-            if self.kind == "refused":
-                raise ClientError({"Error": {"Code": "InternalServerError", "Message": "planted"}}, operation)
-            if self.kind == "killed before":
-                raise KilledError
-            call(operation, asked)
-            raise KilledError if self.kind == "killed after" else ReadTimeoutError(endpoint_url="planted")
-
-        client._make_api_call = disturbed
 
 
 def deployed(engine: Running) -> Aggregation:

@@ -1,18 +1,11 @@
 """Control: the mark and the lease of each slot, and the fingerprints of immutable values."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kanon.dynamo.conditions import unless_refused
-from kanon.dynamo.limits import MOST_EXPRESSION_BYTES
-from kanon.errors import ConfigurationError, FingerprintMismatchError, LeaseLostError
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
-
-DEPLOYMENT = "deployment"
-"""The attribute that every function records when it first starts."""
+from kanon.dynamo.fingerprints import Fingerprints
+from kanon.errors import LeaseLostError
 
 RELEASE = "REMOVE lease_until, lease_holder"
 KEEP_PLACE = "SET resume_step = :step, resume_after = :after"
@@ -47,12 +40,15 @@ class Progress:
     stamped: bool = True
 
 
-class Control:
+class Control(Fingerprints):
     """Marks, leases and fingerprints."""
 
-    def __init__(self, client: "DynamoDBClient", table: str) -> None:
-        self._client = client
-        self._table = table
+    changed = (
+        "a type's parameters, a key, the outage allowance, the publish delay or the number of slots differ from what"
+        " this deployment started with; restore them, give changed parameters a new type name, and let a new entry of"
+        " Slots begin at least two steps ahead"
+    )
+    too_many = "types and keys are more than one deployment can hold; move some types to another deployment"
 
     def lease(self, slot: int, holder: str, now: float, until: float) -> Mark | None:
         """Take the lease of a slot and return its mark; None if another worker holds the lease.
@@ -135,78 +131,6 @@ class Control:
                 float(item["lease_until"]["N"]) if "lease_until" in item else None,
                 _is_stamped(item),
             )
-
-    def recorded(self, owner: str) -> dict[str, str]:
-        """The fingerprints recorded for a function, strongly consistent."""
-        answer = self._client.get_item(
-            TableName=self._table, Key={"name": {"S": f"function#{owner}"}}, ConsistentRead=True
-        )
-        return {name: value["S"] for name, value in answer.get("Item", {}).items() if name != "name"}
-
-    def check(self, owner: str, fingerprints: Mapping[str, str], old: Collection[str] = ()) -> None:
-        """Record new fingerprints and compare known ones, in one conditional update.
-
-        Args:
-            owner: the function.
-            fingerprints: by the name of an attribute; with names in ``old``, ``DEPLOYMENT`` is among them.
-            old: names that must be recorded already, unless the function has never started.
-
-        Raises:
-            ConfigurationError: there are too many for one update.
-            FingerprintMismatchError: an immutable value has changed, or one of ``old`` is not recorded.
-        """
-        places = {name: i for i, name in enumerate(fingerprints)}
-        names = {f"#n{i}": name for name, i in places.items()}
-        values: dict[str, Any] = {f":v{i}": {"S": value} for i, value in enumerate(fingerprints.values())}
-        update = "SET " + ", ".join(f"#n{i} = :v{i}" for i in places.values())
-        new = {name: places[DEPLOYMENT] if name in old else i for name, i in places.items()}
-        condition = " AND ".join(
-            f"(attribute_not_exists(#n{new[name]}) OR #n{i} = :v{i})" for name, i in places.items()
-        )
-        if max(len(update), len(condition)) > MOST_EXPRESSION_BYTES:
-            raise ConfigurationError(
-                f"{len(names)} types and keys are more than one deployment can hold; move some types to another"
-                f" deployment"
-            )
-        changed = self._update(
-            f"function#{owner}",
-            update,
-            condition,
-            values,
-            ExpressionAttributeNames=names,
-            ReturnValuesOnConditionCheckFailure="ALL_OLD",
-        )
-        if changed is None:
-            raise FingerprintMismatchError(
-                f"{owner}: a type's parameters, a key, the outage allowance, the publish delay or the number of slots"
-                f" differ from what this deployment started with; restore them, give changed parameters a new type"
-                f" name, and let a new entry of Slots begin at least two steps ahead"
-            )
-
-    def record(self, owner: str, fingerprints: Mapping[str, str]) -> None:
-        """Record fingerprints whatever is recorded. Only an operator's command may, after it has compared the data."""
-        for name, value in fingerprints.items():
-            self._client.update_item(
-                TableName=self._table,
-                Key={"name": {"S": f"function#{owner}"}},
-                UpdateExpression="SET #name = :value",
-                ExpressionAttributeNames={"#name": name},
-                ExpressionAttributeValues={":value": {"S": value}},
-            )
-
-    def _update(
-        self, name: str, update: str, condition: str, values: dict[str, Any], **more: Any
-    ) -> Mapping[str, Any] | None:
-        """The answer of the update, or None if its condition failed."""
-        return unless_refused(
-            self._client.update_item,
-            TableName=self._table,
-            Key={"name": {"S": name}},
-            UpdateExpression=update,
-            ConditionExpression=condition,
-            ExpressionAttributeValues=values,
-            **more,
-        )
 
 
 def _is_stamped(item: Mapping[str, Any]) -> bool:

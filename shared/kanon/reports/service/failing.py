@@ -6,7 +6,16 @@ from kanon.reports.storage.report_jobs import BEFORE_COMMIT, ReportJobs, Row, St
 NOTHING_SPENT = "Nothing was spent."
 
 
-def fail(jobs: ReportJobs, row: Row, error: JobError, now: float) -> None:
-    """End a job that has not begun to commit. If it has left its state meanwhile, another worker decides."""
-    if row.state in BEFORE_COMMIT:
-        jobs.move(row, State.FINISHED, now, code=error.code, message=f"{error}. {NOTHING_SPENT}")
+def fail(jobs: ReportJobs, row: Row, error: JobError, now: float) -> bool:
+    """End a job that has not begun to commit. If it has left its state meanwhile, another worker decides.
+
+    Returns:
+        Whether this call ended it.
+    """
+    if row.state not in BEFORE_COMMIT:
+        return False
+    return jobs.move(row, State.FINISHED, now, code=error.code, message=f"{error}. {NOTHING_SPENT}")
+
+
+def untold(code: str) -> None:
+    """Tell nobody that a job has ended with this code."""

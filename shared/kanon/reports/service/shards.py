@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kanon.reports.avro import Report, read_reports
 from kanon.reports.errors import JobError
 from kanon.reports.mapping import map_reports
-from kanon.reports.service.failing import fail
+from kanon.reports.service.failing import fail, untold
 from kanon.reports.service.messages import MapMessage, StageMessage
 from kanon.reports.service.plan import Bucket, Plan, read_plan
 from kanon.reports.service.requests import JobRequest
@@ -33,6 +33,7 @@ class Shards:
         request: reads the stored request of a job.
         keys: the private keys with these ids that still exist.
         clock: unix seconds.
+        ended: is told the code with which a run has ended its job.
     """
 
     jobs: ReportJobs
@@ -41,6 +42,7 @@ class Shards:
     request: Callable[[Row], JobRequest]
     keys: Callable[[Sequence[str]], Mapping[str, "X25519PrivateKey"]]
     clock: Callable[[], float]
+    ended: Callable[[str], None] = untold
 
     def run(self, message: MapMessage) -> list[StageMessage]:
         """Map a shard and record it. It may run any number of times, at once and late: the first record stands.
@@ -54,7 +56,8 @@ class Shards:
         try:
             return self._map(row, message)
         except JobError as error:
-            fail(self.jobs, row, error, self.clock())
+            if fail(self.jobs, row, error, self.clock()):
+                self.ended(error.code)
             return []
 
     def _map(self, row: Row, message: MapMessage) -> list[StageMessage]:
@@ -73,9 +76,10 @@ class Shards:
                 return []
             skip = frozenset(work.ids(skips[str(message.shard)]).view("V16").tolist())
             selection = replace(selection, without=sources_of(manifest["without"]))
-        rules = plan.rules(request, row.received_at, self.keys(plan.keys))
-        mapped = map_reports(self._reports(request, plan.shards[message.shard]), rules, selection, skip)
-        self.jobs.record(row.job, message.stage, message.shard, work.put_shard(mapped), self.clock())
+        if message.shard not in self.jobs.recorded(row.job, message.stage):
+            rules = plan.rules(request, row.received_at, self.keys(plan.keys))
+            mapped = map_reports(self._reports(request, plan.shards[message.shard]), rules, selection, skip)
+            self.jobs.record(row.job, message.stage, message.shard, work.put_shard(mapped), self.clock())
         complete = self.jobs.recorded(row.job, message.stage).keys() >= expected
         return [StageMessage(job=row.job)] if complete else []
 

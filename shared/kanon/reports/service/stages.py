@@ -16,15 +16,16 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from kanon.noise.words import NoiseKey
-from kanon.reports.account import Source, units
+from kanon.reports.account import DAY, Source, units
 from kanon.reports.avro import part_names, write_summary
 from kanon.reports.errors import Counter, JobError
 from kanon.reports.matching import skip_lists
 from kanon.reports.noise import Randomness
 from kanon.reports.reducing import reduce_partition
 from kanon.reports.service.committing import MOST_EXHAUSTED, Committing, Outcome, exhausted
+from kanon.reports.service.epoch import REPLACED, REPLACED_MESSAGE
 from kanon.reports.service.exhaustion import named_exhausted
-from kanon.reports.service.failing import NOTHING_SPENT, fail
+from kanon.reports.service.failing import NOTHING_SPENT, fail, untold
 from kanon.reports.service.messages import Message, StageMessage
 from kanon.reports.service.plan import Bucket, Plan, Ring, percent, read_plan, write_plan
 from kanon.reports.service.requests import JobRequest
@@ -36,10 +37,10 @@ from kanon.reports.storage.budgets import (
     charges,
 )
 from kanon.reports.storage.objects import FORBIDDEN, NO_BUCKET, Objects, TakenError
-from kanon.reports.storage.report_jobs import ReportJobs, Row, State
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, ReportJobs, Row, State
 from kanon.reports.storage.work import Shard, Work, sources_as_json, sources_of
 
-EXHAUSTED, LATE, REPLACED = "PRIVACY_BUDGET_EXHAUSTED", "RETRIES_EXHAUSTED", "PRIVACY_BUDGET_ERROR"
+EXHAUSTED, LATE, NOT_WRITTEN = "PRIVACY_BUDGET_EXHAUSTED", "RETRIES_EXHAUSTED", "RESULT_WRITE_ERROR"
 CODES = {Outcome.EXHAUSTED: EXHAUSTED, Outcome.LATE: LATE, Outcome.REPLACED: REPLACED}
 MESSAGES = {
     EXHAUSTED: (
@@ -47,8 +48,12 @@ MESSAGES = {
         " leave their reports out, or set skip_exhausted"
     ),
     LATE: "the job did not end within 24 hours: create a new job",
-    REPLACED: "the budget table is not the one on which the keys were issued: issue new keys, see the operator's guide",
+    REPLACED: REPLACED_MESSAGE,
 }
+
+
+SECONDS_TO_PUBLISH = 30 * DAY
+"""From the commit on. The parts of the summary are in the work bucket for a day longer."""
 
 
 class WaitError(Exception):
@@ -69,6 +74,7 @@ class Stages:
         noise_key: the key of the noise.
         deployment: the name of the deployment.
         clock: unix seconds.
+        ended: is told the code with which a run has ended its job.
     """
 
     jobs: ReportJobs
@@ -80,9 +86,14 @@ class Stages:
     noise_key: NoiseKey
     deployment: str
     clock: Callable[[], float]
+    ended: Callable[[str], None] = untold
 
-    def run(self, message: StageMessage) -> list[Message]:
+    def run(self, message: StageMessage, has_time: Callable[[], bool] = lambda: True) -> list[Message]:
         """Take a job as far as it goes.
+
+        Args:
+            message: which job.
+            has_time: whether there is time for one more stage. The first one is always begun.
 
         Returns:
             Messages to send: without them the job waits for the sweep.
@@ -92,12 +103,18 @@ class Stages:
         """
         seen: list[State] = []
         while (row := self.jobs.read(message.job)) is not None and row.state not in seen:
+            if seen and not has_time():
+                return [StageMessage(job=row.job)]
             seen.append(row.state)
             try:
                 sent = self._stage(row, message.part)
             except JobError as error:
-                fail(self.jobs, row, error, self.clock())
+                if fail(self.jobs, row, error, self.clock()):
+                    self.ended(error.code)
                 continue
+            except Exception as error:
+                error.add_note(row.state)
+                raise
             if sent is not None:
                 return sent
         return []
@@ -107,6 +124,8 @@ class Stages:
         row = self.jobs.read(job)
         if row is None:
             return []
+        if row.state in BEFORE_COMMIT and self.clock() >= row.deadline:
+            return [StageMessage(job=job)]
         if row.state in (State.MAPPING, State.REMAPPING):
             work = Work(self.work, job)
             manifest = work.json(row.values["manifest"])["skips"] if row.state is State.REMAPPING else None
@@ -270,9 +289,11 @@ class Stages:
         plan, request = self._plan_of(row), self.request(row)
         wanted, amount = self._charged(row, request)
         parts = self.jobs.recorded(row.job, "reduce")
-        outcome = self.committing(plan.epoch).commit(
-            row.job, wanted, amount, parts=[parts[number] for number in sorted(parts)]
-        )
+        outcome = Outcome.REPLACED
+        if self._is_in_force(plan.epoch):
+            outcome = self.committing(plan.epoch).commit(
+                row.job, wanted, amount, parts=[parts[number] for number in sorted(parts)]
+            )
         if outcome is Outcome.WAIT:
             raise WaitError("a unit is held by another job")
         if outcome in CODES:
@@ -281,6 +302,13 @@ class Stages:
             self.jobs.move(row, State.ABORTING, self.clock(), code=code, message=message)
         return None
 
+    def _is_in_force(self, epoch: str) -> bool:
+        """Whether the epoch of a plan is still that of the keys and of the budget table."""
+        try:
+            return self.ring().epoch == epoch
+        except JobError:
+            return False
+
     def _abort(self, row: Row) -> list[Message] | None:
         request = self.request(row)
         wanted, amount = self._charged(row, request)
@@ -288,11 +316,15 @@ class Stages:
             return None
         if row.values["code"] == EXHAUSTED:
             self._name_exhausted(row, request, amount)
-        self.jobs.move(row, State.FINISHED, self.clock())
+        if self.jobs.move(row, State.FINISHED, self.clock()):
+            self.ended(row.values["code"])
         return None
 
     def _publish(self, row: Row) -> list[Message] | None:
         """Copy the parts to the output, bytes for bytes. A part that stands there already is done."""
+        if self.clock() >= row.values["committed_at"] + SECONDS_TO_PUBLISH:
+            self._end(row, code=NOT_WRITTEN, message="the summary was not published within 30 days, and is deleted")
+            return None
         work, request = Work(self.work, row.job), self.request(row)
         work.forget_sums()
         bucket, prefix = row.values.get("output", [request.output_bucket, request.output_prefix])
@@ -309,14 +341,19 @@ class Stages:
                 raise
             return self._not_written(row, "the output bucket may not be written: publish to another bucket")
         code = "SUCCESS_WITH_ERRORS" if row.values["counters"]["errors"] else "SUCCESS"
-        self.jobs.move(row, State.FINISHED, self.clock(), code=code, message="", output=[bucket, prefix])
-        self.jobs.forget_work(row.job)
+        self._end(row, code=code, message="", output=[bucket, prefix])
         return None
+
+    def _end(self, row: Row, **values: Any) -> None:
+        """Finish a committed job with these values, among them its code."""
+        if self.jobs.move(row, State.FINISHED, self.clock(), **values):
+            self.ended(values["code"])
+        self.jobs.forget_work(row.job)
 
     def _not_written(self, row: Row, why: str) -> list[Message]:
         """The job stays committed: its result is safe, and publishing it again costs nothing."""
         message = f"{why}, free of charge"
-        self.jobs.move(row, State.COMMITTED, self.clock(), code="RESULT_WRITE_ERROR", message=message)
+        self.jobs.move(row, State.COMMITTED, self.clock(), code=NOT_WRITTEN, message=message)
         return []
 
     def _short_of_budget(self, request: JobRequest, shards: Sequence[Shard]) -> frozenset[Source]:

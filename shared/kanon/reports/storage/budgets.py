@@ -101,7 +101,7 @@ class Budgets:
 
     def __init__(self, client: "DynamoDBClient", table: str, cap: Amount) -> None:
         self._client = client
-        self._table = table
+        self.table = table
         self.cap = cap
 
     # Parts of a transaction.
@@ -125,7 +125,7 @@ class Budgets:
         return [
             {
                 "Update": {
-                    "TableName": self._table,
+                    "TableName": self.table,
                     "Key": self._key(charge.row, LEFT),
                     "UpdateExpression": f"SET #ttl = :ttl, {update}",
                     "ConditionExpression": enough,
@@ -135,7 +135,7 @@ class Budgets:
             },
             {
                 "Put": {
-                    "TableName": self._table,
+                    "TableName": self.table,
                     "Item": taken,
                     "ConditionExpression": IF_NOT_TAKEN,
                     "ExpressionAttributeNames": {"#row": "row"},
@@ -153,7 +153,7 @@ class Budgets:
         return [
             {
                 "Update": {
-                    "TableName": self._table,
+                    "TableName": self.table,
                     "Key": self._key(charge.row, LEFT),
                     "UpdateExpression": "SET " + ", ".join(f"{name} = {name} + {part}" for name, part in pairs),
                     "ConditionExpression": " AND ".join(f"attribute_exists({name})" for name, _ in pairs),
@@ -162,7 +162,7 @@ class Budgets:
             },
             {
                 "Delete": {
-                    "TableName": self._table,
+                    "TableName": self.table,
                     "Key": self._key(charge.row, f"{JOB}{job}"),
                     "ConditionExpression": IF_TAKEN,
                     "ExpressionAttributeNames": {"#row": "row"},
@@ -174,7 +174,7 @@ class Budgets:
         """A check that this is the table on which the stack's keys were issued."""
         return {
             "ConditionCheck": {
-                "TableName": self._table,
+                "TableName": self.table,
                 "Key": self._key(EPOCH, LEFT),
                 "ConditionExpression": IF_SAME_EPOCH,
                 "ExpressionAttributeValues": {":epoch": {"S": epoch}},
@@ -187,10 +187,10 @@ class Budgets:
         """What is left of each charged hour of the rows, strongly consistent; a missing hour is full."""
         found: dict[bytes, dict[int, Amount]] = {row: {} for row in rows}
         for some in chunks(list(dict.fromkeys(rows)), 100):
-            wanted: Any = {self._table: {"Keys": [self._key(row, LEFT) for row in some], "ConsistentRead": True}}
+            wanted: Any = {self.table: {"Keys": [self._key(row, LEFT) for row in some], "ConsistentRead": True}}
             while wanted:
                 answer = self._client.batch_get_item(RequestItems=wanted)
-                for item in answer["Responses"].get(self._table, []):
+                for item in answer["Responses"].get(self.table, []):
                     found[bytes(item["row"]["B"])] = self._hours(item)
                 wanted = answer.get("UnprocessedKeys", {})
         return found
@@ -198,7 +198,7 @@ class Budgets:
     def taken(self, row: bytes) -> Iterator[tuple[str, tuple[int, ...], Amount]]:
         """The jobs that took from a row or hold a part of it: id, hours, amount an hour. Strongly consistent."""
         pages = self._client.get_paginator("query").paginate(
-            TableName=self._table,
+            TableName=self.table,
             ConsistentRead=True,
             KeyConditionExpression="#row = :row AND begins_with(#part, :job)",
             ExpressionAttributeNames={"#row": "row", "#part": "part"},
@@ -210,19 +210,17 @@ class Budgets:
 
     def epoch(self) -> str | None:
         """The epoch of this table, strongly consistent; None if it has none yet."""
-        answer = self._client.get_item(TableName=self._table, Key=self._key(EPOCH, LEFT), ConsistentRead=True)
+        answer = self._client.get_item(TableName=self.table, Key=self._key(EPOCH, LEFT), ConsistentRead=True)
         return answer["Item"]["epoch"]["S"] if "Item" in answer else None
 
-    def begin(self, epoch: str) -> dict[str, Any]:
-        """A write of the epoch of a new table. Refused if it has one."""
-        return {
-            "Put": {
-                "TableName": self._table,
-                "Item": {**self._key(EPOCH, LEFT), "epoch": {"S": epoch}},
-                "ConditionExpression": IF_NOT_TAKEN,
-                "ExpressionAttributeNames": {"#row": "row"},
-            }
-        }
+    def begin(self, epoch: str, instead_of: str | None = None) -> dict[str, Any]:
+        """A write of the table's epoch. Refused if it has another one than ``instead_of``, None for no epoch."""
+        put = {"TableName": self.table, "Item": {**self._key(EPOCH, LEFT), "epoch": {"S": epoch}}}
+        if instead_of is None:
+            condition = {"ConditionExpression": IF_NOT_TAKEN, "ExpressionAttributeNames": {"#row": "row"}}
+            return {"Put": {**put, **condition}}
+        values = {":epoch": {"S": instead_of}}
+        return {"Put": {**put, "ConditionExpression": IF_SAME_EPOCH, "ExpressionAttributeValues": values}}
 
     def _hours(self, item: Item) -> dict[int, Amount]:
         hours = sorted({int(name[1:]) for name in item if name[0] in "ed" and name[1:].isdigit()})

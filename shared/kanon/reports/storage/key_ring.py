@@ -91,6 +91,12 @@ class Keys:
         """The ring with a key that is no longer pending."""
         return replace(self, keys=(*self.keys, key), pending=None)
 
+    def all_ended(self) -> "Keys":
+        """The ring with every key at its end, also one that is being made: it may have a private key already."""
+        pending = () if self.pending is None else (Key(self.pending, "", 0, 0, 0),)
+        ended = (replace(key, published_until=0, opens_until=0) for key in self.keys)
+        return replace(self, keys=(*ended, *pending), pending=None)
+
     def without(self, key: Key) -> "Keys":
         """The ring without a key."""
         return replace(self, keys=tuple(one for one in self.keys if one.id != key.id))

@@ -49,6 +49,9 @@ BEFORE_COMMIT = (
 )
 """A failure in one of these ends the job, and nothing was spent."""
 
+STAGES = {State.MAPPING: "map", State.REMAPPING: "remap", State.REDUCING: "reduce"}
+"""The states in which workers record results, and under which stage."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -123,6 +126,12 @@ class ReportJobs:
         for item in self._query(OPEN, "", "part"):
             yield item["part"]["S"]
 
+    def moved_at(self, row: Row) -> int:
+        """When the job last came a step further, unix seconds: by an arrow, or by a worker's result in its state."""
+        stage = STAGES.get(row.state)
+        items = self._query(row.job, f"{stage}#", "#ttl", {"#ttl": "ttl"}) if stage else ()
+        return max([row.updated_at, *(int(item["ttl"]["N"]) - WORK_KEPT for item in items)])
+
     def move(self, row: Row, to: State, now: float, **values: Any) -> bool:
         """Move a job from the state of ``row`` to another one and record values; False if it has left that state.
 
@@ -185,7 +194,7 @@ class ReportJobs:
 
     def forget_work(self, job: str) -> None:
         """Delete what the workers recorded. It may be called again."""
-        for stage in ("map", "remap", "reduce"):
+        for stage in STAGES.values():
             for item in list(self._query(job, f"{stage}#", "part")):
                 self._client.delete_item(TableName=self._table, Key=_key(job, item["part"]["S"]))
 

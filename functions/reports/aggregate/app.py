@@ -1,0 +1,141 @@
+"""Lambda function `aggregate`: takes jobs from stage to stage. It has the budgets and the noise key, no private key."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
+from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from kanon import aws, clock
+from kanon.errors import ConfigurationError, FingerprintMismatchError, UnreadableMessageError
+from kanon.keys import fetch_noise_keys
+from kanon.queues import read_message, send_all
+from kanon.reports.errors import JobError
+from kanon.reports.service.committing import Committing
+from kanon.reports.service.epoch import REPLACED, Epoch
+from kanon.reports.service.fingerprints import Recorded
+from kanon.reports.service.messages import MapMessage, Message, StageMessage
+from kanon.reports.service.outcomes import count_outcome
+from kanon.reports.service.plan import Ring
+from kanon.reports.service.stages import Stages, WaitError
+from kanon.reports.service.stored import reader
+from kanon.reports.service.sweeping import sweep
+from kanon.reports.settings import AggregateSettings
+from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.key_ring import KeyRing
+from kanon.reports.storage.objects import Objects
+from kanon.reports.storage.report_jobs import ReportJobs
+from kanon.starting import Once
+
+SETTINGS = AggregateSettings.from_environment()
+NOISE_KEY = "1"
+SECONDS_A_STAGE = 300
+"""A run begins no further stage with less time left; the rest of the job goes on in a new message."""
+STOPS = ConfigurationError, FingerprintMismatchError, UnreadableMessageError  # after these an operator must act
+
+logger = Logger()
+metrics = Metrics()
+processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
+
+sqs_client = Once(aws.sqs)
+
+
+@Once
+def stages() -> Stages:
+    """The use case with its noise key, built once per execution environment. A changed fingerprint is an error."""
+    dynamodb, s3 = aws.dynamodb(), aws.s3()
+    Recorded(dynamodb, SETTINGS.control_table).compare("aggregate", SETTINGS)
+    noise_key = fetch_noise_keys(aws.secrets_manager(), SETTINGS.report_noise_key_secret, [NOISE_KEY])[NOISE_KEY]
+    jobs = ReportJobs(dynamodb, SETTINGS.report_jobs_table)
+    budgets = Budgets(dynamodb, SETTINGS.budgets_table, Amount.of(SETTINGS.epsilon_cap, SETTINGS.delta_cap))
+    epoch = Epoch(dynamodb, KeyRing(dynamodb, SETTINGS.control_table), budgets)
+    return Stages(
+        jobs=jobs,
+        committing=lambda name: Committing(dynamodb, jobs, budgets, name, clock.now),
+        work=Objects(s3, SETTINGS.work_bucket),
+        bucket=partial(Objects, s3),
+        request=reader(SETTINGS),
+        ring=lambda: ring(epoch),
+        noise_key=noise_key,
+        deployment=SETTINGS.deployment,
+        clock=clock.now,
+        ended=partial(count_outcome, metrics),
+    )
+
+
+def ring(epoch: Epoch) -> Ring:
+    """The ids of the keys that open reports. Whoever plans or commits asks: a table may be replaced at any time.
+
+    Raises:
+        JobError: there are no keys yet, or the budget table was replaced.
+    """
+    try:
+        keys = epoch.in_force()
+    except JobError as error:
+        metrics.add_metric("BudgetTableReplaced", MetricUnit.Count, error.code == REPLACED)
+        raise
+    return Ring(tuple(key.id for key in keys.opening(clock.now())), keys.epoch)
+
+
+def send(messages: Sequence[Message]) -> None:
+    """Send messages to the queues of shards and of stages.
+
+    Raises:
+        RuntimeError: a queue did not accept every message. The message at work, or the sweep, sends them again.
+    """
+    send_all(sqs_client(), SETTINGS.maps_url, [one for one in messages if isinstance(one, MapMessage)])
+    send_all(sqs_client(), SETTINGS.stages_url, [one for one in messages if isinstance(one, StageMessage)])
+
+
+def take_on(record: SQSRecord, lambda_context: LambdaContext) -> None:
+    """Take the job of a message as far as it goes, and send the messages that follow."""
+
+    def has_time() -> bool:
+        return lambda_context.get_remaining_time_in_millis() > 1000 * SECONDS_A_STAGE
+
+    try:
+        send(stages().run(read_message(StageMessage, record.body), has_time))
+    except WaitError:
+        # Not a failure: it must not count towards the dead-letter queue. The sweep sends the next message.
+        logger.info("a job waits for budget that another job holds")
+    except STOPS as error:
+        logger.error("aggregation stopped", kind=type(error).__name__, reason=str(error))
+        raise
+    except Exception as error:
+        # The text of other errors may name objects, so log only their kind. The queue redelivers the message.
+        logger.warning("a stage failed and will be retried", stage=_state_of(error), kind=type(error).__name__)
+        raise
+
+
+def _state_of(error: Exception) -> str:
+    """The state in which the job was."""
+    return next(iter(getattr(error, "__notes__", ())), "none")
+
+
+def sweep_jobs() -> None:
+    """Send the messages of jobs that have not moved.
+
+    Raises:
+        RuntimeError: some jobs could not be resumed. The next sweep tries again.
+    """
+    swept = sweep(stages(), send)
+    metrics.add_metric("StuckJobs", MetricUnit.Count, swept.stuck)
+    if swept.failed:
+        logger.error("jobs could not be resumed", kinds=sorted(set(swept.failed)))
+        raise RuntimeError(f"{len(swept.failed)} jobs could not be resumed: the next sweep tries again")
+
+
+@logger.inject_lambda_context(log_event=False)
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: LambdaContext) -> Any:
+    """Entry point: on a schedule event, sweep; on a queue event, take a job on."""
+    if event.get("schedule") is True:
+        sweep_jobs()
+        return None
+    result = process_partial_response(event=event, record_handler=take_on, processor=processor, context=context)
+    metrics.add_metric("StagesFailed", MetricUnit.Count, len(result["batchItemFailures"]))
+    return result

@@ -1,0 +1,43 @@
+"""Lambda function `rotate`: makes, publishes and destroys the keys that reports are encrypted to."""
+
+from typing import Any
+
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.metrics import MetricUnit
+from aws_lambda_powertools.utilities.typing import LambdaContext
+
+from kanon import aws, clock
+from kanon.reports.service.epoch import Epoch
+from kanon.reports.service.rotation import Rotation
+from kanon.reports.settings import RotateSettings
+from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.key_ring import KeyRing
+from kanon.reports.storage.private_keys import PrivateKeys
+from kanon.starting import Once
+
+SETTINGS = RotateSettings.from_environment()
+
+logger = Logger()
+metrics = Metrics()
+
+
+@Once
+def rotation() -> Rotation:
+    """The use case, built once per execution environment."""
+    dynamodb = aws.dynamodb()
+    budgets = Budgets(dynamodb, SETTINGS.budgets_table, Amount(0, 0))  # it takes nothing from them
+    epoch = Epoch(dynamodb, KeyRing(dynamodb, SETTINGS.control_table), budgets)
+    return Rotation(epoch, PrivateKeys(aws.secrets_manager(), SETTINGS.report_key_prefix, SETTINGS.kms_key))
+
+
+@logger.inject_lambda_context(log_event=False)
+@metrics.log_metrics
+def handler(event: dict[str, Any], context: LambdaContext) -> None:  # noqa: ARG001, Lambda passes both
+    """Entry point: the schedule calls it every five minutes; whatever is due is done, and nothing else."""
+    now = clock.now()
+    try:
+        keys = rotation().run(now)
+    except Exception as error:  # noqa: BLE001, raised again without its text, which may name a secret
+        raise RuntimeError(f"rotation failed, the next call continues: {type(error).__name__}") from None
+    metrics.add_metric("BudgetTableReplaced", MetricUnit.Count, keys.withdrawn)
+    metrics.add_metric("KeysMissing", MetricUnit.Count, not keys.published(now))

@@ -1,0 +1,95 @@
+"""Fingerprints of immutable values in table Control: one item for each function, compared when it starts."""
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kanon.dynamo.conditions import unless_refused
+from kanon.dynamo.limits import MOST_EXPRESSION_BYTES
+from kanon.errors import ConfigurationError, FingerprintMismatchError
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+DEPLOYMENT = "deployment"
+"""The attribute that every function records when it first starts."""
+
+
+class Fingerprints:
+    """The recorded fingerprints.
+
+    Attributes:
+        changed: says that a value has changed, and what to do.
+        too_many: says that there are too many for one update, and what to do.
+    """
+
+    changed = "an immutable value differs from what this deployment started with; restore it"
+    too_many = "fingerprints are more than one deployment can hold; split it"
+
+    def __init__(self, client: "DynamoDBClient", table: str) -> None:
+        self._client = client
+        self._table = table
+
+    def recorded(self, owner: str) -> dict[str, str]:
+        """The fingerprints recorded for a function, strongly consistent."""
+        answer = self._client.get_item(
+            TableName=self._table, Key={"name": {"S": f"function#{owner}"}}, ConsistentRead=True
+        )
+        return {name: value["S"] for name, value in answer.get("Item", {}).items() if name != "name"}
+
+    def check(self, owner: str, fingerprints: Mapping[str, str], old: Collection[str] = ()) -> None:
+        """Record new fingerprints and compare known ones, in one conditional update.
+
+        Args:
+            owner: the function.
+            fingerprints: by the name of an attribute; with names in ``old``, ``DEPLOYMENT`` is among them.
+            old: names that must be recorded already, unless the function has never started.
+
+        Raises:
+            ConfigurationError: there are too many for one update.
+            FingerprintMismatchError: an immutable value has changed, or one of ``old`` is not recorded.
+        """
+        places = {name: i for i, name in enumerate(fingerprints)}
+        names = {f"#n{i}": name for name, i in places.items()}
+        values: dict[str, Any] = {f":v{i}": {"S": value} for i, value in enumerate(fingerprints.values())}
+        update = "SET " + ", ".join(f"#n{i} = :v{i}" for i in places.values())
+        new = {name: places[DEPLOYMENT] if name in old else i for name, i in places.items()}
+        condition = " AND ".join(
+            f"(attribute_not_exists(#n{new[name]}) OR #n{i} = :v{i})" for name, i in places.items()
+        )
+        if max(len(update), len(condition)) > MOST_EXPRESSION_BYTES:
+            raise ConfigurationError(f"{len(names)} {self.too_many}")
+        changed = self._update(
+            f"function#{owner}",
+            update,
+            condition,
+            values,
+            ExpressionAttributeNames=names,
+            ReturnValuesOnConditionCheckFailure="ALL_OLD",
+        )
+        if changed is None:
+            raise FingerprintMismatchError(f"{owner}: {self.changed}")
+
+    def record(self, owner: str, fingerprints: Mapping[str, str]) -> None:
+        """Record fingerprints whatever is recorded. Only an operator's command may, after it has compared the data."""
+        for name, value in fingerprints.items():
+            self._client.update_item(
+                TableName=self._table,
+                Key={"name": {"S": f"function#{owner}"}},
+                UpdateExpression="SET #name = :value",
+                ExpressionAttributeNames={"#name": name},
+                ExpressionAttributeValues={":value": {"S": value}},
+            )
+
+    def _update(
+        self, name: str, update: str, condition: str, values: dict[str, Any], **more: Any
+    ) -> Mapping[str, Any] | None:
+        """The answer of the update, or None if its condition failed."""
+        return unless_refused(
+            self._client.update_item,
+            TableName=self._table,
+            Key={"name": {"S": name}},
+            UpdateExpression=update,
+            ConditionExpression=condition,
+            ExpressionAttributeValues=values,
+            **more,
+        )

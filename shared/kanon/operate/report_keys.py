@@ -1,0 +1,76 @@
+"""``kanon operate new-report-keys``: begins a new epoch of the keys that reports are encrypted to.
+
+After the table of budgets was replaced, or a private key became known. Every key ends at once and its private key is
+destroyed: no report that was encrypted to it can be opened any more, so none is charged to a table that may have
+forgotten what was spent. The new epoch is one transaction on the ring and the table. It is safe to interrupt the
+command anywhere: run it again, or leave the rest to the function that rotates the keys.
+"""
+
+from dataclasses import dataclass
+
+from kanon.errors import KanonError
+from kanon.operate.stacks import RunningStack
+from kanon.reports.service.epoch import Epoch
+from kanon.reports.service.rotation import Rotation
+from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.key_ring import KeyRing, Keys
+from kanon.reports.storage.private_keys import PrivateKeys
+
+
+class NoNewKeysError(KanonError):
+    """Nothing was changed; the message says why."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The keys as they are.
+
+    Attributes:
+        keys: the ring.
+        replaced: whether table Budgets is another one than the one that the keys were issued for.
+    """
+
+    keys: Keys
+    replaced: bool
+
+
+def situation(stack: RunningStack) -> Situation:
+    """Read the ring and compare it with table Budgets.
+
+    Raises:
+        NoNewKeysError: the stack has no keys.
+    """
+    epoch = _rotation(stack).epoch
+    keys = epoch.ring.read()
+    if keys is None:
+        raise NoNewKeysError("the stack has no keys yet: nothing was changed; the first ones come within five minutes")
+    return Situation(keys, not epoch.is_of(keys))
+
+
+def renew(stack: RunningStack, seen: Keys, now: float) -> None:
+    """Begin a new epoch and destroy all keys. The next rotation, within five minutes, issues the first new key.
+
+    Args:
+        stack: the stack.
+        seen: the ring as it was read.
+        now: unix seconds.
+
+    Raises:
+        NoNewKeysError: the ring or the table has changed since it was read.
+    """
+    rotation = _rotation(stack)
+    if not rotation.epoch.renew(seen):
+        raise NoNewKeysError("the keys or the table have changed meanwhile: nothing was changed, run the command again")
+    while (keys := rotation.epoch.ring.read()) is not None and rotation.destroy_one(keys, now):
+        pass
+
+
+def _rotation(stack: RunningStack) -> Rotation:
+    settings = stack.rotate
+    if settings is None:
+        raise NoNewKeysError("Reports is OFF in this stack: nothing was changed")
+    client = stack.client("dynamodb")
+    epoch = Epoch(
+        client, KeyRing(client, settings.control_table), Budgets(client, settings.budgets_table, Amount(0, 0))
+    )
+    return Rotation(epoch, PrivateKeys(stack.client("secretsmanager"), settings.report_key_prefix, settings.kms_key))

@@ -1,0 +1,42 @@
+"""Fingerprints of the immutable values of reports, compared with Control when a function starts.
+
+The guarantee is a sum over everything that was ever released, so what it counts with must never change: how much one
+unit contributes, the caps, the rule of the threshold, and how long a report may be accepted.
+"""
+
+from kanon.dynamo.fingerprints import DEPLOYMENT, Fingerprints
+from kanon.reports.parameters import CONTRIBUTION_BOUND
+from kanon.reports.settings import Jobs
+from kanon.reports.storage.budgets import REPORT_AGE
+
+RULE = "sharp"
+"""The rule of every deployed stack; the local tool offers the paper's rule, too."""
+
+
+class Recorded(Fingerprints):
+    """The recorded values of the functions of reports."""
+
+    changed = (
+        "EpsilonCap, DeltaCap, the contribution bound, the threshold rule or the age of reports differ from what this"
+        " deployment started with; restore them, or deploy another stack for the new values"
+    )
+
+    def compare(self, function: str, settings: Jobs) -> None:
+        """Compare the immutable values of a function with those recorded, and record them at its first start.
+
+        Raises:
+            FingerprintMismatchError: one of them has changed.
+        """
+        self.check(function, fingerprints(settings))
+
+
+def fingerprints(settings: Jobs) -> dict[str, str]:
+    """The immutable values, by the name of an attribute in Control."""
+    return {
+        DEPLOYMENT: settings.deployment,
+        "contribution-bound": str(CONTRIBUTION_BOUND),
+        "epsilon-cap": str(settings.epsilon_cap),
+        "delta-cap": str(settings.delta_cap),
+        "threshold-rule": RULE,
+        "report-age": str(REPORT_AGE),
+    }

@@ -1,0 +1,11 @@
+"""Jobs that end, counted by outcome."""
+
+from aws_lambda_powertools import Metrics
+from aws_lambda_powertools.metrics import MetricUnit
+
+SUCCEEDED = frozenset({"SUCCESS", "SUCCESS_WITH_ERRORS"})
+
+
+def count_outcome(metrics: Metrics, code: str) -> None:
+    """Count a job that has ended with this return code. A crash right after the end loses the count."""
+    metrics.add_metric("JobsFinished" if code in SUCCEEDED else "JobsRefused", MetricUnit.Count, 1)

@@ -1,0 +1,41 @@
+"""The sweep: jobs whose messages were lost go on. A job that nobody works on has not moved for some minutes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kanon.reports.service.messages import Message
+from kanon.reports.service.stages import Stages
+
+QUIET = 240
+"""Seconds without a step after which a job's messages are sent again: less than the five minutes between sweeps."""
+STUCK = 12 * 3600
+"""Seconds after which an operator should look at a job that is not finished: half of the time it has to commit."""
+
+
+@dataclass
+class Swept:
+    """What a sweep found.
+
+    Attributes:
+        stuck: jobs that are not finished after 12 hours.
+        failed: the kinds of the errors at jobs that could not be resumed.
+    """
+
+    stuck: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+def sweep(stages: Stages, send: Callable[[Sequence[Message]], None]) -> Swept:
+    """Send the messages of every job that has not moved. A job that cannot be resumed does not stop the others."""
+    swept, now = Swept(), stages.clock()
+    for job in list(stages.jobs.unfinished()):
+        try:
+            row = stages.jobs.read(job)
+            if row is None:
+                continue
+            swept.stuck += now - row.received_at >= STUCK
+            if now - stages.jobs.moved_at(row) >= QUIET:
+                send(stages.resumed(job))
+        except Exception as error:  # noqa: BLE001, the caller tells of it
+            swept.failed.append(type(error).__name__)
+    return swept

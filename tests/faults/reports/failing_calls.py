@@ -1,0 +1,38 @@
+"""One call of a run fails, in one of the ways in which calls fail."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError, ReadTimeoutError
+
+KINDS = ("refused", "answer lost", "killed before", "killed after")
+
+
+class KilledError(BaseException):
+    """The worker ends here, at once: no handler of the product sees this."""
+
+
+@dataclass
+class Fault:
+    """One call of the run, counted over all clients, fails once."""
+
+    at: int
+    kind: str
+    calls: int = 0
+    watching: bool = True
+
+    def watch(self, client: Any) -> None:
+        call = client._make_api_call
+
+        def disturbed(operation: str, asked: Any) -> Any:
+            self.calls += self.watching
+            if not self.watching or self.calls - 1 != self.at:
+                return call(operation, asked)
+            if self.kind == "refused":
+                raise ClientError({"Error": {"Code": "InternalServerError", "Message": "planted"}}, operation)
+            if self.kind == "killed before":
+                raise KilledError
+            call(operation, asked)
+            raise KilledError if self.kind == "killed after" else ReadTimeoutError(endpoint_url="planted")
+
+        client._make_api_call = disturbed

@@ -1,0 +1,131 @@
+"""``kanon operate new-report-keys``: what it says and asks, and a crash at any of its calls."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kanon import clock
+from kanon.cli.main import app
+from kanon.errors import KanonError
+from kanon.operate.report_keys import renew, situation
+from kanon.reports.settings import RotateSettings
+from tests.faults.reports.failing_calls import KINDS, Fault, KilledError
+from tests.integration.gate.tables import Running, running
+from tests.integration.reports.issuing import Issuing, issuing
+from tests.integration.reports.tables import NOW
+from tests.table_ids import give_ids
+
+ALL = bool(os.environ.get("FAULTS"))
+"""All calls; otherwise one of four for each kind of fault, so that every call fails in one way."""
+
+
+@dataclass
+class Stack:
+    """What the command needs of a running stack."""
+
+    issued: Issuing
+    fault: Fault | None = None
+
+    def client(self, service: str) -> Any:
+        client = self.issued.running.session.client(service)
+        if self.fault is not None:
+            self.fault.watch(client)
+        return client
+
+    @property
+    def rotate(self) -> RotateSettings:
+        return RotateSettings(
+            deployment="test",
+            control_table=self.issued.control,
+            budgets_table=self.issued.table,
+            report_key_prefix=self.issued.prefix,
+            kms_key="alias/test",
+        )
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Running]:
+    with running("moto") as engine:
+        yield engine
+
+
+@pytest.fixture
+def issued(engine: Running, monkeypatch: pytest.MonkeyPatch) -> Issuing:
+    monkeypatch.setattr(clock, "sleep", lambda _: None)
+    monkeypatch.setattr(clock, "now", lambda: NOW)
+    give_ids(monkeypatch)
+    return issuing(engine)
+
+
+def operate(issued: Issuing, monkeypatch: pytest.MonkeyPatch, *arguments: str, answer: str = "") -> tuple[int, str]:
+    monkeypatch.setattr("kanon.cli.stacks.find", lambda *_: Stack(issued))
+    result = CliRunner().invoke(app, ["operate", "new-report-keys", *arguments], input=answer, env={"COLUMNS": "250"})
+    return result.exit_code, result.output
+
+
+def test_the_command_ends_all_keys_and_the_next_rotation_issues_a_new_one(
+    issued: Issuing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = issued.run()
+    issued.replace_budgets(epoch=old.epoch)
+    code, said = operate(issued, monkeypatch, answer="y\n")
+    assert code == 0
+    assert "is not the one that the keys" in said
+    assert issued.ring().keys == ()
+    assert issued.secrets() == set()
+    assert len(issued.run().published(NOW)) == 1
+    assert issued.fits()
+
+
+def test_the_command_asks_and_no_answer_changes_nothing(issued: Issuing, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = issued.run()
+    code, said = operate(issued, monkeypatch, answer="n\n")
+    assert code == 1
+    assert "was not replaced" in said
+    assert issued.run() == old
+
+
+def test_a_stack_without_keys_refuses_in_one_line(issued: Issuing, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, said = operate(issued, monkeypatch, "--yes")
+    assert code == 2
+    assert "has no keys yet" in said
+
+
+def test_a_ring_that_has_changed_since_it_was_read_is_left_alone(issued: Issuing) -> None:
+    seen = issued.run()
+    issued.now += 7 * 86_400
+    after = issued.run()
+    with pytest.raises(KanonError, match="run the command again"):
+        renew(Stack(issued), seen, NOW)  # type: ignore[arg-type]
+    assert issued.ring() == after
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_crash_at_any_call_leaves_a_stack_that_the_next_rotation_completes(
+    engine: Running, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(clock, "sleep", lambda _: None)
+    at, met = 0 if ALL else KINDS.index(kind), True
+    while met:
+        other = issuing(engine)
+        old = other.run()
+        fault = Fault(at, kind)
+        try:
+            stack: Any = Stack(other, fault)
+            renew(stack, situation(stack).keys, NOW)
+        except (Exception, KilledError):
+            pass
+        keys = other.run()
+        assert other.fits()
+        assert keys.epoch == other.epoch().budgets.epoch()
+        assert len(keys.published(NOW)) == 1
+        renewed = keys.epoch != old.epoch
+        kept = {key.id for key in old.keys} <= {key.id for key in keys.keys}
+        assert kept is not renewed, f"call {at}"
+        at, met = at + (1 if ALL else len(KINDS)), fault.calls > at
+    assert renewed
+    assert at > 8
