@@ -1,20 +1,43 @@
-"""Writes the OpenAPI description of the whole interface: ``python -m infra.openapi``.
+"""Writes the OpenAPI descriptions of the interface: ``python -m infra.openapi``.
 
-One description covers the routes of join and query. It is stored beside query, which serves it, and in docs.
+One covers the routes of join and query, the other those of reports, which only a stack with Reports=ON has. Each is
+stored beside the function that serves it, and in docs.
 """
 
 import importlib.util
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).parents[1]
-FILES = (ROOT / "functions" / "query" / "openapi.json", ROOT / "docs" / "openapi.json")
-TITLE = "kanon"
 VERSION = "1"  # of the API, as in its paths
-ABOUT = "Is this value shared by at least about k different clients in the past window?"
+
+
+@dataclass(frozen=True)
+class Document:
+    """A description: of which functions it is, and where it is stored."""
+
+    title: str
+    about: str
+    functions: tuple[str, ...]
+    files: tuple[Path, ...]
+
+
+GATE = Document(
+    "kanon",
+    "Is this value shared by at least about k different clients in the past window?",
+    ("join", "query"),
+    (ROOT / "functions" / "query" / "openapi.json", ROOT / "docs" / "openapi.json"),
+)
+REPORTS = Document(
+    "kanon reports",
+    "Noisy histograms of encrypted contributions, in the formats of the aggregation service.",
+    ("reports/collect", "reports/jobs"),
+    (ROOT / "functions" / "reports" / "collect" / "openapi.json", ROOT / "docs" / "openapi-reports.json"),
+)
 # A handler's module reads its environment when it is imported. The description contains no value of it.
 ENVIRONMENT = {
     "KANON_TYPES": '{"fledge":{"k":50,"window":720,"profile":"published"}}',
@@ -24,6 +47,10 @@ ENVIRONMENT = {
     "KANON_PUBLISH_DELAY": "1800",
     "KANON_ANONYMOUS_HASHES": "100",
     "KANON_EDGE_SECRET": "",
+    "KANON_ALLOWED_ORIGINS": "*",
+    "KANON_REPORT_BUCKETS": "",
+    "KANON_EPSILON_CAP": "64",
+    "KANON_DELTA_CAP": "1e-7",
     "POWERTOOLS_SERVICE_NAME": "kanon",
     "POWERTOOLS_METRICS_NAMESPACE": "kanon",
     **{
@@ -35,31 +62,37 @@ ENVIRONMENT = {
             "STATUSES_TABLE",
             "SET_PEPPER_SECRET",
             "CLIENT_KEY_SECRET",
+            "ARRIVALS_URL",
+            "STAGES_URL",
+            "REPORTS_BUCKET",
+            "SUMMARIES_BUCKET",
+            "REPORT_JOBS_TABLE",
+            "BUDGETS_TABLE",
         )
     },
 }
 
 
-def description() -> dict[str, Any]:
-    """The description: OpenAPI 3.1, as plain values."""
+def description(document: Document = GATE) -> dict[str, Any]:
+    """A description: OpenAPI 3.1, as plain values."""
     merged: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": TITLE, "version": VERSION, "description": ABOUT},
+        "info": {"title": document.title, "version": VERSION, "description": document.about},
         "servers": [{"url": "/"}],
         "paths": {},
         "components": {"schemas": {}},
     }
-    for function in ("join", "query"):
+    for function in document.functions:
         part = _of(function)
         for path, operations in part["paths"].items():
             for operation in operations.values():
-                del operation["responses"]["422"]  # Powertools' own; here invalid requests get 400
+                operation["responses"].pop("422", None)  # Powertools' own; here invalid requests get 400
             merged["paths"].setdefault(path, {}).update(operations)
         for name, schema in part["components"]["schemas"].items():
             if merged["components"]["schemas"].setdefault(name, schema) != schema:
-                raise ValueError(f"join and query describe {name} differently")
+                raise ValueError(f"{' and '.join(document.functions)} describe {name} differently")
     for name in ("HTTPValidationError", "ResponseValidationError", "ValidationError"):
-        del merged["components"]["schemas"][name]
+        merged["components"]["schemas"].pop(name, None)
     return {**merged, "paths": _untitled(merged["paths"]), "components": _untitled(merged["components"])}
 
 
@@ -72,7 +105,7 @@ def _untitled(value: Any) -> Any:
 
 def _of(function: str) -> dict[str, Any]:
     path = ROOT / "functions" / function / "app.py"
-    spec = importlib.util.spec_from_file_location(f"kanon_openapi_{function}", path)
+    spec = importlib.util.spec_from_file_location(f"kanon_openapi_{path.parent.name}", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
@@ -82,15 +115,16 @@ def _of(function: str) -> dict[str, Any]:
     return part
 
 
-def text() -> str:
+def text(document: Document = GATE) -> str:
     """The content of the files."""
-    return json.dumps(description(), indent=2, sort_keys=True) + "\n"
+    return json.dumps(description(document), indent=2, sort_keys=True) + "\n"
 
 
 def main() -> None:
     """Write the files."""
-    for file in FILES:
-        file.write_text(text())
+    for document in (GATE, REPORTS):
+        for file in document.files:
+            file.write_text(text(document))
 
 
 if __name__ == "__main__":

@@ -5,14 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kanon.errors import KanonError
-from kanon.reports.account import DAY
 from kanon.reports.service.answers import output_of
 from kanon.reports.service.requests import JobRequest, Publication
-from kanon.reports.storage.report_jobs import ReportJobs, Row, State
+from kanon.reports.storage.report_jobs import STAGED_KEPT, ReportJobs, Row, State
 
 SECRET_BYTES = 32
-STAGED_KEPT = 30 * DAY
-"""How long a committed summary can be published: a day later the work bucket deletes its parts."""
 
 
 class NotPublishableError(KanonError):

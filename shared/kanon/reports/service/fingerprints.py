@@ -5,9 +5,9 @@ unit contributes, the caps, the rule of the threshold, and how long a report may
 """
 
 from kanon.dynamo.fingerprints import DEPLOYMENT, Fingerprints
+from kanon.reports.account import MAX_AGE
 from kanon.reports.parameters import CONTRIBUTION_BOUND
 from kanon.reports.settings import Jobs
-from kanon.reports.storage.budgets import REPORT_AGE
 
 RULE = "sharp"
 """The rule of every deployed stack; the local tool offers the paper's rule, too."""
@@ -38,5 +38,5 @@ def fingerprints(settings: Jobs) -> dict[str, str]:
         "epsilon-cap": str(settings.epsilon_cap),
         "delta-cap": str(settings.delta_cap),
         "threshold-rule": RULE,
-        "report-age": str(REPORT_AGE),
+        "report-age": str(MAX_AGE),
     }

@@ -16,7 +16,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from kanon.noise.words import NoiseKey
-from kanon.reports.account import DAY, Source, units
+from kanon.reports.account import Source, units
 from kanon.reports.avro import part_names, write_summary
 from kanon.reports.errors import Counter, JobError
 from kanon.reports.matching import skip_lists
@@ -37,7 +37,7 @@ from kanon.reports.storage.budgets import (
     charges,
 )
 from kanon.reports.storage.objects import FORBIDDEN, NO_BUCKET, Objects, TakenError
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, ReportJobs, Row, State
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, STAGED_KEPT, ReportJobs, Row, State
 from kanon.reports.storage.work import Shard, Work, sources_as_json, sources_of
 
 EXHAUSTED, LATE, NOT_WRITTEN = "PRIVACY_BUDGET_EXHAUSTED", "RETRIES_EXHAUSTED", "RESULT_WRITE_ERROR"
@@ -50,10 +50,6 @@ MESSAGES = {
     LATE: "the job did not end within 24 hours: create a new job",
     REPLACED: REPLACED_MESSAGE,
 }
-
-
-SECONDS_TO_PUBLISH = 30 * DAY
-"""From the commit on. The parts of the summary are in the work bucket for a day longer."""
 
 
 class WaitError(Exception):
@@ -322,7 +318,7 @@ class Stages:
 
     def _publish(self, row: Row) -> list[Message] | None:
         """Copy the parts to the output, bytes for bytes. A part that stands there already is done."""
-        if self.clock() >= row.values["committed_at"] + SECONDS_TO_PUBLISH:
+        if self.clock() >= row.values["committed_at"] + STAGED_KEPT:
             self._end(row, code=NOT_WRITTEN, message="the summary was not published within 30 days, and is deleted")
             return None
         work, request = Work(self.work, row.job), self.request(row)

@@ -21,7 +21,7 @@ ROWS_A_CHUNK = 49
 """Two writes for each row, one for the job and one for the epoch: 100 items, the most of one transaction."""
 MOST_ROWS = 30_000
 
-ONE_JOB, SLACK = DAY, 7 * DAY
+REPORT_AGE, ONE_JOB, SLACK = MAX_AGE, DAY, 7 * DAY
 """A row may expire only when no job can accept a report of its day: the age of a report, the time of a job, slack."""
 
 LEFT, JOB = "left", "job#"
@@ -85,7 +85,7 @@ class Charge:
     @property
     def expires(self) -> int:
         """When the row may vanish, unix seconds."""
-        return (self.day + 1) * DAY + MAX_AGE + ONE_JOB + SLACK
+        return (self.day + 1) * DAY + REPORT_AGE + ONE_JOB + SLACK
 
 
 def charges(units: Iterable[Unit]) -> list[Charge]:

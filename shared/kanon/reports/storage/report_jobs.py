@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SECONDS_TO_COMMIT = DAY
 KEPT = 400 * DAY
 WORK_KEPT = 7 * DAY
+STAGED_KEPT = 30 * DAY
+"""How long a committed summary can be published: a day later the work bucket deletes its parts."""
 OPEN = "|open"
 """Jobs that are not finished stand together under this key, so that a sweep finds them. No job id has a bar."""
 JOB = "job"
