@@ -101,6 +101,20 @@ class Deployed:
                     document["Statement"].append(batch)
                 iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=json.dumps(document))
 
+        self._let_clear_text_pass()
+
+    def _let_clear_text_pass(self) -> None:
+        """Take the statement away that refuses clear text: the emulator enforces it, and speaks no TLS."""
+        s3 = self.client("s3")
+        for name in (name for name in self.outputs if name.endswith("Bucket")):
+            policy = json.loads(s3.get_bucket_policy(Bucket=self.outputs[name])["Policy"])
+            kept = [one for one in policy["Statement"] if one["Sid"] != "RefuseClearText"]
+            assert len(kept) == len(policy["Statement"]) - 1
+            if kept:
+                s3.put_bucket_policy(Bucket=self.outputs[name], Policy=json.dumps({**policy, "Statement": kept}))
+            else:
+                s3.delete_bucket_policy(Bucket=self.outputs[name])
+
     def function(self, name: str) -> dict:
         """The configuration of the version of a function that callers reach."""
         return self.client("lambda").get_function(FunctionName=self.outputs[f"{name}Function"])["Configuration"]
