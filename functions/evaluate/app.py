@@ -81,7 +81,7 @@ def evaluation() -> Evaluation:
 
     return Evaluation(
         types=TYPES,
-        noise_keys=NoiseKeys(tuple((entry.from_step, keys[entry.id]) for entry in SETTINGS.noise_keys)),
+        noise_keys=NoiseKeys.of(SETTINGS.noise_keys, keys),
         deployment=SETTINGS.deployment,
         schedule=SCHEDULE,
         log=StepLog(dynamodb, SETTINGS.step_log_table, LAYOUTS),

@@ -98,17 +98,18 @@ class Resources:
             for kind, part in ((kind, part) for entry in params["TransactItems"] for kind, part in entry.items()):
                 yield Call(function, f"dynamodb:{TRANSACTED[kind]}", self._arn(part["TableName"]), _leading(part))
             return
-        for name in params.get("RequestItems") or [params.get(n) for n in ("TableName", "QueueUrl", "SecretId")]:
+        for name in params.get("RequestItems") or [params.get(n) for n in ("TableName", "QueueUrl")]:
             if name is not None:
                 yield Call(function, ACTIONS.get(action, action), self._arn(name), _leading(params))
-        if action == "secretsmanager:CreateSecret":
-            yield Call(function, action, self._arn(f"{_SECRETS}{params['Name']}"), "")
+        if service == "secretsmanager":  # a call that names no secret is on all of them
+            yield Call(function, action, self._secret(params.get("SecretId") or params.get("Name", "*")), "")
 
     def _arn(self, name: str) -> str:
-        """The ARN behind a name. A function may also make secrets, and name them by their ARN or by their name."""
-        if name in self.arns:
-            return self.arns[name]
-        return name if name.startswith(_SECRETS) else f"unknown: {name}"
+        return self.arns.get(name, f"unknown: {name}")
+
+    def _secret(self, name: str) -> str:
+        """The ARN of a secret. Those that a function makes are named by their names."""
+        return self.arns.get(name, name if name.startswith(_SECRETS) else f"{_SECRETS}{name}")
 
     def _objects(self, params: Mapping[str, Any]) -> Iterator[str]:
         """The ARNs of the objects of a call, or of the whole bucket."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from kanon.gate.storage.step_log import Row, StepLog
 from kanon.gate.types import Type
 from kanon.noise.words import NoiseKey
 
+if TYPE_CHECKING:
+    from kanon.gate.settings import NoiseKeyEntry
+
 T = TypeVar("T")
 
 WRITERS = 16
@@ -46,6 +49,11 @@ class NoiseKeys:
     """The noise keys, oldest first, each with the step from which new instances use it."""
 
     entries: tuple[tuple[int, NoiseKey], ...]
+
+    @classmethod
+    def of(cls, entries: Iterable["NoiseKeyEntry"], keys: Mapping[str, NoiseKey]) -> Self:
+        """The keys of the entries, oldest first."""
+        return cls(tuple((entry.from_step, keys[entry.id]) for entry in entries))
 
     def for_instance(self, first: int) -> NoiseKey:
         """The key of an instance that begins at step ``first``: the latest entry not after it.

@@ -387,7 +387,9 @@ def _lag_of(slot: int, mark: int | None, case: Case) -> Finding:
 
 
 def _leases(case: Case) -> Iterator[Finding]:
-    longest = case.now + case.stack.schedule.lease
+    # A worker may take its lease after this command has read the clock, or its clock may be ahead.
+    schedule = case.stack.schedule
+    longest = case.now + schedule.lease + schedule.publish_margin
     held = {slot: p.lease_until for slot, p in case.configured.items() if p.lease_until is not None}
     too_long = [slot for slot, until in held.items() if until > longest]
     if too_long:

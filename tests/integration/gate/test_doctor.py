@@ -344,6 +344,9 @@ def test_a_lease_that_is_too_long_is_reported_and_an_expired_one_is_not(stack: S
     assert findings(stack)["leases"][0].seen == "slot 0 held by a worker"
     stack.clock.set(now + 151)
     assert findings(stack)["leases"][0].seen.startswith("slot 0 left by an interrupted worker")
+    control(stack).lease(0, "worker that began after the command", now + 151 + 59, now + 151 + 59 + 150)
+    assert "leases" not in wrong(stack)
+    control(stack).release(0, "worker that began after the command")
     assert wrong(stack) == {}
     control(stack).lease(0, "clock ahead", now + 151, now + 9000)
     assert wrong(stack) == {"leases": (Verdict.WARN, "a-lease-is-held-for-too-long")}
