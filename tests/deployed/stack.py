@@ -101,15 +101,22 @@ class Deployed:
                     document["Statement"].append(batch)
                 iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=json.dumps(document))
 
-        self._let_clear_text_pass()
+        self._mend_policies_of_buckets()
 
-    def _let_clear_text_pass(self) -> None:
-        """Take the statement away that refuses clear text: the emulator enforces it, and speaks no TLS."""
+    def _mend_policies_of_buckets(self) -> None:
+        """Two more differences, in what the policies of buckets see: the emulator enforces them.
+
+        It speaks no TLS, so the statement that refuses clear text is taken away. The principal of a session is the ARN
+        of the session instead of that of its role.
+        """
         s3 = self.client("s3")
         for name in (name for name in self.outputs if name.endswith("Bucket")):
             policy = json.loads(s3.get_bucket_policy(Bucket=self.outputs[name])["Policy"])
             kept = [one for one in policy["Statement"] if one["Sid"] != "RefuseClearText"]
             assert len(kept) == len(policy["Statement"]) - 1
+            for statement in kept:
+                roles = statement["Condition"]["ArnNotEquals"]["aws:PrincipalArn"]
+                roles[:] = [role.replace(":iam:", ":sts:").replace(":role/", ":assumed-role/") + "/*" for role in roles]
             if kept:
                 s3.put_bucket_policy(Bucket=self.outputs[name], Policy=json.dumps({**policy, "Statement": kept}))
             else:
