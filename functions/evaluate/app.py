@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from kanon import aws, clock
 from kanon.dynamo.batches import chunks
-from kanon.dynamo.tables import described, ids_of, restored, table_ids
+from kanon.dynamo.tables import created, described, ids_of, restored, table_ids
 from kanon.errors import (
     ConfigurationError,
     FingerprintMismatchError,
@@ -90,6 +90,7 @@ def evaluation() -> Evaluation:
         control=control,
         check_tables=check_tables,
         generation=in_force(SETTINGS.log_generations),
+        log_created=created(tables["StepLog"]),
     )
 
 

@@ -18,6 +18,7 @@ from kanon.dynamo.batches import Item
 from kanon.errors import ConfigurationError, TooFarBehindError
 from kanon.gate.fingerprints import refuse_rows
 from kanon.gate.mechanism.columns import NEVER, Ints, States, Tokens
+from kanon.gate.mechanism.steps import step_at
 from kanon.gate.mechanism.tape import LogGeneration, Tapes
 from kanon.gate.mechanism.vectorised import evaluate_columns, phases_of
 from kanon.gate.reading import Touched, read_sets
@@ -155,6 +156,8 @@ class Evaluation:
     check_tables: Callable[[], None]
     """Raises ConfigurationError if a table is not the one on which the log generation began."""
     generation: LogGeneration | None = None
+    log_created: float = 0.0
+    """When the table of the log was made (Unix s): it has no older rows. 0 if they may be older."""
     _tapes: dict[tuple[str, str], Tapes] = field(default_factory=dict)
 
     def run(self, slot: int, holder: str, clock: Callable[[], float], time_left: Callable[[], float]) -> Outcome:
@@ -257,7 +260,7 @@ class Evaluation:
 
     def _next_step(self, slot: int, evaluated_through: int | None, now: float) -> int | None:
         """The step with which a slot continues; None if there is none, or if other slots must come first."""
-        layouts, oldest = self.log.layouts, max(self.schedule.oldest_in_log(now), self._begun_at)
+        layouts, oldest = self.log.layouts, self._oldest(now)
         step = layouts.next_step(slot, oldest - 1 if evaluated_through is None else evaluated_through)
         if step is None:
             return None
@@ -268,6 +271,15 @@ class Evaluation:
         if any(mark is None or mark < first - 1 for mark in marks):
             return None
         return self._in_time(first, now)
+
+    def _oldest(self, now: float) -> int:
+        """The step with which a new deployment begins: every older one has no rows, or they may have expired.
+
+        It is evaluated at the first wake-up: the step in which the log was made may not be closed then.
+        """
+        created = self.log_created if self.log_created <= now else 0.0  # the clock of an emulator is another one
+        before_log = step_at(created, self.schedule.period) - 1
+        return max(self.schedule.oldest_in_log(now), self._begun_at, before_log)
 
     def _in_time(self, step: int, now: float) -> int:
         """The step, if the log still has its rows and it belongs to the log generation."""

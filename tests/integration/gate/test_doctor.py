@@ -323,8 +323,10 @@ def test_a_slot_past_its_tick_is_late_and_one_not_yet_there_is_not(stack: Stack)
     assert wrong(stack) == {"evaluation": (Verdict.WARN, "evaluationlate")}
 
 
-def test_a_slot_that_is_too_far_behind_is_reported_with_the_advice_to_skip_steps(stack: Stack) -> None:
-    used(stack)
+def test_a_slot_that_is_too_far_behind_is_reported_with_the_advice_to_skip_steps(
+    new_stack: Callable[..., Stack],
+) -> None:
+    stack = used(new_stack({"OutageAllowance": str(7 * 86_400)}))
     mark = next(iter(control(stack).progress())).evaluated_through
     assert mark is not None
     last_moment = (mark + 2) * HOUR + 6 * 86_400
