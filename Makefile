@@ -122,8 +122,9 @@ simulate: .venv-demo/.log  ## show what types would answer on a log, and their p
 	@$(KANON) simulate "$(or $(LOG),$(error name a join log: make simulate LOG=joins.csv))" $(ARGS)
 
 .PHONY: demo-reports
-demo-reports: .venv-demo/.project  ## encrypt a log's joins as reports, aggregate, check and draw them (ARGS="--window 6 --epsilon 2")
-	@$(KANON) reports demo $(if $(LOG),--log "$(LOG)") $(ARGS)
+demo-reports: .venv-demo/.project  ## reports of a log, aggregated here or by a service, every number checked (URL=http://127.0.0.1:8000 or STACK=name)
+	@$(KANON) reports $(if $(URL)$(STACK),demo-service $(if $(URL),--url "$(URL)") $(if $(STACK),--stack "$(STACK)"),demo) \
+		$(if $(LOG),--log "$(LOG)") $(ARGS)
 
 .PHONY: serve
 serve: .venv-demo/.project  ## run the service on this machine until stopped (PORT=8000 PERIOD=10 ARGS=...)

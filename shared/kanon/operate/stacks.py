@@ -56,6 +56,7 @@ class RunningStack:
         endpoint: the URL of its services; None for AWS.
         protected: whether its tables have deletion protection; None if its parameters do not say.
         reports: its reports; None without them.
+        url: of its API.
     """
 
     name: str
@@ -69,6 +70,7 @@ class RunningStack:
     endpoint: str | None = None
     protected: bool | None = None
     reports: RunningReports | None = None
+    url: str = ""
 
     def client(self, service: str) -> Any:
         """A client of one of its services."""
@@ -119,6 +121,7 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
         protection = given.get("DeletionProtection")
         environments = {part: _environment(session, outputs, part) for part in ("join", "query", "evaluate")}
         dead_letters_url, lost_events_url = outputs["DeadLettersUrl"], outputs["LostEventsUrl"]
+        url = outputs["ApiUrl"]
         reports = _deployed_reports(outputs, session) if "RotateFunction" in outputs else None
     except KeyError as error:
         raise StackError(f"stack {name} has no {error}: is it a stack of kanon?") from error
@@ -135,6 +138,7 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
         session,
         protected=None if protection is None else protection == "ON",
         reports=reports,
+        url=url,
     )
 
 
@@ -179,7 +183,7 @@ def local_stack(url: str) -> RunningStack:
     if described["endpoint"] is None:
         raise StackError("the tables of this stack live inside its process: serve it with `--engine ministack`")
     session = boto3.Session("local", "local", region_name=described["region"])
-    return described_stack(described, session, described["endpoint"])
+    return replace(described_stack(described, session, described["endpoint"]), url=url)
 
 
 def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoint: str | None) -> RunningStack:

@@ -80,7 +80,11 @@ def _register(stack: Stack) -> None:
             functions.update_function_configuration(FunctionName=f"{name}-{part}", Environment=variables)
         return
     told = stack.describe()
-    outputs = {"DeadLettersUrl": told["dead_letters_url"], "LostEventsUrl": told["lost_events_url"]}
+    outputs = {
+        "ApiUrl": "https://api.test",
+        "DeadLettersUrl": told["dead_letters_url"],
+        "LostEventsUrl": told["lost_events_url"],
+    }
     trust = session.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument="{}")["Role"]["Arn"]
     code = io.BytesIO()
     with zipfile.ZipFile(code, "w") as archive:
