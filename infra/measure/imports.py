@@ -28,17 +28,11 @@ botocore.session.get_session().create_client("dynamodb", region_name="us-east-1"
 """
 OF_HTTP = "importing botocore and Powertools' event handler with validation, one client"
 LEAST = {
-<<<<<<< HEAD
     "join": (HTTP, OF_HTTP),
     "query": (HTTP, OF_HTTP),
-    "evaluate": (QUEUE, "importing botocore, numpy and Powertools' batch processor, one client"),
+    "evaluate": (QUEUE, "importing botocore, numpy, pydantic and Powertools' batch processor, one client"),
     "reports/collect": (HTTP, OF_HTTP),
     "reports/jobs": (HTTP, OF_HTTP),
-=======
-    "join": (HTTP, "importing botocore and Powertools' event handler with validation, one client"),
-    "query": (HTTP, "importing botocore and Powertools' event handler with validation, one client"),
-    "evaluate": (QUEUE, "importing botocore, numpy, pydantic and Powertools' batch processor, one client"),
->>>>>>> house
 }
 """For each function, by its folder, the least that one of its kind imports."""
 HEAVY = ("numpy", "fastavro", "cbor2", "cryptography", "publicsuffixlist")
