@@ -192,7 +192,7 @@ def test_a_workload_needs_as_many_slots_as_its_rows_and_its_workers_take() -> No
         ({"joins": 17_000.0, "sets": 1}, "the most popular set takes 17,000 units/s, its partitions take 16,000"),
         ({"joins": 50_000.0}, "StepLog takes 50,000 units/s, the default quota of a table is 40,000"),
         ({"joins": 11_000.0}, "API Gateway takes 11,005 requests/s, the default quota is 10,000"),
-        ({"joins": 500_000.0, "sets": 10**10}, "slots are needed, there are at most 256"),
+        ({"joins": 2_000_000.0, "sets": 10**10}, "slots are needed, there are at most 256"),
         ({"joins": 100_000.0, "sets": 10**9}, "Members takes .* units/s until the tick"),
         ({"joins": 200_000.0}, "Lambda runs .* functions at once, the default quota is 1,000"),
     ],
