@@ -57,6 +57,10 @@ $(VENV)/.project: $(VENV)/.requirements pyproject.toml
 	$(call install_project,.venv-demo)
 	@touch $@
 
+.venv-demo/.log: requirements/log.txt .venv-demo/.project
+	$(call new_environment,requirements/log.txt,.venv-demo,--no-compile)
+	@touch $@
+
 .venv-ministack/.requirements: requirements/ministack.txt
 	$(call new_environment,requirements/ministack.txt,.venv-ministack)
 	@touch $@
@@ -99,6 +103,7 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 	pin lambda-runtime requirements/lambda-runtime.txt; \
 	pin ministack requirements/ministack.txt; \
 	pin demo requirements/demo.txt; \
+	pin log requirements/log.txt --constraint requirements/dev.txt; \
 	pin sam requirements/sam.txt; \
 	pin spark requirements/spark.txt --constraint requirements/dev.txt; \
 	pin rivals requirements/rivals.txt; \
@@ -112,9 +117,14 @@ KANON := .venv-demo/bin/kanon
 demo: .venv-demo/.project  ## replay a log of joins and show the result (LOG=file.csv.gz FROM=2017-07-01 TO=2017-08-31 ARGS=...)
 	@$(KANON) demo $(if $(LOG),--log "$(LOG)") $(if $(FROM),--from "$(FROM)") $(if $(TO),--to "$(TO)") $(ARGS)
 
+.PHONY: simulate
+simulate: .venv-demo/.log  ## show what types would answer on a log, and their price (LOG=file.csv.gz ARGS="--k 20,50 --window 168,720")
+	@$(KANON) simulate "$(or $(LOG),$(error name a join log: make simulate LOG=joins.csv))" $(ARGS)
+
 .PHONY: demo-reports
-demo-reports: .venv-demo/.project  ## encrypt a log's joins as reports, aggregate, check and draw them (ARGS="--window 6 --epsilon 2")
-	@$(KANON) reports demo $(if $(LOG),--log "$(LOG)") $(ARGS)
+demo-reports: .venv-demo/.project  ## reports of a log, aggregated here or by a service, every number checked (URL=http://127.0.0.1:8000 or STACK=name)
+	@$(KANON) reports $(if $(URL)$(STACK),demo-service $(if $(URL),--url "$(URL)") $(if $(STACK),--stack "$(STACK)"),demo) \
+		$(if $(LOG),--log "$(LOG)") $(ARGS)
 
 .PHONY: serve
 serve: .venv-demo/.project  ## run the service on this machine until stopped (PORT=8000 PERIOD=10 ARGS=...)

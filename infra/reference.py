@@ -18,7 +18,8 @@ KINDS = {int: "NUMBER", float: "NUMBER", Path: "PATH", datetime: "DATE"}
 HEAD = """# Commands
 
 This page is generated from the code by `make reference`. `kanon COMMAND --help` prints the same. In a checkout the
-program is `.venv/bin/kanon`; `make demo` and `make serve` call it.
+program is `.venv-demo/bin/kanon` after `make demo`, `make serve` or `make simulate`, which call it, and
+`.venv/bin/kanon` after `make install`.
 
 | status | meaning |
 |---|---|

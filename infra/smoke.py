@@ -19,11 +19,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from kanon.client import Connection, Headers, NoAnswerError, encoded
+from kanon.client.signing import signer
 
 DESCRIPTION = Path(__file__).parents[1] / "docs" / "openapi.json"
 SECONDS = 30  # for one request, a cold start included
@@ -126,9 +125,7 @@ class Service:
             raise SkippedError("the request needs a signature, and there are no AWS credentials here")
         if self.region is None:
             raise SkippedError("the request needs a signature, and the region is unknown: set AWS_REGION")
-        request = AWSRequest(method, url, dict(headers), data)
-        SigV4Auth(self.credentials, "execute-api", self.region).add_auth(request)
-        return dict(request.headers.items())
+        return signer(self.credentials, self.region)(method, url, data, headers)
 
     @property
     def set_path(self) -> str:

@@ -3,11 +3,15 @@
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from copy import deepcopy
+from functools import cache
 from typing import Any
 
 import pytest
+from moto.core import responses
 
-from kanon.local import Stack
+from kanon.local import Stack, template
+from kanon.local.stack import LOCAL
 from tests.monitor.monitor import find_problems, monitor_every_stack
 
 START = 1_700_000_000.0
@@ -27,6 +31,20 @@ def _collect_no_libraries() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _start_stacks_quickly() -> Iterator[None]:
+    """Parse a template once, not for each stack; list the methods of moto's classes once, not at each call.
+
+    A new slot evaluates as many steps as an outage may last: two days instead of a week, if a test names none.
+    """
+    parsed = cache(template._parse)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(template, "_parse", lambda text: deepcopy(parsed(text)))  # a test may change a document
+        patch.setattr(responses, "method_names_from_class", cache(responses.method_names_from_class))
+        patch.setitem(LOCAL, "OutageAllowance", "172800")
+        yield
 
 
 @pytest.fixture(autouse=True)

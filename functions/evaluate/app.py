@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from kanon import aws, clock
 from kanon.dynamo.batches import chunks
-from kanon.dynamo.tables import described, ids_of, restored, table_ids
+from kanon.dynamo.tables import created, described, ids_of, restored, table_ids
 from kanon.errors import (
     ConfigurationError,
     FingerprintMismatchError,
@@ -81,7 +81,7 @@ def evaluation() -> Evaluation:
 
     return Evaluation(
         types=TYPES,
-        noise_keys=NoiseKeys(tuple((entry.from_step, keys[entry.id]) for entry in SETTINGS.noise_keys)),
+        noise_keys=NoiseKeys.of(SETTINGS.noise_keys, keys),
         deployment=SETTINGS.deployment,
         schedule=SCHEDULE,
         log=StepLog(dynamodb, SETTINGS.step_log_table, LAYOUTS),
@@ -90,6 +90,7 @@ def evaluation() -> Evaluation:
         control=control,
         check_tables=check_tables,
         generation=in_force(SETTINGS.log_generations),
+        log_created=created(tables["StepLog"]),
     )
 
 

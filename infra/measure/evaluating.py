@@ -17,32 +17,29 @@ import numpy as np
 from infra.measure import plain
 from infra.measure.counted import TYPES
 from infra.measure.measure import Ratio, Turn, compare
+from infra.measure.one_step import KEY, SCHEDULE, evaluate_step, evaluation_of
 from infra.measure.rows import Form, row
 from infra.measure.service import PERIOD, START, Service, service
 from infra.measure.workload import joins as workload
 from kanon.dynamo.batches import KEYS_A_CALL, Item, chunks
 from kanon.dynamo.statements import STATEMENTS_A_CALL, insert
-from kanon.gate.evaluation import WRITERS, Evaluation, NoiseKeys
+from kanon.gate.evaluation import WRITERS
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism import vectorised
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.exact_law import first_crossing, first_crossing_exact
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
-from kanon.gate.mechanism.steps import end_of
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, Tapes
 from kanon.gate.reading import SETS_A_CHUNK, touched
-from kanon.gate.schedule import Schedule
 from kanon.gate.settings import JoinSettings
-from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members, to_item
-from kanon.gate.storage.statuses import Statuses
+from kanon.gate.slots import Layout
+from kanon.gate.storage.members import to_item
 from kanon.gate.storage.step_log import StepLog, partition
 from kanon.gate.types import Type, read_types
 from kanon.keys import Secret
 from kanon.local.partiql import read
-from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
+from kanon.noise.words import WORD_BYTES, length_prefixed
 
 
 @dataclass
@@ -237,10 +234,6 @@ class Needed(Tapes):
         return work
 
 
-KEY = NoiseKey("1", bytes(32))
-SCHEDULE = Schedule(PERIOD, grace=120, lease=150, publish_delay=1800, publish_margin=60, outage_allowance=604_800)
-
-
 def fledge() -> Type:
     """The type of the rows."""
     return read_types(TYPES, PERIOD)["fledge"]
@@ -341,22 +334,8 @@ class StoredStep:
     def evaluate(self, memory: Memory, type_: Type, tapes: Tapes | None = None) -> None:
         """Evaluate the step with the service's code on ``memory``."""
         client: Any = memory
-        evaluation = Evaluation(
-            types={type_.name: type_},
-            noise_keys=NoiseKeys(((0, KEY),)),
-            deployment="bench",
-            schedule=SCHEDULE,
-            log=StepLog(client, "log", Layouts((Layout(1, 0),))),
-            members=Members(client, "members"),
-            statuses=Statuses(client, "statuses"),
-            control=Control(client, "control"),
-            check_tables=lambda: None,
-            _tapes={} if tapes is None else {(KEY.id, type_.name): tapes},
-        )
-        now = float(end_of(self.step, PERIOD) + 180)
-        outcome = evaluation.run(0, "bench", lambda: now, lambda: 900.0)
-        if (outcome.steps, outcome.sets) != (1, len(self.items)):
-            raise RuntimeError(f"the step was not evaluated: {outcome}")
+        kept = {} if tapes is None else {(KEY.id, type_.name): tapes}
+        evaluate_step(evaluation_of(client, type_, _tapes=kept), self.step, len(self.items))
 
     def evaluate_plainly(self, memory: Memory, type_: Type) -> None:
         """Evaluate it with the plain loop."""

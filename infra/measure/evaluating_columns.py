@@ -12,20 +12,17 @@ from typing import Any
 import boto3
 
 from infra.measure.before import SetBySet
-from infra.measure.evaluating import KEY, SCHEDULE
 from infra.measure.measure import Count, Ratio, Turn, compare
+from infra.measure.one_step import ONE_SLOT, evaluate_step, evaluation_of
 from infra.measure.rows import Form, row
 from infra.measure.service import PERIOD, START, Service, service, variables
 from kanon.dynamo.batches import Item, put_all
-from kanon.gate.evaluation import Evaluation, NoiseKeys
+from kanon.gate.evaluation import Evaluation
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
-from kanon.gate.mechanism.steps import end_of
-from kanon.gate.slots import Layout, Layouts
 from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members, to_item
-from kanon.gate.storage.statuses import Statuses
+from kanon.gate.storage.members import to_item
 from kanon.gate.storage.step_log import Row, StepLog
 from kanon.gate.types import Type, read_types
 from kanon.local.meter import Meter
@@ -35,7 +32,6 @@ KEYS = {
     "Members": ("set_key",),
     "Statuses": ("set_key",),
 }
-ONE_SLOT = Layouts((Layout(1, 0),))
 FIRST = START // PERIOD
 
 
@@ -91,18 +87,7 @@ class Side:
         more: dict[str, Any] = {}
         if self.evaluation_type is SetBySet:
             more = {"put": partial(client.put_item, TableName=self.tables["Members"])}
-        return self.evaluation_type(
-            types={"fledge": self.type},
-            noise_keys=NoiseKeys(((0, KEY),)),
-            deployment="bench",
-            schedule=SCHEDULE,
-            log=StepLog(client, self.tables["StepLog"], ONE_SLOT),
-            members=Members(client, self.tables["Members"]),
-            statuses=Statuses(client, self.tables["Statuses"]),
-            control=Control(client, self.tables["Control"]),
-            check_tables=lambda: None,
-            **more,
-        )
+        return evaluation_of(client, self.type, self.tables, kind=self.evaluation_type, **more)
 
     def stored(self, set_key: bytes, chance: Random) -> Item:
         """The item of a set before the first step."""
@@ -124,9 +109,7 @@ class Side:
 
     def evaluate(self) -> None:
         """Evaluate the step."""
-        now = float(end_of(self.step, PERIOD) + 180)
-        outcome = self.evaluation.run(0, "bench", lambda: now, lambda: 900.0)
-        assert (outcome.steps, outcome.sets) == (1, len(self.keys)), outcome
+        evaluate_step(self.evaluation, self.step, len(self.keys))
         self.step += 1
 
     def items(self) -> list[list[str]]:

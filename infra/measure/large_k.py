@@ -84,30 +84,13 @@ def type_of(k: int, window: int) -> Type:
 def evaluated(tables: Answers, partitions: int | None = None) -> dict[str, float]:
     """Evaluate one step in this process: seconds of the slowest page and chunk, processor seconds, and MiB."""
     os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
-    from infra.measure.evaluating import KEY, SCHEDULE
+    from infra.measure.one_step import evaluate_step, evaluation_of
     from kanon import aws
-    from kanon.gate.evaluation import Evaluation, NoiseKeys
-    from kanon.gate.mechanism.steps import end_of
     from kanon.gate.slots import Layout, Layouts
-    from kanon.gate.storage.control import Control
-    from kanon.gate.storage.members import Members
-    from kanon.gate.storage.statuses import Statuses
-    from kanon.gate.storage.step_log import StepLog
 
     client = aws.dynamodb()
     client.meta.events.register("before-send.dynamodb", tables.answer)
-    evaluation = Evaluation(
-        types={"fledge": tables.type},
-        noise_keys=NoiseKeys(((0, KEY),)),
-        deployment="bench",
-        schedule=SCHEDULE,
-        log=StepLog(client, "log", Layouts((Layout(1, 0, partitions),))),
-        members=Members(client, "members"),
-        statuses=Statuses(client, "statuses"),
-        control=Control(client, "control"),
-        check_tables=lambda: None,
-    )
-    now = float(end_of(STEP, 3600) + 180)
+    evaluation = evaluation_of(client, tables.type, layouts=Layouts((Layout(1, 0, partitions),)))
     moments: list[float] = []
 
     def time_left() -> float:
@@ -115,9 +98,8 @@ def evaluated(tables: Answers, partitions: int | None = None) -> dict[str, float
         return 900.0
 
     began = time.process_time()
-    outcome = evaluation.run(0, "large", lambda: now, time_left)
+    evaluate_step(evaluation, STEP, len(tables.keys), time_left)
     spent = time.process_time() - began
-    assert (outcome.steps, outcome.sets) == (1, len(tables.keys)), outcome
     slowest = max(after - before for before, after in pairwise(moments))
     return {"slowest": slowest, "processor": spent, "memory": resident()}
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kanon.local.source import ROOT
+from tests.infrastructure import reports_rules
 from tests.infrastructure.rules import versioned_parameters
 from tests.infrastructure.template import PATH, parameter, read
 
@@ -135,3 +136,45 @@ def test_join_and_query_move_by_canary_and_evaluate_at_once() -> None:
         assert "Canary10Percent5Minutes" in json.dumps(group["DeploymentConfigName"])
     assert "UpdatePolicy" not in canary["EvaluateAliaslive"]
     assert not [name for name, resource in all_at_once.items() if resource["Type"].startswith("AWS::CodeDeploy")]
+
+
+# --------------------------------------------------------------------------------------------- reports
+GIVEN = dict.fromkeys(reports_rules.read()["Parameters"], "1") | {"Runtime": "python3.13", "Architecture": "arm64"}
+ANOTHER = {"Runtime": "python3.12", "Architecture": "x86_64"}
+
+
+def of_reports(*cases: dict[str, dict[str, str]]) -> list[dict[str, tuple[str, str]]]:
+    """The versions of the functions of reports in each case."""
+    made = translate(
+        *(
+            {
+                "template": str(reports_rules.PATH),
+                "parameters": GIVEN | case.get("parameters", {}),
+                "contents": case.get("contents", {}),
+            }
+            for case in cases
+        )
+    )
+    return [versions(resources) for resources in made]
+
+
+def test_a_parameter_alone_publishes_all_versions_of_reports_the_layer_of_the_gate_among_them() -> None:
+    names = sorted(versioned_parameters(reports_rules.read()) - {"Deployment", "Name", "Control", "KeyArn"})
+    assert {"Shared", "EpsilonCap", "AllowedOrigins", "EdgeSecret"} <= set(names)
+    before, *after = of_reports({}, *({"parameters": {name: ANOTHER.get(name, "2")}} for name in names))
+    assert set(before) == set(reports_rules.FUNCTIONS)
+    for name, found in zip(names, after, strict=True):
+        assert [f for f in before if found[f] == before[f]] == [], name
+
+
+def test_other_parameters_of_reports_publish_none() -> None:
+    before, *after = of_reports(
+        {}, *({"parameters": {n: "2"}} for n in ("MapConcurrency", "LogRetention", "AlarmTopic"))
+    )
+    assert [found for found in after if found != before] == []
+
+
+@pytest.mark.parametrize("name", reports_rules.FUNCTIONS)
+def test_a_change_of_one_function_of_reports_publishes_its_version_alone(name: str) -> None:
+    before, after = of_reports({}, {"contents": {name: "s3://code/another"}})
+    assert {function for function in before if after[function] != before[function]} == {name}

@@ -13,165 +13,25 @@ import re
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from pathlib import Path
 
-import boto3
 import pytest
-from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
-from cfnlint.decode import cfn_yaml
 
 from infra import smoke
 from kanon.dynamo.batches import chunks
-from kanon.local.engines import Ministack
 from kanon.local.source import ROOT
+from tests.deployed.stack import PARAMETERS, REGION, STACK, Deployed, deployment
 
 pytestmark = pytest.mark.deployed
 
-REGION = "us-east-1"
-STACK = "kanon-dev"  # as samconfig.toml calls it
 CROWDS, CLIENTS = 4, 150  # more than M = 99: true whatever is drawn
 COUPLES = 4  # sets of two clients: false for sure
-BUILT = ROOT / ".aws-sam" / "host" / "template.yaml"
-PARAMETERS = {
-    "Runtime": f"python{sys.version_info[0]}.{sys.version_info[1]}",
-    "Architecture": "x86_64" if os.uname().machine == "x86_64" else "arm64",
-    "JoinAuth": "IAM",
-    "LogRetention": "7",
-    "LogLevel": "INFO",
-    "Period": "60",
-    "Grace": "30",
-    "PublishDelay": "180",  # the schedule fires a minute after a step, and the margin is another
-    "OutageAllowance": "172800",
-    # A new slot first looks at every step of the allowance: 2,880 of them, in each partition.
-    "Slots": '[{"slots":1,"partitions":2,"from_step":0}]',
-    "Alarms": "OFF",  # the emulator refuses metric mathematics
-    "Canary": "AllAtOnce",  # it has no CodeDeploy
-    "DeletionProtection": "ON",
-}
-
-
-class Deployed:
-    """A deployed stack."""
-
-    def __init__(self, engine: Ministack) -> None:
-        self.engine = engine
-        self.session = boto3.Session("test", "test", region_name=REGION)
-        self.deploy(PARAMETERS)
-        described = self.client("cloudformation").describe_stacks(StackName=STACK)["Stacks"][0]
-        self.outputs = {o["OutputKey"]: o["OutputValue"] for o in described["Outputs"]}
-        self._mend_what_the_emulator_does_otherwise()
-
-    def client(self, service: str, **credentials: str):
-        session = boto3.Session(region_name=REGION, **credentials) if credentials else self.session
-        return session.client(service, endpoint_url=self.engine.endpoint)
-
-    def deploy(self, parameters: dict[str, str], environment: str = "dev", *options: str) -> None:
-        """`sam deploy --config-env ...`, as an operator calls it; without parameters, with those of samconfig.toml."""
-        # SAM takes the quotes of JSON away here; with_defaults gives such a value to the template.
-        overrides = [f"{name}={value}" for name, value in parameters.items() if '"' not in value]
-        result = subprocess.run(
-            [
-                str(ROOT / ".venv-sam" / "bin" / "sam"), "deploy", "--config-env", environment, *options,
-                "--config-file", str(ROOT / "samconfig.toml"), "--region", REGION,
-                "--template-file", str(with_defaults({"Canary": "AllAtOnce", **parameters})),
-                *(["--parameter-overrides", *overrides] if overrides else []),
-            ],
-            env={**os.environ, "AWS_ENDPOINT_URL": str(self.engine.endpoint), "AWS_ACCESS_KEY_ID": "test",
-                 "AWS_SECRET_ACCESS_KEY": "test", "SAM_CLI_TELEMETRY": "0"},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-
-    def _mend_what_the_emulator_does_otherwise(self) -> None:
-        """Four differences from AWS, each mended as narrowly as it can be.
-
-        A number given by a parameter stays text. Ref of a secret gives its name instead of its ARN. The batch call of
-        SQS asks for an action that IAM does not have: on AWS it is covered by sqs:SendMessage. So does the batch of
-        PartiQL statements, which names no table here: on AWS each statement needs the action of its kind.
-        """
-        functions = self.client("lambda")
-        for mapping in functions.list_event_source_mappings()["EventSourceMappings"]:
-            scaling = {"MaximumConcurrency": int(mapping["ScalingConfig"]["MaximumConcurrency"])}
-            functions.update_event_source_mapping(UUID=mapping["UUID"], ScalingConfig=scaling)
-        secrets = self.client("secretsmanager").list_secrets()["SecretList"]
-        arns = {secret["Name"]: secret["ARN"] for secret in secrets}
-        iam = self.client("iam")
-        for function in ("Join", "Query", "Evaluate"):
-            role = self.role(function).rsplit("/", 1)[1]
-            for name in iam.list_role_policies(RoleName=role)["PolicyNames"]:
-                document = iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"]
-                for statement in document["Statement"]:
-                    resources, actions = _listed(statement["Resource"]), _listed(statement["Action"])
-                    statement["Resource"] = [arns.get(resource, resource) for resource in resources]
-                    if "sqs:SendMessage" in actions:
-                        statement["Action"] = [*actions, "sqs:SendMessageBatch"]
-                if function == "Evaluate":
-                    batch = {"Effect": "Allow", "Action": "dynamodb:BatchExecuteStatement", "Resource": "*"}
-                    document["Statement"].append(batch)
-                iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=json.dumps(document))
-
-    def function(self, name: str) -> dict:
-        """The configuration of the version of a function that callers reach."""
-        return self.client("lambda").get_function(FunctionName=self.outputs[f"{name}Function"])["Configuration"]
-
-    def role(self, function: str) -> str:
-        """The ARN of a function's role."""
-        return self.function(function)["Role"]
-
-    def secrets(self) -> list[tuple[str, str]]:
-        """Version and text of the three secrets."""
-        client = self.client("secretsmanager")
-        names = ("SetPepperSecret", "ClientKeySecret", "NoiseKeySecret")
-        answers = [client.get_secret_value(SecretId=self.outputs[name]) for name in names]
-        return [(answer["VersionId"], answer["SecretString"]) for answer in answers]
-
-    def service(self) -> smoke.Service:
-        """The deployed API as `make smoke` sees it, at the address that needs no name server."""
-        api = self.outputs["ApiUrl"].removeprefix("http://").split(".")[0]
-        url = f"{self.engine.endpoint}/_aws/execute-api/{api}/$default"
-        return smoke.Service(url, Credentials("test", "test"), REGION)
-
-    def request(self, method: str, path: str, body: object = None) -> tuple[int, dict]:
-        """A request to the deployed API."""
-        host = self.outputs["ApiUrl"].removeprefix("http://").removeprefix("https://").split(":")[0].split("/")[0]
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            f"{self.engine.endpoint}{path}", data, {"Content-Type": "application/json", "Host": host}, method=method
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.status, json.loads(answer.read() or b"{}")
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read() or b"{}")
-
-
-def with_defaults(parameters: dict[str, str]) -> Path:
-    """The built template with these values as defaults too: the emulator's SAM transform sees no other values."""
-    document = cfn_yaml.load(str(BUILT))
-    for name, value in parameters.items():
-        document["Parameters"][name]["Default"] = value
-    path = BUILT.with_name("template.json")
-    path.write_text(json.dumps(document))
-    return path
-
-
-def _listed(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
 
 
 @pytest.fixture(scope="module")
 def deployed():
-    if not BUILT.exists() or not Path(ROOT / ".venv-sam").exists():
-        pytest.fail("build first: make e2e does")
-    engine = Ministack(AUTH="true", SERVICES="", LOG_LEVEL="WARNING", MINISTACK_REGION=REGION)
-    engine.start()
-    try:
-        yield Deployed(engine)
-    finally:
-        engine.stop()
+    with deployment(PARAMETERS) as stack:
+        yield stack
 
 
 def set_id(name: str) -> str:
@@ -288,7 +148,8 @@ def test_production_as_configured_makes_a_change_set_of_another_stack(deployed):
 def documented(*options: str) -> list[str]:
     """The actions that docs/guides/operate.md names for `kanon doctor` with these options."""
     page = (ROOT / "docs" / "guides" / "operate.md").read_text()
-    rows = page.split("## kanon doctor")[1].split("| it calls |")[1].split("\n\n")[0].splitlines()[2:]
+    tables = page.split("## kanon doctor")[1].split("\n## ")[0].split("| it calls |")[1:]
+    rows = [row for table in tables for row in table.split("\n\n")[0].splitlines()[2:]]
     actions = []
     for row in rows:
         wanted = re.findall(r"`(--\w+)`", row.rpartition("| ")[2] or row.split("|")[3])

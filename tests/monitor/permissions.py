@@ -101,15 +101,14 @@ class Resources:
         for name in params.get("RequestItems") or [params.get(n) for n in ("TableName", "QueueUrl")]:
             if name is not None:
                 yield Call(function, ACTIONS.get(action, action), self._arn(name), _leading(params))
-        if service == "secretsmanager":
-            yield Call(function, action, self._secret(params.get("SecretId") or params["Name"]), "")
+        if service == "secretsmanager":  # a call that names no secret is on all of them
+            yield Call(function, action, self._secret(params.get("SecretId") or params.get("Name", "*")), "")
 
     def _arn(self, name: str) -> str:
-        """The ARN behind a name."""
         return self.arns.get(name, f"unknown: {name}")
 
     def _secret(self, name: str) -> str:
-        """The ARN of a secret. A function may also make secrets, and name them by their ARN or by their name."""
+        """The ARN of a secret. Those that a function makes are named by their names."""
         return self.arns.get(name, name if name.startswith(_SECRETS) else f"{_SECRETS}{name}")
 
     def _objects(self, params: Mapping[str, Any]) -> Iterator[str]:

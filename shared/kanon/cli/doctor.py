@@ -10,7 +10,7 @@ from kanon.cli.stacks import Profile, Region, Stack, Url, find, one_line_errors
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanon.operate.doctor import Finding
+    from kanon.operate.findings import Finding
 
 
 def doctor(
@@ -27,7 +27,8 @@ def doctor(
     """
     from kanon import clock
     from kanon.errors import ConfigurationError
-    from kanon.operate.doctor import Finding, Section, Verdict, examine
+    from kanon.operate.doctor import examine
+    from kanon.operate.findings import Finding, Section, Verdict
 
     with one_line_errors("kanon doctor"):
         try:
@@ -50,13 +51,14 @@ def doctor(
 
 
 def _show(findings: "Sequence[Finding]") -> None:
+    from rich.markup import escape
     from rich.table import Table
 
-    from kanon.operate.doctor import Verdict
+    from kanon.operate.findings import Verdict
 
     styles = {Verdict.FAIL: "bold red", Verdict.WARN: "yellow", Verdict.NOT_SEEN: "dim"}
     table = Table("check", "verdict", "seen", "what to do")
     for finding in findings:
         advice = "\n".join(part for part in (finding.advice, finding.page) if part)
-        table.add_row(finding.check, finding.verdict, finding.seen, advice, style=styles.get(finding.verdict))
+        table.add_row(finding.check, finding.verdict, escape(finding.seen), advice, style=styles.get(finding.verdict))
     screen().print(table)

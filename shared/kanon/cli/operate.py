@@ -28,7 +28,7 @@ def skip(stack: "RunningStack", yes: Yes = False) -> None:
     Example: kanon operate skip --stack kanon-prod
     """
     from kanon import clock
-    from kanon.operate.doctor import moment
+    from kanon.operate.findings import moment
     from kanon.operate.skip import SkipRefusedError, gaps
     from kanon.operate.skip import skip as skip_steps
 

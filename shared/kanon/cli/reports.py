@@ -13,6 +13,7 @@ import typer
 
 from kanon.cli.extras import extra
 from kanon.cli.reports_demo import demo
+from kanon.cli.reports_demo_service import demo_service
 from kanon.cli.screen import show_json, working
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 command(demo)
+command(demo_service)
 
 
 @command

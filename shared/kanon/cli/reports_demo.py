@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from kanon.reports.aggregate import Job, Outcome
     from kanon.reports.parameters import Parameters
 
+Log = Annotated[Path | None, typer.Option(exists=True, help="Join log (time,set,client; .csv or .csv.gz).")]
+Window = Annotated[int, typer.Option(min=1, help="Hours of a window: the unit is one client in one window.")]
+Joins = Annotated[int, typer.Option(min=1, max=65_536, help="Joins of a client that count in a window.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the generated log.")]
+
 ORIGIN = "https://demo.test"
 UNUSED = 20
 """Declared keys that nobody joins: they are released with noise like any other."""
@@ -51,13 +56,13 @@ class Summary:
 
 
 def demo(
-    log: Annotated[Path | None, typer.Option(exists=True, help="Join log (time,set,client; .csv or .csv.gz).")] = None,
-    window: Annotated[int, typer.Option(min=1, help="Hours of a window: the unit is one client in one window.")] = 24,
-    joins: Annotated[int, typer.Option(min=1, max=65_536, help="Joins of a client that count in a window.")] = 2,
+    log: Log = None,
+    window: Window = 24,
+    joins: Joins = 2,
     epsilon: Annotated[str, typer.Option(help="Privacy parameter of each of the two summaries.")] = "1",
     delta: Annotated[str, typer.Option(help="Privacy parameter of key discovery.")] = "1e-8",
     picture: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("build/demo-reports.png"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated log.")] = 1,
+    seed: Seed = 1,
     processes: Annotated[int, typer.Option(min=1, help="Processes that open reports.")] = 2,
 ) -> None:
     """Encrypt a join log's joins as reports, aggregate them twice, check every number and draw it.
@@ -70,18 +75,11 @@ def demo(
 
     with extra("plot"):
         import matplotlib as mpl  # noqa: F401, missed now and not after the work
-    with extra("local"):
-        from kanon.local.logs import generated_log, read_log
 
     began = time.monotonic()
-    try:
-        declared = Parameters("declared", decimal(epsilon, "--epsilon"))
-        discover = Parameters("discover", decimal(epsilon, "--epsilon"), decimal(delta, "--delta"))
-        with working("reading the log"):
-            read = read_log(log, None, None) if log else generated_log(seed)
-    except LogError as error:
-        typer.echo(f"kanon reports demo: {error}", err=True)
-        raise typer.Exit(2) from error
+    declared = Parameters("declared", decimal(epsilon, "--epsilon"))
+    discover = Parameters("discover", decimal(epsilon, "--epsilon"), decimal(delta, "--delta"))
+    read = log_of(log, seed)
     value = declared.contribution_bound // joins
     exact = exact_sums(read, window, joins, value)
     typer.echo(f"{read.title}: {len(read.joins):,} joins of {len(exact):,} sets.")
@@ -95,7 +93,7 @@ def demo(
     )
     for summary in summaries:
         check(summary, exact)
-        typer.echo(_in_words(summary, exact, value))
+        typer.echo(in_words(summary.name, summary.metrics, summary.job.parameters, exact, value))
     with working("drawing"):
         draw(summaries, exact, value, f"{read.title}: windows of {window} h, epsilon {epsilon}, delta {delta}", picture)
     _promise(summaries)
@@ -105,6 +103,23 @@ def demo(
 def key_of(name: str) -> bytes:
     """The key of a set: the first 16 bytes of its hash."""
     return sha256(name.encode()).digest()[:16]
+
+
+def log_of(path: Path | None, seed: int) -> "JoinLog":
+    """The log of a file, or a generated one. A log that cannot be read ends the command with one line."""
+    with extra("local"):
+        from kanon.local.logs import generated_log, read_log
+    try:
+        with working("reading the log"):
+            return read_log(path, None, None) if path else generated_log(seed)
+    except LogError as error:
+        typer.echo(f"kanon reports: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def declared_keys(exact: dict[bytes, int]) -> set[bytes]:
+    """The keys of the log's sets, and some that nobody joins."""
+    return exact.keys() | {key_of(f"unused {number}") for number in range(UNUSED)}
 
 
 def exact_sums(log: "JoinLog", window: int, joins: int, value: int) -> dict[bytes, int]:
@@ -138,14 +153,13 @@ def aggregated(
     client = Windows(ORIGIN, length=window * 3_600_000)
     sealed = []
     with progress("reports encrypted", len(log.joins)) as advance:
-        for report in contributions(client, _events(log.joins, value)):
+        for report in contributions(client, events(log.joins, value)):
             sealed.append(encrypt(report, public))
             advance(1)
     files = [folder / f"reports-{number}.avro" for number in range(processes)]
     for number, file in enumerate(files):
         avro.write_reports(file, sealed[number::processes])
-    names = [*exact, *(key_of(f"unused {number}") for number in range(UNUSED))]
-    avro.write_domain(folder / "domain.avro", np.frombuffer(b"".join(names), "S16"))
+    avro.write_domain(folder / "domain.avro", np.frombuffer(b"".join(declared_keys(exact)), "S16"))
     end = int(max(join.time for join in log.joins)) + window * 3600
     jobs = [
         Job(tuple(files), (folder / "domain.avro",) if parameters.mode == "declared" else None, parameters,
@@ -159,7 +173,8 @@ def aggregated(
     return summaries
 
 
-def _events(joins: list[Join], value: int) -> Iterator[tuple[str, int, int, int]]:
+def events(joins: list[Join], value: int) -> Iterator[tuple[str, int, int, int]]:
+    """What each join contributes: client, milliseconds, key, value."""
     for join in joins:
         yield join.client, int(join.time * 1000), int.from_bytes(key_of(join.set), "big"), value
 
@@ -172,16 +187,23 @@ def check(summary: Summary, exact: dict[bytes, int]) -> None:
     Raises:
         AssertionError: something is not as it must be.
     """
-    metrics, parameters = summary.metrics, summary.job.parameters
-    most = largest_noise(parameters, len(exact) + UNUSED)
-    unused = {key_of(f"unused {number}") for number in range(UNUSED)}
-    expected = exact.keys() | unused
-    for key, metric in metrics.items():
-        if key not in expected or abs(metric - exact.get(key, 0)) > most:
-            raise AssertionError("a released number is too far from its exact sum")
+    check_numbers(summary.metrics, summary.job.parameters, exact)
     seen = sum(int(histogram.sums.sum()) for histogram in summary.outcome.seen)
     if seen != sum(exact.values()) or summary.outcome.errors_in_all or summary.outcome.duplicates:
         raise AssertionError("the reports do not add up to the log")
+
+
+def check_numbers(metrics: dict[bytes, int], parameters: "Parameters", exact: dict[bytes, int]) -> None:
+    """Compare the released numbers with the exact sums, as :func:`check` does.
+
+    Raises:
+        AssertionError: something is not as it must be.
+    """
+    expected = declared_keys(exact)
+    most = largest_noise(parameters, len(expected))
+    for key, metric in metrics.items():
+        if key not in expected or abs(metric - exact.get(key, 0)) > most:
+            raise AssertionError("a released number is too far from its exact sum")
     tau = parameters.threshold
     if tau is None and metrics.keys() != expected:
         raise AssertionError("a declared key is missing")
@@ -203,14 +225,16 @@ def largest_noise(parameters: "Parameters", keys: int) -> int:
     return t if parameters.threshold is None else min(t, parameters.threshold)
 
 
-def _in_words(summary: Summary, exact: dict[bytes, int], value: int) -> str:
-    metrics, parameters = summary.metrics, summary.job.parameters
+def in_words(
+    name: str, metrics: dict[bytes, int], parameters: "Parameters", exact: dict[bytes, int], value: int
+) -> str:
+    """What a summary shows, in one sentence."""
     bar = 2 * parameters.standard_deviation
     within = sum(abs(metric - exact.get(key, 0)) <= bar for key, metric in metrics.items())
     of = f"{len(metrics):,} of {len(exact):,} sets" if parameters.threshold else f"{len(metrics):,} declared keys"
     hidden = f", those above {parameters.threshold / value:.1f} joins" if parameters.threshold else ""
     return (
-        f"{summary.name}: {of}{hidden}; every number checked against its exact sum;"
+        f"{name}: {of}{hidden}; every number checked against its exact sum;"
         f" {within:,} lie within the error bar of {bar / value:.1f} joins (two standard deviations)."
     )
 

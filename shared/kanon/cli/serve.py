@@ -49,6 +49,7 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help='Parameters of the template (JSON): {"NoiseKeys": [...]}, "LogGenerations".'),
     ] = None,
+    reports: Annotated[bool, typer.Option("--reports/--no-reports", help="Run reports, too.")] = True,
     engine: EngineName = Engine.ministack,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show what the functions log.")] = False,
 ) -> None:
@@ -62,7 +63,8 @@ def serve(
 
     def wanted() -> "dict[str, str]":
         own = own_types(type_, types_file, period)
-        return _timing(period) | _parameters(parameters) | ({"Types": own.document} if own else {})
+        fixed = {**_timing(period), "Reports": "ON" if reports else "OFF"}
+        return fixed | _parameters(parameters) | ({"Types": own.document} if own else {})
 
     first = wanted()
     with extra("local"), local_errors():

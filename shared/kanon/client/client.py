@@ -208,13 +208,13 @@ def _groups(values: Iterable[_T], size: int) -> Iterator[Sequence[_T]]:
 
 
 def _json(call: str, reply: Reply) -> dict[str, Any]:
-    """The JSON object of an answer with status 200; any other status raises its error."""
+    """The JSON object of an answer that is a success; any other answer raises its error."""
     try:
         answer = json.loads(reply.body)
     except ValueError:
         answer = None
     fields = answer if isinstance(answer, dict) else {}
-    if reply.status != 200:
+    if not 200 <= reply.status < 300:
         raise _refused(call, reply, fields.get("error", fields))
     with _reading(call):
         return _of(dict, answer)

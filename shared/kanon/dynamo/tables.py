@@ -1,4 +1,4 @@
-"""The ids of tables. A table that was restored, or deleted and created again, has another id under the same name."""
+"""Ids and ages of tables. A table that was restored, or deleted and created again, has another id under its name."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -30,3 +30,8 @@ def ids_of(tables: Mapping[str, "TableDescriptionTypeDef"]) -> dict[str, str]:
 def restored(tables: Mapping[str, "TableDescriptionTypeDef"]) -> list[str]:
     """Which of the described tables were made from a backup. Emulators do not say."""
     return sorted(name for name, table in tables.items() if "RestoreSummary" in table)
+
+
+def created(table: "TableDescriptionTypeDef") -> float:
+    """When a table was made, Unix seconds; 0 if it was made from a backup, because its rows are older."""
+    return 0.0 if "RestoreSummary" in table else table["CreationDateTime"].timestamp()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from kanon.dynamo.batches import Item
 from kanon.errors import ConfigurationError, TooFarBehindError
 from kanon.gate.fingerprints import refuse_rows
 from kanon.gate.mechanism.columns import NEVER, Ints, States, Tokens
+from kanon.gate.mechanism.steps import step_at
 from kanon.gate.mechanism.tape import LogGeneration, Tapes
 from kanon.gate.mechanism.vectorised import evaluate_columns, phases_of
 from kanon.gate.reading import Touched, read_sets
@@ -29,6 +30,9 @@ from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import Row, StepLog
 from kanon.gate.types import Type
 from kanon.noise.words import NoiseKey
+
+if TYPE_CHECKING:
+    from kanon.gate.settings import NoiseKeyEntry
 
 T = TypeVar("T")
 
@@ -46,6 +50,11 @@ class NoiseKeys:
     """The noise keys, oldest first, each with the step from which new instances use it."""
 
     entries: tuple[tuple[int, NoiseKey], ...]
+
+    @classmethod
+    def of(cls, entries: Iterable["NoiseKeyEntry"], keys: Mapping[str, NoiseKey]) -> Self:
+        """The keys of the entries, oldest first."""
+        return cls(tuple((entry.from_step, keys[entry.id]) for entry in entries))
 
     def for_instance(self, first: int) -> NoiseKey:
         """The key of an instance that begins at step ``first``: the latest entry not after it.
@@ -147,6 +156,8 @@ class Evaluation:
     check_tables: Callable[[], None]
     """Raises ConfigurationError if a table is not the one on which the log generation began."""
     generation: LogGeneration | None = None
+    log_created: float = 0.0
+    """When the table of the log was made (Unix s): it has no older rows. 0 if they may be older."""
     _tapes: dict[tuple[str, str], Tapes] = field(default_factory=dict)
 
     def run(self, slot: int, holder: str, clock: Callable[[], float], time_left: Callable[[], float]) -> Outcome:
@@ -249,7 +260,7 @@ class Evaluation:
 
     def _next_step(self, slot: int, evaluated_through: int | None, now: float) -> int | None:
         """The step with which a slot continues; None if there is none, or if other slots must come first."""
-        layouts, oldest = self.log.layouts, max(self.schedule.oldest_in_log(now), self._begun_at)
+        layouts, oldest = self.log.layouts, self._oldest(now)
         step = layouts.next_step(slot, oldest - 1 if evaluated_through is None else evaluated_through)
         if step is None:
             return None
@@ -260,6 +271,15 @@ class Evaluation:
         if any(mark is None or mark < first - 1 for mark in marks):
             return None
         return self._in_time(first, now)
+
+    def _oldest(self, now: float) -> int:
+        """The step with which a new deployment begins: every older one has no rows, or they may have expired.
+
+        It is evaluated at the first wake-up: the step in which the log was made may not be closed then.
+        """
+        created = self.log_created if self.log_created <= now else 0.0  # the clock of an emulator is another one
+        before_log = step_at(created, self.schedule.period) - 1
+        return max(self.schedule.oldest_in_log(now), self._begun_at, before_log)
 
     def _in_time(self, step: int, now: float) -> int:
         """The step, if the log still has its rows and it belongs to the log generation."""

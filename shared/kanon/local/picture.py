@@ -1,4 +1,4 @@
-"""The demo's picture: sets near the threshold, their exact count, their status, and where an instance restarts."""
+"""The demo's picture: sets near the threshold, their exact count, their status, their instances and restarts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,13 +15,15 @@ from kanon.plan.planner import zone
 COUNT, TRUE, BAND, TEXT = "#0072B2", "#009E73", "#E69F00", "#333333"  # Okabe and Ito's colours
 FALSE, RESTART = "#DDDDDD", "#D55E00"
 PANELS = 4
+INSTANCES = 0.78
+"""Height of the arrows that show the instances, as a share of the panel's."""
 
 
 def near_threshold(result: Result, low: int, high: int) -> list[str]:
-    """Sets for the picture: their largest counts are near the threshold, and their histories differ.
+    """Sets for the picture: their largest counts are above ``low`` and below 2k, and their histories differ.
 
-    Where the log has them: one set that a restart turns false, one that crosses early, one that crosses late, one
-    that never crosses. The rest are the sets that spend most time near k.
+    Where the log has them: one set that stays true while its count is below k, until a restart turns it false; one that
+    crosses early, one that crosses late, one that never crosses. The rest are the sets that spend most time near k.
     """
 
     def closeness(name: str) -> float:
@@ -31,18 +33,20 @@ def near_threshold(result: Result, low: int, high: int) -> list[str]:
     def crossing(history: History) -> int:
         return history.counts[history.statuses.index(True)]
 
-    def false_again(name: str) -> int:
-        """Steps without the status after its first crossing: a restart took it away."""
-        statuses = result.histories[name].statuses
-        return statuses[statuses.index(True) :].count(False)
+    def held(name: str) -> int:
+        """Steps in which the set is true with a count below k."""
+        history = result.histories[name]
+        return sum(status and count < result.k for status, count in zip(history.statuses, history.counts, strict=True))
 
-    near = [
-        name for name, history in result.histories.items() if low < max(history.counts) < result.k + (result.k - low)
-    ]
+    def ends(name: str) -> bool:
+        """Whether the set turns false: a restart took its status away."""
+        return (True, False) in pairwise(result.histories[name].statuses)
+
+    near = [name for name, history in result.histories.items() if low < max(history.counts) < 2 * result.k]
     near.sort(key=closeness, reverse=True)
     true = [name for name in near if any(result.histories[name].statuses)]
     stories = (
-        sorted(filter(false_again, true), key=false_again, reverse=True),
+        sorted(filter(ends, true), key=held, reverse=True),
         [n for n in true if crossing(result.histories[n]) < result.k],
         [n for n in true if crossing(result.histories[n]) >= result.k],
         [n for n in near if n not in true],
@@ -63,7 +67,7 @@ def draw(result: Result, parameters: Parameters, phases: Mapping[str, int], titl
     zone_ = zone(parameters)
     names = near_threshold(result, *zone_)
     figure, axes = plt.subplots(2, 2, figsize=(12, 8), sharex=True, sharey=True, squeeze=False)
-    top = max([zone_[1], *(max(result.histories[name].counts) for name in names)]) * 1.3
+    top = max([zone_[1], *(max(result.histories[name].counts) for name in names)]) * 1.45
     for panel, name in zip(axes.flat, names, strict=False):
         _draw_set(panel, result, name, phases[name], zone_, top)
     for panel in axes.flat[len(names) :]:
@@ -92,6 +96,7 @@ def _draw_set(panel: Any, result: Result, name: str, phase: int, zone_: tuple[in
         return datetime.fromtimestamp((step + 1) * result.period, UTC)
 
     begin = datetime.fromtimestamp(result.start, UTC)
+    panel.set_xlim(begin, at(result.start // result.period + max(result.steps, 1)))
     panel.axhspan(*zone_, color=BAND, alpha=0.18, linewidth=0)
     panel.axhline(result.k, color=BAND, linewidth=1.4)
     panel.annotate(
@@ -100,7 +105,7 @@ def _draw_set(panel: Any, result: Result, name: str, phase: int, zone_: tuple[in
     )  # fmt: skip
     panel.annotate(
         f"noise decides:\n{zone_[0]} to {zone_[1]}", (1, zone_[0]), xycoords=("axes fraction", "data"),
-        xytext=(4, 0), textcoords="offset points", va="bottom", fontsize=8, color="#9A6A00",
+        xytext=(4, 0), textcoords="offset points", va="top", fontsize=8, color="#9A6A00",
     )  # fmt: skip
     panel.step([at(step) for step in steps], history.counts, where="post", color=COUNT, linewidth=1.8)
     _draw_status(panel, history, steps, result.steps, begin, at)
@@ -111,11 +116,11 @@ def _draw_set(panel: Any, result: Result, name: str, phase: int, zone_: tuple[in
             "restart:\nnew noise", (at(step), top), xytext=(4 if early else -4, -3), textcoords="offset points",
             ha="left" if early else "right", va="top", fontsize=8.5, color=RESTART,
         )  # fmt: skip
-    _explain(panel, history, restarts, at)
+    _draw_instances(panel, restarts, begin, at, top)
+    _explain(panel, history, restarts, result, at, top)
     panel.set_title(f"{name} {_story(history, restarts)}", fontsize=11, color=TEXT, loc="left")
     panel.set_ylim(-0.16 * top, top)
-    panel.set_yticks([tick for tick in panel.get_yticks() if 0 <= tick <= top])
-    panel.set_xlim(begin, at(result.start // result.period + max(result.steps, 1)))
+    panel.set_yticks([tick for tick in panel.get_yticks() if 0 <= tick <= INSTANCES * top])
     panel.spines[["top", "right"]].set_visible(False)
     panel.tick_params(labelsize=9, colors=TEXT)
     locator = AutoDateLocator()  # type: ignore[no-untyped-call]
@@ -140,17 +145,61 @@ def _draw_status(
         first += length
 
 
-def _explain(panel: Any, history: History, restarts: Sequence[int], at: Callable[[int], datetime]) -> None:
+def _draw_instances(
+    panel: Any, restarts: Sequence[int], begin: datetime, at: Callable[[int], datetime], top: float
+) -> None:
+    """Every instance as an arrow between two restarts; one that begins before the panel or ends after it is cut off."""
+    from matplotlib.dates import num2date
+
+    end = num2date(panel.get_xlim()[1])  # type: ignore[no-untyped-call]
+    edges = [begin, *map(at, restarts), end]
+    for place, (left, right) in enumerate(pairwise(edges)):
+        heads = ("<" if place else "") + "-" + (">" if place < len(restarts) else "")
+        arrow = {"arrowstyle": heads, "color": RESTART, "linewidth": 0.9, "shrinkA": 2, "shrinkB": 2}
+        panel.annotate("", (right, INSTANCES * top), xytext=(left, INSTANCES * top), arrowprops=arrow)
+        if right - left > 0.2 * (end - begin):
+            panel.annotate(
+                "instance", (left + (right - left) / 2, INSTANCES * top), xytext=(0, 3), textcoords="offset points",
+                ha="center", va="bottom", fontsize=8.5, color=RESTART,
+            )  # fmt: skip
+
+
+def _explain(
+    panel: Any,
+    history: History,
+    restarts: Sequence[int],
+    result: Result,
+    at: Callable[[int], datetime],
+    top: float,
+) -> None:
     """Explain beside the curve why a set whose count fell still reads true."""
     fell = _fell_while_true(history, restarts)
     if fell is None:
         return
+    places = [step - history.first for step in restarts]
+    begin = max([0, *(place for place in places if place <= fell)])
+    end = min([len(history.counts), *(place for place in places if place > fell)])
+    centre, height = _empty_spot(history.counts, begin, end, result.steps // 7, top)
     panel.annotate(
-        "the count falls, the set stays true:\nonce true, true until its restart",
-        (at(history.first + fell), history.counts[fell]), xytext=(-30, -62), textcoords="offset points",
-        ha="right", va="center", fontsize=9, color=TEXT, arrowprops={"arrowstyle": "->", "color": TEXT},
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5}, zorder=4,
+        "the count falls,\nthe set stays true\nuntil its restart", (at(history.first + fell), history.counts[fell]),
+        xytext=(at(history.first + centre), height), ha="center", va="center", fontsize=8.5, color=TEXT,
+        arrowprops={"arrowstyle": "->", "color": TEXT, "shrinkA": 6}, zorder=4,
     )  # fmt: skip
+
+
+def _empty_spot(counts: Sequence[int], begin: int, end: int, half: int, top: float) -> tuple[int, float]:
+    """The centre of a text, ``2 * half`` steps wide, that is farthest from the curve between two steps."""
+    spots = [
+        (centre, height * top)
+        for centre in range(begin + half, max(begin + half + 1, end - half))
+        for height in (0.15, 0.4, 0.62)
+    ]
+
+    def distance(spot: tuple[int, float]) -> float:
+        near = counts[max(0, spot[0] - half) : spot[0] + half]
+        return min((abs(count - spot[1]) for count in near), default=top)
+
+    return max(spots, key=distance)
 
 
 def _fell_while_true(history: History, restarts: Sequence[int]) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ class Template:
         self._parent = parent
         self._defaults = defaults or {}
         self._identities: dict[str, dict[str, str]] = {}
+        self._replaced: dict[str, dict[str, Any]] = {}
         self._pseudo: dict[str, Any] = {
             "AWS::AccountId": ACCOUNT,
             "AWS::NoValue": _NO_VALUE,
@@ -181,7 +183,7 @@ class Template:
         ]
 
     def _properties(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        own = self.resolve(body.get("Properties", {}))
+        own = self.resolve({**body.get("Properties", {}), **self._replaced.get(body["Type"], {})})
         section = body["Type"].removeprefix("AWS::Serverless::")
         shared = self.resolve(self._document.get("Globals", {}).get(section, {}))
         properties = _merge(shared, own)
@@ -194,9 +196,7 @@ class Template:
 
     def replace(self, type_: str, property_: str, value: Any) -> None:
         """Replace a property in every resource of a type."""
-        for body in self._document["Resources"].values():
-            if body["Type"] == type_:
-                body["Properties"][property_] = value
+        self._replaced.setdefault(type_, {})[property_] = value
 
     def resolve(self, node: Any) -> Any:
         """The value of a node: intrinsic functions replaced, ``AWS::NoValue`` removed."""
@@ -312,7 +312,9 @@ class Template:
         raise TemplateError(f"{name} is not a condition the local stack understands: teach it")
 
 
+@cache
 def _parse(text: str) -> dict[str, Any]:
+    """A parsed file, for all stacks of the process: nothing may change it."""
     document: dict[str, Any] = yaml.load(text, Loader=_Loader)  # noqa: S506
     return document
 

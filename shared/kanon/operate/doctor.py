@@ -1,13 +1,12 @@
 """``kanon doctor``: checks a running stack and says what is wrong and what to do.
 
-It reads Control, the horizons, two queues and the schedule; with ``secrets`` also the three secrets, to compare
+It reads Control, the horizons, two queues and the schedule, and what
+:mod:`kanon.operate.reports` names; with ``secrets`` also the three secrets, to compare
 their fingerprints. Its output contains no set, no client, no count of them, no key and no fingerprint.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
@@ -36,63 +35,16 @@ from kanon.gate.stamps import refuse_mixture
 from kanon.gate.storage.control import Progress
 from kanon.gate.storage.statuses import Horizon
 from kanon.keys import Secret, fetch_noise_keys, fetch_secret
+from kanon.operate.findings import Finding, Section, Verdict, moment, queue_finding
 from kanon.operate.noise_key import last_needed
+from kanon.operate.reports import examine_reports
 from kanon.operate.stacks import RunningStack, reason
 
-PAGE = "docs/guides/operate.md"
 UNDO = "undo the change and deploy; other values need a new type name or a new stack"
 
 
 WITHOUT_KEY = ("INACCESSIBLE_ENCRYPTION_CREDENTIALS", "ARCHIVING", "ARCHIVED")
 """States of a table whose key DynamoDB may not use."""
-
-
-class Verdict(StrEnum):
-    """``NOT_SEEN`` is neither good nor bad: a permission is missing, or there is nothing to see yet."""
-
-    OK = "OK"
-    WARN = "WARN"
-    FAIL = "FAIL"
-    NOT_SEEN = "not seen"
-
-
-class Section(StrEnum):
-    """The sections of the runbook that a finding may point to."""
-
-    EVALUATION_STOPPED = "evaluationstopped"
-    JOINS_REFUSED = "joinsrefused"
-    QUERIES_REFUSED = "queriesrefused"
-    TYPE_MISSING = "a-type-is-missing"
-    NOISE_KEYS = "rotating-the-noise-key"
-    TABLE_REPLACED = "a-table-was-replaced"
-    GIVING_UP = "giving-up-steps"
-    KEY = "the-key-of-the-tables"
-    MIXTURE = "tables-of-different-times"
-    EVALUATION_LATE = "evaluationlate"
-    LEASE = "a-lease-is-held-for-too-long"
-    PUBLISH_LATE = "publishlate"
-    DEAD_LETTERS = "deadletterswaiting"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of a check; ``advice`` says what to do, ``section`` is the section of the runbook."""
-
-    check: str
-    verdict: Verdict
-    seen: str
-    advice: str = ""
-    section: Section | None = None
-
-    @property
-    def page(self) -> str:
-        """The address of the section; empty if there is nothing to do."""
-        return f"{PAGE}#{self.section}" if self.section else ""
-
-    @property
-    def wrong(self) -> bool:
-        """Whether an operator must act."""
-        return self.verdict in (Verdict.WARN, Verdict.FAIL)
 
 
 @dataclass(frozen=True)
@@ -134,7 +86,8 @@ def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[F
         if any(finding.wrong for finding in key):
             return key  # without the key no table can be read
         raise
-    return [*key, *(finding for check in CHECKS for finding in check(case))]
+    of_reports = examine_reports(stack.reports, now) if stack.reports else ()
+    return [*key, *(finding for check in CHECKS for finding in check(case)), *of_reports]
 
 
 def _read(stack: RunningStack, now: float, *, secrets: bool) -> Case:
@@ -387,7 +340,9 @@ def _lag_of(slot: int, mark: int | None, case: Case) -> Finding:
 
 
 def _leases(case: Case) -> Iterator[Finding]:
-    longest = case.now + case.stack.schedule.lease
+    # A worker may take its lease after this command has read the clock, or its clock may be ahead.
+    schedule = case.stack.schedule
+    longest = case.now + schedule.lease + schedule.publish_margin
     held = {slot: p.lease_until for slot, p in case.configured.items() if p.lease_until is not None}
     too_long = [slot for slot, until in held.items() if until > longest]
     if too_long:
@@ -449,23 +404,13 @@ def _beyond(case: Case) -> Iterator[Finding]:
 
 def _queues(case: Case) -> Iterator[Finding]:
     queue = case.stack.client("sqs")
-    for check, url, most, verdict, advice, section in (
-        ("queue", case.stack.evaluate.queue_url, 2 * len(case.stack.evaluate.layouts.slots), Verdict.WARN,
+    for check, url, most, advice, section in (
+        ("queue", case.stack.evaluate.queue_url, 2 * len(case.stack.evaluate.layouts.slots),
          "messages wait for workers: raise MaximumConcurrency", Section.PUBLISH_LATE),
-        ("dead letters", case.stack.dead_letters_url, 0, Verdict.WARN, "find the cause, then purge the queue",
-         Section.DEAD_LETTERS),
-        ("lost events", case.stack.lost_events_url, 0, Verdict.WARN, "find the cause, then purge the queue",
-         Section.DEAD_LETTERS),
+        ("dead letters", case.stack.dead_letters_url, 0, "find the cause, then purge the queue", Section.DEAD_LETTERS),
+        ("lost events", case.stack.lost_events_url, 0, "find the cause, then purge the queue", Section.DEAD_LETTERS),
     ):  # fmt: skip
-        names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
-        try:
-            attributes = queue.get_queue_attributes(QueueUrl=url, AttributeNames=list(names))["Attributes"]
-        except (BotoCoreError, ClientError) as error:
-            yield Finding(check, Verdict.NOT_SEEN, reason(error))
-            continue
-        waiting, in_hand = (int(attributes.get(name, 0)) for name in names)
-        seen = f"{waiting} waiting, {in_hand} in progress or waiting for redelivery"
-        yield (Finding(check, verdict, seen, advice, section) if waiting > most else Finding(check, Verdict.OK, seen))
+        yield queue_finding(check, queue, url, most, advice, section)
 
 
 def _schedule(case: Case) -> Iterator[Finding]:
@@ -512,11 +457,6 @@ CHECKS: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     _schedule,
     _protection,
 )
-
-
-def moment(time: float) -> str:
-    """A Unix time (s) as text."""
-    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _entries_text(layouts: Layouts) -> str:

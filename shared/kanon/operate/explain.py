@@ -20,7 +20,7 @@ from kanon.gate.slots import Layouts
 from kanon.gate.storage.members import from_items
 from kanon.gate.types import Type
 from kanon.keys import Secret, fetch_secret
-from kanon.operate.doctor import moment
+from kanon.operate.findings import moment
 from kanon.operate.stacks import RunningStack
 
 PERMISSIONS = (

@@ -23,6 +23,7 @@ from kanon.gate.slots import Layout
 from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.control import Mark
 from kanon.gate.storage.members import Members
+from kanon.gate.storage.slot_rows import key_of_slot
 from kanon.keys import fetch_noise_keys
 from kanon.operate.changes import newest_change
 from kanon.operate.generation import situation
@@ -245,7 +246,7 @@ def _evaluate(stack: RunningStack, found: Plan, holder: str, renew: Callable[[],
     )
     evaluation = Evaluation(
         types=settings.read_types(),
-        noise_keys=NoiseKeys(tuple((entry.from_step, keys[entry.id]) for entry in settings.noise_keys)),
+        noise_keys=NoiseKeys.of(settings.noise_keys, keys),
         deployment=settings.deployment,
         schedule=stack.schedule,
         log=stack.log,
@@ -305,7 +306,7 @@ def _adopt(stack: RunningStack, found: Plan) -> None:
 def _copy(stack: RunningStack, found: Plan) -> None:
     """Replace the stack's Members by the source. They have no stamps meanwhile: a part of a copy stops evaluation."""
     own = stack.members
-    own.remove([bytes([slot]) for slot in found.targets])
+    own.remove([key_of_slot(slot) for slot in found.targets])
     kept = set()
     for _, batch in groupby(
         enumerate(_source(stack, found).items()), key=lambda numbered: numbered[0] // ITEMS_A_BATCH

@@ -4,7 +4,8 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import boto3
@@ -28,6 +29,7 @@ from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
+from kanon.operate.running_reports import FUNCTIONS, QUEUES, RunningReports
 from kanon.reports.settings import RotateSettings
 
 CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
@@ -53,7 +55,8 @@ class RunningStack:
         session: the boto3 session for its account and region.
         endpoint: the URL of its services; None for AWS.
         protected: whether its tables have deletion protection; None if its parameters do not say.
-        rotate: the settings of the function that rotates the keys of reports; None if Reports is OFF.
+        reports: its reports; None without them.
+        url: of its API.
     """
 
     name: str
@@ -66,11 +69,17 @@ class RunningStack:
     session: boto3.Session
     endpoint: str | None = None
     protected: bool | None = None
-    rotate: RotateSettings | None = None
+    reports: RunningReports | None = None
+    url: str = ""
 
     def client(self, service: str) -> Any:
         """A client of one of its services."""
         return self.session.client(service, endpoint_url=self.endpoint, config=CONFIG)  # type: ignore[call-overload]
+
+    @property
+    def rotate(self) -> RotateSettings | None:
+        """The settings of the function that rotates the keys of reports; None without reports."""
+        return self.reports.rotate if self.reports else None
 
     @property
     def schedule(self) -> Schedule:
@@ -110,35 +119,40 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
         outputs = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}
         given = {entry["ParameterKey"]: entry["ParameterValue"] for entry in described.get("Parameters", [])}
         protection = given.get("DeletionProtection")
-        functions = session.client("lambda", config=CONFIG)
-        parts = ["Join", "Query", "Evaluate", *(["Rotate"] if "RotateFunction" in outputs else [])]
-        environments = {
-            part: functions.get_function_configuration(FunctionName=outputs[f"{part}Function"])["Environment"][
-                "Variables"
-            ]
-            for part in parts
-        }
+        environments = {part: _environment(session, outputs, part) for part in ("join", "query", "evaluate")}
         dead_letters_url, lost_events_url = outputs["DeadLettersUrl"], outputs["LostEventsUrl"]
+        url = outputs["ApiUrl"]
+        reports = _deployed_reports(outputs, session) if "RotateFunction" in outputs else None
     except KeyError as error:
         raise StackError(f"stack {name} has no {error}: is it a stack of kanon?") from error
     except (BotoCoreError, ClientError) as error:
         raise StackError(f"stack {name} cannot be read: {reason(error)}") from error
     return RunningStack(
         name,
-        JoinSettings.from_environment(environments["Join"]),
-        QuerySettings.from_environment(environments["Query"]),
-        EvaluateSettings.from_environment(environments["Evaluate"]),
+        JoinSettings.from_environment(environments["join"]),
+        QuerySettings.from_environment(environments["query"]),
+        EvaluateSettings.from_environment(environments["evaluate"]),
         dead_letters_url,
         lost_events_url,
         _schedule_name(name, session),
         session,
         protected=None if protection is None else protection == "ON",
-        rotate=_rotate_settings(environments.get("Rotate")),
+        reports=reports,
+        url=url,
     )
 
 
-def _rotate_settings(environment: Mapping[str, str] | None) -> RotateSettings | None:
-    return None if environment is None else RotateSettings.from_environment(environment)
+def _environment(session: boto3.Session, outputs: Mapping[str, str], function: str) -> dict[str, str]:
+    """The variables of a function, which an output names."""
+    name = outputs[f"{function.title()}Function"]
+    configuration = session.client("lambda", config=CONFIG).get_function_configuration(FunctionName=name)
+    return configuration["Environment"]["Variables"]
+
+
+def _deployed_reports(outputs: Mapping[str, str], session: boto3.Session) -> RunningReports:
+    environments = {function: _environment(session, outputs, function) for function in FUNCTIONS}
+    dead_letters = {queue: outputs[f"{queue}DeadUrl"] for queue in QUEUES}
+    return RunningReports.of(environments, dead_letters, partial(session.client, config=CONFIG))
 
 
 def _schedule_name(name: str, session: boto3.Session) -> str | None:
@@ -169,7 +183,7 @@ def local_stack(url: str) -> RunningStack:
     if described["endpoint"] is None:
         raise StackError("the tables of this stack live inside its process: serve it with `--engine ministack`")
     session = boto3.Session("local", "local", region_name=described["region"])
-    return described_stack(described, session, described["endpoint"])
+    return replace(described_stack(described, session, described["endpoint"]), url=url)
 
 
 def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoint: str | None) -> RunningStack:
@@ -178,6 +192,9 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
     Raises:
         ConfigurationError: the environment of a function is invalid.
     """
+    client = partial(session.client, endpoint_url=endpoint, config=CONFIG)
+    functions, queues = described["functions"], described.get("queues", {})
+    dead_letters = {queue: queues[f"{queue}Dead"] for queue in QUEUES if f"{queue}Dead" in queues}
     return RunningStack(
         described["name"],
         JoinSettings.from_environment(described["functions"]["join"]),
@@ -188,7 +205,7 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
         None,
         session,
         endpoint,
-        rotate=_rotate_settings(described["functions"].get("rotate")),
+        reports=replace(RunningReports.of(functions, dead_letters, client), deployed=False) if dead_letters else None,
     )
 
 

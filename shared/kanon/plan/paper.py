@@ -15,7 +15,6 @@ from kanon.gate.mechanism.parameters import Parameters
 from kanon.noise.laws import two_sided
 
 WINDOW = 168
-K = 50
 EPSILON_PER_NOISE = Fraction(3, 4)
 TRUNCATION = 25
 _CELLS = 4000

@@ -85,20 +85,10 @@ class Bins:
 
 
 Measure = Rows | Sum | UserMeans | Centred | Squares | Cells | Distinct | Bins
-Sampled = Centred | Squares | Cells
-
-
-def bin_of(x: int) -> int:
-    """The bin of an integer: 0 for 0, ``i + 1`` or ``-(i + 1)`` for a size in ``2^(i-1) + 1 .. 2^i``, i = 0..63."""
-    if x == 0:
-        return 0
-    size = min(abs(x), 1 << 63)
-    i = (size - 1).bit_length()
-    return i + 1 if x > 0 else -(i + 1)
 
 
 def bin_edges(bin_: int) -> tuple[int, int]:
-    """The lowest and the highest integer of a bin."""
+    """The lowest and the highest integer of a bin: 0, or a sign and a size in ``2^(i-1) + 1 .. 2^i``, i = 0..63."""
     if bin_ == 0:
         return 0, 0
     i = abs(bin_) - 1

@@ -177,7 +177,7 @@ def test_a_replay_of_a_real_log_equals_the_reference_algorithm_and_its_recorded_
     joins = joins_by_step(int(start) // 3600, recorded.days)
     answers = hashlib.sha256()
     changes, before = 0, set()
-    parameters = {"Types": json.dumps({"fledge": recorded.type}), "Slots": recorded.slots}
+    parameters = {"Types": json.dumps({"fledge": recorded.type}), "Slots": recorded.slots, "OutageAllowance": "604800"}
     with Stack(parameters, start=start, seed=1) as stack:
         oracle = Oracle(stack)
         for at in range(24 * recorded.days):

@@ -48,10 +48,12 @@ class Observer:
     def pass_hour(self, hour: int) -> None:
         """Join some sets and look at every tenth minute."""
         for minute in range(0, 60, 10):
-            for n, set_id in enumerate(SETS):
-                joins = [{"type": "small", "set": set_id, "client": f"{hour % 7} {minute} {c}"} for c in range(n)]
-                if joins:
-                    assert self.stack.request("POST", "/v1:batchJoin", {"joins": joins}).status == 200
+            joins = [
+                {"type": "small", "set": set_id, "client": f"{hour % 7} {minute} {client}"}
+                for n, set_id in enumerate(SETS)
+                for client in range(n)
+            ]
+            assert self.stack.request("POST", "/v1:batchJoin", {"joins": joins}).status == 200
             self.look()
             self.stack.advance(600)
 

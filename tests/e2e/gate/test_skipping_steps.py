@@ -131,7 +131,7 @@ def test_evaluation_stops_after_a_long_outage_and_resumes_once_an_operator_skips
     assert outage.catch_up(first) == 0
     assert "evaluation" not in wrong(stack)
     assert any(outage.whole.answers().values())
-    for _ in range(2 * WINDOW):  # to where nothing of the time before matters any more
+    for _ in range(WINDOW):  # to where nothing of the time before matters any more
         assert outage.finish_step() == 0
     code, output = operate(stack, "skip", "--yes")
     assert (code, "loses nothing" in output) == (2, True)

@@ -107,19 +107,21 @@ def test_a_status_that_is_not_renewed_ends_with_its_instance(stack, oracle):
     assert not oracle.answers()["fledge", set_id]
 
 
-def test_after_three_days_without_evaluation_the_answers_are_exact_again(stack, oracle):
-    expected = {}
-    for hour in range(72):
-        stack.clock.set(START + hour * HOUR)
-        oracle.join_all([("fledge", bytes([n]), f"c{hour * 3 + m}") for n in range(6) for m in range(2 * n)])
-        expected = oracle.pass_step()
-    stack.clock.set(START + 72 * HOUR + 300)
-    stack.tick()
-    stack.clock.set(START + 71 * HOUR + TICK)
-    assert oracle.answers(oracle.now_step - 1) == expected
-    assert {True, False} == set(expected.values())
-    for _ in range(WINDOW):
-        assert oracle.finish_step() == 0
+def test_after_three_days_without_evaluation_the_answers_are_exact_again():
+    parameters = {"Types": json.dumps(TYPES), "OutageAllowance": str(7 * 24 * HOUR)}
+    with Stack(parameters, start=START, seed=3) as stack:
+        oracle, expected = Oracle(stack), {}
+        for hour in range(72):
+            stack.clock.set(START + hour * HOUR)
+            oracle.join_all([("fledge", bytes([n]), f"c{hour * 3 + m}") for n in range(6) for m in range(2 * n)])
+            expected = oracle.pass_step()
+        stack.clock.set(START + 72 * HOUR + 300)
+        stack.tick()
+        stack.clock.set(START + 71 * HOUR + TICK)
+        assert oracle.answers(oracle.now_step - 1) == expected
+        assert {True, False} == set(expected.values())
+        for _ in range(WINDOW):
+            assert oracle.finish_step() == 0
 
 
 def test_eight_slots_answer_like_one():

@@ -33,10 +33,10 @@ LAST = FIRST_STEP + HISTORY + BEHIND - 1
 MAY_DIFFER = {"lease_until", "lease_holder", "resume_step", "resume_after"}
 
 
-def chosen(calls: list[str], failure: Failure) -> list[int]:
+def chosen(calls: list[str], failure: Failure, one_in: int = ONE_IN) -> list[int]:
     """The numbers of the calls that fail in this way."""
     possible = [n for n, operation in enumerate(calls, 1) if failure.applies_to(operation)]
-    return possible[FAILURES.index(failure) % ONE_IN :: ONE_IN] or possible[:1] if failure in FAILURES else possible
+    return possible[FAILURES.index(failure) % one_in :: one_in] or possible[:1] if failure in FAILURES else possible
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,12 @@ import pytest
 from tests.faults.failures import FAILURES
 from tests.faults.fault_injector import Call, Worker
 from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SimulatedStack
+from tests.faults.gate.test_crash_at_every_call import chosen
 
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
-ONE_IN = 1 if os.environ.get("FAULTS") == "all" else 3
+ONE_IN = 1 if os.environ.get("FAULTS") == "all" else 6
+"""By default every 6th call is made to fail, a different selection for every way."""
 DIES = {"dies-before", "dies-after", "half-done-dies"}
 chance = random.Random(4)
 PLACES = tuple((name, bytes([i])) for i in range(7) for name in ("two", "one"))
@@ -56,11 +58,9 @@ def in_the_log(simulation: SimulatedStack) -> list[bool]:
 
 @pytest.mark.parametrize("failure", [each for each in FAILURES if any(map(each.applies_to, CALLS))], ids=str)
 def test_a_batch_whose_calls_fail_acknowledges_only_joins_that_are_in_the_log(simulation, failure, record_property):
-    points = 0
-    for number, operation in enumerate(simulation.calls, 1):
-        if not failure.applies_to(operation) or (points and (number + FAILURES.index(failure)) % ONE_IN):
-            continue
-        points += 1
+    numbers = chosen(simulation.calls, failure, ONE_IN)
+    for number in numbers:
+        operation = simulation.calls[number - 1]
         simulation.restore(simulation.beginning)
         began = simulation.true_time()
         fails = failure.at(number, operation, simulation.pass_time)
@@ -76,8 +76,8 @@ def test_a_batch_whose_calls_fail_acknowledges_only_joins_that_are_in_the_log(si
         if again:
             assert simulation.request_joins(again, Worker()) == [True] * len(again)
         assert simulation.logged() == simulation.undisturbed, where
-    record_property("fault_points", points)
-    assert points
+    record_property("fault_points", len(numbers))
+    assert numbers
 
 
 def test_a_join_requested_before_the_end_of_a_step_and_written_after_it_counts_in_that_step(simulation):

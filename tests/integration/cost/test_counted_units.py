@@ -15,8 +15,8 @@ from kanon.local.replay import replay
 
 DAY, PERIOD = 86_400, 3600
 TYPE = '{"k": 50, "window": 720, "profile": "published"}'
-BACKFILL = 168
-"""Steps of the outage allowance that a new slot looks at before its first one: a read unit each."""
+BACKFILL = 48
+"""Steps of the outage allowance of tests, which a new slot looks at before its first one: a read unit each."""
 LAYOUT = '[{"slots":1,"partitions":1,"from_step":0}]'
 MEASURED = read_measured()
 

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from kanon.cli.main import app
 from kanon.local import Stack
-from kanon.operate.doctor import Finding, Verdict, examine
+from kanon.operate.doctor import examine
+from kanon.operate.findings import Finding, Verdict
 from kanon.operate.stacks import RunningStack, described_stack
 
 
@@ -64,22 +65,32 @@ def metrics(stack: Stack, name: str) -> list[float]:
     return [value for entry in told for value in entry.get(name, [])]
 
 
+def _functions(stack: Stack) -> list[str]:
+    """The functions that an output names and the doctor looks at."""
+    return sorted(stack.functions.keys() - {"store"})
+
+
 def _register(stack: Stack) -> None:
     """Let moto's CloudFormation and Lambda describe what the local stack runs by itself."""
     name, session = stack.template.stack_name, stack.session
     cloudformation, functions = session.client("cloudformation"), session.client("lambda")
     if name in [entry["StackName"] for entry in cloudformation.list_stacks()["StackSummaries"]]:
-        for part in ("join", "query", "evaluate"):
+        for part in _functions(stack):
             variables = {"Variables": dict(stack.functions[part].environment)}
             functions.update_function_configuration(FunctionName=f"{name}-{part}", Environment=variables)
         return
     told = stack.describe()
-    outputs = {"DeadLettersUrl": told["dead_letters_url"], "LostEventsUrl": told["lost_events_url"]}
+    outputs = {
+        "ApiUrl": "https://api.test",
+        "DeadLettersUrl": told["dead_letters_url"],
+        "LostEventsUrl": told["lost_events_url"],
+    }
     trust = session.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument="{}")["Role"]["Arn"]
     code = io.BytesIO()
     with zipfile.ZipFile(code, "w") as archive:
         archive.writestr("app.py", "")
-    for part in ("join", "query", "evaluate"):
+    outputs |= {f"{name}Url": url for name, url in told["queues"].items()}
+    for part in _functions(stack):
         functions.create_function(
             FunctionName=f"{name}-{part}", Runtime="python3.13", Role=trust, Handler="app.handler",
             Code={"ZipFile": code.getvalue()},
@@ -93,7 +104,10 @@ def _register(stack: Stack) -> None:
     # moto's CloudFormation knows no schedules: a group stands for it, by the schedule's name.
     group = {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": f"{name}-schedule"}}
     template: dict[str, Any] = {
-        "Parameters": {"DeletionProtection": {"Type": "String", "Default": "ON"}},
+        "Parameters": {
+            "DeletionProtection": {"Type": "String", "Default": "ON"},
+            "Reports": {"Type": "String", "Default": stack.template.parameters["Reports"]},
+        },
         "Resources": {"EvaluateSchedule": group},
         "Outputs": {key: {"Value": value} for key, value in outputs.items()},
     }

@@ -19,7 +19,8 @@ from kanon.gate.storage.control import Control
 from kanon.local import Stack
 from kanon.local.source import ROOT
 from kanon.operate import doctor as module
-from kanon.operate.doctor import Section, Verdict, slots_text
+from kanon.operate.doctor import slots_text
+from kanon.operate.findings import Section, Verdict, moment
 from kanon.operate.stacks import StackError, deployed_stack, local_stack
 from tests.conftest import START
 from tests.e2e.gate.backups import runbook_commands
@@ -322,15 +323,17 @@ def test_a_slot_past_its_tick_is_late_and_one_not_yet_there_is_not(stack: Stack)
     assert wrong(stack) == {"evaluation": (Verdict.WARN, "evaluationlate")}
 
 
-def test_a_slot_that_is_too_far_behind_is_reported_with_the_advice_to_skip_steps(stack: Stack) -> None:
-    used(stack)
+def test_a_slot_that_is_too_far_behind_is_reported_with_the_advice_to_skip_steps(
+    new_stack: Callable[..., Stack],
+) -> None:
+    stack = used(new_stack({"OutageAllowance": str(7 * 86_400)}))
     mark = next(iter(control(stack).progress())).evaluated_through
     assert mark is not None
     last_moment = (mark + 2) * HOUR + 6 * 86_400
     stack.clock.set(last_moment - 1)
     (finding,) = findings(stack)["evaluation"]
     assert (finding.verdict, finding.section) == (Verdict.WARN, "evaluationlate")
-    assert module.moment(last_moment) in finding.advice
+    assert moment(last_moment) in finding.advice
     stack.clock.set(last_moment)
     (finding,) = findings(stack)["evaluation"]
     assert (finding.verdict, finding.section) == (Verdict.FAIL, "giving-up-steps")
@@ -344,6 +347,9 @@ def test_a_lease_that_is_too_long_is_reported_and_an_expired_one_is_not(stack: S
     assert findings(stack)["leases"][0].seen == "slot 0 held by a worker"
     stack.clock.set(now + 151)
     assert findings(stack)["leases"][0].seen.startswith("slot 0 left by an interrupted worker")
+    control(stack).lease(0, "worker that began after the command", now + 151 + 59, now + 151 + 59 + 150)
+    assert "leases" not in wrong(stack)
+    control(stack).release(0, "worker that began after the command")
     assert wrong(stack) == {}
     control(stack).lease(0, "clock ahead", now + 151, now + 9000)
     assert wrong(stack) == {"leases": (Verdict.WARN, "a-lease-is-held-for-too-long")}

@@ -371,6 +371,28 @@ def test_a_slot_without_a_mark_begins_with_the_oldest_step_the_log_may_hold(scen
     assert scenario.shown(oldest) == {NAMES[0]: True}
 
 
+def test_a_slot_of_a_new_stack_begins_with_the_step_before_its_log_was_made(scenario: Scenario) -> None:
+    scenario.join(NAMES[0], range(9), START)
+    worker = scenario.worker()
+    worker.log_created = START * PERIOD + 1.0
+    scenario.tables.calls.clear()
+    closed = closing(START - 1)
+    assert worker.run(0, "holder", lambda: closed, forever).steps == 1  # the first wake-up leaves a mark
+    assert scenario.mark() == START - 1
+    closed = closing(START)
+    assert worker.run(0, "holder", lambda: closed, forever).steps == 1
+    assert scenario.shown(START) == {NAMES[0]: True}
+    assert sum(call.operation == "Query" for call in scenario.tables.calls) == 2
+
+
+def test_a_log_that_seems_to_be_made_later_is_taken_for_an_old_one(scenario: Scenario) -> None:
+    scenario.join(NAMES[0], range(9), START)
+    worker = scenario.worker()
+    worker.log_created = closing(START) + 1
+    assert worker.run(0, "holder", lambda: closing(START), forever).steps > 100
+    assert scenario.shown(START) == {NAMES[0]: True}
+
+
 def test_an_evaluator_that_is_too_far_behind_stops_before_rows_expire(scenario: Scenario) -> None:
     scenario.start()
     scenario.join(NAMES[0], range(9), START)

@@ -1,5 +1,6 @@
 """How far evaluation is behind: what CloudWatch is told, also of a slot that cannot tell itself."""
 
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 
@@ -93,3 +94,10 @@ def test_a_slot_that_was_never_evaluated_is_reported_as_behind_but_not_late(new_
     first = told(stack)
     assert first == {"StepsBehind": [1] * SLOTS, "PublishLag": [0] * SLOTS}
     assert told(stack) == {"StepsBehind": [0] * SLOTS, "PublishLag": [0] * SLOTS}
+
+
+def test_a_new_stack_reads_no_step_before_its_own() -> None:
+    """The emulator makes tables by the clock of the machine, so the stack starts then."""
+    with Stack({"OutageAllowance": "604800"}, start=time.time()) as stack:
+        stack.advance(2 * 3600)
+        assert 0 < stack.meter.read["evaluate"] < 100  # a week has 168 steps of one page each

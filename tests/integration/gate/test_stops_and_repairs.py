@@ -29,7 +29,7 @@ SETS = [b"set %d" % n for n in range(20)]
 @pytest.fixture(scope="module")
 def used_stack() -> Iterator[Snapshot[Oracle]]:
     """A stack after two steps in which each set of each type was joined."""
-    with Stack({"Types": DOCUMENT}, start=START, seed=2) as stack:
+    with Stack({"Types": DOCUMENT, "OutageAllowance": "604800"}, start=START, seed=2) as stack:
         oracle = Oracle(stack)
         for step in range(2):
             joins = [(t, name, f"c{c}") for t in TYPES for n, name in enumerate(SETS) for c in range(step, 2 + n)]

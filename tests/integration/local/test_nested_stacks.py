@@ -1,6 +1,7 @@
 """The local stack on a template with nested stacks: buckets, batches of messages, lifetimes of objects."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,26 @@ def test_without_a_window_messages_do_not_wait() -> None:
         assert batches(stack) == [(START, ["one"])]
 
 
+def test_on_the_real_clock_a_message_is_passed_on_while_the_window_of_another_queue_is_open() -> None:
+    with letters_stack(start=None, parameters={"Window": "300"}) as stack:
+        stop, passed = threading.Event(), threading.Event()
+        invoke = stack.queues._invoke
+        stack.queues._invoke = lambda function, event: (invoke(function, event), passed.set())[0]
+        running = threading.Thread(target=stack.run, args=(stop,))
+        running.start()
+        try:
+            send(stack, "in the window")
+            (parcels,) = [url for arn, url in stack.storage.queue_urls.items() if arn.endswith("-Parcels")]
+            stack.session.client("sqs").send_message(QueueUrl=parcels, MessageBody="without a window")
+            assert passed.wait(30)
+        finally:
+            stop.set()
+            running.join(30)
+        assert [bodies for _, bodies in batches(stack)] == [["without a window"]]
+        stack.run_queues(flush=True)
+        assert ["in the window"] in [bodies for _, bodies in batches(stack)]
+
+
 # Schedules
 
 
@@ -253,4 +274,4 @@ def test_the_stack_describes_the_queues_and_functions_of_its_nested_stacks(stack
     assert set(described["functions"]) == {"clerk", "letters"}
     urls = {arn.rpartition("-")[2]: url for arn, url in stack.storage.queue_urls.items()}
     assert described["queues"] == urls
-    assert set(urls) == {"DeadLetters", "LostEvents", "Post", "PostDead"}
+    assert set(urls) == {"DeadLetters", "LostEvents", "Post", "PostDead", "Parcels"}

@@ -246,7 +246,7 @@ generated = st.lists(
 
 
 @settings(
-    max_examples=6,
+    max_examples=4,
     deadline=None,
     derandomize=True,
     phases=[Phase.generate],

@@ -20,7 +20,6 @@ from kanon.release.bounding import (
     UserMeans,
     Where,
     bin_edges,
-    bin_of,
     decoded,
     encoded,
 )
@@ -29,6 +28,7 @@ from kanon.release.errors import InputError, SpecificationError
 from kanon.release.periods import Period
 from kanon.release.publishing import _groups, keyed_digest
 from tests.unit.release import naive
+from tests.unit.release.naive import bin_of
 
 SECRET = "5e" * 32
 COLUMNS = ["time", "set", "country", "client", "amount", "price", "page"]

@@ -8,7 +8,8 @@ import pytest
 from matplotlib import image
 
 from kanon.gate.mechanism.parameters import Parameters, profile
-from kanon.local.picture import _fell_while_true, _story, draw, near_threshold
+from kanon.local import picture
+from kanon.local.picture import _empty_spot, _fell_while_true, _story, draw, near_threshold
 from kanon.local.replay import History, Result
 
 PARAMETERS = Parameters(50, 168, 3600, *profile("published", 168))
@@ -74,3 +75,18 @@ def test_a_fallen_count_is_compared_with_the_crossing_of_its_own_instance() -> N
     assert _fell_while_true(History(100, RISE_AND_FALL, always), []) == 15  # 1 or 2 clients, after a crossing at 6
     assert _fell_while_true(History(100, RISE_AND_FALL, always), [112]) is None  # new crossing at 4: 1 is near enough
     assert _fell_while_true(History(100, RISE_AND_FALL, [False] * 16), [112]) is None
+
+
+def test_the_set_that_stays_true_below_k_until_a_restart_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture, "PANELS", 1)
+    made = Result(k=50, window=168, period=3600, start=0)
+    for step, count in enumerate([40, 60, 60, 30, 30, 20]):
+        true = {name for name, end in {"short": 3, "long": 5, "huge": 5}.items() if 1 <= step < end}
+        made.note(step, Counter({"short": count, "long": count, "huge": 3 * count}), true)
+    assert near_threshold(made, 35, 57) == ["long"]
+
+
+@pytest.mark.parametrize(("counts", "spot"), [([90] * 100, (10, 15.0)), ([5] * 50 + [90] * 50, (60, 15.0))])
+def test_the_explanation_stands_where_the_curve_is_far(counts: list[int], spot: tuple[int, float]) -> None:
+    assert _empty_spot(counts, 0, 100, 10, 100.0) == spot
+    assert _empty_spot(counts, 30, 40, 10, 100.0)[0] == 40  # an instance narrower than the text

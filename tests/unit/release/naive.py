@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from hashlib import sha256
 
-from kanon.release.bounding import Bins, Cells, Centred, Distinct, Rows, Sum, UserMeans, bin_of, encoded
+from kanon.release.bounding import Bins, Cells, Centred, Distinct, Rows, Sum, UserMeans, encoded
 
 
 def keyed(secret, domain, *texts):
@@ -23,6 +23,15 @@ def day_of(text):
         return None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return int(moment.timestamp() // 86400)
+
+
+def bin_of(x):
+    """The bin of an integer: 0 for 0, ``i + 1`` or ``-(i + 1)`` for a size in ``2^(i-1) + 1 .. 2^i``, i = 0..63."""
+    if x == 0:
+        return 0
+    size = min(abs(x), 1 << 63)
+    i = (size - 1).bit_length()
+    return i + 1 if x > 0 else -(i + 1)
 
 
 def number_of(text, scale):

@@ -18,6 +18,7 @@ from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.columns import NEVER, Bools, Ints, States, Tokens, crossing_columns, step_column
 from kanon.gate.mechanism.tape import check_set_key
 from kanon.gate.storage.packing import FORMAT, pack_all, unpack_all
+from kanon.gate.storage.slot_rows import key_of_slot, read_stamps
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -237,11 +238,7 @@ class Members:
         Raises:
             ThrottledError: some slots were not answered.
         """
-        keys = [bytes([slot]) for slot in slots]
-        found, unanswered = get_all(self._client, self._table, keys, "set_key", "evaluated", consistent=True)
-        if unanswered:
-            raise ThrottledError("Members did not answer for every slot; evaluate the step again")
-        return {key[0]: int(item["evaluated"]["N"]) for key, item in found.items()}
+        return read_stamps(self._client, self._table, slots, "evaluated")
 
     def stamp(self, slot: int, step: int) -> None:
         """Record that all states of a slot are stored through ``step``, unless a later step is recorded."""
@@ -249,7 +246,7 @@ class Members:
         unless_refused(
             self._client.put_item,
             TableName=self._table,
-            Item={"set_key": {"B": bytes([slot])}, "evaluated": evaluated},
+            Item={"set_key": {"B": key_of_slot(slot)}, "evaluated": evaluated},
             ConditionExpression=UNLESS_EVALUATED,
             ExpressionAttributeValues={":step": evaluated},
         )

@@ -8,6 +8,7 @@ from kanon.dynamo.batches import Item, get_all
 from kanon.dynamo.conditions import refused_by, unless_refused
 from kanon.errors import ThrottledError
 from kanon.gate.mechanism.tape import check_set_key
+from kanon.gate.storage.slot_rows import key_of_slot, read_stamps
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -125,7 +126,7 @@ class Statuses:
         """
         values = {":step": {"N": str(step)}, ":from": {"N": str(visible_from)}}
         shifted = self._update(
-            bytes([slot]),
+            key_of_slot(slot),
             "SET earliest = if_not_exists(earlier, :none), earlier = through, earlier_from = visible_from,"
             " through = :step, visible_from = :from, stamped = :step",
             IF_LATER_TICK,
@@ -133,7 +134,7 @@ class Statuses:
         )
         if not shifted:
             self._update(
-                bytes([slot]),
+                key_of_slot(slot),
                 "SET through = :step, visible_from = if_not_exists(visible_from, :from), stamped = :step",
                 IF_SAME_TICK,
                 values,
@@ -144,14 +145,14 @@ class Statuses:
 
         An operator's command calls it. Evaluation records the step together with the horizon.
         """
-        self._update(bytes([slot]), "SET stamped = :step", UNLESS_STAMPED, {":step": {"N": str(step)}})
+        self._update(key_of_slot(slot), "SET stamped = :step", UNLESS_STAMPED, {":step": {"N": str(step)}})
 
     def is_stamped(self, slot: int, least: int) -> bool:
         """Whether the crossings of a slot are stored through step ``least`` or a later one.
 
         This is an update without a change, because evaluation may write this table and not read it.
         """
-        return self._update(bytes([slot]), "SET stamped = stamped", IF_STAMPED, {":least": {"N": str(least)}})
+        return self._update(key_of_slot(slot), "SET stamped = stamped", IF_STAMPED, {":least": {"N": str(least)}})
 
     def stamps(self, slots: Iterable[int]) -> dict[int, int]:
         """The step through which the crossings of each slot are stored, strongly consistent.
@@ -159,11 +160,7 @@ class Statuses:
         Raises:
             ThrottledError: some slots were not answered.
         """
-        keys = [bytes([slot]) for slot in slots]
-        found, unanswered = get_all(self._client, self._table, keys, "set_key", "stamped", consistent=True)
-        if unanswered:
-            raise ThrottledError("Statuses did not answer for every slot; run the command again")
-        return {key[0]: int(item["stamped"]["N"]) for key, item in found.items() if "stamped" in item}
+        return read_stamps(self._client, self._table, slots, "stamped")
 
     def read(
         self, set_keys: Iterable[bytes], slots: Iterable[int]
@@ -175,7 +172,7 @@ class Statuses:
         Raises:
             ThrottledError: some keys were not answered; do not read them as false.
         """
-        keys = [*set_keys, *(bytes([slot]) for slot in slots)]
+        keys = [*set_keys, *(key_of_slot(slot) for slot in slots)]
         found, unanswered = get_all(self._client, self._table, keys, "set_key", SHOWN, consistent=False)
         if unanswered:
             raise ThrottledError("Statuses did not answer for every set; repeat the query")

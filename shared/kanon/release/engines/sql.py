@@ -380,7 +380,7 @@ def _count(text: str) -> str:
 
 
 def _bin_case(sums: str) -> str:
-    """``bounding.bin_of`` in SQL."""
+    """The bin of a sum (``bounding.bin_edges``); larger sums are in the last one."""
     cases = [f"when {sums} = 0 then 0"]
     cases += [f"when {sums} > 0 and {sums} <= {bin_edges(b)[1]} then {b}" for b in range(1, 65)]
     cases += [f"when {sums} < 0 and {sums} >= {bin_edges(-b)[0]} then {-b}" for b in range(1, 65)]

@@ -39,14 +39,19 @@ Post = Callable[[str, bytes], bool]
 
 def outgoing(report: Report, encrypted: avro.Report) -> Outgoing:
     """The request of a report. Keep it, and send it again until the collector has taken it."""
+    return Outgoing(report.scheduled, PATHS[report.api], body_of(encrypted, report.context_id))
+
+
+def body_of(encrypted: avro.Report, context_id: str | None = None) -> bytes:
+    """The JSON of an encrypted report, as collectors take it."""
     payload = {"payload": base64.b64encode(encrypted.payload).decode(), "key_id": encrypted.key_id}
     body: dict[str, object] = {
         "shared_info": encrypted.shared_info,
         "aggregation_service_payloads": [payload],
     }
-    if report.context_id is not None:
-        body["trigger_context_id"] = report.context_id
-    return Outgoing(report.scheduled, PATHS[report.api], json.dumps(body, separators=(",", ":")).encode())
+    if context_id is not None:
+        body["trigger_context_id"] = context_id
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 def send(pending: Iterable[Outgoing], now: int, post: Post) -> list[Outgoing]:

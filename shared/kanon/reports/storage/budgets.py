@@ -217,6 +217,18 @@ class Budgets:
             amount = Amount(int(item["epsilon"]["N"]), int(item["delta"]["N"]))
             yield item["part"]["S"].removeprefix(JOB), tuple(sorted(map(int, item["hours"]["NS"]))), amount
 
+    def holders(self) -> Iterator[tuple[bytes, str]]:
+        """Every row of the table and every job that took from it: for an operator, since it reads the whole table."""
+        pages = self._client.get_paginator("scan").paginate(
+            TableName=self.table,
+            FilterExpression="begins_with(#part, :job)",
+            ProjectionExpression="#row, #part",
+            ExpressionAttributeNames={"#row": "row", "#part": "part"},
+            ExpressionAttributeValues={":job": {"S": JOB}},
+        )
+        for item in (item for page in pages for item in page["Items"]):
+            yield bytes(item["row"]["B"]), item["part"]["S"].removeprefix(JOB)
+
     def epoch(self) -> str | None:
         """The epoch of this table, strongly consistent; None if it has none yet."""
         answer = self._client.get_item(TableName=self.table, Key=self._key(EPOCH, LEFT), ConsistentRead=True)

@@ -70,11 +70,11 @@ def promising() -> set[str]:
     ]
     classes = {kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)}
     return {
-        method.__qualname__
+        f"{kind.__name__}.{name}"
         for kind in classes
         if kind.__module__.startswith(storage.__name__)
-        for method in vars(kind).values()
-        if inspect.isfunction(method) and "strongly consistent" in " ".join((method.__doc__ or "").split())
+        for name, method in inspect.getmembers(kind, inspect.isfunction)
+        if "strongly consistent" in " ".join((method.__doc__ or "").split())
     }
 
 

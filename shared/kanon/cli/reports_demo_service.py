@@ -1,0 +1,386 @@
+"""``kanon reports demo --url``: a running service collects the reports of a log, and three jobs are checked."""
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from io import BytesIO
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlencode
+
+import typer
+
+from kanon.cli.reports_demo import (
+    Joins,
+    Log,
+    Seed,
+    Window,
+    check_numbers,
+    declared_keys,
+    events,
+    exact_sums,
+    in_words,
+    log_of,
+)
+from kanon.cli.screen import progress, working
+from kanon.cli.stacks import Profile, Region, Stack, Url, find, one_line_errors
+from kanon.client import Client, Connection
+from kanon.client.connection import Sign
+from kanon.client.signing import signer
+from kanon.errors import KanonError
+
+if TYPE_CHECKING:
+    from kanon.local.logs import JoinLog
+    from kanon.operate.stacks import RunningStack
+    from kanon.reports.avro import Report
+    from kanon.reports.keys import PublicKey
+    from kanon.reports.parameters import Parameters
+
+EPSILON, DELTA = "4", "1e-8"
+DAYS = 60
+"""Reports of the demo are scheduled within so many days before now; a job takes none older than 90."""
+SENDERS = 8
+PREFIX = "reports/kanon/"
+SECONDS_TO_STORE, SECONDS_A_JOB = 300, 900
+JSON = {"Content-Type": "application/json"}
+NOT_NOW = (429, 503)
+PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
+
+
+class DemoError(KanonError):
+    """The service did not do what the demo asked; the message says what to look at."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """A running service, as an operator of jobs sees it.
+
+    Attributes:
+        url: of its API.
+        sign: signs the requests of operators; None on one machine.
+        s3: a client.
+        reports_bucket: what the collector stores.
+        summaries_bucket: declared keys and summaries.
+        cap: epsilon and delta that jobs may spend of one unit.
+        run: a name that no earlier run has.
+        wait: waits so many seconds.
+        clock: unix seconds.
+    """
+
+    url: str
+    sign: Sign | None
+    s3: Any
+    reports_bucket: str
+    summaries_bucket: str
+    cap: tuple[Fraction, Fraction]
+    run: str
+    wait: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.time
+
+    @classmethod
+    def of(cls, stack: "RunningStack") -> "Service":
+        """The reports of a running stack.
+
+        Raises:
+            DemoError: it has none.
+        """
+        if stack.reports is None:
+            raise DemoError("this stack has no reports: deploy it with Reports=ON")
+        jobs, credentials = stack.reports.jobs, stack.session.get_credentials()
+        return cls(
+            stack.url,
+            signer(credentials, stack.session.region_name) if credentials and stack.reports.deployed else None,
+            stack.client("s3"),
+            jobs.reports_bucket,
+            jobs.summaries_bucket,
+            (jobs.epsilon_cap, jobs.delta_cap),
+            f"demo-{secrets.token_hex(4)}",
+        )
+
+    @property
+    def origin(self) -> str:
+        """The reporting origin of this run: budgets of earlier runs are not its own."""
+        return f"https://{self.run}.test"
+
+    def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        """A call of an operator."""
+        with closing(Connection(self.url, sign=self.sign)) as connection:
+            return Client(connection).call(method, path, body)
+
+    def until(self, what: str, seconds: float, done: Callable[[], Any]) -> Any:
+        """Ask once a second until the answer is true.
+
+        Raises:
+            DemoError: it was not within ``seconds``.
+        """
+        end = self.clock() + seconds
+        with working(what):
+            while not (found := done()):
+                if self.clock() >= end:
+                    raise DemoError(f"{what}: not within {seconds:.0f} s; see `kanon doctor`")
+                self.wait(1)
+        return found
+
+
+def demo_service(
+    log: Log = None,
+    window: Window = 24,
+    joins: Joins = 2,
+    reports: Annotated[
+        int, typer.Option(min=100, max=20_000, help="Most reports to send, spread over the log.")
+    ] = 2_000,
+    seed: Seed = 1,
+    stack: Stack = None,
+    region: Region = None,
+    profile: Profile = None,
+    url: Url = None,
+) -> None:
+    """Send encrypted reports to a running service, run three jobs, and check every number and every budget.
+
+    One job has declared keys, one discovers them, and the cap refuses the third.
+
+    Example: kanon reports demo-service --url http://127.0.0.1:8000
+    """
+    with one_line_errors("kanon reports demo-service"):
+        run(Service.of(find(stack, region, profile, url)), log_of(log, seed), window, joins, reports)
+
+
+def run(service: Service, log: "JoinLog", window: int, joins: int, most: int) -> None:
+    """Send reports of the log, run three jobs, and compare every number with the log.
+
+    Args:
+        service: where to send them.
+        log: joins in the order of time; at most ``most`` of them count, as if the last window had just ended.
+        window: hours of a window.
+        joins: of a client that count in a window.
+        most: reports to send.
+
+    Raises:
+        AssertionError: something is not as it must be.
+        DemoError: the service did not answer in time.
+    """
+    from kanon.reports.parameters import CONTRIBUTION_BOUND, Parameters, decimal, written
+
+    value = CONTRIBUTION_BOUND // joins
+    log = recent(log, window, most, service.clock())
+    exact = exact_sums(log, window, joins, value)
+    sealed = encrypted(service, log, window, value)
+    send(service, sealed)
+    typer.echo(f"{len(sealed):,} reports are sent, {value:,} for each join. Unit: one client in {window} h.")
+    declare(service, sorted(declared_keys(exact)))
+    epsilon = decimal(EPSILON, "epsilon")
+    declared = Parameters("declared", epsilon)
+    discover = Parameters("discover", epsilon, decimal(DELTA, "delta"))
+    stored(service, len(sealed))
+    for name, parameters in (("declared", declared), ("discover", discover)):
+        metrics = summary(service, create(service, name, parameters))
+        check_numbers(metrics, parameters, exact)
+        typer.echo(in_words(name, metrics, parameters, exact, value))
+    left = service.cap[0] - 2 * epsilon, service.cap[1] - discover.delta
+    too_much = Parameters("declared", service.cap[0] - epsilon)
+    check_refused(service, create(service, "refused", too_much), left, len(sealed))
+    hours = check_spent(service, sealed, left)
+    typer.echo(f"refused: epsilon {written(too_much.epsilon)} is more than the {written(left[0])} left of each unit.")
+    typer.echo(
+        f"Spent is released: in {hours:,} hours, epsilon {written(left[0])} and delta {written(left[1])} are left."
+    )
+
+
+def recent(log: "JoinLog", window: int, most: int, now: float) -> "JoinLog":
+    """Joins of the log's last days, spread evenly, moved by whole windows so that the last one ends before ``now``."""
+    length = window * 3600
+    end = log.joins[-1].time
+    moved = (int(now) // length - 1 - int(end) // length) * length
+    newest = [join for join in log.joins if join.time > end - DAYS * 86_400]
+    taken = newest[:: -(-len(newest) // most)]
+    return replace(log, joins=[join._replace(time=join.time + moved) for join in taken])
+
+
+def encrypted(service: Service, log: "JoinLog", window: int, value: int) -> list["Report"]:
+    """A report for every join, encrypted to the service's keys."""
+    from kanon.reports.clients.encrypt import encrypt
+    from kanon.reports.clients.windows import Windows, contributions
+
+    keys = service.until("waiting for the first public key", SECONDS_TO_STORE, lambda: public_keys(service))
+    client = Windows(service.origin, length=window * 3_600_000)
+    return [encrypt(report, keys) for report in contributions(client, events(log.joins, value))]
+
+
+def public_keys(service: Service) -> list["PublicKey"]:
+    """The published keys; empty before the first."""
+    from kanon.reports import keys
+
+    with closing(Connection(service.url)) as connection:
+        answer = connection("GET", PUBLIC_KEYS)
+    return keys.public_keys(answer.body.decode()) if answer.status == 200 else []
+
+
+def send(service: Service, sealed: Sequence["Report"]) -> None:
+    """Post every report until the collector has taken it."""
+    from kanon.reports.clients.sending import PATHS, body_of
+
+    with progress("reports sent", len(sealed)) as advance:
+        lock = threading.Lock()
+
+        def post(some: Sequence["Report"]) -> None:
+            with closing(Connection(service.url)) as connection:
+                for report in some:
+                    while True:
+                        answer = connection(
+                            "POST", PATHS["kanon"], body_of(report), {"Content-Type": "application/json"}
+                        )
+                        if answer.status == 200:
+                            break
+                        if answer.status not in (429, 503):
+                            raise DemoError(f"the collector answered {answer.status}: {answer.body[:200].decode()}")
+                        service.wait(1)
+                    with lock:
+                        advance(1)
+
+        with ThreadPoolExecutor(SENDERS) as pool:
+            list(pool.map(post, (sealed[number::SENDERS] for number in range(SENDERS))))
+
+
+def declare(service: Service, keys: Sequence[bytes]) -> None:
+    """Write the declared keys to the bucket of summaries."""
+    import numpy as np
+
+    from kanon.reports import avro
+
+    file = BytesIO()
+    avro.write_domain(file, np.frombuffer(b"".join(keys), "S16"))
+    service.s3.put_object(Bucket=service.summaries_bucket, Key=f"domains/{service.run}/keys.avro", Body=file.getvalue())
+
+
+def request(service: Service, name: str, parameters: "Parameters") -> dict[str, Any]:
+    """The body of createJob. Reports of other runs stand under the prefix, too, and are in error for this job."""
+    from kanon.reports.parameters import written
+
+    job: dict[str, Any] = {
+        "job_request_id": f"{service.run}-{name}",
+        "input_data_bucket_name": service.reports_bucket,
+        "input_data_blob_prefix": PREFIX,
+        "output_data_bucket_name": service.summaries_bucket,
+        "output_data_blob_prefix": f"output/{service.run}/{name}.avro",
+        "job_parameters": {"attribution_report_to": service.origin, "report_error_threshold_percentage": "100"},
+    }
+    if parameters.mode == "discover":
+        dp = {"job_epsilon": written(parameters.epsilon), "job_delta": written(parameters.delta)}
+        return job | {"output_domain": {"mode": "discover"}, "privacy_params": {"laplace_dp_params": dp}}
+    job["job_parameters"] |= {
+        "debug_privacy_epsilon": written(parameters.epsilon),
+        "output_domain_bucket_name": service.summaries_bucket,
+        "output_domain_blob_prefix": f"domains/{service.run}/",
+    }
+    return job
+
+
+def stored(service: Service, reports: int) -> None:
+    """Wait until every report is in the bucket: the collector's queue is emptied once a minute."""
+    from kanon.client import RefusedError
+    from kanon.reports.parameters import Parameters
+
+    asked = request(service, "preflight", Parameters("declared", Fraction(EPSILON)))
+
+    def found() -> bool:
+        try:
+            answer = service.call("POST", "/v1/jobs:preflight", asked)
+        except RefusedError as error:
+            if "no object stands" in str(error):
+                return False
+            raise
+        return bool(answer["accepted"] - answer["duplicates"] >= reports)
+
+    service.until("waiting until the reports are stored", SECONDS_TO_STORE, found)
+
+
+def create(service: Service, name: str, parameters: "Parameters") -> dict[str, Any]:
+    """Create a job and wait for its end; its answer."""
+    asked = request(service, name, parameters)
+    service.call("POST", "/v1alpha/createJob", asked)
+    path = f"/v1alpha/getJob?{urlencode({'job_request_id': asked['job_request_id']})}"
+
+    def finished() -> dict[str, Any] | None:
+        answer = service.call("GET", path)
+        return answer if answer["job_status"] == "FINISHED" else None
+
+    found: dict[str, Any] = service.until(f"job {name}", SECONDS_A_JOB, finished)
+    return found
+
+
+def summary(service: Service, job: dict[str, Any]) -> dict[bytes, int]:
+    """The released numbers of a job by key of 16 bytes.
+
+    Raises:
+        AssertionError: the job released nothing.
+    """
+    from kanon.reports.avro import read_summary
+
+    code = job["result_info"]["return_code"]
+    if not code.startswith("SUCCESS"):
+        raise AssertionError(f"a job ended with {code}: {job['result_info']['return_message']}")
+    prefix = job["output_data_blob_prefix"].removesuffix(".avro")
+    files = [read(service, key) for key in listed(service, prefix)]
+    return {fact.bucket.rjust(16, b"\0"): fact.metric for file in files for fact in read_summary(BytesIO(file))}
+
+
+def check_refused(service: Service, job: dict[str, Any], left: tuple[Fraction, Fraction], reports: int) -> None:
+    """The job was refused for its budget, and the file beside the output names units and what is left of them.
+
+    Raises:
+        AssertionError: it was not.
+    """
+    code = job["result_info"]["return_code"]
+    if code != "PRIVACY_BUDGET_EXHAUSTED":
+        raise AssertionError(f"the job above the cap ended with {code}")
+    prefix = f"output/{service.run}/"
+    if listed(service, f"{prefix}refused"):
+        raise AssertionError("the refused job released a summary")
+    [name] = listed(service, f"{prefix}privacy_budget_exhausted")
+    units = json.loads(read(service, name))["privacy_budget_exhausted_info"][
+        "aggregatable_input_budget_consumption_info"
+    ]
+    if not 0 < len(units) <= reports or any(Fraction(unit["epsilon_left"]) != left[0] for unit in units):
+        raise AssertionError("the refused job does not name what is left of its units")
+    typer.echo(f"refused: {len(units):,} units are named beside the output, with what is left of each.")
+
+
+def check_spent(service: Service, sealed: Sequence["Report"], left: tuple[Fraction, Fraction]) -> int:
+    """Every unit has lost what the two summaries spent, and no more; the number of units.
+
+    Raises:
+        AssertionError: spent is not released.
+    """
+    info = [json.loads(report.shared_info) for report in sealed]
+    hours = {int(one["scheduled_report_time"]) // 3600 for one in info}
+    for day in sorted({hour // 24 for hour in hours}):
+        query = {
+            "api": "kanon",
+            "version": info[0]["version"],
+            "reporting_origin": service.origin,
+            "day": time.strftime("%Y-%m-%d", time.gmtime(day * 86_400)),
+        }
+        answer = service.call("GET", f"/v1/budget?{urlencode(query)}")
+        for hour in answer["hours"]:
+            full = day * 24 + hour["hour"] not in hours
+            expected = service.cap if full else left
+            if (Fraction(hour["epsilon_left"]), Fraction(hour["delta_left"])) != expected:
+                raise AssertionError("what a unit has spent is not what was released")
+    return len(hours)
+
+
+def listed(service: Service, prefix: str) -> list[str]:
+    """The names of the objects of summaries under a prefix."""
+    pages = service.s3.get_paginator("list_objects_v2").paginate(Bucket=service.summaries_bucket, Prefix=prefix)
+    return [item["Key"] for page in pages for item in page.get("Contents", ())]
+
+
+def read(service: Service, key: str) -> bytes:
+    """An object of the bucket of summaries."""
+    body: bytes = service.s3.get_object(Bucket=service.summaries_bucket, Key=key)["Body"].read()
+    return body

@@ -1,0 +1,210 @@
+"""The checks of ``kanon doctor`` that look at reports: jobs, keys, budgets, queues and tables. They only look.
+
+Names of jobs are shown, since an operator needs them. No origin, no key of a histogram, no sum and no secret is read.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from kanon.dynamo.tables import described
+from kanon.operate.findings import Finding, Section, Verdict, moment, queue_finding
+from kanon.operate.running_reports import QUEUES, RunningReports
+from kanon.operate.stacks import reason
+from kanon.reports.service.fingerprints import Recorded, fingerprints
+from kanon.reports.storage.key_ring import NEW_EVERY, PUBLISHED
+from kanon.reports.storage.report_jobs import Row, State
+
+HOUR = 3600
+STUCK = 12 * HOUR
+"""A job that takes longer than this has stopped: the sweep would have resumed it many times."""
+LATE = 12 * HOUR
+"""How late a new key may be before a finding says so: rotation runs every five minutes."""
+SHOWN = 5
+"""Jobs that a finding names."""
+
+
+def examine_reports(reports: RunningReports, now: float) -> list[Finding]:
+    """All findings about reports, in the order of the checks; ``now`` in Unix seconds."""
+    return [finding for name, check in CHECKS.items() for finding in _guarded(name, check, reports, now)]
+
+
+Check = Callable[[RunningReports, float], Iterable[Finding]]
+
+
+def _guarded(name: str, check: Check, reports: RunningReports, now: float) -> Iterable[Finding]:
+    """What a check finds; that it could not look, if a permission is missing."""
+    try:
+        return list(check(reports, now))
+    except (BotoCoreError, ClientError) as error:
+        return [Finding(name, Verdict.NOT_SEEN, reason(error))]
+
+
+def _environments(reports: RunningReports, _: float) -> Iterator[Finding]:
+    """An interrupted deployment leaves functions with inconsistent environments."""
+    functions = (reports.collect, reports.jobs, reports.decrypt, reports.aggregate, reports.rotate)
+    names = sorted({name for each in functions for name in type(each).model_fields})
+    differing = [name for name in names if len({getattr(each, name) for each in functions if hasattr(each, name)}) > 1]
+    check, section = "report functions", Section.REPORT_FUNCTION_ERRORS
+    if differing:
+        seen = f"the functions have inconsistent environments: {', '.join(differing)}"
+        yield Finding(check, Verdict.FAIL, seen, "deploy again: a deployment was interrupted", section)
+    else:
+        yield Finding(check, Verdict.OK, "they have consistent environments")
+
+
+def _fingerprints(reports: RunningReports, _: float) -> Iterator[Finding]:
+    """Whether a deployment changed what must never change: then these functions refuse to work."""
+    check, recorded = "report fingerprints", Recorded(reports.client("dynamodb"), reports.aggregate.control_table)
+    changed, started = set(), []
+    for function, settings in (("jobs", reports.jobs), ("decrypt", reports.decrypt), ("aggregate", reports.aggregate)):
+        known = recorded.recorded(function)
+        started += [function] if known else []
+        changed |= {name for name, value in fingerprints(settings).items() if known.get(name, value) != value}
+    if changed:
+        seen = f"changed since the functions first started: {', '.join(sorted(changed))}"
+        advice = "undo the change and deploy; other values need a new stack"
+        yield Finding(check, Verdict.FAIL, seen, advice, Section.REPORT_FUNCTION_ERRORS)
+    elif started:
+        yield Finding(check, Verdict.OK, f"unchanged since they first started: {', '.join(started)}")
+    else:
+        yield Finding(check, Verdict.NOT_SEEN, "jobs, decrypt and aggregate have not started yet")
+
+
+def _keys(reports: RunningReports, now: float) -> Iterator[Finding]:
+    """Whether clients have a key, and whether the next one is late."""
+    check, section = "report keys", Section.KEYS_MISSING
+    ring = reports.key_ring.read()
+    if ring is None:
+        yield Finding(check, Verdict.NOT_SEEN, "rotate has not run yet: it issues the first key within five minutes")
+        return
+    published = ring.published(now)
+    if not published:
+        yield Finding(
+            check, Verdict.FAIL, "none is published: clients cannot encrypt reports",
+            "find out why rotate fails: nothing else issues keys", section,
+        )  # fmt: skip
+        return
+    last = max(key.published_until for key in published)
+    seen = f"{len(published)} published, the last one until {moment(last)}; {len(ring.opening(now))} open reports"
+    if last - now < PUBLISHED - NEW_EVERY - LATE:
+        advice = "find out why rotate issues no new key: without one, clients cannot encrypt reports then"
+        yield Finding(check, Verdict.WARN, seen, advice, section)
+    else:
+        yield Finding(check, Verdict.OK, seen)
+
+
+def _budget_table(reports: RunningReports, _: float) -> Iterator[Finding]:
+    """Whether Budgets is the table on which the keys were issued: another one would refill every budget."""
+    check = "budget table"
+    ring = reports.key_ring.read()
+    if ring is None:
+        yield Finding(check, Verdict.NOT_SEEN, "rotate has not run yet")
+    elif ring.withdrawn or not reports.epoch.is_of(ring):
+        seen = "not the one on which the keys were issued: it was restored, created again or filled by hand"
+        advice = "no job commits until then: run `kanon operate new-report-keys`"
+        yield Finding(check, Verdict.FAIL, seen, advice, Section.BUDGET_TABLE_REPLACED)
+    else:
+        yield Finding(check, Verdict.OK, "the one on which the keys were issued")
+
+
+def _jobs(reports: RunningReports, now: float) -> Iterator[Finding]:
+    """Jobs that should have ended, and results that could not be written."""
+    jobs = reports.report_jobs
+    rows = [row for row in map(jobs.read, jobs.unfinished()) if row is not None and row.state is not State.FINISHED]
+    unwritten = [row for row in rows if row.state is State.COMMITTED and "code" in row.values]
+    stuck = [row for row in rows if row not in unwritten and now - row.received_at >= STUCK]
+    if stuck:
+        states = ", ".join(f"{state} {len(list(some))}" for state, some in groupby(sorted(row.state for row in stuck)))
+        seen = f"{_named(stuck)} not finished after 12 hours ({states})"
+        advice = "find out why decrypt or aggregate fails; a job that has not begun to commit ends after 24 hours"
+        yield Finding("report jobs", Verdict.WARN, seen, advice, Section.STUCK_JOBS)
+    else:
+        yield Finding("report jobs", Verdict.OK, f"{len(rows)} not finished, none for more than 12 hours")
+    if unwritten:
+        seen = f"{_named(unwritten)}: the result is final and could not be written"
+        advice = "publish it again, elsewhere if need be: it is free of charge for 30 days"
+        yield Finding("publications", Verdict.WARN, seen, advice, Section.PUBLICATION_FAILED)
+    else:
+        yield Finding("publications", Verdict.OK, "none has failed")
+
+
+def _named(rows: Sequence[Row]) -> str:
+    """How many jobs, and the names of some."""
+    names = [row.job for row in sorted(rows, key=lambda row: row.received_at)[:SHOWN]]
+    more = len(rows) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _holds(reports: RunningReports, _: float) -> Iterator[Finding]:
+    """Rows of Budgets that a job took which neither commits, nor gives back, nor has committed."""
+    check = "budget holds"
+    jobs, budgets = reports.report_jobs, reports.budgets
+    dead: dict[str, bool] = {}
+    found: dict[str, list[bytes]] = {}
+    for row, job in budgets.holders():
+        if job not in dead:
+            dead[job] = not _holds_rightly(jobs.read(job))
+        if dead[job]:
+            found.setdefault(job, []).append(row)
+    # A job may have given back a row between the two reads: look again, now that it is known to be over.
+    held = {job: [r for r in rows if any(job == one for one, _, _ in budgets.taken(r))] for job, rows in found.items()}
+    count = sum(map(len, held.values()))
+    if count:
+        seen = f"{count} rows hold budget of {sum(map(bool, held.values()))} jobs that will not commit"
+        advice = "report it as a defect: that budget is lost until its rows expire, and nothing else is wrong"
+        yield Finding(check, Verdict.FAIL, seen, advice, Section.HELD_BUDGET)
+    else:
+        yield Finding(check, Verdict.OK, f"every row belongs to one of {len(dead)} jobs that may hold it")
+
+
+def _holds_rightly(row: Row | None) -> bool:
+    return row is not None and (row.committed or row.state in (State.COMMITTING, State.ABORTING))
+
+
+def _dead_letters(reports: RunningReports, _: float) -> Iterator[Finding]:
+    for queue in QUEUES:
+        yield queue_finding(
+            f"dead letters of {queue}", reports.client("sqs"), reports.dead_letters[queue], 0,
+            "find the cause, then move the messages back to their queue", Section.REPORT_DEAD_LETTERS,
+        )  # fmt: skip
+
+
+def _tables(reports: RunningReports, _: float) -> Iterator[Finding]:
+    """Deletion protection as an operator chose it; no stream and no backup, as is promised."""
+    dynamodb = reports.client("dynamodb")
+    tables = described(dynamodb, reports.tables)
+    open_ = [name for name, table in tables.items() if not table.get("DeletionProtectionEnabled")]
+    if not reports.deployed:
+        yield Finding("deletion of report tables", Verdict.NOT_SEEN, "a local stack ends with its process")
+    elif open_:
+        advice = "the first deployment succeeded: set ReportsDeletionProtection=ON and deploy again"
+        yield Finding("deletion of report tables", Verdict.WARN, f"{', '.join(open_)}: not protected", advice)
+    else:
+        yield Finding("deletion of report tables", Verdict.OK, "protected")
+    check, section = "copies of report tables", Section.REPORT_TABLE_COPIES
+    copied = [f"{name}: has a stream" for name, table in tables.items() if table.get("StreamSpecification")]
+    for name, table in reports.tables.items():
+        backups = dynamodb.describe_continuous_backups(TableName=table)["ContinuousBackupsDescription"]
+        recovery = backups.get("PointInTimeRecoveryDescription", {})
+        if recovery.get("PointInTimeRecoveryStatus") == "ENABLED":
+            copied.append(f"{name}: has point-in-time recovery")
+    if copied:
+        advice = "turn it off: a copy keeps what names the noise of a job, and refills budgets if it is restored"
+        yield Finding(check, Verdict.FAIL, "; ".join(copied), advice, section)
+    else:
+        yield Finding(check, Verdict.OK, "no stream and no point-in-time recovery")
+
+
+CHECKS: dict[str, Check] = {
+    "report functions": _environments,
+    "report fingerprints": _fingerprints,
+    "report keys": _keys,
+    "budget table": _budget_table,
+    "report jobs": _jobs,
+    "budget holds": _holds,
+    "dead letters": _dead_letters,
+    "report tables": _tables,
+}
+"""The checks, by what a finding is called if one cannot look."""

@@ -1,0 +1,85 @@
+"""Locates the reports of a running stack."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kanon.reports.service.epoch import Epoch
+from kanon.reports.settings import AggregateSettings, CollectSettings, DecryptSettings, JobsSettings, RotateSettings
+from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.key_ring import KeyRing
+from kanon.reports.storage.report_jobs import ReportJobs
+
+QUEUES = ("Arrivals", "Maps", "Stages")
+FUNCTIONS = ("collect", "jobs", "decrypt", "aggregate", "rotate")
+"""The functions whose settings say where the parts are; ``store`` knows nothing that these do not."""
+
+
+@dataclass(frozen=True)
+class RunningReports:
+    """The reports of a running stack.
+
+    Attributes:
+        collect, jobs, decrypt, aggregate, rotate: the settings of its functions.
+        dead_letters: the URLs of the dead-letter queues, by the queues' names.
+        client: a client of a service by its name.
+        deployed: whether it is in AWS, rather than on this machine.
+    """
+
+    collect: CollectSettings
+    jobs: JobsSettings
+    decrypt: DecryptSettings
+    aggregate: AggregateSettings
+    rotate: RotateSettings
+    dead_letters: Mapping[str, str]
+    client: Callable[[str], Any]
+    deployed: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        environments: Mapping[str, Mapping[str, str]],
+        dead_letters: Mapping[str, str],
+        client: Callable[[str], Any],
+    ) -> "RunningReports":
+        """From the environments of its functions, by their names.
+
+        Raises:
+            ConfigurationError: the environment of a function is invalid.
+            KeyError: a function is missing.
+        """
+        return cls(
+            CollectSettings.from_environment(environments["collect"]),
+            JobsSettings.from_environment(environments["jobs"]),
+            DecryptSettings.from_environment(environments["decrypt"]),
+            AggregateSettings.from_environment(environments["aggregate"]),
+            RotateSettings.from_environment(environments["rotate"]),
+            dead_letters,
+            client,
+        )
+
+    @property
+    def tables(self) -> dict[str, str]:
+        """The names of the two tables."""
+        return {"ReportJobs": self.aggregate.report_jobs_table, "Budgets": self.aggregate.budgets_table}
+
+    @property
+    def report_jobs(self) -> ReportJobs:
+        """The jobs."""
+        return ReportJobs(self.client("dynamodb"), self.aggregate.report_jobs_table)
+
+    @property
+    def budgets(self) -> Budgets:
+        """The budgets."""
+        cap = Amount.of(self.aggregate.epsilon_cap, self.aggregate.delta_cap)
+        return Budgets(self.client("dynamodb"), self.aggregate.budgets_table, cap)
+
+    @property
+    def key_ring(self) -> KeyRing:
+        """The keys."""
+        return KeyRing(self.client("dynamodb"), self.aggregate.control_table)
+
+    @property
+    def epoch(self) -> Epoch:
+        """Which budget table the keys were issued for."""
+        return Epoch(self.client("dynamodb"), self.key_ring, self.budgets)

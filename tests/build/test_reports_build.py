@@ -1,0 +1,106 @@
+"""What `sam build` makes of reports: small functions that find what they import, and two layers that fit together."""
+
+import ast
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.build.test_build import MEGABYTE, REPORTS, answered, size
+from tests.unit.reports.test_settings import AGGREGATE, COLLECT, DECRYPT, JOBS, ROTATE
+
+pytestmark = pytest.mark.build
+
+MOST = 250 * MEGABYTE
+"""What Lambda unpacks for one function and its layers."""
+HEAVY = {"numpy", "fastavro", "cbor2", "cryptography"}
+LOADED: dict[str, set[str]] = {
+    "Collect": set(),
+    "Store": {"fastavro"},
+    "Jobs": set(),
+    "Decrypt": HEAVY,
+    "Aggregate": HEAVY,
+    "Rotate": set(),
+}
+"""The heavy libraries that a function loads when it starts: none, if it answers requests."""
+profiles = pytest.mark.parametrize("profile", ["aws_build", "host_build"])
+
+
+def layers(build: Path) -> tuple[Path, Path]:
+    return build / "Shared" / "python", build / "ReportsStack" / "ReportsLayer" / "python"
+
+
+def unpacked(build: Path, directory: Path) -> Path:
+    """One directory with both layers, as Lambda unpacks them."""
+    for layer in layers(build):
+        shutil.copytree(layer, directory, dirs_exist_ok=True)
+    return directory
+
+
+@profiles
+def test_functions_of_reports_fit_into_lambda(profile: str, request: pytest.FixtureRequest) -> None:
+    build: Path = request.getfixturevalue(profile)
+    both = sum(map(size, layers(build)))
+    sizes = {name: both + size(build / "ReportsStack" / name) for name in REPORTS}
+    print({name: f"{bytes_ / MEGABYTE:.1f} MB" for name, bytes_ in sizes.items()})
+    assert max(sizes.values()) < MOST
+    assert sizes["Collect"] < 15 * MEGABYTE
+    assert size(layers(build)[1]) < MEGABYTE
+
+
+@profiles
+def test_the_layer_of_reports_holds_their_modules_alone(profile: str, request: pytest.FixtureRequest) -> None:
+    shared, reports = layers(request.getfixturevalue(profile))
+    assert [path.name for path in reports.iterdir()] == ["kanon"]
+    assert [path.name for path in (reports / "kanon").iterdir()] == ["reports"]
+    assert not (reports / "kanon" / "reports" / "clients").exists()
+    assert not (shared / "kanon" / "reports").exists()
+
+
+@profiles
+def test_both_layers_hold_every_module_that_they_import(
+    profile: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    root = unpacked(request.getfixturevalue(profile), tmp_path / "opt")
+    missing = {
+        f"{path.relative_to(root)}: {module}"
+        for path in (root / "kanon" / "reports").rglob("*.py")
+        for module in imported(path)
+        if not (root / module.replace(".", "/")).with_suffix(".py").exists()
+        and not (root / module.replace(".", "/") / "__init__.py").exists()
+    }
+    assert missing == set()
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of kanon that a file imports, also late."""
+    return {
+        node.module
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("kanon.")
+    }
+
+
+@pytest.mark.parametrize("function", REPORTS)
+def test_a_function_starts_from_the_build_alone(
+    function: str, host_build: Path, runtime_boto3: Path, tmp_path: Path
+) -> None:
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "AWS_LAMBDA_FUNCTION_NAME": function,
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "512",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "POWERTOOLS_SERVICE_NAME": function.lower(),
+        "POWERTOOLS_METRICS_NAMESPACE": "kanon",
+        **COLLECT,
+        **JOBS,
+        **DECRYPT,
+        **AGGREGATE,
+        **ROTATE,  # each reads its own
+    }
+    opt = unpacked(host_build, tmp_path / "opt")
+    started = answered([host_build / "ReportsStack" / function, opt, runtime_boto3], environment, [])
+    loaded = {module.partition(".")[0] for module in started["files"]}
+    assert {"kanon", "aws_lambda_powertools"} <= loaded
+    assert loaded & HEAVY == LOADED[function]

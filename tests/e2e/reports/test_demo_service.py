@@ -1,0 +1,111 @@
+"""``kanon reports demo-service`` against a whole stack over HTTP: what it shows, and that its checks can fail."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from kanon.cli import reports_demo_service as demo
+from kanon.local import Stack
+from kanon.local.logs import JoinLog, generated_log
+from kanon.reports.avro import Report
+from kanon.reports.parameters import Parameters
+
+CAP = Fraction(64), Fraction(1, 10**7)
+LEFT = Fraction(56), CAP[1] - Fraction(1, 10**8)
+VALUE = 32_768
+DECLARED = Parameters("declared", Fraction(4))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A service on which the demo has run, and what it sent."""
+
+    service: demo.Service
+    log: JoinLog
+    sealed: list[Report]
+    output: str
+
+    @property
+    def exact(self) -> dict[bytes, int]:
+        return demo.exact_sums(self.log, 24, 2, VALUE)
+
+    def job(self, name: str) -> dict[str, Any]:
+        return self.service.call("GET", f"/v1alpha/getJob?job_request_id={self.service.run}-{name}")
+
+
+@pytest.fixture(scope="module")
+def ran() -> Iterator[Ran]:
+    with Stack({"Reports": "ON"}, start=1_800_000_000.0) as stack, closing(stack.serve()) as server:
+        buckets = stack.storage.buckets
+        service = demo.Service(
+            server.url,
+            None,
+            stack.session.client("s3"),
+            buckets["ReportsBucket"],
+            buckets["SummariesBucket"],
+            CAP,
+            "demo-of-the-test",
+            stack.advance,
+            stack.clock.now,
+        )
+        sent: list[Report] = []
+        said: list[str] = []
+        with pytest.MonkeyPatch.context() as patch:
+            send = demo.send
+            patch.setattr(demo, "send", lambda service, sealed: (sent.extend(sealed), send(service, sealed)))
+            patch.setattr(demo.typer, "echo", lambda text, **_: said.append(text))
+            log = generated_log(3, days=9, joins=300, sets=20)
+            demo.run(service, log, 24, 2, 200)
+        yield Ran(service, demo.recent(log, 24, 200, stack.clock.now()), sent, "\n".join(said))
+        assert stack.failures == []
+
+
+def test_the_demo_checks_two_summaries_and_a_refusal(ran: Ran) -> None:
+    assert f"{len(ran.sealed)} reports are sent" in ran.output
+    assert "every number checked against its exact sum" in ran.output
+    assert "epsilon 60 is more than the 56 left of each unit" in ran.output
+    assert "in 9 hours, epsilon 56 and delta 0.00000009 are left" in ran.output
+
+
+def test_the_demo_notices_a_wrong_number_and_a_missing_key(ran: Ran) -> None:
+    metrics = demo.summary(ran.service, ran.job("declared"))
+    key = next(iter(metrics))
+    with pytest.raises(AssertionError, match="too far"):
+        demo.check_numbers(metrics | {key: metrics[key] + 5_000_000}, DECLARED, ran.exact)
+    with pytest.raises(AssertionError, match="missing"):
+        demo.check_numbers({other: metrics[other] for other in metrics if other != key}, DECLARED, ran.exact)
+
+
+def test_the_demo_notices_budget_that_was_spent_twice_or_not_at_all(ran: Ran) -> None:
+    for left in (CAP, (LEFT[0] - 4, LEFT[1]), (LEFT[0], LEFT[1] - Fraction(1, 10**8))):
+        with pytest.raises(AssertionError, match="spent"):
+            demo.check_spent(ran.service, ran.sealed, left)
+    assert demo.check_spent(ran.service, ran.sealed, LEFT) == 9
+
+
+def test_the_demo_notices_a_job_that_should_have_been_refused(ran: Ran) -> None:
+    with pytest.raises(AssertionError, match="ended with SUCCESS"):
+        demo.check_refused(ran.service, ran.job("declared"), LEFT, len(ran.sealed))
+    with pytest.raises(AssertionError, match="what is left"):
+        demo.check_refused(ran.service, ran.job("refused"), CAP, len(ran.sealed))
+
+
+def test_the_demo_gives_up_with_a_reason(ran: Ran) -> None:
+    with pytest.raises(demo.DemoError, match="waiting for nothing: not within 3 s"):
+        ran.service.until("waiting for nothing", 3, lambda: False)
+    with pytest.raises(AssertionError, match="PRIVACY_BUDGET_EXHAUSTED"):
+        demo.summary(ran.service, ran.job("refused"))
+
+
+def test_the_demo_moves_a_log_by_whole_windows() -> None:
+    log = generated_log(3, days=9, joins=300, sets=20)
+    moved = demo.recent(log, 6, 100, 1_800_000_000.0)
+    assert len(moved.joins) <= 100
+    assert moved.joins[-1].time < 1_800_000_000 // 21_600 * 21_600
+    assert (moved.joins[0].time - log.joins[0].time) % 21_600 == 0
+    whole = replace(log, joins=log.joins[-1:])
+    assert len(demo.recent(whole, 6, 100, 1_800_000_000.0).joins) == 1

@@ -1,0 +1,41 @@
+"""The guide of reports as a service: its return codes are those of the code, and it says first what cannot be done."""
+
+import json
+import re
+from fractions import Fraction
+
+from kanon.reports.service.requests import read_request
+from kanon.reports.storage.budgets import MOST_ROWS
+from tests.infrastructure.template import ROOT
+from tests.integration.reports.aggregation import DELTA_CAP
+
+GUIDE = (ROOT / "docs" / "guides" / "reports-service.md").read_text()
+SOURCES = sorted((ROOT / "shared" / "kanon" / "reports").rglob("*.py"))
+
+
+def test_the_guide_says_first_that_browsers_reports_cannot_be_opened() -> None:
+    first = GUIDE.split("\n\n")[1]
+    assert first.startswith(
+        "**For those who come from Google's service:** a browser's own reports cannot be opened here."
+    )
+
+
+def test_the_guide_names_every_return_code_and_no_other() -> None:
+    table = GUIDE.partition("## Return codes")[2].partition("\n## ")[0]
+    named = set(re.findall(r"^\| `([A-Z_]+)` \|", table, re.MULTILINE))
+    service = [path for path in SOURCES if path.parent.name in ("service", "storage") or path.stem == "mapping"]
+    code = "\n".join(path.read_text() for path in [*service, ROOT / "shared/kanon/reports/shared_info.py"])
+    raised = set(re.findall(r'JobError\(\s*"([A-Z_]+)"', code))
+    ended = set(re.findall(r'"((?:SUCCESS|PRIVACY|RETRIES|RESULT)[A-Z_]*)"', code))
+    assert raised | ended == named
+
+
+def test_the_job_of_the_guide_is_one_that_the_service_takes() -> None:
+    bodies = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL)]
+    (job,) = (body for body in bodies if "job_request_id" in body)
+    request = read_request(job, DELTA_CAP, frozenset({"REPORTS", "SUMMARIES"}), Fraction(64))
+    assert (request.mode, request.epsilon) == ("declared", 4)
+
+
+def test_the_limits_of_the_guide_are_those_of_the_code() -> None:
+    assert f"{MOST_ROWS:,} rows of budget" in GUIDE
