@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kanon
 from kanon import cli
 from kanon.cli.screen import show_json
+from kanon.cli.stacks import one_line_errors
+from kanon.client import NoAnswerError
 from tests.unit.cli.commands import commands, run
 
 COMMANDS = commands()
@@ -174,6 +177,14 @@ def test_a_port_that_is_in_use_is_named() -> None:
     assert output.count("\n") == 1
 
 
+def test_a_service_that_stops_answering_ends_a_command_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, one_line_errors("kanon reports demo-service"):
+        raise NoAnswerError("no answer from http://127.0.0.1:1: check the address")
+    assert ended.value.exit_code == 2
+    said = "kanon reports demo-service: no answer from http://127.0.0.1:1: check the address\n"
+    assert capsys.readouterr().err == said
+
+
 # Words that an option may be given, of which most are wrong for it.
 WORDS = st.sampled_from(
     [
@@ -214,6 +225,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small = partial(kanon.local.logs.generated_log, days=9, joins=40, sets=3)
     monkeypatch.setattr(kanon.local.logs, "generated_log", lambda seed, **_: small(seed))
     monkeypatch.setattr("kanon.cli.reports_demo.draw", lambda *_: None)
+    monkeypatch.setattr("kanon.cli.stacks.LOCAL", "http://127.0.0.1:1")  # never a service that runs on this machine
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").touch()
 
