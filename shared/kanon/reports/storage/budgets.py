@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from kanon.dynamo.batches import Item, chunks
+from kanon.dynamo.batches import KEYS_A_CALL, Item, drain
+from kanon.errors import ThrottledError
 from kanon.reports.account import DAY, MAX_AGE, Unit
 
 if TYPE_CHECKING:
@@ -184,15 +185,23 @@ class Budgets:
     # Reads.
 
     def left(self, rows: Sequence[bytes]) -> dict[bytes, dict[int, Amount]]:
-        """What is left of each charged hour of the rows, strongly consistent; a missing hour is full."""
+        """What is left of each charged hour of the rows, strongly consistent; a missing hour is full.
+
+        Raises:
+            ThrottledError: some rows were not read after all attempts.
+        """
         found: dict[bytes, dict[int, Amount]] = {row: {} for row in rows}
-        for some in chunks(list(dict.fromkeys(rows)), 100):
-            wanted: Any = {self.table: {"Keys": [self._key(row, LEFT) for row in some], "ConsistentRead": True}}
-            while wanted:
-                answer = self._client.batch_get_item(RequestItems=wanted)
-                for item in answer["Responses"].get(self.table, []):
-                    found[bytes(item["row"]["B"])] = self._hours(item)
-                wanted = answer.get("UnprocessedKeys", {})
+
+        def ask(wanted: Sequence[Any]) -> list[Any]:
+            answer = self._client.batch_get_item(RequestItems={self.table: {"Keys": wanted, "ConsistentRead": True}})
+            found.update(
+                (bytes(item["row"]["B"]), self._hours(item)) for item in answer["Responses"].get(self.table, ())
+            )
+            unprocessed = answer.get("UnprocessedKeys", {})
+            return list(unprocessed[self.table]["Keys"]) if self.table in unprocessed else []
+
+        if drain([self._key(row, LEFT) for row in found], KEYS_A_CALL, ask):
+            raise ThrottledError("the budgets could not be read: too little throughput; repeat it")
         return found
 
     def taken(self, row: bytes) -> Iterator[tuple[str, tuple[int, ...], Amount]]:
