@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from infra.measure.measure import Ratio, Turn, compare
 from infra.measure.rows import Form, row
@@ -25,30 +26,36 @@ from pydantic import BaseModel
 BatchProcessor(event_type=EventType.SQS)
 botocore.session.get_session().create_client("dynamodb", region_name="us-east-1")
 """
+OF_HTTP = "importing botocore and Powertools' event handler with validation, one client"
 LEAST = {
-    "join": (HTTP, "importing botocore and Powertools' event handler with validation, one client"),
-    "query": (HTTP, "importing botocore and Powertools' event handler with validation, one client"),
+    "join": (HTTP, OF_HTTP),
+    "query": (HTTP, OF_HTTP),
     "evaluate": (QUEUE, "importing botocore, numpy, pydantic and Powertools' batch processor, one client"),
+    "reports/collect": (HTTP, OF_HTTP),
+    "reports/jobs": (HTTP, OF_HTTP),
 }
-"""For each function the least that one of its kind imports."""
+"""For each function, by its folder, the least that one of its kind imports."""
+HEAVY = ("numpy", "fastavro", "cbor2", "cryptography", "publicsuffixlist")
+"""What functions behind HTTP start without."""
 
-OURS = """
+OURS = f"""
 import app, sys
 from kanon import aws
 aws.dynamodb()
-assert ("numpy" in sys.modules) == ("evaluate" in app.__file__)
+found = [name for name in {HEAVY!r} if name in sys.modules]
+assert found == (["numpy"] if "evaluate" in app.__file__ else []), found
 """
 
 
 @row("start")
 def start(form: Form) -> Iterator[Ratio]:
     """Importing a function and creating its client, relative to the libraries alone."""
-    with service() as running:
+    with service({"Reports": "ON"}) as running:
         environments = running.environments
     for function, (least, against) in LEAST.items():
         paths = [str(ROOT / "functions" / function), str(ROOT / "shared")]
         variables = {
-            **environments[function],
+            **environments[Path(function).name],
             "AWS_DEFAULT_REGION": "us-east-1",
             "PYTHONPATH": os.pathsep.join(paths),
             "PATH": os.environ["PATH"],
@@ -58,7 +65,7 @@ def start(form: Form) -> Iterator[Ratio]:
             subprocess.run([sys.executable, "-c", text], env=variables, check=True)
 
         yield compare(
-            f"start of {function}",
+            f"start of {Path(function).name}",
             against,
             "start",
             lambda _, run=run: Turn(1, lambda: run(OURS)),  # type: ignore[misc]

@@ -1,8 +1,8 @@
 """``python -m infra.measure.reports_service``: a job of a million reports and a million keys through the local stack.
 
-The stack runs its real handlers. The emulator of AWS is another process, and its time is not counted. Reports are put
-into the bucket as ``store`` writes them, 2,000 in an object. Everything that this process does from createJob to the
-summary is counted as processor time, so other programs on the machine do not matter.
+The stack runs its real handlers over moto, in this process. Reports are put into the bucket as ``store`` writes them,
+2,000 in an object. Everything that the process does from createJob to the summary is counted as processor time, the
+emulation of S3, SQS and DynamoDB included. So other programs on the machine do not matter.
 
 Two cores: ``decrypt`` runs once for each shard, so the shards are dealt to two workers, and the busier one counts. The
 rest counts as one worker's: plan, match, reduce, commit and publication. The yardstick is the bare decryption of the
@@ -232,8 +232,7 @@ def as_ratio(took: Took, reports: int) -> Ratio:
     """The row of the table."""
     return Ratio(
         f"a job of {reports:,} reports and as many keys, two cores",
-        "createJob to summary on the local stack: the busier of two workers for the shards, and all other stages after"
-        " another",
+        "createJob to summary on the local stack over moto: the busier of two workers for the shards, and the rest",
         "bare HPKE decryptions of the same reports, half of them on each core",
         "report", (took.ratio,), took.on_two_cores / reports, took.bare / CORES / reports, TARGET,
     )  # fmt: skip

@@ -148,7 +148,8 @@ def test_production_as_configured_makes_a_change_set_of_another_stack(deployed):
 def documented(*options: str) -> list[str]:
     """The actions that docs/guides/operate.md names for `kanon doctor` with these options."""
     page = (ROOT / "docs" / "guides" / "operate.md").read_text()
-    rows = page.split("## kanon doctor")[1].split("| it calls |")[1].split("\n\n")[0].splitlines()[2:]
+    tables = page.split("## kanon doctor")[1].split("\n## ")[0].split("| it calls |")[1:]
+    rows = [row for table in tables for row in table.split("\n\n")[0].splitlines()[2:]]
     actions = []
     for row in rows:
         wanted = re.findall(r"`(--\w+)`", row.rpartition("| ")[2] or row.split("|")[3])

@@ -18,7 +18,7 @@ from kanon.reports.storage.budgets import MOST_ROWS, ROWS_A_CHUNK, Amount, Budge
 DAYS = MONTH_HOURS / 24
 STORE_MB, JOBS_MB, WORKER_MB = 1769, 1769, 3008
 """MemorySize of the functions in infra/reports.yaml; ``collect`` and ``rotate`` have :data:`REQUEST_MB`."""
-METRICS, ALARM_METRICS = 11, 13
+METRICS, ALARM_METRICS = 16, 16
 """The metrics of the six functions, and the metrics that the alarms of infra/reports.yaml read."""
 KEPT_DAYS = 97
 """Days that a report is kept."""
@@ -26,6 +26,8 @@ SHARD_BYTES, MOST_SHARDS = 64 << 20, 1_000
 KEYS_A_PART, MOST_KEYS = 1_000_000, 10**7
 KEYS_KEPT = 120 / 7
 """HPKE keys that open reports: a new one every 7 days, each for 120 days."""
+IN_BASE64 = 1.25
+"""Three quarters of a stored report are its payload, and four bytes of base64 hold three."""
 SQS_BYTES = 64 * 1024
 """What one SQS request may hold; a larger one counts as several."""
 MESSAGES_A_CALL = 10
@@ -34,6 +36,8 @@ MOST_MESSAGES, MOST_BATCH_BYTES = 10_000, 6_000_000
 """Messages and bytes of one batch of ``store``."""
 SWEEPS = 2 * 12 * MONTH_HOURS
 """Runs of the two schedules a month, one each in five minutes."""
+LOOKS = 20
+"""Reads of a job's row, the key ring and the epoch from RECEIVED to FINISHED, besides those of shards and parts."""
 STATES = 4
 """Updates of a job's row from RECEIVED to COMMITTING."""
 TRANSACTED = 2
@@ -118,7 +122,7 @@ class JobTimes:
 def times(load: ReportLoad, m: Mapping[str, float]) -> JobTimes:
     """How long a job takes."""
     of_shard = (load.in_a_job / load.shards * m["map_report_ms"] + 8 * m["object_ms"]) / 1000
-    objects = min(load.in_a_job, _objects_of(load, m))
+    objects = min(load.in_a_job, objects_of(load, m))
     reading = objects / load.shards * m["object_ms"] / 1000
     of_part = min(load.keys, KEYS_A_PART) * m["reduce_key_ms"] / 1000
     of_part += 2 * load.shards * m["object_ms"] / 1000
@@ -137,13 +141,13 @@ def messages_of(load: ReportLoad, m: Mapping[str, float]) -> tuple[float, float]
 
     A batch is full by messages or bytes, or ends with its window: so many a minute there are at most.
     """
-    message = load.size * 4 / 3 + m["message_bytes"]
+    message = load.size * IN_BASE64 + m["message_bytes"]
     reports = load.reports * DAYS
     of_full = min(MOST_MESSAGES, MOST_BATCH_BYTES / message)
     return message, max(reports / of_full, min(reports, m["windows"] * 60 * MONTH_HOURS))
 
 
-def _objects_of(load: ReportLoad, m: Mapping[str, float]) -> float:
+def objects_of(load: ReportLoad, m: Mapping[str, float]) -> float:
     """Objects that the reports of a job stand in, if they came as reports do."""
     if not load.reports:
         return float(load.shards)
@@ -179,22 +183,21 @@ def read_units_of_job(load: ReportLoad, m: Mapping[str, float]) -> float:
     """Read units of a job: its row for every worker and poll, and what the workers recorded."""
     row = read_units(job_bytes(load), consistent=True)
     looks = load.shards * (load.shards + 1) / 2 + load.parts * (load.parts + 1)
-    return (8 + load.shards + load.parts + m["polls"]) * row + 3 * load.shards + looks * RECORD_BYTES / READ_UNIT
+    return (LOOKS + load.shards + load.parts + m["polls"]) * row + 3 * load.shards + looks * RECORD_BYTES / READ_UNIT
 
 
-def requests_of_job(load: ReportLoad, m: Mapping[str, float]) -> tuple[float, float]:
-    """S3 requests of a job: those that cost as PUT, listings among them, and those that cost as GET."""
-    objects = _objects_of(load, m)
+def requests_of_job(load: ReportLoad, objects: float) -> tuple[float, float]:
+    """S3 requests of a job over so many objects: those that cost as PUT, with listings, and those that cost as GET."""
     listings = math.ceil(objects / 1000) + 1 + 8
     puts = 5 + load.shards * (load.parts + 2) + 3 * load.parts
-    return listings + puts, 12 + objects + 4 * load.shards + load.parts * (2 + 2 * load.shards)
+    return listings + puts, 4 + objects + 4 * load.shards + load.parts * (6 + 2 * load.shards)
 
 
 def usage(load: ReportLoad, m: Mapping[str, float], architecture: str = "arm64") -> Usage:
     """The quantities of a month that reports add to those of the gate."""
     reports, jobs = load.reports * DAYS, load.jobs * DAYS
     message, batches = messages_of(load, m)
-    puts, gets = requests_of_job(load, m)
+    puts, gets = requests_of_job(load, objects_of(load, m))
     calls = jobs * (1 + m["polls"])
     runs = load.shards + load.parts + 4
     sent = math.ceil(message / SQS_BYTES)

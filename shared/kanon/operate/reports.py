@@ -12,6 +12,7 @@ from kanon.dynamo.tables import described
 from kanon.operate.findings import Finding, Section, Verdict, moment, queue_finding
 from kanon.operate.running_reports import QUEUES, RunningReports
 from kanon.operate.stacks import reason
+from kanon.reports.service.fingerprints import Recorded, fingerprints
 from kanon.reports.storage.key_ring import NEW_EVERY, PUBLISHED
 from kanon.reports.storage.report_jobs import STUCK, Row, State
 
@@ -49,6 +50,24 @@ def _environments(reports: RunningReports, _: float) -> Iterator[Finding]:
         yield Finding(check, Verdict.FAIL, seen, "deploy again: a deployment was interrupted", section)
     else:
         yield Finding(check, Verdict.OK, "they have consistent environments")
+
+
+def _fingerprints(reports: RunningReports, _: float) -> Iterator[Finding]:
+    """Whether a deployment changed what must never change: then these functions refuse to work."""
+    check, recorded = "report fingerprints", Recorded(reports.client("dynamodb"), reports.aggregate.control_table)
+    changed, started = set(), []
+    for function, settings in (("jobs", reports.jobs), ("decrypt", reports.decrypt), ("aggregate", reports.aggregate)):
+        known = recorded.recorded(function)
+        started += [function] if known else []
+        changed |= {name for name, value in fingerprints(settings).items() if known.get(name, value) != value}
+    if changed:
+        seen = f"changed since the functions first started: {', '.join(sorted(changed))}"
+        advice = "undo the change and deploy; other values need a new stack"
+        yield Finding(check, Verdict.FAIL, seen, advice, Section.REPORT_FUNCTION_ERRORS)
+    elif started:
+        yield Finding(check, Verdict.OK, f"unchanged since they first started: {', '.join(started)}")
+    else:
+        yield Finding(check, Verdict.NOT_SEEN, "jobs, decrypt and aggregate have not started yet")
 
 
 def _keys(reports: RunningReports, now: float) -> Iterator[Finding]:
@@ -178,6 +197,7 @@ def _tables(reports: RunningReports, _: float) -> Iterator[Finding]:
 
 CHECKS: dict[str, Check] = {
     "report functions": _environments,
+    "report fingerprints": _fingerprints,
     "report keys": _keys,
     "budget table": _budget_table,
     "report jobs": _jobs,

@@ -51,10 +51,10 @@ class Service:
     def keys(self) -> list[PublicKey]:
         return public_keys(self.stack.request("GET", PUBLIC).body.decode())
 
-    def encrypted(self, keys: list[PublicKey] | None = None) -> Encrypted:
+    def encrypted(self, keys: list[PublicKey] | None = None, destination: str = "https://shop.test") -> Encrypted:
         report = Report(
             (contribution(1, 65_536),), int(self.stack.clock.now()) * SECOND, ORIGIN, "attribution-reporting",
-            "https://shop.test",
+            destination,
         )  # fmt: skip
         return encrypt(report, keys or self.keys)
 
@@ -138,7 +138,7 @@ def test_a_stuck_job(service: Service) -> None:
         service.stack.clock.set(service.stack.clock.now() + 1.5 * HOUR)  # then the message comes again
         service.stack.run_queues()
     assert service.code(job) == "IN_PROGRESS"
-    assert service.sections() >= {Section.STUCK_JOBS, Section.REPORT_DEAD_LETTERS}
+    assert service.sections() >= {Section.STUCK_JOBS, Section.REPORT_DEAD_LETTERS, Section.REPORT_FUNCTION_ERRORS}
     assert job in doctor(service.stack)[1]
     deploy(service.stack, "decrypt", KANON_EPSILON_CAP="64")
     service.stack.advance(600)

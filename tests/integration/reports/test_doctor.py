@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kanon.operate.findings import Finding, Section, Verdict
 from kanon.operate.reports import examine_reports
 from kanon.operate.running_reports import QUEUES, RunningReports
 from kanon.reports.service.committing import Outcome
+from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.storage.budgets import charges
 from kanon.reports.storage.key_ring import NEW_EVERY, OPENS, PUBLISHED, Key, KeyRing, Keys
 from kanon.reports.storage.report_jobs import State
@@ -22,6 +24,7 @@ from tests.integration.reports.test_committing import TEN
 
 HOUR = 3600
 PROTECTED = "deletion of report tables"
+WORKERS = ("jobs", "decrypt", "aggregate")
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +111,7 @@ def test_nothing_is_wrong_with_reports_in_use(deployed: Deployed) -> None:
     deployed.tables.job("new", State.MAPPING)
     found = deployed.findings()
     assert deployed.wrong() == {}
-    assert {finding.verdict for finding in found.values()} == {Verdict.OK}
+    assert {check for check, finding in found.items() if finding.verdict is not Verdict.OK} == {"report fingerprints"}
     assert found["report jobs"].seen == "3 not finished, none for more than 12 hours"
     assert found["budget holds"].seen == "every row belongs to one of 2 jobs that may hold it"
 
@@ -240,13 +243,24 @@ def test_functions_with_inconsistent_environments_are_reported(deployed: Deploye
     assert "deployment" in deployed.findings()["report functions"].seen
 
 
+def test_a_changed_cap_is_reported(deployed: Deployed) -> None:
+    for function, settings in (("jobs", deployed.reports.jobs), ("aggregate", deployed.reports.aggregate)):
+        Recorded(deployed.tables.client, settings.control_table).compare(function, settings)
+    assert deployed.findings()["report fingerprints"].seen == "unchanged since they first started: jobs, aggregate"
+    lower = {name: getattr(deployed.reports, name).model_copy(update={"epsilon_cap": Fraction(10)}) for name in WORKERS}
+    deployed.reports = replace(deployed.reports, **lower)
+    assert deployed.wrong() == {"report fingerprints": (Verdict.FAIL, Section.REPORT_FUNCTION_ERRORS)}
+    seen = "changed since the functions first started: epsilon-cap"
+    assert deployed.findings()["report fingerprints"].seen == seen
+
+
 def test_what_the_doctor_may_not_read_is_unknown_and_not_wrong(deployed: Deployed) -> None:
     deployed.engine.session.client("sqs").delete_queue(QueueUrl=deployed.reports.dead_letters["Maps"])
     tables = deployed.reports.aggregate.model_copy(update={"control_table": "none"})
     deployed.reports = replace(deployed.reports, aggregate=tables)
     found = deployed.findings()
     unseen = {check for check, finding in found.items() if finding.verdict is Verdict.NOT_SEEN}
-    assert unseen == {"dead letters of Maps", "report keys", "budget table"}
+    assert unseen == {"dead letters of Maps", "report fingerprints", "report keys", "budget table"}
     assert set(deployed.wrong()) == {"report functions"}
 
 

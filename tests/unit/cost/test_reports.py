@@ -12,10 +12,13 @@ from kanon.cli.main import app
 from kanon.cost import reports as module
 from kanon.cost.billing import CostError, bill, read_measured, read_prices
 from kanon.cost.reports import ReportLoad, commit_units, job_bytes, limits, requests_of_job, table, times, usage
-from kanon.cost.workload import added
+from kanon.cost.workload import REQUEST_MB, added
 from kanon.dynamo.units import item_size, write_units
 from kanon.reports import aggregate
 from kanon.reports.service import plan
+from kanon.reports.storage.key_ring import NEW_EVERY, OPENS
+from tests.paths import ROOT
+from tests.unit.cost.test_workload import metrics_of
 
 MEASURED, PRICES = read_measured(), read_prices()
 LOAD = ReportLoad(1_000_000)
@@ -54,8 +57,8 @@ def test_quantities_of_reports_grow_in_proportion_once_batches_are_full() -> Non
 def test_a_report_is_sent_once_and_received_and_deleted_with_nine_others() -> None:
     none, some = usage(replace(LOAD, reports=0.0, jobs=0.0), MEASURED), usage(replace(LOAD, jobs=0.0), MEASURED)
     assert some["sqs.requests"] - none["sqs.requests"] == pytest.approx(1.2 * 1e6 * 730 / 24)
-    large = usage(replace(LOAD, size=60_000, jobs=0.0), MEASURED)  # 80 KB as base64: two requests of 64 KB
-    assert large["sqs.requests"] - none["sqs.requests"] == pytest.approx((2 + 2 * 1.3) * 1e6 * 730 / 24)
+    large = usage(replace(LOAD, size=60_000, jobs=0.0), MEASURED)  # 75 KB in base64: two requests
+    assert large["sqs.requests"] - none["sqs.requests"] == pytest.approx((2 + 2 * 1.2) * 1e6 * 730 / 24)
 
 
 def test_few_reports_make_few_objects_and_many_make_full_ones() -> None:
@@ -63,12 +66,12 @@ def test_few_reports_make_few_objects_and_many_make_full_ones() -> None:
     few = usage(replace(LOAD, reports=10.0, jobs=0.0), MEASURED)
     assert few["s3.puts"] == pytest.approx(10 * 730 / 24)
     many = usage(replace(LOAD, reports=1e9, jobs=0.0), MEASURED)
-    message = LOAD.size * 4 / 3 + MEASURED["message_bytes"]
+    message = LOAD.size * 1.25 + MEASURED["message_bytes"]
     assert many["s3.puts"] == pytest.approx(1000 * day * message / 6e6 * MEASURED["hours_a_batch"])
 
 
 def test_a_job_of_more_shards_takes_more_requests_and_a_higher_concurrency_less_time() -> None:
-    small, large = (requests_of_job(replace(LOAD, of_reports=count), MEASURED) for count in (1e6, 1e7))
+    small, large = (requests_of_job(replace(LOAD, of_reports=count), count / 1000) for count in (1e6, 1e7))
     assert all(more > less for less, more in zip(small, large, strict=True))
     slow, fast = (times(replace(LOAD, of_reports=1e7, concurrency=c), MEASURED) for c in (10, 1000))
     assert fast.mapping < slow.mapping / 15
@@ -149,3 +152,18 @@ def test_the_table_of_jobs_is_markdown_or_json() -> None:
     lines, rows = run("--table", "reports").splitlines(), json.loads(run("--table", "reports", "--json"))
     assert len(rows) == len(lines) - 4 == 18
     assert {line.count("|") for line in lines[2:]} == {12}
+
+
+def test_the_constants_are_those_of_the_template_and_of_the_reference() -> None:
+    template = (ROOT / "infra" / "reports.yaml").read_text()
+    sizes = [int(size) for size in re.findall(r"MemorySize: (\d+)", template)]
+    assert sizes == [REQUEST_MB, module.STORE_MB, module.JOBS_MB, module.WORKER_MB, module.WORKER_MB, REQUEST_MB]
+    assert [int(seconds) for seconds in re.findall(r" Timeout: (\d+)", template)].count(module.WORKER_SECONDS) == 2
+    assert f"ExpirationInDays: {module.KEPT_DAYS}}}" in template
+    assert template.count("AWS::KMS::Key\n") == template.count("AWS::SecretsManager::Secret\n") == 1
+    assert template.count("MetricName: ") == module.ALARM_METRICS
+    functions = ("collect", "store", "jobs", "decrypt", "aggregate", "rotate")
+    assert metrics_of(*functions) == module.METRICS
+    every = re.findall(r"ScheduleExpression: cron\(\d/(\d+) ", template)
+    assert sum(60 / int(minutes) for minutes in every) * 730 == module.SWEEPS
+    assert (NEW_EVERY / 86_400, OPENS / 86_400) == (7, 7 * module.KEYS_KEPT)

@@ -184,24 +184,24 @@ class Budgets:
 
     # Reads.
 
-    def left(self, rows: Sequence[bytes]) -> dict[bytes, dict[int, Amount]]:
+    def left(self, rows: Iterable[bytes]) -> dict[bytes, dict[int, Amount]]:
         """What is left of each charged hour of the rows, strongly consistent; a missing hour is full.
 
         Raises:
-            ThrottledError: some rows were not read after all attempts.
+            ThrottledError: some rows were not answered after all attempts.
         """
-        found: dict[bytes, dict[int, Amount]] = {row: {} for row in rows}
+        distinct = list(dict.fromkeys(rows))
+        found: dict[bytes, dict[int, Amount]] = {row: {} for row in distinct}
 
         def ask(wanted: Sequence[Any]) -> list[Any]:
-            answer = self._client.batch_get_item(RequestItems={self.table: {"Keys": wanted, "ConsistentRead": True}})
-            found.update(
-                (bytes(item["row"]["B"]), self._hours(item)) for item in answer["Responses"].get(self.table, ())
-            )
-            unprocessed = answer.get("UnprocessedKeys", {})
-            return list(unprocessed[self.table]["Keys"]) if self.table in unprocessed else []
+            asked: Any = {self.table: {"Keys": wanted, "ConsistentRead": True}}
+            answer = self._client.batch_get_item(RequestItems=asked)
+            for item in answer["Responses"].get(self.table, []):
+                found[bytes(item["row"]["B"])] = self._hours(item)
+            return list(answer.get("UnprocessedKeys", {}).get(self.table, {"Keys": []})["Keys"])
 
-        if drain([self._key(row, LEFT) for row in found], KEYS_A_CALL, ask):
-            raise ThrottledError("the budgets could not be read: too little throughput; repeat it")
+        if drain([self._key(row, LEFT) for row in distinct], KEYS_A_CALL, ask):
+            raise ThrottledError("the table of budgets did not answer for every row in every attempt; repeat it")
         return found
 
     def taken(self, row: bytes) -> Iterator[tuple[str, tuple[int, ...], Amount]]:
