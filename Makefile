@@ -163,6 +163,7 @@ fuzz: install  ## send thousands of bad inputs to the API, to every parser and t
 BENCH := docs/evidence
 bench: install  ## measure cost relative to bare libraries, into docs/evidence (minutes; ARGS=--short: seconds, keeps nothing)
 	@$(BIN)/python -m infra.measure.bench --history $(BENCH)/benchmarks.jsonl --page $(BENCH)/performance.md $(ARGS)
+	@$(BIN)/python -m infra.measure.costs
 
 .PHONY: lint
 lint: $(VENV)/.project  ## check style and likely bugs

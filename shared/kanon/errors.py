@@ -1,5 +1,8 @@
 """Errors that a well-formed request can meet. Messages say what to do; none names a set or a client."""
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class KanonError(Exception):
     """Base of the service's own errors."""
@@ -43,3 +46,8 @@ class UnreadableMessageError(KanonError):
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+
+
+def reason(problem: Mapping[str, Any]) -> str:
+    """The text of one problem in ``pydantic.ValidationError.errors()``, as the model's own check worded it."""
+    return str(problem["msg"]).removeprefix("Value error, ")

@@ -34,16 +34,22 @@ if TYPE_CHECKING:
 PERIOD = 3600
 WEEK = '{"fledge":{"k":50,"window":168,"profile":"published"}}'
 """The type of the generated log: it holds two windows of a week, so instances restart within it."""
-DATES = "%Y-%m-%d"
 NEXT = """
 What to try next:
-  {kanon} demo --type '{{"k": 20, "window": 168, "profile": "sharp-2"}}'   the same joins with a type of your own
+  {kanon} demo --type '{{"k": 20, "window": 168, "profile": "sharp-2"}}'     the same joins with a type of your own
   {kanon} demo --log joins.csv --from 2026-01-05 --to 2026-01-12       your own log: columns time, set, client
   {kanon} plan --k 20 --window 168 --compare                           what each noise profile guarantees
   {kanon} serve                                                        the service itself, for curl and your client
 docs/start.md explains every step."""
 STARTING, A_STEP, A_JOIN, AN_EVALUATION = 4.0, 0.05, 0.0005, 0.0015
 """Seconds of a demo on one core, for the estimate: its start and end, a step, a join, a set evaluated."""
+
+
+def _day(text: str) -> datetime:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d")  # noqa: DTZ007, read_log takes it as UTC
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a day: write it as 2026-01-31") from error
 
 
 def demo(
@@ -57,10 +63,12 @@ def demo(
         str, typer.Option(help="What the log calls time, set and client, separated by commas.")
     ] = "time,set,client",
     first: Annotated[
-        datetime | None, typer.Option("--from", formats=[DATES], help="First day of the log, as 2026-01-31.")
+        datetime | None,
+        typer.Option("--from", parser=_day, metavar="DATE", help="First day of the log, as 2026-01-31."),
     ] = None,
     last: Annotated[
-        datetime | None, typer.Option("--to", formats=[DATES], help="Last day of the log, as 2026-01-31.")
+        datetime | None,
+        typer.Option("--to", parser=_day, metavar="DATE", help="Last day of the log, as 2026-01-31."),
     ] = None,
     type_: OneType = None,
     types_file: TypesFile = None,
