@@ -37,7 +37,15 @@ class LeaseLostError(KanonError):
 
 
 class UnreadableMessageError(KanonError):
-    """A queue message has another form than its reader expects. The text names its problems, never its content."""
+    """A queue message has another form than its reader expects.
+
+    Args:
+        problems: which fields are wrong and how, never what they hold.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
 
 
 def reason(problem: Mapping[str, Any]) -> str:

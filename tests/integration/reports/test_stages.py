@@ -110,7 +110,9 @@ def test_units_short_of_budget_are_left_out_if_the_job_says_so(service: Aggregat
     row = service.row("second")
     assert row.values["counters"]["left_out"] == 10
     assert row.values["counters"]["accepted"] == 10
-    assert len(row.values["skipped"]) == 1
+    info = service.json("out/privacy_budget_skipped_2026-01-01T00:00:00Z.json")
+    (left_out,) = info["privacy_budget_exhausted_info"]["aggregatable_input_budget_consumption_info"]
+    assert (left_out["epsilon_left"], left_out["jobs"]) == ("4", ["first"])
 
 
 def test_an_object_that_changed_since_the_plan_fails_the_job_and_spends_nothing(service: Aggregation) -> None:
