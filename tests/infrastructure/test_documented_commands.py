@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kanon.cli.demo import next_steps
 from tests.infrastructure.template import ROOT
 from tests.infrastructure.test_documents import PAGES
 from tests.unit.cli.commands import commands
@@ -96,6 +97,14 @@ def test_the_pages_hold_many_commands_of_both_programs() -> None:
     }
     assert {"demo", "serve", "simulate", "demo-reports", "build", "install"} <= {c[1] for c in found if c[0] == "make"}
     assert {"demo", "serve", "simulate"} <= set(RECIPES)
+
+
+@pytest.mark.parametrize("program", [".venv-demo/bin/kanon", "kanon"])
+def test_what_the_demo_suggests_exists_and_stands_in_columns(program: str) -> None:
+    lines = next_steps(program).splitlines()[1:-1]
+    parts = [re.split(" {3,}", line) for line in lines]
+    assert [unknown(call) for command, _ in parts for call in calls(command)] == [[]] * 5
+    assert len({line.index(meaning) for line, (_, meaning) in zip(lines, parts, strict=True)}) == 1
 
 
 @pytest.mark.parametrize(
