@@ -29,7 +29,7 @@ from kanon.cli.simulate import simulate
 COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, simulate, plan, cost, audit, doctor, explain, release)
 
 PIPED = not (sys.stdout.isatty() and sys.stderr.isatty())
-"""Help and errors that are piped are plain text in long lines; on a terminal they have its width, and colours."""
+"""Help that is piped is plain text in long lines; on a terminal it has its width, and colours."""
 
 _UsageError: Any = typer.BadParameter.__base__
 """Typer brings its own copy of ``click``, so this type has no public name."""
@@ -55,7 +55,10 @@ def _one_line() -> Iterator[None]:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command shows its help
             raise
         where = "kanon" if error.ctx is None else error.ctx.command_path
-        typer.echo(f"{where}: {error.format_message().replace('Value error, ', '')}", err=True)
+        text = error.format_message().replace("Value error, ", "")
+        if type(error) is not typer.BadParameter:  # a command or an option is unknown or missing
+            text = f"{text.rstrip('.')}: see {where} --help"
+        typer.echo(f"{where}: {text}", err=True)
         raise typer.Exit(2) from error
 
 

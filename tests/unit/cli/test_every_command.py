@@ -133,12 +133,12 @@ REFUSED = [
     (["audit", "--seed", "-1"], ["--seed", "greater than or equal to 0"]),
     (["serve", "--type", '{"k": 20, "window": 24}'], ["--type", "type 'fledge': give either a profile or laws"]),
     (["plan", "--k", "two"], ["--k", "valid integer"]),
-    (["plan", "--ks", "2"], ["No such option: --ks"]),
+    (["plan", "--ks", "2"], ["No such option: --ks", "see kanon plan --help"]),
     (["plan", "--k"], ["--k", "requires an argument"]),
     (["simulate"], ["Missing argument", "log"]),
     (["plan", "more"], ["unexpected extra argument"]),
     (["foo"], ["No such command"]),
-    (["reports", "foo"], ["No such command"]),
+    (["reports", "foo"], ["No such command", "see kanon reports --help"]),
 ]
 
 
