@@ -68,7 +68,7 @@ def stages() -> Stages:
 
 
 def ring(epoch: Epoch) -> Ring:
-    """The ids of the keys that open reports. Whoever plans or commits asks: a table may be replaced at any time.
+    """The ids of the keys that open reports, read for every plan and commit: a table may be replaced at any time.
 
     Raises:
         JobError: there are no keys yet, or the budget table was replaced.

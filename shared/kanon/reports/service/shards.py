@@ -48,8 +48,8 @@ class Shards:
         """Map a shard and record it. It may run any number of times, at once and late: the first record stands.
 
         Returns:
-            The message that takes the job on, if every shard is recorded. Also if the job has gone on without this
-            worker: what a late worker writes is deleted with the other work of the job.
+            The message that takes the job on, if every shard is recorded. Also if the job has ended, here or without
+            this worker: then the message has its work deleted.
         """
         row = self.jobs.read(message.job)
         if row is None:
@@ -61,7 +61,7 @@ class Shards:
         except JobError as error:
             if fail(self.jobs, row, error, self.clock()):
                 self.ended(error.code)
-            return []
+            return [StageMessage(job=row.job)]
 
     def _map(self, row: Row, message: MapMessage) -> list[StageMessage]:
         work = Work(self.work, row.job)
