@@ -6,8 +6,8 @@ crash and begin anew. After the deadline the rows expire: what was left and what
 table's time to live does. At any time the table may be created again, empty and without the epoch that the jobs name. A
 summary that nobody could publish until then may be given up: its budget stays spent.
 
-A worker reads its clock, signs its request and sends it as one step: AWS refuses a request that arrives minutes after it
-was signed, and rows expire days after the deadline.
+A worker reads its clock, signs its request and sends it as one step: AWS refuses a request that arrives minutes after
+it was signed, and rows expire days after the deadline.
 
 The model is written from the design, not from the product's code. ``tests/integration/reports/test_committing.py``
 tests ``kanon.reports.service.committing`` against the tables.
