@@ -52,8 +52,10 @@ $(VENV)/.project: $(VENV)/.requirements pyproject.toml
 	@touch $@
 
 # The interpreter compiles what a demo imports; to compile everything takes longer than the rest of the installation.
+# A new environment of Python 3.11 has setuptools, 8 MB that nothing here needs.
 .venv-demo/.project: requirements/demo.txt pyproject.toml
 	$(call new_environment,requirements/demo.txt,.venv-demo,--no-compile)
+	@.venv-demo/bin/python -m pip --disable-pip-version-check uninstall --quiet --quiet --yes setuptools
 	$(call install_project,.venv-demo)
 	@touch $@
 
@@ -163,6 +165,7 @@ fuzz: install  ## send thousands of bad inputs to the API, to every parser and t
 BENCH := docs/evidence
 bench: install  ## measure cost relative to bare libraries, into docs/evidence (minutes; ARGS=--short: seconds, keeps nothing)
 	@$(BIN)/python -m infra.measure.bench --history $(BENCH)/benchmarks.jsonl --page $(BENCH)/performance.md $(ARGS)
+	@$(BIN)/python -m infra.measure.costs
 
 .PHONY: lint
 lint: $(VENV)/.project  ## check style and likely bugs

@@ -25,7 +25,7 @@ program is `.venv-demo/bin/kanon` after `make demo`, `make serve` or `make simul
 |---|---|
 | 0 | The command did what it was asked. |
 | 1 | Something is wrong: a check failed, an audit rejects, an emulator does not work, a library is missing. |
-| 2 | An option, a file or a log cannot be used, or the stack cannot be reached. The message says what to change. |
+| 2 | An option, a file or a log cannot be used, or the stack cannot be reached. One line says what to change. |
 
 The description of a command names the other statuses that it has. Results are printed on standard output, messages and
 progress on standard error. `--json` prints camelCase names. `kanon --install-completion` sets up completion for your

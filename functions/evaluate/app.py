@@ -8,11 +8,9 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.batch import BatchProcessor, EventType, process_partial_response
 from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from aws_lambda_powertools.utilities.typing import LambdaContext
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from kanon import aws, clock
-from kanon.dynamo.batches import chunks
 from kanon.dynamo.tables import created, described, ids_of, restored, table_ids
 from kanon.errors import (
     ConfigurationError,
@@ -20,6 +18,7 @@ from kanon.errors import (
     TooFarBehindError,
     UndecodableJoinsError,
     UndecodableMembersError,
+    UnreadableMessageError,
 )
 from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.fingerprints import check_evaluate
@@ -32,6 +31,7 @@ from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
 from kanon.keys import fetch_noise_keys
+from kanon.queues import read_message, send_all
 from kanon.starting import Once
 
 SETTINGS = EvaluateSettings.from_environment()
@@ -100,12 +100,7 @@ def send_slots(messages: list[SlotMessage]) -> None:
     Raises:
         RuntimeError: the queue did not accept every message; the schedule retries the call.
     """
-    queue = sqs_client()
-    for batch in chunks(messages, 10):
-        entries = [{"Id": str(m.slot), "MessageBody": m.model_dump_json()} for m in batch]
-        answer = queue.send_message_batch(QueueUrl=SETTINGS.queue_url, Entries=entries)  # type: ignore[arg-type]
-        if answer.get("Failed"):
-            raise RuntimeError(f"the queue refused {len(answer['Failed'])} of {len(entries)} messages")
+    send_all(sqs_client(), SETTINGS.queue_url, messages)
 
 
 def slots_at_work(now: float) -> range:
@@ -126,22 +121,15 @@ def measure_lag() -> None:
 
 
 def _read(body: str) -> SlotMessage:
-    """Parse the body of a message. The log of an invalid body names its problems, never its content."""
+    """Read the body of a message. The log of an invalid body names its problems, never its content."""
     try:
-        message = SlotMessage.model_validate_json(body)
-    except ValidationError as error:
-        logger.error("message refused", problems=[_problem(e) for e in error.errors(include_input=False)])
+        message = read_message(SlotMessage, body)
+        if message.slot not in LAYOUTS.slots:
+            raise UnreadableMessageError("slot: less_than")
+    except UnreadableMessageError as error:
+        logger.error("message refused", problems=error.problems)
         raise
-    if message.slot not in LAYOUTS.slots:
-        logger.error("message refused", problems=["slot: less_than"])
-        raise ConfigurationError(f"there are {len(LAYOUTS.slots)} slots, and the message names slot {message.slot}")
     return message
-
-
-def _problem(error: ErrorDetails) -> str:
-    """Which field is wrong and how. The name of a field that no slot message has is content, too."""
-    field = next(iter(error["loc"]), None)
-    return f"{field if field in SlotMessage.model_fields else 'body'}: {error['type']}"
 
 
 def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:

@@ -1,5 +1,8 @@
 """Errors that a well-formed request can meet. Messages say what to do; none names a set or a client."""
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class KanonError(Exception):
     """Base of the service's own errors."""
@@ -34,4 +37,17 @@ class LeaseLostError(KanonError):
 
 
 class UnreadableMessageError(KanonError):
-    """A queue message has another form than its reader expects. The text names its problems, never its content."""
+    """A queue message has another form than its reader expects.
+
+    Args:
+        problems: which fields are wrong and how, never what they hold.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+def reason(problem: Mapping[str, Any]) -> str:
+    """The text of one problem in ``pydantic.ValidationError.errors()``, as the model's own check worded it."""
+    return str(problem["msg"]).removeprefix("Value error, ")

@@ -26,8 +26,8 @@ def read_message(model: type[Body], text: str) -> Body:
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
-        problems = "; ".join(_problem(model, one) for one in error.errors(include_url=False, include_input=False))
-        raise UnreadableMessageError(problems) from None
+        problems = [_problem(model, one) for one in error.errors(include_url=False, include_input=False)]
+        raise UnreadableMessageError(*problems) from None
 
 
 def send_all(client: "SQSClient", url: str, messages: Sequence[BaseModel]) -> None:
@@ -37,7 +37,9 @@ def send_all(client: "SQSClient", url: str, messages: Sequence[BaseModel]) -> No
         RuntimeError: the queue did not accept every message. Send all of them again.
     """
     for batch in chunks(messages, MESSAGES_A_CALL):
-        entries = [{"Id": str(i), "MessageBody": message.model_dump_json()} for i, message in enumerate(batch)]
+        entries = [
+            {"Id": str(i), "MessageBody": message.model_dump_json(exclude_none=True)} for i, message in enumerate(batch)
+        ]
         answer = client.send_message_batch(QueueUrl=url, Entries=entries)  # type: ignore[arg-type]
         if answer.get("Failed"):
             raise RuntimeError(f"the queue refused {len(answer['Failed'])} of {len(entries)} messages")

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kanon.errors import ConfigurationError
+from kanon.errors import ConfigurationError, reason
 
 Seconds = Annotated[int, Field(ge=0, le=366 * 86_400)]
 
@@ -30,7 +30,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            problems = (f"{_name(str(e['loc'][0]))}: {e['msg']}" for e in error.errors())
+            problems = (f"{_name(str(e['loc'][0]))}: {reason(e)}" for e in error.errors())
             raise ConfigurationError("; ".join(problems)) from error
 
 

@@ -21,6 +21,7 @@ BATCHES = ("dynamodb.BatchWriteItem", "dynamodb.BatchGetItem")
 READS, WRITES = ("s3.GetObject",), ("s3.PutObject",)
 SENDS = ("sqs.SendMessageBatch",)
 STATEMENTS = ("dynamodb.BatchExecuteStatement",)
+TRANSACTIONS = ("dynamodb.TransactWriteItems",)
 
 PassTime = Callable[[float], None]
 Action = Callable[[Call, PassTime], AWSResponse]
@@ -145,6 +146,17 @@ def cut_short(call: Call, _: PassTime) -> AWSResponse:
     return AWSResponse(
         whole.url, whole.status_code, whole.headers, MockRawResponse(whole.content[: half(len(whole.content))])
     )
+
+
+def cancelled(reason: str) -> Action:
+    """A transaction is not done, for a reason that its last item meets."""
+
+    def action(call: Call, _: PassTime) -> AWSResponse:
+        others = len(call.body["TransactItems"]) - 1
+        error = {"__type": "com.amazonaws#TransactionCanceledException", "message": "on purpose"}
+        return call.answer(400, {**error, "CancellationReasons": [{"Code": "None"}] * others + [{"Code": reason}]})
+
+    return action
 
 
 def half(n: int) -> int:
@@ -286,3 +298,10 @@ OBJECT_FAILURES = (
     Failure("conflict", error("ConditionalRequestConflict", 409), "call", only=WRITES),
 )
 """What can happen besides to an object."""
+
+TRANSACTION_FAILURES = (
+    Failure("transaction-in-conflict-once", cancelled("TransactionConflict"), "once", only=TRANSACTIONS),
+    Failure("transaction-in-conflict", cancelled("TransactionConflict"), "operation", only=TRANSACTIONS),
+    Failure("transaction-throttled", cancelled("ThrottlingError"), "call", only=TRANSACTIONS),
+)
+"""What can happen besides to a transaction."""

@@ -68,7 +68,7 @@ def stages() -> Stages:
 
 
 def ring(epoch: Epoch) -> Ring:
-    """The ids of the keys that open reports. Whoever plans or commits asks: a table may be replaced at any time.
+    """The ids of the keys that open reports, read for every plan and commit: a table may be replaced at any time.
 
     Raises:
         JobError: there are no keys yet, or the budget table was replaced.
@@ -120,14 +120,19 @@ def sweep_jobs() -> None:
     """Send the messages of jobs that have not moved.
 
     Raises:
-        RuntimeError: some jobs could not be resumed. The next sweep tries again.
+        RuntimeError: jobs could not be listed, or some not resumed. The next sweep tries again.
     """
-    swept = sweep(stages(), send)
+    try:
+        swept = sweep(stages(), send)
+    except STOPS:
+        raise
+    except Exception as error:  # noqa: BLE001, raised again without its text, which may name a table
+        raise RuntimeError(f"the sweep failed, the next one tries again: {type(error).__name__}") from None
     metrics.add_metric("StuckJobs", MetricUnit.Count, swept.stuck)
     for kind in sorted(set(swept.failed)):
         logger.error("jobs could not be resumed", kind=kind)
     if swept.failed:
-        raise RuntimeError(f"{len(swept.failed)} jobs could not be resumed: the next sweep tries again")
+        raise RuntimeError("jobs could not be resumed: the next sweep tries again")
 
 
 @logger.inject_lambda_context(log_event=False)

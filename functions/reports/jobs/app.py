@@ -16,6 +16,7 @@ from kanon.http.bodies import RequestError
 from kanon.http.edge import described, handle, resolver
 from kanon.http.origin import Origin
 from kanon.keys import fetch_edge_values
+from kanon.queues import send_all
 from kanon.reports.errors import JobError
 from kanon.reports.service.answers import (
     DUPLICATE,
@@ -217,10 +218,8 @@ def found(job: str) -> Row:
 def wake(job: str) -> None:
     """Have a worker take the job on. The schedule finds a job whose message was not sent."""
     try:
-        sqs_client().send_message(
-            QueueUrl=SETTINGS.stages_url, MessageBody=StageMessage(job=job).model_dump_json(exclude_none=True)
-        )
-    except (ClientError, BotoCoreError) as error:
+        send_all(sqs_client(), SETTINGS.stages_url, [StageMessage(job=job)])
+    except (ClientError, BotoCoreError, RuntimeError) as error:
         logger.warning("a job waits for the schedule: its message was not sent", kind=type(error).__name__)
 
 

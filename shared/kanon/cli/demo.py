@@ -1,8 +1,5 @@
 """``kanon demo``: sends a join log through the HTTP API on a simulated clock and compares the answers."""
 
-import shlex
-import shutil
-import sys
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -16,7 +13,7 @@ from kanon.cli.extras import extra
 from kanon.cli.files import picture as checked_picture
 from kanon.cli.local import Engine, EngineName, local_errors
 from kanon.cli.own_types import OneType, TypesFile, own_types
-from kanon.cli.screen import progress, screen, working
+from kanon.cli.screen import program, progress, screen, working
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -34,16 +31,15 @@ if TYPE_CHECKING:
 PERIOD = 3600
 WEEK = '{"fledge":{"k":50,"window":168,"profile":"published"}}'
 """The type of the generated log: it holds two windows of a week, so instances restart within it."""
-DATES = "%Y-%m-%d"
-NEXT = """
-What to try next:
-  {kanon} demo --type '{{"k": 20, "window": 168, "profile": "sharp-2"}}'   the same joins with a type of your own
-  {kanon} demo --log joins.csv --from 2026-01-05 --to 2026-01-12       your own log: columns time, set, client
-  {kanon} plan --k 20 --window 168 --compare                           what each noise profile guarantees
-  {kanon} serve                                                        the service itself, for curl and your client
-docs/start.md explains every step."""
 STARTING, A_STEP, A_JOIN, AN_EVALUATION = 4.0, 0.05, 0.0005, 0.0015
 """Seconds of a demo on one core, for the estimate: its start and end, a step, a join, a set evaluated."""
+
+
+def _day(text: str) -> datetime:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d")  # noqa: DTZ007, read_log takes it as UTC
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a day: write it as 2026-01-31") from error
 
 
 def demo(
@@ -57,10 +53,12 @@ def demo(
         str, typer.Option(help="What the log calls time, set and client, separated by commas.")
     ] = "time,set,client",
     first: Annotated[
-        datetime | None, typer.Option("--from", formats=[DATES], help="First day of the log, as 2026-01-31.")
+        datetime | None,
+        typer.Option("--from", parser=_day, metavar="DATE", help="First day of the log, as 2026-01-31."),
     ] = None,
     last: Annotated[
-        datetime | None, typer.Option("--to", formats=[DATES], help="Last day of the log, as 2026-01-31.")
+        datetime | None,
+        typer.Option("--to", parser=_day, metavar="DATE", help="Last day of the log, as 2026-01-31."),
     ] = None,
     type_: OneType = None,
     types_file: TypesFile = None,
@@ -133,7 +131,7 @@ def _demo(stack: "Stack", log: "JoinLog", picture: Path, began: float) -> None:
         file = picture if len(results) == 1 else picture.with_stem(f"{picture.stem}-{name}")
         draw(result, parameters, phases, title, file)
         typer.echo(f"Picture: {file}")
-    typer.echo(NEXT.format(kanon=_program()))
+    typer.echo(f"\n{next_steps(program())}")
 
 
 def _phase(pepper: "Secret", type_name: str, name: str, parameters: "Parameters") -> int:
@@ -182,13 +180,20 @@ class _Watch:
             )
 
 
-def _program() -> str:
-    """The program as the reader can type it."""
-    found = shutil.which("kanon")
-    called = Path(sys.argv[0])
-    if found is None and called.name == "kanon" and called.is_absolute() and called.is_relative_to(Path.cwd()):
-        return shlex.quote(str(called.relative_to(Path.cwd())))
-    return shlex.quote(str(called)) if found is None and called.name == "kanon" else "kanon"
+def next_steps(kanon: str) -> str:
+    """What to try after a demo. ``kanon`` is the program as the reader types it."""
+    simulate = "make simulate LOG=joins.csv" if kanon.startswith(".venv-demo/") else f"{kanon} simulate joins.csv"
+    own = '{"k": 20, "window": 168, "profile": "sharp-2"}'
+    steps = {
+        f"{kanon} demo --type '{own}'": "the same joins with a type of your own",
+        f"{kanon} demo --log joins.csv --from 2026-01-05 --to 2026-01-12": "your own log: columns time, set, client",
+        simulate: "what k, window and noise would do on your log, and the price",
+        f"{kanon} plan --k 20 --window 168 --compare": "what each noise profile guarantees",
+        f"{kanon} serve": "the service itself, for curl and your client",
+    }
+    width = max(map(len, steps))
+    lines = [f"  {command:{width}}   {meaning}" for command, meaning in steps.items()]
+    return "\n".join(["What to try next:", *lines, "docs/start.md explains every step."])
 
 
 def summary(results: "Mapping[str, Result]", stack: "Stack", elapsed: float) -> "Table":

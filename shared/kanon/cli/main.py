@@ -1,10 +1,15 @@
-"""Entry point ``kanon``. A command is a function with a Typer signature; list it in ``COMMANDS``."""
+"""Entry point ``kanon``. A command is a function with a Typer signature; list it in ``COMMANDS``.
+
+A command line that cannot be used ends with status 2 and one line, ``kanon plan: ...``, which says what to change.
+"""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from kanon import __version__
 from kanon.cli.audit import audit
@@ -24,9 +29,41 @@ from kanon.cli.simulate import simulate
 COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, simulate, plan, cost, audit, doctor, explain, release)
 
 PIPED = not (sys.stdout.isatty() and sys.stderr.isatty())
-"""Help and errors that are piped are plain text in long lines; on a terminal they have its width, and colours."""
+"""Help that is piped is plain text in long lines; on a terminal it has its width, and colours."""
+
+_UsageError: Any = typer.BadParameter.__base__
+"""Typer brings its own copy of ``click``, so this type has no public name."""
+
+
+class _OneLineErrors(TyperGroup):
+    """Prints what is wrong with a command line as one line, instead of a usage, a hint and the error."""
+
+    def make_context(self, *arguments: Any, **extra: Any) -> Any:
+        with _one_line():
+            return super().make_context(*arguments, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _one_line():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command shows its help
+            raise
+        where = "kanon" if error.ctx is None else error.ctx.command_path
+        text = error.format_message().replace("Value error, ", "")
+        if type(error) is not typer.BadParameter:  # a command or an option is unknown or missing
+            text = f"{text.rstrip('.')}: see {where} --help"
+        typer.echo(f"{where}: {text}", err=True)
+        raise typer.Exit(2) from error
+
 
 app = typer.Typer(
+    cls=_OneLineErrors,
     help="Run, plan, audit and operate kanon, a differentially private k-anonymity service.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

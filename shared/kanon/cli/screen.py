@@ -3,11 +3,14 @@
 import json
 import os
 import re
+import shlex
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 QUIET, EVERY = 2.0, 5.0
 """Seconds until the first line of progress off a terminal, and between two lines."""
+FORETOLD = 20
+"""The rest is estimated once one part in so many is done: the first steps take longer than the others."""
 _UNLIMITED = 10_000
 
 
@@ -26,6 +31,15 @@ def screen() -> "Console":
 
     limited = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if limited else _UNLIMITED, highlight=False)
+
+
+def program() -> str:
+    """The program as the reader can type it."""
+    found = shutil.which("kanon")
+    called = Path(sys.argv[0])
+    if found is None and called.name == "kanon" and called.is_absolute() and called.is_relative_to(Path.cwd()):
+        return shlex.quote(str(called.relative_to(Path.cwd())))
+    return shlex.quote(str(called)) if found is None and called.name == "kanon" else "kanon"
 
 
 def show_json(value: Any) -> None:
@@ -96,7 +110,8 @@ class _Lines:
             return
         self._next = now + EVERY
         left = (now - self._began) / self._done * max(0, self._total - self._done)
-        typer.echo(f"{self._what}: {self._done:,} of {self._total:,}, about {left:.0f} s left", err=True)
+        estimate = f", about {left:.0f} s left" if FORETOLD * self._done >= self._total else ""
+        typer.echo(f"{self._what}: {self._done:,} of {self._total:,}{estimate}", err=True)
 
 
 @contextmanager

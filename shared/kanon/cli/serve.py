@@ -15,7 +15,7 @@ import typer
 from kanon.cli.extras import extra
 from kanon.cli.local import Engine, EngineName, local_errors
 from kanon.cli.own_types import OneType, TypesFile, own_types
-from kanon.cli.screen import working
+from kanon.cli.screen import program, working
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,18 +168,19 @@ a join shows after {visible} to {period + visible} s. Ctrl-C stops the stack and
 need no signature here; on AWS batchJoin always needs one, and join by default.
 
 # 100 clients join a set
+JSON='Content-Type: application/json'
 for n in $(seq 100); do curl -s {place}/sets/{ID}:join \\
-  --json '{{"client": "client-'$n'"}}'; done
+  -H "$JSON" -d '{{"client": "client-'$n'"}}'; done
 
 # its status, {period + visible} s later
 curl -s {place}/sets/{ID}
 
 # many sets at once
 curl -s {url}/v1:query \\
-  --json '{{"setsForType": [{{"type": "{type_name}", "hashes": ["{ID}", "d29ybGQ"]}}]}}'
+  -H "$JSON" -d '{{"setsForType": [{{"type": "{type_name}", "hashes": ["{ID}", "d29ybGQ"]}}]}}'
 
 # check the health of the stack
-kanon doctor --url {url}
+{program()} doctor --url {url}
 
 # the parameters and their guarantee
 curl -s {place}

@@ -161,6 +161,7 @@ def _show(result: "Simulation", types: "Sequence[Judged]") -> None:
     for start in range(0, len(types), TYPES_A_TABLE):
         console.print(_table(types[start : start + TYPES_A_TABLE]))
     console.print(f"{priced(types[0].prices)}\n{NOT_PRIVATE}", soft_wrap=True)
+    console.print("docs/guides/choose.md says what the rows tell and which choice changes them.", soft_wrap=True)
     for one in types:
         typer.echo(f"\nTypes for {one.label}:\n{json.dumps(one.as_json()['types'])}")
 

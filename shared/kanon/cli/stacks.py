@@ -59,12 +59,13 @@ def one_line_errors(command: str) -> Iterator[None]:
     """End the command with one line and status 2 if the stack cannot be reached or refuses."""
     from botocore.exceptions import BotoCoreError, ClientError
 
+    from kanon.client import ApiError
     from kanon.errors import KanonError
     from kanon.operate.stacks import reason
 
     try:
         yield
-    except KanonError as error:
+    except (ApiError, KanonError) as error:
         problem: Exception = error
         text = str(error)
     except (BotoCoreError, ClientError) as error:

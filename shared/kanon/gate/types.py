@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
 
 from kanon import strict_json
-from kanon.errors import ConfigurationError
+from kanon.errors import ConfigurationError, reason
 from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.gate.mechanism.steps import PhaseRule
 from kanon.noise.laws import SHAPES, Law, Shape
@@ -104,6 +104,6 @@ def _read_type(name: str, entry: Any, period: int) -> Type:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise ConfigurationError(f"type {name!r}{': ' + where if where else ''}: {first['msg']}") from error
+        raise ConfigurationError(f"type {name!r}{': ' + where if where else ''}: {reason(first)}") from error
     except ValueError as error:
         raise ConfigurationError(f"type {name!r}: {error}") from error

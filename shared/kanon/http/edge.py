@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel
 
 from kanon.dynamo.batches import is_throttle
-from kanon.errors import FingerprintMismatchError, KanonError, ThrottledError
+from kanon.errors import FingerprintMismatchError, KanonError, ThrottledError, reason
 from kanon.http.answers import (
     NOT_NOW,
     NOWHERE,
@@ -142,10 +142,9 @@ def _refusal(body: ErrorAnswer, form: Form) -> Response[str]:
 
 def _problem(error: Mapping[str, Any]) -> Problem:
     location = error["loc"][1:] if error["loc"][:1] in (("body",), ("path",)) else error["loc"]
-    reason = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] in ("model_type", "model_attributes_type"):
-        reason = "Input should be an object"
-    return Problem(field=".".join(map(str, location)) or "body", reason=reason)
+    no_object = error["type"] in ("model_type", "model_attributes_type")
+    text = "Input should be an object" if no_object else reason(error)
+    return Problem(field=".".join(map(str, location)) or "body", reason=text)
 
 
 def _place(error: BaseException) -> str:

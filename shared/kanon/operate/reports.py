@@ -14,11 +14,9 @@ from kanon.operate.running_reports import QUEUES, RunningReports
 from kanon.operate.stacks import reason
 from kanon.reports.service.fingerprints import Recorded, fingerprints
 from kanon.reports.storage.key_ring import NEW_EVERY, PUBLISHED
-from kanon.reports.storage.report_jobs import Row, State
+from kanon.reports.storage.report_jobs import STUCK, Row, State
 
 HOUR = 3600
-STUCK = 12 * HOUR
-"""A job that takes longer than this has stopped: the sweep would have resumed it many times."""
 LATE = 12 * HOUR
 """How late a new key may be before a finding says so: rotation runs every five minutes."""
 SHOWN = 5
@@ -113,7 +111,7 @@ def _jobs(reports: RunningReports, now: float) -> Iterator[Finding]:
     """Jobs that should have ended, and results that could not be written."""
     jobs = reports.report_jobs
     rows = [row for row in map(jobs.read, jobs.unfinished()) if row is not None and row.state is not State.FINISHED]
-    unwritten = [row for row in rows if row.state is State.COMMITTED and "code" in row.values]
+    unwritten = [row for row in rows if row.state is State.COMMITTED and row.values.get("code")]
     stuck = [row for row in rows if row not in unwritten and now - row.received_at >= STUCK]
     if stuck:
         states = ", ".join(f"{state} {len(list(some))}" for state, some in groupby(sorted(row.state for row in stuck)))

@@ -15,6 +15,7 @@ from kanon.reports.errors import JobError
 KEY = "S16"
 LARGEST_SUM = 1 << 62
 """Sums stay below it, so that a sum and its noise fit a signed integer of 64 bits."""
+TOO_LARGE = "the values reach 2^62 in all: split the reports into several jobs"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Histogram:
         if not len(keys):
             return EMPTY
         if int(values.max()) * len(values) >= LARGEST_SUM and sum(values.tolist()) >= LARGEST_SUM:
-            raise JobError("INVALID_JOB", "the values reach 2^62 in all: split the reports into several jobs")
+            raise JobError("INVALID_JOB", TOO_LARGE)
         order = _ascending(keys)
         ordered = keys[order]
         first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
@@ -62,6 +63,17 @@ class Histogram:
             asked = keys[places] == self.keys
             sums[places[asked]] = self.sums[asked]
         return sums
+
+    def plus(self, sums: NDArray[np.int64]) -> "Histogram":
+        """The same keys with these sums added.
+
+        Raises:
+            JobError: a sum reaches 2^62.
+        """
+        total = self.sums + sums  # both are below 2^62
+        if len(total) and int(total.max()) >= LARGEST_SUM:
+            raise JobError("INVALID_JOB", TOO_LARGE)
+        return Histogram(self.keys, total)
 
     def digest(self) -> bytes:
         """SHA-256 of the keys and sums, 16 and 8 bytes each, in order: what names the noise."""

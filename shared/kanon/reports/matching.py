@@ -5,6 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+RUNS = 16
+"""Ids are compared in runs by their first hex digit: only the ids of one run are copied and sorted at a time."""
+
 
 def skip_lists(report_ids: Sequence[NDArray[np.bytes_]]) -> list[frozenset[bytes]]:
     """The ids that each shard must skip, since an earlier shard has accepted them.
@@ -12,6 +15,22 @@ def skip_lists(report_ids: Sequence[NDArray[np.bytes_]]) -> list[frozenset[bytes
     Args:
         report_ids: ids of the accepted reports of each shard, 16 bytes each, every id once a shard.
     """
+    skipped: list[frozenset[bytes]] = [frozenset() for _ in report_ids]
+    for run in range(RUNS):
+        for shard, ids in enumerate(_repeated([_run(of_shard, run) for of_shard in report_ids])):
+            skipped[shard] |= ids
+    return skipped
+
+
+def _run(report_ids: NDArray[np.bytes_], run: int) -> NDArray[np.bytes_]:
+    """The ids with this first hex digit."""
+    first = np.ascontiguousarray(report_ids).view(np.uint8)[:: report_ids.itemsize]
+    ids: NDArray[np.bytes_] = report_ids[first >> 4 == run]
+    return ids
+
+
+def _repeated(report_ids: Sequence[NDArray[np.bytes_]]) -> list[set[bytes]]:
+    """The ids of each shard that an earlier shard has, too."""
     ids = np.concatenate([np.empty(0, "S16"), *report_ids])
     shards = np.repeat(np.arange(len(report_ids)), [len(of_shard) for of_shard in report_ids])
     order = np.argsort(ids, kind="stable")  # equal ids stay in the order of their shards
@@ -20,4 +39,4 @@ def skip_lists(report_ids: Sequence[NDArray[np.bytes_]]) -> list[frozenset[bytes
     skipped: list[set[bytes]] = [set() for _ in report_ids]
     for row in repeated.tolist():
         skipped[shards[row]].add(ids[row : row + 1].tobytes())
-    return [frozenset(of_shard) for of_shard in skipped]
+    return skipped

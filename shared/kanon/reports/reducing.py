@@ -1,6 +1,6 @@
 """Third stage of a job: exact sums of one partition in, noisy sums out (Algorithm 1 of the Privacy Sandbox paper)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from kanon.reports.histogram import Histogram, distinct
 from kanon.reports.noise import DiscreteLaplace, Randomness
 from kanon.reports.parameters import Parameters
+
+ROWS_AT_A_TIME = 4_000_000
+"""Keys of the shards' histograms that are merged at once."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Noised:
 
 
 def reduce_partition(
-    sums: Sequence[Histogram],
+    sums: Iterable[Histogram],
     domain: NDArray[np.bytes_] | None,
     parameters: Parameters,
     randomness: Randomness,
@@ -64,10 +67,26 @@ def reduce_partition(
     return Noised(exact, DiscreteLaplace.of(parameters).draw(tape, len(exact.keys)), parameters.threshold)
 
 
-def exact_sums(sums: Sequence[Histogram], domain: NDArray[np.bytes_] | None) -> Histogram:
-    """The numbers that noise is added to: the declared keys' sums, or those of all keys seen."""
-    merged = Histogram.merged(sums)
+def exact_sums(sums: Iterable[Histogram], domain: NDArray[np.bytes_] | None) -> Histogram:
+    """The numbers that noise is added to: the declared keys' sums, or those of all keys seen.
+
+    Declared keys need memory for the domain and some histograms at a time, however many there are.
+    """
     if domain is None:
-        return merged
+        return Histogram.merged([*sums])
     keys = distinct(domain)
-    return Histogram(keys, merged.at(keys))
+    found = Histogram(keys, np.zeros(len(keys), np.int64))
+    for some in _groups(sums):
+        found = found.plus(Histogram.merged(some).at(keys))
+    return found
+
+
+def _groups(sums: Iterable[Histogram]) -> Iterator[list[Histogram]]:
+    """The histograms in groups of about so many rows."""
+    group: list[Histogram] = []
+    for one in sums:
+        group.append(one)
+        if sum(len(each.keys) for each in group) >= ROWS_AT_A_TIME:
+            yield group
+            group = []
+    yield group

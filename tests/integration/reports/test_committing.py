@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from kanon.dynamo.transactions import all_or_none
 from kanon.errors import ThrottledError
 from kanon.local.engines import ENGINES, Moto
 from kanon.reports.service.committing import Outcome, exhausted
-from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, charges
+from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, Budgets, charges
 from kanon.reports.storage.report_jobs import State
 from tests.integration.gate.tables import Running, running
 from tests.integration.reports.tables import CAP, ReportTables, fresh_tables, unit
@@ -201,3 +202,23 @@ def test_a_transaction_that_never_goes_through_is_an_error(tables: ReportTables)
     tables.client.meta.events.register_first("before-call.dynamodb.TransactWriteItems", planted)
     with pytest.raises(ThrottledError):
         tables.committing().commit(job, charges([unit()]), TEN)
+
+
+def test_rows_that_dynamodb_leaves_are_read_after_a_pause(tables: ReportTables, waits: list[float]) -> None:
+    read = tables.client.batch_get_item
+
+    def first_only(RequestItems: dict[str, Any]) -> Any:  # noqa: N803, as the client names it
+        ((table, wanted),) = RequestItems.items()
+        keys = wanted["Keys"]
+        answer = read(RequestItems={table: {**wanted, "Keys": keys[:1]}})
+        return {**answer, "UnprocessedKeys": {table: {**wanted, "Keys": keys[1:]}} if keys[1:] else {}}
+
+    tables.committing().commit(tables.job("a"), charges([unit(0), unit(1), unit(2)]), Amount(1, 0))
+    slow = SimpleNamespace(batch_get_item=first_only)
+    budgets = Budgets(slow, tables.budgets.table, CAP)  # type: ignore[arg-type]
+    waits.clear()
+    rows = [unit(number).row for number in range(3)]
+    assert budgets.left(rows) == tables.budgets.left(rows)
+    assert len(waits) == 2
+    with pytest.raises(ThrottledError):
+        budgets.left([unit(number).row for number in range(7)])

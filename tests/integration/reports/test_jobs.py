@@ -209,7 +209,7 @@ def test_a_job_whose_answer_was_lost_on_the_way_is_created_once(service: Front) 
 
 def test_a_job_whose_message_was_not_sent_is_found_by_the_schedule(fresh: Front) -> None:
     reports(fresh, 3)
-    fresh.fail = lambda operation: "InternalFailure" if operation == "SendMessage" else None
+    fresh.fail = lambda operation: "InternalFailure" if operation == "SendMessageBatch" else None
     assert create(fresh, "silent").status == 202
     assert "was not sent" in fresh.output.getvalue()
     fresh.service.sweep()
@@ -694,7 +694,7 @@ def test_a_publication_to_nowhere_is_refused(service: Front, changes: dict[str, 
 
 def test_no_log_line_names_a_job_an_origin_or_a_bucket(fresh: Front) -> None:
     committed(fresh, "name of a job")
-    for operation in ("SendMessage", "GetItem", "TransactWriteItems", "Query", "ListObjectsV2", "BatchGetItem"):
+    for operation in ("SendMessageBatch", "GetItem", "TransactWriteItems", "Query", "ListObjectsV2", "BatchGetItem"):
         fresh.fail = lambda called, failing=operation: "AccessDenied" if called == failing else None  # type: ignore[misc]
         create(fresh, "name of another job")
         fresh.send("jobs", "GET", f"{GET}?job_request_id=name of a job")

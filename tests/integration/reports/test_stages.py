@@ -8,6 +8,7 @@ import pytest
 from kanon import clock
 from kanon.reports.service.messages import StageMessage
 from kanon.reports.storage.report_jobs import State
+from kanon.reports.storage.work import Work
 from tests.integration.gate.tables import Running, running
 from tests.integration.reports.aggregation import OUTPUT, WORK, Aggregation, aggregation, discover
 from tests.integration.reports.tables import CAP
@@ -110,7 +111,9 @@ def test_units_short_of_budget_are_left_out_if_the_job_says_so(service: Aggregat
     row = service.row("second")
     assert row.values["counters"]["left_out"] == 10
     assert row.values["counters"]["accepted"] == 10
-    assert len(row.values["skipped"]) == 1
+    info = service.json("out/privacy_budget_skipped_2026-01-01T00:00:00Z.json")
+    (left_out,) = info["privacy_budget_exhausted_info"]["aggregatable_input_budget_consumption_info"]
+    assert (left_out["epsilon_left"], left_out["jobs"]) == ("4", ["first"])
 
 
 def test_an_object_that_changed_since_the_plan_fails_the_job_and_spends_nothing(service: Aggregation) -> None:
@@ -123,6 +126,27 @@ def test_an_object_that_changed_since_the_plan_fails_the_job_and_spends_nothing(
     assert service.code("job") == "INPUT_DATA_READ_FAILED"
     assert service.tables.budgets.epoch() is not None
     assert service.names(OUTPUT) == ["domain/keys.avro"]
+    assert service.names(WORK) == []
+
+
+def test_a_late_shard_of_a_job_that_has_ended_leaves_nothing(
+    service: Aggregation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
+    service.put_reports("in/a.avro", reports(10))
+    service.put_reports("in/b.avro", reports(10, 10))
+    service.put_domain("domain/keys.avro", 1)
+    service.create("job")
+    service.run_one(service.queue.popleft())
+    first, second = service.queue
+    service.put_reports("in/a.avro", reports(11))
+    service.run()
+    assert service.code("job") == "INPUT_DATA_READ_FAILED"
+    service.bucket(WORK).put_named(f"{Work(service.bucket(WORK), 'job').folder}sums/", b"written after the end")
+    for message in (first, second):
+        service.run_one(message)
+    service.run()
+    assert service.names(WORK) == []
 
 
 def test_an_output_that_is_taken_is_never_overwritten_and_may_be_published_elsewhere(service: Aggregation) -> None:

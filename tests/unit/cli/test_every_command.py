@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kanon
 from kanon import cli
 from kanon.cli.screen import show_json
+from kanon.cli.stacks import one_line_errors
+from kanon.client import NoAnswerError
 from tests.unit.cli.commands import commands, run
 
 COMMANDS = commands()
@@ -105,7 +108,8 @@ REFUSED = [
     (["serve", "--parameters", "period.json"], ["must be a JSON object of NoiseKeys and LogGenerations"]),
     (["demo", "--from", "2026-01-01"], ["name it with --log"]),
     (["demo", "--to", "2026-01-01"], ["name it with --log"]),
-    (["demo", "--from", "1.1.2026", "--log", "empty"], ["--from", "%Y-%m-%d"]),
+    (["demo", "--from", "1.1.2026", "--log", "empty"], ["--from", "write it as 2026-01-31"]),
+    (["demo", "--to", "2026-02-30", "--log", "empty"], ["--to", "write it as 2026-01-31"]),
     (["demo", "--log", "nowhere.csv"], ["--log", "nowhere.csv", "does not exist"]),
     (["demo", "--log", "."], ["cannot be read"]),
     (["demo", "--log", "empty"], ["no column client, set, time"]),
@@ -127,12 +131,19 @@ REFUSED = [
     (["doctor", "--url", "http://["], ["http://127.0.0.1:PORT"]),
     (["audit", "--trials", "1"], ["--trials", "greater than or equal to 200"]),
     (["audit", "--seed", "-1"], ["--seed", "greater than or equal to 0"]),
+    (["serve", "--type", '{"k": 20, "window": 24}'], ["--type", "type 'fledge': give either a profile or laws"]),
+    (["plan", "--k", "two"], ["--k", "valid integer"]),
+    (["plan", "--ks", "2"], ["No such option: --ks", "see kanon plan --help"]),
+    (["plan", "--k"], ["--k", "requires an argument"]),
+    (["simulate"], ["Missing argument", "log"]),
+    (["plan", "more"], ["unexpected extra argument"]),
     (["foo"], ["No such command"]),
+    (["reports", "foo"], ["No such command", "see kanon reports --help"]),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "parts"), REFUSED, ids=[" ".join(arguments) for arguments, _ in REFUSED])
-def test_a_bad_option_gets_status_2_and_a_message_that_says_what_to_change(
+def test_a_bad_option_gets_status_2_and_one_line_that_says_what_to_change(
     arguments: list[str], parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -142,6 +153,17 @@ def test_a_bad_option_gets_status_2_and_a_message_that_says_what_to_change(
     status, output = run(*arguments)
     assert status == 2
     assert [part for part in parts if part not in output] == [], output
+    assert output.startswith("kanon")
+    assert output.count("\n") == 1
+    assert "Value error" not in output
+
+
+@pytest.mark.parametrize("group", ["kanon", "kanon operate", "kanon reports"])
+def test_a_group_without_a_command_shows_its_help(group: str) -> None:
+    status, output = run(*group.split()[1:])
+    assert status == 2
+    assert f"Usage: {group} [OPTIONS] COMMAND" in output
+    assert "--help" in output
 
 
 def test_a_port_that_is_in_use_is_named() -> None:
@@ -152,6 +174,15 @@ def test_a_port_that_is_in_use_is_named() -> None:
         status, output = run("serve", "--port", str(port), "--engine", "moto")
     assert status == 2
     assert f"port {port} is in use: choose another" in output
+    assert output.count("\n") == 1
+
+
+def test_a_service_that_stops_answering_ends_a_command_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, one_line_errors("kanon reports demo-service"):
+        raise NoAnswerError("no answer from http://127.0.0.1:1: check the address")
+    assert ended.value.exit_code == 2
+    said = "kanon reports demo-service: no answer from http://127.0.0.1:1: check the address\n"
+    assert capsys.readouterr().err == said
 
 
 # Words that an option may be given, of which most are wrong for it.
@@ -194,6 +225,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small = partial(kanon.local.logs.generated_log, days=9, joins=40, sets=3)
     monkeypatch.setattr(kanon.local.logs, "generated_log", lambda seed, **_: small(seed))
     monkeypatch.setattr("kanon.cli.reports_demo.draw", lambda *_: None)
+    monkeypatch.setattr("kanon.cli.stacks.LOCAL", "http://127.0.0.1:1")  # never a service that runs on this machine
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").touch()
 

@@ -20,6 +20,14 @@ def test_progress_off_a_terminal_is_a_line_every_few_seconds(capsys: pytest.Capt
     ]
 
 
+def test_the_rest_is_estimated_when_a_twentieth_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    times = iter([0.0, 3.0, 9.0])
+    with screen.progress("steps", 400, lambda: next(times)) as advance:
+        advance(1)
+        advance(19)
+    assert capsys.readouterr().err.splitlines() == ["steps: 1 of 400", "steps: 20 of 400, about 171 s left"]
+
+
 def test_work_of_less_than_two_seconds_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter([0.0, 0.5, 1.9])
     with screen.progress("steps", 2, lambda: next(times)) as advance:

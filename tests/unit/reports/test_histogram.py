@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kanon.reports import reducing
 from kanon.reports.avro import listed
 from kanon.reports.errors import JobError
 from kanon.reports.histogram import EMPTY, Histogram, distinct, partition_of
@@ -90,10 +91,28 @@ def test_the_salt_decides_the_partition_and_spreads_keys_evenly():
     assert (of != partition_of(keys, bytes(32), 4)).any()
 
 
-@given(st.lists(st.lists(st.integers(0, 6), unique=True, max_size=5), max_size=4))
+ids = st.sampled_from([0, 1, 2, 1 << 124, 3 << 124, (15 << 124) + 1, 2**128 - 1])
+
+
+@given(st.lists(st.lists(ids, unique=True, max_size=5), max_size=4))
 def test_every_shard_skips_what_an_earlier_one_has(shards):
     skipped = skip_lists([keys16(*shard) for shard in shards])
     seen = set()
     for shard, skip in zip(shards, skipped, strict=True):
         assert {int.from_bytes(key, "big") for key in skip} == seen & set(shard)
         seen |= set(shard)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10**6])
+def test_declared_keys_have_the_same_sums_however_many_histograms_are_merged_at_once(rows, monkeypatch):
+    monkeypatch.setattr(reducing, "ROWS_AT_A_TIME", rows)
+    parts = [Histogram.of(keys16(n, n + 1, 9), np.array([n, 2 * n, 1])) for n in range(1, 7)]
+    found = reducing.exact_sums(iter(parts), keys16(1, 2, 8, 9))
+    assert found.sums.tolist() == [1, 2 * 1 + 2, 0, 6]
+
+
+def test_declared_keys_of_sums_too_large_are_refused(monkeypatch):
+    monkeypatch.setattr(reducing, "ROWS_AT_A_TIME", 1)
+    parts = [Histogram(keys16(1), np.array([1 << 61])) for _ in range(2)]
+    with pytest.raises(JobError, match=r"2\^62"):
+        reducing.exact_sums(iter(parts), keys16(1))

@@ -24,7 +24,8 @@
 | 32 | an output that exists overwritten |
 | 33 | a report of version 2.0 counted as one bad report, and the job goes on |
 
-The other traps concern clients (27 to 29), and the service and its tables (11 to 13, 15 to 17, 22, 23, 31, 34).
+The traps of clients (27 to 29) are in ``clients/test_traps.py``, those of the service and its tables in
+``tests/integration/reports/test_traps.py``. Trap 34 concerns keys that the gate shows, which are not built.
 """
 
 import json

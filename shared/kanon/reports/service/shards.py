@@ -48,17 +48,20 @@ class Shards:
         """Map a shard and record it. It may run any number of times, at once and late: the first record stands.
 
         Returns:
-            The message that takes the job on, if every shard is recorded.
+            The message that takes the job on, if every shard is recorded. Also if the job has ended, here or without
+            this worker: then the message has its work deleted.
         """
         row = self.jobs.read(message.job)
-        if row is None or row.state is not IN_STATE[message.stage]:
+        if row is None:
             return []
+        if row.state is not IN_STATE[message.stage]:
+            return [StageMessage(job=row.job)] if row.state is State.FINISHED else []
         try:
             return self._map(row, message)
         except JobError as error:
             if fail(self.jobs, row, error, self.clock()):
                 self.ended(error.code)
-            return []
+            return [StageMessage(job=row.job)]
 
     def _map(self, row: Row, message: MapMessage) -> list[StageMessage]:
         work = Work(self.work, row.job)
@@ -81,7 +84,9 @@ class Shards:
             mapped = map_reports(self._reports(request, plan.shards[message.shard]), rules, selection, skip)
             self.jobs.record(row.job, message.stage, message.shard, work.put_shard(mapped), self.clock())
         complete = self.jobs.recorded(row.job, message.stage).keys() >= expected
-        return [StageMessage(job=row.job)] if complete else []
+        now = self.jobs.read(row.job)
+        goes_on = complete or now is None or now.state is not row.state
+        return [StageMessage(job=row.job)] if goes_on else []
 
     def _reports(self, request: JobRequest, objects: Sequence[Stored]) -> Iterator[Report]:
         place = self.bucket(request.input_bucket)

@@ -6,7 +6,7 @@ record of a worker's result stands, and each arrow between states is one conditi
 
 import json
 from collections import Counter as Tally
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BytesIO
@@ -22,7 +22,7 @@ from kanon.reports.errors import Counter, JobError
 from kanon.reports.matching import skip_lists
 from kanon.reports.noise import Randomness
 from kanon.reports.reducing import reduce_partition
-from kanon.reports.service.committing import MOST_EXHAUSTED, Committing, Outcome, exhausted
+from kanon.reports.service.committing import Committing, Outcome, exhausted
 from kanon.reports.service.epoch import REPLACED, REPLACED_MESSAGE
 from kanon.reports.service.exhaustion import named_exhausted
 from kanon.reports.service.failing import NOTHING_SPENT, fail, untold
@@ -231,13 +231,14 @@ class Stages:
             "errors": dict(sorted(errors.items())),
             "rows": rows,
         }
+        if without:
+            self._name_exhausted(row, request, without, "skipped")
         self.jobs.move(
             row,
             State.REDUCING,
             self.clock(),
             results=work.put_json("manifest", {"results": list(names)}),
             sources=work.put_json("units", sources_as_json(sources)),
-            skipped=sources_as_json(without)[:MOST_EXHAUSTED],
             counters=counted,
         )
         reducing = self.jobs.read(row.job)
@@ -270,7 +271,7 @@ class Stages:
             raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
         work, request = Work(self.work, row.job), self.request(row)
         results = work.json(row.values["results"])["results"]
-        sums = [work.sums(work.shard(name).partitions[part]) for name in results]
+        sums = (work.sums(work.shard(name).partitions[part]) for name in results)
         domain = plan.domain[part]
         randomness = Randomness(
             self.noise_key, self.deployment, row.job, row.secret, plan.digest, request.mode
@@ -311,7 +312,7 @@ class Stages:
         if not self.committing(self._plan_of(row).epoch).abort(row.job, wanted, amount):
             return None
         if row.values["code"] == EXHAUSTED:
-            self._name_exhausted(row, request, amount)
+            self._name_exhausted(row, request, self._sources(row), "exhausted")
         if self.jobs.move(row, State.FINISHED, self.clock()):
             self.ended(row.values["code"])
         return None
@@ -360,15 +361,13 @@ class Stages:
         short = {unit for unit, _ in exhausted(budgets, units(sources, request.filtering_ids), amount)}
         return frozenset(source for source in sources if not short.isdisjoint(units([source], request.filtering_ids)))
 
-    def _name_exhausted(self, row: Row, request: JobRequest, amount: Amount) -> None:
-        """Write the units that are short of budget beside the output; the first such file stands."""
-        budgets = self.committing("").budgets
+    def _name_exhausted(self, row: Row, request: JobRequest, sources: Collection[Source], what: str) -> None:
+        """Write which units of these sources are short of budget beside the output; the first such file stands."""
+        budgets, amount = self.committing("").budgets, Amount.of(request.epsilon, request.delta)
         received = datetime.fromtimestamp(row.received_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         folder = request.output_prefix.rpartition("/")[0]
-        name = f"{folder}/" * bool(folder) + f"privacy_budget_exhausted_{received}.json"
-        body = json.dumps(
-            named_exhausted(budgets, self._sources(row), request.filtering_ids, amount), indent=1
-        ).encode()
+        name = f"{folder}/" * bool(folder) + f"privacy_budget_{what}_{received}.json"
+        body = json.dumps(named_exhausted(budgets, sources, request.filtering_ids, amount), indent=1).encode()
         try:
             self.bucket(request.output_bucket).put_new(name, body)
         except TakenError:

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 
 from kanon.reports.service.messages import Message
 from kanon.reports.service.stages import Stages
+from kanon.reports.storage.report_jobs import STUCK
 
 QUIET = 240
 """Seconds without a step after which a job's messages are sent again: less than the five minutes between sweeps."""
-STUCK = 12 * 3600
-"""Seconds after which an operator should look at a job that is not finished: half of the time it has to commit."""
 
 
 @dataclass

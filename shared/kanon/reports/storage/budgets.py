@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from kanon.dynamo.batches import Item, chunks
+from kanon.dynamo.batches import KEYS_A_CALL, Item, drain
+from kanon.errors import ThrottledError
 from kanon.reports.account import DAY, MAX_AGE, Unit
 
 if TYPE_CHECKING:
@@ -183,16 +184,24 @@ class Budgets:
 
     # Reads.
 
-    def left(self, rows: Sequence[bytes]) -> dict[bytes, dict[int, Amount]]:
-        """What is left of each charged hour of the rows, strongly consistent; a missing hour is full."""
-        found: dict[bytes, dict[int, Amount]] = {row: {} for row in rows}
-        for some in chunks(list(dict.fromkeys(rows)), 100):
-            wanted: Any = {self.table: {"Keys": [self._key(row, LEFT) for row in some], "ConsistentRead": True}}
-            while wanted:
-                answer = self._client.batch_get_item(RequestItems=wanted)
-                for item in answer["Responses"].get(self.table, []):
-                    found[bytes(item["row"]["B"])] = self._hours(item)
-                wanted = answer.get("UnprocessedKeys", {})
+    def left(self, rows: Iterable[bytes]) -> dict[bytes, dict[int, Amount]]:
+        """What is left of each charged hour of the rows, strongly consistent; a missing hour is full.
+
+        Raises:
+            ThrottledError: some rows were not answered after all attempts.
+        """
+        distinct = list(dict.fromkeys(rows))
+        found: dict[bytes, dict[int, Amount]] = {row: {} for row in distinct}
+
+        def ask(wanted: Sequence[Any]) -> list[Any]:
+            asked: Any = {self.table: {"Keys": wanted, "ConsistentRead": True}}
+            answer = self._client.batch_get_item(RequestItems=asked)
+            for item in answer["Responses"].get(self.table, []):
+                found[bytes(item["row"]["B"])] = self._hours(item)
+            return list(answer.get("UnprocessedKeys", {}).get(self.table, {"Keys": []})["Keys"])
+
+        if drain([self._key(row, LEFT) for row in distinct], KEYS_A_CALL, ask):
+            raise ThrottledError("the table of budgets did not answer for every row in every attempt; repeat it")
         return found
 
     def taken(self, row: bytes) -> Iterator[tuple[str, tuple[int, ...], Amount]]:

@@ -53,7 +53,7 @@ class PrivateKeys:
     def destroy(self, key_id: str) -> None:
         """Delete the secret of a key at once. It may be called again.
 
-        Without a recovery window: within one, whoever may restore secrets could still open every report of the key.
+        Without a recovery window: within one, a role that may restore secrets could still open every report of the key.
         """
         try:
             self._client.delete_secret(SecretId=self._name(key_id), ForceDeleteWithoutRecovery=True)

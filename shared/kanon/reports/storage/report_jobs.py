@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 SECONDS_TO_COMMIT = DAY
+STUCK = SECONDS_TO_COMMIT // 2
+"""Seconds after which an operator should look at a job that is not finished."""
 KEPT = 400 * DAY
 WORK_KEPT = 7 * DAY
 STAGED_KEPT = 30 * DAY

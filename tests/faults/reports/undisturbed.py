@@ -1,0 +1,124 @@
+"""What is done from a moment of a history, how it ends if nothing fails, and what it must never leave or tell."""
+
+import json
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+from kanon.reports.avro import read_summary
+from tests.faults.failures import OBJECT_FAILURES, Failure
+from tests.faults.reports.simulated_reports import DAY, SUMS, History, Origin, SimulatedReports, State
+from tests.unit.reports import made
+
+
+@dataclass(frozen=True)
+class Point:
+    """A call: the number of the invocation, that of the call in it, its operation, and the function that makes it."""
+
+    run: int
+    call: int
+    operation: str
+    function: str
+
+
+class Undisturbed:
+    """A moment to start from, what is done then, and how it ends if nothing fails."""
+
+    def __init__(self, history: History, moment: State, act: Callable[[], None], *functions: str) -> None:
+        self.history, self.service, self.moment, self.act = history, history.service, moment, act
+        self.expected = self.run(SimulatedReports.note_states)
+        self.runs = self.service.runs[:-1]  # but for the sweep a day later
+        self.points = [
+            Point(number, call, operation, run.function)
+            for number, run in enumerate(self.runs)
+            if run.function in functions
+            for call, operation in enumerate(run.worker.calls, 1)
+        ]
+
+    def run(self, disturb: Callable[[SimulatedReports], None] = lambda service: None) -> dict[str, Any]:
+        """Do it once; what it leaves."""
+        disturb(self.history.restore(self.moment))
+        self.act()
+        return ending(self.service)
+
+    def fail(self, point: Point, failure: Failure) -> dict[str, Any]:
+        """Do it once, with a call that fails."""
+        fails = failure.at(point.call, point.operation, self.service.pass_time)
+        random.seed(point.call)
+        found = self.run(lambda service: service.disturb.update({point.run: fails}))
+        assert fails.met, point
+        return found
+
+    def possible(self, failure: Failure) -> list[Point]:
+        """The calls that can fail in this way."""
+        return [
+            point
+            for point in self.points
+            if failure.applies_to(point.operation)
+            and (failure not in OBJECT_FAILURES or point.operation.startswith("s3."))
+        ]
+
+
+def ending(service: SimulatedReports) -> dict[str, Any]:
+    """All that the outside sees, after the time that the service may take to clean up.
+
+    A file of exhausted units counts by its name: what other jobs had spent when it was written is theirs.
+    """
+    found: dict[str, Any] = {
+        name: "privacy_budget" in name or body for name, body in service.objects("SummariesBucket").items()
+    }
+    found |= {"codes": service.codes(), "spent": service.spent()}
+    found["counters"] = {job: row.get("v_counters") for job, row in service.jobs().items()}
+    check_budgets(service)
+    check_nothing_is_left(service)
+    check_nothing_is_told(service)
+    return found
+
+
+def check_budgets(service: SimulatedReports) -> None:
+    """What is spent is what was released: by jobs that published a summary, and by no other."""
+    released = {job for job, code in service.codes().items() if code.startswith("SUCCESS")}
+    assert service.spent().keys() == released
+    summaries = {name.rpartition("/")[2].partition("-")[0] for name in service.objects("SummariesBucket")}
+    assert summaries - {"keys.avro", "privacy_budget_exhausted_2026"} == released
+
+
+def check_nothing_is_left(service: SimulatedReports) -> None:
+    """No sums and no parts a day later, no record of a worker eight days later, and what is to last is there."""
+    before = service.objects("ReportsBucket"), service.objects("SummariesBucket"), service.rows("Budgets")
+    service.set_time(service.true_time() + DAY)
+    service.wake("aggregate")
+    service.stack.sweep()
+    assert not service.waiting
+    assert not service.objects("WorkBucket")
+    assert not service.open_jobs()
+    assert not [job for job, row in service.jobs().items() if "secret" in row]
+    service.set_time(service.true_time() + 7 * DAY)
+    service.stack.sweep()
+    assert {row["part"]["S"] for row in service.rows("ReportJobs")} <= {"job"}
+    assert before == (service.objects("ReportsBucket"), service.objects("SummariesBucket"), service.rows("Budgets"))
+    assert service.touched["WorkBucket"] <= {"decrypt", "aggregate"}
+
+
+def check_nothing_is_told(service: SimulatedReports) -> None:
+    """No bucket, sum, report id, origin or job in a log, a metric, an error or a message of the queue of jobs."""
+    logs: Any = service.stack.logs
+    told = "\n".join([logs.getvalue(), *map(str, service.stack.failures), *service.said])
+    words = [text for key in Origin.KEYS for text in (str(key), f"{key:x}", made.key16(key).hex())]
+    words += [
+        made.ORIGIN,
+        *Origin.DESTINATIONS,
+        *map(str, SUMS),
+        *service.jobs(),
+        *service.stack.storage.buckets.values(),
+    ]
+    words += [*service.objects("ReportsBucket"), *service.objects("WorkBucket")]
+    words += [json.loads(body["shared_info"])["report_id"] for body in service.bodies]
+    for name, body in service.objects("SummariesBucket").items():
+        if name.startswith("output/") and name.endswith(".avro"):
+            words += [str(fact.metric) for fact in read_summary(BytesIO(body))]
+    found = [word for word in set(words) if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", told)]
+    assert not found, found
