@@ -8,6 +8,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from kanon import clock
+from kanon.local.engines import ENGINES
 from kanon.local.functions import Environment, FunctionError
 from kanon.reports.clients.encrypt import encrypt
 from kanon.reports.clients.report import Report as ClientReport
@@ -28,8 +29,19 @@ def engine() -> Iterator[Running]:
         yield engine
 
 
+@pytest.fixture(scope="module", params=sorted(ENGINES))
+def each_engine(request: pytest.FixtureRequest) -> Iterator[Running]:
+    with running(request.param) as engine:
+        yield engine
+
+
 @pytest.fixture
 def stack(engine: Running, monkeypatch: pytest.MonkeyPatch) -> Functions:
+    return deployed_on(engine, monkeypatch)
+
+
+def deployed_on(engine: Running, monkeypatch: pytest.MonkeyPatch) -> Functions:
+    """A new deployment, whose clock and waits are those of the test."""
     give_ids(monkeypatch)
     deployed = functions(engine)
     monkeypatch.setattr(clock, "now", lambda: deployed.service.tables.now)
@@ -146,8 +158,9 @@ def test_a_key_that_was_issued_after_the_cold_start_is_read_when_a_plan_names_it
 @pytest.mark.parametrize("restored", [False, True], ids=["created again", "restored"])
 @pytest.mark.parametrize("when", ["before the plan", "before the commit"])
 def test_another_table_of_budgets_is_refused_while_the_function_is_warm(
-    stack: Functions, restored: bool, when: str
+    each_engine: Running, monkeypatch: pytest.MonkeyPatch, restored: bool, when: str
 ) -> None:
+    stack = deployed_on(each_engine, monkeypatch)
     ready(stack)
     stack.create("job")
     epoch = stack.keys.ring().epoch

@@ -3,7 +3,11 @@
 Two jobs, two rows; each chunk of a job is one row, so that all but the last are holds. Each job has two workers. A step
 is one call to the tables; between two steps of a worker any other worker may take any number of steps, and a worker may
 crash and begin anew. After the deadline the rows expire: what was left and what was taken are forgotten, as the
-table's time to live does.
+table's time to live does. At any time the table may be created again, empty and without the epoch that the jobs name. A
+summary that nobody could publish until then may be given up: its budget stays spent.
+
+A worker reads its clock, signs its request and sends it as one step: AWS refuses a request that arrives minutes after
+it was signed, and rows expire days after the deadline.
 
 The model is written from the design, not from the product's code. ``tests/integration/reports/test_committing.py``
 tests ``kanon.reports.service.committing`` against the tables.
@@ -16,6 +20,8 @@ from functools import cached_property
 
 CAP = 1
 """Each row's budget. A job asks for all of it."""
+SPENT = ("COMMITTED", "GIVEN UP")
+"""The states of a job that has spent its budget for good."""
 
 
 class Flaw(Enum):
@@ -26,6 +32,7 @@ class Flaw(Enum):
     RESULT_BEFORE_COMMIT = "the result is published when all holds are there"
     ABORT_BY_STATES = "a short row is taken as spent if its holder has not aborted yet"
     NO_DEADLINE = "no write names the deadline"
+    NO_EPOCH = "no write names the epoch of the table"
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ class World:
         taken: pairs (job, row).
         spent: per row, what committed jobs have really spent; history, not stored anywhere.
         late: whether the deadline has passed, and whether the rows have expired.
+        replaced: whether the table was created again: it is empty and has another epoch.
     """
 
     jobs: tuple[Job, ...]
@@ -65,6 +73,7 @@ class World:
     taken: frozenset[tuple[int, int]]
     spent: tuple[int, ...]
     late: str = "in time"
+    replaced: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,8 +105,9 @@ class Model:
         if world.late == "in time":
             yield replace(world, late="deadline")
         elif world.late == "deadline":
-            fresh = tuple(CAP for _ in world.left)
-            yield replace(world, late="expired", left=fresh, taken=frozenset())
+            yield replace(_emptied(world), late="expired")
+        if not world.replaced:
+            yield replace(_emptied(world), replaced=True)
         for number, worker in enumerate(world.workers):
             if worker.does != "load":
                 yield _with(world, number, Worker(worker.job))  # a crash
@@ -113,6 +123,9 @@ class Model:
                     yield _with(world, number, Worker(worker.job, doing))
             case "take":
                 yield self._take(world, number, worker, rows)
+            case "look":
+                holders = frozenset(holder for holder, held in world.taken if held == rows[worker.at])
+                yield _with(world, number, replace(worker, does="ask", seen=holders, spent=0))
             case "ask":
                 yield self._ask(world, number, worker, rows)
             case "abort":
@@ -120,10 +133,10 @@ class Model:
                 yield _with(moved, number, Worker(worker.job))
             case "return":
                 yield self._return(world, number, worker, rows)
-            case "publish":
-                if self.flaw is Flaw.RESULT_BEFORE_COMMIT or job.state == "COMMITTED":
-                    world = _job(world, worker.job, published=True)
-                yield _with(world, number, Worker(worker.job))
+            case "publish":  # the worker has read that its job is committed, perhaps long ago
+                if world.late == "expired" and job.state == "COMMITTED":
+                    yield _with(_job(world, worker.job, state="GIVEN UP"), number, Worker(worker.job))
+                yield _with(_job(world, worker.job, published=True), number, Worker(worker.job))
 
     def _take(self, world: World, number: int, worker: Worker, rows: tuple[int, ...]) -> World:
         """One transaction: a hold, or the commit with the last row."""
@@ -134,11 +147,12 @@ class Model:
             return _with(world, number, Worker(worker.job))
         if world.late != "in time" and self.flaw is not Flaw.NO_DEADLINE and not unchecked:
             return _with(world, number, Worker(worker.job, "abort"))
+        if world.replaced and self.flaw is not Flaw.NO_EPOCH:
+            return _with(world, number, Worker(worker.job, "abort"))
         if (worker.job, row) in world.taken:
             return _with(world, number, replace(worker, at=worker.at + 1) if not last else Worker(worker.job))
         if world.left[row] < CAP:
-            holders = frozenset(holder for holder, held in world.taken if held == row)
-            return _with(world, number, replace(worker, does="ask", seen=holders, spent=0))
+            return _with(world, number, replace(worker, does="look"))
         world = replace(
             world, left=_changed(world.left, row, -CAP), taken=world.taken | {(worker.job, row)}
         )  # fmt: skip
@@ -159,9 +173,9 @@ class Model:
             return _with(world, number, Worker(worker.job, "abort" if aborts else "load"))
         holder = min(worker.seen)
         state = "COMMITTED" if holder == 9 else world.jobs[holder].state
-        counts = state == "COMMITTED"
+        counts = state in SPENT
         if self.flaw is Flaw.ABORT_BY_STATES:
-            counts = state in ("COMMITTED", "COMMITTING")
+            counts = state in (*SPENT, "COMMITTING")
         spent = worker.spent + CAP * counts
         return _with(world, number, replace(worker, seen=worker.seen - {holder}, spent=spent))
 
@@ -188,11 +202,14 @@ class Model:
             if left + CAP * sum(held == row for _, held in world.taken) != CAP:
                 return "what is left and what is taken do not add up"
         for number, job in enumerate(world.jobs):
-            if job.published and job.state != "COMMITTED":
+            if job.published and job.state not in SPENT:
                 return "a result was published without its budget"
             if job.state == "REFUSED" and any(holder == number for holder, _ in world.taken):
                 return "a refused job keeps budget"
-            if job.state in ("ABORTING", "REFUSED") and world.late == "in time":
+            if job.state not in SPENT and (number, self.rows[number][-1]) in world.taken:
+                return "the last chunk of a job is held, and the job is not committed"
+            in_force = world.late == "in time" and not world.replaced
+            if job.state in ("ABORTING", "REFUSED") and in_force:
                 others = [world.spent[row] for row in self.rows[number]]
                 if all(spent + CAP <= CAP for spent in others):
                     return "a job is refused that committed spending admits"
@@ -215,8 +232,8 @@ class Model:
 
 
 def _all_can_end(worlds: set[World], before: dict[World, list[World]]) -> bool:
-    """Whether every world can reach one in which each job is published or refused."""
-    able = {w for w in worlds if all(job.published or job.state == "REFUSED" for job in w.jobs)}
+    """Whether every world can reach one in which each job is published, given up or refused."""
+    able = {w for w in worlds if all(job.published or job.state in ("GIVEN UP", "REFUSED") for job in w.jobs)}
     waiting = list(able)
     while waiting:
         for earlier in before.get(waiting.pop(), ()):
@@ -224,6 +241,11 @@ def _all_can_end(worlds: set[World], before: dict[World, list[World]]) -> bool:
                 able.add(earlier)
                 waiting.append(earlier)
     return able == worlds
+
+
+def _emptied(world: World) -> World:
+    """The table without what was left and what was taken."""
+    return replace(world, left=tuple(CAP for _ in world.left), taken=frozenset())
 
 
 def _with(world: World, number: int, worker: Worker) -> World:

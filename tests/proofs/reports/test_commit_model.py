@@ -40,6 +40,7 @@ SHOWN_BY = {
         Model(((0,), BOTH), frozenset({1}), Flaw.ABORT_BY_STATES),
         "that committed spending admits",
     ),
+    Flaw.NO_EPOCH: (Model((BOTH, BOTH), FRESH, Flaw.NO_EPOCH), "a row is spent twice"),
     Flaw.NO_DEADLINE: (Model((BOTH, BOTH), FRESH, Flaw.NO_DEADLINE), "a row is spent twice"),
 }
 
