@@ -2,10 +2,7 @@
 
 import json
 import re
-from functools import cache
 from typing import Any
-
-from cfnlint.decode import cfn_yaml
 
 from tests.infrastructure import rules, template
 from tests.infrastructure.rules import Problems, Rule, function_of
@@ -212,15 +209,9 @@ ROUTES = dict.fromkeys(COLLECTED, ("Collect", "NONE")) | dict.fromkeys(OF_JOBS, 
 """Route key: (function, authorization)."""
 
 
-@cache
-def _text() -> str:
-    return json.dumps(cfn_yaml.load(str(PATH)))
-
-
 def read() -> Document:
-    """The template with its intrinsic functions in their long forms; a copy of its own."""
-    document: Document = json.loads(_text())
-    return document
+    """infra/reports.yaml with its intrinsic functions in their long forms; a copy of its own."""
+    return template.read(PATH)
 
 
 def rule(check: Rule) -> Rule:

@@ -4,6 +4,7 @@ import copy
 import json
 import tomllib
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from cfnlint.decode import cfn_yaml
@@ -22,13 +23,13 @@ STATEFUL = (
 
 
 @cache
-def _text() -> str:
-    return json.dumps(cfn_yaml.load(str(PATH)))
+def _text(path: Path) -> str:
+    return json.dumps(cfn_yaml.load(str(path)))
 
 
-def read() -> Document:
+def read(path: Path = PATH) -> Document:
     """The template with its intrinsic functions in their long forms; a copy of its own."""
-    document: Document = json.loads(_text())
+    document: Document = json.loads(_text(path))
     return document
 
 

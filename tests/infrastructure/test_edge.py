@@ -1,12 +1,9 @@
 """The template of the edge keeps nothing of a request and sends the secret header, and each rule notices a change."""
 
-import json
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 
 import pytest
-from cfnlint.decode import cfn_yaml
 
 from kanon.http.origin import HEADER
 from tests.infrastructure.template import ROOT, Document, of_type, properties, read
@@ -17,14 +14,8 @@ ALL_OF_THE_VIEWER = "216adef6-5c7f-47e4-b989-5492eafa07d3"
 """Ids of AWS's managed policies CachingDisabled and AllViewer, the same in every account."""
 
 
-@cache
-def _text() -> str:
-    return json.dumps(cfn_yaml.load(str(PATH)))
-
-
 def document() -> Document:
-    loaded: Document = json.loads(_text())
-    return loaded
+    return read(PATH)
 
 
 def distribution(edge: Document) -> Any:

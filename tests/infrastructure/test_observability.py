@@ -4,12 +4,10 @@ import copy
 import json
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 
 import boto3
 import pytest
-from cfnlint.decode import cfn_yaml
 from moto import mock_aws
 
 from kanon.local.template import Template
@@ -30,14 +28,8 @@ OF_AWS = {
 EXTERNAL = {"AWS::Region"}
 
 
-@cache
-def _text() -> str:
-    return json.dumps(cfn_yaml.load(str(PATH)))
-
-
 def document() -> Document:
-    loaded: Document = json.loads(_text())
-    return loaded
+    return read(PATH)
 
 
 def alarms(watched: Document) -> dict[str, Any]:

@@ -147,7 +147,12 @@ def demo_service(
     Example: kanon reports demo-service --url http://127.0.0.1:8000
     """
     with one_line_errors("kanon reports demo-service"):
-        run(Service.of(find(stack, region, profile, url)), log_of(log, seed), window, joins, reports)
+        service = Service.of(find(stack, region, profile, url))
+        try:
+            run(service, log_of(log, seed), window, joins, reports)
+        except AssertionError as error:
+            typer.echo(f"kanon reports demo-service: a check failed: {error}", err=True)
+            raise typer.Exit(1) from error
 
 
 def run(service: Service, log: "JoinLog", window: int, joins: int, most: int) -> None:
@@ -347,7 +352,7 @@ def check_refused(service: Service, job: dict[str, Any], left: tuple[Fraction, F
     ]
     if not 0 < len(units) <= reports or any(Fraction(unit["epsilon_left"]) != left[0] for unit in units):
         raise AssertionError("the refused job does not name what is left of its units")
-    typer.echo(f"refused: {len(units):,} units are named beside the output, with what is left of each.")
+    typer.echo(f"refused: {len(units):,} units and what is left of each are named in {name}.")
 
 
 def check_spent(service: Service, sealed: Sequence["Report"], left: tuple[Fraction, Fraction]) -> int:

@@ -101,22 +101,27 @@ def _listening(stack: "Stack", port: int) -> "Server":
 def _redeploy(
     stack: "Stack", wanted: "Callable[[], dict[str, str]]", deployed: "dict[str, str]", stop: threading.Event
 ) -> None:
-    """Deploy what the files say whenever it changes. What cannot be deployed is said, and changes nothing."""
+    """Deploy what the files say whenever it changes. What cannot be deployed is said, and changes nothing.
+
+    A file counts when two looks find the same: at the first one, somebody may still be writing it.
+    """
     from kanon.local.template import TemplateError
 
     seen: Any = deployed
+    looked: Any = deployed
     while not stop.wait(LOOK_SECONDS):
+        before = looked
         try:
-            found: Any = wanted()
+            looked = wanted()
         except typer.BadParameter as error:
-            found = error.format_message()
-        if found == seen:
+            looked = error.format_message()
+        if looked == seen or looked != before:
             continue
-        seen = found
+        seen = looked
         try:
-            if isinstance(found, str):
-                raise TemplateError(found)
-            stack.deploy(found)
+            if isinstance(seen, str):
+                raise TemplateError(seen)
+            stack.deploy(seen)
             typer.echo("Deployed the changed parameters.")
         except TemplateError as error:
             typer.echo(f"Not deployed: {error}", err=True)

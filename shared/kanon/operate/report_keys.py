@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 from kanon.errors import KanonError
 from kanon.operate.stacks import RunningStack
-from kanon.reports.service.epoch import Epoch
 from kanon.reports.service.rotation import Rotation
-from kanon.reports.storage.budgets import Amount, Budgets
-from kanon.reports.storage.key_ring import KeyRing, Keys
+from kanon.reports.storage.key_ring import Keys
 from kanon.reports.storage.private_keys import PrivateKeys
 
 
@@ -66,11 +64,9 @@ def renew(stack: RunningStack, seen: Keys, now: float) -> None:
 
 
 def _rotation(stack: RunningStack) -> Rotation:
-    settings = stack.rotate
-    if settings is None:
+    reports = stack.reports
+    if reports is None:
         raise NoNewKeysError("Reports is OFF in this stack: nothing was changed")
-    client = stack.client("dynamodb")
-    epoch = Epoch(
-        client, KeyRing(client, settings.control_table), Budgets(client, settings.budgets_table, Amount(0, 0))
-    )
-    return Rotation(epoch, PrivateKeys(stack.client("secretsmanager"), settings.report_key_prefix, settings.kms_key))
+    settings = reports.rotate
+    private = PrivateKeys(reports.client("secretsmanager"), settings.report_key_prefix, settings.kms_key)
+    return Rotation(reports.epoch, private)

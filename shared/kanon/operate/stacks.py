@@ -30,7 +30,6 @@ from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
 from kanon.operate.running_reports import FUNCTIONS, QUEUES, RunningReports
-from kanon.reports.settings import RotateSettings
 
 CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
 DESCRIPTION = "/_local/stack"
@@ -75,11 +74,6 @@ class RunningStack:
     def client(self, service: str) -> Any:
         """A client of one of its services."""
         return self.session.client(service, endpoint_url=self.endpoint, config=CONFIG)  # type: ignore[call-overload]
-
-    @property
-    def rotate(self) -> RotateSettings | None:
-        """The settings of the function that rotates the keys of reports; None without reports."""
-        return self.reports.rotate if self.reports else None
 
     @property
     def schedule(self) -> Schedule:

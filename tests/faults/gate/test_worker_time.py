@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publis
 
 @pytest.fixture
 def simulation():
-    with SimulatedStack(sets_a_chunk=2) as simulation:
+    with SimulatedStack(sets_a_chunk=2, parameters={"OutageAllowance": "604800"}) as simulation:  # 140 steps behind
         yield simulation
 
 

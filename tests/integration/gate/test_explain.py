@@ -173,7 +173,7 @@ class DeniedError(ClientError):
 def as_role(stack: Stack, function: str) -> Iterator[Any]:
     """The stack through a session with the role of a function."""
     allowed = Monitor.of(stack).allowed[function]
-    resources = Monitor.of(stack)._resources
+    resources = Monitor.of(stack).resources
     session = boto3.Session("local", "local", region_name="us-east-1")
 
     def check(params: dict[str, Any], model: Any, **_: Any) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from kanon import clock
 from kanon.cli.main import app
 from kanon.errors import KanonError
 from kanon.operate.report_keys import renew, situation
+from kanon.reports.service.epoch import Epoch
 from kanon.reports.settings import RotateSettings
+from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.key_ring import KeyRing
 from tests.faults.reports.failing_calls import KINDS, Fault, KilledError
 from tests.integration.gate.tables import Running, running
 from tests.integration.reports.issuing import Issuing, issuing
@@ -37,14 +41,19 @@ class Stack:
         return client
 
     @property
-    def rotate(self) -> RotateSettings:
-        return RotateSettings(
+    def reports(self) -> SimpleNamespace:
+        """The part of ``RunningReports`` that the command uses."""
+        settings = RotateSettings(
             deployment="test",
             control_table=self.issued.control,
             budgets_table=self.issued.table,
             report_key_prefix=self.issued.prefix,
             kms_key="alias/test",
         )
+        client = self.client("dynamodb")
+        budgets = Budgets(client, settings.budgets_table, Amount(0, 0))
+        epoch = Epoch(client, KeyRing(client, settings.control_table), budgets)
+        return SimpleNamespace(client=self.client, rotate=settings, epoch=epoch)
 
 
 @pytest.fixture(scope="module")

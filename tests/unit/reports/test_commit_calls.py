@@ -10,11 +10,14 @@ from botocore import UNSIGNED
 from botocore.config import Config
 
 from kanon import aws
-from kanon.dynamo.limits import MOST_EXPRESSION_BYTES
+from kanon.dynamo.limits import MOST_EXPRESSION_BYTES, MOST_ITEM_BYTES
 from kanon.dynamo.transactions import MOST_ITEMS
 from kanon.reports.account import Unit
+from kanon.reports.service.answers import JOB_BODIES
 from kanon.reports.service.committing import Committing, Outcome
+from kanon.reports.service.plan import MOST_OBJECT_BYTES, MOST_SHARDS, _partitions
 from kanon.reports.storage.budgets import MOST_ROWS, Amount, Budgets, charges
+from kanon.reports.storage.objects import Stored
 from kanon.reports.storage.report_jobs import ReportJobs
 
 AMOUNT, CAP = Amount(10_000, 10**7), Amount(64_000, 10**8)
@@ -68,3 +71,16 @@ def test_a_chunk_of_whole_days_is_within_the_limits_of_a_transaction() -> None:
     ]
     assert len(body) < MOST_BYTES
     assert 2_000 < max(map(len, expressions)) < MOST_EXPRESSION_BYTES
+
+
+def test_the_row_of_the_largest_job_is_within_the_limit_of_an_item() -> None:
+    """A request of two-byte characters, each of which is stored as six, and the parts of a discovery of all shards."""
+    largest = [[Stored("reports", MOST_OBJECT_BYTES, "etag")]] * MOST_SHARDS
+    name = f"{bytes(32).hex()}/staged/{bytes(32).hex()}"
+    parts = [[name, 1 << 30]] * _partitions(None, largest)
+    sent = Sent.by(checked=True)
+    jobs, budgets = ReportJobs(sent.client, "jobs"), Budgets(sent.client, "budgets", CAP)
+    assert Committing(sent.client, jobs, budgets, "an epoch", lambda: 0).commit("job", [], AMOUNT, parts=parts)
+    request = json.dumps({"more": "\u00e4" * (JOB_BODIES.most // 2)})
+    rest = 16 << 10  # names, digests, counters and messages
+    assert 200_000 < len(request) + len(sent.bodies[0]) < MOST_ITEM_BYTES - rest
