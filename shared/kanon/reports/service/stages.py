@@ -261,7 +261,7 @@ class Stages:
             recorded[mine] = self.jobs.record(row.job, "reduce", mine, value, self.clock())
             recorded = self.jobs.recorded(row.job, "reduce")
         if len(recorded) < plan.partitions:
-            return []
+            return None  # if the job has ended meanwhile, what this late worker wrote is deleted
         self.jobs.move(row, State.COMMITTING, self.clock())
         return None
 
