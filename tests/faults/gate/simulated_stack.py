@@ -36,6 +36,7 @@ from kanon.local import Stack
 from kanon.local.functions import Context, Environment
 from kanon.local.template import REGION
 from tests.faults.fault_injector import Behaviour, FaultInjector, ProcessDied, Worker, undisturbed
+from tests.faults.simulated_time import SimulatedTime
 from tests.naive import Naive
 
 PERIOD = 3600
@@ -105,7 +106,7 @@ class Message:
 
 
 @dataclass
-class SimulatedStack:
+class SimulatedStack(SimulatedTime):
     """A running service; a context manager. ``sets`` are (type name, set id)."""
 
     sets: tuple[tuple[str, bytes], ...] = tuple((name, bytes([i])) for i in range(7) for name in TYPES)
@@ -174,27 +175,6 @@ class SimulatedStack:
         for slot in range(self.slots):  # else the first run would look through a week of empty steps
             mark = {"name": {"S": f"slot#{slot}"}, "evaluated_through": {"N": str(FIRST_STEP - 1)}}
             self.dynamodb.put_item(TableName=storage.tables["Control"], Item=mark)
-
-    # Time
-
-    def true_time(self) -> float:
-        """Unix seconds, whatever a worker's clock says."""
-        return self.stack.clock.now()
-
-    def now(self) -> float:
-        """What ``kanon.clock.now`` tells the worker of this thread."""
-        worker = self.wire.worker
-        return self.true_time() + (worker.skew if worker is not None else 0.0)
-
-    def pass_time(self, seconds: float) -> None:
-        """Let time pass; a worker at its deadline dies."""
-        self.stack.clock.set(self.true_time() + seconds)
-        if self.wire.worker is not None:
-            self.wire.check_alive(self.wire.worker)
-
-    def set_time(self, moment: float) -> None:
-        """Be at a time, forwards or backwards."""
-        self.stack.clock.set(moment)
 
     # Workers
 

@@ -40,6 +40,7 @@ from kanon.reports.storage.private_keys import PrivateKeys
 from kanon.reports.storage.report_jobs import OPEN
 from tests.faults.failures import dies_before
 from tests.faults.fault_injector import Behaviour, Call, FaultInjector, ProcessDied, Worker, undisturbed
+from tests.faults.simulated_time import SimulatedTime
 from tests.integration.reports.aggregation import body as job_body
 from tests.snapshot import Snapshot
 from tests.table_ids import give_ids
@@ -76,7 +77,7 @@ class Run:
     states: list[str] = field(default_factory=list)
 
 
-class SimulatedReports:
+class SimulatedReports(SimulatedTime):
     """A running service; a context manager.
 
     Attributes:
@@ -141,27 +142,6 @@ class SimulatedReports:
 
         session.events.register("before-parameter-build.s3", called)
         return session
-
-    # Time
-
-    def true_time(self) -> float:
-        """Unix seconds, whatever a worker's clock says."""
-        return self.stack.clock.now()
-
-    def now(self) -> float:
-        """What ``kanon.clock.now`` tells the worker of this thread."""
-        worker = self.wire.worker
-        return self.true_time() + (worker.skew if worker is not None else 0.0)
-
-    def pass_time(self, seconds: float) -> None:
-        """Let time pass; a worker at its deadline dies."""
-        self.stack.clock.set(self.true_time() + seconds)
-        if self.wire.worker is not None:
-            self.wire.check_alive(self.wire.worker)
-
-    def set_time(self, moment: float) -> None:
-        """Be at a time, forwards or backwards."""
-        self.stack.clock.set(moment)
 
     # Workers
 
