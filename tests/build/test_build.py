@@ -54,7 +54,7 @@ MOVED = {
 }
 """Where the modules of the layer of version 0.1.0 are now."""
 ADDED = {
-    *("gate/mechanism/columns.py", "gate/storage/packing.py"),
+    *("gate/mechanism/columns.py", "gate/storage/packing.py", "gate/storage/slot_rows.py"),
     *(
         "dynamo/fingerprints.py",
         "dynamo/statements.py",

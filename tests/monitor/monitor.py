@@ -28,7 +28,7 @@ from kanon.local.template import BUCKET, QUEUE, SECRET, TABLE, Template
 from tests.monitor import allowed_output
 from tests.monitor.allowed_reports import is_reports, wrong_reports_answer
 from tests.monitor.permissions import Call, Resources, permissions
-from tests.monitor.private import Private
+from tests.monitor.private import LONGEST, Private
 
 _live: list[Monitor] = []
 _by_function: dict[str, Monitor] = {}  # by the function's full name, which no two stacks share
@@ -207,8 +207,11 @@ def _written(params: Mapping[str, Any]) -> Iterator[bytes]:
 
 
 def _objects(params: Mapping[str, Any]) -> Iterator[str]:
-    """The bucket and the objects a call names; of a key also its last part: the first ones may be of any object."""
-    yield params["Bucket"]
+    """The bucket and the objects a call names; of a key also its last part: the first ones may be of any object.
+
+    Of a bucket its end, because it begins with the name of the stack, which functions may tell.
+    """
+    yield params["Bucket"][-LONGEST:]
     keys = [params.get("Key", ""), *(entry["Key"] for entry in params.get("Delete", {}).get("Objects", []))]
     for key in keys:
         yield key
@@ -235,7 +238,7 @@ def _named(event: Mapping[str, Any]) -> Iterator[bytes | str]:
 
 
 def _reported(event: Mapping[str, Any]) -> Iterator[str]:
-    """What a request of reports names: origins, reports, jobs, objects, and the encrypted payloads."""
+    """What a request of reports names: origins, reports, jobs, buckets by their ends, objects, encrypted payloads."""
     named: dict[str, Any] = dict(event.get("queryStringParameters", {}))
     with suppress(RequestError, ValueError, TypeError):  # then it is not what a client means to send
         text = event.get("body") or "{}"
@@ -245,7 +248,8 @@ def _reported(event: Mapping[str, Any]) -> Iterator[str]:
         named |= {"payload": [each["payload"] for each in body.get("aggregation_service_payloads", [])]}
     for name in PRIVATE_FIELDS & named.keys():
         values = named[name] if isinstance(named[name], list) else [named[name]]
-        yield from (value for value in values if isinstance(value, str))
+        texts = [value for value in values if isinstance(value, str)]
+        yield from (text[-LONGEST:] if name.endswith("_bucket_name") else text for text in texts)
 
 
 def _read(text: str) -> Any:
