@@ -27,11 +27,15 @@ def script(address: str) -> str:
     return commands.replace("http://127.0.0.1:8000", address)
 
 
+def outside() -> dict[str, str]:
+    """The shell's variables without those of the `make` that runs the tests."""
+    return {name: value for name, value in os.environ.items() if name not in ("ARGS", "MAKEFLAGS", "MFLAGS")}
+
+
 def demo() -> str:
     """What `make` runs for the demo of the page, on the engine that lives in one process."""
-    made = subprocess.run(
-        ["make", "--dry-run", *DEMO.split()[1:]], capture_output=True, text=True, check=True, cwd=ROOT
-    ).stdout
+    asked = ["make", "--dry-run", *DEMO.split()[1:]]
+    made = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=ROOT, env=outside()).stdout
     (command,) = [line for line in made.splitlines() if "/kanon demo" in line]
     return re.sub(r"^\S*/kanon", lambda _: KANON, command) + " --engine moto"
 
@@ -47,8 +51,7 @@ def shows(output: str, promised: str) -> bool:
 def test_every_command_of_the_start_page_prints_what_the_page_shows(tmp_path: Path) -> None:
     assert BLOCKS[0][0].strip() == SERVE
     with serving("moto") as address:
-        outside = {name: value for name, value in os.environ.items() if name not in ("ARGS", "MAKEFLAGS", "MFLAGS")}
-        environment = {**outside, "no_proxy": "127.0.0.1", "COLUMNS": "120"}
+        environment = {**outside(), "no_proxy": "127.0.0.1", "COLUMNS": "120"}
         ran = subprocess.run(
             ["bash", "-euc", script(address)],
             capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=tmp_path,
