@@ -343,7 +343,8 @@ class Disorder(RuleBasedStateMachine):
 
 @pytest.fixture(scope="module")
 def simulation() -> Iterator[SimulatedStack]:
-    with SimulatedStack(sets=SETS, slots=2, sets_a_chunk=2) as simulation:
+    week = {"OutageAllowance": "604800"}  # a history may wait for longer than two days
+    with SimulatedStack(sets=SETS, slots=2, sets_a_chunk=2, parameters=week) as simulation:
         shared["simulation"] = simulation
         shared["beginning"] = simulation.save()
         yield simulation
