@@ -147,7 +147,7 @@ def arguments(deployed, given: dict) -> dict:
 
 
 def client(deployed, role: str, service: str):
-    """A client of a service for whoever has a role."""
+    """A client of a service with the permissions of a role."""
     assumed = deployed.client("sts").assume_role(RoleArn=role, RoleSessionName="test")
     credentials = assumed["Credentials"]
     return deployed.client(
@@ -233,7 +233,7 @@ def administrator(deployed) -> str:
 
 
 def test_nobody_else_touches_objects_of_the_work_bucket(deployed, administrator):
-    """Whoever has every permission is refused by the policy of the bucket."""
+    """The policy of the bucket refuses also a role with every permission."""
     s3, outputs = client(deployed, administrator, "s3"), deployed.outputs
     s3.put_object(Bucket=outputs["SummariesBucket"], Key="domains/x", Body=b"")
     for call in ("get_object", "put_object", "delete_object"):

@@ -457,7 +457,7 @@ def the_noise_key_is_generated_once(document: Document) -> Problems:
         yield f"the secrets are {', '.join(secrets)}: rotate makes the others"
     for name, secret in secrets.items():
         if secret["Properties"].get("GenerateSecretString") != rules.GENERATED["NoiseKey"]:
-            yield f"{name} would be generated anew at the next deployment"
+            yield f"{name} would be generated again at the next deployment"
         if secret["Properties"].get("KmsKeyId") != {"Ref": "KeyArn"} or "SecretString" in secret["Properties"]:
             yield f"{name} is not encrypted with the customer key, or stands in the template"
 

@@ -744,7 +744,7 @@ def secrets_are_generated_once(document: Document) -> Problems:
         if "SecretString" in secrets[name]["Properties"]:
             yield f"{name} stands in the template"
         if secrets[name]["Properties"].get("GenerateSecretString") != GENERATED[name]:
-            yield f"{name} would be generated anew at the next deployment"
+            yield f"{name} would be generated again at the next deployment"
 
 
 # -------------------------------------------------------------------------------------------- functions

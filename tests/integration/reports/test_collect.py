@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,24 +9,12 @@ import pytest
 from kanon.reports.account import DAY
 from kanon.reports.collecting import EVENTS, PUBLIC_KEYS, REPORTS, debug_path
 from kanon.reports.storage.key_ring import Key
-from tests.integration.gate.tables import Running, running
-from tests.integration.reports.front import Front, front
+from tests.integration.reports.front import Front
 from tests.unit.reports import made
 
 ATTRIBUTION = "/.well-known/attribution-reporting/report-aggregate-attribution"
 CLEAR = "Y2xlYXIgdGV4dCBvZiBhIGRlYnVnIHJlcG9ydA=="
 DEBUG_KEY = "7654321076543210"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
-    with running("moto") as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def shared(engine: Running) -> Front:
-    return front(engine)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The function jobs: the aggregation service's calls, its answers and its errors, over real tables."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -11,7 +10,7 @@ from kanon.reports.account import DAY
 from kanon.reports.service import preflight as preflights
 from kanon.reports.storage.report_jobs import ReportJobs, State
 from tests.integration.gate.edge import Result
-from tests.integration.gate.tables import Running, running
+from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import WORK, body, discover
 from tests.integration.reports.front import Front, front
 from tests.unit.reports import made
@@ -27,17 +26,6 @@ UNIT = (
     "api=attribution-reporting&version=1.0&reporting_origin=https://report.test"
     "&attribution_destination=https://shop.test&source_registration_time=1767139200&day=2025-12-31"
 )
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
-    with running("moto") as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def shared(engine: Running) -> Front:
-    return front(engine)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """From messages to objects: nothing that was acknowledged is lost, and nothing counts twice."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,24 +8,12 @@ import pytest
 from kanon.reports.account import HOUR
 from kanon.reports.collecting import EVENTS, REPORTS
 from kanon.reports.opening import opened
-from tests.integration.gate.tables import Running, running
-from tests.integration.reports.front import Front, front
+from tests.integration.reports.front import Front
 from tests.integration.reports.test_collect import ATTRIBUTION, EVENT, body, other_api
 from tests.unit.reports import made
 
 SHARED_STORAGE = "/.well-known/private-aggregation/report-shared-storage"
 ATTRIBUTION_HOUR = "reports/attribution-reporting/2025/12/31/23/"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
-    with running("moto") as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def shared(engine: Running) -> Front:
-    return front(engine)
 
 
 @pytest.fixture
