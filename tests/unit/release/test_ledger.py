@@ -23,6 +23,10 @@ def place(tmp_path):
     return tmp_path / "ledger"
 
 
+# A count of so many digits that no digest, address or time holds it by chance.
+COUNT = 47_114_711_471_147
+
+
 def made(place, engine=LOG, name=None, dataset="data", **more):
     return release([], spec(**more), Ledger.at(place), dataset=dataset, name=name, engine=engine)
 
@@ -228,12 +232,12 @@ def test_a_chain_that_was_changed_is_refused(place, how):
 
 
 def test_the_ledger_holds_neither_group_nor_count_and_its_digest_means_nothing_without_the_secret(place):
-    made(place, Given(("very-secret-group", 4711)))
+    made(place, Given(("very-secret-group", COUNT)))
     entry = json.loads(lines(place)[0])
     assert "very-secret-group" not in str(entry)
-    assert "4711" not in str(entry)
+    assert str(COUNT) not in str(entry)
     others = {json.loads(line)["input"] for line in lines(place)}
-    made(place, Given(("very-secret-group", 4711)), name="again")
+    made(place, Given(("very-secret-group", COUNT)), name="again")
     assert {json.loads(line)["input"] for line in lines(place)} > others
 
 
@@ -344,9 +348,9 @@ def test_a_spend_that_another_process_entered_meanwhile_is_found_and_shared(plac
 
 
 def test_a_private_table_shows_nothing_of_what_it_holds():
-    table = PrivateTable(spec().bounding, lambda: iter([("secret", 4711)]), {})
+    table = PrivateTable(spec().bounding, lambda: iter([("secret", COUNT)]), {})
     assert "secret" not in repr(table)
-    assert "4711" not in str(table)
+    assert str(COUNT) not in str(table)
     for use in (len, iter, list, bool):
         if use is bool:
             assert use(table)
