@@ -151,6 +151,7 @@ def test_a_missing_library_names_its_extra(
     ran = run(log, "--html", str(tmp_path / "x.html"))
     assert ran.exit_code == 1
     assert f"pip install 'kanon[{extra_}]'" in ran.stderr
+    assert ("or run `make simulate` in a checkout" in ran.stderr) == (module == "pyarrow")
 
 
 def test_a_missing_log_says_to_check_the_path() -> None:
