@@ -124,6 +124,7 @@ def serving(engine: str, *options: str) -> Iterator[str]:
             raise
     assert process.returncode == 0, errors
     assert "Stopping." in output
+    assert (f"reports demo-service --url {address}" in output) == ("--no-reports" not in options)
     assert [line for line in errors.splitlines() if not line.startswith("starting the service ...")] == []
 
 

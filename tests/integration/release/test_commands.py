@@ -245,7 +245,8 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(log, monkeypatc
     monkeypatch.setitem(sys.modules, "duckdb", None)
     monkeypatch.delitem(sys.modules, "kanon.release.engines.duckdb", raising=False)
     ran = CliRunner().invoke(app, ["release", str(log), *ASKED])
-    assert (ran.exit_code, ran.stderr) == (1, "duckdb is missing: pip install 'kanon[release]'\n")
+    said = "duckdb is missing: pip install 'kanon[release]', or run `make install` in a checkout of kanon\n"
+    assert (ran.exit_code, ran.stderr) == (1, said)
 
 
 def test_the_picture_of_groups_in_any_script_is_drawn_without_a_warning(place):
