@@ -9,6 +9,7 @@ import typer
 
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import show_json
+from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from kanon.cost.workload import Workload
 
 
+OF_REPORTS = ("report_bytes", "jobs", "job_reports", "keys", "budget_rows", "map_concurrency")
+FOR_ANY_TABLE = {"table", "prices", "measured", "markdown", "as_json"}
+FOR_SCALE = FOR_ANY_TABLE | {"given", "types", "period"}
 DEFAULT_TYPE = '{"k": 50, "window": 720, "profile": "published"}'
 
 
@@ -31,6 +35,7 @@ class Shown(StrEnum):
 
 
 def cost(
+    context: typer.Context,
     joins: Annotated[float, typer.Option(help="Joins a second, the mean over the month.")] = 10.0,
     batch: Annotated[int, typer.Option(help="Joins a request, 1 to 500.")] = 1,
     queries: Annotated[float, typer.Option(help="Queries a second.")] = 0.0,
@@ -70,6 +75,11 @@ def cost(
     from kanon.cost.reports import ReportLoad
     from kanon.cost.workload import Workload, added, alternatives, usage
 
+    if table is not None:
+        taken = FOR_SCALE if table is Shown.SCALE else FOR_ANY_TABLE
+        refuse_unused(context, set(context.params) - taken, "with --table: leave it out")
+    elif not reports:
+        refuse_unused(context, OF_REPORTS, "without reports: give --reports")
     own = own_types(given, types, period) or own_types([DEFAULT_TYPE], None, period)
     if own is None or len(own.types) != 1:
         raise typer.BadParameter("give one type: a bill is that of the sets of one type")

@@ -12,6 +12,7 @@ from kanon.cli.extras import extra
 from kanon.cli.files import writable
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import progress, screen, show_json, working
+from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,6 +28,7 @@ NAME = "fledge"
 
 
 def simulate(
+    context: typer.Context,
     log: Annotated[
         Path,
         typer.Argument(help="Join log: CSV, JSON lines or Parquet, plain or gzipped; - for stdin.", show_default=False),
@@ -73,6 +75,8 @@ def simulate(
     if len(set(names) - {""}) != 3 or len(names) != 3:
         raise typer.BadParameter(f"--columns takes three names, as time,set,client, not {columns}")
     own = own_types(type_, types_file, period)
+    if own:
+        refuse_unused(context, ("k", "window", "profile"), "with --type or --types: change the type")
     types = list(own.types.values()) if own else _combined(k, window, profile, period)
     try:
         pricing = Pricing(read_prices(prices), read_measured(), batch)
