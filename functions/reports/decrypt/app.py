@@ -24,7 +24,7 @@ from kanon.reports.storage.report_jobs import ReportJobs
 from kanon.starting import Once
 
 SETTINGS = DecryptSettings.from_environment()
-STOPS = ConfigurationError, FingerprintMismatchError, UnreadableMessageError  # after these an operator must act
+STOPS = ConfigurationError, FingerprintMismatchError, UnreadableMessageError  # errors after which an operator must act
 
 logger = Logger()
 metrics = Metrics()
@@ -50,7 +50,7 @@ def shards() -> Shards:
 
 
 def map_shard(record: SQSRecord) -> None:
-    """Map the shard of a message. If it was the last one, send the message that takes the job on."""
+    """Map the shard of a message. If it was the last one, send the message for the next stage."""
     stage = "none"
     try:
         message = read_message(MapMessage, record.body)
