@@ -17,7 +17,7 @@ class Origin:
     """Checks the header of each request.
 
     Args:
-        read: reads the values that the header may have. They are kept for five minutes, so that a new value is known
+        read: reads the values that the header may have. They are kept for five minutes. A new value must be known
             everywhere before the edge sends it.
     """
 

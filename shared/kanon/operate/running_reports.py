@@ -12,7 +12,7 @@ from kanon.reports.storage.report_jobs import ReportJobs
 
 QUEUES = ("Arrivals", "Maps", "Stages")
 FUNCTIONS = ("collect", "jobs", "decrypt", "aggregate", "rotate")
-"""The functions whose settings say where the parts are; ``store`` knows nothing that these do not."""
+"""The functions whose settings name all parts."""
 
 
 @dataclass(frozen=True)
@@ -81,5 +81,5 @@ class RunningReports:
 
     @property
     def epoch(self) -> Epoch:
-        """Which budget table the keys were issued for."""
+        """The epoch of keys and budget table."""
         return Epoch(self.client("dynamodb"), self.key_ring, self.budgets)
