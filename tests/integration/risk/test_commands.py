@@ -10,7 +10,6 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from kanon.cli import screen
 from kanon.cli.main import app
 from kanon.risk import reading
 
@@ -26,12 +25,6 @@ def refused(*arguments: object) -> str:
     assert result.stderr.count("\n") == 1
     assert result.stderr.startswith("kanon risk: ")
     return result.stderr
-
-
-@pytest.fixture(autouse=True)
-def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a command shows progress depends on how busy the machine is."""
-    monkeypatch.setattr(screen, "QUIET", 600.0)
 
 
 @pytest.fixture
