@@ -85,7 +85,7 @@ def test_a_step_that_is_not_visible_at_its_tick_stops_the_replay() -> None:
     log = JoinLog("log", START, [Join(START + 1, "a", "1"), Join(START + 3601, "a", "1")])
     with Stack(start=START) as stack:
         stack.advance_to = stack.clock.set  # type: ignore[method-assign]  # nothing is evaluated
-        with pytest.raises(ReplayError, match=f"step None, but step {START // 3600} has had its tick"):
+        with pytest.raises(ReplayError, match=f"step None, but the tick of step {START // 3600} has passed"):
             replay(stack, log, lambda _: None)
 
 

@@ -1,4 +1,4 @@
-"""``kanon plan``: noise distributions that meet a privacy target, and how a type with them behaves."""
+"""``kanon plan``: noise distributions for a privacy target, and the behaviour of a type with them."""
 
 import json
 from fractions import Fraction
