@@ -118,7 +118,8 @@ def serving(engine: str, *options: str) -> Iterator[str]:
             (address,) = set(re.findall(r"http://127\.0\.0\.1:\d+", printed))
             yield address
             process.send_signal(signal.SIGINT)
-            output, errors = process.communicate(timeout=60)
+            process.wait(timeout=60)
+            output, errors = process.stdout.read(), process.stderr.read()  # `communicate` forgets buffered lines
         except BaseException:
             process.kill()
             raise
