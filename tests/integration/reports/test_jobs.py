@@ -539,7 +539,7 @@ def test_preflight_of_objects_that_cannot_be_read_says_why(service: Front) -> No
     assert (result.status, "no object stands under the prefix" in result.body) == (400, True)
     service.service.s3.put_object(Bucket=service.reports_bucket, Key="in/secret.avro", Body=b"secret")
     result = service.send("jobs", "POST", PREFLIGHT, asked(service, "preflight"))
-    assert (result.status, "it is no Avro file" in result.body) == (400, True)
+    assert (result.status, "it is not an Avro file" in result.body) == (400, True)
     assert "secret" not in result.body
     reports(service, 1, "in/secret.avro", version="2.0")
     result = service.send("jobs", "POST", PREFLIGHT, asked(service, "preflight"))

@@ -1,6 +1,6 @@
-"""What a job would meet, judged by clear fields alone: it opens no report, spends nothing, and promises nothing.
+"""The reports and budgets that a job would meet, by clear fields alone. It opens no report and spends nothing.
 
-Only the function ``jobs`` imports this, when it is asked: it brings the readers of Avro files and of public suffixes.
+Only the function ``jobs`` imports this, at the first preflight: it needs the readers of Avro files and public suffixes.
 """
 
 from collections import Counter as Tally
