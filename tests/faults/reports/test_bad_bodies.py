@@ -1,7 +1,6 @@
 """Bodies and queries of every form: collect and jobs answer each of them, and none with a 500."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from kanon.reports.collecting import EVENTS, REPORTS, debug_path
 from kanon.reports.service.budget_view import FIELDS
-from tests.integration.gate.tables import running
+from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import body as job_body
 from tests.integration.reports.front import Front, front
 from tests.integration.reports.test_collect import ATTRIBUTION, EVENT, body
@@ -23,14 +22,13 @@ VALUES = st.recursive(
     lambda value: st.lists(value, max_size=3) | st.dictionaries(TEXTS, value, max_size=3),
     max_leaves=6,
 )
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 ANSWERS = {200, 202, 400, 404, 409, 413, 415}
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Front]:
-    with running("moto") as engine:
-        yield front(engine)
+def service(engine: Running) -> Front:
+    return front(engine)
 
 
 def changed(value: Any, way: list[int], new: Any) -> Any:
