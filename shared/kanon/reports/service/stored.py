@@ -1,4 +1,4 @@
-"""The request of a stored job, as the functions that work on it read it."""
+"""Reads the request of a stored job."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from kanon.reports.storage.report_jobs import Row
 def reader(settings: Jobs) -> Callable[[Row], JobRequest]:
     """Read stored requests under the settings of a function.
 
-    The reader raises a ``JobError`` if the settings no longer allow what the job asks for.
+    The reader raises a ``JobError`` if the settings no longer allow the request.
     """
 
     def read(row: Row) -> JobRequest:

@@ -1,7 +1,7 @@
-"""The work bucket: what stages hand to each other. It holds exact sums; only ``decrypt`` and ``aggregate`` read it.
+"""The work bucket: intermediate results of stages. It holds exact sums; only ``decrypt`` and ``aggregate`` read it.
 
-Every object is named by its content, so that a stage that runs again writes the same objects, and one that computes
-something else writes others.
+Every object is named by its content. So a repeated stage writes the same objects, and different results get different
+objects.
 """
 
 import json
@@ -25,7 +25,7 @@ _ROW = np.dtype([("key", KEY), ("sum", ">i8")])
 
 @dataclass(frozen=True)
 class Shard:
-    """What a mapped shard is known by: everything but its sums and the ids of its reports."""
+    """The description of a mapped shard: all but its sums and the ids of its reports."""
 
     partitions: tuple[str, ...]
     ids: str
@@ -46,11 +46,11 @@ class Work:
 
     @property
     def folder(self) -> str:
-        """Its prefix: the job's id may hold anything."""
+        """Its prefix. It is hexadecimal, because a job's id may contain a slash."""
         return f"{sha256(self.job.encode()).hexdigest()}/"
 
     def put_json(self, kind: str, value: Any) -> str:
-        """Write a value; its name."""
+        """Write a value. Returns its name."""
         body = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
         return self.objects.put_named(f"{self.folder}{kind}/", body)
 
@@ -59,7 +59,7 @@ class Work:
         return json.loads(self.objects.read(name))
 
     def put_shard(self, mapped: Mapped) -> str:
-        """Write a mapped shard; the name of its description."""
+        """Write a mapped shard. Returns the name of its description."""
         partitions = [
             self.objects.put_named(f"{self.folder}sums/", _bytes_of(histogram)) for histogram in mapped.partitions
         ]
@@ -97,7 +97,7 @@ class Work:
         return np.frombuffer(self.objects.read(name), KEY)
 
     def put_ids(self, ids: Iterable[bytes]) -> str:
-        """Write ids of reports; the name."""
+        """Write ids of reports. Returns the name."""
         return self.objects.put_named(f"{self.folder}ids/", b"".join(sorted(ids)))
 
     def sums(self, name: str) -> Histogram:
@@ -106,7 +106,7 @@ class Work:
         return Histogram(np.ascontiguousarray(rows["key"]), rows["sum"].astype(np.int64))
 
     def put_keys(self, keys: NDArray[np.bytes_]) -> str:
-        """Write the declared keys of one partition; the name."""
+        """Write the declared keys of one partition. Returns the name."""
         return self.objects.put_named(f"{self.folder}domain/", keys.tobytes())
 
     def keys(self, name: str) -> NDArray[np.bytes_]:
@@ -114,7 +114,7 @@ class Work:
         return np.frombuffer(self.objects.read(name), KEY)
 
     def put_part(self, body: bytes) -> str:
-        """Write one part of the summary, which is not final yet; the name."""
+        """Write one part of the summary, which is not final yet. Returns the name."""
         return self.objects.put_named(f"{self.folder}staged/", body)
 
     def forget_sums(self) -> None:
