@@ -330,7 +330,7 @@ class Stages:
             for (name, _), output in zip(
                 row.values["parts"], part_names(prefix, len(row.values["parts"])), strict=True
             ):
-                place.put_new(output, self.work.read(name))
+                place.put_new(output, work.part(name))
         except TakenError:
             return self._not_written(row, "an object of the output's name exists: publish under another prefix")
         except ClientError as error:
