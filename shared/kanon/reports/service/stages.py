@@ -289,7 +289,7 @@ class Stages:
         outcome = Outcome.REPLACED
         if self._is_in_force(plan.epoch):
             outcome = self.committing(plan.epoch).commit(
-                row.job, wanted, amount, parts=[parts[number] for number in sorted(parts)]
+                row.job, wanted, amount, row.claim, parts=[parts[number] for number in sorted(parts)]
             )
         if outcome is Outcome.WAIT:
             raise WaitError("a unit is held by another job")
@@ -309,7 +309,7 @@ class Stages:
     def _abort(self, row: Row) -> list[Message] | None:
         request = self.request(row)
         wanted, amount = self._charged(row, request)
-        if not self.committing(self._plan_of(row).epoch).abort(row.job, wanted, amount):
+        if not self.committing(self._plan_of(row).epoch).abort(row.job, wanted, amount, row.claim):
             return None
         if row.values["code"] == EXHAUSTED:
             self._name_exhausted(row, request, self._sources(row), "exhausted")
