@@ -153,7 +153,7 @@ def test_no_guess_of_a_noisy_sum_can_be_checked_against_the_row_of_a_refused_job
     service.create("job", job_parameters__debug_privacy_epsilon="64")
     service.run()
     assert service.code("job") == "PRIVACY_BUDGET_EXHAUSTED"
-    ((recorded, _),) = service.tables.jobs.recorded("job", "reduce").values()
+    (recorded,) = service.tables.jobs.recorded("job", "reduce").values()
     for guess in range(-12_000, 16_000):  # within ten standard deviations of the sum of 2,000
         file = BytesIO()
         write_summary(file, made.keys16(1), np.array([guess]))
@@ -177,7 +177,7 @@ def taken_output(service: Aggregation) -> dict[str, str]:
 def test_a_summary_is_published_as_it_was_committed_or_not_at_all(service: Aggregation) -> None:
     """``decrypt`` may write to the work bucket, too: it must not decide what is released."""
     taken = taken_output(service)
-    ((part, _),) = service.row("job").values["parts"]
+    (part,) = service.row("job").values["parts"]
     service.s3.put_object(Bucket=f"{service.prefix}-{WORK}", Key=part, Body=b"exact sums")
     service.s3.delete_object(**taken)
     service.queue.append(StageMessage(job="job"))

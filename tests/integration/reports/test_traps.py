@@ -97,8 +97,8 @@ def admits_what_delta_allows(service: Aggregation) -> None:
 def plant_no_delta(patch: Patch, _: Aggregation) -> None:
     original = Budgets.take
 
-    def take(self: Budgets, charge: Charge, job: str, amount: Amount) -> list[dict[str, Any]]:
-        return original(self, charge, job, replace(amount, delta=0))
+    def take(self: Budgets, charge: Charge, job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
+        return original(self, charge, job, replace(amount, delta=0), claim)
 
     patch.setattr(Budgets, "take", take)
 
@@ -132,10 +132,10 @@ def unit_of_report() -> Any:
 def plant_early_result(patch: Patch, _: Aggregation) -> None:
     original = Stages._part
 
-    def visible(self: Stages, row: Any, plan: Any, part: int) -> list[Any]:
-        name, size = original(self, row, plan, part)
+    def visible(self: Stages, row: Any, plan: Any, part: int) -> str:
+        name = original(self, row, plan, part)
         self.bucket(OUTPUT).put_new("out/summary-1-of-1.avro", self.work.read(name))
-        return [name, size]
+        return name
 
     patch.setattr(Stages, "_part", visible)
 

@@ -77,7 +77,7 @@ def test_the_row_of_the_largest_job_is_within_the_limit_of_an_item() -> None:
     """A request of two-byte characters, each of which is stored as six, and the parts of a discovery of all shards."""
     largest = [[Stored("reports", MOST_OBJECT_BYTES, "etag")]] * MOST_SHARDS
     name = f"{bytes(32).hex()}/staged/{bytes(32).hex()}"
-    parts = [[name, 1 << 30]] * _partitions(None, largest)
+    parts = [name] * _partitions(None, largest)
     sent = Sent.by(checked=True)
     jobs, budgets = ReportJobs(sent.client, "jobs"), Budgets(sent.client, "budgets", CAP)
     assert Committing(sent.client, jobs, budgets, "an epoch", lambda: 0).commit("job", [], AMOUNT, parts=parts)

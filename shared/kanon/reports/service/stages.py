@@ -265,8 +265,8 @@ class Stages:
         self.jobs.move(row, State.COMMITTING, self.clock())
         return None
 
-    def _part(self, row: Row, plan: Plan, part: int) -> list[Any]:
-        """Add noise to one part of the summary and store it; its name and size."""
+    def _part(self, row: Row, plan: Plan, part: int) -> str:
+        """Add noise to one part of the summary and store it; its name, which tells nothing of it."""
         if row.secret is None:
             raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
         work, request = Work(self.work, row.job), self.request(row)
@@ -280,7 +280,7 @@ class Stages:
         release = reduce_partition(sums, keys, plan.parameters(request), randomness, part).release()
         file = BytesIO()
         write_summary(file, release.keys, release.metrics)
-        return [work.put_part(file.getvalue()), len(file.getvalue())]
+        return work.put_part(file.getvalue())
 
     def _commit(self, row: Row) -> list[Message] | None:
         plan, request = self._plan_of(row), self.request(row)
@@ -327,9 +327,7 @@ class Stages:
         bucket, prefix = row.values.get("output", [request.output_bucket, request.output_prefix])
         place = self.bucket(bucket)
         try:
-            for (name, _), output in zip(
-                row.values["parts"], part_names(prefix, len(row.values["parts"])), strict=True
-            ):
+            for name, output in zip(row.values["parts"], part_names(prefix, len(row.values["parts"])), strict=True):
                 place.put_new(output, work.part(name))
         except TakenError:
             return self._not_written(row, "an object of the output's name exists: publish under another prefix")
