@@ -225,3 +225,16 @@ def test_a_job_that_holds_budget_ends_though_its_bucket_is_no_longer_listed(
     service.sweep()
     service.run()
     assert service.code("job") == ("RETRIES_EXHAUSTED" if late else "SUCCESS")
+
+
+def test_a_domain_that_a_worker_cannot_hold_is_refused_before_it_is_read(
+    service: Aggregation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kanon.reports.service.plan.MOST_KEY_BYTES", 400)
+    service.put_reports("in/a.avro", reports(10))
+    service.put_domain("domain/more.avro", *range(100))
+    monkeypatch.delattr("kanon.reports.service.plan.read_domain")
+    service.create("job")
+    service.run()
+    assert service.code("job") == "INVALID_JOB"
+    assert "a job declares at most 10,000,000 keys: split the domain" in service.row("job").values["message"]
