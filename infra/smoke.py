@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import boto3
 from botocore.credentials import Credentials
 
+from kanon import clock
 from kanon.client import Connection, Headers, NoAnswerError, encoded
 from kanon.client.signing import signer
 
@@ -71,7 +72,7 @@ class Answer:
 
     def expect_cached_until(self, moment: str) -> None:
         """Check that ``Cache-Control`` lets caches keep the answer until the next update, but no longer."""
-        left = (datetime.fromisoformat(moment) - datetime.now(UTC)).total_seconds()
+        left = datetime.fromisoformat(moment).timestamp() - clock.now()
         found = re.fullmatch(r"max-age=(\d+)", self.headers.get("cache-control", ""))
         if not found:
             raise WrongError(f"Cache-Control is {self.headers.get('cache-control')!r} instead of max-age=...")

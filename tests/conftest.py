@@ -1,6 +1,11 @@
-"""One fixture starts the whole service: handlers, tables, queue, schedule, HTTP and clock."""
+"""One fixture starts the whole service: handlers, tables, queue, schedule, HTTP and clock.
+
+No outcome depends on chance, on the shell or on how busy the machine is: examples are the same in every run, and what
+a shell or a CI service sets is taken away before anything reads it.
+"""
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from copy import deepcopy
@@ -8,20 +13,53 @@ from functools import cache
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from moto.core import responses
 
+from kanon.cli import screen
 from kanon.local import Stack, template
 from kanon.local.stack import LOCAL
 from tests.monitor.monitor import find_problems, monitor_every_stack
 
 START = 1_700_000_000.0
 """When simulated time starts, unless a test says otherwise: 2023-11-14 22:13:20 UTC."""
+OF_THE_SCREEN = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS"}
+"""What changes the width or the colours of a command's output."""
+OF_THE_SHELL = ("AWS_", "KANON_", "POWERTOOLS_")
+HERE = "127.0.0.1,localhost"
+ALONE = {
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",  # a machine of AWS gives its credentials to anybody on it
+    **{name: ",".join(filter(None, (os.environ.get(name), HERE))) for name in ("NO_PROXY", "no_proxy")},
+}
+
+for variable in [name for name in os.environ if name in OF_THE_SCREEN or name.startswith(OF_THE_SHELL)]:
+    del os.environ[variable]
+os.environ.update(ALONE)
+
+# A busy machine is no reason to fail. Examples are those of every run, unless `make fuzz` asks for others.
+settings.register_profile(
+    "kanon",
+    deadline=None,
+    derandomize="FUZZ_EXAMPLES" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("kanon")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _monitor_every_stack() -> Iterator[None]:
     """Monitor every stack that a test starts."""
     with monitor_every_stack():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _show_no_progress() -> Iterator[None]:
+    """Whether a command says how far it is depends on how busy the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(screen, "QUIET", 3600.0)
         yield
 
 

@@ -127,7 +127,7 @@ class Side:
 
     def units(self) -> int:
         """Write units of another step."""
-        meter = Meter()
+        meter = Meter(self.service.dynamodb)
         with variables(self.service.environments["join"]):
             session = boto3.Session()
             meter.attach(session, "evaluate")

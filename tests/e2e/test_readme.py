@@ -54,7 +54,7 @@ def test_every_command_of_the_start_page_prints_what_the_page_shows(tmp_path: Pa
         environment = {**outside(), "no_proxy": "127.0.0.1", "COLUMNS": "120"}
         ran = subprocess.run(
             ["bash", "-euc", script(address)],
-            capture_output=True, text=True, timeout=120, check=False, env=environment, cwd=tmp_path,
+            capture_output=True, text=True, timeout=600, check=False, env=environment, cwd=tmp_path,
         )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
     outputs = ran.stdout.split(MARK)[:-1]

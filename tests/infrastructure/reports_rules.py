@@ -27,6 +27,7 @@ RULES: dict[str, Rule] = {
         rules.every_function_has_a_role_of_its_own,
         rules.roles_have_no_managed_policies,
         rules.roles_trust_one_service,
+        rules.no_arn_has_a_fixed_partition,
         rules.schedules_have_no_fixed_names_and_no_flexible_window,
         rules.callers_call_the_alias,
         rules.path_segments_are_legal,
@@ -246,13 +247,14 @@ def named(resource: Any) -> str:
             return f"{found[1]}{found[2]}"
         case {"Fn::Sub": str(text)} if text == SECRETS:
             return "report-keys/*"
-        case {"Fn::Split": [",", {"Fn::Sub": [text, {"names": {"Fn::Join": [between, names]}}]}]} if names == LISTED:
-            end = text.removeprefix("arn:aws:s3:::${names}")
-            return f"others{end}" if between == f"{end},arn:aws:s3:::" else json.dumps(resource)
+        case {"Fn::Split": [",", {"Fn::Join": ["", [first, {"Fn::Join": [between, names]}, *end]]}]} if names == LISTED:
+            after = "".join(end)
+            return f"others{after}" if (first, between) == (OTHER, f"{after},{OTHER}") else json.dumps(resource)
     return json.dumps(resource)
 
 
 SECRETS = "arn:${AWS::Partition}:secretsmanager:${AWS::Region}:${AWS::AccountId}:secret:${Name}/report-keys/*"
+OTHER = "arn:*:s3:::"
 LISTED = {"Fn::Split": [",", {"Ref": "ReportBuckets"}]}
 
 

@@ -389,6 +389,13 @@ def names_are_left_to_cloudformation(document: Document) -> Problems:
             yield f"{name} does not carry the name of the stack"
 
 
+@rule
+def no_arn_has_a_fixed_partition(document: Document) -> Problems:
+    for text in strings(document):
+        if re.search(r"arn:aws[a-z-]*:", text):
+            yield f"{text} exists in one partition: use ${{AWS::Partition}}"
+
+
 # ------------------------------------------------------------------------------------------------ roles
 @rule
 def every_function_has_a_role_of_its_own(document: Document) -> Problems:

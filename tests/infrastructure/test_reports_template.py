@@ -160,6 +160,7 @@ VIOLATIONS: list[tuple[str, Mutation]] = [
     (ROLES, aim("JobsRole", "ReadOtherReports", "arn:aws:s3:::*")),
     (ROLES, aim("DecryptRole", "ReadPrivateKeys", {"Fn::Sub": reports_rules.SECRETS.replace("report-keys/", "")})),
     (ROLES, resource("Purge", {"Type": "AWS::IAM::Policy"})),
+    ("no_arn_has_a_fixed_partition", aim("JobsRole", "ReadOtherReports", "arn:aws:s3:::a/*")),
     ("roles_have_no_managed_policies", put(["arn:aws:iam::aws:policy/Admin"], "StoreRole", "ManagedPolicyArns")),
     ("every_function_has_a_role_of_its_own", put(arn("JobsRole"), "Collect", "Role")),
     (GATEWAY, put("*", "CollectInvocation", "SourceArn")),
@@ -364,9 +365,13 @@ def test_the_stack_tells_every_output_of_reports() -> None:
         assert one["Value"] == {"Fn::GetAtt": ["ReportsStack", f"Outputs.{name}"]}
 
 
-def test_other_buckets_are_refused_where_their_names_would_be_wrong() -> None:
-    (assertion,) = template.read()["Rules"]["ReportBucketsHaveTheirNames"]["Assertions"]
-    assert assertion["Assert"] == {"Fn::Equals": [{"Ref": "AWS::Partition"}, "aws"]}
+def test_the_roles_name_each_of_the_other_buckets() -> None:
+    given = dict.fromkeys(read()["Parameters"], "1") | {"ReportBuckets": "one,two.three"}
+    document = Template(read(), given, "kanon")
+    listed = document.resolve(statement(read(), "JobsRole", "ListOtherReports")["Resource"])
+    opened = document.resolve(statement(read(), "JobsRole", "ReadOtherReports")["Resource"])
+    assert listed == ["arn:*:s3:::one", "arn:*:s3:::two.three"]
+    assert opened == ["arn:*:s3:::one/*", "arn:*:s3:::two.three/*"]
 
 
 # ----------------------------------------------------------------------------------------------- settings

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.infrastructure.rules import RULES, firing_times
-from tests.infrastructure.template import FUNCTIONS, Document, environment, mutated, parameter, properties, read
+from tests.infrastructure.template import FUNCTIONS, ROOT, Document, environment, mutated, parameter, properties, read
 
 Mutation = Callable[[Document], object]
 ON, OFF = True, False
@@ -747,6 +747,16 @@ VIOLATIONS: list[tuple[str, str, Mutation]] = [
         "another account",
         key_principal({"AWS": "arn:aws:iam::123456789012:root"}),
     ),
+    (
+        "no_arn_has_a_fixed_partition",
+        "of a key",
+        key_principal({"AWS": {"Fn::Sub": "arn:aws:iam::${AWS::AccountId}:root"}}),
+    ),
+    (
+        "no_arn_has_a_fixed_partition",
+        "of China",
+        put({"Fn::Sub": "arn:aws-cn:execute-api:*:*:${Api}/*"}, "JoinInvocation", "SourceArn"),
+    ),
     ("the_key_belongs_to_the_account_alone", "everybody", key_principal("*")),
     ("the_key_belongs_to_the_account_alone", "one more", key_statement),
     ("the_key_belongs_to_the_account_alone", "default", drop("Key", "KeyPolicy")),
@@ -757,6 +767,11 @@ VIOLATIONS: list[tuple[str, str, Mutation]] = [
 @pytest.mark.parametrize("rule", RULES)
 def test_the_template_keeps_the_rule(rule: str) -> None:
     assert list(RULES[rule](read())) == []
+
+
+@pytest.mark.parametrize("name", ["edge.yaml", "observability.yaml"])
+def test_the_other_templates_name_no_partition(name: str) -> None:
+    assert list(RULES["no_arn_has_a_fixed_partition"](read(ROOT / "infra" / name))) == []
 
 
 @pytest.mark.parametrize(

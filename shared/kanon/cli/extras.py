@@ -6,6 +6,9 @@ from typing import NoReturn
 
 import typer
 
+_TARGETS = {"log": "simulate", "moto": "install", "release": "install"}
+"""The targets of make that install an extra in a checkout; all other extras but ``spark`` are in every environment."""
+
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
@@ -18,5 +21,6 @@ def extra(name: str) -> Iterator[None]:
 
 def missing(error: ModuleNotFoundError, name: str) -> NoReturn:
     """End the command with status 1 and one line that names the extra."""
-    typer.echo(f"{error.name} is missing: pip install 'kanon[{name}]'", err=True)
+    in_a_checkout = f", or run `make {_TARGETS[name]}` in a checkout of kanon" if name in _TARGETS else ""
+    typer.echo(f"{error.name} is missing: pip install 'kanon[{name}]'{in_a_checkout}", err=True)
     raise typer.Exit(1) from error

@@ -82,6 +82,8 @@ def serve(
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: stop.set())
             _explain(server.url, period, next(iter(json.loads(stack.template.parameters["Types"]))))
+            if reports:
+                _explain_reports(server.url)
             if types_file or parameters:
                 threading.Thread(target=_redeploy, args=(stack, wanted, first, stop), daemon=True).start()
             stack.run(stop)
@@ -189,5 +191,13 @@ curl -s {url}/v1:query \\
 
 # the parameters and their guarantee
 curl -s {place}
+"""
+    )
+
+
+def _explain_reports(url: str) -> None:
+    typer.echo(
+        f"""# encrypted reports, three jobs over them, and every number checked
+{program()} reports demo-service --url {url}
 """
     )

@@ -168,7 +168,8 @@ def _parquet(file: io.BufferedReader, columns: Columns, where: Where) -> Iterato
         import pyarrow as pa
         from pyarrow import parquet
     except ModuleNotFoundError as error:
-        raise LogError(f"{where.name} is Parquet, and {error.name} is missing: pip install 'kanon[log]'") from error
+        install = "pip install 'kanon[log]', or run `make simulate` in a checkout of kanon"
+        raise LogError(f"{where.name} is Parquet, and {error.name} is missing: {install}") from error
     if not file.seekable():
         raise LogError(f"{where.name} is Parquet, which is read from its end: give the name of a file")
     where.unit = "row"

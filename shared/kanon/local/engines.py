@@ -20,6 +20,7 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -203,6 +204,22 @@ def _ministack_python() -> str:
     raise EngineError("ministack is missing: pip install 'kanon[local]', or run `make install` in a checkout of kanon")
 
 
+@contextlib.contextmanager
+def _held_port() -> Iterator[int]:
+    """A free loopback port that no other process is given meanwhile.
+
+    Linux gives nobody a port that is bound, and lets the child bind it too: both sockets reuse addresses, and this one
+    does not listen. Other systems refuse the second socket, so there the port is only free at this moment.
+    """
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        if sys.platform != "linux":
+            held.close()
+        yield port
+
+
 class Ministack(Engine):
     """ministack as a child process on a free loopback port; it ends when this process does.
 
@@ -218,9 +235,10 @@ class Ministack(Engine):
     def start(self) -> None:
         """Start the child on a free port; ``EngineError`` if it is missing or does not run."""
         python = _ministack_python()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        with _held_port() as port:
+            self._start_on(port, python)
+
+    def _start_on(self, port: int, python: str) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")} | {
             "BIND_HOST": "127.0.0.1",
             "GATEWAY_PORT": str(port),

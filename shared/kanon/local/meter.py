@@ -4,6 +4,9 @@ Emulators report consumed capacity wrongly, so ``kanon.dynamo.units`` measures t
 A replaced item counts with its new size (DynamoDB charges the larger of the two), an update with the size of its key
 and values. A projection counts with the attributes it returns. DynamoDB charges the whole item, but ours are far
 below the 4 KiB of one unit.
+
+Transactions write items of more than 1 KiB. So an update, a deletion or a condition check in one counts as DynamoDB
+charges it: with the whole item, before or after the call, whichever is larger.
 """
 
 from __future__ import annotations
@@ -11,21 +14,27 @@ from __future__ import annotations
 import io
 import threading
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import boto3
 
 from kanon.dynamo.units import item_size, read_units, write_units
 from kanon.local.partiql import read
 
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
 
 class Meter:
     """Units spent, items and bytes moved and calls made so far, by function name.
 
-    ``sent``: bytes of messages. ``stored``: bytes of objects written.
+    ``sent``: bytes of messages. ``stored``: bytes of objects written. ``reader`` reads the items that transactions
+    name; its own calls are not counted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reader: DynamoDBClient) -> None:
+        self._reader = reader
         self.calls: Counter[tuple[str, str]] = Counter()
         self.written: Counter[str] = Counter()
         self.read: dict[str, float] = {}
@@ -41,10 +50,13 @@ class Meter:
 
         def before(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
             context["kanon_params"] = params
+            context["kanon_sizes"] = self._sizes(params)
 
         def after(model: Any, parsed: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
             params = context.pop("kanon_params", {})
-            units, items = _written(model.name, params, parsed), _items_written(model.name, params)
+            sizes = context.pop("kanon_sizes", {}), self._sizes(params)
+            units = _written(model.name, params, parsed) + _transacted(params, *sizes)
+            items = _items_written(model.name, params)
             with self._lock:  # a function writes in parallel, and an addition is not atomic
                 self.calls[function, model.name] += 1
                 self.written[function] += units
@@ -64,6 +76,20 @@ class Meter:
             session.events.register(f"before-parameter-build.{service}", before)
             session.events.register(f"after-call.{service}", counted)
 
+    def _sizes(self, params: dict[str, Any]) -> dict[str, int]:
+        """Bytes of the stored items that the parts of a transaction name by their keys."""
+        asked: dict[str, Any] = {}
+        for part in _parts(params):
+            if "Key" in part:
+                table = asked.setdefault(part["TableName"], {"Keys": [], "ConsistentRead": True})
+                table["Keys"].append(part["Key"])
+        found = self._reader.batch_get_item(RequestItems=asked)["Responses"] if asked else {}
+        return {
+            _name(table, {name: item[name] for name in asked[table]["Keys"][0]}): item_size(item)
+            for table, items in found.items()
+            for item in items
+        }
+
 
 def _written(operation: str, params: dict[str, Any], parsed: dict[str, Any]) -> int:
     match operation:
@@ -77,19 +103,33 @@ def _written(operation: str, params: dict[str, Any], parsed: dict[str, Any]) -> 
         case "BatchWriteItem" if "Error" not in parsed:
             asked = _puts(params["RequestItems"])
             return asked - _puts(parsed.get("UnprocessedItems", {}))
-        case "TransactWriteItems":  # each write is done twice, also if the transaction is refused
-            return 2 * sum(map(_transacted, params["TransactItems"]))
         case "BatchExecuteStatement" if "Error" not in parsed:
             return sum(write_units(item_size(read(statement).item)) for statement in params["Statements"])
     return 0
 
 
-def _transacted(entry: dict[str, dict[str, Any]]) -> int:
-    """The units of a part of a transaction, once."""
-    ((_, part),) = entry.items()
-    if "UpdateExpression" in part:
-        return write_units(item_size({**part["Key"], **part.get("ExpressionAttributeValues", {})}))
-    return write_units(item_size(part["Item"] if "Item" in part else part["Key"]))
+def _parts(params: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The writes and condition checks of a transaction; none for another call."""
+    for entry in params.get("TransactItems", []):
+        yield from entry.values()
+
+
+def _transacted(params: dict[str, Any], before: Mapping[str, int], after: Mapping[str, int]) -> int:
+    """The units of a transaction. Each part costs twice, also if the transaction is refused."""
+    sizes = (
+        item_size(part["Item"]) if "Item" in part else max(each.get(_named(part), 0) for each in (before, after))
+        for part in _parts(params)
+    )
+    return 2 * sum(map(write_units, sizes))
+
+
+def _named(part: dict[str, Any]) -> str:
+    return _name(part["TableName"], part["Key"])
+
+
+def _name(table: str, key: Mapping[str, Any]) -> str:
+    """One text for a table and a key, whose order does not matter."""
+    return repr((table, sorted(key.items())))
 
 
 def _sent(params: dict[str, Any]) -> int:

@@ -68,7 +68,6 @@ class Stack:
         self.template = Template.read(template, parameters or {}, name, limits=schedule is None, defaults=LOCAL)
         self.clock = Clock(start)
         self.engine = ENGINES[engine]()
-        self.meter = Meter()
         self.logs = logs if logs is not None else io.StringIO()
         self.failures: list[FunctionError] = []
         self._prefix = f"{name}-{next(_numbers)}"
@@ -83,6 +82,7 @@ class Stack:
         self.engine.start()
         try:
             self.session: boto3.Session = self._session()
+            self.meter = Meter(self.session.client("dynamodb"))
             self.storage = build_storage(self.template, self.session, self._prefix, self._seed)
             self.functions = self._build_functions()
             arns = {arn: name for name, function in self.functions.items() for arn in (function.arn, function.alias)}

@@ -35,7 +35,7 @@ from kanon.gate.stamps import refuse_mixture
 from kanon.gate.storage.control import Progress
 from kanon.gate.storage.statuses import Horizon
 from kanon.keys import Secret, fetch_noise_keys, fetch_secret
-from kanon.operate.findings import Finding, Section, Verdict, moment, queue_finding
+from kanon.operate.findings import Finding, Section, Verdict, moment, queue_finding, schedule_finding
 from kanon.operate.noise_key import last_needed
 from kanon.operate.reports import examine_reports
 from kanon.operate.stacks import RunningStack, reason
@@ -414,21 +414,12 @@ def _queues(case: Case) -> Iterator[Finding]:
 
 
 def _schedule(case: Case) -> Iterator[Finding]:
-    if case.stack.schedule_name is None:
-        local = case.stack.endpoint is not None
-        seen = "a local stack starts its evaluation itself" if local else "not found, or not readable"
-        yield Finding("schedule", Verdict.NOT_SEEN, seen)
+    if case.stack.endpoint is not None:
+        yield Finding("schedule", Verdict.NOT_SEEN, "a local stack starts its evaluation itself")
         return
-    try:
-        state = case.stack.client("scheduler").get_schedule(Name=case.stack.schedule_name)["State"]
-    except (BotoCoreError, ClientError) as error:
-        yield Finding("schedule", Verdict.NOT_SEEN, reason(error))
-        return
-    if state == "ENABLED":
-        yield Finding("schedule", Verdict.OK, "enabled")
-    else:
-        advice = "enable it, or deploy again: nothing else starts the evaluation"
-        yield Finding("schedule", Verdict.FAIL, state.lower(), advice, Section.EVALUATION_LATE)
+    advice = "enable it, or deploy again: nothing else starts the evaluation"
+    client, name = case.stack.client("scheduler"), case.stack.schedule_name
+    yield schedule_finding("schedule", client, name, advice, Section.EVALUATION_LATE)
 
 
 def _protection(case: Case) -> Iterator[Finding]:

@@ -83,3 +83,15 @@ def queue_finding(check: str, client: Any, url: str, most: int, advice: str, sec
     waiting, in_hand = (int(attributes.get(name, 0)) for name in names)
     seen = f"{waiting} waiting, {in_hand} in progress or waiting for redelivery"
     return Finding(check, Verdict.WARN, seen, advice, section) if waiting > most else Finding(check, Verdict.OK, seen)
+
+
+def schedule_finding(check: str, client: Any, name: str | None, advice: str, section: Section) -> Finding:
+    """A finding about a schedule of EventBridge: it fails if it is off. Without a name, it cannot be seen."""
+    if name is None:
+        return Finding(check, Verdict.NOT_SEEN, "not found, or not readable")
+    try:
+        state = client.get_schedule(Name=name)["State"]
+    except (BotoCoreError, ClientError) as error:
+        return Finding(check, Verdict.NOT_SEEN, reason(error))
+    off = Finding(check, Verdict.FAIL, state.lower(), advice, section)
+    return Finding(check, Verdict.OK, "enabled") if state == "ENABLED" else off

@@ -1,4 +1,4 @@
-"""The checks of ``kanon doctor`` that look at reports: jobs, keys, budgets, queues and tables. They only look.
+"""The checks of ``kanon doctor`` that look at reports: jobs, keys, budgets, queues, schedules, tables. They only look.
 
 Names of jobs are shown, since an operator needs them. No origin, no key of a histogram, no sum and no secret is read.
 """
@@ -9,8 +9,8 @@ from itertools import groupby
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kanon.dynamo.tables import described
-from kanon.operate.findings import Finding, Section, Verdict, moment, queue_finding
-from kanon.operate.running_reports import QUEUES, RunningReports
+from kanon.operate.findings import Finding, Section, Verdict, moment, queue_finding, schedule_finding
+from kanon.operate.running_reports import QUEUES, SCHEDULES, RunningReports
 from kanon.operate.stacks import reason
 from kanon.reports.service.fingerprints import Recorded, fingerprints
 from kanon.reports.storage.key_ring import NEW_EVERY, PUBLISHED
@@ -169,6 +169,26 @@ def _dead_letters(reports: RunningReports, _: float) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _schedules(reports: RunningReports, _: float) -> Iterator[Finding]:
+    for function, (advice, section) in SCHEDULED.items():
+        check = f"schedule of {function}"
+        if reports.deployed:
+            client, name = reports.client("scheduler"), reports.schedules.get(SCHEDULES[function])
+            yield schedule_finding(check, client, name, advice, section)
+        else:
+            yield Finding(check, Verdict.NOT_SEEN, "a local stack calls the function itself")
+
+
+SCHEDULED = {
+    "aggregate": (
+        "enable it, or deploy again: nothing else continues a job whose message was lost",
+        Section.STUCK_JOBS,
+    ),
+    "rotate": ("enable it, or deploy again: nothing else issues keys", Section.KEYS_MISSING),
+}
+"""What to do if a function's schedule is off, and where to read on."""
+
+
 def _tables(reports: RunningReports, _: float) -> Iterator[Finding]:
     """Deletion protection as an operator chose it; no stream and no backup, as is promised."""
     dynamodb = reports.client("dynamodb")
@@ -203,6 +223,7 @@ CHECKS: dict[str, Check] = {
     "report jobs": _jobs,
     "budget holds": _holds,
     "dead letters": _dead_letters,
+    "schedules of reports": _schedules,
     "report tables": _tables,
 }
 """The checks, by what a finding is called if one cannot look."""

@@ -11,6 +11,8 @@ from kanon.reports.storage.key_ring import KeyRing
 from kanon.reports.storage.report_jobs import ReportJobs
 
 QUEUES = ("Arrivals", "Maps", "Stages")
+SCHEDULES = {"aggregate": "SweepSchedule", "rotate": "RotateSchedule"}
+"""The schedules by the functions that they call."""
 FUNCTIONS = ("collect", "jobs", "decrypt", "aggregate", "rotate")
 """The functions whose settings say where the parts are; ``store`` knows nothing that these do not."""
 
@@ -22,6 +24,7 @@ class RunningReports:
     Attributes:
         collect, jobs, decrypt, aggregate, rotate: the settings of its functions.
         dead_letters: the URLs of the dead-letter queues, by the queues' names.
+        schedules: the physical names of the schedules, by their logical ids; None for one that cannot be read.
         client: a client of a service by its name.
         deployed: whether it is in AWS, rather than on this machine.
     """
@@ -32,6 +35,7 @@ class RunningReports:
     aggregate: AggregateSettings
     rotate: RotateSettings
     dead_letters: Mapping[str, str]
+    schedules: Mapping[str, str | None]
     client: Callable[[str], Any]
     deployed: bool = True
 
@@ -40,6 +44,7 @@ class RunningReports:
         cls,
         environments: Mapping[str, Mapping[str, str]],
         dead_letters: Mapping[str, str],
+        schedules: Mapping[str, str | None],
         client: Callable[[str], Any],
     ) -> "RunningReports":
         """From the environments of its functions, by their names.
@@ -55,6 +60,7 @@ class RunningReports:
             AggregateSettings.from_environment(environments["aggregate"]),
             RotateSettings.from_environment(environments["rotate"]),
             dead_letters,
+            schedules,
             client,
         )
 

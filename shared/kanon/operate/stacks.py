@@ -29,7 +29,7 @@ from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
-from kanon.operate.running_reports import FUNCTIONS, QUEUES, RunningReports
+from kanon.operate.running_reports import FUNCTIONS, QUEUES, SCHEDULES, RunningReports
 
 CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
 DESCRIPTION = "/_local/stack"
@@ -116,7 +116,7 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
         environments = {part: _environment(session, outputs, part) for part in ("join", "query", "evaluate")}
         dead_letters_url, lost_events_url = outputs["DeadLettersUrl"], outputs["LostEventsUrl"]
         url = outputs["ApiUrl"]
-        reports = _deployed_reports(outputs, session) if "RotateFunction" in outputs else None
+        reports = _deployed_reports(name, outputs, session) if "RotateFunction" in outputs else None
     except KeyError as error:
         raise StackError(f"stack {name} has no {error}: is it a stack of kanon?") from error
     except (BotoCoreError, ClientError) as error:
@@ -128,7 +128,7 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
         EvaluateSettings.from_environment(environments["evaluate"]),
         dead_letters_url,
         lost_events_url,
-        _schedule_name(name, session),
+        _physical(session, name, "EvaluateSchedule"),
         session,
         protected=None if protection is None else protection == "ON",
         reports=reports,
@@ -143,17 +143,19 @@ def _environment(session: boto3.Session, outputs: Mapping[str, str], function: s
     return configuration["Environment"]["Variables"]
 
 
-def _deployed_reports(outputs: Mapping[str, str], session: boto3.Session) -> RunningReports:
+def _deployed_reports(name: str, outputs: Mapping[str, str], session: boto3.Session) -> RunningReports:
     environments = {function: _environment(session, outputs, function) for function in FUNCTIONS}
     dead_letters = {queue: outputs[f"{queue}DeadUrl"] for queue in QUEUES}
-    return RunningReports.of(environments, dead_letters, partial(session.client, config=CONFIG))
+    nested = _physical(session, name, "ReportsStack")
+    schedules = {one: _physical(session, nested, one) for one in SCHEDULES.values()} if nested else {}
+    return RunningReports.of(environments, dead_letters, schedules, partial(session.client, config=CONFIG))
 
 
-def _schedule_name(name: str, session: boto3.Session) -> str | None:
-    """The physical name of the stack's schedule; None if it cannot be read."""
+def _physical(session: boto3.Session, stack: str, logical_id: str) -> str | None:
+    """The physical id of a resource of a stack; None if it cannot be read."""
     cloudformation = session.client("cloudformation", config=CONFIG)
     try:
-        found = cloudformation.describe_stack_resource(StackName=name, LogicalResourceId="EvaluateSchedule")
+        found = cloudformation.describe_stack_resource(StackName=stack, LogicalResourceId=logical_id)
     except (BotoCoreError, ClientError):
         return None
     physical: str = found["StackResourceDetail"]["PhysicalResourceId"]
@@ -189,6 +191,7 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
     client = partial(session.client, endpoint_url=endpoint, config=CONFIG)
     functions, queues = described["functions"], described.get("queues", {})
     dead_letters = {queue: queues[f"{queue}Dead"] for queue in QUEUES if f"{queue}Dead" in queues}
+    reports = RunningReports.of(functions, dead_letters, {}, client) if dead_letters else None
     return RunningStack(
         described["name"],
         JoinSettings.from_environment(described["functions"]["join"]),
@@ -199,7 +202,7 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
         None,
         session,
         endpoint,
-        reports=replace(RunningReports.of(functions, dead_letters, client), deployed=False) if dead_letters else None,
+        reports=replace(reports, deployed=False) if reports else None,
     )
 
 

@@ -224,6 +224,7 @@ SECTIONS: Sequence[tuple[str, Sequence[Row]]] = (
                 lambda j: _percent(j.outcome.answers_true - j.outcome.answers_both, j.outcome.answers_true),
                 "share of the true answers",
             ),
+            Row("crossings", lambda j: f"{j.outcome.crossings:,}", "of a set in an instance"),
             Row(
                 "crossings below k",
                 lambda j: _percent(j.outcome.crossings - j.outcome.crossings_reached, j.outcome.crossings),
@@ -276,7 +277,6 @@ SECTIONS: Sequence[tuple[str, Sequence[Row]]] = (
                 lambda j: f"{j.cost.month.total:,.2f}",
                 "at the pace of the log, everything but queries; kanon cost has the lines",
             ),
-            Row("crossings", lambda j: f"{j.outcome.crossings:,}", "of a set in an instance"),
         ),
     ),
 )

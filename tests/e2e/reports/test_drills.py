@@ -139,7 +139,10 @@ def test_a_stuck_job(service: Service) -> None:
         service.stack.run_queues()
     assert service.code(job) == "IN_PROGRESS"
     assert service.sections() >= {Section.STUCK_JOBS, Section.REPORT_DEAD_LETTERS, Section.REPORT_FUNCTION_ERRORS}
-    assert job in doctor(service.stack)[1]
+    output = doctor(service.stack)[1]
+    assert job in output
+    assert re.search(r"schedule of aggregate +│ OK +│ enabled", output)
+    assert re.search(r"schedule of rotate +│ OK +│ enabled", output)
     deploy(service.stack, "decrypt", KANON_EPSILON_CAP="64")
     service.stack.advance(600)
     assert service.code(job) == "SUCCESS"

@@ -23,7 +23,7 @@ VALUES = st.recursive(
     lambda value: st.lists(value, max_size=3) | st.dictionaries(TEXTS, value, max_size=3),
     max_leaves=6,
 )
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 ANSWERS = {200, 202, 400, 404, 409, 413, 415}
 
 

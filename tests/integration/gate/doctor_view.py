@@ -97,18 +97,29 @@ def _register(stack: Stack) -> None:
             Environment={"Variables": dict(stack.functions[part].environment)},
         )  # fmt: skip
         outputs[f"{part.title()}Function"] = f"{name}-{part}"
-    session.client("scheduler").create_schedule(
-        Name=f"{name}-schedule", ScheduleExpression="cron(3 * * * ? *)", FlexibleTimeWindow={"Mode": "OFF"},
-        Target={"Arn": "arn:aws:lambda:us-east-1:123456789012:function:f", "RoleArn": trust},
-    )  # fmt: skip
-    # moto's CloudFormation knows no schedules: a group stands for it, by the schedule's name.
-    group = {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": f"{name}-schedule"}}
+    schedules = {"EvaluateSchedule": f"{name}-schedule"}
+    of_reports = {"SweepSchedule": f"{name}-sweep", "RotateSchedule": f"{name}-rotate"}
+    for schedule in (schedules | of_reports).values():
+        session.client("scheduler").create_schedule(
+            Name=schedule, ScheduleExpression="cron(3 * * * ? *)", FlexibleTimeWindow={"Mode": "OFF"},
+            Target={"Arn": "arn:aws:lambda:us-east-1:123456789012:function:f", "RoleArn": trust},
+        )  # fmt: skip
     template: dict[str, Any] = {
         "Parameters": {
             "DeletionProtection": {"Type": "String", "Default": "ON"},
             "Reports": {"Type": "String", "Default": stack.template.parameters["Reports"]},
         },
-        "Resources": {"EvaluateSchedule": group},
+        "Resources": _groups(schedules | {"ReportsStack": f"{name}-reports"}),
         "Outputs": {key: {"Value": value} for key, value in outputs.items()},
     }
     cloudformation.create_stack(StackName=name, TemplateBody=json.dumps(template))
+    nested = {"Resources": _groups(of_reports)}
+    cloudformation.create_stack(StackName=f"{name}-reports", TemplateBody=json.dumps(nested))
+
+
+def _groups(names: dict[str, str]) -> dict[str, Any]:
+    """Resources of these names. moto knows no schedule and nests no local file: groups stand for them."""
+    return {
+        logical_id: {"Type": "AWS::Logs::LogGroup", "Properties": {"LogGroupName": name}}
+        for logical_id, name in names.items()
+    }

@@ -2,11 +2,12 @@
 
 import itertools
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Change, Members, from_item, to_item
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
-from kanon.local.engines import ENGINES, Engine
+from kanon.local.engines import ENGINES, Engine, Moto
 from kanon.local.partiql import read
 from kanon.local.source import ROOT
 from kanon.local.template import Template
@@ -162,6 +163,20 @@ def running(name: str) -> Iterator[Running]:
         yield Running(engine, engine.session())
     finally:
         engine.stop()
+
+
+def take_turns(running: Running, *clients: Any) -> None:
+    """Let the threads that use these clients take turns, call by call: moto locks nothing."""
+    if not isinstance(running.engine, Moto):
+        return
+    turn = threading.Lock()
+
+    def in_turn(call: Callable[..., Any], *given: Any) -> Any:
+        with turn:
+            return call(*given)
+
+    for client in clients:
+        client._make_api_call = partial(in_turn, client._make_api_call)
 
 
 @cache

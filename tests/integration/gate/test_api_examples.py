@@ -43,7 +43,7 @@ def test_every_example_of_the_page_is_answered(tmp_path: Path) -> None:
             script.write_text(CURL + "\n".join(examples).replace("http://127.0.0.1:8000", server.url))
             environment = {**os.environ, "no_proxy": "127.0.0.1"}
             run = subprocess.run(
-                ["bash", "-eu", script], capture_output=True, text=True, timeout=60, check=False, env=environment
+                ["bash", "-eu", script], capture_output=True, text=True, timeout=600, check=False, env=environment
             )
         finally:
             server.close()

@@ -85,7 +85,7 @@ def test_a_function_sees_the_variables_of_its_template_and_no_others(
 def test_the_lambda_context_has_the_limits_of_the_template(stack: Stack) -> None:
     context = stack.request("GET", "/v1/things/known").json()["context"]
     assert context["memory"] == "256"
-    assert 15_000 < context["remaining"] <= 20_000
+    assert 3_000 < context["remaining"] <= 20_000  # without the template it would be 3 s
     assert context["name"] == stack.functions["echo"].name
 
 

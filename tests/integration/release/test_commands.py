@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from kanon.cli import screen
 from kanon.cli.main import app
 from kanon.noise.laws import Table
 from kanon.release import output
@@ -31,12 +30,6 @@ def picture(monkeypatch, request):
     """Drawing takes most of the time of a small release: only the tests that look at the picture draw it."""
     if "picture" not in request.function.__name__:
         monkeypatch.setattr(output, "picture", lambda *_: b"\x89PNG")
-
-
-@pytest.fixture(autouse=True)
-def no_progress(monkeypatch):
-    """Whether a command shows progress depends on how busy the machine is."""
-    monkeypatch.setattr(screen, "QUIET", 600.0)
 
 
 @pytest.fixture
@@ -169,8 +162,10 @@ def test_no_message_holds_a_group_a_user_or_a_count(log, place, caplog, capfd):
     log.write_text(text_of(("SECRETSET", 4320), client="SECRETCLIENT"))
     said += run("release", log, *ASKED, status=5)
     said += caplog.text + "".join(capfd.readouterr())
-    for private in ("SECRETSET", "RARE", "SECRETCLIENT", "4321", "4322", "4320"):
+    for private in ("SECRETSET", "RARE", "SECRETCLIENT"):
         assert private not in said
+    # As numbers: a digest may hold these digits.
+    assert not re.search("(?<![0-9a-f])(4320|4321|4322)(?![0-9a-f])", said)
     assert json.loads(Path("operator.json").read_text())["warning"].startswith("NOT PRIVATE")
 
 
@@ -250,7 +245,8 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(log, monkeypatc
     monkeypatch.setitem(sys.modules, "duckdb", None)
     monkeypatch.delitem(sys.modules, "kanon.release.engines.duckdb", raising=False)
     ran = CliRunner().invoke(app, ["release", str(log), *ASKED])
-    assert (ran.exit_code, ran.stderr) == (1, "duckdb is missing: pip install 'kanon[release]'\n")
+    said = "duckdb is missing: pip install 'kanon[release]', or run `make install` in a checkout of kanon\n"
+    assert (ran.exit_code, ran.stderr) == (1, said)
 
 
 def test_the_picture_of_groups_in_any_script_is_drawn_without_a_warning(place):

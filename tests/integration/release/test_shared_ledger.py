@@ -15,7 +15,7 @@ from kanon.release import Ledger, release
 from kanon.release.errors import InputError, LedgerError, OverBudgetError
 from kanon.release.output import csv_bytes
 from kanon.release.shared_stores import TableSecrets, TableStore
-from tests.integration.gate.tables import Running, running
+from tests.integration.gate.tables import Running, running, take_turns
 from tests.unit.release.made import LOG, Given, spec
 
 _numbers = itertools.count()
@@ -56,7 +56,9 @@ def test_two_operators_share_a_release_and_pay_once(engine: Running, table: str)
 
 def test_of_several_operators_only_as_many_spend_as_the_budget_allows(engine: Running, table: str) -> None:
     ledger(engine, table).set_budget("d", "user", Bound(Fraction(3), Fraction(1, 10)))
-    opened = [ledger(engine, table) for _ in range(8)]
+    clients = [engine.client() for _ in range(8)]
+    take_turns(engine, *clients)
+    opened = [Ledger(TableStore(client, table), TableSecrets(client, table)) for client in clients]
 
     def try_to_release(number: int) -> bool:
         try:

@@ -1,6 +1,5 @@
 """What the commit of a job promises, on every engine that runs here."""
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -13,11 +12,11 @@ from botocore.exceptions import ClientError
 from kanon import clock
 from kanon.dynamo.transactions import all_or_none
 from kanon.errors import ThrottledError
-from kanon.local.engines import ENGINES, Moto
+from kanon.local.engines import ENGINES
 from kanon.reports.service.committing import Outcome, exhausted
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, Budgets, charges
 from kanon.reports.storage.report_jobs import State
-from tests.integration.gate.tables import Running, running
+from tests.integration.gate.tables import Running, running, take_turns
 from tests.integration.reports.tables import CAP, ReportTables, fresh_tables, unit
 
 TEN = Amount.of(Fraction(10), Fraction(1, 10**8))
@@ -142,26 +141,15 @@ def test_a_budget_table_that_was_created_again_is_refused(tables: ReportTables) 
     assert tables.spent(unit()) == Amount(0, 0)
 
 
-def one_at_a_time(client: Any) -> None:
-    """Let a client's threads take turns, call by call."""
-    turn, call = threading.Lock(), client._make_api_call
-
-    def in_turn(*given: Any) -> Any:
-        with turn:
-            return call(*given)
-
-    client._make_api_call = in_turn
-
-
 def test_of_twenty_jobs_for_one_hour_exactly_as_many_win_as_the_cap_admits(engine: Running) -> None:
     tables = fresh_tables(engine)
     jobs = [tables.job(f"job {n}") for n in range(20)]
-    if isinstance(engine.engine, Moto):  # it copies its tables for a transaction and locks nothing
-        one_at_a_time(tables.client)
+    take_turns(engine, tables.client)
 
     def commit(job: str) -> Outcome:
-        found = tables.committing().commit(job, charges([unit()]), TEN)
-        return commit(job) if found is Outcome.WAIT else found
+        while (found := tables.committing().commit(job, charges([unit()]), TEN)) is Outcome.WAIT:
+            pass
+        return found
 
     with ThreadPoolExecutor(8) as workers:
         outcomes = list(workers.map(commit, jobs))

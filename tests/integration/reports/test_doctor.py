@@ -12,7 +12,7 @@ from kanon.dynamo.transactions import all_or_none
 from kanon.operate import reports as module
 from kanon.operate.findings import Finding, Section, Verdict
 from kanon.operate.reports import examine_reports
-from kanon.operate.running_reports import QUEUES, RunningReports
+from kanon.operate.running_reports import QUEUES, SCHEDULES, RunningReports
 from kanon.reports.service.committing import Outcome
 from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.storage.budgets import charges
@@ -24,6 +24,14 @@ from tests.integration.reports.test_committing import TEN
 
 HOUR = 3600
 PROTECTED = "deletion of report tables"
+EVERY_FIVE_MINUTES: dict[str, Any] = {
+    "ScheduleExpression": "rate(5 minutes)",
+    "FlexibleTimeWindow": {"Mode": "OFF"},
+    "Target": {
+        "Arn": "arn:aws:lambda:us-east-1:123456789012:function:f",
+        "RoleArn": "arn:aws:iam::123456789012:role/r",
+    },
+}
 WORKERS = ("jobs", "decrypt", "aggregate")
 
 
@@ -98,7 +106,10 @@ def deployed(engine: Running) -> Deployed:
     }  # fmt: skip
     functions = ("collect", "jobs", "decrypt", "aggregate", "rotate")
     urls = {queue: sqs.create_queue(QueueName=f"{prefix}-{queue}")["QueueUrl"] for queue in QUEUES}
-    reports = RunningReports.of(dict.fromkeys(functions, environment), urls, engine.session.client)
+    schedules = {schedule: f"{prefix}-{schedule}" for schedule in SCHEDULES.values()}
+    for name in schedules.values():
+        engine.session.client("scheduler").create_schedule(Name=name, **EVERY_FIVE_MINUTES)
+    reports = RunningReports.of(dict.fromkeys(functions, environment), urls, schedules, engine.session.client)
     made = Deployed(engine, tables, reports)
     made.keys(8 * 86_400, 86_400)
     return made
@@ -129,7 +140,15 @@ def test_the_doctor_only_looks(deployed: Deployed) -> None:
     calls: set[str] = set()
     deployed.engine.session.events.register("before-parameter-build", lambda model, **_: calls.add(model.name))
     deployed.findings()
-    looks = {"GetItem", "Query", "Scan", "DescribeTable", "DescribeContinuousBackups", "GetQueueAttributes"}
+    looks = {
+        "GetItem",
+        "Query",
+        "Scan",
+        "DescribeTable",
+        "DescribeContinuousBackups",
+        "GetQueueAttributes",
+        "GetSchedule",
+    }
     assert calls <= looks
 
 
@@ -211,6 +230,15 @@ def test_budget_that_was_returned_while_the_doctor_looked_is_no_finding(
     assert deployed.wrong() == {}
 
 
+@pytest.mark.parametrize(("function", "section"), [("aggregate", Section.STUCK_JOBS), ("rotate", Section.KEYS_MISSING)])
+def test_a_schedule_that_is_off_is_reported(deployed: Deployed, function: str, section: Section) -> None:
+    name = deployed.reports.schedules[SCHEDULES[function]]
+    scheduler = deployed.engine.session.client("scheduler")
+    scheduler.update_schedule(Name=name, State="DISABLED", **EVERY_FIVE_MINUTES)
+    assert deployed.wrong() == {f"schedule of {function}": (Verdict.FAIL, section)}
+    assert deployed.findings()[f"schedule of {function}"].seen == "disabled"
+
+
 @pytest.mark.parametrize("table", ["ReportJobs", "Budgets"])
 def test_a_table_without_deletion_protection_is_reported(deployed: Deployed, table: str) -> None:
     deployed.tables.client.update_table(TableName=deployed.tables.names[table], DeletionProtectionEnabled=False)
@@ -257,10 +285,17 @@ def test_a_changed_cap_is_reported(deployed: Deployed) -> None:
 def test_what_the_doctor_may_not_read_is_unknown_and_not_wrong(deployed: Deployed) -> None:
     deployed.engine.session.client("sqs").delete_queue(QueueUrl=deployed.reports.dead_letters["Maps"])
     tables = deployed.reports.aggregate.model_copy(update={"control_table": "none"})
-    deployed.reports = replace(deployed.reports, aggregate=tables)
+    schedules = {"SweepSchedule": "none", "RotateSchedule": None}
+    deployed.reports = replace(deployed.reports, aggregate=tables, schedules=schedules)
     found = deployed.findings()
     unseen = {check for check, finding in found.items() if finding.verdict is Verdict.NOT_SEEN}
-    assert unseen == {"dead letters of Maps", "report fingerprints", "report keys", "budget table"}
+    assert unseen == {
+        "dead letters of Maps",
+        "report fingerprints",
+        "report keys",
+        "budget table",
+        *(f"schedule of {one}" for one in SCHEDULES),
+    }
     assert set(deployed.wrong()) == {"report functions"}
 
 

@@ -56,7 +56,7 @@ def test_the_same_work_gives_the_same_bytes_and_other_secrets_others(tmp_path):
         texts.append([fact.metric for fact in read_summary(place)])
     assert texts[0] == texts[1]
     for other in texts[2:]:
-        assert sum(a == b for a, b in zip(texts[0], other, strict=True)) <= 2
+        assert sum(a == b for a, b in zip(texts[0], other, strict=True)) <= 3
 
 
 def test_two_processes_give_what_one_gives(tmp_path):
@@ -174,7 +174,7 @@ def test_two_runs_of_the_command_have_different_noise(folder):
         facts = json.loads(told.output)
         assert (facts["keysReleased"], facts["errors"]) == (50, {"NUM_REPORTS_WITH_ERRORS": 0})
         metrics.append([fact.metric for fact in read_summary(folder / f"out{number}-1-of-1.avro")])
-    assert sum(a == b for a, b in zip(*metrics, strict=True)) <= 2
+    assert sum(a == b for a, b in zip(*metrics, strict=True)) <= 3  # more by chance: below 1e-12
 
 
 ALL = ("--keys", "keys.json", "--any-age")

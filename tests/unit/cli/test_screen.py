@@ -9,6 +9,12 @@ from rich.table import Table
 from kanon.cli import screen
 
 
+@pytest.fixture(autouse=True)
+def two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first line of progress comes when it does for a user."""
+    monkeypatch.setattr(screen, "QUIET", 2.0)
+
+
 def test_progress_off_a_terminal_is_a_line_every_few_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter([0.0, 1.0, 2.0, 3.0, 7.0, 8.0])
     with screen.progress("steps", 100, lambda: next(times)) as advance:
@@ -59,11 +65,11 @@ def test_work_that_ends_or_fails_is_no_longer_told(monkeypatch: pytest.MonkeyPat
         ended.append(wait(60))
 
     monkeypatch.setattr(screen, "_said", said)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with pytest.raises(KeyError), screen.working("finding noise"):
         raise KeyError
-    for thread in threading.enumerate()[before:]:
-        thread.join(timeout=10)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=60)
     assert ended == [True]
 
 

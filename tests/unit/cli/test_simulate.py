@@ -134,6 +134,13 @@ def test_wrong_input_gets_one_line_that_says_what_to_change(log: str, arguments:
     assert ran.exception is None or isinstance(ran.exception, SystemExit)
 
 
+def test_crossings_stand_with_the_answers_and_not_with_the_cost(log: str) -> None:
+    shown = run(log).output
+    headings = "How well the answers fit the exact counts", "Privacy", "Cost"
+    answers, privacy, cost = (shown.index(f"│ {heading} ") for heading in headings)
+    assert answers < shown.index("│ crossings  ") < shown.index("│ crossings below k ") < privacy < cost
+
+
 @pytest.mark.parametrize(("module", "extra_"), [("pyarrow", "log"), ("matplotlib", "plot")])
 def test_a_missing_library_names_its_extra(
     log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, extra_: str
@@ -144,6 +151,7 @@ def test_a_missing_library_names_its_extra(
     ran = run(log, "--html", str(tmp_path / "x.html"))
     assert ran.exit_code == 1
     assert f"pip install 'kanon[{extra_}]'" in ran.stderr
+    assert ("or run `make simulate` in a checkout" in ran.stderr) == (module == "pyarrow")
 
 
 def test_a_missing_log_says_to_check_the_path() -> None:

@@ -1,6 +1,7 @@
 """The kept connection, over real sockets."""
 
 import contextlib
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -107,18 +108,17 @@ def test_a_request_is_signed_as_it_is_sent() -> None:
 
 
 def test_a_refused_connection_says_what_to_check() -> None:
-    with serving() as server:
-        url = server.url
-    with Client(url) as client, pytest.raises(NoAnswerError) as found:
-        client.types()
+    with socket.socket() as bound:  # nobody listens, and nobody else is given the port
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        with Client(url) as client, pytest.raises(NoAnswerError) as found:
+            client.types()
     assert f"no answer from {url}" in str(found.value)
     assert "refused" in str(found.value)
     assert "check the address, and that the service runs" in str(found.value)
 
 
 def test_what_does_not_speak_http_is_no_answer() -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
@@ -135,8 +135,6 @@ def test_what_does_not_speak_http_is_no_answer() -> None:
 
 
 def test_a_slow_service_is_no_answer() -> None:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with (

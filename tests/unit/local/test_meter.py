@@ -12,10 +12,42 @@ from botocore.compat import HTTPHeaders
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from kanon.dynamo.units import item_size
 from kanon.local.meter import Meter
 
 ITEM: dict[str, Any] = {"name": {"S": "n" * 1500}}
 """Two write units."""
+
+
+KEYS = {name: {"name": {"S": name}} for name in ("updated", "deleted", "checked")}
+WRITES: list[Any] = [
+    {"Put": {"TableName": "t", "Item": ITEM}},
+    {"Update": {"TableName": "t", "Key": KEYS["updated"], "UpdateExpression": "REMOVE a"}},
+    {"Delete": {"TableName": "t", "Key": KEYS["deleted"]}},
+    {"ConditionCheck": {"TableName": "t", "Key": KEYS["checked"], "ConditionExpression": "attribute_exists(a)"}},
+]
+
+
+class Table:
+    """A reader of a table that holds items of these sizes, bytes, first before a call and then after it."""
+
+    def __init__(self, *sizes: dict[str, int]) -> None:
+        self.sizes = iter(sizes)
+
+    def batch_get_item(self, RequestItems: dict[str, Any]) -> Any:  # noqa: N803, boto3's name
+        ((table, asked),) = RequestItems.items()
+        sizes = next(self.sizes)
+        keys = [key for key in asked["Keys"] if key["name"]["S"] in sizes]
+        return {"Responses": {table: [self.item(key, sizes[key["name"]["S"]]) for key in reversed(keys)]}}
+
+    @staticmethod
+    def item(key: Any, size: int) -> Any:
+        return {**key, "a": {"S": "a" * (size - item_size(key) - 1)}}
+
+
+def table(*sizes: dict[str, int]) -> Any:
+    """As :class:`Table`, in the type of a client."""
+    return Table(*sizes)
 
 
 class Interleaved(Counter[str]):
@@ -53,7 +85,7 @@ def metered_client(meter: Meter, service: str = "dynamodb", status: int = 200) -
 
 
 def test_two_threads_that_write_at_the_same_moment_lose_no_unit() -> None:
-    meter = Meter()
+    meter = Meter(table())
     client = metered_client(meter)
     meter.written = Interleaved()
     with ThreadPoolExecutor(2) as threads:
@@ -61,32 +93,26 @@ def test_two_threads_that_write_at_the_same_moment_lose_no_unit() -> None:
     assert dict(meter.written) == {"evaluate": 4}
 
 
-def test_each_write_of_a_transaction_costs_twice_its_units_also_if_it_is_refused() -> None:
-    key = {"name": {"S": "n"}}
-    writes: list[Any] = [
-        {"Put": {"TableName": "t", "Item": ITEM}},
-        {
-            "Update": {
-                "TableName": "t",
-                "Key": key,
-                "UpdateExpression": "SET a = :a",
-                "ExpressionAttributeValues": {":a": {"S": "a" * 3000}},
-            }
-        },
-        {"Delete": {"TableName": "t", "Key": key}},
-        {"ConditionCheck": {"TableName": "t", "Key": key, "ConditionExpression": "attribute_exists(a)"}},
-    ]
-    for status in (200, 400):
-        meter = Meter()
-        with suppress(ClientError):
-            metered_client(meter, status=status).transact_write_items(TransactItems=writes)
-        assert meter.written["evaluate"] == 2 * (2 + 3 + 1 + 1)
-        assert meter.items_written["evaluate"] == 3
-        assert meter.calls["evaluate", "TransactWriteItems"] == 1
+def test_each_part_of_a_transaction_costs_twice_the_units_of_the_larger_of_its_two_items() -> None:
+    before = {"updated": 1_500, "deleted": 4_500, "checked": 2_500}
+    after = {"updated": 3_500, "checked": 2_500}
+    meter = Meter(table(before, after))
+    metered_client(meter).transact_write_items(TransactItems=WRITES)
+    assert meter.written["evaluate"] == 2 * (2 + 4 + 5 + 3)
+    assert meter.items_written["evaluate"] == 3
+    assert meter.calls["evaluate", "TransactWriteItems"] == 1
+
+
+def test_a_refused_transaction_costs_the_units_of_the_items_that_it_met() -> None:
+    stored = {"updated": 1_500, "checked": 2_500}
+    meter = Meter(table(stored, stored))
+    with suppress(ClientError):
+        metered_client(meter, status=400).transact_write_items(TransactItems=WRITES)
+    assert meter.written["evaluate"] == 2 * (2 + 2 + 1 + 3)
 
 
 def test_messages_and_objects_are_counted_in_calls_and_bytes() -> None:
-    meter = Meter()
+    meter = Meter(table())
     queue = metered_client(meter, "sqs")
     queue.send_message(QueueUrl="https://queue.test", MessageBody="\u00e9" * 10)
     queue.send_message_batch(

@@ -1,5 +1,6 @@
 """The benchmark of a new user's first minutes: what it takes from the output of make, and how it fails."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -24,6 +25,13 @@ def repository(folder: Path, install: str = INSTALLS, demo: str = DEMO, serve: s
         name = ["-c", "user.name=n", "-c", "user.email=n@example.org"]
         subprocess.run(["git", *name, *command], cwd=folder, check=True)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def own_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit is neither signed nor checked by what the machine's configuration of git asks for."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
 
 
 def test_installation_demo_and_service_are_measured_in_a_clone(tmp_path: Path) -> None:
