@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel
 
 from kanon.dynamo.batches import is_throttle
-from kanon.errors import FingerprintMismatchError, KanonError, ThrottledError, reason
+from kanon.errors import ConfigurationError, FingerprintMismatchError, KanonError, ThrottledError, reason
 from kanon.http.answers import (
     NOT_NOW,
     NOWHERE,
@@ -88,6 +88,9 @@ def _translated(error: Exception, logger: Logger) -> ErrorAnswer:
             return NOT_NOW
         case FingerprintMismatchError():
             logger.error("fingerprint mismatch", reason=str(error))
+            return NOT_NOW
+        case ConfigurationError():
+            logger.error("configuration refused", reason=str(error))
             return NOT_NOW
         case ClientError():
             if not is_throttle(error):
