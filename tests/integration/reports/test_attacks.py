@@ -15,6 +15,7 @@ import pytest
 from kanon import clock
 from kanon.reports.account import Source, source_of, units
 from kanon.reports.avro import write_summary
+from kanon.reports.errors import JobError
 from kanon.reports.service.creating import publish_again
 from kanon.reports.service.messages import StageMessage
 from kanon.reports.service.requests import Publication
@@ -186,27 +187,27 @@ def test_a_summary_is_published_as_it_was_committed_or_not_at_all(service: Aggre
     assert service.bucket(OUTPUT).found(taken["Key"]) is None
 
 
-def unlist_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bucket of the input is taken out of ReportBuckets."""
-    settings: Any = SimpleNamespace(delta_cap=DELTA_CAP, epsilon_cap=Fraction(64), buckets=frozenset({OUTPUT}))
+def deploy_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bucket of the input is taken out of ReportBuckets, and EpsilonCap is lowered below what jobs asked for."""
+    settings: Any = SimpleNamespace(delta_cap=DELTA_CAP, epsilon_cap=Fraction(1), buckets=frozenset({OUTPUT}))
     monkeypatch.setattr(Aggregation, "request", lambda _, row: reader(settings)(row))
 
 
-def test_a_committed_job_is_published_elsewhere_though_its_bucket_is_no_longer_listed(
+def test_a_committed_job_is_published_elsewhere_though_the_settings_no_longer_allow_it(
     service: Aggregation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken_output(service)
     row = service.row("job")
     elsewhere = Publication("job", OUTPUT, "out/other.avro")
     publish_again(service.tables.jobs, row, service.request(row), elsewhere, service.tables.now)
-    unlist_input(monkeypatch)
+    deploy_less(monkeypatch)
     service.queue.append(StageMessage(job="job"))
     service.run()
     assert service.code("job") == "SUCCESS"
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_job_that_holds_budget_ends_though_its_bucket_is_no_longer_listed(
+def test_a_job_that_holds_budget_ends_though_the_settings_no_longer_allow_it(
     service: Aggregation, monkeypatch: pytest.MonkeyPatch, *, late: bool
 ) -> None:
     service.put_reports("in/a.avro", reports(10))
@@ -220,11 +221,35 @@ def test_a_job_that_holds_budget_ends_though_its_bucket_is_no_longer_listed(
         with suppress(RuntimeError):
             service.run()
     assert service.row("job").state is State.COMMITTING
-    unlist_input(monkeypatch)
+    deploy_less(monkeypatch)
     service.tables.now += 86_400 * late
     service.sweep()
     service.run()
     assert service.code("job") == ("RETRIES_EXHAUSTED" if late else "SUCCESS")
+
+
+def test_a_committed_job_whose_parts_are_gone_fails_loudly_and_stays_committed(service: Aggregation) -> None:
+    taken = taken_output(service)
+    (part,) = service.row("job").values["parts"]
+    service.s3.delete_object(Bucket=f"{service.prefix}-{WORK}", Key=part)
+    service.s3.delete_object(**taken)
+    service.queue.append(StageMessage(job="job"))
+    with pytest.raises(JobError):
+        service.run()
+    assert service.row("job").state is State.COMMITTED
+
+
+def test_two_jobs_of_one_second_and_folder_each_name_their_own_units(service: Aggregation) -> None:
+    for day in (1, 2):
+        service.put_reports(f"in/{day}.avro", of_day(day))
+    service.create("all", job_parameters__debug_privacy_epsilon="64", output_data_blob_prefix="out/all.avro")
+    service.run()
+    for day in (1, 2):
+        one = {"input_data_blob_prefix": f"in/{day}", "output_data_blob_prefix": f"out/{day}.avro"}
+        service.create(f"of day {day}", **one)
+    service.run()
+    first, second = (service.budget_file("exhausted", f"of day {day}") for day in (1, 2))
+    assert first != second
 
 
 def test_a_domain_that_a_worker_cannot_hold_is_refused_before_it_is_read(

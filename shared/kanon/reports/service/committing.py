@@ -63,7 +63,7 @@ class Committing:
     epoch: str
     clock: Callable[[], float]
 
-    def commit(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str = "", **values: Any) -> Outcome:
+    def commit(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str, **values: Any) -> Outcome:
         """Take the amount from every hour of the charges, and commit the job with these values; or nothing of both.
 
         It may be called again after any crash, and by several workers at once.
@@ -86,7 +86,7 @@ class Committing:
                 return stopped
         return Outcome.COMMITTED
 
-    def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str = "") -> bool:
+    def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> bool:
         """Return what the job holds; False if it is not ABORTING. It may be called again after any crash.
 
         A chunk that is not held is refused as a whole: it was never taken, or it was returned before.

@@ -9,6 +9,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from io import BytesIO
 from itertools import chain
 from typing import Any
@@ -107,6 +108,8 @@ class Stages:
             except JobError as error:
                 if fail(self.jobs, row, error, self.clock()):
                     self.ended(error.code)
+                elif self._is_stuck(row):
+                    raise
                 continue
             except Exception as error:
                 error.add_note(row.state)
@@ -130,6 +133,11 @@ class Stages:
         if row.state is State.REDUCING:
             return self._unreduced(row) or [StageMessage(job=job)]
         return [StageMessage(job=job)]
+
+    def _is_stuck(self, row: Row) -> bool:
+        """Whether a job that has begun to commit is still where an error met it: no worker has taken it further."""
+        now = self.jobs.read(row.job)
+        return row.state not in BEFORE_COMMIT and now is not None and now.state is row.state
 
     def _stage(self, row: Row, part: int | None) -> list[Message] | None:
         """Do what the job's state asks for; None if the job may be in another state now."""
@@ -364,7 +372,8 @@ class Stages:
         budgets, amount = self.committing("").budgets, Amount.of(request.epsilon, request.delta)
         received = datetime.fromtimestamp(row.received_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         folder = request.output_prefix.rpartition("/")[0]
-        name = f"{folder}/" * bool(folder) + f"privacy_budget_{what}_{received}.json"
+        job = sha256(row.job.encode()).hexdigest()[:8]
+        name = f"{folder}/" * bool(folder) + f"privacy_budget_{what}_{received}_{job}.json"
         body = json.dumps(named_exhausted(budgets, sources, request.filtering_ids, amount), indent=1).encode()
         try:
             self.bucket(request.output_bucket).put_new(name, body)

@@ -1,8 +1,10 @@
 """The request of a stored job, as the functions that work on it read it."""
 
 from collections.abc import Callable
+from fractions import Fraction
 
 from kanon.reports.errors import JobError
+from kanon.reports.parameters import EPSILON_CAP
 from kanon.reports.service.requests import JobRequest, RequestRefusedError, named_buckets, read_request
 from kanon.reports.settings import Jobs
 from kanon.reports.storage.report_jobs import BEFORE_COMMIT, Row
@@ -12,13 +14,14 @@ def reader(settings: Jobs) -> Callable[[Row], JobRequest]:
     """Read stored requests under the settings of a function.
 
     The reader raises a ``JobError`` if the settings no longer allow what the job asks for. A job that has begun to
-    commit keeps its buckets: its budget is returned or its summary published, whatever a deployment has changed.
+    commit asks for nothing more: its budget is returned or its summary published, whatever a deployment has changed.
     """
 
     def read(row: Row) -> JobRequest:
-        buckets = settings.buckets if row.state in BEFORE_COMMIT else named_buckets(row.request)
+        if row.state not in BEFORE_COMMIT:
+            return read_request(row.request, Fraction(1), named_buckets(row.request), Fraction(EPSILON_CAP))
         try:
-            return read_request(row.request, settings.delta_cap, buckets, settings.epsilon_cap)
+            return read_request(row.request, settings.delta_cap, settings.buckets, settings.epsilon_cap)
         except RequestRefusedError as error:
             message = f"{error.field} is no longer allowed: put it back into the parameters of the stack"
             raise JobError("INVALID_JOB", message) from None

@@ -109,7 +109,7 @@ class Budgets:
 
     # Parts of a transaction.
 
-    def take(self, charge: Charge, job: str, amount: Amount, claim: str = "") -> list[dict[str, Any]]:
+    def take(self, charge: Charge, job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
         """Two writes: less is left of every hour, and the job took it. Refused if an hour has less, or if it did.
 
         ``claim`` tells the job from an earlier one of its id, which table ReportJobs has lost.
@@ -149,7 +149,7 @@ class Budgets:
             },
         ]
 
-    def give_back(self, charge: Charge, job: str, amount: Amount, claim: str = "") -> list[dict[str, Any]]:
+    def give_back(self, charge: Charge, job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
         """Two writes that undo :meth:`take`. Refused if the job did not take, or its part was returned before."""
         pairs = [(f"e{hour:02}", ":e") for hour in charge.hours]
         values = {":e": _number(amount.epsilon)}
