@@ -11,10 +11,9 @@ from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
-from kanon.errors import ConfigurationError, FingerprintMismatchError, UnreadableMessageError
 from kanon.keys import fetch_noise_keys
 from kanon.queues import read_message, send_all
-from kanon.reports.errors import JobError
+from kanon.reports.errors import STOPS, JobError
 from kanon.reports.service.committing import Committing
 from kanon.reports.service.epoch import REPLACED, Epoch
 from kanon.reports.service.fingerprints import Recorded
@@ -35,7 +34,6 @@ SETTINGS = AggregateSettings.from_environment()
 NOISE_KEY = "1"
 SECONDS_A_STAGE = 300
 """A run begins no further stage with less time left; the rest of the job goes on in a new message."""
-STOPS = ConfigurationError, FingerprintMismatchError, UnreadableMessageError  # after these an operator must act
 
 logger = Logger()
 metrics = Metrics()

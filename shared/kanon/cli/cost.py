@@ -96,10 +96,11 @@ def cost(
     except CostError as error:
         typer.echo(f"kanon cost: {error}", err=True)
         raise typer.Exit(2) from error
+    estimate = Estimate(load, needs, made, others, listed, part)
     if as_json:
-        show_json(_document(load, needs, made, others, listed, part))
+        show_json(estimate.document)
     else:
-        _show(load, needs, made, others, listed, part, markdown=markdown)
+        _show(estimate, markdown=markdown)
 
 
 @dataclass(frozen=True)
@@ -133,61 +134,64 @@ class ReportsPart:
         }
 
 
-def _document(
-    load: "Workload",
-    needs: "Needs",
-    made: "Bill",
-    others: dict[str, float],
-    prices: "Prices",
-    part: ReportsPart | None,
-) -> dict[str, Any]:
-    """Everything as JSON; dollars a month."""
-    return {
-        "prices": {"noted": prices.noted, "region": prices.region},
-        "touchedSetsAStep": load.touched_a_step,
-        "slots": load.slots,
-        "needs": {"slots": needs.slots, "workers": needs.workers, "limits": list(needs.limits)},
-        "dollarsAMonth": made.total,
-        "dollarsAMillionJoins": _a_million(load, made, part),
-        "reports": part.document if part else None,
-        "lines": [
-            {"name": e.name, "service": e.service, "what": e.what, "quantity": e.quantity, "dollars": e.dollars}
-            for e in made.lines
-        ],
-        "alternatives": others,
-    }
+@dataclass(frozen=True)
+class Estimate:
+    """A workload, what it needs and the bill of a month, with the totals of other choices and the part of reports."""
+
+    load: "Workload"
+    needs: "Needs"
+    made: "Bill"
+    others: dict[str, float]
+    prices: "Prices"
+    part: ReportsPart | None
+
+    @property
+    def a_million(self) -> float | None:
+        """Dollars for a million joins with everything but reports included; None without joins."""
+        from kanon.cost.scale import MONTH
+
+        dollars = self.made.total - (self.part.dollars if self.part else 0.0)
+        return dollars / (self.load.joins * MONTH / 1e6) if self.load.joins else None
+
+    @property
+    def told(self) -> str:
+        """In words, without the tables."""
+        load, each = self.load, self.a_million
+        of_joins = f", ${each:,.2f} a million joins" if each else ""
+        limits = "".join(f"Beyond a limit: {limit}.\n" for limit in self.needs.limits)
+        return (
+            f"{load.joins:,g} joins/s in requests of {load.batch}, {load.queries:,g} queries/s of {load.hashes} hashes,"
+            f" {load.sets:,} sets, {load.touched_a_step:,.0f} of them touched in a step.\n"
+            f"Evaluate workers needed: {self.needs.workers}. Slots: {load.slots}.\n"
+            f"{limits}{self.part.told if self.part else ''}"
+            f"Total: ${self.made.total:,.2f} a month{of_joins}.\n"
+        )
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """As JSON; dollars a month."""
+        return {
+            "prices": {"noted": self.prices.noted, "region": self.prices.region},
+            "touchedSetsAStep": self.load.touched_a_step,
+            "slots": self.load.slots,
+            "needs": {"slots": self.needs.slots, "workers": self.needs.workers, "limits": list(self.needs.limits)},
+            "dollarsAMonth": self.made.total,
+            "dollarsAMillionJoins": self.a_million,
+            "reports": self.part.document if self.part else None,
+            "lines": [
+                {"name": e.name, "service": e.service, "what": e.what, "quantity": e.quantity, "dollars": e.dollars}
+                for e in self.made.lines
+            ],
+            "alternatives": self.others,
+        }
 
 
-def _a_million(load: "Workload", made: "Bill", part: ReportsPart | None) -> float | None:
-    """Dollars for a million joins with everything but reports included; None without joins."""
-    from kanon.cost.scale import MONTH
-
-    return (made.total - (part.dollars if part else 0.0)) / (load.joins * MONTH / 1e6) if load.joins else None
-
-
-def _show(
-    load: "Workload",
-    needs: "Needs",
-    made: "Bill",
-    others: dict[str, float],
-    prices: "Prices",
-    part: ReportsPart | None,
-    *,
-    markdown: bool,
-) -> None:
+def _show(estimate: Estimate, *, markdown: bool) -> None:
     from rich.console import Console
 
-    each = _a_million(load, made, part)
-    of_joins = f", ${each:,.2f} a million joins" if each else ""
-    limits = "".join(f"Beyond a limit: {limit}.\n" for limit in needs.limits)
-    typer.echo(
-        f"{load.joins:,g} joins/s in requests of {load.batch}, {load.queries:,g} queries/s of {load.hashes} hashes,"
-        f" {load.sets:,} sets, {load.touched_a_step:,.0f} of them touched in a step.\n"
-        f"Evaluate workers needed: {needs.workers}. Slots: {load.slots}.\n{limits}{part.told if part else ''}"
-        f"Total: ${made.total:,.2f} a month{of_joins}.\n"
-    )
-    console = Console(width=120)
-    for table in (_lines(made, markdown=markdown), _alternatives(made, others, markdown=markdown)):
+    typer.echo(estimate.told)
+    console, made = Console(width=120), estimate.made
+    for table in (_lines(made, markdown=markdown), _alternatives(made, estimate.others, markdown=markdown)):
         if markdown:
             with console.capture() as captured:
                 console.print(table)
@@ -195,6 +199,7 @@ def _show(
         else:
             console.print(table)
         typer.echo()
+    prices = estimate.prices
     typer.echo(f"List prices of {prices.region} as noted on {prices.noted}, without free tier: check them.")
 
 

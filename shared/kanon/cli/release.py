@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from kanon.cli.extras import missing
+from kanon.cli.extras import missing_library
 from kanon.cli.screen import working
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from kanon.release.mechanism import Mechanism
     from kanon.release.releasing import Engine, Release
     from kanon.release.spec import Spec
-
-EXTRAS = {"duckdb": "release", "pyarrow": "release", "matplotlib": "plot", "pyspark": "spark"}
 
 
 def fail(message: str, status: int = 2) -> NoReturn:
@@ -41,10 +39,7 @@ def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
         except ReleaseError as error:
             fail(str(error), error.status)
         except ModuleNotFoundError as error:
-            extra = EXTRAS.get(str(error.name).split(".")[0])
-            if extra is None:
-                raise
-            missing(error, extra)
+            missing_library(error)
 
     return guarded
 

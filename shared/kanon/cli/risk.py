@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from kanon.cli.extras import missing
+from kanon.cli.extras import missing_library
 from kanon.cli.files import picture as picture_file
 from kanon.cli.files import writable
 from kanon.cli.screen import screen, show_json, working
@@ -46,10 +46,7 @@ def _one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
         except typer.BadParameter as error:
             fail(error.format_message())
         except ModuleNotFoundError as error:
-            extra = {"pyarrow": "release", "duckdb": "release", "matplotlib": "plot"}.get(str(error.name).split(".")[0])
-            if extra is None:
-                raise
-            missing(error, extra)
+            missing_library(error)
 
     return guarded
 

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kanon.joinlog.rows import (
@@ -28,7 +27,6 @@ from kanon.joinlog.rows import (
     PARQUET,
     YEAR_10000,
     Columns,
-    LogError,
     Where,
     csv_rows,
     join_of,
@@ -36,6 +34,7 @@ from kanon.joinlog.rows import (
     lines_of,
     microseconds,
     opened,
+    parquet_table,
     require,
 )
 
@@ -160,12 +159,7 @@ def _too_long(block: bytes) -> bool:
 
 
 def _parquet(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Batch]:
-    if not file.seekable():
-        raise LogError(f"{where.name} is Parquet, which is read from its end: give the name of a file")
-    where.unit = "row"
-    try:
-        table = pq.ParquetFile(file)
-        require(columns, table.schema_arrow.names, where, "name the columns the file has")
+    with parquet_table(file, columns, where) as table:
         for rows in table.iter_batches(columns=list(columns), use_threads=False):
             line = where.line
             whole = microseconds(rows)
@@ -174,8 +168,6 @@ def _parquet(file: io.BufferedReader, columns: Columns, where: Where) -> Iterato
             except (_IrregularError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 yield from _slowly(_counted(whole.to_pylist(), where), columns)
             where.line = line + rows.num_rows
-    except pa.ArrowException as error:
-        raise LogError(f"{where}: not readable as Parquet ({error}): write the file again") from error
 
 
 def _counted(rows: Iterable[Mapping[str, Any]], where: Where) -> Iterator[Mapping[str, Any]]:

@@ -164,6 +164,20 @@ def json_lines(lines: Iterable[str], columns: Columns, where: Where) -> Iterator
 
 
 def _parquet(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Mapping[str, Any]]:
+    with parquet_table(file, columns, where) as table:
+        for batch in table.iter_batches(columns=list(columns)):
+            for row in microseconds(batch).to_pylist():
+                where.line += 1
+                yield row
+
+
+@contextmanager
+def parquet_table(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Any]:
+    """A Parquet file that has the columns, as pyarrow opens it.
+
+    Raises:
+        LogError: pyarrow is missing; the file is a pipe or lacks a column; it, or its rows later, cannot be read.
+    """
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -176,10 +190,7 @@ def _parquet(file: io.BufferedReader, columns: Columns, where: Where) -> Iterato
     try:
         table = parquet.ParquetFile(file)
         require(columns, table.schema_arrow.names, where, "name the columns the file has")
-        for batch in table.iter_batches(columns=list(columns)):
-            for row in microseconds(batch).to_pylist():
-                where.line += 1
-                yield row
+        yield table
     except pa.ArrowException as error:
         raise LogError(f"{where}: not readable as Parquet ({error}): write the file again") from error
 

@@ -2,7 +2,10 @@
 
 from enum import StrEnum
 
-from kanon.errors import KanonError
+from kanon.errors import ConfigurationError, FingerprintMismatchError, KanonError, UnreadableMessageError
+
+STOPS = ConfigurationError, FingerprintMismatchError, UnreadableMessageError
+"""Errors after which a worker goes on only if an operator acts."""
 
 
 class Counter(StrEnum):

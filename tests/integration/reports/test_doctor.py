@@ -1,6 +1,5 @@
 """What `kanon doctor` finds in reports: every defect is planted once, and nothing else is reported."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -18,7 +17,7 @@ from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.storage.budgets import charges
 from kanon.reports.storage.key_ring import NEW_EVERY, OPENS, PUBLISHED, Key, KeyRing, Keys
 from kanon.reports.storage.report_jobs import State
-from tests.integration.gate.tables import Running, running
+from tests.integration.gate.tables import Running
 from tests.integration.reports.tables import CLAIM, EPOCH, NOW, ReportTables, fresh_tables, unit
 from tests.integration.reports.test_committing import TEN
 
@@ -33,12 +32,6 @@ EVERY_FIVE_MINUTES: dict[str, Any] = {
     },
 }
 WORKERS = ("jobs", "decrypt", "aggregate")
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
-    with running("moto") as engine:
-        yield engine
 
 
 @dataclass

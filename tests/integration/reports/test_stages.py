@@ -1,6 +1,5 @@
 """A job from createJob to its summary, stage by stage."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,16 +8,10 @@ from kanon import clock
 from kanon.reports.service.messages import StageMessage
 from kanon.reports.storage.report_jobs import State
 from kanon.reports.storage.work import Work
-from tests.integration.gate.tables import Running, running
+from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import OUTPUT, WORK, Aggregation, aggregation, discover
 from tests.integration.reports.tables import CAP
 from tests.unit.reports import made
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
-    with running("moto") as engine:
-        yield engine
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@
 ``tests/unit/reports/test_traps.py`` has the others.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -42,7 +42,7 @@ from kanon.reports.storage.budgets import Amount, Budgets, Charge, charges
 from kanon.reports.storage.key_ring import Key, Keys
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, ReportJobs, State
-from tests.integration.gate.tables import Running, running
+from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import OUTPUT, WORK, Aggregation, aggregation
 from tests.integration.reports.issuing import issuing
 from tests.integration.reports.tables import CAP, CLAIM, unit
@@ -52,12 +52,6 @@ from tests.unit.reports import made
 Patch = pytest.MonkeyPatch
 TENTH = Amount(1, CAP.delta // 10)
 HALF = Amount(CAP.epsilon // 2, 0)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
-    with running("moto") as engine:
-        yield engine
 
 
 @pytest.fixture
