@@ -49,7 +49,7 @@ def shards() -> Shards:
 
 
 def map_shard(record: SQSRecord) -> None:
-    """Map the shard of a message. If it was the last one, send the message that takes the job on."""
+    """Map the shard of a message. If it was the last one, send the message for the next stage."""
     stage = "none"
     try:
         message = read_message(MapMessage, record.body)

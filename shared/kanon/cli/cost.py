@@ -1,4 +1,4 @@
-"""``kanon cost``: the monthly bill of a workload by service, and what other choices would cost."""
+"""``kanon cost``: the monthly bill of a workload by service, and the cost of other choices."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -9,6 +9,7 @@ import typer
 
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import show_json
+from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,42 +21,46 @@ if TYPE_CHECKING:
     from kanon.cost.workload import Workload
 
 
+OF_REPORTS = ("report_bytes", "jobs", "job_reports", "keys", "budget_rows", "map_concurrency")
+FOR_ANY_TABLE = {"table", "prices", "measured", "markdown", "as_json"}
+FOR_SCALE = FOR_ANY_TABLE | {"given", "types", "period"}
 DEFAULT_TYPE = '{"k": 50, "window": 720, "profile": "published"}'
 
 
 class Shown(StrEnum):
-    """What else can be shown than the bill of one workload."""
+    """Tables to show instead of a bill."""
 
     SCALE = "scale"
     REPORTS = "reports"
 
 
 def cost(
-    joins: Annotated[float, typer.Option(help="Joins a second, the mean over the month.")] = 10.0,
-    batch: Annotated[int, typer.Option(help="Joins a request, 1 to 500.")] = 1,
-    queries: Annotated[float, typer.Option(help="Queries a second.")] = 0.0,
-    hashes: Annotated[int, typer.Option(help="Hashes of a query, 1 to 1,000.")] = 100,
-    sets: Annotated[int, typer.Option(help="Sets that joins go to.")] = 1_000_000,
-    popularity: Annotated[float, typer.Option(help="Exponent of Zipf's law; 0 makes all sets alike.")] = 1.1,
+    context: typer.Context,
+    joins: Annotated[float, typer.Option(help="Joins per second, the mean over the month.")] = 10.0,
+    batch: Annotated[int, typer.Option(help="Joins per request, 1 to 500.")] = 1,
+    queries: Annotated[float, typer.Option(help="Queries per second.")] = 0.0,
+    hashes: Annotated[int, typer.Option(help="Hashes per query, 1 to 1,000.")] = 100,
+    sets: Annotated[int, typer.Option(help="Sets that get joins.")] = 1_000_000,
+    popularity: Annotated[float, typer.Option(help="Exponent of Zipf's law; 0: all sets are equally popular.")] = 1.1,
     touched: Annotated[
         float | None, typer.Option(help="Sets with joins in a step, if known; otherwise computed from --popularity.")
     ] = None,
-    slots: Annotated[int | None, typer.Option(help="Slots; without it 16, or more if the workload needs them.")] = None,
+    slots: Annotated[int | None, typer.Option(help="Slots; by default 16, or more if the workload needs them.")] = None,
     given: OneType = None,
     types: TypesFile = None,
-    period: Annotated[int, typer.Option(min=1, help="Seconds of a step.")] = 3600,
-    architecture: Annotated[str, typer.Option(help="Of the functions: arm64 or x86_64.")] = "arm64",
-    reports: Annotated[float, typer.Option(help="Encrypted reports a day; 0 is a stack without reports.")] = 0.0,
+    period: Annotated[int, typer.Option(min=1, help="Seconds per step.")] = 3600,
+    architecture: Annotated[str, typer.Option(help="Architecture of the functions: arm64 or x86_64.")] = "arm64",
+    reports: Annotated[float, typer.Option(help="Encrypted reports per day; 0 for a stack without reports.")] = 0.0,
     report_bytes: Annotated[int, typer.Option(help="Bytes of a stored report; 20 slots take about 1,300.")] = 1_300,
-    jobs: Annotated[float, typer.Option(help="Jobs a day.")] = 1.0,
-    job_reports: Annotated[float | None, typer.Option(help="Reports of a job; without it those of a day.")] = None,
-    keys: Annotated[int, typer.Option(help="Declared keys of a job.")] = 10_000,
-    budget_rows: Annotated[int, typer.Option(help="Rows of budget that a job charges, 0 to 30,000.")] = 24,
+    jobs: Annotated[float, typer.Option(help="Jobs per day.")] = 1.0,
+    job_reports: Annotated[float | None, typer.Option(help="Reports per job; by default the reports of a day.")] = None,
+    keys: Annotated[int, typer.Option(help="Declared keys per job.")] = 10_000,
+    budget_rows: Annotated[int, typer.Option(help="Budget rows that a job charges, 0 to 30,000.")] = 24,
     map_concurrency: Annotated[int, typer.Option(help="Parameter MapConcurrency.")] = 50,
-    prices: Annotated[Path | None, typer.Option(help="Price file; without it the prices of the package.")] = None,
+    prices: Annotated[Path | None, typer.Option(help="Price file; by default the prices of the package.")] = None,
     measured: Annotated[Path | None, typer.Option(help="File of measured values and assumptions.")] = None,
     table: Annotated[
-        Shown | None, typer.Option(help="Show a table instead: rates of joins and what they need, or jobs of reports.")
+        Shown | None, typer.Option(help="Show a table instead: rates of joins and their needs, or jobs of reports.")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -70,9 +75,14 @@ def cost(
     from kanon.cost.reports import ReportLoad
     from kanon.cost.workload import Workload, added, alternatives, usage
 
+    if table is not None:
+        taken = FOR_SCALE if table is Shown.SCALE else FOR_ANY_TABLE
+        refuse_unused(context, set(context.params) - taken, "with --table: leave it out")
+    elif not reports:
+        refuse_unused(context, OF_REPORTS, "without reports: give --reports")
     own = own_types(given, types, period) or own_types([DEFAULT_TYPE], None, period)
     if own is None or len(own.types) != 1:
-        raise typer.BadParameter("give one type: a bill is that of the sets of one type")
+        raise typer.BadParameter("give one type only: a bill is for one type")
     (type_,) = own.types.values()
     try:
         listed, values = read_prices(prices), read_measured(measured)
@@ -113,7 +123,7 @@ class ReportsPart:
 
     @property
     def told(self) -> str:
-        """In words."""
+        """The part in words."""
         load = self.load
         return (
             f"{load.reports:,.0f} reports a day of {load.size:,} bytes. Jobs a day: {load.jobs:,g}, each of"
@@ -124,7 +134,7 @@ class ReportsPart:
 
     @property
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """The part as JSON."""
         times = self.times
         return {
             "shards": self.load.shards,
@@ -136,7 +146,7 @@ class ReportsPart:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A workload, what it needs and the bill of a month, with the totals of other choices and the part of reports."""
+    """A workload, its needs, the bill of a month, the totals of other choices, and the part of reports."""
 
     load: "Workload"
     needs: "Needs"
@@ -147,7 +157,7 @@ class Estimate:
 
     @property
     def a_million(self) -> float | None:
-        """Dollars for a million joins with everything but reports included; None without joins."""
+        """Dollars per million joins, everything but reports included; None without joins."""
         from kanon.cost.scale import MONTH
 
         dollars = self.made.total - (self.part.dollars if self.part else 0.0)
@@ -155,7 +165,7 @@ class Estimate:
 
     @property
     def told(self) -> str:
-        """In words, without the tables."""
+        """The estimate in words, without the tables."""
         load, each = self.load, self.a_million
         of_joins = f", ${each:,.2f} a million joins" if each else ""
         limits = "".join(f"Beyond a limit: {limit}.\n" for limit in self.needs.limits)
@@ -169,7 +179,7 @@ class Estimate:
 
     @property
     def document(self) -> dict[str, Any]:
-        """As JSON; dollars a month."""
+        """The estimate as JSON, in dollars per month."""
         return {
             "prices": {"noted": self.prices.noted, "region": self.prices.region},
             "touchedSetsAStep": self.load.touched_a_step,
@@ -204,7 +214,7 @@ def _show(estimate: Estimate, *, markdown: bool) -> None:
 
 
 def _table(*columns: str, markdown: bool) -> "Table":
-    """A table whose columns with numbers are aligned to the right."""
+    """A table with right-aligned number columns."""
     from rich import box
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""Commands that need more than the base installation name the extra to install."""
+"""Errors of commands whose extra is not installed: they name the extra."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -18,8 +18,8 @@ class Origin:
     """Checks the header of each request.
 
     Args:
-        read: reads the values that the header may have. They are kept for five minutes, so that a new value is known
-            everywhere before the edge sends it. A refusal of the secret's form is kept for a minute.
+        read: reads the values that the header may have. They are kept for five minutes. A new value must be known
+            everywhere before the edge sends it. An error in the secret's form is kept for a minute.
     """
 
     def __init__(self, read: Callable[[], tuple[str, ...]]) -> None:

@@ -1,7 +1,7 @@
 """Reads a join log as columns, in blocks of half a megabyte, with pyarrow.
 
-``kanon.joinlog.rows`` defines what a log may hold. A block in which pyarrow finds anything irregular is read by that
-module, row by row: so both readers yield the same joins and raise the same errors.
+``kanon.joinlog.rows`` defines what a log may hold. If a block is irregular for pyarrow, that module reads it row by
+row. So both readers yield the same joins and raise the same errors.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _csv_block(block: bytes, names: list[str], columns: Columns) -> Batch:
 
 
 def _is_odd(text: bytes) -> bool:
-    """Whether CSV text holds what pyarrow may read in another way: a stray quote, a lone return, a zero."""
+    """Whether CSV text has characters that pyarrow may read differently: a stray quote, a lone return, a zero byte."""
     if b"\0" in text or text.count(b"\r") != text.count(b"\r\n"):
         return True
     if b'"' not in text:
@@ -132,7 +132,7 @@ def _json(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[B
             with suppress(_IrregularError, pa.ArrowInvalid):
                 yield _json_block(block, schema, columns)
                 schemas.remove(schema)
-                schemas.insert(0, schema)  # most likely the next block's too
+                schemas.insert(0, schema)  # the next block is probably irregular too
                 break
         else:
             yield from _slowly(json_lines(lines_of(io.BytesIO(block), where), columns, where), columns)
@@ -226,7 +226,7 @@ def _seconds(times: Any) -> NDArray[np.float64]:
 
 
 def _parsed(times: Any) -> Any:
-    """Texts as numbers, or as times with an offset or without."""
+    """Texts as numbers, or as times with or without an offset."""
     for form in (pa.float64(), pa.timestamp("us", "UTC"), pa.timestamp("us")):
         with suppress(pa.ArrowInvalid):
             return times.cast(form)

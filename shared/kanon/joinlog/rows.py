@@ -53,7 +53,7 @@ def read_joins(path: Path | str, columns: Columns = Columns()) -> Iterator[Join]
         columns: the names of its columns; others are ignored.
 
     The time of a join is a number of Unix seconds, or an ISO 8601 time (UTC if it names no offset). Set and client
-    are text; whole numbers are taken as their digits. Parquet needs pyarrow and a file.
+    are text; whole numbers are read as their digits. Parquet needs pyarrow and a file.
 
     Raises:
         LogError: the file or a line of it cannot be read.
@@ -211,7 +211,7 @@ def require(columns: Columns, present: Iterable[str], where: Where, remedy: str)
         LogError: one is missing.
     """
     if missing := sorted(set(columns) - set(present)):
-        raise LogError(f"{where}: no column {', '.join(missing)}: {remedy}, or say how the columns are called")
+        raise LogError(f"{where}: no column {', '.join(missing)}: {remedy}, or give the names of the columns")
 
 
 def join_of(row: Mapping[str, Any], columns: Columns) -> Join:

@@ -1,6 +1,6 @@
-"""What createJob asks for: the aggregation service's JSON, checked field by field.
+"""The body of createJob: the aggregation service's JSON, checked field by field.
 
-No message repeats what was sent. Every error names the field and what to change.
+Every error names the field and what to change. No message repeats a part of the request.
 """
 
 import json
@@ -40,8 +40,8 @@ class RequestRefusedError(ValueError):
     """A request that cannot be a job.
 
     Args:
-        reason: of the aggregation service's list.
-        field: where.
+        reason: from the aggregation service's list.
+        field: the invalid field.
         message: what to change.
     """
 
@@ -75,10 +75,10 @@ class JobRequest:
         epsilon: at most 3 decimals.
         delta: 0 if keys are declared.
         filtering_ids: ascending, each once.
-        error_threshold: the share of reports, in percent, that may be in error.
-        report_count: how many reports are expected, or None.
+        error_threshold: the largest percentage of reports in error.
+        report_count: the expected number of reports, or None.
         destinations: the only attribution destinations, or None.
-        skip_exhausted: leave out the reports of units that are short of budget, rather than refuse.
+        skip_exhausted: leave out the reports of units that are short of budget, instead of refusing the job.
     """
 
     job: str
@@ -149,7 +149,7 @@ def read_request(body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilo
 
 @dataclass(frozen=True)
 class Publication:
-    """Which job's summary is to be published again, and where; None: where it was to go."""
+    """A job whose summary is published again, and the place; None: the place of the job."""
 
     job: str
     bucket: str | None
@@ -181,7 +181,7 @@ def read_job_id(text: str) -> str:
     """Check the id of a job.
 
     Raises:
-        RequestRefusedError: there is none, or it cannot be one.
+        RequestRefusedError: it is missing or invalid.
     """
     return _id({"job_request_id": text})
 
@@ -219,7 +219,7 @@ def _text(fields: Mapping[str, Any], name: str, within: str = "") -> str:
 
 
 def _optional(parameters: Mapping[str, Any], name: str) -> str | None:
-    """A parameter as text. The aggregation service takes numbers, too: the shortest decimal of one is what was sent."""
+    """A parameter as text. As in the aggregation service it may be a number, which is read as its shortest decimal."""
     value = parameters.get(name)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return repr(value)
@@ -344,7 +344,7 @@ def _amounts(
 
 
 def _decimal(text: Any, where: str) -> Fraction:
-    """A decimal, as a text: a JSON number would be read as a float first."""
+    """A decimal text. A JSON number is refused, because it would be read as a float first."""
     try:
         return decimal(text if isinstance(text, str) else "", where)
     except ParameterError:

@@ -1,7 +1,7 @@
-"""What ``aggregate`` does: takes a job from stage to stage up to its publication.
+"""The work of ``aggregate``: takes a job from stage to stage up to its publication.
 
-Every stage may run any number of times, at once, late, or crash: what it writes is named by its content, the first
-record of a worker's result stands, and each arrow between states is one conditional write. Only the commit spends.
+Every stage may run any number of times, at once or late, and may crash. Objects are named by their content, the first
+record of a worker's result is kept, and each change of state is one conditional write. Only the commit spends.
 """
 
 import json
@@ -59,7 +59,7 @@ class WaitError(Exception):
 
 @dataclass(frozen=True)
 class Stages:
-    """What the stages need.
+    """The stages with their tables, buckets and keys.
 
     Attributes:
         jobs: the jobs.
@@ -71,7 +71,7 @@ class Stages:
         noise_key: the key of the noise.
         deployment: the name of the deployment.
         clock: unix seconds.
-        ended: is told the code with which a run has ended its job.
+        ended: called with the return code if a run ends its job.
     """
 
     jobs: ReportJobs
@@ -90,7 +90,7 @@ class Stages:
 
         Args:
             message: which job.
-            has_time: whether there is time for one more stage. The first one is always begun.
+            has_time: whether there is time for one more stage. The first stage always begins.
 
         Returns:
             Messages to send: without them the job waits for the sweep.
@@ -119,7 +119,7 @@ class Stages:
         return []
 
     def resumed(self, job: str) -> list[Message]:
-        """The messages that make a job go on whose own were lost: it may be that nothing is missing."""
+        """The messages that continue a job whose own messages may be lost."""
         row = self.jobs.read(job)
         if row is None:
             return []
@@ -140,7 +140,7 @@ class Stages:
         return row.state not in BEFORE_COMMIT and now is not None and now.state is row.state
 
     def _stage(self, row: Row, part: int | None) -> list[Message] | None:
-        """Do what the job's state asks for; None if the job may be in another state now."""
+        """Run the stage of the job's state; None if the job may be in another state now."""
         if row.state is State.FINISHED:
             Work(self.work, row.job).forget()
             return []
@@ -181,7 +181,7 @@ class Stages:
         return None
 
     def _match(self, row: Row) -> list[Message] | None:
-        """Pin what counts: which shards must be mapped again, without which reports."""
+        """Pin the shards that must be mapped again, and the reports that they leave out."""
         work, request = Work(self.work, row.job), self.request(row)
         names = self.jobs.recorded(row.job, "map")
         shards = [work.shard(names[number]) for number in sorted(names)]
@@ -253,7 +253,7 @@ class Stages:
         if reducing is None or reducing.state is not State.REDUCING:
             return None
         messages = self._unreduced(reducing)
-        return None if len(messages) == 1 else messages  # a summary of one part goes on here
+        return None if len(messages) == 1 else messages  # a summary of one part continues here
 
     def _unreduced(self, row: Row) -> list[Message]:
         recorded = self.jobs.recorded(row.job, "reduce")
@@ -326,7 +326,7 @@ class Stages:
         return None
 
     def _publish(self, row: Row) -> list[Message] | None:
-        """Copy the parts to the output, bytes for bytes. A part that stands there already is done."""
+        """Copy the parts to the output, byte for byte. A part that is there already is done."""
         if self.clock() >= row.values["committed_at"] + STAGED_KEPT:
             self._end(row, code=NOT_WRITTEN, message="the summary was not published within 30 days, and is deleted")
             return None
@@ -354,7 +354,7 @@ class Stages:
         self.jobs.forget_work(row.job)
 
     def _not_written(self, row: Row, why: str) -> list[Message]:
-        """The job stays committed: its result is safe, and publishing it again costs nothing."""
+        """Record the failed publication. The job stays committed, and publishing again costs no budget."""
         message = f"{why}, free of charge"
         self.jobs.move(row, State.COMMITTED, self.clock(), code=NOT_WRITTEN, message=message)
         return []
@@ -368,7 +368,7 @@ class Stages:
         return frozenset(source for source in sources if not short.isdisjoint(units([source], request.filtering_ids)))
 
     def _name_exhausted(self, row: Row, request: JobRequest, sources: Collection[Source], what: str) -> None:
-        """Write which units of these sources are short of budget beside the output; the first such file stands."""
+        """Write which units of these sources are short of budget beside the output, unless the file exists."""
         budgets, amount = self.committing("").budgets, Amount.of(request.epsilon, request.delta)
         received = datetime.fromtimestamp(row.received_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         folder = request.output_prefix.rpartition("/")[0]

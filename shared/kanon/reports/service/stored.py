@@ -1,4 +1,4 @@
-"""The request of a stored job, as the functions that work on it read it."""
+"""Reads the request of a stored job."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -13,8 +13,8 @@ from kanon.reports.storage.report_jobs import BEFORE_COMMIT, Row
 def reader(settings: Jobs) -> Callable[[Row], JobRequest]:
     """Read stored requests under the settings of a function.
 
-    The reader raises a ``JobError`` if the settings no longer allow what the job asks for. A job that has begun to
-    commit asks for nothing more: its budget is returned or its summary published, whatever a deployment has changed.
+    The reader raises a ``JobError`` if the settings no longer allow the request. They are not asked for a job
+    that has begun to commit: its budget is returned, or its summary published, whatever a deployment has changed.
     """
 
     def read(row: Row) -> JobRequest:

@@ -1,8 +1,8 @@
-"""The work bucket: what stages hand to each other. It holds exact sums; only ``decrypt`` and ``aggregate`` read it.
+"""The work bucket: intermediate results of stages. It holds exact sums; only ``decrypt`` and ``aggregate`` read it.
 
-Every object is named by its content, so that one that computes something else writes others. Names stand in table
-ReportJobs, which others read. So exact sums and parts of a summary begin with 32 random bytes, which their names hash
-too: nobody without the object can tell whether a guess of its content is right.
+Every object is named by the SHA-256 of its content, so different results get different objects. Table ReportJobs holds
+these names, and other roles read it. So exact sums and parts of a summary begin with 32 random bytes: nobody can check a
+guess of their content against a name.
 """
 
 import json
@@ -29,7 +29,7 @@ BLIND_BYTES = 32
 
 @dataclass(frozen=True)
 class Shard:
-    """What a mapped shard is known by: everything but its sums and the ids of its reports."""
+    """The description of a mapped shard: all but its sums and the ids of its reports."""
 
     partitions: tuple[str, ...]
     ids: str
@@ -50,11 +50,11 @@ class Work:
 
     @property
     def folder(self) -> str:
-        """Its prefix: the job's id may hold anything."""
+        """Its prefix. It is hexadecimal, because a job's id may contain a slash."""
         return f"{sha256(self.job.encode()).hexdigest()}/"
 
     def put_json(self, kind: str, value: Any) -> str:
-        """Write a value; its name."""
+        """Write a value. Returns its name."""
         body = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
         return self.objects.put_named(f"{self.folder}{kind}/", body)
 
@@ -63,7 +63,7 @@ class Work:
         return json.loads(self.objects.read(name))
 
     def put_shard(self, mapped: Mapped) -> str:
-        """Write a mapped shard; the name of its description."""
+        """Write a mapped shard. Returns the name of its description."""
         partitions = [self._put_blinded("sums", _bytes_of(histogram)) for histogram in mapped.partitions]
         ids = self.objects.put_named(f"{self.folder}ids/", mapped.report_ids.tobytes())
         return self.put_json(
@@ -99,7 +99,7 @@ class Work:
         return np.frombuffer(self.objects.read(name), KEY)
 
     def put_ids(self, ids: Iterable[bytes]) -> str:
-        """Write ids of reports; the name."""
+        """Write ids of reports. Returns the name."""
         return self.objects.put_named(f"{self.folder}ids/", b"".join(sorted(ids)))
 
     def sums(self, name: str) -> Histogram:
@@ -108,7 +108,7 @@ class Work:
         return Histogram(np.ascontiguousarray(rows["key"]), rows["sum"].astype(np.int64))
 
     def put_keys(self, keys: NDArray[np.bytes_]) -> str:
-        """Write the declared keys of one partition; the name."""
+        """Write the declared keys of one partition. Returns the name."""
         return self.objects.put_named(f"{self.folder}domain/", keys.tobytes())
 
     def keys(self, name: str) -> NDArray[np.bytes_]:
@@ -116,7 +116,7 @@ class Work:
         return np.frombuffer(self.objects.read(name), KEY)
 
     def put_part(self, body: bytes) -> str:
-        """Write one part of the summary, which is not final yet; the name."""
+        """Write one part of the summary, which is not final yet. Returns the name."""
         return self._put_blinded("staged", body)
 
     def part(self, name: str) -> bytes:
