@@ -1,8 +1,8 @@
 """The work bucket: intermediate results of stages. It holds exact sums; only ``decrypt`` and ``aggregate`` read it.
 
 Every object is named by the SHA-256 of its content, so different results get different objects. Table ReportJobs holds
-these names, and other roles read it. So exact sums and parts of a summary begin with 32 random bytes: nobody can check a
-guess of their content against a name.
+these names, and other roles read it. So exact sums and parts of a summary begin with 32 random bytes: nobody can check
+a guess of their content against a name.
 """
 
 import json
