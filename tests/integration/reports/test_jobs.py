@@ -274,6 +274,14 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
         "1 to 100",
     ),
     ({"output_domain": {"mode": "kanon"}}, "VALIDATION_FAILED", "output_domain.mode", "declared or discover"),
+    ({"output_domain": {"mod": "discover"}}, "VALIDATION_FAILED", "output_domain", "only mode there"),
+    ({"privacy_params": {"epsilon": "1"}}, "VALIDATION_FAILED", "privacy_params", "only laplace_dp_params"),
+    (
+        {"privacy_params": {"laplace_dp_params": {"epsilon": "1"}}},
+        "VALIDATION_FAILED",
+        "privacy_params.laplace_dp_params",
+        "only job_epsilon and job_delta",
+    ),
     ({"output_domain": {"mode": "secret"}}, "VALIDATION_FAILED", "output_domain.mode", "declared or discover"),
     (
         {"output_domain": {"mode": "discover"}},
