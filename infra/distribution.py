@@ -1,7 +1,7 @@
 """``make release``: source distribution, wheel and the layer's zip, in ``dist/``, the same bytes every time.
 
-The commit decides them: files carry the time of the last commit, archives are in the order of names, and a second run
-gives the same digests, which are printed.
+The commit decides them: files have the time of the last commit, archives are in the order of names. The digests are
+printed; a second run gives the same.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SKIPPED = {"__pycache__"}
 def main(arguments: list[str] | None = None) -> int:
     """Build all three and print their digests."""
     parser = argparse.ArgumentParser(prog="python -m infra.distribution", description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where they go")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="output folder")
     parser.add_argument("--layer", type=Path, required=True, help="the built layer, as `make build` leaves it")
     asked = parser.parse_args(arguments)
     moment = commit_time()
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def commit_time() -> int:
-    """When the last commit was made, Unix seconds; SOURCE_DATE_EPOCH if there is no repository."""
+    """The time of the last commit, Unix seconds; SOURCE_DATE_EPOCH if there is no repository."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
@@ -57,7 +57,7 @@ def layer(built: Path, out: Path, moment: int) -> Path:
     found = (path for path in built.rglob("*") if path.is_file() and not SKIPPED & set(path.parts))
     files = sorted(found, key=lambda path: path.relative_to(built).as_posix())
     if not files:
-        raise SystemExit(f"{built} holds no layer: run `make build` first")
+        raise SystemExit(f"{built} has no layer: run `make build` first")
     with zipfile.ZipFile(at, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in files:
             entry = zipfile.ZipInfo(path.relative_to(built).as_posix(), stamp)

@@ -18,7 +18,7 @@ VERSION = "1"  # of the API, as in its paths
 
 @dataclass(frozen=True)
 class Document:
-    """A description: of which functions it is, and where it is stored."""
+    """A description: its functions, and its files."""
 
     title: str
     about: str
@@ -86,7 +86,7 @@ def description(document: Document = GATE) -> dict[str, Any]:
         part = _of(function)
         for path, operations in part["paths"].items():
             for operation in operations.values():
-                operation["responses"].pop("422", None)  # Powertools' own; here invalid requests get 400
+                operation["responses"].pop("422", None)  # Powertools' own answer; here invalid requests get 400
             merged["paths"].setdefault(path, {}).update(operations)
         for name, schema in part["components"]["schemas"].items():
             if merged["components"]["schemas"].setdefault(name, schema) != schema:
@@ -97,7 +97,7 @@ def description(document: Document = GATE) -> dict[str, Any]:
 
 
 def _untitled(value: Any) -> Any:
-    """Remove the titles that pydantic derives from names. No field of ours is called title."""
+    """Remove the titles that pydantic derives from names. No field is called title."""
     if isinstance(value, dict):
         return {name: _untitled(entry) for name, entry in value.items() if name != "title"}
     return [_untitled(entry) for entry in value] if isinstance(value, list) else value

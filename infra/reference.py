@@ -23,9 +23,9 @@ program is `.venv-demo/bin/kanon` after `make demo`, `make serve` or `make simul
 
 | status | meaning |
 |---|---|
-| 0 | The command did what it was asked. |
-| 1 | Something is wrong: a check failed, an audit rejects, an emulator does not work, a library is missing. |
-| 2 | An option, a file or a log cannot be used, or the stack cannot be reached. One line says what to change. |
+| 0 | The command succeeded. |
+| 1 | The command failed: a check or an audit fails, an emulator does not work, a library is missing. |
+| 2 | An option, a file or a log is invalid, or the stack cannot be reached. One line says what to change. |
 
 The description of a command names the other statuses that it has. Results are printed on standard output, messages and
 progress on standard error. `--json` prints camelCase names. `kanon --install-completion` sets up completion for your
@@ -83,7 +83,7 @@ def _value(option: Any) -> str:
 
 
 def with_outputs(page: str) -> str:
-    """A page whose blocks ``<!-- run: kanon ... -->`` to ``<!-- end -->`` hold what the commands print now."""
+    """The page with new outputs of the commands in its blocks ``<!-- run: kanon ... -->`` to ``<!-- end -->``."""
 
     def run(block: re.Match[str]) -> str:
         ran = CliRunner().invoke(app, shlex.split(block[1]))

@@ -66,7 +66,7 @@ class Answer:
         """Check that the answer is an error in the format of the service."""
         error = self.expect(code).get("error")
         if not isinstance(error, dict) or (error.get("code"), error.get("status")) != (code, status):
-            raise WrongError(f"{code} is not of the form of the service's errors, with status {status}")
+            raise WrongError(f"{code} does not have the form of the service's errors with status {status}")
         if not error.get("message"):
             raise WrongError(f"{code} has no message")
 
@@ -83,7 +83,7 @@ class Answer:
 
 @dataclass
 class Service:
-    """The service at an address, and what the checks have learned about it."""
+    """The service at an address, and the results that later checks need."""
 
     url: str
     credentials: Credentials | None = None
@@ -157,7 +157,7 @@ def description(service: Service) -> str:
 
 
 def page(service: Service) -> str:
-    """The page at /docs may load nothing from elsewhere."""
+    """The page at /docs may load nothing from other origins."""
     answer = service.ask("GET", "/docs")
     if answer.status != 200 or not answer.headers.get("content-type", "").startswith("text/html"):
         raise WrongError(f"/docs is {answer.status} {answer.headers.get('content-type')}")
@@ -213,7 +213,7 @@ def batch(service: Service) -> str:
     if not isinstance(results, list) or len(results) != 2 or results[0] != {}:
         raise WrongError(f"results are {results}")
     if results[1].get("error", {}).get("code") != 400:
-        raise WrongError("the bad join of the batch is not answered 400")
+        raise WrongError("the invalid join of the batch is not answered 400")
     return ""
 
 
@@ -315,7 +315,7 @@ def run(service: Service) -> Iterator[Result]:
         except WrongError as error:
             yield Result(name, "FAIL", str(error))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            yield Result(name, "FAIL", f"the answer is not of the form of the description ({error!r})")
+            yield Result(name, "FAIL", f"the answer does not have the form of the description ({error!r})")
         if not service.type_name:
             return
 

@@ -39,7 +39,7 @@ TYPES = SETTINGS.read_types()
 SCHEDULE = Schedule.of(SETTINGS)
 LAYOUTS = SETTINGS.layouts
 MOST_HOPS = 100
-STOPS = (  # after these an operator must act
+STOPS = (  # errors after which an operator must act
     ConfigurationError,
     FingerprintMismatchError,
     TooFarBehindError,

@@ -151,7 +151,7 @@ def openapi() -> Response[str]:
 @app.get("/docs", include_in_schema=False)
 def docs() -> Response[str]:
     """A page that shows the API description and sends requests."""
-    # The page is self-contained: it may load nothing, and call only this service.
+    # The page is self-contained: it may load nothing and call only this service.
     inline = "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
     policy = f"default-src 'none'; connect-src 'self'; {inline}"
     page = (HERE / "docs.html").read_text()

@@ -1,8 +1,8 @@
 """The evaluation of before columns, kept as a yardstick: one conditional put and one fold in Python for each set.
 
 The product imports nothing of this. It is the code of ``kanon.gate.evaluation``, ``gate.storage.members`` and
-``gate.mechanism.vectorised`` as of July 2026, without comments. What is not per set is the product's own: reading the
-log, :func:`vectorised.decide`, wake-ups, statuses, the lease, the horizon and the mark.
+``gate.mechanism.vectorised`` as of July 2026, without comments. The parts that are not per set are the product's:
+reading the log, :func:`vectorised.decide`, wake-ups, statuses, the lease, the horizon and the mark.
 """
 
 from __future__ import annotations

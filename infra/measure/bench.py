@@ -22,7 +22,8 @@ from infra.measure.rows import Failed, Form, Result, every_row, results
 from kanon.local.source import ROOT
 
 YARDSTICK = 2
-"""The version of the references in the history. Figures of different versions cannot be compared (see the page)."""
+"""The version of the reference measurements in the history. Figures of different versions cannot be compared (see the
+page)."""
 
 HEADER = (
     "| what | what it includes | against | figure | lowest, highest | one takes | target | met |\n"
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure the rows; 1 if one of them failed or a counted quantity missed its target."""
     parser = argparse.ArgumentParser(prog="python -m infra.measure.bench", description=__doc__)
     parser.add_argument("--short", action="store_true", help="small sizes: the counts are valid, the times are rough")
-    parser.add_argument("--rows", help="measure only rows whose name contains this text; keeps nothing")
+    parser.add_argument("--rows", help="measure only rows whose name contains this text; store nothing")
     parser.add_argument("--history", type=Path, help="append the results of a whole run to this file")
     parser.add_argument("--page", type=Path, help="replace the table of this page by that of a whole run")
     asked = parser.parse_args(arguments)
@@ -80,7 +81,7 @@ def with_table(text: str, ran: dict[str, object], measured: Sequence[Result | Fa
 
 
 def missed(measured: Sequence[Result | Failed]) -> str:
-    """Which rows missed their target or could not be measured, in a sentence."""
+    """A sentence with the rows that missed their target or could not be measured."""
     names = [f"{result.name}" for result in measured if isinstance(result, Failed) or result.met is False]
     return f"Targets missed in this run: {'; '.join(names)}." if names else "Every target was met in this run."
 

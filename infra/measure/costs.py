@@ -1,4 +1,4 @@
-"""``python -m infra.measure.costs``: gives `kanon cost` the processor times of the last `make bench`.
+"""``python -m infra.measure.costs``: copies the processor times of the last `make bench` for `kanon cost`.
 
 A value of ``measured.json`` whose field ``from`` names a row of `make bench` is the time in that row of the performance
 page. Run `make reference` afterwards: the outputs in the cost guide change with the values.
@@ -22,7 +22,7 @@ def times(entries: Mapping[str, Any], page: str) -> dict[str, float]:
     """The values that come from rows of a page, in ms of processor time with three significant digits.
 
     Raises:
-        ValueError: a row that an entry names is not in the page, or not once.
+        ValueError: a row that an entry names is not in the page exactly once.
     """
     named = {name: re.search(r"^make bench.* row `(.+?)`", entry["from"]) for name, entry in entries.items()}
     sides = {name: _sides(page, found[1]) for name, found in named.items() if found}
@@ -33,7 +33,7 @@ def times(entries: Mapping[str, Any], page: str) -> dict[str, float]:
 
 
 def _sides(page: str, row: str) -> tuple[float, float]:
-    """What our side and the other one take, in ms."""
+    """The times of the project's side and the other side, in ms."""
     pattern = rf"^\| {re.escape(row)} \|.*\| ([\d.]+) ([mun]?s) a [\w ]+, against ([\d.]+) ([mun]?s) \|"
     found = re.findall(pattern, page, re.MULTILINE)
     if len(found) != 1:

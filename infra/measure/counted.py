@@ -44,7 +44,7 @@ def full_item(_: Form) -> Iterator[Count]:
 
 @row("idle sets")
 def idle_sets(form: Form) -> Iterator[Count]:
-    """What a step reads and writes among more sets without joins."""
+    """The reads and writes of a step among more sets without joins."""
     idle = form.size(1_000, 50)
     few, many = work_among(idle), work_among(10 * idle)
     yield Count(

@@ -1,4 +1,4 @@
-"""Evaluating a step relative to bare calls, to a plain loop and to hashing; the exact law to exact rationals."""
+"""Evaluation of a step relative to bare calls, to a plain loop and to hashing; the exact law relative to rationals."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Steps:
 
 @row("evaluate")
 def evaluate(form: Form) -> Iterator[Ratio]:
-    """A step with a long tail of sets, most of them known; relative to the bare calls that it cannot leave out."""
+    """A step with a long tail of sets, most of them known, relative to the necessary bare calls."""
     with service({"Types": TYPES}) as running:
         joins = form.size(2_000, 100)
         steps, bare = Steps(running, 2 * joins, joins), BareStep(running)
@@ -218,7 +218,7 @@ class Needed(Tapes):
         return super().words(set_key, instance, count)
 
     def hash_alone(self) -> Callable[[], None]:
-        """Work that hashes what was read, and does nothing else."""
+        """Work that hashes the recorded words, and does nothing else."""
         prefix = shake_256(b"kanon/tape/1" + bytes(150))
         messages = [
             (length_prefixed(set_key, instance.to_bytes(8, "big", signed=True)), WORD_BYTES * count)
@@ -266,7 +266,7 @@ def decide(form: Form) -> Iterator[Ratio]:
 
 @row("evaluate without calls")
 def evaluate_without_calls(form: Form) -> Iterator[Ratio]:
-    """A step whose tables answer from memory: what is left is the project's own code."""
+    """A step whose tables answer from memory, which leaves the project's own code."""
     type_, sets = fledge(), form.size(10_000, 1_000)
     step = StoredStep.drawn(type_, sets, seed=6)
     ours, plain = Memory(step), Memory(step)

@@ -1,4 +1,4 @@
-"""Evaluating a step as the product does, relative to set by set (``infra/measure/before.py``), in one run."""
+"""The product's evaluation of a step, relative to set by set (``infra/measure/before.py``), in one run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FIRST = START // PERIOD
 
 @dataclass(frozen=True)
 class Workload:
-    """Known sets with so many members, each joined by one new client in every step."""
+    """Known sets with given numbers of members. One new client joins each set in every step."""
 
     name: str
     sets: int
@@ -53,7 +53,7 @@ class Workload:
 
 @dataclass
 class Side:
-    """Four tables of one side, and what evaluates them."""
+    """Four tables of one side, and their evaluation."""
 
     service: Service
     workload: Workload
@@ -83,7 +83,7 @@ class Side:
         Control(client, self.tables["Control"]).advance(0, None, FIRST - 1)
 
     def evaluation_on(self, client: Any) -> Evaluation:
-        """What evaluates, with a client."""
+        """The evaluation, with a client."""
         more: dict[str, Any] = {}
         if self.evaluation_type is SetBySet:
             more = {"put": partial(client.put_item, TableName=self.tables["Members"])}

@@ -65,7 +65,7 @@ def minimal_join(service: Service, table: str) -> Handler:
 
 
 def minimal_query(service: Service, more_keys: tuple[bytes, ...]) -> Handler:
-    """A Powertools handler with validation that gets each hash as a set key, and ``more_keys``, from Statuses."""
+    """A Powertools handler with validation. It reads the hashes, as set keys, and ``more_keys`` from Statuses."""
     app = APIGatewayHttpResolver(enable_validation=True)
     table = service.tables["Statuses"]
 

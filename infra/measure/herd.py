@@ -1,6 +1,6 @@
-"""What happens at a tick: all answers expire in the same second. ``python -m infra.measure.herd``
+"""Load at a tick, when all answers expire in the same second. ``python -m infra.measure.herd``
 
-Simulates clients that ask again at ``nextUpdate``, with or without a pause of their own, against the token bucket of a
+Simulates clients that query again at ``nextUpdate``, with or without a random delay, against the token bucket of a
 route. A refused client (429) waits and tries again, as docs/reference/errors.md says.
 """
 
@@ -27,13 +27,13 @@ class Herd:
 
 
 def simulate(clients: int, rate: float, spread: float, seed: int = 1) -> Herd:
-    """Let ``clients`` ask once after a tick.
+    """Let ``clients`` query once after a tick.
 
     Args:
-        clients: how many ask again at this tick.
-        rate: requests a second that the route accepts, and at once (``AnonymousRate``).
-        spread: seconds over which each client chooses its moment at random; 0 for the tick itself.
-        seed: of the random moments.
+        clients: the number of clients that query again at this tick.
+        rate: the route's requests per second, and its burst (``AnonymousRate``).
+        spread: seconds over which the clients' random times are spread; 0 for the tick itself.
+        seed: seed of the random times.
     """
     choose = random.Random(seed)
     waiting = [(choose.uniform(0, spread), client, 0) for client in range(clients)]

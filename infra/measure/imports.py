@@ -34,9 +34,9 @@ LEAST = {
     "reports/collect": (HTTP, OF_HTTP),
     "reports/jobs": (HTTP, OF_HTTP),
 }
-"""For each function, by its folder, the least that one of its kind imports."""
+"""The minimal imports of a function, by its folder."""
 HEAVY = ("numpy", "fastavro", "cbor2", "cryptography", "publicsuffixlist")
-"""What functions behind HTTP start without."""
+"""Modules that functions behind HTTP must not import at their start."""
 
 OURS = f"""
 import app, sys

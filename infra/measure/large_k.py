@@ -1,4 +1,4 @@
-"""``python -m infra.measure.large_k``: what a step costs for large k, and how much memory and time it takes.
+"""``python -m infra.measure.large_k``: units, memory and time of a step for large k.
 
 Each row is a process of its own that evaluates one step with full and nearly full sets, one join each. DynamoDB
 answers from memory at once, behind the whole client: bodies are serialized, signed, encoded and parsed as ever. Memory
@@ -105,7 +105,7 @@ def evaluated(tables: Answers, partitions: int | None = None) -> dict[str, float
 
 
 class Answers:
-    """DynamoDB as far as one step of one slot needs it: rows and items are made when they are asked for."""
+    """The part of DynamoDB that one step of one slot needs. Rows and items are created when they are read."""
 
     def __init__(self, type_: Type, sets: int) -> None:
         import numpy as np

@@ -1,6 +1,6 @@
-"""What the SDK costs: one call of our client relative to the least that a signed call needs.
+"""The cost of the SDK: one call of the service's client relative to a minimal signed call.
 
-The service does not use the lean call. It would be code of our own for retries, errors, endpoints and credentials.
+The service does not use the minimal call: it would need its own code for retries, errors, endpoints and credentials.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m infra.measure.load``: puts the local stack under load, prints tables, fails if a promise is broken."""
+"""``python -m infra.measure.load``: puts the local stack under load, prints tables, fails if a limit is exceeded."""
 
 from __future__ import annotations
 

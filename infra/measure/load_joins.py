@@ -1,6 +1,6 @@
 """Joins over HTTP at a given rate: an open loop, so a slow service does not slow its callers down.
 
-A request begins when the schedule says so; its latency counts from then, waiting for a free environment included.
+A request begins at its scheduled time. Its latency counts from then, including the wait for a free environment.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Tally:
     seconds: float = 0.0
 
     def percentile(self, share: float) -> float:
-        """The latency, in s, that this share of the requests did not exceed."""
+        """The latency quantile of this share of the requests, in s."""
         ordered = sorted(self.latencies)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 

@@ -93,7 +93,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Taken:
-    """Seconds that a command took once, and the most that they should be. ``remark`` says what else is known of them.
+    """Seconds that a command took once, and their target. ``remark`` qualifies them.
 
     They depend on the machine, so a miss is shown and does not make a run fail.
     """
@@ -135,10 +135,10 @@ def compare(
     at_least: bool = False,
     children: bool = False,
 ) -> Ratio:
-    """Let both pieces of work take turns. The first turn warms up and is not counted.
+    """Measure both pieces of work in turns. The first turn warms up and is not counted.
 
     Args:
-        name: what is measured.
+        name: the name of the row.
         against: the reference of the measurement, and what it includes.
         unit: the unit of a turn.
         ours: prepares a turn of our work.
@@ -152,7 +152,7 @@ def compare(
     mine: list[float] = []
     theirs: list[float] = []
     for number in range(turns + 1):
-        # They alternate in going first.
+        # The first one alternates.
         for prepare, taken in [(ours, mine), (bare, theirs)][:: 1 if number % 2 else -1]:
             turn = prepare(number)
             gc.collect()

@@ -32,7 +32,7 @@ def evaluation_of(
     kind: type[Evaluation] = Evaluation,
     **more: Any,
 ) -> Evaluation:
-    """What evaluates a type on a client of DynamoDB; ``more`` are further fields of ``kind``."""
+    """The evaluation of a type on a client of DynamoDB; ``more`` are further fields of ``kind``."""
     return kind(
         types={type_.name: type_},
         noise_keys=NoiseKeys(((0, KEY),)),
@@ -48,7 +48,7 @@ def evaluation_of(
 
 
 def evaluate_step(evaluation: Evaluation, step: int, sets: int, time_left: Callable[[], float] = lambda: 900.0) -> None:
-    """Evaluate ``step`` of slot 0, which touches so many ``sets``.
+    """Evaluate ``step`` of slot 0, which touches ``sets`` sets.
 
     Raises:
         RuntimeError: it was not evaluated, or touched another number of sets.

@@ -21,7 +21,7 @@ BATCHES, TARGETS = 20, {(16, 500): 0.06, (16, 100): 0.2}
 
 
 class Written:
-    """A client of DynamoDB that counts the write units of what is put."""
+    """A client of DynamoDB that counts the write units of put items."""
 
     def __init__(self) -> None:
         self.units = 0

@@ -1,7 +1,7 @@
-"""The yardstick of evaluation: a good plain loop. It treats one set after the other and reads each tape once.
+"""The reference for evaluation: a good plain loop over sets, which reads each tape once.
 
-It is short, has no numpy, and uses nothing of the service's evaluation but its tapes and noise distributions. Its items
-are byte for byte those of the service.
+It is short, has no numpy, and uses only the tapes and noise distributions of the service. Its items are byte for byte
+those of the service.
 """
 
 from __future__ import annotations

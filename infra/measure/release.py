@@ -1,8 +1,8 @@
 """``python -m infra.measure.release LOG``: a whole release against DuckDB's own ``count(distinct)``, in one run.
 
-The processor time counts, of the median turn: reading, bounding to 10 sets a user, paying, noise and publishing against
-one query that counts the users of each set. ``--times 40`` first writes the log so many times, with clients of
-their own, and prints the peak memory of a process that releases it.
+It compares the median processor time of reading, bounding to 10 sets per user, paying, noise and publishing with that
+of one query that counts the users of each set. ``--times 40`` first writes 40 copies of the log, each with its own
+clients, and prints the peak memory of a process that releases them.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def counted(log: Path) -> None:
 
 
 def copies(log: Path, times: int, at: Path) -> Path:
-    """The log so many times; each copy has clients of its own."""
+    """Copies of the log, each with its own clients."""
     with gzip.open(log, "rt") if log.suffix == ".gz" else log.open() as file:
         header, *lines = file.read().splitlines()
     with at.open("w") as file:

@@ -1,7 +1,7 @@
-"""``python -m infra.measure.reports``: what aggregating reports costs against the bare libraries.
+"""``python -m infra.measure.reports``: the time of aggregating reports against the bare libraries.
 
-Every figure is a ratio of processor times of one run. The yardsticks are what nobody can leave out: decrypting each
-payload, reading CBOR, writing Avro.
+Every figure is a ratio of processor times of one run. The references are necessary work: decrypting each payload,
+reading CBOR, writing Avro.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from kanon.reports.shared_info import SharedInfo
 NOW = 1_767_225_600
 KEY_ID = "k"
 ROUNDS = 4
-"""Maps of each file in a turn of two processes: the larger of two short times is mostly their noise."""
+"""Maps of each file in a turn of two processes. A single map is too short: noise would decide the larger time."""
 REAL = 10
 """Contributions of a report, of 20 slots."""
 PARAMETERS = Parameters("declared", Fraction(10))
@@ -53,7 +53,7 @@ RANDOMNESS = Randomness(NoiseKey("bench", bytes(32)), "bench", "bench", bytes(32
 
 @dataclass(frozen=True)
 class Made:
-    """Reports on disk and in memory, all alike but for what they hold."""
+    """Reports on disk and in memory, with equal layouts and different contents."""
 
     path: Path
     key: X25519PrivateKey
@@ -126,8 +126,8 @@ def two_processes(both: Sequence[Made], turns: int) -> Ratio:
     """Two files, one in each of two workers, against both in one process.
 
     A job ends when its busiest process does, so the time of two processes is the largest processor time of parent and
-    workers. Processor time leaves out waiting for a core, so it shows whether the work is split evenly and what passing
-    the results costs, also on a machine that others use.
+    workers. Processor time has no waiting for a core. So it shows whether the work is split evenly and the cost of
+    passing results, also on a shared machine.
     """
     one, two = [], []
     paths = [reports.path for reports in both]

@@ -1,4 +1,4 @@
-"""How many calls the commit of a job makes, by the rows of budget that it charges. A count, the same everywhere."""
+"""The number of calls of a job's commit, by the budget rows that it charges. It is the same on every machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def calls_of_a_commit(form: Form) -> Iterator[Count]:
 
 
 def most_calls(rows: int) -> int:
-    """The target: one call for each chunk and one more; a job with the most rows has a target of its own."""
+    """The target: one call for each chunk and one more. A job with the most rows has its own target."""
     return MOST_CALLS if rows == MOST_ROWS else -(-rows // ROWS_A_CHUNK) + 1
 
 
@@ -68,7 +68,7 @@ def calls_of(client: Any, jobs_table: str, budgets_table: str, rows: int) -> int
     events = client.meta.events
     events.register_last("before-call.dynamodb", count)
     try:
-        outcome = Committing(client, jobs, budgets, EPOCH, lambda: START).commit(job, wanted, TEN)
+        outcome = Committing(client, jobs, budgets, EPOCH, lambda: START).commit(job, wanted, TEN, "0" * 32)
     finally:
         events.unregister("before-call.dynamodb", count)
     if outcome is not Outcome.COMMITTED:

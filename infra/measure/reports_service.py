@@ -1,12 +1,13 @@
 """``python -m infra.measure.reports_service``: a job of a million reports and a million keys through the local stack.
 
 The stack runs its real handlers over moto, in this process. Reports are put into the bucket as ``store`` writes them,
-2,000 in an object. Everything that the process does from createJob to the summary is counted as processor time, the
-emulation of S3, SQS and DynamoDB included. So other programs on the machine do not matter.
+2,000 in an object. All processor time of the process from createJob to the summary counts, including the emulation of
+S3, SQS and DynamoDB. So other programs on the machine do not matter.
 
-Two cores: ``decrypt`` runs once for each shard, so the shards are dealt to two workers, and the busier one counts. The
-rest counts as one worker's: plan, match, reduce, commit and publication. The yardstick is the bare decryption of the
-same reports, shared evenly by two cores. It is measured in this process too, half of it before the job and half after.
+Two cores: ``decrypt`` runs once for each shard, so the shards are divided between two workers, and the busier one
+counts. Plan, match, reduce, commit and publication count as the work of one worker. The reference is the bare
+decryption of the same reports, divided evenly between two cores. It is measured in this process too, half of it before
+the job and half after.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from kanon.reports.storage.objects import Objects
 START = 1_767_225_600
 ORIGIN, DESTINATION = "https://report.test", "https://shop.test"
 AN_OBJECT = 2_000
-"""Reports of an object, as ``store`` writes them from one batch."""
+"""Reports per object, as ``store`` writes them from one batch."""
 REAL, SLOTS = 10, 20
 CORES = 2
 TARGET = 3.0
@@ -72,12 +73,12 @@ class Took:
 
     @property
     def ratio(self) -> float:
-        """To the bare decryptions on both cores."""
+        """The ratio to the bare decryptions on both cores."""
         return self.on_two_cores / (self.bare / CORES)
 
     @property
     def of_all(self) -> float:
-        """All processor time together, whatever could run side by side, to that of the bare decryptions."""
+        """The ratio of all processor time, without parallelism, to that of the bare decryptions."""
         return (sum(self.shards) + self.rest) / self.bare
 
 
@@ -89,7 +90,7 @@ class MeteredStack(Stack):
         self.shards: list[float] = []
 
     def invoke(self, function: str, event: Any, timeout: float | None = None) -> Any:
-        """As the stack does."""
+        """Invoke, and note the time of ``decrypt``."""
         began = time.process_time()
         try:
             return super().invoke(function, event, timeout)
@@ -125,7 +126,7 @@ def _domain(keys: int) -> bytes:
 
 
 def _made(document: str, seed: int, count: int, keys: int) -> list[Report]:
-    """What a worker makes: keys are passed as their document."""
+    """The reports of a worker process; it gets the keys as a document."""
     (key,) = public_keys(document)
     return made(seed, count, keys, key)
 
@@ -158,7 +159,7 @@ def job(reports: int, keys: int) -> Took:
 
 
 def _put_reports(s3: Any, bucket: str, document: str, reports: int, keys: int) -> list[tuple[bytes, bytes]]:
-    """Put the reports; what opens every tenth of them: payload and info."""
+    """Put the reports. Returns payload and info of every tenth one, for the bare decryptions."""
     sample: list[tuple[bytes, bytes]] = []
     sizes = [len(part) for part in chunks(range(reports), AN_OBJECT)]
     with ProcessPoolExecutor(CORES, mp_context=get_context("spawn")) as pool:
@@ -223,7 +224,7 @@ def _check(summaries: Objects, keys: int) -> None:
 
 @row("reports: service")
 def service_rows(form: Form) -> Iterator[Ratio]:
-    """A job through the local stack. The whole form is of a tenth of the size of the program's."""
+    """A job through the local stack, smaller than in this module's command."""
     count = form.size(100_000, 4_000)
     yield as_ratio(job(count, count), count)
 

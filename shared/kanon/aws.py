@@ -43,7 +43,7 @@ session: Callable[[], Any] = cache(botocore.session.get_session)
 def load_models(*services: str) -> None:
     """Read botocore's descriptions of services, which take most of the time of a first client.
 
-    The session keeps them. The clients made here are dropped: they have no credentials and never connect.
+    The session keeps them. The clients made here have no credentials, never connect and are dropped.
     """
     for service in services:
         session().create_client(

@@ -37,10 +37,10 @@ class LeaseLostError(KanonError):
 
 
 class UnreadableMessageError(KanonError):
-    """A queue message has another form than its reader expects.
+    """A queue message is invalid.
 
     Args:
-        problems: which fields are wrong and how, never what they hold.
+        problems: the invalid fields and why, never their values.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -49,5 +49,5 @@ class UnreadableMessageError(KanonError):
 
 
 def reason(problem: Mapping[str, Any]) -> str:
-    """The text of one problem in ``pydantic.ValidationError.errors()``, as the model's own check worded it."""
+    """The text of one problem in ``pydantic.ValidationError.errors()``, without pydantic's prefix."""
     return str(problem["msg"]).removeprefix("Value error, ")

@@ -14,6 +14,7 @@ from tests.infrastructure.template import (
     functions,
     of_type,
     properties,
+    table_key,
     target,
 )
 
@@ -360,10 +361,8 @@ def tables_have_the_keys_of_the_design_and_forget(document: Document) -> Problem
     }
     for name in set(tables) & set(TABLES):
         table = tables[name]["Properties"]
-        kinds = {a["AttributeName"]: a["AttributeType"] for a in table["AttributeDefinitions"]}
-        keys = [(k["AttributeName"], kinds[k["AttributeName"]], k["KeyType"]) for k in table["KeySchema"]]
-        if keys != TABLES[name]:
-            yield f"{name} has the key {keys}"
+        if (key := table_key(table)) != TABLES[name]:
+            yield f"{name} has the key {key}"
         for word, value in expected.items():
             if table.get(word) != value:
                 yield f"{name} has the {word} {table.get(word)}"

@@ -16,6 +16,7 @@ from tests.infrastructure.template import (
     properties,
     statements,
     strings,
+    table_key,
     target,
 )
 
@@ -637,10 +638,8 @@ def tables_have_the_keys_of_the_design(document: Document) -> Problems:
         yield f"the tables are {', '.join(tables)}"
     for name in set(tables) & set(TABLES):
         table = tables[name]["Properties"]
-        kinds = {a["AttributeName"]: a["AttributeType"] for a in table["AttributeDefinitions"]}
-        keys = [(k["AttributeName"], kinds[k["AttributeName"]], k["KeyType"]) for k in table["KeySchema"]]
-        if keys != TABLES[name]:
-            yield f"{name} has the key {keys}"
+        if (key := table_key(table)) != TABLES[name]:
+            yield f"{name} has the key {key}"
         ttl = {"AttributeName": "ttl", "Enabled": True} if name in EXPIRING else None
         if table.get("TimeToLiveSpecification") != ttl:
             yield f"{name} has the time to live {table.get('TimeToLiveSpecification')}"

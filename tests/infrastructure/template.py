@@ -50,6 +50,12 @@ def properties(document: Document, logical_id: str) -> Any:
     return document["Resources"][logical_id].setdefault("Properties", {})
 
 
+def table_key(table: Document) -> list[tuple[str, str, str]]:
+    """The key of a table by its properties: name, type and kind of each attribute."""
+    kinds = {a["AttributeName"]: a["AttributeType"] for a in table["AttributeDefinitions"]}
+    return [(k["AttributeName"], kinds[k["AttributeName"]], k["KeyType"]) for k in table["KeySchema"]]
+
+
 def functions(document: Document) -> dict[str, Any]:
     """Functions of any kind, with what Globals gives them."""
     shared = document.get("Globals", {}).get("Function", {})

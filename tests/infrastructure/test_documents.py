@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from infra import reference
+from kanon.gate.mechanism.parameters import CURRENT_PROFILES
 from tests.infrastructure.template import ROOT, read
 
 CONFIGURATION = ROOT / "docs" / "reference" / "configuration.md"
@@ -59,6 +60,12 @@ def test_defaults_and_allowed_values_are_the_templates(name: str) -> None:
 def test_a_parameter_without_a_row_is_found() -> None:
     text = CONFIGURATION.read_text().replace("| `Lease` |", "| Lease |")
     assert set(PARAMETERS) - set(rows(text)) == {"Lease"}
+
+
+@pytest.mark.parametrize("page", [CONFIGURATION, CONFIGURATION.with_name("glossary.md")], ids=lambda page: page.name)
+def test_the_profiles_that_a_page_offers_are_those_for_new_types(page: Path) -> None:
+    (offered,) = re.findall(r"^\| `?profile`? \|.*?: (.*?)(?:\.| \|)", page.read_text(), re.MULTILINE)
+    assert tuple(re.findall(r"`([\w-]+)`", offered)) == CURRENT_PROFILES
 
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -129,7 +129,7 @@ HEAD = "time,set,client\n1,a,b\n"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("time,set\n1,a\n", "line 1: no column client: add a header line, or say how the columns are called"),
+        ("time,set\n1,a\n", "line 1: no column client: add a header line, or give the names of the columns"),
         ("", "log: no column client, set, time: add a header line"),
         (HEAD + "yesterday,a,b\n", "line 3: time is 'yesterday': write Unix seconds, or ISO 8601"),
         (HEAD + "nan,a,b\n", "line 3: time is 'nan'"),

@@ -11,10 +11,9 @@ from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
-from kanon.errors import ConfigurationError, FingerprintMismatchError, UnreadableMessageError
 from kanon.keys import fetch_noise_keys
 from kanon.queues import read_message, send_all
-from kanon.reports.errors import JobError
+from kanon.reports.errors import STOPS, JobError
 from kanon.reports.service.committing import Committing
 from kanon.reports.service.epoch import REPLACED, Epoch
 from kanon.reports.service.fingerprints import Recorded
@@ -34,8 +33,7 @@ from kanon.starting import Once
 SETTINGS = AggregateSettings.from_environment()
 NOISE_KEY = "1"
 SECONDS_A_STAGE = 300
-"""A run begins no further stage with less time left; the rest of the job goes on in a new message."""
-STOPS = ConfigurationError, FingerprintMismatchError, UnreadableMessageError  # after these an operator must act
+"""With less time left, a run begins no further stage: a new message continues the job."""
 
 logger = Logger()
 metrics = Metrics()
@@ -85,7 +83,8 @@ def send(messages: Sequence[Message]) -> None:
     """Send messages to the queues of shards and of stages.
 
     Raises:
-        RuntimeError: a queue did not accept every message. The message at work, or the sweep, sends them again.
+        RuntimeError: a queue did not accept every message. The current message, when redelivered, or the sweep sends
+            them again.
     """
     send_all(sqs_client(), SETTINGS.maps_url, [one for one in messages if isinstance(one, MapMessage)])
     send_all(sqs_client(), SETTINGS.stages_url, [one for one in messages if isinstance(one, StageMessage)])
@@ -112,7 +111,7 @@ def take_on(record: SQSRecord, lambda_context: LambdaContext) -> None:
 
 
 def _state_of(error: Exception) -> str:
-    """The state in which the job was."""
+    """The state of the job."""
     return next(iter(getattr(error, "__notes__", ())), "none")
 
 

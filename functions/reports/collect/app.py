@@ -1,4 +1,4 @@
-"""Lambda function `collect`: takes encrypted reports from anybody, and queues them. It can open none of them."""
+"""Lambda function `collect`: accepts encrypted reports from anybody, and queues them. It cannot decrypt them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -58,7 +58,7 @@ Receive = Callable[[ReportBody], Response[TakenAnswer]]
 
 
 def receiver(api: str) -> Receive:
-    """The handler of a path that takes reports of one api."""
+    """The handler of the path for reports of one api."""
 
     def receive(body: ReportBody) -> Response[TakenAnswer]:
         """Queue one encrypted report. Fields that are not described are discarded, above all clear text."""
@@ -69,10 +69,10 @@ def receiver(api: str) -> Receive:
 
 
 def debug_receiver(api: str) -> Receive:
-    """The handler of the path beside it that takes debug reports."""
+    """The handler of the path for debug reports of one api."""
 
     def receive(body: ReportBody) -> Response[TakenAnswer]:
-        """Check a debug report as its twin is checked, and discard it: no clear text is stored."""
+        """Check a debug report like a normal one, and discard it: no clear text is stored."""
         report_message(body, api, SETTINGS.allows, clock.now())
         return json_answer(TakenAnswer())
 
@@ -101,7 +101,7 @@ for path, name in REPORTS.items():
     responses=described("The report is queued", 400, 413, 415, 503),
 )
 def receive_event(body: EventBody) -> Response[TakenAnswer]:
-    """Queue one event-level report, which its client has made private already."""
+    """Queue one event-level report. Its client has already added noise to it."""
     EVENT_BODIES.refuse_larger(len((app.current_event.body or "").encode()))
     queue(event_message(body, clock.now()))
     return json_answer(TakenAnswer())
@@ -114,7 +114,7 @@ def receive_event(body: EventBody) -> Response[TakenAnswer]:
     responses=described("One key or more; clients pick one at random", 503),
 )
 def public_keys() -> Response[PublicKeysAnswer]:
-    """The public keys. They may be kept for the time in Cache-Control, which ends before any of them does."""
+    """The public keys. They may be cached for the time in Cache-Control, which ends before any key does."""
     now = clock.now()
     ring = key_ring().read()
     published = ring.published(now) if ring else ()
@@ -132,7 +132,7 @@ def openapi() -> Response[str]:
 
 
 def queue(message: Message) -> None:
-    """Send a message; an error means that the report is not taken."""
+    """Send a message. After an error the report is not accepted."""
     sqs_client().send_message(QueueUrl=SETTINGS.arrivals_url, MessageBody=message.text())
 
 

@@ -10,8 +10,8 @@ from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
-from kanon.errors import ConfigurationError, FingerprintMismatchError, UnreadableMessageError
 from kanon.queues import read_message, send_all
+from kanon.reports.errors import STOPS
 from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.service.messages import MapMessage
 from kanon.reports.service.outcomes import count_outcome
@@ -24,7 +24,6 @@ from kanon.reports.storage.report_jobs import ReportJobs
 from kanon.starting import Once
 
 SETTINGS = DecryptSettings.from_environment()
-STOPS = ConfigurationError, FingerprintMismatchError, UnreadableMessageError  # after these an operator must act
 
 logger = Logger()
 metrics = Metrics()
@@ -50,7 +49,7 @@ def shards() -> Shards:
 
 
 def map_shard(record: SQSRecord) -> None:
-    """Map the shard of a message. If it was the last one, send the message that takes the job on."""
+    """Map the shard of a message. If it was the last one, send the message for the next stage."""
     stage = "none"
     try:
         message = read_message(MapMessage, record.body)

@@ -1,4 +1,4 @@
-"""Lambda function `jobs`: creates jobs and tells how they are. It reads no secret, and no sum of any report."""
+"""Lambda function `jobs`: creates jobs and reports their state. It reads no secret, and no sum of any report."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
@@ -87,7 +87,7 @@ def budgets() -> Budgets:
 
 
 def answers(model: type[BaseModel], *codes: int, answer: str, success: int = 200) -> dict[int, Any]:
-    """The described answers of a route."""
+    """The OpenAPI responses of a route."""
     found = described(answer, *codes, 401, 403, 503, success=success, errors=JobsErrorAnswer)
     found[success]["content"] = {"application/json": {"model": model}}
     return found
@@ -117,7 +117,7 @@ def create_job(body: JobBody) -> Response[str]:
     responses=answers(JobAnswer, 400, 404, answer="The job"),
 )
 def get_job(job_request_id: Annotated[str, Query(description="The id of the job")] = "") -> Response[str]:
-    """The state of a job, its result, and what it promises."""
+    """The state of a job, its result, and its guarantee."""
     row = found(checked(lambda: read_job_id(job_request_id)))
     return answered(job_answer(row, stored_request(row), SETTINGS.epsilon_cap, SETTINGS.delta_cap))
 
@@ -154,7 +154,7 @@ def get_budget(
     filtering_id: Annotated[str, Query(description="0 if left out")] = "0",
     day: Annotated[str, Query(description="Of scheduled_report_time, UTC, such as 2026-01-31")] = "",
 ) -> Response[str]:
-    """What is left of epsilon and delta for reports with these clear fields."""
+    """The epsilon and delta left for reports with these clear fields."""
     query = {
         "api": api,
         "version": version,
@@ -186,7 +186,7 @@ def publish(body: PublicationBody) -> Response[str]:
 
 
 def checked(read: Callable[[], T]) -> T:
-    """What ``read`` gives; a request that cannot be used is answered 400."""
+    """The result of ``read``; an invalid request is answered 400."""
     try:
         return read()
     except (RequestRefusedError, JobError) as error:
@@ -194,7 +194,7 @@ def checked(read: Callable[[], T]) -> T:
 
 
 def read(body: Any, buckets: frozenset[str]) -> JobRequest:
-    """The job that a body asks for."""
+    """The job of a request body."""
     return read_request(body, SETTINGS.delta_cap, buckets, SETTINGS.epsilon_cap)
 
 
@@ -207,7 +207,7 @@ def found(job: str) -> Row:
     """A job.
 
     Raises:
-        RequestError: 404, there is none.
+        RequestError: 404, there is no such job.
     """
     row = report_jobs().read(job)
     if row is None:
@@ -216,7 +216,7 @@ def found(job: str) -> Row:
 
 
 def wake(job: str) -> None:
-    """Have a worker take the job on. The schedule finds a job whose message was not sent."""
+    """Send a message that starts the job. If that fails, the schedule finds the job."""
     try:
         send_all(sqs_client(), SETTINGS.stages_url, [StageMessage(job=job)])
     except (ClientError, BotoCoreError, RuntimeError) as error:
@@ -224,7 +224,7 @@ def wake(job: str) -> None:
 
 
 def answered(answer: BaseModel) -> Response[str]:
-    """An answer without the fields that have no value."""
+    """An answer without its empty fields."""
     return Response(200, "application/json", answer.model_dump_json(exclude_none=True), {"Cache-Control": "no-store"})
 
 

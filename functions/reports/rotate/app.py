@@ -25,7 +25,7 @@ metrics = Metrics()
 def rotation() -> Rotation:
     """The use case, built once per execution environment."""
     dynamodb = aws.dynamodb()
-    budgets = Budgets(dynamodb, SETTINGS.budgets_table, Amount(0, 0))  # it takes nothing from them
+    budgets = Budgets(dynamodb, SETTINGS.budgets_table, Amount(0, 0))  # it takes no budget
     epoch = Epoch(dynamodb, KeyRing(dynamodb, SETTINGS.control_table), budgets)
     return Rotation(epoch, PrivateKeys(aws.secrets_manager(), SETTINGS.report_key_prefix, SETTINGS.kms_key))
 
@@ -33,7 +33,7 @@ def rotation() -> Rotation:
 @logger.inject_lambda_context(log_event=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> None:  # noqa: ARG001, Lambda passes both
-    """Entry point: the schedule calls it every five minutes; whatever is due is done, and nothing else."""
+    """Entry point: the schedule calls it every five minutes to do all due steps."""
     now = clock.now()
     try:
         keys = rotation().run(now)

@@ -26,7 +26,7 @@ def store(records: list[dict[str, Any]]) -> list[str]:
     """Write the objects of a batch.
 
     Returns:
-        The ids of the messages that are not stored: the queue delivers them again, and moves those that never can be
+        The ids of the messages that are not stored. The queue delivers them again, and moves those that can never be
         stored to its dead-letter queue.
     """
     batch, failed, stored = Batch(), [], 0

@@ -1,1 +1,1 @@
-"""The audit: do the answers of the mechanism and of the running service have the claimed distribution?"""
+"""The audit: tests whether the mechanism and the running service answer with the claimed distribution."""

@@ -1,9 +1,9 @@
 """Tests of observed outcomes against a distribution (law) that is known exactly; no parameter is estimated.
 
 Pearson's chi-square test merges cells until each expects at least :data:`LEAST_EXPECTED` observations; it has one
-degree of freedom less than cells. An exact binomial test checks how often two outcomes are equal. In cells with
-few expected observations, Pearson's statistic has a far heavier tail than chi-square. So a p-value below
-:data:`SUSPICIOUS` is never an approximation, but an upper bound (:func:`pearson_tail`).
+degree of freedom less than cells. An exact binomial test checks how often two outcomes are equal. With few expected
+observations, Pearson's statistic has a far heavier tail than chi-square. So a p-value below :data:`SUSPICIOUS` is never
+an approximation, but an upper bound (:func:`pearson_tail`).
 """
 
 import math
@@ -28,11 +28,6 @@ class ChiSquare:
     cells: int
     statistic: float
     p_value: float
-
-    @property
-    def degrees(self) -> int:
-        """Degrees of freedom."""
-        return self.cells - 1
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The audit: do the answers of the mechanism have the claimed distribution?
+"""The audit: tests whether the answers of the mechanism have the claimed distribution.
 
 Many sets get the same joins at the same steps of two consecutive instances. The audit compares the steps at which
 they cross with the exact first-crossing law. Goodness of fit finds bugs that a test of the privacy inequality
@@ -6,7 +6,7 @@ cannot (a wrong sign is still private). Probes with counts 0 and 200 have certai
 the restart, the latch, and that distinct clients count. Tables are checked weight by weight, because no sample
 shows the small probabilities of clamped tails.
 
-This module audits the code that decides, in this process; ``kanon.audit.service`` audits the whole service.
+This module audits the mechanism, in this process; ``kanon.audit.service`` audits the whole service.
 """
 
 import math
@@ -40,7 +40,7 @@ ALPHA = 1e-6
 """The probability that a correct service fails an audit, over all its statistical tests."""
 
 Path = Literal["plain", "vectorised", "service"]
-"""Which code decided: the definition, the code that the service runs, or the service itself."""
+"""The audited code: the definition, the code that the service runs, or the service itself."""
 
 AUDITED = {
     "two-sided": Parameters(14, 24, 3600, two_sided(Fraction(3, 4), 7), two_sided(Fraction(3, 4), 6), client_bits=32),
@@ -99,12 +99,12 @@ def likely_count(parameters: Parameters) -> int:
     return int(np.argmax(never <= 0.6))
 
 
-# ------------------------------------------------------------------------------------ what is audited
+# -------------------------------------------------------------------------------------- audited code
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The code that decides for one type.
+    """The audited code for one type.
 
     ``decide(step, [(set key, state, clients)])`` gives the states after the step, ``fresh`` is the state of an
     unknown set, ``answer(set key, crossings, step)`` what a query reads.
@@ -332,7 +332,7 @@ def fits(name: str, path: Path, parameters: Parameters, scenario: Scenario, step
 def fits_in_process(
     name: str, parameters: Parameters, trials: int, seed: int, path: Path, code: ModuleType = kanon.gate.mechanism
 ) -> list[Fit]:
-    """The tests of the deciding code: half of the trials in each of two types with the same sets."""
+    """The tests of the mechanism: half of the trials in each of two types with the same sets."""
     scenario = rise_and_fall(parameters)
     keys = [sha256(f"audit {seed} set {n}".encode()).digest() for n in range(trials // 2)]
     secret = sha256(f"audit {seed}".encode()).digest()
@@ -366,7 +366,7 @@ class Probe:
 
 
 def probes(window: int) -> list[Probe]:
-    """The probes of a type. The name of each says what it checks."""
+    """The probes of a type, named by what they check."""
     crowd = tuple(range(CROWD))
     few = tuple(range(8)) * 2
     steps = 3 * window
@@ -387,7 +387,7 @@ def probes(window: int) -> list[Probe]:
             range(window - 1, 2 * window),
         ),
         Probe(
-            "200 clients who come back: only their last join counts",
+            "200 clients that come back: only their last join counts",
             scenario(dict.fromkeys((0, max(1, window // 3)), crowd)),
             range(2 * window),
         ),

@@ -120,7 +120,7 @@ def _true(client: Client, places: Sequence[Place], step: int) -> set[Place]:
     sent = {_sent(place): place for place in places}
     answers = client.batch_query(sent)
     if places and answers.step != step:
-        raise LateError(f"answers stand at step {answers.step} and not at {step}: evaluation is late")
+        raise LateError(f"answers are of step {answers.step} and not of {step}: evaluation is late")
     return {sent[place] for place in answers.k_anonymous}
 
 

@@ -1,4 +1,4 @@
-"""``kanon audit``: do the answers of the service have the claimed distribution?"""
+"""``kanon audit``: tests whether the answers of the service have the claimed distribution."""
 
 import secrets
 from typing import TYPE_CHECKING, Annotated
@@ -37,7 +37,7 @@ def audit(
     types = AUDITED if own is None else {name: type_.parameters for name, type_ in own.types.items()}
     if service_trials:
         with extra("local"):
-            import kanon.audit.service  # noqa: F401, missed now and not after the first audit
+            import kanon.audit.service  # noqa: F401, fail now and not after the first audit
     with working("auditing the mechanism in this process"):
         fits, checks = audit_in_process(types, trials, seed)
     if service_trials:

@@ -1,4 +1,4 @@
-"""``kanon cost``: the monthly bill of a workload by service, and what other choices would cost."""
+"""``kanon cost``: the monthly bill of a workload by service, and the cost of other choices."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -9,6 +9,7 @@ import typer
 
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import show_json
+from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,42 +21,46 @@ if TYPE_CHECKING:
     from kanon.cost.workload import Workload
 
 
+OF_REPORTS = ("report_bytes", "jobs", "job_reports", "keys", "budget_rows", "map_concurrency")
+FOR_ANY_TABLE = {"table", "prices", "measured", "markdown", "as_json"}
+FOR_SCALE = FOR_ANY_TABLE | {"given", "types", "period"}
 DEFAULT_TYPE = '{"k": 50, "window": 720, "profile": "published"}'
 
 
 class Shown(StrEnum):
-    """What else can be shown than the bill of one workload."""
+    """Tables to show instead of a bill."""
 
     SCALE = "scale"
     REPORTS = "reports"
 
 
 def cost(
-    joins: Annotated[float, typer.Option(help="Joins a second, the mean over the month.")] = 10.0,
-    batch: Annotated[int, typer.Option(help="Joins a request, 1 to 500.")] = 1,
-    queries: Annotated[float, typer.Option(help="Queries a second.")] = 0.0,
-    hashes: Annotated[int, typer.Option(help="Hashes of a query, 1 to 1,000.")] = 100,
-    sets: Annotated[int, typer.Option(help="Sets that joins go to.")] = 1_000_000,
-    popularity: Annotated[float, typer.Option(help="Exponent of Zipf's law; 0 makes all sets alike.")] = 1.1,
+    context: typer.Context,
+    joins: Annotated[float, typer.Option(help="Joins per second, the mean over the month.")] = 10.0,
+    batch: Annotated[int, typer.Option(help="Joins per request, 1 to 500.")] = 1,
+    queries: Annotated[float, typer.Option(help="Queries per second.")] = 0.0,
+    hashes: Annotated[int, typer.Option(help="Hashes per query, 1 to 1,000.")] = 100,
+    sets: Annotated[int, typer.Option(help="Sets that get joins.")] = 1_000_000,
+    popularity: Annotated[float, typer.Option(help="Exponent of Zipf's law; 0: all sets are equally popular.")] = 1.1,
     touched: Annotated[
         float | None, typer.Option(help="Sets with joins in a step, if known; otherwise computed from --popularity.")
     ] = None,
-    slots: Annotated[int | None, typer.Option(help="Slots; without it 16, or more if the workload needs them.")] = None,
+    slots: Annotated[int | None, typer.Option(help="Slots; by default 16, or more if the workload needs them.")] = None,
     given: OneType = None,
     types: TypesFile = None,
-    period: Annotated[int, typer.Option(min=1, help="Seconds of a step.")] = 3600,
-    architecture: Annotated[str, typer.Option(help="Of the functions: arm64 or x86_64.")] = "arm64",
-    reports: Annotated[float, typer.Option(help="Encrypted reports a day; 0 is a stack without reports.")] = 0.0,
+    period: Annotated[int, typer.Option(min=1, help="Seconds per step.")] = 3600,
+    architecture: Annotated[str, typer.Option(help="Architecture of the functions: arm64 or x86_64.")] = "arm64",
+    reports: Annotated[float, typer.Option(help="Encrypted reports per day; 0 for a stack without reports.")] = 0.0,
     report_bytes: Annotated[int, typer.Option(help="Bytes of a stored report; 20 slots take about 1,300.")] = 1_300,
-    jobs: Annotated[float, typer.Option(help="Jobs a day.")] = 1.0,
-    job_reports: Annotated[float | None, typer.Option(help="Reports of a job; without it those of a day.")] = None,
-    keys: Annotated[int, typer.Option(help="Declared keys of a job.")] = 10_000,
-    budget_rows: Annotated[int, typer.Option(help="Rows of budget that a job charges, 0 to 30,000.")] = 24,
+    jobs: Annotated[float, typer.Option(help="Jobs per day.")] = 1.0,
+    job_reports: Annotated[float | None, typer.Option(help="Reports per job; by default the reports of a day.")] = None,
+    keys: Annotated[int, typer.Option(help="Declared keys per job.")] = 10_000,
+    budget_rows: Annotated[int, typer.Option(help="Budget rows that a job charges, 0 to 30,000.")] = 24,
     map_concurrency: Annotated[int, typer.Option(help="Parameter MapConcurrency.")] = 50,
-    prices: Annotated[Path | None, typer.Option(help="Price file; without it the prices of the package.")] = None,
+    prices: Annotated[Path | None, typer.Option(help="Price file; by default the prices of the package.")] = None,
     measured: Annotated[Path | None, typer.Option(help="File of measured values and assumptions.")] = None,
     table: Annotated[
-        Shown | None, typer.Option(help="Show a table instead: rates of joins and what they need, or jobs of reports.")
+        Shown | None, typer.Option(help="Show a table instead: rates of joins and their needs, or jobs of reports.")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -70,9 +75,14 @@ def cost(
     from kanon.cost.reports import ReportLoad
     from kanon.cost.workload import Workload, added, alternatives, usage
 
+    if table is not None:
+        taken = FOR_SCALE if table is Shown.SCALE else FOR_ANY_TABLE
+        refuse_unused(context, set(context.params) - taken, "with --table: leave it out")
+    elif not reports:
+        refuse_unused(context, OF_REPORTS, "without reports: give --reports")
     own = own_types(given, types, period) or own_types([DEFAULT_TYPE], None, period)
     if own is None or len(own.types) != 1:
-        raise typer.BadParameter("give one type: a bill is that of the sets of one type")
+        raise typer.BadParameter("give one type only: a bill is for one type")
     (type_,) = own.types.values()
     try:
         listed, values = read_prices(prices), read_measured(measured)
@@ -96,10 +106,11 @@ def cost(
     except CostError as error:
         typer.echo(f"kanon cost: {error}", err=True)
         raise typer.Exit(2) from error
+    estimate = Estimate(load, needs, made, others, listed, part)
     if as_json:
-        show_json(_document(load, needs, made, others, listed, part))
+        show_json(estimate.document)
     else:
-        _show(load, needs, made, others, listed, part, markdown=markdown)
+        _show(estimate, markdown=markdown)
 
 
 @dataclass(frozen=True)
@@ -112,7 +123,7 @@ class ReportsPart:
 
     @property
     def told(self) -> str:
-        """In words."""
+        """The part in words."""
         load = self.load
         return (
             f"{load.reports:,.0f} reports a day of {load.size:,} bytes. Jobs a day: {load.jobs:,g}, each of"
@@ -123,7 +134,7 @@ class ReportsPart:
 
     @property
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """The part as JSON."""
         times = self.times
         return {
             "shards": self.load.shards,
@@ -133,61 +144,64 @@ class ReportsPart:
         }
 
 
-def _document(
-    load: "Workload",
-    needs: "Needs",
-    made: "Bill",
-    others: dict[str, float],
-    prices: "Prices",
-    part: ReportsPart | None,
-) -> dict[str, Any]:
-    """Everything as JSON; dollars a month."""
-    return {
-        "prices": {"noted": prices.noted, "region": prices.region},
-        "touchedSetsAStep": load.touched_a_step,
-        "slots": load.slots,
-        "needs": {"slots": needs.slots, "workers": needs.workers, "limits": list(needs.limits)},
-        "dollarsAMonth": made.total,
-        "dollarsAMillionJoins": _a_million(load, made, part),
-        "reports": part.document if part else None,
-        "lines": [
-            {"name": e.name, "service": e.service, "what": e.what, "quantity": e.quantity, "dollars": e.dollars}
-            for e in made.lines
-        ],
-        "alternatives": others,
-    }
+@dataclass(frozen=True)
+class Estimate:
+    """A workload, its needs, the bill of a month, the totals of other choices, and the part of reports."""
+
+    load: "Workload"
+    needs: "Needs"
+    made: "Bill"
+    others: dict[str, float]
+    prices: "Prices"
+    part: ReportsPart | None
+
+    @property
+    def a_million(self) -> float | None:
+        """Dollars per million joins, everything but reports included; None without joins."""
+        from kanon.cost.scale import MONTH
+
+        dollars = self.made.total - (self.part.dollars if self.part else 0.0)
+        return dollars / (self.load.joins * MONTH / 1e6) if self.load.joins else None
+
+    @property
+    def told(self) -> str:
+        """The estimate in words, without the tables."""
+        load, each = self.load, self.a_million
+        of_joins = f", ${each:,.2f} a million joins" if each else ""
+        limits = "".join(f"Beyond a limit: {limit}.\n" for limit in self.needs.limits)
+        return (
+            f"{load.joins:,g} joins/s in requests of {load.batch}, {load.queries:,g} queries/s of {load.hashes} hashes,"
+            f" {load.sets:,} sets, {load.touched_a_step:,.0f} of them touched in a step.\n"
+            f"Evaluate workers needed: {self.needs.workers}. Slots: {load.slots}.\n"
+            f"{limits}{self.part.told if self.part else ''}"
+            f"Total: ${self.made.total:,.2f} a month{of_joins}.\n"
+        )
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The estimate as JSON, in dollars per month."""
+        return {
+            "prices": {"noted": self.prices.noted, "region": self.prices.region},
+            "touchedSetsAStep": self.load.touched_a_step,
+            "slots": self.load.slots,
+            "needs": {"slots": self.needs.slots, "workers": self.needs.workers, "limits": list(self.needs.limits)},
+            "dollarsAMonth": self.made.total,
+            "dollarsAMillionJoins": self.a_million,
+            "reports": self.part.document if self.part else None,
+            "lines": [
+                {"name": e.name, "service": e.service, "what": e.what, "quantity": e.quantity, "dollars": e.dollars}
+                for e in self.made.lines
+            ],
+            "alternatives": self.others,
+        }
 
 
-def _a_million(load: "Workload", made: "Bill", part: ReportsPart | None) -> float | None:
-    """Dollars for a million joins with everything but reports included; None without joins."""
-    from kanon.cost.scale import MONTH
-
-    return (made.total - (part.dollars if part else 0.0)) / (load.joins * MONTH / 1e6) if load.joins else None
-
-
-def _show(
-    load: "Workload",
-    needs: "Needs",
-    made: "Bill",
-    others: dict[str, float],
-    prices: "Prices",
-    part: ReportsPart | None,
-    *,
-    markdown: bool,
-) -> None:
+def _show(estimate: Estimate, *, markdown: bool) -> None:
     from rich.console import Console
 
-    each = _a_million(load, made, part)
-    of_joins = f", ${each:,.2f} a million joins" if each else ""
-    limits = "".join(f"Beyond a limit: {limit}.\n" for limit in needs.limits)
-    typer.echo(
-        f"{load.joins:,g} joins/s in requests of {load.batch}, {load.queries:,g} queries/s of {load.hashes} hashes,"
-        f" {load.sets:,} sets, {load.touched_a_step:,.0f} of them touched in a step.\n"
-        f"Evaluate workers needed: {needs.workers}. Slots: {load.slots}.\n{limits}{part.told if part else ''}"
-        f"Total: ${made.total:,.2f} a month{of_joins}.\n"
-    )
-    console = Console(width=120)
-    for table in (_lines(made, markdown=markdown), _alternatives(made, others, markdown=markdown)):
+    typer.echo(estimate.told)
+    console, made = Console(width=120), estimate.made
+    for table in (_lines(made, markdown=markdown), _alternatives(made, estimate.others, markdown=markdown)):
         if markdown:
             with console.capture() as captured:
                 console.print(table)
@@ -195,11 +209,11 @@ def _show(
         else:
             console.print(table)
         typer.echo()
-    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}, without free tier: check them.")
+    typer.echo(estimate.prices.told)
 
 
 def _table(*columns: str, markdown: bool) -> "Table":
-    """A table whose columns with numbers are aligned to the right."""
+    """A table with right-aligned number columns."""
     from rich import box
     from rich.table import Table
 
@@ -235,7 +249,7 @@ def _scale(rows: "list[Row]", prices: "Prices", *, as_json: bool) -> None:
     if as_json:
         show_json([_row(row) for row in rows])
         return
-    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}.\n")
+    typer.echo(f"{prices.told}\n")
     typer.echo("| joins/s | a request | spread | $ a million joins | slots | workers | limits | with files on S3 |")
     typer.echo("|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -264,7 +278,7 @@ def _reports(rows: "list[ReportsRow]", prices: "Prices", *, as_json: bool) -> No
     if as_json:
         show_json([_reports_row(row) for row in rows])
         return
-    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}.\n")
+    typer.echo(f"{prices.told}\n")
     typer.echo(
         "| reports | keys | concurrency | shards | parts | map | reduce | commit | $ a job | $ its reports | limits |"
     )

@@ -14,6 +14,7 @@ from kanon.cli.files import picture as checked_picture
 from kanon.cli.local import Engine, EngineName, local_errors
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import program, progress, screen, working
+from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
 PERIOD = 3600
 WEEK = '{"fledge":{"k":50,"window":168,"profile":"published"}}'
-"""The type of the generated log: it holds two windows of a week, so instances restart within it."""
+"""The type of the generated log. The log has two windows of a week, so instances restart within it."""
 STARTING, A_STEP, A_JOIN, AN_EVALUATION = 4.0, 0.05, 0.0005, 0.0015
-"""Seconds of a demo on one core, for the estimate: its start and end, a step, a join, a set evaluated."""
+"""Seconds of a demo on one core, for the estimate: start and end, a step, a join, the evaluation of a set."""
 
 
 def _day(text: str) -> datetime:
@@ -43,6 +44,7 @@ def _day(text: str) -> datetime:
 
 
 def demo(
+    context: typer.Context,
     log: Annotated[
         Path | None,
         typer.Option(
@@ -50,7 +52,7 @@ def demo(
         ),
     ] = None,
     columns: Annotated[
-        str, typer.Option(help="What the log calls time, set and client, separated by commas.")
+        str, typer.Option(help="Names of the log's columns of time, set and client, with commas.")
     ] = "time,set,client",
     first: Annotated[
         datetime | None,
@@ -73,12 +75,12 @@ def demo(
     Example: kanon demo --log joins.csv --type '{"k": 20, "window": 168, "profile": "sharp-2"}'
     """
     checked_picture(picture, "--picture")
-    if log is None and (first or last):
-        raise typer.BadParameter("--from and --to cut a log of yours: name it with --log")
+    if log is None:
+        refuse_unused(context, ("first", "last", "columns"), "without a log: name it with --log")
     own = own_types(type_, types_file, PERIOD)
     began = time.monotonic()
     with extra("plot"):
-        import matplotlib as mpl  # noqa: F401, missed now and not after the replay
+        import matplotlib as mpl  # noqa: F401, fail now and not after the replay
     with extra("local"), local_errors():
         from kanon.local import Stack
 
@@ -99,14 +101,14 @@ def _log(log: Path | None, first: datetime | None, last: datetime | None, column
 
     names = columns.split(",")
     if len(set(names) - {""}) != 3 or len(names) != 3:
-        raise typer.BadParameter(f"it takes three names, as time,set,client, not {columns}", param_hint="--columns")
+        raise typer.BadParameter(f"give three names such as time,set,client, not {columns}", param_hint="--columns")
     if log is None:
         return generated_log(seed, days=16, joins=12_000, sets=120)
     return read_log(log, first, last, Columns(*names))
 
 
 def _demo(stack: "Stack", log: "JoinLog", picture: Path, began: float) -> None:
-    """Replay, and show the table, the pictures and what to try next."""
+    """Replay the log. Show the table, the pictures and the next commands."""
     from kanon.gate.types import read_types
     from kanon.keys import Secret
     from kanon.local.picture import draw
@@ -135,7 +137,7 @@ def _demo(stack: "Stack", log: "JoinLog", picture: Path, began: float) -> None:
 
 
 def _phase(pepper: "Secret", type_name: str, name: str, parameters: "Parameters") -> int:
-    """The phase of a set, which says where its instances begin. It needs the set pepper of the demo's stack."""
+    """The phase of a set, at which its instances begin. It is computed with the set pepper of the demo's stack."""
     from kanon.gate.mechanism.steps import phase_of
     from kanon.gate.names import set_key
 
@@ -160,7 +162,7 @@ def _in_words(seconds: float) -> str:
 
 
 class _Watch:
-    """Shows how far the replay is, and says which set turned true first."""
+    """Shows the progress of the replay, and the first set that reads true."""
 
     def __init__(self, advance: "Callable[[int], None]") -> None:
         self._advance, self._steps, self._began = advance, 0, time.monotonic()
@@ -181,7 +183,7 @@ class _Watch:
 
 
 def next_steps(kanon: str) -> str:
-    """What to try after a demo. ``kanon`` is the program as the reader types it."""
+    """Commands to try after a demo. ``kanon`` is the name of the program as the user types it."""
     simulate = "make simulate LOG=joins.csv" if kanon.startswith(".venv-demo/") else f"{kanon} simulate joins.csv"
     own = '{"k": 20, "window": 168, "profile": "sharp-2"}'
     steps = {
@@ -197,7 +199,7 @@ def next_steps(kanon: str) -> str:
 
 
 def summary(results: "Mapping[str, Result]", stack: "Stack", elapsed: float) -> "Table":
-    """The results of the replay as a table with a column for each type. ``elapsed`` in s."""
+    """The results of the replay as a table, one column per type. ``elapsed`` is in seconds."""
     from rich.table import Table
 
     meter, one = stack.meter, next(iter(results.values()))

@@ -1,4 +1,4 @@
-"""``kanon doctor``: checks the health of a running stack and says what to do."""
+"""``kanon doctor``: checks the health of a running stack and prints what to do."""
 
 from typing import TYPE_CHECKING, Annotated
 

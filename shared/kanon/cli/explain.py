@@ -1,4 +1,4 @@
-"""``kanon explain``: why a set reads false, for operators who may read the tables."""
+"""``kanon explain``: explains why a set reads false, to operators who may read the tables."""
 
 from typing import TYPE_CHECKING, Annotated
 

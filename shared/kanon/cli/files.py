@@ -1,4 +1,4 @@
-"""Files that commands write: refused before the work, not after it."""
+"""Output files of commands, checked before the work begins."""
 
 import os
 from pathlib import Path
@@ -7,18 +7,18 @@ import typer
 
 
 def picture(path: Path | None, option: str) -> Path | None:
-    """The file of a picture, as it was given.
+    """The path of a picture, checked.
 
     Raises:
-        typer.BadParameter: it is no PNG file, or cannot be written.
+        typer.BadParameter: its name does not end in .png, or it cannot be written.
     """
     if path is not None and path.suffix.lower() != ".png":
-        raise typer.BadParameter(f"{path}: pictures are PNG files: give a name that ends in .png", param_hint=option)
+        raise typer.BadParameter(f"{path}: give a name that ends in .png", param_hint=option)
     return writable(path, option)
 
 
 def writable(path: Path | None, option: str) -> Path | None:
-    """The file, as it was given. Its folder is created.
+    """The path of a file, checked. Its folder is created.
 
     Raises:
         typer.BadParameter: it cannot be written.
@@ -28,7 +28,7 @@ def writable(path: Path | None, option: str) -> Path | None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         usable = os.access(path if path.exists() else path.parent, os.W_OK) and not path.is_dir()
-        reason = "not a file that you may write"
+        reason = "you may not write this file"
     except (OSError, ValueError) as error:
         usable, reason = False, getattr(error, "strerror", None) or str(error)
     if not usable:

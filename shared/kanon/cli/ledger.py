@@ -1,4 +1,4 @@
-"""``kanon ledger``: what has been spent on which data, and what is left."""
+"""``kanon ledger``: shows the budget spent on each data set, and what is left."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kanon.noise.bound import Bound
     from kanon.release.ledger import Account, Ledger, Spend
 
-ledger = typer.Typer(help="Show and keep what releases have spent.", no_args_is_help=True)
+ledger = typer.Typer(help="Show and change the ledger of budget spent by releases.", no_args_is_help=True)
 
 Place = Annotated[str, typer.Option("--ledger", help="Directory of the ledger, or dynamodb:TABLE.")]
 DEFAULT = "kanon-ledger"
@@ -56,19 +56,17 @@ def add(
     epsilon: Annotated[str | None, typer.Option(help="Epsilon spent elsewhere.", show_default=False)] = None,
     delta: Annotated[str, typer.Option(help="Delta spent elsewhere.")] = "0",
     unit: Annotated[str, typer.Option(help="user, user-day or user-month.")] = "user",
-    period: Annotated[str | None, typer.Option(help="UTC days or months that the cost concerns.")] = None,
+    period: Annotated[str | None, typer.Option(help="UTC days or months of the cost.")] = None,
     note: Annotated[str, typer.Option(help="Where the cost arose, or a remark.")] = "",
     budget: Annotated[
-        bool, typer.Option("--budget", help="The figures are the budget of the dataset and unit, not a cost.")
+        bool, typer.Option("--budget", help="Set the budget of the dataset and unit, instead of a cost.")
     ] = False,
-    past_budget: Annotated[
-        bool, typer.Option("--past-budget", help="Enter a cost that has arisen even if it is over budget.")
-    ] = False,
+    past_budget: Annotated[bool, typer.Option("--past-budget", help="Enter a cost even if it is over budget.")] = False,
     place: Place = DEFAULT,
 ) -> None:
-    """Enter a cost that arose elsewhere (the service's: see `kanon plan`), a budget, or a remark.
+    """Enter a cost that arose elsewhere (for the service's see `kanon plan`), a budget, or a remark.
 
-    A budget is that of one dataset and unit; the last one entered counts. Exit status 4: the cost is over budget.
+    A budget is for one dataset and unit; the last one entered is in force. Exit status 4: the cost is over budget.
 
     Example: kanon ledger add --dataset joins --epsilon 2.25 --delta 4e-6 --note service
     """
@@ -78,7 +76,7 @@ def add(
     from kanon.release.spec import UNITS
 
     if unit not in UNITS:
-        fail(f"--unit is one of {', '.join(UNITS)}")
+        fail(f"--unit must be one of {', '.join(UNITS)}")
     kept = Ledger.at(place)
     if epsilon is None:
         if not note or budget:
@@ -87,7 +85,7 @@ def add(
         return
     figures = Bound(exact(epsilon, "--epsilon"), exact(delta, "--delta"))
     if figures.epsilon < 0 or not 0 <= figures.delta <= 1:
-        fail("--epsilon is at least 0, --delta between 0 and 1")
+        fail("--epsilon must be at least 0, --delta from 0 to 1")
     if budget:
         kept.set_budget(dataset, unit, figures)
     else:
@@ -104,7 +102,7 @@ def _report(kept: "Ledger", dataset: str) -> None:
 @ledger.command()
 @one_line_errors
 def verify(place: Place = DEFAULT) -> None:
-    """Check the chain of hashes and the secret of every release. Exit status 6: something is broken.
+    """Check the chain of hashes and the secret of every release. Exit status 6: the ledger is damaged.
 
     Example: kanon ledger verify --ledger kanon-ledger
     """
@@ -118,12 +116,12 @@ def verify(place: Place = DEFAULT) -> None:
 @ledger.command()
 @one_line_errors
 def forget(release: Annotated[str, typer.Argument(help="Id of the release.")], place: Place = DEFAULT) -> None:
-    """Destroy the secret of a release: it cannot be repeated any more, and nobody can remove its noise.
+    """Destroy the secret of a release. Then nobody can repeat the release or remove its noise.
 
     Example: kanon ledger forget 3
     """
     _opened(place).forget(release)
-    typer.echo(f"Release {release} is forgotten. Its cost stands.")
+    typer.echo(f"Release {release} is forgotten. Its cost remains.")
 
 
 def _opened(place: str) -> "Ledger":

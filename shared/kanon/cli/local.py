@@ -1,4 +1,4 @@
-"""What the commands share that run the service on this machine."""
+"""Shared by the commands that run the service on this machine."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ EngineName = Annotated[Engine, typer.Option(help="AWS emulator.")]
 def local_errors() -> Iterator[None]:
     """End the command with one line if the stack, its emulator or its log fails.
 
-    Status 2 means that something was given that cannot be used, 1 that it could be used and did not work.
+    Status 2: the input is invalid. Status 1: the run failed.
     """
     from kanon.client import ApiError
     from kanon.joinlog import LogError

@@ -1,6 +1,6 @@
 """Entry point ``kanon``. A command is a function with a Typer signature; list it in ``COMMANDS``.
 
-A command line that cannot be used ends with status 2 and one line, ``kanon plan: ...``, which says what to change.
+An invalid command line ends with status 2 and one line, ``kanon plan: ...``, which says what to change.
 """
 
 import sys
@@ -29,14 +29,14 @@ from kanon.cli.simulate import simulate
 COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, simulate, plan, cost, audit, doctor, explain, release)
 
 PIPED = not (sys.stdout.isatty() and sys.stderr.isatty())
-"""Help that is piped is plain text in long lines; on a terminal it has its width, and colours."""
+"""Piped help is plain text in long lines. On a terminal it has the terminal's width, and colours."""
 
 _UsageError: Any = typer.BadParameter.__base__
 """Typer brings its own copy of ``click``, so this type has no public name."""
 
 
 class _OneLineErrors(TyperGroup):
-    """Prints what is wrong with a command line as one line, instead of a usage, a hint and the error."""
+    """Prints an error of the command line as one line, without usage and hint."""
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
         with _one_line():
@@ -59,6 +59,12 @@ def _one_line() -> Iterator[None]:
         if type(error) is not typer.BadParameter:  # a command or an option is unknown or missing
             text = f"{text.rstrip('.')}: see {where} --help"
         typer.echo(f"{where}: {text}", err=True)
+        raise typer.Exit(2) from error
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # of a file that could be opened, and then not read or written: a full disk
+        named = f"{error.filename} cannot be used: " if error.filename else ""
+        typer.echo(f"kanon: {named}{error.strerror or error}", err=True)
         raise typer.Exit(2) from error
 
 

@@ -1,4 +1,4 @@
-"""``kanon operate``: changes a running stack. Each command says what it is about to do, and asks."""
+"""``kanon operate``: changes a running stack. Each command says what it will do, and asks."""
 
 import json
 import time
@@ -12,9 +12,7 @@ from kanon.cli.stacks import on_stack
 if TYPE_CHECKING:
     from kanon.operate.stacks import RunningStack
 
-operate = typer.Typer(
-    help="Change a running stack. Each command says what it is about to do, and asks.", no_args_is_help=True
-)
+operate = typer.Typer(help="Change a running stack. Each command says what it will do, and asks.", no_args_is_help=True)
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Place = Annotated[str, typer.Argument(metavar="TYPE/SET", help="The type, and the set id as in the path of the API.")]
@@ -115,7 +113,7 @@ def new_generation(stack: "RunningStack", yes: Yes = False) -> None:
     from kanon.operate.generation import begin, situation
 
     others = situation(stack).replaced
-    typer.echo(f"Tables that are not those of the log generation in force: {', '.join(others) or 'none'}.")
+    typer.echo(f"Tables that do not belong to the log generation in force: {', '.join(others) or 'none'}.")
     typer.echo(
         "A new generation uses new noise from its first step on, and costs every join within a window of it more"
         " privacy. Steps that were not evaluated before it are skipped: their joins are lost. This cannot be undone."
@@ -136,7 +134,7 @@ def replay(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Evaluate again from Members of an earlier time, and take the result if it equals what was released.
+    """Evaluate again from an earlier copy of Members, and use the result if it equals the released answers.
 
     Example: kanon operate replay --from 472000 --members restored --stack kanon-prod
     """
@@ -163,7 +161,10 @@ def suppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
     Example: kanon operate suppress fledge/aGVsbG8 --stack kanon-prod
     """
     _, key = _set(stack, place)
-    typer.echo("The set will read false from the next tick on, until it is unsuppressed. Its joins still count.")
+    typer.echo(
+        "The set will read false until it is unsuppressed: from the next tick on, or at once where no cache holds its"
+        " answer. Its joins still count."
+    )
     _ask("Suppress it?", yes)
     stack.statuses.suppress(key)
     typer.echo("The set is suppressed.")
@@ -180,7 +181,7 @@ def unsuppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
     from kanon.gate.mechanism.steps import step_at
 
     window, key = _set(stack, place)
-    typer.echo("The set will show its own status again from the next tick on.")
+    typer.echo("The set will show its own status: from the next tick on, or at once where no cache holds its answer.")
     _ask("Stop suppressing it?", yes)
     last_true = step_at(clock.now(), stack.schedule.period) + window
     if not stack.statuses.show(key, stack.schedule.expiry(last_true)):
@@ -223,7 +224,7 @@ def destroy_noise_key(
 @operate.command()
 @on_stack
 def new_report_keys(stack: "RunningStack", yes: Yes = False) -> None:
-    """Begin a new epoch of report keys, after the table of budgets was replaced or a private key became known.
+    """Begin a new epoch of report keys, after the budget table was replaced or a private key leaked.
 
     Example: kanon operate new-report-keys --stack kanon-prod
     """
@@ -249,12 +250,12 @@ def _ask(question: str, yes: bool) -> None:
 
 
 def _holder() -> str:
-    """A name for this run as the holder of leases."""
+    """The name of this run as holder of leases."""
     return f"operate {uuid4()}"
 
 
 def _set(stack: "RunningStack", place: str) -> tuple[int, bytes]:
-    """The window of the type, and the key of the set, that TYPE/SET names."""
+    """The window of the type and the set key of TYPE/SET."""
     from kanon.gate.names import set_key
     from kanon.http.encoding import decode_base64url
     from kanon.keys import fetch_secret

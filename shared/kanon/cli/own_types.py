@@ -1,4 +1,4 @@
-"""``--type`` and ``--types``: types of one's own, for every command that runs or judges a type."""
+"""``--type`` and ``--types``: the operator's own types, for all commands that take types."""
 
 import json
 from collections.abc import Sequence
@@ -16,13 +16,14 @@ OneType = Annotated[
     typer.Option("--type", metavar="JSON", help='Use this type: \'{"k": 20, "window": 168, "profile": "sharp-2"}\'.'),
 ]
 TypesFile = Annotated[
-    Path | None, typer.Option("--types", metavar="FILE", help="Use the types of this file (JSON, as parameter Types).")
+    Path | None,
+    typer.Option("--types", metavar="FILE", help="Use the types of this file (JSON of parameter Types)."),
 ]
 
 
 @dataclass(frozen=True)
 class OwnTypes:
-    """Types that a command was given.
+    """The types given to a command.
 
     ``document`` is the text for the template's parameter ``Types``; ``types`` are the same types by name, in the order
     in which they were given.
@@ -36,7 +37,7 @@ def own_types(given: Sequence[str] | None, file: Path | None, period: int, name:
     """Read the types of ``--type`` (which may be repeated) or of ``--types``.
 
     Args:
-        given: the texts of ``--type``, each one type.
+        given: the texts of ``--type``, one type each.
         file: the file of ``--types``: an object of types by name.
         period: the length of a step, in s.
         name: the name of the one type of ``--type``. Several are called ``name-1``, ``name-2`` and so on.
@@ -45,7 +46,7 @@ def own_types(given: Sequence[str] | None, file: Path | None, period: int, name:
         ``None`` if neither option was given.
 
     Raises:
-        typer.BadParameter: both were given, or a type cannot be used; the message says what to change.
+        typer.BadParameter: both were given, or a type is invalid; the message says what to change.
     """
     if given and file is not None:
         raise typer.BadParameter("give --type or --types, not both")

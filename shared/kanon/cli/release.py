@@ -1,4 +1,4 @@
-"""``kanon release``: publishes statistics of a log or table once, with a guarantee for all rows of a user."""
+"""``kanon release``: publishes statistics of a log or table once, with a privacy guarantee for all rows of a user."""
 
 import csv
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from kanon.cli.extras import missing
+from kanon.cli.extras import missing_library
 from kanon.cli.screen import working
 
 if TYPE_CHECKING:
@@ -20,17 +20,15 @@ if TYPE_CHECKING:
     from kanon.release.releasing import Engine, Release
     from kanon.release.spec import Spec
 
-EXTRAS = {"duckdb": "release", "pyarrow": "release", "matplotlib": "plot", "pyspark": "spark"}
-
 
 def fail(message: str, status: int = 2) -> NoReturn:
-    """One line on standard error."""
+    """Print one line on standard error, and exit."""
     typer.echo(f"kanon: {message}", err=True)
     raise typer.Exit(status)
 
 
 def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn bad input, and a library that is not installed, into one line that says what to change."""
+    """Turn invalid input, or a missing library, into one line that says what to change."""
 
     @wraps(command)
     def guarded(*arguments: Any, **options: Any) -> None:
@@ -41,17 +39,14 @@ def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
         except ReleaseError as error:
             fail(str(error), error.status)
         except ModuleNotFoundError as error:
-            extra = EXTRAS.get(str(error.name).split(".")[0])
-            if extra is None:
-                raise
-            missing(error, extra)
+            missing_library(error)
 
     return guarded
 
 
 @one_line_errors
 def release(
-    group: Annotated[str, typer.Option(help="Columns that name a group: set, or country,device.")],
+    group: Annotated[str, typer.Option(help="Columns that name a group, such as set or country,device.")],
     epsilon: Annotated[str, typer.Option(help="Epsilon of the whole release.")],
     delta: Annotated[str, typer.Option(help="Delta of the whole release.")],
     logs: Annotated[
@@ -60,8 +55,8 @@ def release(
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Name of the data in the ledger.", show_default=False)] = None,
     user: Annotated[str, typer.Option(help="Column that names the owner of a row.")] = "client",
-    unit: Annotated[str, typer.Option(help="What is protected: user, user-day or user-month (UTC).")] = "user",
-    groups_per_user: Annotated[int, typer.Option(help="kappa: groups in which a user counts.")] = 1,
+    unit: Annotated[str, typer.Option(help="Unit of privacy: user, user-day or user-month (UTC).")] = "user",
+    groups_per_user: Annotated[int, typer.Option(help="kappa: number of groups in which a user counts.")] = 1,
     floor: Annotated[int, typer.Option(help="Groups with fewer users are never released.")] = 1,
     aggregates: Annotated[
         list[str] | None,
@@ -74,11 +69,11 @@ def release(
     weight: Annotated[
         str | None, typer.Option(help="Shares of epsilon: the count's, then each aggregate's: 2,1,1.")
     ] = None,
-    values_per_group: Annotated[int, typer.Option(help="Values of a user that count in a group.")] = 1,
+    values_per_group: Annotated[int, typer.Option(help="Number of values of a user that count in a group.")] = 1,
     scale: Annotated[int, typer.Option(help="Decimal places of values.")] = 0,
     cells: Annotated[int, typer.Option(help="Cells of the grid of quantiles.")] = 4096,
-    noise: Annotated[str, typer.Option(help="Of the count: auto, laplace or gaussian.")] = "auto",
-    only: Annotated[str | None, typer.Option(help="groups: release the names of the groups alone.")] = None,
+    noise: Annotated[str, typer.Option(help="Noise of the count: auto, laplace or gaussian.")] = "auto",
+    only: Annotated[str | None, typer.Option(help="groups: release only the names of the groups.")] = None,
     groups: Annotated[
         Path | None, typer.Option(help="CSV of public groups, its header the group columns: all are released.")
     ] = None,
@@ -91,7 +86,7 @@ def release(
     time: Annotated[str, typer.Option(help="Column of the time (unix seconds or ISO 8601).")] = "time",
     name: Annotated[
         str | None,
-        typer.Option(help="Name of the release; default: a digest of the options. A new name spends and draws anew."),
+        typer.Option(help="Name of the release; default: a digest of the options. A new name costs again."),
     ] = None,
     ledger: Annotated[str, typer.Option(help="Directory of the ledger, or dynamodb:TABLE.")] = "kanon-ledger",
     out: Annotated[Path, typer.Option(help="Table to write: .csv or .parquet; .json and .png go beside it.")] = Path(
@@ -105,16 +100,16 @@ def release(
         str | None, typer.Option(help="Print the SQL of the bounding for duckdb, spark or athena, and stop.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what the release would tell, from the tables alone, and stop.")
+        bool, typer.Option("--dry-run", help="Print the expected accuracy, without reading data, and stop.")
     ] = False,
     operator_report: Annotated[
         Path | None, typer.Option(help="Write exact numbers of rows, users and groups. NOT private.")
     ] = None,
 ) -> None:
-    """Publish counts and other statistics per group once, with a guarantee for all rows of a user.
+    """Publish counts and other statistics per group once, with a privacy guarantee for all rows of a user.
 
     Exit status 3: no automatic bounds; 4: over budget; 5: the input cannot be read or has changed; 6: the ledger is
-    broken. Running the same command again costs nothing and writes the same files.
+    damaged. Running the same command again costs nothing and writes the same files.
 
     Example: kanon release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6
     """
@@ -123,7 +118,7 @@ def release(
 
     columns = tuple(part.strip() for part in group.split(","))
     if only not in (None, "groups"):
-        fail("--only takes the word groups")
+        fail("--only must be: groups")
     spec = Spec(
         groups=columns, epsilon=exact(epsilon, "--epsilon"), delta=exact(delta, "--delta"), user=user,
         unit=unit,  # type: ignore[arg-type]  # Spec refuses other texts
@@ -154,7 +149,7 @@ def _release(
     from kanon.release.releasing import release as released
 
     if out.suffix not in (".csv", ".parquet"):
-        fail("--out ends with .csv or .parquet")
+        fail("--out must end with .csv or .parquet")
     if not out.parent.is_dir():
         fail(f"there is no directory {out.parent}")
     ledger = Ledger.at(place)
@@ -176,7 +171,7 @@ def _engine(name: str, memory: str) -> "Engine":
 
         return Spark()
     if name != "duckdb":
-        fail("--engine is duckdb or spark")
+        fail("--engine must be duckdb or spark")
     from kanon.release.engines.duckdb import DuckDB
 
     return DuckDB(memory)
@@ -219,10 +214,10 @@ def _bound(epsilon: Fraction, delta: Fraction) -> str:
 
 
 def exact(text: str, option: str) -> Fraction:
-    """A number as it is written, not as a float."""
+    """A decimal read exactly, not as a float."""
     with suppress(ValueError, ZeroDivisionError):
         return Fraction(text)
-    fail(f"{option} is a number such as 0.5 or 1e-6, not {text!r}")
+    fail(f"{option} must be a number such as 0.5 or 1e-6, not {text!r}")
 
 
 def _weights(text: str | None) -> tuple[int, ...]:
@@ -231,7 +226,7 @@ def _weights(text: str | None) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        fail("--weight takes whole numbers: 2,1,1")
+        fail("--weight must be whole numbers such as 2,1,1")
 
 
 def _period(text: str | None) -> Any:
@@ -245,7 +240,7 @@ def _condition(text: str) -> "Where":
 
     column, sign, wanted = text.partition("=")
     if not sign or not column.rstrip("!"):
-        fail("--where takes column=text or column!=text")
+        fail("--where must be column=text or column!=text")
     return Where(column.removesuffix("!"), not column.endswith("!"), wanted)
 
 
@@ -256,7 +251,7 @@ def _public(path: Path, columns: tuple[str, ...]) -> tuple[tuple[str, ...], ...]
             rows = list(csv.DictReader(file, strict=True))
         listed = tuple(tuple(row[column] for column in columns) for row in rows)
     except KeyError:
-        fail(f"{path}: the header must name {', '.join(columns)}")
+        fail(f"{path}: the header must have {', '.join(columns)}")
     except (OSError, UnicodeDecodeError, csv.Error):
         fail(f"{path} cannot be read: it must be CSV in UTF-8")
     if not listed or not all(all(group) for group in listed):
@@ -268,19 +263,19 @@ def _explain(spec: "Spec", engine: str) -> None:
     from kanon.release.engines import sql
 
     if engine not in sql.DIALECTS:
-        fail(f"--explain takes {', '.join(sql.DIALECTS)}")
-    typer.echo("-- source_table: your table. SAMPLING_SECRET: letters and digits that nobody else knows.")
+        fail(f"--explain must be one of {', '.join(sql.DIALECTS)}")
+    typer.echo("-- source_table: your table. SAMPLING_SECRET: secret letters and digits of your choice.")
     for text in sql.plan(spec.bounding, sql.DIALECTS[engine]):
         typer.echo(f"{text};")
 
 
 def _dry_run(mechanism: "Mechanism") -> None:
-    """What follows from public parameters alone."""
+    """Print the guarantee and the accuracy, which follow from public parameters alone."""
     from kanon.release.utility import advice, utility
 
     typer.echo(f"Guarantee: {mechanism.claim}. Nothing is read, nothing is spent.")
     for line in utility(mechanism):
         typer.echo(line)
-    typer.echo("The count for other --groups-per-user, all else equal:")
+    typer.echo("The count with other values of --groups-per-user:")
     for line in advice(mechanism):
         typer.echo(line)

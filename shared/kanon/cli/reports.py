@@ -29,12 +29,12 @@ app = typer.Typer(
 
 Epsilon = Annotated[str, typer.Option(help="Privacy parameter, a decimal of at most 3 places, up to 64.")]
 Delta = Annotated[str, typer.Option(help="Privacy parameter of discovery, a decimal from 1e-12 to 0.001.")]
-Bound = Annotated[int, typer.Option(help="The most that the values of one unit's reports sum to.")]
+Bound = Annotated[int, typer.Option(help="Largest sum of the values in one unit's reports.")]
 
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Say what is wrong in one line: 2 for what was asked, 1 for what was found."""
+    """Print an error as one line. Status 2: an invalid option; 1: an invalid input."""
     from kanon.reports.clients.simulation import EventsError
     from kanon.reports.errors import JobError
     from kanon.reports.keys import KeyDocumentError
@@ -51,7 +51,7 @@ def _told() -> Iterator[None]:
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a function a command that says in one line what is wrong, or what is not installed."""
+    """Make a function a command whose errors are one line, also if an extra is not installed."""
 
     @wraps(function)
     def guarded(*arguments: Any, **options: Any) -> None:
@@ -75,13 +75,13 @@ def aggregate(
     keys: Annotated[Path | None, typer.Option(help="File of private keys, from `kanon reports keys`.")] = None,
     cleartext: Annotated[bool, typer.Option("--cleartext", help="Payloads are not encrypted: test data.")] = False,
     epsilon: Epsilon = "10",
-    delta: Annotated[str | None, typer.Option(help="Of discovery, from 1e-12 to 0.001. Default: 1e-8.")] = None,
-    threshold_rule: Annotated[str, typer.Option("--threshold", help="Of discovery: sharp or paper.")] = "sharp",
+    delta: Annotated[str | None, typer.Option(help="Delta of discovery, from 1e-12 to 0.001. Default: 1e-8.")] = None,
+    threshold_rule: Annotated[str, typer.Option("--threshold", help="Rule of discovery: sharp or paper.")] = "sharp",
     sparsity: Annotated[int, typer.Option(help="Keys of one unit, for --threshold paper.")] = 1,
-    filtering_ids: Annotated[str, typer.Option(help="Filtering ids that count, with commas.")] = "0",
+    filtering_ids: Annotated[str, typer.Option(help="Filtering ids to count, with commas.")] = "0",
     attribution_report_to: Annotated[str | None, typer.Option(help="The only reporting origin.")] = None,
     reporting_site: Annotated[str | None, typer.Option(help="The only site of reporting origins.")] = None,
-    error_threshold: Annotated[str, typer.Option(help="Percent of reports that may be in error.")] = "10",
+    error_threshold: Annotated[str, typer.Option(help="Largest percentage of reports in error.")] = "10",
     processes: Annotated[int, typer.Option(min=1, help="Processes that read files, one file at a time.")] = 1,
     any_age: Annotated[bool, typer.Option("--any-age", help="Accept reports older than 90 days.")] = False,
     no_contribution_bound: Annotated[
@@ -93,7 +93,7 @@ def aggregate(
 ) -> None:
     """Add up encrypted reports by key and write a noisy summary.
 
-    Ends with status 1 if an input cannot be used or an output cannot be written.
+    Exit status 1: an input is invalid or an output cannot be written.
 
     Example: kanon reports aggregate reports.avro --domain domain.avro --keys private-keys.json --epsilon 2
     """
@@ -142,7 +142,7 @@ def simulate(
     events: Annotated[Path, typer.Argument(help="CSV with a header: time, client, key, ... (see --client).")],
     keys: Annotated[Path, typer.Option(help="Public keys, from `kanon reports keys`.")] = Path("public-keys.json"),
     output: Annotated[Path, typer.Option(help="File of reports; no file is overwritten.")] = Path("reports.avro"),
-    reporting_origin: Annotated[str, typer.Option(help="Who collects the reports.")] = "https://report.test",
+    reporting_origin: Annotated[str, typer.Option(help="Origin that collects the reports.")] = "https://report.test",
     client: Annotated[
         str,
         typer.Option(
@@ -151,11 +151,11 @@ def simulate(
         ),
     ] = "windows",
     window: Annotated[int, typer.Option(min=1, help="Length of a window, in seconds.")] = 600,
-    policy: Annotated[str, typer.Option(help="Of attribution: web or paper.")] = "web",
-    bound: Annotated[int, typer.Option(min=1, max=65_536, help="The most that one unit contributes.")] = 65_536,
-    slots: Annotated[int, typer.Option(min=1, max=1000, help="Contributions that a payload is padded to.")] = 20,
+    policy: Annotated[str, typer.Option(help="Policy of attribution: web or paper.")] = "web",
+    bound: Annotated[int, typer.Option(min=1, max=65_536, help="Largest contribution of one unit.")] = 65_536,
+    slots: Annotated[int, typer.Option(min=1, max=1000, help="Contributions to which a payload is padded.")] = 20,
 ) -> None:
-    """Let made-up clients turn a table of events into encrypted reports.
+    """Simulate clients that turn a table of events into encrypted reports.
 
     Example: kanon reports simulate events.csv --keys public-keys.json
     """
@@ -186,7 +186,7 @@ def simulate(
 @command
 def domain(
     keys: Annotated[
-        Path, typer.Argument(help="Text with one key a line, as in the column `key` of `simulate`; - reads the input.")
+        Path, typer.Argument(help="Text with one key per line, as in the column `key` of `simulate`; - for stdin.")
     ],
     output: Annotated[Path, typer.Option(help="File of declared keys; no file is overwritten.")] = Path("domain.avro"),
 ) -> None:
@@ -213,13 +213,13 @@ def domain(
 @command
 def decode(
     file: Annotated[Path, typer.Argument(help="Reports, domain, summary or debug summary (Avro).")],
-    keys: Annotated[Path | None, typer.Option(help="File of private keys: show what reports hold.")] = None,
+    keys: Annotated[Path | None, typer.Option(help="File of private keys, to decrypt reports.")] = None,
     cleartext: Annotated[bool, typer.Option("--cleartext", help="Payloads are not encrypted: test data.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Lines at most.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Largest number of lines.")] = None,
 ) -> None:
-    """Print the lines of a file as JSON; with a key, also what its reports hold.
+    """Print the lines of a file as JSON; with private keys, also decrypt its reports.
 
-    Ends with status 1 if the file cannot be read.
+    Exit status 1: the file cannot be read.
 
     Example: kanon reports decode summary.avro --limit 10
     """
@@ -234,11 +234,11 @@ def decode(
 
 @command
 def keys(
-    private: Annotated[Path, typer.Option(help="Where the private keys go.")] = Path("private-keys.json"),
-    public: Annotated[Path, typer.Option(help="Where the public keys go, for clients.")] = Path("public-keys.json"),
-    count: Annotated[int, typer.Option(min=1, max=5, help="How many; clients pick one at random.")] = 1,
+    private: Annotated[Path, typer.Option(help="File for the private keys.")] = Path("private-keys.json"),
+    public: Annotated[Path, typer.Option(help="File for the public keys, for clients.")] = Path("public-keys.json"),
+    count: Annotated[int, typer.Option(min=1, max=5, help="Number of keys; clients pick one at random.")] = 1,
 ) -> None:
-    """Make key pairs. Whoever holds the private keys can read every report.
+    """Make key pairs. With the private keys one can read every report.
 
     Example: kanon reports keys --count 2
     """
@@ -272,7 +272,7 @@ def threshold(
     sparsity: Annotated[int, typer.Option(min=1, help="Keys of one unit, for the paper's rule.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say above which noisy sum discovery shows a key.
+    """Print the noisy sum above which discovery shows a key.
 
     Example: kanon reports threshold --epsilon 2 --delta 1e-9
     """
@@ -295,9 +295,9 @@ def threshold(
 @command
 def explain(
     epsilon: Epsilon = "10",
-    delta: Annotated[str, typer.Option(help="Of all jobs together, a decimal up to 0.001; 0 without discovery.")] = "0",
+    delta: Annotated[str, typer.Option(help="Delta of all jobs, a decimal up to 0.001; 0 without discovery.")] = "0",
 ) -> None:
-    """Say in words what summaries promise whose jobs spend this epsilon and delta together.
+    """Explain the guarantee of summaries whose jobs spend this epsilon and delta together.
 
     Example: kanon reports explain --epsilon 4 --delta 2e-8
     """
@@ -306,14 +306,14 @@ def explain(
 
     spent, failing = decimal(epsilon, "--epsilon"), decimal(delta, "--delta")
     if not 0 < spent <= 1000 or failing > Fraction(1, 1000):
-        raise ParameterError("--epsilon lies above 0, at most at 1000, and --delta between 0 and 0.001")
+        raise ParameterError("--epsilon must be above 0 and at most 1000, --delta from 0 to 0.001")
     for line in of_all(spent, failing):
         typer.echo(line)
 
 
 @contextmanager
 def _new(output: Path) -> Iterator[IO[bytes]]:
-    """A file that is there once it is complete; none is overwritten."""
+    """A new file that appears when it is complete. No file is overwritten."""
     from kanon.reports.created import SHARED, created
 
     if output.exists():
@@ -338,15 +338,15 @@ def _among(option: str, given: str, allowed: tuple[str, ...]) -> None:
 def _filtering_ids(text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if len(parts) > 64 or not all(part.isascii() and part.isdecimal() and int(part) < 1 << 64 for part in parts):
-        raise typer.BadParameter("--filtering-ids are at most 64 numbers below 2^64 with commas, such as 0,3")
+        raise typer.BadParameter("--filtering-ids must be at most 64 numbers below 2^64 with commas, such as 0,3")
     return tuple(int(part) for part in parts)
 
 
 def _without_slash(origin: str | None) -> str | None:
-    """An origin or a site as shared_info writes it.
+    """An origin or a site in the form of shared_info.
 
     Raises:
-        ParameterError: it is no https origin.
+        ParameterError: not an https origin.
     """
     from kanon.reports.acceptance import site_of
     from kanon.reports.parameters import ParameterError
@@ -355,22 +355,22 @@ def _without_slash(origin: str | None) -> str | None:
         return None
     written = origin.removesuffix("/")
     if site_of(written) is None:
-        raise ParameterError("an origin or a site is written as https://example.com")
+        raise ParameterError("write an origin or a site as https://example.com")
     return written
 
 
 def _site(given: str | None) -> str | None:
-    """A site as it is compared with those of reports.
+    """A site in the form that reports are compared with.
 
     Raises:
-        ParameterError: it is no site, but an origin of one.
+        ParameterError: an origin, not a site.
     """
     from kanon.reports.acceptance import site_of
     from kanon.reports.parameters import ParameterError
 
     written = _without_slash(given)
     if written is not None and site_of(written) != written:
-        raise ParameterError(f"--reporting-site is a site, not an origin of one: say {site_of(written)}")
+        raise ParameterError(f"--reporting-site must be a site: write {site_of(written)}")
     return written
 
 

@@ -1,4 +1,4 @@
-"""``kanon reports demo``: a join log becomes encrypted reports, and two summaries are checked and drawn."""
+"""``kanon reports demo``: turns a join log into encrypted reports, and checks and draws two summaries."""
 
 import tempfile
 import time
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from kanon.reports.parameters import Parameters
 
 Log = Annotated[Path | None, typer.Option(exists=True, help="Join log (time,set,client; .csv or .csv.gz).")]
-Window = Annotated[int, typer.Option(min=1, help="Hours of a window: the unit is one client in one window.")]
-Joins = Annotated[int, typer.Option(min=1, max=65_536, help="Joins of a client that count in a window.")]
+Window = Annotated[int, typer.Option(min=1, help="Hours per window: the unit is one client in one window.")]
+Joins = Annotated[int, typer.Option(min=1, max=65_536, help="Number of joins of a client that count in a window.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the generated log.")]
 
 ORIGIN = "https://demo.test"
 UNUSED = 20
-"""Declared keys that nobody joins: they are released with noise like any other."""
+"""The number of declared keys without joins. They are released with noise like all others."""
 MISS = Fraction(1, 10**9)
-"""The chance that a check of the demo fails although everything is right."""
+"""The probability that a check of the demo fails by chance."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Summary:
 
     @property
     def metrics(self) -> dict[bytes, int]:
-        """What is released, by key of 16 bytes."""
+        """The released sums, by key of 16 bytes."""
         from kanon.reports.avro import listed
 
         releases = [partition.release() for partition in self.outcome.partitions]
@@ -61,7 +61,7 @@ def demo(
     joins: Joins = 2,
     epsilon: Annotated[str, typer.Option(help="Privacy parameter of each of the two summaries.")] = "1",
     delta: Annotated[str, typer.Option(help="Privacy parameter of key discovery.")] = "1e-8",
-    picture: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("build/demo-reports.png"),
+    picture: Annotated[Path, typer.Option(help="File for the picture.")] = Path("build/demo-reports.png"),
     seed: Seed = 1,
     processes: Annotated[int, typer.Option(min=1, help="Processes that open reports.")] = 2,
 ) -> None:
@@ -74,7 +74,7 @@ def demo(
     checked_picture(picture, "--picture")
 
     with extra("plot"):
-        import matplotlib as mpl  # noqa: F401, missed now and not after the work
+        import matplotlib as mpl  # noqa: F401, fail now and not after the work
 
     began = time.monotonic()
     declared = Parameters("declared", decimal(epsilon, "--epsilon"))
@@ -89,7 +89,7 @@ def demo(
     typer.echo(f"{summaries[0].outcome.accepted:,} reports encrypted, opened and counted, {value:,} for each join.")
     typer.echo(
         f"The declared keys of this demo are the log's own sets and {UNUSED} more. A real list must be fixed before and"
-        " independent of the log: a key that is taken from the log tells that somebody contributed to it."
+        " independent of the log: a key taken from the log reveals that somebody contributed to it."
     )
     for summary in summaries:
         check(summary, exact)
@@ -106,7 +106,7 @@ def key_of(name: str) -> bytes:
 
 
 def log_of(path: Path | None, seed: int) -> "JoinLog":
-    """The log of a file, or a generated one. A log that cannot be read ends the command with one line."""
+    """The log of a file, or a generated one. If the log cannot be read, the command ends with one line."""
     with extra("local"):
         from kanon.local.logs import generated_log, read_log
     try:
@@ -118,12 +118,12 @@ def log_of(path: Path | None, seed: int) -> "JoinLog":
 
 
 def declared_keys(exact: dict[bytes, int]) -> set[bytes]:
-    """The keys of the log's sets, and some that nobody joins."""
+    """The keys of the log's sets, and ``UNUSED`` keys without joins."""
     return exact.keys() | {key_of(f"unused {number}") for number in range(UNUSED)}
 
 
 def exact_sums(log: "JoinLog", window: int, joins: int, value: int) -> dict[bytes, int]:
-    """What the reports must sum to, from the log alone: the first joins of each client in each window."""
+    """The exact sums, computed from the log: the first joins of each client in each window."""
     counted: Counter[tuple[str, int]] = Counter()
     sums: Counter[bytes] = Counter()
     for join in log.joins:
@@ -174,7 +174,7 @@ def aggregated(
 
 
 def events(joins: list[Join], value: int) -> Iterator[tuple[str, int, int, int]]:
-    """What each join contributes: client, milliseconds, key, value."""
+    """The contribution of each join: client, milliseconds, key, value."""
     for join in joins:
         yield join.client, int(join.time * 1000), int.from_bytes(key_of(join.set), "big"), value
 
@@ -182,10 +182,10 @@ def events(joins: list[Join], value: int) -> Iterator[tuple[str, int, int, int]]
 def check(summary: Summary, exact: dict[bytes, int]) -> None:
     """Compare every released number, and every key, with the exact sums.
 
-    Noise is within ``most(...)`` of 0 for all keys together but for a chance of ``MISS``.
+    The noise of all keys is within ``largest_noise`` of 0, except with probability ``MISS``.
 
     Raises:
-        AssertionError: something is not as it must be.
+        AssertionError: a check failed.
     """
     check_numbers(summary.metrics, summary.job.parameters, exact)
     seen = sum(int(histogram.sums.sum()) for histogram in summary.outcome.seen)
@@ -197,7 +197,7 @@ def check_numbers(metrics: dict[bytes, int], parameters: "Parameters", exact: di
     """Compare the released numbers with the exact sums, as :func:`check` does.
 
     Raises:
-        AssertionError: something is not as it must be.
+        AssertionError: a check failed.
     """
     expected = declared_keys(exact)
     most = largest_noise(parameters, len(expected))
@@ -214,7 +214,7 @@ def check_numbers(metrics: dict[bytes, int], parameters: "Parameters", exact: di
 
 
 def largest_noise(parameters: "Parameters", keys: int) -> int:
-    """A number that the noise of no key exceeds, but for a chance of ``MISS`` for all keys together."""
+    """A bound on the noise of all keys together, which fails with probability ``MISS``."""
     from kanon.noise.exact import exp_bounds
     from kanon.reports.noise import DiscreteLaplace
 
@@ -228,7 +228,7 @@ def largest_noise(parameters: "Parameters", keys: int) -> int:
 def in_words(
     name: str, metrics: dict[bytes, int], parameters: "Parameters", exact: dict[bytes, int], value: int
 ) -> str:
-    """What a summary shows, in one sentence."""
+    """The summary in one sentence."""
     bar = 2 * parameters.standard_deviation
     within = sum(abs(metric - exact.get(key, 0)) <= bar for key, metric in metrics.items())
     of = f"{len(metrics):,} of {len(exact):,} sets" if parameters.threshold else f"{len(metrics):,} declared keys"

@@ -1,4 +1,4 @@
-"""``kanon reports demo --url``: a running service collects the reports of a log, and three jobs are checked."""
+"""``kanon reports demo-service``: sends the reports of a log to a running service, and checks three jobs."""
 
 import json
 import secrets
@@ -43,32 +43,30 @@ if TYPE_CHECKING:
 
 EPSILON, DELTA = "4", "1e-8"
 DAYS = 60
-"""Reports of the demo are scheduled within so many days before now; a job takes none older than 90."""
+"""Reports of the demo are scheduled at most so many days before now. Jobs accept 90 days."""
 SENDERS = 8
 PREFIX = "reports/kanon/"
 SECONDS_TO_STORE, SECONDS_A_JOB = 300, 900
-JSON = {"Content-Type": "application/json"}
-NOT_NOW = (429, 503)
 PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
 
 
 class DemoError(KanonError):
-    """The service did not do what the demo asked; the message says what to look at."""
+    """The service did not do what the demo asked; the message says what to check."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """A running service, as an operator of jobs sees it.
+    """A running service, as seen by an operator of jobs.
 
     Attributes:
         url: of its API.
         sign: signs the requests of operators; None on one machine.
         s3: a client.
-        reports_bucket: what the collector stores.
+        reports_bucket: the bucket of stored reports.
         summaries_bucket: declared keys and summaries.
         cap: epsilon and delta that jobs may spend of one unit.
-        run: a name that no earlier run has.
-        wait: waits so many seconds.
+        run: a unique name of this run.
+        wait: waits the given number of seconds.
         clock: unix seconds.
     """
 
@@ -87,7 +85,7 @@ class Service:
         """The reports of a running stack.
 
         Raises:
-            DemoError: it has none.
+            DemoError: the stack has no reports.
         """
         if stack.reports is None:
             raise DemoError("this stack has no reports: deploy it with Reports=ON")
@@ -104,11 +102,11 @@ class Service:
 
     @property
     def origin(self) -> str:
-        """The reporting origin of this run: budgets of earlier runs are not its own."""
+        """The reporting origin of this run. Every run has its own, and so its own budgets."""
         return f"https://{self.run}.test"
 
     def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        """A call of an operator."""
+        """A signed call of the jobs API."""
         with closing(Connection(self.url, sign=self.sign)) as connection:
             return Client(connection).call(method, path, body)
 
@@ -116,7 +114,7 @@ class Service:
         """Ask once a second until the answer is true.
 
         Raises:
-            DemoError: it was not within ``seconds``.
+            DemoError: it is not true after ``seconds``.
         """
         end = self.clock() + seconds
         with working(what):
@@ -132,7 +130,7 @@ def demo_service(
     window: Window = 24,
     joins: Joins = 2,
     reports: Annotated[
-        int, typer.Option(min=100, max=20_000, help="Most reports to send, spread over the log.")
+        int, typer.Option(min=100, max=20_000, help="Largest number of reports to send, spread over the log.")
     ] = 2_000,
     seed: Seed = 1,
     stack: Stack = None,
@@ -142,7 +140,7 @@ def demo_service(
 ) -> None:
     """Send encrypted reports to a running service, run three jobs, and check every number and every budget.
 
-    One job has declared keys, one discovers them, and the cap refuses the third.
+    The first job has declared keys, the second discovers keys, and the third is refused by the cap.
 
     Example: kanon reports demo-service --url http://127.0.0.1:8000
     """
@@ -160,13 +158,14 @@ def run(service: Service, log: "JoinLog", window: int, joins: int, most: int) ->
 
     Args:
         service: where to send them.
-        log: joins in the order of time; at most ``most`` of them count, as if the last window had just ended.
+        log: joins in the order of time; at most ``most`` of them are used, with times as if the last window had just
+            ended.
         window: hours of a window.
-        joins: of a client that count in a window.
-        most: reports to send.
+        joins: joins of a client that count in a window.
+        most: the largest number of reports to send.
 
     Raises:
-        AssertionError: something is not as it must be.
+        AssertionError: a check failed.
         DemoError: the service did not answer in time.
     """
     from kanon.reports.parameters import CONTRIBUTION_BOUND, Parameters, decimal, written
@@ -197,7 +196,7 @@ def run(service: Service, log: "JoinLog", window: int, joins: int, most: int) ->
 
 
 def recent(log: "JoinLog", window: int, most: int, now: float) -> "JoinLog":
-    """Joins of the log's last days, spread evenly, moved by whole windows so that the last one ends before ``now``."""
+    """Joins of the log's last days, chosen evenly and moved by whole windows: the last window ends before ``now``."""
     length = window * 3600
     end = log.joins[-1].time
     moved = (int(now) // length - 1 - int(end) // length) * length
@@ -226,7 +225,7 @@ def public_keys(service: Service) -> list["PublicKey"]:
 
 
 def send(service: Service, sealed: Sequence["Report"]) -> None:
-    """Post every report until the collector has taken it."""
+    """Post every report until the collector accepts it."""
     from kanon.reports.clients.sending import PATHS, body_of
 
     with progress("reports sent", len(sealed)) as advance:
@@ -263,7 +262,7 @@ def declare(service: Service, keys: Sequence[bytes]) -> None:
 
 
 def request(service: Service, name: str, parameters: "Parameters") -> dict[str, Any]:
-    """The body of createJob. Reports of other runs stand under the prefix, too, and are in error for this job."""
+    """The body of createJob. Reports of other runs are under the same prefix and are errors for this job."""
     from kanon.reports.parameters import written
 
     job: dict[str, Any] = {
@@ -335,7 +334,7 @@ def summary(service: Service, job: dict[str, Any]) -> dict[bytes, int]:
 
 
 def check_refused(service: Service, job: dict[str, Any], left: tuple[Fraction, Fraction], reports: int) -> None:
-    """The job was refused for its budget, and the file beside the output names units and what is left of them.
+    """Check that the job was refused for its budget, and that the file beside the output names units and what is left.
 
     Raises:
         AssertionError: it was not.
@@ -356,10 +355,10 @@ def check_refused(service: Service, job: dict[str, Any], left: tuple[Fraction, F
 
 
 def check_spent(service: Service, sealed: Sequence["Report"], left: tuple[Fraction, Fraction]) -> int:
-    """Every unit has lost what the two summaries spent, and no more; the number of units.
+    """Check that each unit has lost exactly the budget of the two summaries. Returns the number of units.
 
     Raises:
-        AssertionError: spent is not released.
+        AssertionError: a budget differs.
     """
     info = [json.loads(report.shared_info) for report in sealed]
     hours = {int(one["scheduled_report_time"]) // 3600 for one in info}
@@ -375,7 +374,7 @@ def check_spent(service: Service, sealed: Sequence["Report"], left: tuple[Fracti
             full = day * 24 + hour["hour"] not in hours
             expected = service.cap if full else left
             if (Fraction(hour["epsilon_left"]), Fraction(hour["delta_left"])) != expected:
-                raise AssertionError("what a unit has spent is not what was released")
+                raise AssertionError("the spent budget of a unit differs from the released epsilon and delta")
     return len(hours)
 
 

@@ -1,4 +1,4 @@
-"""``kanon risk``: what a log gives away, before anything of it is collected or published."""
+"""``kanon risk``: the privacy risks of a log before it is collected or published."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from kanon.cli.extras import missing
+from kanon.cli.extras import missing_library
 from kanon.cli.files import picture as picture_file
 from kanon.cli.files import writable
 from kanon.cli.screen import screen, show_json, working
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from kanon.risk.sketch_leak import Leak
     from kanon.risk.uniqueness import Report
 
-risk = typer.Typer(
-    help="Say what a log gives away before anything of it is collected or published.", no_args_is_help=True
-)
+risk = typer.Typer(help="Show the privacy risks of a log before it is collected or published.", no_args_is_help=True)
 
 Log = Annotated[Path, typer.Argument(help="CSV (.csv, .csv.gz) or Parquet file with a header.", show_default=False)]
 User = Annotated[str, typer.Option(help="Column that names the owner of a row.")]
@@ -27,13 +25,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def fail(message: str) -> NoReturn:
-    """One line, exit code 2."""
+    """Print one line and exit with status 2."""
     typer.echo(f"kanon risk: {message}", err=True)
     raise typer.Exit(2)
 
 
 def _one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn bad input, and a library that is not installed, into one line that says what to change."""
+    """Turn invalid input, or a missing library, into one line that says what to change."""
 
     @wraps(command)
     def guarded(*arguments: Any, **options: Any) -> None:
@@ -46,10 +44,7 @@ def _one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
         except typer.BadParameter as error:
             fail(error.format_message())
         except ModuleNotFoundError as error:
-            extra = {"pyarrow": "release", "duckdb": "release", "matplotlib": "plot"}.get(str(error.name).split(".")[0])
-            if extra is None:
-                raise
-            missing(error, extra)
+            missing_library(error)
 
     return guarded
 
@@ -65,10 +60,8 @@ def uniqueness(
     ] = None,
     user: User = "client",
     k: Annotated[list[int] | None, typer.Option(min=2, max=200, help="Thresholds to show; may be repeated.")] = None,
-    key: Annotated[
-        Path | None, typer.Option(help="Key file; made if there is none. Default: a key of this run.")
-    ] = None,
-    size: Annotated[int, typer.Option(min=16, max=1 << 20, help="Values kept in a sketch.")] = 2_048,
+    key: Annotated[Path | None, typer.Option(help="Key file; created if missing. Default: a key for this run.")] = None,
+    size: Annotated[int, typer.Option(min=16, max=1 << 20, help="Number of values kept in a sketch.")] = 2_048,
     profile: Annotated[str, typer.Option(help="Noise of the service: published, balanced or sharp.")] = "published",
     window: Annotated[int, typer.Option(min=2, max=65_535, help="Window of the service, steps.")] = 720,
     out: Annotated[Path | None, typer.Option(help="Write the sketch (.khll) to merge or join it later.")] = None,
@@ -76,7 +69,7 @@ def uniqueness(
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page.")] = None,
     as_json: Json = False,
 ) -> None:
-    """How identifying are the values of a column, and what would a threshold k cost?
+    """Estimate how identifying the values of a column are, and the loss at a threshold k.
 
     Example: kanon risk uniqueness joins.csv --value set --user client --k 20 --k 50
     """
@@ -89,11 +82,11 @@ def uniqueness(
     writable(html, "--html")
     asked = _columns(columns) if columns else [(value,)]
     if out is not None and len(asked) > 1:
-        fail("--out takes the sketch of one value: name one with --value or --columns")
+        fail("--out writes one sketch: name one value or combination with --value or --columns")
     with working("reading the log"):
         made = sketches(log, asked, user, key=Key.kept_in(key) if key else Key.fresh(), size=size)
     try:
-        with working("judging the columns"):
+        with working("computing the report"):
             reports = [report(one, user, profile, window) for one in made]
     except InvalidParametersError as error:
         fail(str(error))
@@ -180,9 +173,9 @@ def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:
 @_one_line_errors
 def merge(
     sketches: Annotated[list[Path], typer.Argument(help="Sketch files of parts of a log, under one key.")],
-    out: Annotated[Path, typer.Option(help="Where the merged sketch goes.")],
+    out: Annotated[Path, typer.Option(help="File for the merged sketch.")],
 ) -> None:
-    """Merge sketches of parts of a log: the same bytes as the sketch of the whole log, in any order.
+    """Merge sketches of parts of a log, in any order. The result equals the sketch of the whole log.
 
     Example: kanon risk merge january.khll february.khll --out both.khll
     """
@@ -199,10 +192,10 @@ def merge(
 def join(
     first: Annotated[Path, typer.Argument(help="Sketch file of one column.", show_default=False)],
     second: Annotated[Path, typer.Argument(help="Sketch file of another, under the same key.", show_default=False)],
-    estimator: Annotated[str, typer.Option(help="Which estimator the verdict uses: matched or thesis.")] = "matched",
+    estimator: Annotated[str, typer.Option(help="Estimator of the verdict: matched or thesis.")] = "matched",
     as_json: Json = False,
 ) -> None:
-    """Can rows of two logs be linked by this column? Tell how much of one occurs in the other.
+    """Estimate whether rows of two logs can be linked by a column: how many values of each occur in the other.
 
     Example: kanon risk join ours.khll theirs.khll
     """
@@ -251,7 +244,7 @@ def sketch_leak(
     precision: Annotated[int, typer.Option(min=4, max=20, help="p: the sketch has 2^p registers.")] = 15,
     as_json: Json = False,
 ) -> None:
-    """Show what a stored HyperLogLog tells about who is in it.
+    """Attack a stored HyperLogLog: how well it reveals its members.
 
     Example: kanon risk sketch-leak joins.csv --group 'set-*'
     """
@@ -284,8 +277,8 @@ def _show_leak(result: "Leak", candidates: int) -> None:
         )  # fmt: skip
     screen().print(table)
     typer.echo(
-        f"With a secret key members are hit {keyed.hit_rate:.2%} of the time, strangers {keyed.false_rate:.2%};"
-        f" guessing does as well with probability {keyed.chance:.2g}. Whoever has the key has the public row."
+        f"With a secret key {keyed.hit_rate:.2%} of members and {keyed.false_rate:.2%} of strangers are hits;"
+        f" guessing does as well with probability {keyed.chance:.2g}. With the key, the attack works as without one."
     )
 
 
@@ -293,11 +286,11 @@ def _show_leak(result: "Leak", candidates: int) -> None:
 @_one_line_errors
 def no_noise(
     log: Annotated[Path | None, typer.Argument(help="Log to take the rates from.", show_default=False)] = None,
-    k: Annotated[int, typer.Option(min=1, help="A count is published from k clients on: more than T = k - 1.")] = 50,
-    fakes: Annotated[list[int] | None, typer.Option(min=0, help="The attacker's members; may be repeated.")] = None,
+    k: Annotated[int, typer.Option(min=1, help="A count of at least k clients is published (T = k - 1).")] = 50,
+    fakes: Annotated[list[int] | None, typer.Option(min=0, help="The attacker's fakes; may be repeated.")] = None,
     clients: Annotated[int | None, typer.Option(min=2, help="Without a log: n, real clients.")] = None,
     expected: Annotated[
-        list[float] | None, typer.Option(help="Without a log: clients expected in the group; may be repeated.")
+        list[float] | None, typer.Option(help="Without a log: expected clients in the group; may be repeated.")
     ] = None,
     value: Annotated[str, typer.Option(help="Value column.")] = "set",
     user: User = "client",
@@ -307,7 +300,7 @@ def no_noise(
     top: Annotated[int, typer.Option(min=1, help="With a log: groups to show, those nearest below k.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """What is a plain threshold, without noise, worth against an attacker who only watches?
+    """Estimate the privacy of a threshold without noise against an attacker who only watches.
 
     Example: kanon risk no-noise --clients 10000 --expected 30 --k 50
     """
@@ -328,7 +321,7 @@ def no_noise(
         fail("give a log, or --clients and at least one --expected")
     else:
         cases = [("", m) for m in expected]
-    with working("computing what is given away"):
+    with working("computing epsilon and delta"):
         results = [
             {"group": name, **PlainThreshold(clients, m / clients, k - 1, b).as_json()}
             for name, m in cases
@@ -350,7 +343,7 @@ def _show_no_noise(results: list[dict[str, Any]], k: int, clients: int, busy: in
 
     typer.echo(f"A count is published from k = {k} clients on, without noise. {clients:,} clients.")
     if busy:
-        typer.echo(f"{busy:,} groups expect k clients or more: the theorem gives no bound for them.")
+        typer.echo(f"{busy:,} groups have an expected count of k or more: the theorem gives no bound for them.")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("group", overflow="fold")
     for column in ("expected", "fakes", "bound: eps", "bound: delta", *(f"delta at eps {e:g}" for e in EPSILONS)):

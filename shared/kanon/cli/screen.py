@@ -1,4 +1,4 @@
-"""What the commands share of the screen: tables, JSON, and progress on a terminal and off it."""
+"""Output of all commands: tables, JSON, and progress on a terminal and elsewhere."""
 
 import json
 import os
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 QUIET, EVERY = 2.0, 5.0
-"""Seconds until the first line of progress off a terminal, and between two lines."""
+"""Seconds until the first line of progress without a terminal, and between two lines."""
 FORETOLD = 20
-"""The rest is estimated once one part in so many is done: the first steps take longer than the others."""
+"""The remaining time is shown after this fraction of the work, because the first steps take longer."""
 _UNLIMITED = 10_000
 
 
@@ -34,7 +34,7 @@ def screen() -> "Console":
 
 
 def program() -> str:
-    """The program as the reader can type it."""
+    """The name of the program as the user types it."""
     found = shutil.which("kanon")
     called = Path(sys.argv[0])
     if found is None and called.name == "kanon" and called.is_absolute() and called.is_relative_to(Path.cwd()):
@@ -66,7 +66,7 @@ def _camel_case_of(name: Any) -> Any:
 
 @contextmanager
 def progress(what: str, total: int, clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[int], None]]:
-    """Show how far a piece of work is, on standard error: as a bar on a terminal, else as a line every few seconds.
+    """Show the progress of work on standard error: a bar on a terminal, else a line every few seconds.
 
     Args:
         what: the work, as in ``joins sent``.
@@ -116,7 +116,7 @@ class _Lines:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Say on standard error what takes long, if it takes more than two seconds and its end cannot be foretold.
+    """Show on standard error that work of unknown length goes on, if it takes more than two seconds.
 
     On a terminal it is a spinner, else a line after 2, 4, 8 seconds and so on. It must not be nested.
     """
@@ -135,7 +135,7 @@ def working(what: str) -> Iterator[None]:
 
 
 def _said(what: str, wait: Callable[[float], bool]) -> None:
-    """Say that the work goes on, each time after twice as many seconds, until ``wait`` returns true."""
+    """Print lines after 2, 4, 8, ... seconds until ``wait`` returns true."""
     before, after = 0.0, QUIET
     while not wait(after - before):
         typer.echo(f"{what} ... {after:.0f} s", err=True)

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from kanon.local.server import Server
 
 LOG_SECONDS, LOG_STEPS = 600, 60
-"""The outage allowance: so many seconds or steps, whichever is longer. The first evaluation reads all of them."""
+"""The outage allowance: this many seconds or steps, whichever is longer. The first evaluation reads all of it."""
 CHANGEABLE = ("NoiseKeys", "LogGenerations")
 """The template's parameters, beside Types, that an operator changes in a running stack."""
 ID = "aGVsbG8"
 """base64url of "hello"."""
 LOOK_SECONDS = 0.5
-"""How often the files of --types and --parameters are looked at."""
+"""Seconds between two checks of the files of --types and --parameters."""
 
 
 class _Discard(io.StringIO):
@@ -51,12 +51,12 @@ def serve(
     ] = None,
     reports: Annotated[bool, typer.Option("--reports/--no-reports", help="Run reports, too.")] = True,
     engine: EngineName = Engine.ministack,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show what the functions log.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of the functions.")] = False,
 ) -> None:
     """Serve the HTTP API on this machine until Ctrl-C.
 
-    A file of --types or --parameters that changes is deployed while the service runs: rehearse a new type or a
-    rotation of the noise key with it, in steps of two seconds.
+    If a file of --types or --parameters changes, the service deploys it. Use this to rehearse a new type or a rotation
+    of the noise key, in steps of two seconds.
 
     Example: kanon serve --types types.json --period 2
     """
@@ -103,9 +103,9 @@ def _listening(stack: "Stack", port: int) -> "Server":
 def _redeploy(
     stack: "Stack", wanted: "Callable[[], dict[str, str]]", deployed: "dict[str, str]", stop: threading.Event
 ) -> None:
-    """Deploy what the files say whenever it changes. What cannot be deployed is said, and changes nothing.
+    """Deploy the files whenever they change. If a deployment fails, print the error and change nothing.
 
-    A file counts when two looks find the same: at the first one, somebody may still be writing it.
+    A file is read when two checks find the same content, because it may still be being written.
     """
     from kanon.local.template import TemplateError
 
@@ -141,12 +141,12 @@ def _timing(period: int) -> "dict[str, str]":
 
 
 def _evaluated(period: int) -> int:
-    """Seconds after the end of a step at which it is evaluated: it is closed then."""
+    """Seconds after its end at which a step is closed and evaluated."""
     return int(_timing(period)["Grace"]) + (period >= 10)
 
 
 def _parameters(file: Path | None) -> "dict[str, str]":
-    """The parameters of a file that may change in a running stack, as the template takes them."""
+    """The parameters of a file that may change in a running stack, in the template's form."""
     from kanon import strict_json
 
     if file is None:

@@ -1,4 +1,4 @@
-"""``kanon simulate``: what types of one's own would answer on a log of one's own."""
+"""``kanon simulate``: computes the answers of types on the operator's log."""
 
 import json
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from kanon.cli.extras import extra
 from kanon.cli.files import writable
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import progress, screen, show_json, working
+from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,31 +28,32 @@ NAME = "fledge"
 
 
 def simulate(
+    context: typer.Context,
     log: Annotated[
         Path,
         typer.Argument(help="Join log: CSV, JSON lines or Parquet, plain or gzipped; - for stdin.", show_default=False),
     ],
     columns: Annotated[
-        str, typer.Option(help="What the log calls time, set and client, separated by commas.")
+        str, typer.Option(help="Names of the log's columns of time, set and client, with commas.")
     ] = "time,set,client",
     k: Annotated[str, typer.Option("--k", help="Thresholds, separated by commas.")] = "50",
     window: Annotated[str, typer.Option(help="Windows in steps, separated by commas.")] = "720",
     profile: Annotated[
-        str, typer.Option(help="Noise: profiles, separated by commas. Those too wide for a k are left out.")
+        str, typer.Option(help="Noise profiles, separated by commas. Those too wide for a k are left out.")
     ] = "published,balanced-2,sharp-2",
     type_: OneType = None,
     types_file: TypesFile = None,
     period: Annotated[int, typer.Option(min=1, max=86_400, help="Seconds per step.")] = 3600,
     seed: Annotated[int, typer.Option(help="Seed of the keys. No deployment's keys can be used.")] = 1,
-    batch: Annotated[int, typer.Option(min=1, max=500, help="Joins a request, for the price.")] = 1,
-    prices: Annotated[Path | None, typer.Option(help="Price file, as of kanon cost.")] = None,
+    batch: Annotated[int, typer.Option(min=1, max=500, help="Joins per request, for the price.")] = 1,
+    prices: Annotated[Path | None, typer.Option(help="Price file in the form of kanon cost.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a report with pictures as one HTML page.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Simulate types on a log: what becomes k-anonymous and when, how far answers are off, what clients lose.
+    """Simulate types on a log: which sets become k-anonymous and when, the errors of answers, the privacy loss.
 
-    Every k, window and profile is combined with every other, and each combination is one column of the table. --type
-    and --types take their place. The log never leaves this machine, and the result is not private.
+    Each combination of k, window and profile is one column of the table. --type and --types replace them. The log never
+    leaves this machine, and the result is not private.
 
     Example: kanon simulate joins.csv --k 50,100 --window 168,720 --html build/report.html
     """
@@ -68,11 +70,13 @@ def simulate(
     writable(html, "--html")
     if html is not None:
         with extra("plot"):
-            import matplotlib as mpl  # noqa: F401, missed now and not after the simulation
+            import matplotlib as mpl  # noqa: F401, fail now and not after the simulation
     names = columns.split(",")
     if len(set(names) - {""}) != 3 or len(names) != 3:
-        raise typer.BadParameter(f"--columns takes three names, as time,set,client, not {columns}")
+        raise typer.BadParameter(f"--columns must be three names such as time,set,client, not {columns}")
     own = own_types(type_, types_file, period)
+    if own:
+        refuse_unused(context, ("k", "window", "profile"), "with --type or --types: change the type")
     types = list(own.types.values()) if own else _combined(k, window, profile, period)
     try:
         pricing = Pricing(read_prices(prices), read_measured(), batch)
@@ -82,7 +86,7 @@ def simulate(
             result = _decided(gathered_log, types, Keys.from_seed(seed))
         found = judged(result, pricing)
     except (CostError, LogError) as error:
-        hint = " with --columns TIME,SET,CLIENT" if str(error).endswith("columns are called") else ""
+        hint = " with --columns TIME,SET,CLIENT" if str(error).endswith("names of the columns") else ""
         typer.echo(f"kanon simulate: {error}{hint}", err=True)
         raise typer.Exit(2) from error
     if html is not None:
@@ -108,7 +112,7 @@ def _decided(log: "Log", types: "Sequence[Type]", keys: "Keys") -> "Simulation":
 
 
 def _combined(k: str, window: str, profile: str, period: int) -> "list[Type]":
-    """A type for each combination that the service would accept; a line for each that it would not."""
+    """A type for each combination that the service accepts; a line for each other one."""
     from kanon.errors import ConfigurationError
     from kanon.gate.mechanism.parameters import InvalidParametersError
 
@@ -132,7 +136,7 @@ def _type(k: int, window: int, profile: str, period: int) -> "Type":
     """A type with a profile.
 
     Raises:
-        ConfigurationError, InvalidParametersError: the service would not accept it.
+        ConfigurationError, InvalidParametersError: the service does not accept it.
     """
     from kanon.gate.mechanism import parameters
     from kanon.gate.types import read_types
@@ -149,19 +153,19 @@ def _numbers(text: str, option: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise typer.BadParameter(
-            f"whole numbers separated by commas, as 50,100, not {text!r}", param_hint=option
+            f"whole numbers separated by commas such as 50,100, not {text!r}", param_hint=option
         ) from error
 
 
 def _show(result: "Simulation", types: "Sequence[Judged]") -> None:
-    from kanon.simulate.figures import NOT_PRIVATE, priced, title
+    from kanon.simulate.figures import NOT_PRIVATE, title
 
     console = screen()
     console.print(title(result), soft_wrap=True)
     for start in range(0, len(types), TYPES_A_TABLE):
         console.print(_table(types[start : start + TYPES_A_TABLE]))
-    console.print(f"{priced(types[0].prices)}\n{NOT_PRIVATE}", soft_wrap=True)
-    console.print("docs/guides/choose.md says what the rows tell and which choice changes them.", soft_wrap=True)
+    console.print(f"{types[0].prices.told}\n{NOT_PRIVATE}", soft_wrap=True)
+    console.print("docs/guides/choose.md explains the rows and which choice changes them.", soft_wrap=True)
     for one in types:
         typer.echo(f"\nTypes for {one.label}:\n{json.dumps(one.as_json()['types'])}")
 

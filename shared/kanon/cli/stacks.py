@@ -1,4 +1,4 @@
-"""What the commands share that look at a running stack or change it: how to name it, and errors of one line."""
+"""Shared by the commands on a running stack: the options that name it, and errors of one line."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -50,13 +50,13 @@ def _is_on_this_machine(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost") and parts.port != 0
-    except ValueError:  # no URL, or a port above 65535
+    except ValueError:  # not a URL, or a port above 65535
         return False
 
 
 @contextmanager
 def one_line_errors(command: str) -> Iterator[None]:
-    """End the command with one line and status 2 if the stack cannot be reached or refuses."""
+    """End the command with one line and status 2 if the stack cannot be reached or refuses a call."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     from kanon.client import ApiError
@@ -79,7 +79,7 @@ def one_line_errors(command: str) -> Iterator[None]:
 
 
 def on_stack(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command that takes a RunningStack first take the options that name one."""
+    """Give a command that takes a RunningStack the options that name one."""
 
     @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
     def named(

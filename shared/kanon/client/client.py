@@ -18,7 +18,7 @@ from kanon.client.errors import PartlyRefusedError, RefusedError, UnexpectedAnsw
 
 JOINS_A_CALL = 500
 HASHES_A_CALL = 100
-"""What a deployment allows without a signature, unless its operator chose another number."""
+"""The default limit of hashes in a query without a signature."""
 HASHES_A_SIGNED_CALL = 1000
 
 _T = TypeVar("_T")
@@ -134,7 +134,7 @@ class Client:
                     raise ValueError(f"{len(errors)} results for {len(some)} joins")
         return results
 
-    # Asking
+    # Querying
 
     def query(self, sets: Iterable[tuple[str, str]]) -> Answers:
         """Which of these sets, given as (type, set), are k-anonymous; 100 per call."""

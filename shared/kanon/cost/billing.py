@@ -1,4 +1,4 @@
-"""A bill: quantities of what AWS charges for, times list prices. A pure function; both inputs are values."""
+"""A bill: the quantities that AWS charges for, times list prices. A pure function."""
 
 import json
 import re
@@ -14,7 +14,7 @@ Usage = Mapping[str, float]
 
 
 class CostError(ValueError):
-    """A file or a workload that cannot be priced; the message says what to change."""
+    """A file or a workload cannot be priced; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class Prices:
     noted: str
     region: str
     by_name: Mapping[str, Price]
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        return f"List prices of {self.region} as noted on {self.noted}, without free tier: check them."
 
 
 @dataclass(frozen=True)
@@ -87,10 +92,10 @@ def bill(usage: Usage, prices: Prices) -> Bill:
 
 
 def read_prices(path: Path | None = None) -> Prices:
-    """The prices of a file of the form of ``prices.json``, or those of the package.
+    """The prices of a file in the form of ``prices.json``, or those of the package.
 
     Raises:
-        CostError: the file cannot be read or has another form.
+        CostError: the file cannot be read or has a wrong form.
     """
     document = _document(path, "prices.json")
     try:
@@ -104,16 +109,16 @@ def read_prices(path: Path | None = None) -> Prices:
         return Prices(noted, str(document["region"]), by_name)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CostError(
-            f"{path} is no price file: it needs noted (YYYY-MM-DD), region and prices, and for each price service,"
+            f"{path} is not a price file: it needs noted (YYYY-MM-DD), region and prices, and for each price service,"
             f" what, per and usd (numbers of at least 0); start from a copy of prices.json"
         ) from error
 
 
 def read_measured(path: Path | None = None) -> dict[str, float]:
-    """The measured values and assumptions of a file of the form of ``measured.json``, or those of the package.
+    """The measured values and assumptions of a file in the form of ``measured.json``, or those of the package.
 
     Raises:
-        CostError: the file cannot be read, has another form, or lacks a value.
+        CostError: the file cannot be read, has a wrong form, or lacks a value.
     """
     needed = _document(None, "measured.json")["values"].keys()
     document = _document(path, "measured.json")

@@ -1,7 +1,8 @@
 """How joins spread over sets: Zipf's law, in groups of sets of about equal popularity.
 
-The set of rank ``r`` gets a share proportional to ``r ** -exponent``; exponent 0 makes all sets alike. A step's joins
-are independent draws, so a set with share ``p`` is touched by ``n`` joins with probability ``1 - (1 - p)**n``.
+The set of rank ``r`` gets a share proportional to ``r ** -exponent``; exponent 0 gives all sets the same share. A
+step's joins are independent draws, so a set with share ``p`` is touched by ``n`` joins with probability ``1 - (1 -
+p)**n``.
 """
 
 import math
@@ -11,7 +12,7 @@ from functools import cached_property
 
 EXACT_RANKS = 1_000
 GROWTH = 1.02
-"""Beyond the exact ranks a group ends where its rank is this much larger: popularity differs little inside it."""
+"""After the exact ranks, the last rank of a group is this many times its first: their shares differ little."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Group:
     share: float
 
     def touched(self, joins: float) -> float:
-        """The expected number of these sets that get at least one of ``joins`` joins of all sets."""
+        """The expected number of these sets among those touched by ``joins`` joins to all sets."""
         return self.sets * -math.expm1(joins * math.log1p(-min(self.share, 1 - 2**-53)))
 
 

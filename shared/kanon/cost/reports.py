@@ -1,7 +1,7 @@
-"""From reports and their jobs to the quantities that AWS charges for in a month, and how long a job takes.
+"""The quantities that AWS charges for reports and jobs in a month, and the duration of a job.
 
-Reports are steady, and each is posted in a request of its own, as browsers do. Jobs declare their keys. A month has the
-hours of :mod:`kanon.cost.workload`.
+Reports arrive steadily, one in each request. Jobs declare their keys. A month has the hours of
+:mod:`kanon.cost.workload`.
 """
 
 import math
@@ -27,23 +27,23 @@ KEYS_A_PART, MOST_KEYS = 1_000_000, 10**7
 KEYS_KEPT = 120 / 7
 """HPKE keys that open reports: a new one every 7 days, each for 120 days."""
 IN_BASE64 = 1.25
-"""Three quarters of a stored report are its payload, and four bytes of base64 hold three."""
+"""Three quarters of a stored report are its payload. Base64 makes four bytes of three."""
 SQS_BYTES = 64 * 1024
-"""What one SQS request may hold; a larger one counts as several."""
+"""Bytes of one billed SQS request; a larger one counts as several."""
 MESSAGES_A_CALL = 10
-"""Messages that Lambda receives, and deletes, with one request."""
+"""Messages that Lambda receives, or deletes, with one request."""
 MOST_MESSAGES, MOST_BATCH_BYTES = 10_000, 6_000_000
 """Messages and bytes of one batch of ``store``."""
 SWEEPS = 2 * 12 * MONTH_HOURS
-"""Runs of the two schedules a month, one each in five minutes."""
+"""Runs of the two schedules in a month: each runs every five minutes."""
 LOOKS = 20
-"""Reads of a job's row, the key ring and the epoch from RECEIVED to FINISHED, besides those of shards and parts."""
+"""Reads of a job's row, the key ring and the epoch from RECEIVED to FINISHED, without those of shards and parts."""
 STATES = 4
 """Updates of a job's row from RECEIVED to COMMITTING."""
 TRANSACTED = 2
 """A write in a transaction takes twice its units."""
 LEFT_BYTES, RECORD_BYTES = 600, 300
-"""Bytes of a row's item ``left`` with all its 24 hours, below one unit, and of what a worker records."""
+"""Bytes of a budget row's item ``left`` with 24 hours (below one unit), and of a worker's record."""
 WORKER_SECONDS = 900
 """The timeout of ``decrypt`` and ``aggregate``."""
 
@@ -53,16 +53,16 @@ class ReportLoad:
     """A steady load of reports.
 
     Args:
-        reports: posted a day.
+        reports: reports posted per day.
         size: bytes of a stored report: payload, clear fields, key id.
         jobs: a day.
-        of_reports: reports of a job; None means those of a day.
+        of_reports: reports of a job; None means the reports of a day.
         keys: declared keys of a job.
         rows: rows of budget that a job charges.
         concurrency: parameter ``MapConcurrency``.
 
     Raises:
-        CostError: a value is outside what the service takes.
+        CostError: a value is outside the limits of the service.
     """
 
     reports: float
@@ -106,7 +106,7 @@ class ReportLoad:
 
 @dataclass(frozen=True)
 class JobTimes:
-    """How long the stages of a job take, s, if nothing else runs, and the worker-seconds of all its workers."""
+    """Seconds of each stage of a job, if nothing else runs, and the worker-seconds of all its workers."""
 
     mapping: float
     reducing: float
@@ -115,12 +115,12 @@ class JobTimes:
 
     @property
     def total(self) -> float:
-        """From createJob to the summary."""
+        """Seconds from createJob to the summary."""
         return self.mapping + self.reducing + self.committing
 
 
 def times(load: ReportLoad, m: Mapping[str, float]) -> JobTimes:
-    """How long a job takes."""
+    """The times of a job."""
     of_shard = (load.in_a_job / load.shards * m["map_report_ms"] + 8 * m["object_ms"]) / 1000
     objects = min(load.in_a_job, objects_of(load, m))
     reading = objects / load.shards * m["object_ms"] / 1000
@@ -137,9 +137,9 @@ def times(load: ReportLoad, m: Mapping[str, float]) -> JobTimes:
 
 
 def messages_of(load: ReportLoad, m: Mapping[str, float]) -> tuple[float, float]:
-    """Bytes of a queue message, and batches of ``store`` a month.
+    """Bytes of a queue message, and batches of ``store`` per month.
 
-    A batch is full by messages or bytes, or ends with its window: so many a minute there are at most.
+    A batch ends when it has enough messages or bytes, or when its window ends.
     """
     message = load.size * IN_BASE64 + m["message_bytes"]
     reports = load.reports * DAYS
@@ -148,7 +148,7 @@ def messages_of(load: ReportLoad, m: Mapping[str, float]) -> tuple[float, float]
 
 
 def objects_of(load: ReportLoad, m: Mapping[str, float]) -> float:
-    """Objects that the reports of a job stand in, if they came as reports do."""
+    """The number of objects that hold the reports of a job."""
     if not load.reports:
         return float(load.shards)
     _, batches = messages_of(load, m)
@@ -156,16 +156,16 @@ def objects_of(load: ReportLoad, m: Mapping[str, float]) -> float:
 
 
 def job_bytes(load: ReportLoad) -> int:
-    """Bytes of a job's row when it commits: what it was asked, and the names that its stages recorded."""
+    """Bytes of a job's row at its commit: the request, and the names that its stages recorded."""
     return 1_700 + 150 * load.parts
 
 
 def commit_units(load: ReportLoad) -> float:
-    """Write units of a commit: two items for each row; for each chunk the job's row and the epoch."""
-    client: Any = None  # the writes are made, not sent
+    """Write units of a commit: two items for each row, and for each chunk the job's row and the epoch."""
+    client: Any = None  # the client builds the writes and sends none
     budgets = Budgets(client, "", Amount(64_000, 10**8))
     charge = Charge(bytes(32), 20_454, tuple(range(24)))
-    *_, put = budgets.take(charge, "x" * 32, Amount(10_000, 10**7))
+    *_, put = budgets.take(charge, "x" * 32, Amount(10_000, 10**7), "0" * 32)
     taken = write_units(item_size(put["Put"]["Item"]))
     left = write_units(LEFT_BYTES)
     return TRANSACTED * (load.rows * (left + taken) + load.chunks * (write_units(job_bytes(load)) + 1))
@@ -174,20 +174,20 @@ def commit_units(load: ReportLoad) -> float:
 def written_units(load: ReportLoad) -> float:
     """Write units of a job, from createJob to its end."""
     row = write_units(job_bytes(load))
-    ends = TRANSACTED * ((1 + 1) + (row + 1))  # created and finished, each with the mark of an open job
-    recorded = 2 * (load.shards + load.parts)  # written, and deleted in the end
+    ends = TRANSACTED * ((1 + 1) + (row + 1))  # created and finished, each with the item that marks an open job
+    recorded = 2 * (load.shards + load.parts)  # written, and deleted at the end
     return ends + STATES * row + recorded + commit_units(load)
 
 
 def read_units_of_job(load: ReportLoad, m: Mapping[str, float]) -> float:
-    """Read units of a job: its row for every worker and poll, and what the workers recorded."""
+    """Read units of a job: its row for every worker and poll, and the workers' records."""
     row = read_units(job_bytes(load), consistent=True)
     looks = load.shards * (load.shards + 1) / 2 + load.parts * (load.parts + 1)
     return (LOOKS + load.shards + load.parts + m["polls"]) * row + 3 * load.shards + looks * RECORD_BYTES / READ_UNIT
 
 
 def requests_of_job(load: ReportLoad, objects: float) -> tuple[float, float]:
-    """S3 requests of a job over so many objects: those that cost as PUT, with listings, and those that cost as GET."""
+    """S3 requests of a job over ``objects`` objects: those billed as PUT (with listings), and those billed as GET."""
     listings = math.ceil(objects / 1000) + 1 + 8
     puts = 5 + load.shards * (load.parts + 2) + 3 * load.parts
     return listings + puts, 4 + objects + 4 * load.shards + load.parts * (6 + 2 * load.shards)
@@ -247,14 +247,14 @@ def gb_seconds(load: ReportLoad, m: Mapping[str, float]) -> float:
 
 
 def _stored_bytes(load: ReportLoad) -> float:
-    """Bytes in the two tables: jobs for 400 days, rows of budget for 99 days after their day."""
+    """Bytes in the two tables: jobs are kept for 400 days, budget rows until 99 days after their day."""
     jobs = load.jobs * 400 * (job_bytes(load) + INDEX_BYTES)
     return jobs + load.jobs * 99 * load.rows * (LEFT_BYTES + 150 + 2 * INDEX_BYTES)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: a job, and what one of them costs with its reports."""
+    """A line of the table: a job, and its cost with its reports."""
 
     load: ReportLoad
     times: JobTimes
@@ -270,7 +270,7 @@ ROWS = 1_000
 
 
 def table(measured: Mapping[str, float], prices: Prices) -> Iterator[Row]:
-    """Jobs of a day's reports by their reports, keys and concurrency: their times and their dollars."""
+    """Times and costs of jobs over a day's reports, by reports, keys and concurrency."""
     for reports, keys, concurrency in product(REPORTS, KEYS, CONCURRENCY):
         load = ReportLoad(reports, keys=keys, rows=ROWS, concurrency=concurrency)
         yield Row(
@@ -280,19 +280,19 @@ def table(measured: Mapping[str, float], prices: Prices) -> Iterator[Row]:
 
 
 def _of_jobs(load: ReportLoad, m: Mapping[str, float]) -> Usage:
-    """What one job adds to a day."""
+    """The cost of one job."""
     with_job, without = usage(replace(load, jobs=1.0 / DAYS), m), usage(replace(load, jobs=0.0), m)
     return {name: quantity - without[name] for name, quantity in with_job.items()}
 
 
 def _of_reports(load: ReportLoad, m: Mapping[str, float]) -> Usage:
-    """What the reports of one job add: collecting them and keeping them for as long as they are kept."""
+    """The cost of collecting the reports of one job and of keeping them."""
     month, none = usage(replace(load, jobs=0.0), m), usage(ReportLoad(0.0, jobs=0.0), m)
     return {name: max(0.0, quantity - none[name]) / DAYS for name, quantity in month.items()}
 
 
 def limits(load: ReportLoad, m: Mapping[str, float]) -> tuple[str, ...]:
-    """The limits that a job meets, in words."""
+    """The limits that a job exceeds, in words."""
     met = []
     if load.shards > MOST_SHARDS:
         met.append(f"{load.shards:,} shards, a job reads at most {MOST_SHARDS:,}: ask for fewer reports at once")

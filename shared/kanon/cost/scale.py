@@ -1,4 +1,4 @@
-"""How far the design goes: slots and workers that a workload needs, the limits it meets, and a table of workloads."""
+"""The scale of the design: slots and workers for a workload, the limits it exceeds, and a table of workloads."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -27,12 +27,12 @@ from kanon.gate.models import MOST_JOINS
 SECONDS_TO_TICK = 1800 - 180 - 60
 """From the schedule to the tick, less the publish margin: the defaults of template.yaml, s."""
 PARTITION_UNITS = 1_000
-"""Write units a second that DynamoDB takes for one partition key."""
+"""DynamoDB's limit of write units per second for one partition key."""
 TABLE_UNITS = 40_000
-"""Write units a second of one on-demand table by the default quota. AWS raises it on request."""
+"""Write units per second of one on-demand table by the default quota. AWS raises it on request."""
 
 GATEWAY_REQUESTS = 10_000
-"""Requests a second of an account's HTTP APIs in a region, by the default quota."""
+"""Requests per second of an account's HTTP APIs in a region, by the default quota."""
 LAMBDA_CONCURRENCY = 1_000
 """Functions that run at once in an account and region, by the default quota."""
 MONTH = MONTH_HOURS * HOUR
@@ -43,12 +43,12 @@ TABLE_SETS = (10**6, 10**9)
 
 @dataclass(frozen=True)
 class Needs:
-    """What a workload needs of a deployment.
+    """What a workload needs from a deployment.
 
     Args:
         slots: the least number of slots, a power of two; None if 256 are too few.
-        workers: evaluate functions at once, so that every step is visible at its tick.
-        limits: limits that the workload meets, in words.
+        workers: concurrent ``evaluate`` functions that make every step visible at its tick.
+        limits: limits that the workload exceeds, in words.
     """
 
     slots: int | None
@@ -57,7 +57,7 @@ class Needs:
 
 
 def needs(workload: Workload, measured: Mapping[str, float]) -> Needs:
-    """The slots and workers of a workload, and the limits it meets.
+    """The slots and workers of a workload, and the limits it exceeds.
 
     One worker evaluates a slot, so there are at least as many slots as workers. The rows of a step and slot are
     spread over its partitions. Joins are spread evenly over the slots, except those of the most popular set.
@@ -94,7 +94,7 @@ def _members_units(workload: Workload, measured: Mapping[str, float]) -> float:
 
 
 def slots_of(needed: Needs) -> int:
-    """The slots of a deployment for a workload: the default, or more if it needs more."""
+    """The slots of a deployment for a workload: at least the default."""
     return max(DEFAULT_SLOTS, needed.slots or SLOTS[-1])
 
 
@@ -110,17 +110,17 @@ class Row:
 
     @property
     def a_million(self) -> float:
-        """Dollars for a million joins, everything included."""
+        """Dollars per million joins, everything included."""
         return self.bill.total / (self.workload.joins * MONTH / 1e6)
 
     @property
     def merged_a_million(self) -> float:
-        """The same if the state were merged in files on S3: an estimate, not a part of kanon."""
+        """The same with the state in sorted files on S3: an estimate, not a part of kanon."""
         return self.merged.total / (self.workload.joins * MONTH / 1e6)
 
 
 def table(parameters: Parameters, measured: Mapping[str, float], prices: Prices) -> Iterator[Row]:
-    """Rates of joins, single and in full batches, in one set and evenly over a million and a billion sets."""
+    """The table for several rates of joins, single and in full batches, into one set, a million and a billion sets."""
     for rate in RATES:
         for batch in (1, MOST_JOINS):
             for spread, sets in (("one set", 1), *((f"{count:,} sets alike", count) for count in TABLE_SETS)):
@@ -134,11 +134,11 @@ def table(parameters: Parameters, measured: Mapping[str, float], prices: Prices)
 
 
 def merged_on_s3(w: Workload, measured: Mapping[str, float]) -> Usage:
-    """An estimate of a design that does not exist: state in sorted files on S3, rewritten at each step.
+    """An estimate for a design that is not built: state in sorted files on S3, rewritten at each step.
 
-    Joins are collected in packed segments of the log, of which a step has one for every 8 MB. A step merges the
-    segments with the whole state, which is sorted by set: it reads and writes every set with members once, at 50 MB/s a
-    worker, and decides the touched sets. Members take their packed bytes, not a whole write unit. The front door stays.
+    The log of a step is packed segments of 8 MB. A step merges them with the whole state, sorted by set: it reads and
+    writes every set with members once, at 50 MB/s per worker. Members take their packed bytes, not whole write units.
+    Requests cost the same.
     """
     base = usage(w, measured)
     segment, rate, decide_ms = 8e6, 50e6, 0.02

@@ -1,4 +1,4 @@
-"""From a workload to the quantities that AWS charges for in a month."""
+"""The quantities that AWS charges for a workload in a month."""
 
 import math
 from collections.abc import Mapping
@@ -23,23 +23,23 @@ GB = 1e9
 INDEX_BYTES = 100
 """Bytes that DynamoDB adds to each stored item."""
 FULL_PROCESSOR_MB = 1769
-"""Memory at which Lambda gives a function one whole processor; less memory gives that share of one."""
+"""Memory at which Lambda gives a function one whole processor; less memory gives a proportional share."""
 REQUEST_MB, EVALUATE_MB = 512, 1769
 """MemorySize of the functions in template.yaml."""
 SECRETS, KEYS, DASHBOARDS = 3, 1, 1
 METRICS, ALARM_METRICS = 14, 25
-"""The metrics of docs/reference/metrics.md, and the metrics that the eleven alarms read."""
+"""The number of metrics in docs/reference/metrics.md, and of those that the eleven alarms read."""
 FIXED_WRITES = 5
-"""Writes of a slot and step: the lease, the comparison of the stamps, the horizon, the stamp of Members, the mark."""
+"""Writes per slot and step: the lease, the comparison of the stamps, the horizon, the stamp of Members, the mark."""
 FIXED_READS = 3
-"""Read units of a slot and step besides one for each partition of the log: table ids, stamps, the mark for the lag."""
+"""Read units per slot and step, besides one for each partition of the log: table ids, stamps, the mark for the lag."""
 STATUS_BYTES = 100
 OUTAGE_DAYS = 7
 WAF_RULES, EDGE_SECRETS = 1, 1
-"""What an edge adds: the rules of its web ACL in infra/edge.yaml, and a secret."""
+"""Parts of the edge in infra/edge.yaml: the rules of its web ACL, and a secret."""
 SLOTS = tuple(1 << bits for bits in range(9))
 DEFAULT_SLOTS, DEFAULT_PARTITIONS = 16, 16
-"""Slots of a deployment, and partitions of each, unless it says otherwise, as in template.yaml."""
+"""The default slots, and partitions per slot, of template.yaml."""
 
 
 PARTITIONED = Layout(1, 0, 1)
@@ -47,7 +47,7 @@ PARTITIONED = Layout(1, 0, 1)
 
 @dataclass(frozen=True)
 class Logged:
-    """What a join is in the log, the mean over the joins of a batch: write units, bytes, and items."""
+    """Write units, bytes and items of a join in the log, as a mean over the joins of a batch."""
 
     units: float
     size: float
@@ -56,10 +56,10 @@ class Logged:
 
 @cache
 def logged(batch: int, slots: int) -> Logged:
-    """A join in the log. A join that is alone in its slot is a row; several of a batch are one packed item.
+    """The cost of a join in the log. A batch's only join in a slot is a row; several are one packed item.
 
-    The slots of a batch's joins are independent, so their number in a slot has a binomial distribution. Every join of
-    a batch is of another client: a packed item never holds two joins of one.
+    The slots of a batch's joins are independent, so their number in a slot has a binomial distribution. All joins of a
+    batch are of different clients: a packed item holds one join per client.
     """
     units = size = items = 0.0
     for count in range(1, batch + 1):
@@ -80,7 +80,7 @@ def packed_bytes(count: int) -> int:
 
 
 def _row(number: int) -> Row:
-    """A join whose token takes all of its 16 bits."""
+    """A row with a token of 16 bits."""
     return Row(480_000, number.to_bytes(32, "big"), 65_535, "fledge", 10**9)
 
 
@@ -90,20 +90,20 @@ class Workload:
 
     Args:
         parameters: the type of the sets.
-        joins: joins a second, each of a client that was not counted in its set before.
-        batch: joins a request; 1 is a request of its own for each join.
-        queries: queries a second.
-        hashes: hashes of a query.
+        joins: joins per second, each of a client that the set does not count yet.
+        batch: joins per request.
+        queries: queries per second.
+        hashes: hashes per query.
         sets: sets that joins go to.
-        exponent: popularity of the sets by Zipf's law; 0 makes all sets alike.
-        touched: touched sets a step, if they were counted; otherwise they follow from the popularity.
+        exponent: popularity of the sets by Zipf's law; 0 gives all sets the same share.
+        touched: touched sets per step, if counted; otherwise computed from the popularity.
         slots: slots of the deployment.
         partitions: partitions of each slot in the log.
         true_share: the share of the queried hashes that are k-anonymous.
         architecture: of the functions.
 
     Raises:
-        CostError: a value is outside what the service or the model takes.
+        CostError: a value is outside the limits of the service or the model.
     """
 
     parameters: Parameters
@@ -138,17 +138,17 @@ class Workload:
 
     @property
     def steps(self) -> float:
-        """Steps a month."""
+        """Steps per month."""
         return MONTH_HOURS * HOUR / self.parameters.period
 
     @property
     def joins_a_step(self) -> float:
-        """Joins of a step."""
+        """Joins per step."""
         return self.joins * self.parameters.period
 
     @cached_property
     def popularity(self) -> Popularity:
-        """How the joins spread over the sets."""
+        """The distribution of the joins over the sets."""
         return Popularity(self.sets, self.exponent)
 
     @cached_property
@@ -158,12 +158,12 @@ class Workload:
 
     @property
     def logged(self) -> Logged:
-        """A join in the log."""
+        """The cost of a join in the log."""
         return logged(self.batch, self.slots)
 
     @property
     def join_requests(self) -> float:
-        """Requests with joins, a second."""
+        """Requests with joins, per second."""
         return self.joins / self.batch
 
     @cached_property
@@ -180,7 +180,7 @@ class Workload:
 
 
 def members_bytes(parameters: Parameters, joined: float) -> int:
-    """Bytes of the Members item of a set with ``joined`` members in the window, filled up as it is stored."""
+    """Bytes of the Members item, filled up, of a set with ``joined`` members in the window."""
     return _members_bytes(parameters, min(parameters.members_kept, max(1, round(joined))))
 
 
@@ -205,12 +205,12 @@ def evaluation_read_units(workload: Workload) -> float:
 
 
 def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
-    """The quantities of a month."""
+    """The quantities of a month, by the names in ``prices.json``."""
     w, m = workload, measured
     seconds = MONTH_HOURS * HOUR
     joins, queries = w.join_requests * seconds, w.queries * seconds
     slot_steps = w.slots * w.steps
-    calls = 2 * slot_steps  # a message may be delivered, and passed on, more than once: rarely
+    calls = 2 * slot_steps  # repeated deliveries of a message are rare and not counted
     requests = joins + queries + slot_steps + w.steps
     query_reads = queries * (w.hashes + _horizons_a_query(w)) * read_units(0, consistent=False)
     logged = (
@@ -244,7 +244,7 @@ def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
 
 
 def request_gb_seconds(w: Workload, m: Mapping[str, float]) -> float:
-    """GB-seconds of join and query in a second of load."""
+    """GB-seconds of join and query per second of load."""
     if w.batch == 1:
         join = _billed_ms(m["join_ms"], 1, m)
     else:
@@ -255,24 +255,24 @@ def request_gb_seconds(w: Workload, m: Mapping[str, float]) -> float:
 
 
 def _billed_ms(processor_ms: float, calls: int, m: Mapping[str, float]) -> float:
-    """The duration of a request: its processor time at the function's share of a processor, and its calls."""
+    """The billed ms of a request: its processor time divided by the function's share of a processor, plus its calls."""
     return processor_ms * FULL_PROCESSOR_MB / REQUEST_MB + calls * m["call_ms"]
 
 
 def evaluate_seconds(w: Workload, m: Mapping[str, float]) -> float:
-    """Worker-seconds of a step, all slots together."""
+    """Worker-seconds per step, all slots together."""
     reading = w.joins_a_step * (w.logged.items * m["row_ms"] + m["packed_join_ms"])
     calls = w.slots * (10 + w.partitions) * m["call_ms"]
     return (w.touched_a_step * m["evaluated_set_ms"] + reading + calls) / 1000
 
 
 def evaluate_gb_seconds(w: Workload, m: Mapping[str, float]) -> float:
-    """GB-seconds of evaluate in a step."""
+    """GB-seconds of evaluate per step."""
     return EVALUATE_MB / 1024 * evaluate_seconds(w, m)
 
 
 def stored_bytes(w: Workload) -> float:
-    """Bytes in the tables: the log of the outage allowance, and the sets that were touched within their window."""
+    """Bytes in the tables: the log of the outage allowance, and the sets touched within their window."""
     allowance = OUTAGE_DAYS * 24 * HOUR / w.parameters.period
     log = w.joins_a_step * allowance * (w.logged.size + w.logged.items * INDEX_BYTES)
     kept_steps = w.parameters.window + allowance
@@ -286,12 +286,12 @@ def stored_bytes(w: Workload) -> float:
 
 
 def _horizons_a_query(w: Workload) -> float:
-    """Horizons that a query reads besides its sets: all slots at most once a step in each environment. Few."""
+    """Mean horizons that a query reads besides its sets: each environment reads all slots at most once per step."""
     return 0.0 if w.queries * w.parameters.period > 100 * w.slots else float(min(w.slots, w.hashes))
 
 
 def alternatives(w: Workload, m: Mapping[str, float], more: Usage) -> dict[str, Usage]:
-    """Usage of other choices for the same load, by name; ``more`` is what else the stack does in each of them."""
+    """Usage of other choices for the same load, by name. ``more`` is added to each of them."""
     base = added(usage(w, m), more)
     edge = {
         **base,
@@ -313,15 +313,16 @@ def alternatives(w: Workload, m: Mapping[str, float], more: Usage) -> dict[str, 
 
 
 def added(one: Usage, other: Usage) -> Usage:
-    """The quantities of two parts of a stack together."""
+    """The sum of two usages."""
     return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in {**one, **other}}
 
 
 def counted_by_queries(w: Workload, m: Mapping[str, float]) -> Usage:
-    """A design without evaluation: a join puts an item (set; hour and client), a query counts the items of each set.
+    """A design without evaluation: a join puts an item (key: set; hour and client), a query counts the items of each
+    set.
 
-    Its answers are exact counts or thresholds without noise: they protect nobody. A queried set is any set with items,
-    with the same probability. A query reads each of its sets with one Query call.
+    Its answers are exact counts or thresholds without noise: they protect nobody. All sets with items are queried
+    equally often. A query makes one Query call for each of its sets.
     """
     base = usage(w, m)
     window = w.parameters.window
@@ -332,7 +333,7 @@ def counted_by_queries(w: Workload, m: Mapping[str, float]) -> Usage:
     seconds = MONTH_HOURS * HOUR
     hashes = w.queries * seconds * w.hashes
     join_only = replace(w, queries=0.0, touched=0.0)
-    query_ms = _billed_ms(m["query_ms"] * w.hashes, w.hashes, m)  # each call costs what a minimal request costs
+    query_ms = _billed_ms(m["query_ms"] * w.hashes, w.hashes, m)  # each call costs as much as a minimal request
     gb_seconds = seconds * (request_gb_seconds(join_only, m) + REQUEST_MB / 1024 * w.queries * query_ms / 1000)
     return {
         **base,

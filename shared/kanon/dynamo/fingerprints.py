@@ -18,8 +18,8 @@ class Fingerprints:
     """The recorded fingerprints.
 
     Attributes:
-        changed: says that a value has changed, and what to do.
-        too_many: says that there are too many for one update, and what to do.
+        changed: the message for a changed value.
+        too_many: the message for too many fingerprints in one update.
     """
 
     changed = "an immutable value differs from what this deployment started with; restore it"
@@ -70,7 +70,7 @@ class Fingerprints:
             raise FingerprintMismatchError(f"{owner}: {self.changed}")
 
     def record(self, owner: str, fingerprints: Mapping[str, str]) -> None:
-        """Record fingerprints whatever is recorded. Only an operator's command may, after it has compared the data."""
+        """Record fingerprints unconditionally. Only for an operator's command, after it has compared the data."""
         for name, value in fingerprints.items():
             self._client.update_item(
                 TableName=self._table,

@@ -1,8 +1,8 @@
 """Conditional writes of many items in one call: BatchExecuteStatement (PartiQL).
 
-BatchWriteItem has no conditions, and a transaction costs twice the units. A call takes at most 25 statements, each of
-one item. Each of them succeeds or fails alone, and the response gives the error of each.
-Source: Amazon DynamoDB Developer Guide, "PartiQL - a SQL-compatible query language for Amazon DynamoDB".
+BatchWriteItem has no conditions, and a transaction costs twice the units. A call has at most 25 statements, each of one
+item. Each succeeds or fails alone, and the response has the error of each. Source: Amazon DynamoDB Developer Guide,
+"PartiQL - a SQL-compatible query language for Amazon DynamoDB".
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,8 +42,7 @@ def insert(table: str, item: Item) -> Statement:
 def replace(table: str, item: Item, key_name: str, absent: Sequence[str], expected: Item) -> Statement:
     """Put an item in the place of one with its key that has the ``expected`` attributes.
 
-    An UPDATE keeps the attributes that it does not name: ``absent`` are those that may be stored and are not in
-    ``item``. It creates no item.
+    An UPDATE keeps the attributes that it does not name, so ``absent`` ones are removed. It creates no item.
     """
     names = tuple(name for name in item if name != key_name)
     return {
@@ -66,14 +65,14 @@ def _update(table: str, changed: tuple[str, ...], removed: tuple[str, ...], comp
 
 
 def execute_all(client: "DynamoDBClient", statements: Sequence[Statement]) -> tuple[list[int], list[int]]:
-    """Execute statements that write, no two of them the same item; repeat those whose error may pass.
+    """Execute statements that write different items; retry those whose error may pass.
 
     Returns:
         The numbers of the statements that were refused by their conditions, and of those not executed after all
         retries.
 
     Raises:
-        ClientError: a statement failed in a way that a retry does not mend.
+        ClientError: a statement failed with a permanent error.
     """
     refused: list[int] = []
 

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 def table_ids(client: "DynamoDBClient", tables: Mapping[str, str]) -> dict[str, str]:
-    """The id of each table, by what the caller calls it; ``tables`` holds their names."""
+    """The id of each table, by the caller's names; ``tables`` has the physical names."""
     return ids_of(described(client, tables))
 
 
 def described(client: "DynamoDBClient", tables: Mapping[str, str]) -> dict[str, "TableDescriptionTypeDef"]:
-    """What DynamoDB says of each table."""
+    """DynamoDB's description of each table."""
     return {name: client.describe_table(TableName=table)["Table"] for name, table in tables.items()}
 
 

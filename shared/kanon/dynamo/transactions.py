@@ -1,4 +1,4 @@
-"""TransactWriteItems: all writes or none, and why an item was refused as a value."""
+"""TransactWriteItems: all writes or none; refusals are values, not exceptions."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,8 @@ PASSING = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThrou
 def all_or_none(client: "DynamoDBClient", writes: Sequence[dict[str, Any]]) -> list[Item | None] | None:
     """Write all items, or none.
 
-    A transaction that meets another one, or too little throughput, is repeated. Do not rely on its token: what was
-    written by an attempt whose answer was lost is told apart by the conditions alone.
+    A transaction that conflicts with another one, or lacks throughput, is retried. Do not rely on its token: after a
+    lost answer, only the conditions show whether the attempt was written.
 
     Args:
         client: a DynamoDB client.

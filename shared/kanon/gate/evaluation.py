@@ -40,7 +40,7 @@ WRITERS = 16
 SECONDS_TO_STOP = 20.0
 """A worker with less time left than this starts no further chunk."""
 CHUNKS_TO_STOP = 1.5
-"""Nor does one whose time left is less than this many times its slowest chunk so far."""
+"""The same if its time left is less than this many times its slowest chunk so far."""
 SHARE_WITHOUT_PLACE = 0.5
 """With less than this share of its time left, a worker stores its place after each chunk: the next may outlast it."""
 
@@ -115,7 +115,7 @@ class Run:
         idle: the number of steps without rows, directly before ``step``, that are not completed yet.
         slowest: the longest time that a page of the log with its chunk took so far, in seconds.
         leased: whether this worker still holds the lease.
-        outcome: what the run has done so far.
+        outcome: the work done so far.
     """
 
     slot: int
@@ -132,7 +132,7 @@ class Run:
 
     @property
     def resume(self) -> tuple[int, bytes] | None:
-        """Where the next run continues inside a step, if time ran short or an error stopped this one."""
+        """The place inside a step at which the next run continues, if time ran short or an error stopped this one."""
         return None if self.after is None else (self.step, self.after)
 
     @property
@@ -143,7 +143,7 @@ class Run:
 
 @dataclass
 class Evaluation:
-    """Everything an evaluation needs."""
+    """The use case with its tables, types and keys."""
 
     types: Mapping[str, Type]
     noise_keys: NoiseKeys
@@ -277,7 +277,7 @@ class Evaluation:
 
         It is evaluated at the first wake-up: the step in which the log was made may not be closed then.
         """
-        created = self.log_created if self.log_created <= now else 0.0  # the clock of an emulator is another one
+        created = self.log_created if self.log_created <= now else 0.0  # an emulator has another clock
         before_log = step_at(created, self.schedule.period) - 1
         return max(self.schedule.oldest_in_log(now), self._begun_at, before_log)
 
@@ -296,7 +296,7 @@ class Evaluation:
         return step
 
     def _begin(self, run: Run, step: int) -> None:
-        """Continue with ``step``. A slot that its layout begins, or begins again, gets the mark before it."""
+        """Continue with ``step``. A slot that its layout begins (again) gets the mark before it."""
         run.step = step
         if run.through != step - 1 and self.log.layouts.preceding(run.slot, step):
             put_stamps(run.slot, step - 1, self.members, self.statuses)

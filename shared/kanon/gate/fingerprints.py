@@ -14,7 +14,7 @@ from kanon.noise.words import NoiseKey
 
 NOISE_KEY, TYPE, RETIRED, SLOTS = "noise-key ", "type ", "retired ", "slots"
 STEPS_AHEAD = 2
-"""A new layout begins so many steps after the current one or later: every function then knows it when it begins."""
+"""A new layout begins at least this many steps after the current one, so that every function knows it in time."""
 
 
 def fingerprints(settings: GateSettings, types: Mapping[str, Type], keys: Iterable[Secret]) -> dict[str, str]:
@@ -99,7 +99,7 @@ def check_join(
 
 
 def _slots(from_step: int) -> str:
-    """The name of a layout's fingerprint. The first layout has the name that it had when there was one alone."""
+    """The name of a layout's fingerprint. The first layout keeps the name from versions with one layout."""
     return f"{SLOTS} {from_step}" if from_step else SLOTS
 
 
@@ -144,10 +144,10 @@ def refuse_types(recorded: Mapping[str, str], types: Mapping[str, Type]) -> None
 
 
 def refuse_rows(recorded: Mapping[str, str], type_names: Iterable[str]) -> None:
-    """Check that rows of types that are not configured may be skipped: that these types were retired.
+    """Check that all these types were retired, so that their rows may be skipped.
 
-    ``join`` has accepted them, and a deployment that was taken back has removed their type. To skip them would lose
-    joins that were acknowledged. So their step waits until the type is back, or retired.
+    ``join`` accepted the rows, then a rollback removed their type. Skipping them would lose acknowledged joins. So
+    their step waits until the type is back, or retired.
 
     Args:
         recorded: the fingerprints recorded for ``evaluate``.

@@ -22,7 +22,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Joining:
-    """Everything a join needs."""
+    """The use case with its log, types and keys."""
 
     types: dict[str, Type]
     pepper: Secret
@@ -40,7 +40,7 @@ class Joining:
         self.log.put(self.row(join, now))
 
     def join_all(self, joins: Sequence[Join], now: float) -> list[bool]:
-        """Log many joins and say for each whether it is in the log."""
+        """Log many joins. Returns for each whether it is in the log."""
         rows = [self.row(join, now) for join in joins]
         if not rows or not self.log.layouts.at(rows[0].step).partitions:
             left = self.log.put_all(rows)

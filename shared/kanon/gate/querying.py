@@ -27,7 +27,7 @@ class Answer:
 
 @dataclass
 class Querying:
-    """Everything a query needs.
+    """The use case with its table, types and key.
 
     It caches the horizons of slots until the next tick, but no set. A cached set would answer faster, and the response
     time would show that another client had queried it.
@@ -77,8 +77,8 @@ class Querying:
     def _visible(self, layouts: Sequence[Layout], slots: Sequence[int], at: int, now: float) -> int | None:
         """The step of the answers of the sets that these layouts put into these slots; None before the first one.
 
-        A layout counts from the first of its steps that is visible. Until then the answers are those of the last step
-        of the layout before. ``at`` is the largest step that may be visible.
+        A layout is used from its first visible step on. Until then the answers are those of the last step of the layout
+        before. ``at`` is the largest step that may be visible.
         """
         for layout, slot in zip(reversed(layouts), reversed(slots), strict=True):
             horizon = self._horizons[slot]

@@ -25,12 +25,13 @@ SETS_A_CHUNK = 500
 """Sets decided at once. Chunks of half this size cost a tenth more (docs/evidence/performance.md)."""
 NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 BYTES_A_CHUNK = 4_000_000
-"""What the members of a chunk may take; its memory is some 25 times as much (docs/evidence/performance.md)."""
+"""The largest number of bytes of a chunk's members; its memory is about 25 times as much
+(docs/evidence/performance.md)."""
 ROWS_A_CHUNK = 20_000
-"""A chunk is committed after so many rows were read for it, about two pages of 1 MB, even if they touch few sets."""
+"""A chunk is committed after this many rows, about two pages of 1 MB, even if they touch few sets."""
 
 MOST_JOINS_HELD = 1 << 20
-"""The largest number of joins of packed items in memory; each takes 48 bytes, and some more while they are sorted."""
+"""The largest number of joins of packed items in memory; each takes 48 bytes, and more while they are sorted."""
 
 WAKE_UP = -1
 """Stands for the token of a wake-up."""
@@ -48,7 +49,7 @@ class Touched:
 
 
 class Page(NamedTuple):
-    """The sets that one call completed, made when they are taken, and how many rows it read."""
+    """The sets that one call completed, created when they are taken, and the number of rows it read."""
 
     sets: Iterable[Touched]
     rows: int
@@ -172,7 +173,7 @@ def _smallest(edges: list[bytes], until: bytes | None) -> bytes | None:
 
 @dataclass
 class _Packed:
-    """The joins of packed items, from the set ``first`` to ``last``, but for those up to ``after``.
+    """The joins of packed items, from the set ``first`` to ``last``, except those up to ``after``.
 
     Attributes:
         until: joins of this set and of larger ones are not held; None if all are held.
@@ -232,7 +233,7 @@ class _Packed:
 
 @dataclass
 class _Source:
-    """A partition, in the ranges that are left to read.
+    """A partition, with the ranges that remain to be read.
 
     Attributes:
         edge: sets with smaller keys are complete, as far as they are not packed.
@@ -302,7 +303,7 @@ def _sorted(rows: Rows) -> Rows:
 
 
 def _first_tokens(rows: Rows, keep: int) -> Rows:
-    """Of sorted rows, each row once, and of each set the first ``keep`` of them."""
+    """The distinct rows of sorted rows, at most ``keep`` per set."""
     new_set = np.ones(len(rows.keys), bool)
     new_set[1:] = rows.keys[1:] != rows.keys[:-1]
     once = new_set.copy()

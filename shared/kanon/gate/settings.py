@@ -75,21 +75,21 @@ class SetPepper(Settings):
 
 
 class LogWriter(Settings):
-    """The log, and for how many seconds after its step a row is needed."""
+    """The log, and the seconds for which a row is needed after its step."""
 
     step_log_table: str
     outage_allowance: Seconds
 
 
 class StatusTable(Settings):
-    """The statuses, and how many seconds after the end of a step they become visible."""
+    """The statuses, and the seconds from the end of a step until they become visible."""
 
     statuses_table: str
     publish_delay: Seconds
 
 
 class AnswerSettings(GateSettings, StatusTable):
-    """What the functions share that make answers and give them."""
+    """Shared by the functions that make or give answers."""
 
     def read_types(self) -> dict[str, Type]:
         """The types of this deployment by name.

@@ -1,7 +1,7 @@
 """Slots: the parts into which the sets are divided, by the leading bits of their keys.
 
-A *layout* says into how many slots, from a step on. A deployment lists its layouts, oldest first, and may add one: the
-old slots evaluate every step before it, the new ones begin there. Noise depends on set and step alone, so every answer
+A *layout* is a number of slots, from a step on. A deployment lists its layouts, oldest first, and may add one: the old
+slots evaluate every step before it, the new ones begin there. Noise depends on set and step alone, so every answer
 stays the same.
 
 A slot is a number. It keeps its mark, its lease and its horizon when a layout with the same number follows.
@@ -16,12 +16,12 @@ from kanon.gate.names import slot_of
 
 MOST_SLOTS = 256
 MOST_PARTITIONS = 16
-"""Any token has this many values of its last bits."""
+"""The number of values of a token's last bits."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the log is divided from a step on.
+    """The division of the log from a step on.
 
     Attributes:
         slots: the number of slots: a power of two, at most 256.
@@ -60,7 +60,7 @@ class Layouts:
 
     @property
     def slots(self) -> range:
-        """Every number that a slot of some layout has."""
+        """The numbers of the slots of all layouts."""
         return range(max(layout.slots for layout in self.entries))
 
     def at(self, step: int) -> Layout:

@@ -2,7 +2,7 @@
 
 Evaluation completes a step in this order: all rows of its sets, the stamp of Statuses (with the horizon), the stamp of
 Members, the mark. So at any moment mark <= stamp of Members <= stamp of Statuses. Anything else is a mixture of tables
-of different times, and evaluation stops. What the rule allows gives the same answers:
+of different times, and evaluation stops. The allowed states give the same answers:
 
 - The mark is behind, or Control was emptied: evaluation continues after the mark, or after the stamp of Members. It
   skips the sets whose state is newer.

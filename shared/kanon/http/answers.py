@@ -59,7 +59,7 @@ class ErrorAnswer(Answer):
 
 
 Form = Callable[[ErrorAnswer], BaseModel]
-"""How a function writes its errors."""
+"""The error format of a function."""
 
 
 def own_form(answer: ErrorAnswer) -> BaseModel:

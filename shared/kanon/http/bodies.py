@@ -18,11 +18,11 @@ ANY_JSON = re.compile(r"(application|text)/([\w.-]+\+)?(x-)?json|")
 
 @dataclass(frozen=True)
 class Bodies:
-    """Which bodies a function reads.
+    """The limits of a function's bodies.
 
     Attributes:
         most: bytes.
-        media_types: what the content type may be, without its parameters; empty if there is none.
+        media_types: the allowed content types, without parameters; empty if there is none.
         if_larger: what to do about a larger body.
     """
 

@@ -1,4 +1,4 @@
-"""What the HTTP functions share: they decode bodies and answer every error in one format.
+"""Shared by the HTTP functions: decodes bodies and answers every error in one format.
 
 Powertools routes, validates and generates OpenAPI. This module adds the error format of docs/reference/api.md and
 relaxed JSON bodies, and it logs nothing of a request. It changes only the encoding and the content type of an event;
@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel
 
 from kanon.dynamo.batches import is_throttle
-from kanon.errors import FingerprintMismatchError, KanonError, ThrottledError, reason
+from kanon.errors import ConfigurationError, FingerprintMismatchError, KanonError, ThrottledError, reason
 from kanon.http.answers import (
     NOT_NOW,
     NOWHERE,
@@ -69,7 +69,7 @@ def resolver(logger: Logger, form: Form = own_form) -> APIGatewayHttpResolver:
     app = APIGatewayHttpResolver(
         enable_validation=True,
         json_body_deserializer=read_json,
-        debug=False,  # even if the environment asks for it: debug mode prints whole requests
+        debug=False,  # also against the environment: debug mode prints whole requests
     )
     app.exception_handler(Exception)(lambda error: _refusal(_translated(error, logger), form))
     return app
@@ -88,6 +88,9 @@ def _translated(error: Exception, logger: Logger) -> ErrorAnswer:
             return NOT_NOW
         case FingerprintMismatchError():
             logger.error("fingerprint mismatch", reason=str(error))
+            return NOT_NOW
+        case ConfigurationError():
+            logger.error("configuration refused", reason=str(error))
             return NOT_NOW
         case ClientError():
             if not is_throttle(error):

@@ -7,6 +7,7 @@ from typing import Any
 from kanon import clock
 from kanon.http.answers import error_answer
 from kanon.http.bodies import RequestError
+from kanon.starting import Once
 
 HEADER = "x-kanon-edge"
 SECONDS_KEPT = 300.0
@@ -17,13 +18,13 @@ class Origin:
     """Checks the header of each request.
 
     Args:
-        read: reads the values that the header may have. They are kept for five minutes, so that a new value is known
-            everywhere before the edge sends it.
+        read: reads the values that the header may have. They are kept for five minutes. A new value must be known
+            everywhere before the edge sends it. An error in the secret's form is kept for a minute.
     """
 
     def __init__(self, read: Callable[[], tuple[str, ...]]) -> None:
         self._read = read
-        self._values: tuple[bytes, ...] = ()
+        self._values = Once(read)
         self._read_again_at = 0.0
 
     def check(self, event: Mapping[str, Any]) -> None:
@@ -31,11 +32,11 @@ class Origin:
 
         Raises:
             RequestError: 403, the header is absent or wrong.
+            ConfigurationError: the secret is not of the expected form.
         """
         now = clock.now()
         if now >= self._read_again_at:
-            self._values = tuple(value.encode() for value in self._read())
-            self._read_again_at = now + SECONDS_KEPT
+            self._values, self._read_again_at = Once(self._read), now + SECONDS_KEPT
         given = str((event.get("headers") or {}).get(HEADER, "")).encode()
-        if not sum(hmac.compare_digest(given, value) for value in self._values):
+        if not sum(hmac.compare_digest(given, value.encode()) for value in self._values()):
             raise RequestError(NOT_THROUGH_THE_EDGE)

@@ -1,7 +1,7 @@
 """Reads a join log as columns, in blocks of half a megabyte, with pyarrow.
 
-``kanon.joinlog.rows`` defines what a log may hold. A block in which pyarrow finds anything irregular is read by that
-module, row by row: so both readers yield the same joins and raise the same errors.
+``kanon.joinlog.rows`` defines what a log may hold. If a block is irregular for pyarrow, that module reads it row by
+row. So both readers yield the same joins and raise the same errors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kanon.joinlog.rows import (
@@ -28,7 +27,6 @@ from kanon.joinlog.rows import (
     PARQUET,
     YEAR_10000,
     Columns,
-    LogError,
     Where,
     csv_rows,
     join_of,
@@ -36,6 +34,7 @@ from kanon.joinlog.rows import (
     lines_of,
     microseconds,
     opened,
+    parquet_table,
     require,
 )
 
@@ -111,7 +110,7 @@ def _csv_block(block: bytes, names: list[str], columns: Columns) -> Batch:
 
 
 def _is_odd(text: bytes) -> bool:
-    """Whether CSV text holds what pyarrow may read in another way: a stray quote, a lone return, a zero."""
+    """Whether CSV text has characters that pyarrow may read differently: a stray quote, a lone return, a zero byte."""
     if b"\0" in text or text.count(b"\r") != text.count(b"\r\n"):
         return True
     if b'"' not in text:
@@ -133,7 +132,7 @@ def _json(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[B
             with suppress(_IrregularError, pa.ArrowInvalid):
                 yield _json_block(block, schema, columns)
                 schemas.remove(schema)
-                schemas.insert(0, schema)  # most likely the next block's too
+                schemas.insert(0, schema)  # the next block is probably irregular too
                 break
         else:
             yield from _slowly(json_lines(lines_of(io.BytesIO(block), where), columns, where), columns)
@@ -160,12 +159,7 @@ def _too_long(block: bytes) -> bool:
 
 
 def _parquet(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Batch]:
-    if not file.seekable():
-        raise LogError(f"{where.name} is Parquet, which is read from its end: give the name of a file")
-    where.unit = "row"
-    try:
-        table = pq.ParquetFile(file)
-        require(columns, table.schema_arrow.names, where, "name the columns the file has")
+    with parquet_table(file, columns, where) as table:
         for rows in table.iter_batches(columns=list(columns), use_threads=False):
             line = where.line
             whole = microseconds(rows)
@@ -174,8 +168,6 @@ def _parquet(file: io.BufferedReader, columns: Columns, where: Where) -> Iterato
             except (_IrregularError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 yield from _slowly(_counted(whole.to_pylist(), where), columns)
             where.line = line + rows.num_rows
-    except pa.ArrowException as error:
-        raise LogError(f"{where}: not readable as Parquet ({error}): write the file again") from error
 
 
 def _counted(rows: Iterable[Mapping[str, Any]], where: Where) -> Iterator[Mapping[str, Any]]:
@@ -234,7 +226,7 @@ def _seconds(times: Any) -> NDArray[np.float64]:
 
 
 def _parsed(times: Any) -> Any:
-    """Texts as numbers, or as times with an offset or without."""
+    """Texts as numbers, or as times with or without an offset."""
     for form in (pa.float64(), pa.timestamp("us", "UTC"), pa.timestamp("us")):
         with suppress(pa.ArrowInvalid):
             return times.cast(form)

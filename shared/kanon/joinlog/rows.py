@@ -53,7 +53,7 @@ def read_joins(path: Path | str, columns: Columns = Columns()) -> Iterator[Join]
         columns: the names of its columns; others are ignored.
 
     The time of a join is a number of Unix seconds, or an ISO 8601 time (UTC if it names no offset). Set and client
-    are text; whole numbers are taken as their digits. Parquet needs pyarrow and a file.
+    are text; whole numbers are read as their digits. Parquet needs pyarrow and a file.
 
     Raises:
         LogError: the file or a line of it cannot be read.
@@ -164,6 +164,20 @@ def json_lines(lines: Iterable[str], columns: Columns, where: Where) -> Iterator
 
 
 def _parquet(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Mapping[str, Any]]:
+    with parquet_table(file, columns, where) as table:
+        for batch in table.iter_batches(columns=list(columns)):
+            for row in microseconds(batch).to_pylist():
+                where.line += 1
+                yield row
+
+
+@contextmanager
+def parquet_table(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Any]:
+    """A Parquet file that has the columns, as pyarrow opens it.
+
+    Raises:
+        LogError: pyarrow is missing; the file is a pipe or lacks a column; it, or its rows later, cannot be read.
+    """
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -176,10 +190,7 @@ def _parquet(file: io.BufferedReader, columns: Columns, where: Where) -> Iterato
     try:
         table = parquet.ParquetFile(file)
         require(columns, table.schema_arrow.names, where, "name the columns the file has")
-        for batch in table.iter_batches(columns=list(columns)):
-            for row in microseconds(batch).to_pylist():
-                where.line += 1
-                yield row
+        yield table
     except pa.ArrowException as error:
         raise LogError(f"{where}: not readable as Parquet ({error}): write the file again") from error
 
@@ -200,7 +211,7 @@ def require(columns: Columns, present: Iterable[str], where: Where, remedy: str)
         LogError: one is missing.
     """
     if missing := sorted(set(columns) - set(present)):
-        raise LogError(f"{where}: no column {', '.join(missing)}: {remedy}, or say how the columns are called")
+        raise LogError(f"{where}: no column {', '.join(missing)}: {remedy}, or give the names of the columns")
 
 
 def join_of(row: Mapping[str, Any], columns: Columns) -> Join:

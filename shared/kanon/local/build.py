@@ -34,7 +34,7 @@ _LONGEST_BUCKET_NAME = 63
 
 @dataclass(frozen=True)
 class Lifetime:
-    """How long a bucket keeps the objects under a prefix, in s."""
+    """The lifetime of the objects under a prefix of a bucket, in seconds."""
 
     bucket: str
     prefix: str
@@ -43,7 +43,7 @@ class Lifetime:
 
 @dataclass
 class Storage:
-    """Where the built resources are. Queues by ARN; tables, buckets and secrets by logical id."""
+    """The built resources. Queues by ARN; tables, buckets and secrets by logical id."""
 
     tables: dict[str, str] = field(default_factory=dict)
     expiring: dict[str, str] = field(default_factory=dict)  # table name: its ttl attribute
@@ -55,7 +55,7 @@ class Storage:
 
 
 def build_storage(template: Template, session: boto3.Session, prefix: str, seed: int | None) -> Storage:
-    """Create everything that holds data. The engine's own clock never expires any of it."""
+    """Create everything that holds data. The engine's own clock never expires data."""
     storage = Storage()
     choose = random.Random(seed).choice if seed is not None else secrets.choice
     for name, part in template.every(prefix):
@@ -141,7 +141,7 @@ def build_functions(
 ) -> dict[str, Function]:
     """The template's functions by the name of their folder (``join``, ``evaluate``, ...)."""
     parts = list(template.every(prefix))
-    for name, part in parts:  # first the names, which each other's variables may contain
+    for name, part in parts:  # names first: variables of one function may contain the name of another
         for resource in part.resources(FUNCTION):
             full = f"{name}-{resource.logical_id}"
             part.identify(resource.logical_id, Ref=full, Arn=function_arn(full))

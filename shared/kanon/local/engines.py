@@ -1,9 +1,8 @@
 """The two AWS emulators on which the local stack can run.
 
 ``moto`` runs in this process; the tests use it by default. ``ministack`` is a child process; ``kanon serve`` and
-``kanon demo`` use it. Rows expire by the stack's clock only, see
-``expire``, so the clock of an engine must never expire them. docs/explanation/local-stack.md has the
-measurements behind this choice of engines.
+``kanon demo`` use it, because its queries are faster. Rows expire by the stack's clock only, see ``expire``, so the
+clock of an engine must never expire them. docs/explanation/local-stack.md compares the engines.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _LOADER = botocore.loaders.create_loader()  # reads each service's description o
 
 
 class _Core(botocore.session.Session):
-    """A botocore session that keeps track of its clients."""
+    """A botocore session that keeps a list of its clients."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -86,7 +85,7 @@ class Engine(ABC):
         """Delete the rows whose time to live passed before ``now``; return how many."""
 
     def session(self) -> boto3.Session:
-        """A session whose clients reach only this engine, whatever the shell's AWS configuration is."""
+        """A session whose clients reach only this engine, independent of the shell's AWS configuration."""
         alone = {
             "profile": (None, None, None, None),
             "config_file": (None, None, os.devnull, None),
@@ -124,7 +123,7 @@ class Moto(Engine):
         self._mock: Any = None
 
     def start(self) -> None:
-        """Let moto answer boto3 in this process; ``EngineError`` if it is missing."""
+        """Make moto answer boto3 in this process; ``EngineError`` if it is missing."""
         try:
             from moto import mock_aws
         except ModuleNotFoundError as error:
@@ -196,7 +195,7 @@ def _query_partitions() -> None:
 
 
 def _ministack_python() -> str:
-    """The interpreter that has ministack: this one, or that of the checkout's own environment."""
+    """The interpreter that has ministack: this one, or that of the checkout's environment for it."""
     if importlib.util.find_spec("ministack") is not None:
         return sys.executable
     if MINISTACK_PYTHON.exists():
@@ -291,7 +290,7 @@ class Ministack(Engine):
         self.close_clients()
         if self._child is not None:
             assert self._child.stdin is not None
-            self._child.stdin.close()  # the child ends with its pipe, as it would if we crashed
+            self._child.stdin.close()  # the child ends when its pipe closes, also if this process crashes
             try:
                 self._child.wait(10)
             except subprocess.TimeoutExpired:

@@ -1,7 +1,7 @@
 """Lambda functions run in this process: cold starts, context, captured output.
 
 Each cold start imports the function's module from its file under a new name, with exactly the
-environment variables of the template. So a test can hold two workers, or restart one, as Lambda does.
+environment variables of the template. So a test can have two workers, or restart one, as Lambda does.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class FunctionError(Exception):
 
 @dataclass
 class Context:
-    """What Lambda passes as the second argument. ``left`` tells the seconds until the timeout."""
+    """Lambda's second argument of a handler. ``left`` returns the seconds until the timeout."""
 
     function_name: str
     memory_limit_in_mb: str
@@ -152,7 +152,7 @@ class Environment:
     def invoke(self, event: Any, timeout: float | None = None) -> Any:
         """The handler's answer to a JSON event; ``FunctionError`` if it raises.
 
-        ``timeout`` (s) replaces the template's, to bring a worker near its limit.
+        ``timeout`` (s) replaces the template's, to test a worker near its limit.
         """
         function = self._function
         deadline = time.monotonic() + (function.timeout if timeout is None else timeout)

@@ -1,4 +1,4 @@
-"""Join logs as a replay needs them, in the order of time: one that was recorded, or one generated from a seed."""
+"""Join logs for a replay, in the order of time: recorded, or generated from a seed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class JoinLog:
     joins: list[Join]
 
     def by_step(self, period: int) -> Iterator[tuple[int, list[Join]]]:
-        """Every step from the first to the last join's with its joins, silent steps included."""
+        """Every step from the first to the last join, with its joins; also steps without joins."""
         expected = self.start // period
         for step, joins in groupby(self.joins, key=lambda join: int(join.time // period)):
             yield from ((silent, []) for silent in range(expected, step))
@@ -37,12 +37,12 @@ def read_log(
     last: datetime | None,
     columns: Columns = Columns(),  # noqa: B008, a constant
 ) -> JoinLog:
-    """The joins of a log within two dates, in the order of time. Only these are held in memory.
+    """The joins of a log within two dates, in the order of time. Only these joins are held in memory.
 
     Args:
         path: the file, or ``-`` for standard input; ``kanon.joinlog`` has the formats.
-        first: the day it begins, ``None`` for the log's first.
-        last: the last day it holds, whole; ``None`` for the log's last.
+        first: the first day to read; ``None`` for the first of the log.
+        last: the last day to read, whole; ``None`` for the last of the log.
         columns: the names of its columns.
 
     Raises:
@@ -53,14 +53,14 @@ def read_log(
     title = "standard input" if str(path) == STANDARD_INPUT else Path(path).name
     joins = sorted(join for join in read_joins(path, columns) if low <= join.time < high)
     if not joins:
-        raise LogError(f"{title} holds no join within these dates: change FROM or TO")
+        raise LogError(f"{title} holds no join within these dates: change --from or --to (FROM and TO of make demo)")
     return JoinLog(title, int(joins[0].time // HOUR * HOUR), joins)
 
 
 def generated_log(
     seed: int, days: int = 45, joins: int = 52_000, sets: int = 400, start: int = 1_767_225_600
 ) -> JoinLog:
-    """A log with heavy-tailed popularity, sets that grow and fade, and clients who come back.
+    """A log with heavy-tailed popularity, sets that grow and fade, and clients that come back.
 
     Set number r gets joins in proportion to ``r ** -1.1``; its activity rises and falls around a
     random day within or near the log; a client is drawn from the set's own audience with its own

@@ -1,8 +1,8 @@
-"""Counts the DynamoDB units a function spends, and its calls of SQS and S3, from its real calls.
+"""Counts the DynamoDB units and the SQS and S3 calls of a function, from its real calls.
 
 Emulators report consumed capacity wrongly, so ``kanon.dynamo.units`` measures the sizes of requests and responses.
 A replaced item counts with its new size (DynamoDB charges the larger of the two), an update with the size of its key
-and values. A projection counts with the attributes it returns. DynamoDB charges the whole item, but ours are far
+and values. A projection counts with the returned attributes. DynamoDB charges the whole item, but these items are far
 below the 4 KiB of one unit.
 
 Transactions write items of more than 1 KiB. So an update, a deletion or a condition check in one counts as DynamoDB

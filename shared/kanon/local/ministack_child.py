@@ -1,4 +1,4 @@
-"""Run ministack until its standard input closes. It closes whenever the parent ends, for any reason.
+"""Run ministack until its standard input closes. It closes when the parent ends for any reason.
 
 Runs in ministack's own environment, so it imports nothing of this project.
 """

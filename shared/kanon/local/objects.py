@@ -18,7 +18,7 @@ _WRITES = ("PutObject", "CopyObject", "CompleteMultipartUpload")
 
 
 class ObjectTimes:
-    """When each object was last written, on the clock ``now``, as the attached sessions saw it."""
+    """The time of the last write of each object by an attached session, on the clock ``now``."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -26,7 +26,7 @@ class ObjectTimes:
         self._lock = threading.Lock()
 
     def attach(self, session: boto3.Session) -> None:
-        """See what the clients write that this session will create."""
+        """Record the writes of all clients that this session will create."""
 
         def before(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
             context["kanon_object"] = params.get("Bucket", ""), params.get("Key", "")
@@ -41,7 +41,7 @@ class ObjectTimes:
             session.events.register(f"after-call.s3.{operation}", after)
 
     def expire(self, session: boto3.Session, lifetimes: Sequence[Lifetime]) -> int:
-        """Delete the objects whose lifetime is over; return how many. One that nobody saw written is new."""
+        """Delete the objects whose lifetime is over; return their number. An object without a recorded write is new."""
         if not lifetimes:
             return 0
         client = session.client("s3")

@@ -2,7 +2,7 @@
 
 moto reads no ``?`` in an INSERT, no REMOVE beside a SET, scans every table for each statement, and reports success
 where DynamoDB reports a failed condition. So this module executes these statements in its place, by DynamoDB's rules.
-tests/integration/gate/storage/test_conformance.py holds it against the other engine, which executes them itself.
+tests/integration/gate/storage/test_conformance.py compares it with the other engine, which executes them itself.
 """
 
 import re
@@ -16,7 +16,7 @@ _executing = threading.Lock()
 
 
 class Write(NamedTuple):
-    """What a statement writes: an UPDATE of a ``stored`` item with some attributes, or an INSERT if that is None."""
+    """The write of a statement: an UPDATE of a ``stored`` item with some attributes, or an INSERT if that is None."""
 
     table: str
     changed: dict[str, Any]
@@ -25,7 +25,7 @@ class Write(NamedTuple):
 
     @property
     def item(self) -> dict[str, Any]:
-        """The item as the statement leaves it."""
+        """The item after the statement."""
         return {**(self.stored or {}), **self.changed}
 
 
@@ -33,7 +33,7 @@ def read(statement: Mapping[str, Any]) -> Write:
     """A statement and its parameters.
 
     Raises:
-        ValueError: it is none of :mod:`kanon.dynamo.statements`.
+        ValueError: it is not a statement of :mod:`kanon.dynamo.statements`.
     """
     text, values = statement["Statement"], iter(statement["Parameters"])
     if found := _INSERT.fullmatch(text):
@@ -46,7 +46,7 @@ def read(statement: Mapping[str, Any]) -> Write:
 
 
 def teach_moto() -> None:
-    """Let moto execute the statements of a BatchExecuteStatement as DynamoDB does."""
+    """Make moto execute the statements of a BatchExecuteStatement as DynamoDB does."""
     from moto.dynamodb.models import DynamoDBBackend
 
     DynamoDBBackend.batch_execute_statement = _batch_execute  # type: ignore[method-assign]

@@ -22,8 +22,8 @@ INSTANCES = 0.78
 def near_threshold(result: Result, low: int, high: int) -> list[str]:
     """Sets for the picture: their largest counts are above ``low`` and below 2k, and their histories differ.
 
-    Where the log has them: one set that stays true while its count is below k, until a restart turns it false; one that
-    crosses early, one that crosses late, one that never crosses. The rest are the sets that spend most time near k.
+    If the log has them: one set that stays true with a count below k until a restart turns it false; one that crosses
+    early, one that crosses late, one that never crosses. The others are the sets with the most time near k.
     """
 
     def closeness(name: str) -> float:
@@ -39,7 +39,7 @@ def near_threshold(result: Result, low: int, high: int) -> list[str]:
         return sum(status and count < result.k for status, count in zip(history.statuses, history.counts, strict=True))
 
     def ends(name: str) -> bool:
-        """Whether the set turns false: a restart took its status away."""
+        """Whether the set turns false at a restart."""
         return (True, False) in pairwise(result.histories[name].statuses)
 
     near = [name for name, history in result.histories.items() if low < max(history.counts) < 2 * result.k]
@@ -60,7 +60,7 @@ def near_threshold(result: Result, low: int, high: int) -> list[str]:
 
 
 def draw(result: Result, parameters: Parameters, phases: Mapping[str, int], title: str, path: Path) -> None:
-    """Write the picture as a PNG. ``phases``: the phase of every set, which says where its instances begin."""
+    """Write the picture as a PNG. ``phases``: the phase of every set, at which its instances begin."""
     from matplotlib import pyplot as plt
 
     plt.switch_backend("agg")
@@ -92,7 +92,7 @@ def _draw_set(panel: Any, result: Result, name: str, phase: int, zone_: tuple[in
     restarts = [step for step in steps if step % window == phase % window and step > steps.start]
 
     def at(step: int) -> datetime:
-        """The end of a step: when it is decided."""
+        """The end of a step, at which it is decided."""
         return datetime.fromtimestamp((step + 1) * result.period, UTC)
 
     begin = datetime.fromtimestamp(result.start, UTC)
@@ -131,7 +131,7 @@ def _draw_set(panel: Any, result: Result, name: str, phase: int, zone_: tuple[in
 def _draw_status(
     panel: Any, history: History, steps: range, width: int, begin: datetime, at: Callable[[int], datetime]
 ) -> None:
-    """The status served, as a bar below the curve. ``width``: how many steps the panel shows."""
+    """The served status, as a bar below the curve. ``width``: the number of steps in the panel."""
     place = {"transform": panel.get_xaxis_transform(), "va": "center_baseline", "fontsize": 9}
     panel.text(begin, 0.05, "status ", ha="right", color=TEXT, **place)
     first = steps.start
@@ -148,7 +148,7 @@ def _draw_status(
 def _draw_instances(
     panel: Any, restarts: Sequence[int], begin: datetime, at: Callable[[int], datetime], top: float
 ) -> None:
-    """Every instance as an arrow between two restarts; one that begins before the panel or ends after it is cut off."""
+    """Every instance as an arrow between two restarts, clipped to the panel."""
     from matplotlib.dates import num2date
 
     end = num2date(panel.get_xlim()[1])  # type: ignore[no-untyped-call]
@@ -203,7 +203,7 @@ def _empty_spot(counts: Sequence[int], begin: int, end: int, half: int, top: flo
 
 
 def _fell_while_true(history: History, restarts: Sequence[int]) -> int | None:
-    """A place in the longest run in which a set is true with fewer clients than made it true, in one instance."""
+    """A place in the longest run of one instance in which a set is true with fewer clients than at its crossing."""
     edges = [0, *(step - history.first for step in restarts), len(history.counts)]
     runs = []
     for low, high in pairwise(edges):
@@ -220,7 +220,7 @@ def _fell_while_true(history: History, restarts: Sequence[int]) -> int | None:
 
 
 def _story(history: History, restarts: Sequence[int]) -> str:
-    """What happens to a set, in half a sentence."""
+    """The history of a set in a few words."""
     if True not in history.statuses:
         return f"never turns true, with at most {max(history.counts)} clients"
     count = history.counts[history.statuses.index(True)]

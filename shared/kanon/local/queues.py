@@ -24,8 +24,8 @@ class Mapped:
     Attributes:
         function: its name.
         queue_arn: the queue.
-        batch_size: messages that one event has at most.
-        window: s from the first message of a batch until it is passed on, if it is not full before.
+        batch_size: the largest number of messages in one event.
+        window: seconds from the first message of a batch until it is passed on, unless it is full earlier.
     """
 
     function: str
@@ -52,7 +52,7 @@ class Mapped:
         names = {failure["itemIdentifier"] for failure in (result or {}).get("batchItemFailures") or []}
         everything = {record["messageId"] for record in records}
         if not names <= everything:
-            return everything  # an unknown id fails the whole batch
+            return everything  # an unknown id makes the whole batch fail
         return names
 
 
@@ -72,7 +72,7 @@ def queue_mappings(template: Template, functions: Mapping[str, str]) -> list[Map
 
 @dataclass
 class Batch:
-    """Messages that wait for their event: the function's records, the bytes of each and of all, and since when."""
+    """Messages that wait for their event: the function's records, their sizes in bytes, and the start of the window."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -88,11 +88,11 @@ class Batch:
         self.size += self.sizes[-1]
 
     def full(self, most: int) -> bool:
-        """Whether it holds as much as one event may."""
+        """Whether it is full for one event."""
         return len(self.records) >= most or self.size >= PAYLOAD_LIMIT
 
     def take(self) -> list[dict[str, Any]]:
-        """The records of one event, at least one; the others, for which it is too small, stay."""
+        """The records of one event, at least one. Records beyond its size stay."""
         fits = sum(total < PAYLOAD_LIMIT for total in itertools.accumulate(self.sizes))
         number = max(1, fits)
         taken, self.records = self.records[:number], self.records[number:]
@@ -105,7 +105,7 @@ class Queues:
     """The queues of a stack that have a mapping to a function.
 
     Args:
-        mappings: what passes which messages to which function.
+        mappings: the event source mappings.
         storage: where the queues are.
         client: of SQS.
         now: the stack's clock.
@@ -136,12 +136,12 @@ class Queues:
         return not self._hidden and not any(batch.records for _, batch in self._batches)
 
     def clear(self) -> None:
-        """Forget the messages that are hidden or wait for their batch."""
+        """Forget hidden messages and those that wait for their batch."""
         self._hidden.clear()
         self._batches = [(mapping, Batch()) for mapping, _ in self._batches]
 
     def due(self) -> float:
-        """When a message becomes visible again or a batch's window ends, unix seconds; infinity if never."""
+        """When the next message becomes visible again or a batch's window ends, unix seconds; infinity if never."""
         ends = (batch.since + mapping.window for mapping, batch in self._batches if batch.records)
         return min([*ends, *(visible for visible, _, _ in self._hidden)], default=float("inf"))
 
@@ -160,7 +160,7 @@ class Queues:
             quiet = not sum(self._pass_on(mapping, batch, flush) for mapping, batch in self._batches)
 
     def _pass_on(self, mapping: Mapped, batch: Batch, flush: bool) -> bool:
-        """At most one event of one queue; false if there is none now."""
+        """Pass on at most one event of one queue; false if there is none."""
         url = self._storage.queue_urls[mapping.queue_arn]
         self._receive(mapping, batch, url)
         ended = flush or self._now() >= batch.since + mapping.window
@@ -184,14 +184,14 @@ class Queues:
         return True
 
     def _receive(self, mapping: Mapped, batch: Batch, url: str) -> None:
-        """Take what is visible, until the batch is full."""
+        """Receive visible messages until the batch is full."""
         now = self._now()
         while not batch.full(mapping.batch_size):
             messages = self._sqs.receive_message(
                 QueueUrl=url,
                 MaxNumberOfMessages=min(_MOST_AT_ONCE, mapping.batch_size - len(batch.records)),
                 MessageSystemAttributeNames=["All"],
-                VisibilityTimeout=43200,  # the stack's clock decides when it returns, see _hidden
+                VisibilityTimeout=43200,  # it returns by the stack's clock, see _hidden
             ).get("Messages", [])
             if not messages:
                 return

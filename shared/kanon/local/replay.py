@@ -22,7 +22,7 @@ class ExactCounts:
     def __init__(self, window: int) -> None:
         self._window = window
         self._last: dict[str, dict[str, int]] = defaultdict(dict)  # set: client: last step
-        self._leaving: dict[int, list[Join]] = defaultdict(list)  # joins by the step they leave at
+        self._leaving: dict[int, list[Join]] = defaultdict(list)  # joins by the step at which they leave
         self.counts: Counter[str] = Counter()
 
     def step(self, step: int, joins: Iterable[Join]) -> None:
@@ -49,7 +49,7 @@ class History:
 
     @property
     def flips(self) -> int:
-        """How often the status changed, including the first ``true``."""
+        """The number of changes of the status, including the first ``true``."""
         before = [False, *self.statuses]
         return sum(a != b for a, b in zip(before, self.statuses, strict=False))
 
@@ -93,17 +93,17 @@ class Result:
 
 
 class ReplayError(RuntimeError):
-    """The service did not keep up with the replay; the message says where."""
+    """The service was too slow for the replay; the message names the step."""
 
 
 def replay(stack: "Stack", log: JoinLog, watch: Callable[[Result], None], type_name: str = TYPE) -> Result:
     """Replay the log on a stack whose simulated time is the start of the log.
 
-    At every tick, publish_delay s after the start of an hour, it sends the joins of that hour and queries the
-    statuses of all known sets, which are those of the hour before. ``watch`` sees the result after every step.
+    At every tick, publish_delay seconds after the start of an hour, it sends the joins of that hour and queries all
+    known sets. Their statuses are those of the hour before. ``watch`` gets the result after every step.
 
     Raises:
-        ApiError: the service refused something.
+        ApiError: the service refused a call.
         ReplayError: a step was not visible at its tick.
     """
     return replay_types(stack, log, [type_name], lambda results: watch(results[type_name]))[type_name]
@@ -112,7 +112,7 @@ def replay(stack: "Stack", log: JoinLog, watch: Callable[[Result], None], type_n
 def replay_types(
     stack: "Stack", log: JoinLog, names: Sequence[str], watch: Callable[[Mapping[str, Result]], None]
 ) -> dict[str, Result]:
-    """Replay the log with several types: every join is sent once for each. Results by type; else as ``replay``."""
+    """Replay the log, as ``replay``, with several types: every join is sent once per type. Results by type."""
     delay = float(stack.template.parameters["PublishDelay"])
     server = stack.serve()
     client = Client(server.url)
@@ -145,7 +145,7 @@ def _note(client: Client, results: Mapping[str, Result], step: int, exact: Mappi
     asked = {(name, set_id(set_)): set_ for name in results for set_ in exact[name].counts}
     answers = client.batch_query(asked)
     if asked and answers.step != step:
-        raise ReplayError(f"the answers are of step {answers.step}, but step {step} has had its tick")
+        raise ReplayError(f"the answers are of step {answers.step}, but the tick of step {step} has passed")
     for name, result in results.items():
         true = {asked[place] for place in answers.k_anonymous if place[0] == name}
         result.note(step, exact[name].counts, true)

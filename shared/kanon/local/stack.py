@@ -31,7 +31,7 @@ from kanon.local.template import QUEUE, REGION, Template
 from kanon.operate.stacks import DESCRIPTION
 
 LOCAL = {"Slots": '[{"slots":1,"partitions":1,"from_step":0}]'}
-"""Parameters that a stack on one machine has instead of the template's defaults."""
+"""Parameters of a local stack that differ from the template's defaults."""
 _SWEEP_SECONDS = 6 * 3600
 _POLL_SECONDS = 1.0  # of the queues, on the real clock
 _RETRIES = 2  # of an asynchronous invocation, unless the template says otherwise
@@ -47,7 +47,7 @@ class Stack:
         engine: a name in ``engines.ENGINES``.
         start: unix seconds at which simulated time starts; ``None`` for the real clock.
         seed: makes the generated secrets reproducible; ``None`` for random ones.
-        name: the stack's name, which is part of ``AWS::StackId`` and so of every noise tape.
+        name: the stack's name, a part of ``AWS::StackId`` and so of every noise tape.
         schedule: replaces the template's schedule. The template's limits for parameters then do not apply,
             because they assume the minutes of EventBridge.
         logs: receives what the functions print.
@@ -108,10 +108,10 @@ class Stack:
         self.engine.stop()
 
     def deploy(self, parameters: Mapping[str, str]) -> None:
-        """Change parameters of the running stack: the functions start anew with them, everything else stays.
+        """Change parameters of the running stack: the functions restart with them; data stays.
 
         Raises:
-            TemplateError: a parameter cannot be used; nothing has changed.
+            TemplateError: a parameter is invalid; nothing was changed.
         """
         with self._warming:
             self.template.change(parameters, limits=self._schedule is None)
@@ -190,7 +190,7 @@ class Stack:
         return self.answer(gateway.Request(method, target, list(content.items()), data))
 
     def serve(self, port: int = 0) -> Server:
-        """Serve HTTP on loopback, and with it a description of the stack. The caller closes the server."""
+        """Serve HTTP and a description of the stack on loopback. The caller closes the server."""
 
         def answer(request: gateway.Request) -> gateway.Response:
             if (request.method, request.target) == ("GET", DESCRIPTION):
@@ -226,7 +226,7 @@ class Stack:
         self.advance_to(self.clock.now() + seconds)
 
     def advance_to(self, moment: float) -> None:
-        """Let simulated time pass: schedules fire, batches and messages come due, rows and objects expire."""
+        """Let simulated time pass: schedules fire, batches and messages become due, rows and objects expire."""
         self.run_queues()
         while True:
             now = self.clock.now()
@@ -253,7 +253,7 @@ class Stack:
             fires, wakes = self._fires(self.clock.now())
 
     def _pause(self, fires: float) -> float:
-        """Seconds until there is something to do. A request may send a message at any time."""
+        """Seconds until the next work. It is short, because a request may send a message at any time."""
         return max(0.0, min(_POLL_SECONDS, min(fires, self.queues.due()) - self.clock.now()))
 
     def tick(self) -> None:
@@ -261,7 +261,7 @@ class Stack:
         self._wake(self._wakes, flush=True)
 
     def _fires(self, now: float) -> tuple[float, list[Wake]]:
-        """When a schedule fires next after ``now``, and the schedules that fire then."""
+        """The next time after ``now`` at which schedules fire, and these schedules."""
         times = [(wake.schedule.next_after(now), wake) for wake in self._wakes]
         first = min((time for time, _ in times), default=float("inf"))
         return first, [wake for time, wake in times if time == first]
@@ -287,11 +287,11 @@ class Stack:
     # Queues, rows and objects
 
     def run_queues(self, flush: bool = False) -> None:
-        """Pass every visible message to its function until none is visible; with ``flush``, whatever its window."""
+        """Pass visible messages to their functions until none is visible; ``flush`` ends all windows of batches."""
         self.queues.run(flush)
 
     def sweep(self) -> int:
-        """Delete the rows and objects whose time has passed on the stack's clock; return how many."""
+        """Delete the rows and objects that have expired on the stack's clock; return their number."""
         now = self.clock.now()
         self._swept = now
         rows = sum(self.engine.expire(table, attribute, now) for table, attribute in self.storage.expiring.items())

@@ -1,8 +1,8 @@
 """template.yaml as CloudFormation reads it: parameters, conditions, intrinsic functions, nested stacks.
 
 The local stack is built from the template. Only what the stack needs is supported; anything
-else raises ``TemplateError`` instead of being skipped silently. A nested stack is read if it has something that the
-local stack runs: alarms and dashboards are not.
+else raises ``TemplateError`` instead of being skipped silently. A nested stack is read if the local stack runs one of
+its resources: stacks of alarms are skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VARIABLE = re.compile(r"\$\{([^}]+)\}")
 
 
 class TemplateError(ValueError):
-    """The template, or a parameter given to it, cannot be used; the message says what to change."""
+    """The template or a parameter is invalid; the message says what to change."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -71,7 +71,7 @@ class Template:
     Args:
         document: the parsed file.
         parameters: values of its parameters; those of a nested stack may refer to resources of ``parent``.
-        stack_name: what ``AWS::StackName`` is.
+        stack_name: the value of ``AWS::StackName``.
         limits: whether the rules of the parameters are checked.
         defaults: replace the defaults of the parameters that the template has.
         directory: the folder of the file, to which its relative paths refer.
@@ -105,7 +105,7 @@ class Template:
             "AWS::URLSuffix": "amazonaws.com",
         }
         self._give(parameters, limits)
-        self.nested: dict[str, Template] = {}  # one may be given an output of another
+        self.nested: dict[str, Template] = {}  # a nested stack may get an output of another one
         self.nested |= self._read_nested()
 
     @classmethod
@@ -132,7 +132,7 @@ class Template:
             if any(built in text for built in BUILT):
                 given = self._document["Resources"][resource.logical_id]["Properties"].get("Parameters", {})
                 name = f"{self.stack_name}-{resource.logical_id}"
-                # Its parameters are not checked: this template has checked them, or refers to what is not built yet.
+                # Its parameters are not checked: this template has checked them, or they refer to unbuilt resources.
                 nested = Template(_parse(text), given, name, limits=False, directory=path.parent, parent=self)
                 yield resource.logical_id, nested
 
@@ -143,7 +143,7 @@ class Template:
             yield from nested.every(f"{name}-{logical_id}")
 
     def _give(self, given: Mapping[str, Any], limits: bool) -> None:
-        """Take these values of the parameters, or change nothing and raise ``TemplateError``."""
+        """Set these values of the parameters, or change nothing and raise ``TemplateError``."""
         declared: dict[str, dict[str, Any]] = self._document.get("Parameters", {})
         if unknown := sorted(set(given) - set(declared)):
             raise TemplateError(f"unknown parameters {', '.join(unknown)}; the template has {', '.join(declared)}")
@@ -157,7 +157,7 @@ class Template:
         self._given = values
 
     def _value(self, given: Any) -> str:
-        """A parameter as text. What a nested stack is given may refer to resources that its parent has built since."""
+        """A parameter as text. In a nested stack it may refer to resources that the parent has built since."""
         value = given if self._parent is None else self._parent.resolve(given)
         return ",".join(map(_text, value)) if isinstance(value, list) else _text(value)
 
@@ -223,7 +223,7 @@ class Template:
             "Fn::Select": self._select,
         }
         if name not in functions:
-            raise TemplateError(f"{name} is not understood by the local stack: teach it")
+            raise TemplateError(f"{name} is not supported by the local stack: add it to kanon/local/template.py")
         return functions[name](argument)
 
     def _ref(self, name: str) -> Any:
@@ -309,12 +309,12 @@ class Template:
             return not self._holds(argument[0])
         if name in ("Fn::And", "Fn::Or"):
             return (all if name == "Fn::And" else any)(self._holds(part) for part in argument)
-        raise TemplateError(f"{name} is not a condition the local stack understands: teach it")
+        raise TemplateError(f"{name} is not a condition of the local stack: add it to kanon/local/template.py")
 
 
 @cache
 def _parse(text: str) -> dict[str, Any]:
-    """A parsed file, for all stacks of the process: nothing may change it."""
+    """A parsed file, shared by all stacks of the process: do not change it."""
     document: dict[str, Any] = yaml.load(text, Loader=_Loader)  # noqa: S506
     return document
 

@@ -1,4 +1,4 @@
-"""Privacy bounds: (epsilon, delta), and the most that an observer can learn."""
+"""Privacy bounds: (epsilon, delta), and the largest belief of an observer."""
 
 from dataclasses import dataclass
 from fractions import Fraction

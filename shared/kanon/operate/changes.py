@@ -1,6 +1,6 @@
-"""What operators changed, by step: the changes that an evaluation from an earlier step would not repeat.
+"""Operators' changes by step: those that an evaluation from an earlier step would not repeat.
 
-Control keeps one attribute for each: what was done, and the last step that it may concern.
+Control keeps one attribute for each: the command, and the last step that it may affect.
 """
 
 from kanon.gate.storage.control import Control
@@ -11,12 +11,12 @@ SKIP, REPAIR, RETIRE = "skip", "repair", "retire"
 
 
 def record_change(control: Control, what: str, step: int) -> None:
-    """Record a change before it is made. ``step`` is the last one that it may concern."""
+    """Record a change before it is made. ``step`` is the last step that it may affect."""
     control.check(OWNER, {f"{what} {step}": "done"})
 
 
 def newest_change(control: Control) -> tuple[int, str] | None:
-    """The last step that a change may concern, and what was done; None if nothing was changed."""
+    """The last step that a change may affect, and the command; None if nothing was changed."""
     changes = [name.split() for name in control.recorded(OWNER)]
     return max(((int(step), what) for what, step in changes), default=None)
 

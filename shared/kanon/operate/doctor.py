@@ -1,8 +1,8 @@
-"""``kanon doctor``: checks a running stack and says what is wrong and what to do.
+"""``kanon doctor``: checks a running stack and reports problems and what to do.
 
-It reads Control, the horizons, two queues and the schedule, and what
-:mod:`kanon.operate.reports` names; with ``secrets`` also the three secrets, to compare
-their fingerprints. Its output contains no set, no client, no count of them, no key and no fingerprint.
+It reads Control, the horizons, two queues, the schedule, and the parts of :mod:`kanon.operate.reports`. With
+``secrets`` it also reads the three secrets, to compare their fingerprints. Its output contains no set, client, count of
+them, key or fingerprint.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ WITHOUT_KEY = ("INACCESSIBLE_ENCRYPTION_CREDENTIALS", "ARCHIVING", "ARCHIVED")
 
 @dataclass(frozen=True)
 class Case:
-    """A stack and what was read from it at ``now`` (Unix s)."""
+    """A stack and the values read from it at ``now`` (Unix s)."""
 
     stack: RunningStack
     now: float
@@ -206,7 +206,7 @@ def _types(case: Case) -> Iterator[Finding]:
 
 
 def _noise_keys(case: Case) -> Iterator[Finding]:
-    """Compare the configured noise keys with the recorded ones, and say which may be removed."""
+    """Compare the configured noise keys with the recorded ones, and name those that may be removed."""
     settings, recorded, section = case.stack.evaluate, case.recorded["evaluate"], Section.NOISE_KEYS
     entries, types = settings.noise_keys, settings.read_types()
     try:
@@ -254,7 +254,7 @@ def _noise_keys(case: Case) -> Iterator[Finding]:
 
 
 def _log_generations(case: Case) -> Iterator[Finding]:
-    """Whether the tables are those of the newest log generation, and what all generations cost."""
+    """Whether the tables are those of the newest log generation, and the privacy cost of all generations."""
     settings, recorded, section = case.stack.evaluate, case.recorded["evaluate"], Section.TABLE_REPLACED
     try:
         ids = table_ids(case.stack.client("dynamodb"), settings.tables)
@@ -307,7 +307,7 @@ def _stamps(case: Case) -> Iterator[Finding]:
 
 
 def _lag(case: Case) -> Iterator[Finding]:
-    """How far each slot is evaluated. Slots with the same finding share one line."""
+    """The last evaluated step of each slot. Slots with the same finding share one line."""
     alike: dict[Finding, list[int]] = {}
     for slot, progress in case.configured.items():
         alike.setdefault(_lag_of(slot, progress.evaluated_through, case), []).append(slot)

@@ -1,4 +1,4 @@
-"""``kanon explain``: why a set reads false, step by step from the join to the answer.
+"""``kanon explain``: explains why a set reads false, step by step from the join to the answer.
 
 It reads the raw tables: StepLog, Members, Control, Statuses. Its output holds no count, no client, no token, no key and
 nothing about answers that are not visible yet. It says whether the set was joined at all, and what its visible answers
@@ -28,7 +28,7 @@ PERMISSIONS = (
     " secretsmanager:GetSecretValue on the set pepper; dynamodb:GetItem on Control, BatchGetItem on Members and"
     " Statuses, Query on StepLog; kms:Decrypt on the key, through DynamoDB and Secrets Manager"
 )
-"""What the command calls. None of the roles of the functions has all of it."""
+"""The permissions of the command. No role of a function has all of them."""
 
 
 class Reply(StrEnum):
@@ -51,7 +51,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the set reads now, and why."""
+    """The status of the set now, and the reasons."""
 
     status: bool
     findings: tuple[Finding, ...]
@@ -59,7 +59,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class _Case:
-    """A set of a configured type, and what is read of it at ``now`` (Unix s), each part once and only if needed."""
+    """A set of a configured type, and its data at ``now`` (Unix s), each read once and only if needed."""
 
     stack: RunningStack
     types: dict[str, Type]
@@ -125,7 +125,7 @@ class _Case:
 
     @cached_property
     def answer(self) -> Answer:
-        """What the function query answers now."""
+        """The current answer of the function query."""
         query = self.stack.query
         return Querying(
             self.types, self.pepper, self.stack.statuses, query.period, query.layouts, query.publish_delay
@@ -142,7 +142,7 @@ class _Case:
 
     @property
     def instance(self) -> int:
-        """The instance of the answers of now."""
+        """The instance of the current answers."""
         return instance_of(self.stack.schedule.due(self.now), self.phase, self.window)
 
     @cached_property
@@ -150,7 +150,7 @@ class _Case:
         return self.stack.statuses.is_suppressed(self.key)
 
     def is_true(self, instance: int) -> bool:
-        """Whether the set crossed in an instance, as far as answers are visible; a suppression does not matter."""
+        """Whether the set visibly crossed in an instance. Suppression is ignored."""
         if self.visible is None:
             return False
         crossings = self.stack.statuses.crossings([self.key]).get(self.key, ())
@@ -159,7 +159,7 @@ class _Case:
 
 
 def explain(stack: RunningStack, type_name: str, set_id: bytes, now: float) -> Explanation:
-    """Follow a set from its joins to its answer at ``now`` (Unix s).
+    """Explain the answer for a set at ``now`` (Unix s), from its joins on.
 
     Raises:
         BotoCoreError, ClientError: something cannot be read.
@@ -275,4 +275,4 @@ CHECKS: tuple[Callable[[_Case], Iterator[Finding]], ...] = (
     _suppressed,
     _crossed,
 )
-"""The questions in the order of the data's way."""
+"""The questions, in the order from joins to answers."""

@@ -1,4 +1,4 @@
-"""What ``kanon doctor`` says of a stack: findings, each with a verdict and what to do."""
+"""The findings of ``kanon doctor``, each with a verdict and what to do."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -78,7 +78,7 @@ def destroy(
         key_id: which key.
         held: the versions that hold it.
         wait: waits for some seconds.
-        tell: is told before each wait how many versions were written, and how many still hold the key.
+        tell: called before each wait with the number of versions written and the number that still hold the key.
 
     Raises:
         NoiseKeyKeptError: a version is not removed.

@@ -1,13 +1,12 @@
-"""``kanon operate replay``: evaluates again from Members of an earlier time, and takes the result if it is what was
-released.
+"""``kanon operate replay``: evaluates again from an earlier copy of Members, and uses the result if it is the same.
 
 Answers are a function of the log and the keys. So the states of an earlier step, evaluated again with the same log,
 give the same crossings, bit for bit. The command evaluates in the table that holds the earlier states, compares every
 crossing with Statuses, and only then gives its states to the stack. A difference means that the released answers came
-from other data (a version with an error, or a log that lacks rows). Two data sets under one noise would show what
-differs, so the command refuses, and only a new log generation may continue.
+from other data (a version with an error, or a log that lacks rows). Two data sets under one noise would reveal their
+difference. So the command refuses, and only a new log generation may continue.
 
-Joins and queries go on meanwhile. It is safe to interrupt the command anywhere and to run it again.
+Joins and queries continue meanwhile. It is safe to interrupt the command anywhere and to run it again.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +39,7 @@ class ReplayRefusedError(KanonError):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a replay evaluates.
+    """The inputs of a replay.
 
     Attributes:
         source: the table with the states.
@@ -64,14 +63,14 @@ class Plan:
 class _Unstamped(Members):
     """Members without new stamps. A replay that is refused or interrupted leaves them older than the mark.
 
-    So evaluation stays stopped, also if the states of the stack's own table were evaluated again.
+    So evaluation stays stopped, also after a replay on the stack's own table.
     """
 
     def stamp(self, slot: int, step: int) -> None: ...
 
 
 class _NoStatuses:
-    """Stands for Statuses: takes the crossings that are decided again and writes none."""
+    """Replaces Statuses: collects the new crossings and writes none."""
 
     def write(self, set_key: bytes, crossings: tuple[int, ...], expires: int) -> None: ...
 
@@ -80,7 +79,7 @@ class _NoStatuses:
 
 @dataclass(frozen=True)
 class _OwnMarks:
-    """Stands for Control: the slot begins at ``step``, and every completed step renews the leases.
+    """Replaces Control: the slot begins at ``step``, and every completed step renews the leases.
 
     ``recorded`` reads the fingerprints recorded for a function.
     """
@@ -102,7 +101,7 @@ class _OwnMarks:
 
 
 def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan:
-    """What a replay from ``step`` evaluates, and whether it is possible.
+    """Plan a replay from ``step``, or refuse it.
 
     Args:
         stack: the stack.
@@ -113,7 +112,7 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
     Raises:
         ReplayRefusedError: the log or Statuses were replaced, the log does not reach back, an operator changed
             something since, or the states are not complete through ``step``.
-        ConfigurationError: what is configured is not what was recorded.
+        ConfigurationError: the configuration differs from the recorded one.
     """
     _refuse_configuration(stack)
     crossings, horizons = stack.statuses.released()
@@ -141,7 +140,7 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
 
 
 def replay(stack: RunningStack, found: Plan, holder: str, clock: Callable[[], float]) -> None:
-    """Evaluate again what ``found`` names, compare it with Statuses, and give the states to the stack.
+    """Run the plan, compare the crossings with Statuses, and give the states to the stack.
 
     Args:
         stack: the stack.
@@ -282,7 +281,7 @@ def _compare(stack: RunningStack, found: Plan) -> None:
 
 
 def _is_unwritten(found: Plan, set_key: bytes, decided: tuple[int, ...], released: tuple[int, ...]) -> bool:
-    """Whether the newest crossing is of a step that a worker began, and that worker died before it wrote it."""
+    """Whether the newest crossing was not written because a worker died inside its step."""
     slot = found.layout.slot_of(set_key)
     return bool(decided) and decided[-1] > found.complete[slot] and released[-1:] != decided[-1:]
 

@@ -1,9 +1,9 @@
 """``kanon operate new-report-keys``: begins a new epoch of the keys that reports are encrypted to.
 
-After the table of budgets was replaced, or a private key became known. Every key ends at once and its private key is
-destroyed: no report that was encrypted to it can be opened any more, so none is charged to a table that may have
-forgotten what was spent. The new epoch is one transaction on the ring and the table. It is safe to interrupt the
-command anywhere: run it again, or leave the rest to the function that rotates the keys.
+Use it after the budget table was replaced, or a private key leaked. Every key ends at once and its private key is
+destroyed. Then no report encrypted to it can be opened, and none is charged to a table that may lack spent budgets. The
+new epoch is one transaction on the ring and the table. It is safe to interrupt the command anywhere: run it again, or
+let the function ``rotate`` finish.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ class NoNewKeysError(KanonError):
 
 @dataclass(frozen=True)
 class Situation:
-    """The keys as they are.
+    """The current keys.
 
     Attributes:
         keys: the ring.
-        replaced: whether table Budgets is another one than the one that the keys were issued for.
+        replaced: whether table Budgets is not the one for which the keys were issued.
     """
 
     keys: Keys

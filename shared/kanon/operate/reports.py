@@ -1,6 +1,6 @@
-"""The checks of ``kanon doctor`` that look at reports: jobs, keys, budgets, queues, schedules, tables. They only look.
+"""The checks of ``kanon doctor`` for reports: jobs, keys, budgets, queues, schedules, tables. They only read.
 
-Names of jobs are shown, since an operator needs them. No origin, no key of a histogram, no sum and no secret is read.
+Names of jobs are shown, because an operator needs them. No origin, no key of a histogram, no sum and no secret is read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,9 +18,9 @@ from kanon.reports.storage.report_jobs import STUCK, Row, State
 
 HOUR = 3600
 LATE = 12 * HOUR
-"""How late a new key may be before a finding says so: rotation runs every five minutes."""
+"""The allowed delay of a new key in seconds; rotation runs every five minutes."""
 SHOWN = 5
-"""Jobs that a finding names."""
+"""The largest number of jobs that a finding names."""
 
 
 def examine_reports(reports: RunningReports, now: float) -> list[Finding]:
@@ -32,7 +32,7 @@ Check = Callable[[RunningReports, float], Iterable[Finding]]
 
 
 def _guarded(name: str, check: Check, reports: RunningReports, now: float) -> Iterable[Finding]:
-    """What a check finds; that it could not look, if a permission is missing."""
+    """The findings of a check, or NOT_SEEN if a permission is missing."""
     try:
         return list(check(reports, now))
     except (BotoCoreError, ClientError) as error:
@@ -53,7 +53,7 @@ def _environments(reports: RunningReports, _: float) -> Iterator[Finding]:
 
 
 def _fingerprints(reports: RunningReports, _: float) -> Iterator[Finding]:
-    """Whether a deployment changed what must never change: then these functions refuse to work."""
+    """Whether a deployment changed an immutable value: then these functions refuse to work."""
     check, recorded = "report fingerprints", Recorded(reports.client("dynamodb"), reports.aggregate.control_table)
     changed, started = set(), []
     for function, settings in (("jobs", reports.jobs), ("decrypt", reports.decrypt), ("aggregate", reports.aggregate)):
@@ -94,7 +94,7 @@ def _keys(reports: RunningReports, now: float) -> Iterator[Finding]:
 
 
 def _budget_table(reports: RunningReports, _: float) -> Iterator[Finding]:
-    """Whether Budgets is the table on which the keys were issued: another one would refill every budget."""
+    """Whether Budgets is the table for which the keys were issued: another one would refill every budget."""
     check = "budget table"
     ring = reports.key_ring.read()
     if ring is None:
@@ -122,21 +122,21 @@ def _jobs(reports: RunningReports, now: float) -> Iterator[Finding]:
         yield Finding("report jobs", Verdict.OK, f"{len(rows)} not finished, none for more than 12 hours")
     if unwritten:
         seen = f"{_named(unwritten)}: the result is final and could not be written"
-        advice = "publish it again, elsewhere if need be: it is free of charge for 30 days"
+        advice = "publish it again, elsewhere if need be: it costs no budget, for 30 days"
         yield Finding("publications", Verdict.WARN, seen, advice, Section.PUBLICATION_FAILED)
     else:
         yield Finding("publications", Verdict.OK, "none has failed")
 
 
 def _named(rows: Sequence[Row]) -> str:
-    """How many jobs, and the names of some."""
+    """The number of jobs, and some of their names."""
     names = [row.job for row in sorted(rows, key=lambda row: row.received_at)[:SHOWN]]
     more = len(rows) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 def _holds(reports: RunningReports, _: float) -> Iterator[Finding]:
-    """Rows of Budgets that a job took which neither commits, nor gives back, nor has committed."""
+    """Rows of Budgets held by jobs that have not committed, and neither commit nor give them back."""
     check = "budget holds"
     jobs, budgets = reports.report_jobs, reports.budgets
     dead: dict[str, bool] = {}
@@ -146,12 +146,12 @@ def _holds(reports: RunningReports, _: float) -> Iterator[Finding]:
             dead[job] = not _holds_rightly(jobs.read(job))
         if dead[job]:
             found.setdefault(job, []).append(row)
-    # A job may have given back a row between the two reads: look again, now that it is known to be over.
+    # A job that has ended may have given back a row between the two reads: read again.
     held = {job: [r for r in rows if any(job == one for one, _, _ in budgets.taken(r))] for job, rows in found.items()}
     count = sum(map(len, held.values()))
     if count:
         seen = f"{count} rows hold budget of {sum(map(bool, held.values()))} jobs that will not commit"
-        advice = "report it as a defect: that budget is lost until its rows expire, and nothing else is wrong"
+        advice = "report it as a defect: that budget is lost until its rows expire; nothing else is affected"
         yield Finding(check, Verdict.FAIL, seen, advice, Section.HELD_BUDGET)
     else:
         yield Finding(check, Verdict.OK, f"every row belongs to one of {len(dead)} jobs that may hold it")
@@ -190,7 +190,7 @@ SCHEDULED = {
 
 
 def _tables(reports: RunningReports, _: float) -> Iterator[Finding]:
-    """Deletion protection as an operator chose it; no stream and no backup, as is promised."""
+    """Whether deletion protection is on, and no table has a stream or backup."""
     dynamodb = reports.client("dynamodb")
     tables = described(dynamodb, reports.tables)
     open_ = [name for name, table in tables.items() if not table.get("DeletionProtectionEnabled")]
@@ -226,4 +226,4 @@ CHECKS: dict[str, Check] = {
     "schedules of reports": _schedules,
     "report tables": _tables,
 }
-"""The checks, by what a finding is called if one cannot look."""
+"""The checks, by the name of the finding if a check cannot read."""

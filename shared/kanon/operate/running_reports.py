@@ -14,7 +14,7 @@ QUEUES = ("Arrivals", "Maps", "Stages")
 SCHEDULES = {"aggregate": "SweepSchedule", "rotate": "RotateSchedule"}
 """The schedules by the functions that they call."""
 FUNCTIONS = ("collect", "jobs", "decrypt", "aggregate", "rotate")
-"""The functions whose settings say where the parts are; ``store`` knows nothing that these do not."""
+"""The functions whose settings name all parts."""
 
 
 @dataclass(frozen=True)
@@ -87,5 +87,5 @@ class RunningReports:
 
     @property
     def epoch(self) -> Epoch:
-        """Which budget table the keys were issued for."""
+        """The epoch of keys and budget table."""
         return Epoch(self.client("dynamodb"), self.key_ring, self.budgets)

@@ -34,7 +34,7 @@ from kanon.operate.running_reports import FUNCTIONS, QUEUES, SCHEDULES, RunningR
 CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
 DESCRIPTION = "/_local/stack"
 DESCRIBED = {"name", "endpoint", "region", "dead_letters_url", "lost_events_url", "functions"}
-"""The path and the keys of the description that a local stack gives of itself; not part of the API."""
+"""The path and the keys of a local stack's description of itself; not part of the API."""
 
 
 class StackError(KanonError):
@@ -175,7 +175,7 @@ def local_stack(url: str) -> RunningStack:
         detail = error.reason if isinstance(error, urllib.error.URLError) else type(error).__name__
         raise StackError(f"no local stack answers at {url} ({detail}): start one with `kanon serve`") from error
     if not isinstance(described, dict) or not described.keys() >= DESCRIBED:
-        raise StackError(f"{url} is no local stack: start one with `kanon serve`, and give its URL as --url")
+        raise StackError(f"{url} is not a local stack: start one with `kanon serve`, and give its URL as --url")
     if described["endpoint"] is None:
         raise StackError("the tables of this stack live inside its process: serve it with `--engine ministack`")
     session = boto3.Session("local", "local", region_name=described["region"])
@@ -213,11 +213,11 @@ _SHELL: dict[type[BotoCoreError], str] = {
     HTTPClientError: "AWS could not be reached",
     NoConnectionError: "AWS could not be reached",
 }
-"""Problems of the shell, which no permission solves."""
+"""Problems of the shell, not of permissions."""
 
 
 def reason(error: BotoCoreError | ClientError) -> str:
-    """Why a call failed, without the error's text, which may contain a key."""
+    """The reason of a failed call, without the error's text, which may contain a key."""
     if isinstance(error, ClientError):
         return f"{error.operation_name} answered {error.response['Error']['Code']}"
     return next((text for kind, text in _SHELL.items() if isinstance(error, kind)), type(error).__name__)

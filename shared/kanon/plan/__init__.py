@@ -1,1 +1,1 @@
-"""The planner: noise distributions for a privacy target, how a type with them behaves, and pictures of it."""
+"""The planner: noise distributions for a privacy target, and the behaviour of a type with them."""

@@ -1,4 +1,4 @@
-"""The paper's figures, recomputed: Figure 1, its delta, and what its "eps=3, A=25" means.
+"""The paper's figures, recomputed: Figure 1, its delta, and the readings of its "eps=3, A=25".
 
 The paper's noise is the continuous truncated Laplace distribution (section 4.1). The service uses its discrete form.
 """

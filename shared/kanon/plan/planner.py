@@ -1,4 +1,4 @@
-"""The planner: noise distributions (laws) that meet a privacy target, and how a type with them behaves.
+"""The planner: noise distributions (laws) that meet a privacy target, and the behaviour of a type with them.
 
 Privacy comes from :mod:`kanon.gate.mechanism.bounds`, accuracy from the exact law. Nothing is simulated.
 """
@@ -41,7 +41,7 @@ _ROUNDING = 1e-12
 
 
 TYPE_NAME = "fledge"
-"""The name that a planned type gets in the document ``Types``; any other name will do."""
+"""The name of a planned type in the document ``Types``. It can be changed."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class Target:
         return instances_in_a_year(self.window, self.period)
 
     def covers(self, proved: Guarantee) -> bool:
-        """Whether what is proved meets the target."""
+        """Whether the proved bounds meet the target."""
         bound = proved.watched
         return bound.epsilon <= self.epsilon and bound.delta <= self.delta
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The parameters of a type and how it behaves. ``name`` says where the laws come from."""
+    """The parameters of a type and its behaviour. ``name`` is the origin of the laws."""
 
     name: str
     parameters: Parameters
@@ -275,7 +275,7 @@ def _splits(target: Target) -> Iterator[tuple[int, Shape, Fraction, Fraction]]:
                 wide = [law(epsilon, _as_wide_as_needed(epsilon)) for epsilon in (threshold_epsilon, query_epsilon)]
             except ValueError:
                 continue
-            # Any k will do: the width of the zone does not depend on it.
+            # The width of the zone does not depend on k.
             false, true = zone(Parameters(1000, target.window, target.period, wide[0], wide[1], 32))
             yield true - false, shape, threshold_epsilon, query_epsilon
 

@@ -1,4 +1,4 @@
-"""Statistics of a log or table, published once, with a guarantee for all rows of a user.
+"""Statistics of a log or table, published once, with a privacy guarantee for all rows of a user.
 
     from kanon.release import Ledger, Spec, release
     made = release("joins.csv", Spec(groups=("set",), epsilon=Fraction(1), delta=Fraction("1e-6")),

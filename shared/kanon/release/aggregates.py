@@ -1,6 +1,6 @@
-"""The aggregates of a release: how each is asked for, what it needs from the engine, and how it is computed.
+"""The aggregates of a release: their text forms, the totals they need from the engine, and their computation.
 
-An aggregate is asked for as text: ``rows:20``, ``sum:amount:0:100``, ``mean:amount:0:100:per-user``,
+An aggregate is given as text: ``rows:20``, ``sum:amount:0:100``, ``mean:amount:0:100:per-user``,
 ``quantile:amount:0:100:0.5,0.9``, ``distinct:page``, ``sum:amount:auto``. Bounds are given in the column's own units
 and held as integers, ``value * 10**scale``.
 """
@@ -30,7 +30,7 @@ _MOST_ROWS = 1 << 40
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and the bounds of its interval; None where the law gives none."""
+    """A value and the bounds of its interval; None if there is no interval."""
 
     value: Fraction
     low: Fraction | None = None
@@ -39,7 +39,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Need:
-    """A total that an aggregate needs: what the engine sums, and by how much one user can change it."""
+    """A total that an aggregate needs: what the engine sums, and its sensitivity to one user."""
 
     measure: Measure
     sensitivity: int
@@ -52,9 +52,9 @@ class Totals:
     Attributes:
         name: of its column in the output.
         needs: its totals; each gets an equal part of the aggregate's budget.
-        value: the totals (and the noisy number of users) to a value and its interval.
+        value: computes a value and its interval from the totals (and the noisy number of users).
         uses_users: whether it also needs the noisy number of users.
-        caution: what the reader must know.
+        caution: a warning for the reader.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Quantiles:
-    """One or several quantiles of a column; each gets an equal part of the aggregate's budget."""
+    """Quantiles of a column; each gets an equal part of the aggregate's budget."""
 
     name: str
     measure: Cells
@@ -75,7 +75,7 @@ class Quantiles:
     caution: str = ""
 
     def edge(self, i: int) -> Fraction:
-        """The value of an edge of the grid."""
+        """The value of a grid edge."""
         m = self.measure
         return (m.low + Fraction(i * (m.high - m.low), m.cells)) / units(self.scale)
 
@@ -89,7 +89,7 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class AutomaticSum:
-    """A sum whose bounds are drawn: half of its budget finds them."""
+    """A sum with private bounds: half of its budget finds them."""
 
     name: str
     measure: Bins
@@ -113,13 +113,13 @@ def aggregate(text: str, *, scale: int, values: int, cells: int) -> Aggregate:
     """Read an aggregate.
 
     Args:
-        text: how it is asked for.
+        text: its text form.
         scale: decimal places of values.
-        values: values (or distinct texts) of a user that count in a group.
+        values: number of values (or distinct texts) of a user that count in a group.
         cells: cells of a quantile's grid.
 
     Raises:
-        SpecificationError: the text has another form, or its bounds are impossible.
+        SpecificationError: the text has a wrong form, or its bounds are impossible.
     """
     kind, *rest = text.split(":")
     match kind, rest:
@@ -152,16 +152,16 @@ def scaled(text: str, scale: int) -> int:
     """A decimal number as an integer, ``value * 10**scale``.
 
     Raises:
-        SpecificationError: it is no number, is too large, or has more decimal places.
+        SpecificationError: it is not a number, is too large, or has more decimal places.
     """
     try:
         number = Fraction(Decimal(text)) * units(scale)
     except (InvalidOperation, ValueError, OverflowError) as error:
-        raise SpecificationError(f"{text!r} is no number") from error
+        raise SpecificationError(f"{text!r} is not a number") from error
     if number.denominator != 1:
         raise SpecificationError(f"{text} has more than {scale} decimal places: raise --scale")
     if abs(number) > LARGEST_VALUE // 2:
-        raise SpecificationError(f"{text} is beyond the bounds that can be summed")
+        raise SpecificationError(f"{text} is too large to be summed: use smaller bounds")
     return number.numerator
 
 
@@ -174,7 +174,7 @@ def _bounds(text: str, low: str, high: str, scale: int) -> tuple[int, int]:
 
 def _rows(text: str, most: str) -> Totals:
     if not most.isascii() or not most.isdigit() or not 1 <= int(most) <= _MOST_ROWS:
-        raise SpecificationError(f"--aggregate {text}: write {FORMS['rows']}, MOST from 1 on")
+        raise SpecificationError(f"--aggregate {text}: write {FORMS['rows']}, MOST at least 1")
     return Totals("rows", (Need(Rows(int(most)), int(most)),), lambda totals, _: totals[0])
 
 
@@ -205,7 +205,7 @@ def _mean_of_users(column: str, low: int, high: int, scale: int) -> Totals:
         (Need(UserMeans(column, low, high), high - low),),
         lambda totals, users: _ratio(totals[0], users, low, high, scale),
         uses_users=True,
-        caution="the mean of the users' means, not of the values",
+        caution="the mean of the users' means, not of all values",
     )
 
 
@@ -225,7 +225,7 @@ def _ratio(sums: Interval, number: Interval, low: int, high: int, scale: int) ->
 def _spread(kind: str, column: str, low: int, high: int, scale: int, values: int) -> Totals:
     width = high - low
     if values * width**2 << 40 >= 1 << 127:  # c h^2 2^40 < 2^125, h = width / 2
-        raise SpecificationError(f"{kind}: the bounds of {column} are too far apart for its squares")
+        raise SpecificationError(f"{kind}: the bounds of {column} are too far apart to square: narrow them")
     needs = [
         Need(Centred(column, low, high, values), values * width),
         Need(Squares(column, low, high, values), values * width**2),
@@ -266,7 +266,7 @@ def _quantiles(
 ) -> Quantiles:
     if not 2 <= cells <= 1 << 16:
         raise SpecificationError("--cells must lie between 2 and 65536")
-    caution = "extremes are poorly determined: few users decide them" if set(qs) & {Fraction(0), Fraction(1)} else ""
+    caution = "extremes are inaccurate: they depend on few users" if set(qs) & {Fraction(0), Fraction(1)} else ""
     return Quantiles(name, Cells(column, low, high, cells), qs, scale, caution)
 
 

@@ -1,8 +1,8 @@
-"""Bounds of a sum that the data choose, at a price (section 5; T 4.2.5.1).
+"""Automatic bounds of a sum: part of the budget finds them (docs/proofs/release.md, S6; T 4.2.5.1).
 
 Every user adds one entry, the sum of the values in one of the kept groups chosen at random, to a histogram of 129 bins:
-0 and the powers of two on both sides. Each bin gets noise. The bounds are the outermost edges of the bins above K, the
-least integer that none of the other bins' noise passes but with probability 1e-9.
+0 and the powers of two on both sides. Each bin gets noise. The bounds are the outermost edges of the bins above K. K is
+the least integer that the noise of the other 128 bins exceeds with probability at most 1e-9.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ CERTAINTY = 1 - Fraction(1, 10**9)
 
 @dataclass(frozen=True)
 class AutomaticBounds:
-    """The mechanism that finds the bounds of one aggregate, once for all groups.
+    """Finds the bounds of one aggregate, once for all groups.
 
     Privacy guarantee: (epsilon, delta) for one user, who changes one bin by one.
     """
@@ -60,7 +60,7 @@ class AutomaticBounds:
         found = [b for b in BINS if users.get(b, 0) + self.law.draw(tape.word(f"{role}/bin", str(b))) > self.threshold]
         if not found:
             raise NoBoundsError(
-                "no automatic bounds: too few users for this epsilon. The cost stands, as entered in the ledger; give"
+                "no automatic bounds: too few users for this epsilon. The cost is spent; give"
                 " bounds (sum:column:low:high) or a larger epsilon under another --name"
             )
         return bin_edges(found[0])[0], bin_edges(found[-1])[1]

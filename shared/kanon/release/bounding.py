@@ -1,8 +1,8 @@
-"""What the engine computes: contributions of each user bounded, and one row of exact numbers for each group.
+"""The engine's part: it bounds the contributions of each user and computes one row of exact numbers for each group.
 
-Three steps (section 3; T 4.2.3). A: rows of a (user, group) pair become one row. B: of each user, the kappa pairs with
-the smallest keyed hashes are kept. C: kept pairs become one row for each group: users, and one column for each
-measure. A measure changes by at most a fixed amount if one user is added or removed.
+Three steps (docs/proofs/release.md, Setting; T 4.2.3). A: rows of a (user, group) pair become one row. B: of each user,
+the kappa pairs with the smallest keyed hashes are kept. C: kept pairs become one row for each group: users, and one
+column for each measure. A measure changes by at most a fixed amount if one user is added or removed.
 
 All numbers are integers: a value with a stated number of decimal places is held as ``value * 10**scale``.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LARGEST_VALUE = 1 << 62
-"""Values beyond it are row errors."""
+"""Larger values are row errors."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Bounding:
         unit: ``user``, ``user-day`` or ``user-month``.
         time: column of the time.
         period: days since 1970 as half-open intervals, None for all rows.
-        where: conditions that a row must meet.
+        where: conditions on rows.
         listed: whether a relation ``listed(grp)`` names the only groups that count.
     """
 
@@ -156,14 +156,14 @@ class Bounding:
 
 
 def encoded(group: Sequence[str]) -> str:
-    """The text that names a group in the engine: itself, or of several columns each after its length in bytes."""
+    """The name of a group in the engine. With several columns, each text follows its length in bytes."""
     if len(group) == 1:
         return group[0]
     return "".join(f"{len(text.encode())}:{text}" for text in group)
 
 
 def decoded(text: str, columns: int) -> tuple[str, ...]:
-    """The texts of a group: the inverse of :func:`encoded`."""
+    """The texts of a group; the inverse of :func:`encoded`."""
     if columns == 1:
         return (text,)
     rest, found = text.encode(), []

@@ -1,8 +1,8 @@
-"""What a table of noise is worth, in exact rationals: hockey-sticks, and the shares of several groups.
+"""The delta of a noise table in exact rationals: hockey-sticks, and composition over several groups.
 
 The *hockey-stick* of two distributions P, Q at epsilon is ``sum_o max(0, P(o) - e**epsilon Q(o))``: the least delta
-for which ``P[S] <= e**epsilon Q[S] + delta`` for every set S of outcomes. ``e**epsilon`` is replaced by a rational
-that is not larger, so a delta is never too small.
+for which ``P[S] <= e**epsilon Q[S] + delta`` for every set S of outcomes. ``e**epsilon`` is rounded down to a rational,
+so a delta is never too small.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ def shift_delta(table: Table, shift: int, epsilon: Fraction) -> Fraction:
 
 
 def of_each(delta: Fraction, groups: int) -> Fraction:
-    """The largest delta (a multiple of 2^-256) that ``groups`` groups may have each: ``(1 - d)**groups >= 1 - delta``.
+    """The largest delta (a multiple of 2^-256) of each of ``groups`` groups: ``(1 - d)**groups >= 1 - delta``.
 
     Heterogeneous composition of ``groups`` mechanisms with (e, d) is ``(groups e, 1 - (1 - d)**groups)``
     (Kairouz, Oh, Viswanath 2015, theorem 3.4, with slack 0).
@@ -46,7 +46,7 @@ def of_each(delta: Fraction, groups: int) -> Fraction:
 
 
 def of_all(delta: Fraction, groups: int) -> Fraction:
-    """``1 - (1 - delta)**groups``: the delta of ``groups`` groups together."""
+    """``1 - (1 - delta)**groups``: the delta of ``groups`` groups together, each with ``delta``."""
     return 1 - (1 - delta) ** groups
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a release. Messages say what to change; none holds a group, a user, a value or a row."""
+"""Errors of a release. Messages say what to change; none holds a group, a user, a value or a row."""
 
 
 class ReleaseError(Exception):
@@ -8,11 +8,11 @@ class ReleaseError(Exception):
 
 
 class SpecificationError(ReleaseError, ValueError):
-    """The question itself is impossible: an option, a budget or a bound."""
+    """An option, a budget or a bound is impossible."""
 
 
 class NoBoundsError(ReleaseError):
-    """Automatic bounds found no bin above their threshold. The whole cost of the release stands."""
+    """Automatic bounds found no bin above their threshold. The whole cost of the release is spent."""
 
     status = 3
 
@@ -24,12 +24,12 @@ class OverBudgetError(ReleaseError):
 
 
 class InputError(ReleaseError):
-    """The input cannot be read, or it is not the input that this release was made from."""
+    """The input cannot be read, or this release was made from another input."""
 
     status = 5
 
 
 class LedgerError(ReleaseError):
-    """The ledger or its secrets are broken or cannot be written."""
+    """The ledger or its secrets are damaged or cannot be written."""
 
     status = 6

@@ -1,12 +1,12 @@
-"""The discrete Gaussian for users of many groups: its table, its exact claim, and the choice of its width.
+"""The discrete Gaussian for users in many groups: its table, its exact delta, and the choice of its width.
 
 ``P(x) ~ exp(-x^2 / 2 v)`` on the integers, v the variance. If a user's rows shift the counts of kappa groups by one
-each, the likelihood ratio depends on the sum S of the kappa numbers drawn alone, so that (section 4)
+each, the likelihood ratio depends only on the sum S of the kappa draws. So (docs/proofs/release.md, S3)
 
     delta = P(S <= c) - e^eps P(S <= c - kappa),   c = floor(kappa / 2 - eps v).
 
-With fewer groups the delta is smaller: the others can be drawn in addition without looking at the data. What is
-claimed is the ideal distribution's delta plus kappa (1 + e^eps) times the distance of the table from it.
+With fewer groups the delta is smaller: noise for the missing groups could be drawn without the data. The claimed delta
+is that of the ideal distribution plus kappa (1 + e^eps) times the distance of the table from it.
 """
 
 import math
@@ -31,13 +31,13 @@ _STEPS = 256
 
 @dataclass(frozen=True)
 class GaussianChoice:
-    """Width and threshold for kappa groups a user, and the delta of each.
+    """Width and threshold for kappa groups per user, and the delta of each.
 
     Attributes:
         selection: the rule of one group.
         sigma: the width.
-        noise_delta: of the noise of all kappa groups.
-        delta: noise and thresholds of all kappa groups.
+        noise_delta: delta of the noise of all kappa groups.
+        delta: delta of noise and thresholds of all kappa groups.
     """
 
     selection: GaussianSelection
@@ -60,16 +60,16 @@ def _powers(variance: Fraction, bits: int) -> tuple[list[int], list[int]]:
         odd_down = (odd_down * floor >> bits) * floor >> bits
         odd_up = -(-odd_up * ceiling >> bits)
         odd_up = -(-odd_up * ceiling >> bits)
-        if ups[-1] == ups[-2]:  # the rounding up stays at 1 for ever
+        if ups[-1] == ups[-2]:  # rounding up never goes below 1
             break
     return downs, ups
 
 
 @lru_cache(maxsize=64)
 def _scaled(variance: Fraction, bits: int) -> tuple[int, ...]:
-    """``floor(2**bits P(x))`` for x = 0, 1, .. while positive, P normalised over all integers; never too large."""
+    """``floor(2**bits P(x))`` for x = 0, 1, .. while positive, with P normalised over all integers; never too large."""
     downs, ups = _powers(variance, _BITS)
-    tail = 4 * len(ups)  # beyond the list every term is below the last one, and they fall faster than geometrically
+    tail = 4 * len(ups)  # beyond the list the terms decrease faster than a geometric series
     total = 2 * sum(ups) - ups[0] + tail
     weights = [(down << bits) // total for down in downs]
     return tuple(weight for weight in weights if weight)
@@ -85,15 +85,14 @@ def gaussian(variance: Fraction) -> Table:
 
 
 def distance(variance: Fraction) -> Fraction:
-    """An upper bound of the total variation between the table and the ideal: all that is moved goes to 0."""
+    """An upper bound of the total variation between the table and the ideal: rounding moves weight to 0 only."""
     return Fraction(gaussian(variance).weight(0), TOTAL) - Fraction(_scaled(variance, _FINE_BITS)[0], 1 << _FINE_BITS)
 
 
 def ideal_delta(variance: Fraction, groups: int, epsilon: Fraction) -> Fraction:
     """The delta of ``groups`` counts shifted by one each under the ideal distribution, rounded up.
 
-    The convolution is rounded down everywhere; what is missing from 1 is added to the probability that must not be
-    too small.
+    The convolution is rounded down. The mass lost is added to the probability that must not be too small.
     """
     lowest, sums = _sum_of(variance, groups)
     one = 1 << _FINE_BITS
@@ -139,7 +138,7 @@ def _packed(weights: list[int], width: int) -> int:
 
 
 def noise_delta(variance: Fraction, groups: int, epsilon: Fraction) -> Fraction:
-    """The claim for the noise of up to ``groups`` counts: the ideal's delta and the table's distance from it."""
+    """The claimed delta of the noise of up to ``groups`` counts: the ideal's delta and the table's distance from it."""
     _, high = exp_bounds(epsilon)
     return ideal_delta(variance, groups, epsilon) + groups * (1 + high) * distance(variance)
 
@@ -155,16 +154,16 @@ def least_threshold(table: Table, groups: int, delta: Fraction) -> int | None:
 
 @lru_cache(maxsize=64)
 def gaussian_choice(groups: int, epsilon: Fraction, delta: Fraction, floor: int = 1) -> GaussianChoice:
-    """The rule with the lowest threshold, of 401 ways to share delta between noise and threshold.
+    """The rule with the lowest threshold among 401 splits of delta between noise and threshold.
 
-    The way is chosen with the continuous distribution in floating point; the table, its claim and the threshold are
+    The split is chosen with the continuous distribution in floating point. The table, its delta and the threshold are
     exact.
 
     Raises:
         SpecificationError: more than 100 groups, or no table fits.
     """
     if groups > MOST_GROUPS:
-        raise SpecificationError(f"Gaussian noise takes at most {MOST_GROUPS} groups a user, not {groups}")
+        raise SpecificationError(f"Gaussian noise allows at most {MOST_GROUPS} groups per user, not {groups}")
     steps = math.ceil(best_width(groups, epsilon, delta) * _STEPS)
     for wider in range(64):
         sigma = Fraction(steps + wider, _STEPS)

@@ -1,7 +1,7 @@
-"""What has been spent on which data: a chain of lines, each with the hash of the one before.
+"""The ledger of budget spent on each data set: a chain of lines, each with the hash of the one before.
 
-A spend is durable before anything is drawn. Whoever finds the spend of a release finds its secret too, and draws the
-same noise again; so a command that was interrupted anywhere is continued by running it again, at no cost.
+A spend is durable before anything is drawn, and its secret is durable before the spend. So an interrupted command can
+be run again at no cost: it finds both and draws the same noise.
 """
 
 import json
@@ -30,7 +30,7 @@ from kanon.release.stores import (
 from kanon.release.tape import Tape, derived
 
 COARSER = {"user": ("user",), "user-month": ("user", "user-month"), "user-day": ("user", "user-month", "user-day")}
-"""The units whose releases count towards a unit: a guarantee for all of a user's rows holds for those of a day."""
+"""The units whose releases count towards a unit: a guarantee for all rows of a user also covers those of one day."""
 
 IN_A_TABLE = "dynamodb:"
 
@@ -42,9 +42,8 @@ class Wanted:
     Attributes:
         dataset: name of the data, chosen by the operator.
         name: of the release; a new name always draws new noise.
-        unit, period, epsilon, delta: what it costs.
-        specification, mechanism: digests of the question and of the tables.
-        version: of the program.
+        unit, period, epsilon, delta: its cost. specification, mechanism: digests of the specification and of the
+        tables. version: of the program.
     """
 
     dataset: str
@@ -78,7 +77,7 @@ class Spend:
 
 @dataclass(frozen=True)
 class Account:
-    """What was spent of one dataset for one unit, and what may be."""
+    """The spends and the budget of one dataset and unit."""
 
     dataset: str
     unit: str
@@ -94,7 +93,7 @@ class Ledger:
 
     @classmethod
     def at(cls, place: str | Path) -> "Ledger":
-        """The ledger in a directory, which is made if it is not there, or in a table, ``dynamodb:NAME``.
+        """The ledger in a directory, created if missing, or in a table, ``dynamodb:NAME``.
 
         Raises:
             LedgerError: the directory cannot be used.
@@ -128,37 +127,37 @@ class Ledger:
         return self._secrets.keep(f"sampling-{name}", secrets.token_bytes(SECRET_BYTES))
 
     def find(self, wanted: Wanted) -> Spend | None:
-        """The spend of a release that was paid for before.
+        """The spend of a release that was paid for earlier.
 
         Raises:
             LedgerError: the ledger is broken, or the release was forgotten.
-            InputError: another version paid for it, whose tables were others.
+            InputError: a version with other tables paid for it.
         """
         key = (wanted.dataset, wanted.specification, wanted.name)
         found = next((s for s in self.spends() if (s.dataset, s.specification, s.name) == key), None)
         if found is None:
             return None
         if found.forgotten:
-            raise LedgerError(f"the secret of release {found.id} was destroyed: choose another --name, at new cost")
+            raise LedgerError(f"the secret of release {found.id} was destroyed: choose another --name, at a new cost")
         if found.mechanism != wanted.mechanism:
             raise InputError(f"version {found.version} paid for this release with other tables: choose another --name")
         return found
 
     def refuse_over_budget(self, wanted: Wanted) -> None:
-        """Refuse a spend that any budget of the dataset does not allow.
+        """Refuse a spend over any budget of the dataset.
 
         Raises:
-            OverBudgetError: it does not.
+            OverBudgetError: a budget does not allow it.
             LedgerError: the ledger is broken.
         """
         self._refuse(list(self._entries()), wanted.dataset, wanted.unit, wanted.period, wanted.epsilon, wanted.delta)
 
     def begin(self, wanted: Wanted, digest: Callable[[bytes], str]) -> tuple[Spend, Tape]:
-        """Pay for a release, or find that it was paid for; its tape may be drawn from when this returns.
+        """Pay for a release, unless it is paid for already. Noise may be drawn after this returns.
 
         Args:
             wanted: the release.
-            digest: the digest of the bounded table under a key.
+            digest: the keyed digest of the bounded table.
 
         Raises:
             OverBudgetError: the budget does not allow it; nothing was spent.
@@ -173,12 +172,12 @@ class Ledger:
             raise LedgerError(f"the secret of release {found.id} is missing: restore it, or choose another --name")
         if digest(derived(secret, "input")) != found.input:
             raise InputError(
-                f"release {found.id} has this name but was made from other data: choose another --name, at new cost"
+                f"release {found.id} has this name but was made from other data: choose another --name, at a new cost"
             )
         return found, Tape(secret, found.id)
 
     def _paid(self, wanted: Wanted, digest: Callable[[bytes], str]) -> tuple[Spend, Tape] | None:
-        """Write secret and spend; None if another process wrote to the ledger meanwhile."""
+        """Write secret and spend; None if another process has written to the ledger since it was read."""
         lines = self._store.lines()
         self._refuse(list(_entries(lines)), wanted.dataset, wanted.unit, wanted.period, wanted.epsilon, wanted.delta)
         id_ = secrets.token_hex(16)
@@ -195,7 +194,7 @@ class Ledger:
         """Enter a cost that arose elsewhere, such as the service's.
 
         Raises:
-            OverBudgetError: the budget does not allow it (with ``past_budget`` it is entered all the same).
+            OverBudgetError: the budget does not allow it. With ``past_budget`` it is entered anyway.
         """
         id_ = secrets.token_hex(16)
         spend = Spend(id_, dataset, note or "by hand", unit, period, cost.epsilon, cost.delta, None, None, None, None)
@@ -217,10 +216,10 @@ class Ledger:
         self._enter({"event": "note", "dataset": dataset, "text": text})
 
     def forget(self, id_: str) -> None:
-        """Destroy the secret of a release: it cannot be repeated, and its noise cannot be removed.
+        """Destroy the secret of a release: afterwards nobody can repeat it or remove its noise.
 
         Raises:
-            SpecificationError: the ledger has no release with that id.
+            SpecificationError: the ledger has no release with this id.
         """
         found = next((spend for spend in self.spends() if spend.id == id_), None)
         if found is None or found.specification is None:
@@ -230,12 +229,12 @@ class Ledger:
         self._secrets.destroy(f"noise-{id_}")
 
     def without_secret(self) -> list[str]:
-        """The ids of releases that were paid for and not forgotten, and whose secret is missing."""
+        """The ids of releases that were paid for, were not forgotten, and have no secret."""
         made = [spend for spend in self.spends() if spend.specification and not spend.forgotten]
         return [spend.id for spend in made if self._secrets.kept(f"noise-{spend.id}") is None]
 
     def head(self) -> str:
-        """The hash of the last line: who keeps it can tell later whether lines were removed."""
+        """The hash of the last line. Keep a copy to detect removed lines later."""
         lines = self._checked_lines()
         return hash_of(lines[-1]) if lines else BEGINNING
 
@@ -250,7 +249,7 @@ class Ledger:
         return [_spend(entry, forgotten) for entry in entries if entry["event"] == "spend"]
 
     def accounts(self, dataset: str | None = None) -> list[Account]:
-        """What was spent and what may be, for each dataset and unit with a spend or a budget of its own."""
+        """The account of each dataset and unit with a spend or a budget of its own."""
         entries = list(self._entries())
         named = [e for e in entries if e["event"] in ("spend", "budget") and dataset in (None, e["dataset"])]
         pairs = dict.fromkeys((entry["dataset"], entry["unit"]) for entry in named)
@@ -290,7 +289,7 @@ class Ledger:
 
 
 def _entries(lines: list[str]) -> Iterator[dict[str, Any]]:
-    """The lines as objects, the chain checked."""
+    """The lines as objects, after a check of the chain."""
     previous = BEGINNING
     for number, line in enumerate(lines, 1):
         try:
@@ -333,7 +332,7 @@ def _account(
     unit: str,
     more: tuple[Period | None, Fraction, Fraction] | None = None,
 ) -> Account:
-    """The account of a dataset and unit, if ``more`` (period, epsilon, delta) is spent besides."""
+    """The account of a dataset and unit after a further spend ``more`` (period, epsilon, delta)."""
     costs = [(places(more[0], unit), more[1:])] if more else []
     budget = None
     for entry in entries:

@@ -1,7 +1,7 @@
 """The mechanism of a specification: its tables, and the (epsilon, delta) that follows from them.
 
-epsilon is shared between the count and the aggregates by weight, and each share over the kappa groups of a user. delta
-goes to the selection, after the truncations of all other tables are paid for. What is claimed is computed from the
+epsilon is divided between the count and the aggregates by weight, and each share by the kappa groups of a user. The
+truncations of the other tables cost a part of delta; the rest goes to the selection. The claim is computed from the
 tables: within a group the parts add up, and kappa groups give ``(kappa e, 1 - (1 - d)**kappa)``.
 """
 
@@ -40,7 +40,7 @@ class Part:
     Attributes:
         name: the aggregate, or ``selection``.
         epsilon, delta: for all groups of a user together.
-        tables: digests of the tables that are drawn from.
+        tables: digests of its noise tables.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """All that is drawn for a specification. It depends on public parameters alone."""
+    """The noise tables of a specification. They depend on public parameters alone."""
 
     spec: Spec
 
@@ -66,7 +66,7 @@ class Mechanism:
         return self.shares[1 + i] / self.spec.groups_per_user
 
     def totals(self, i: int) -> tuple[NoisyTotal, ...]:
-        """The totals of aggregate i, which is not a quantile and has fixed bounds."""
+        """The totals of aggregate i, which must have fixed bounds and not be a quantile."""
         asked = self.spec.asked[i]
         assert isinstance(asked, Totals)
         return tuple(NoisyTotal(need.sensitivity, self.share(i) / len(asked.needs)) for need in asked.needs)
@@ -78,16 +78,16 @@ class Mechanism:
         return tuple(Quantile(q, asked.measure.cells, self.share(i) / len(asked.qs)) for q in asked.qs)
 
     def bounds_of(self, i: int) -> AutomaticBounds:
-        """The mechanism that finds the bounds of aggregate i, with half of its epsilon."""
+        """Finds the bounds of aggregate i with half of its epsilon."""
         return AutomaticBounds(self.shares[1 + i] / 2)
 
     def automatic_total(self, i: int, sensitivity: int) -> NoisyTotal:
-        """The total of aggregate i with drawn bounds, with the other half; its table does not depend on them."""
+        """The total of aggregate i with automatic bounds, with the other half. Its table is independent of them."""
         return NoisyTotal(sensitivity, self.share(i) / 2)
 
     @cached_property
     def aggregate_parts(self) -> tuple[Part, ...]:
-        """The guarantee of each aggregate; of one with automatic bounds two parts."""
+        """The guarantee of each aggregate. One with automatic bounds has two parts."""
         parts = []
         kappa = self.spec.groups_per_user
         for i, asked in enumerate(self.spec.asked):
@@ -110,7 +110,7 @@ class Mechanism:
         """Delta, less the truncations of all aggregates."""
         left = self.spec.delta - sum((part.delta for part in self.aggregate_parts), Fraction(0))
         if left <= 0 and self.spec.public_groups is None:
-            raise SpecificationError("--delta does not even pay for the truncation of the tables: raise it")
+            raise SpecificationError("--delta is smaller than the truncation of the tables: raise it")
         return left
 
     @cached_property
@@ -119,7 +119,7 @@ class Mechanism:
 
     @cached_property
     def rule(self) -> Rule:
-        """Which groups are released, and with which count."""
+        """The rule that selects the groups and releases their counts."""
         spec = self.spec
         epsilon = self.shares[0] / spec.groups_per_user
         if spec.public_groups is not None:
@@ -158,7 +158,7 @@ class Mechanism:
         """The guarantee for one unit, computed from the tables.
 
         Raises:
-            SpecificationError: it is beyond what was asked.
+            SpecificationError: it exceeds the requested (epsilon, delta).
         """
         total = Bound(
             sum((part.epsilon for part in self.parts), Fraction(0)),
@@ -166,13 +166,13 @@ class Mechanism:
         )
         if total.epsilon > self.spec.epsilon or total.delta > self.spec.delta:
             raise SpecificationError(
-                f"the tables give {total}, which is beyond the (epsilon, delta) asked: raise --delta"
+                f"the tables give {total}, more than the requested (epsilon, delta): raise --delta"
             )
         return total
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of all tables and thresholds, in hexadecimal: another version must not draw with other ones."""
+        """SHA-256 of all tables and thresholds, in hexadecimal. A release is repeated with the same tables only."""
         rule = self.rule
         thresholds = f"{type(rule).__name__}/{rule.sure_from}/{rule.floor}"
         tables = [digest for part in self.parts for digest in part.tables]

@@ -1,6 +1,6 @@
-"""What a release writes: the table, a description of its guarantee, a picture. Each file is complete or absent.
+"""The files of a release: the table, a description of its guarantee, a picture. Each file is complete or absent.
 
-Nothing of it tells more than the released rows: no totals, no number of groups left out, no times.
+They hold no data but the released rows: no totals, no number of groups left out, no times.
 """
 
 import csv
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHOWN = 40
-"""Groups in the picture."""
+"""Groups shown in the picture."""
 
 
 def number(cell: Cell) -> int | float | None:
@@ -45,7 +45,7 @@ def csv_bytes(released: Released, groups: Sequence[str]) -> bytes:
 
 
 def parquet_bytes(released: Released, groups: Sequence[str]) -> bytes:
-    """The table as Parquet: texts and numbers. A column is of integers if all its cells are."""
+    """The table as Parquet: texts and numbers. A column of integers stays one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -66,7 +66,7 @@ def described(mechanism: Mechanism, released: Released | None, facts: Mapping[st
 
     Args:
         mechanism: the tables.
-        released: the drawn bounds are told; None before anything is drawn.
+        released: has the drawn bounds; None before anything is drawn.
         facts: id, name, dataset and version.
     """
     spec, rule = mechanism.spec, mechanism.rule
@@ -142,7 +142,7 @@ def picture(released: Released, mechanism: Mechanism) -> bytes:
     axes.set_title(f"Released groups{more}\n{mechanism.claim} for {mechanism.spec.unit}", fontsize=10, loc="left")
     out = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of signs that the font lacks; they would name groups on standard error
+        warnings.simplefilter("ignore")  # warnings of missing glyphs would print group names on standard error
         figure.tight_layout()
         figure.savefig(out, format="png", dpi=120)
     plt.close(figure)
@@ -173,10 +173,10 @@ def write(path: Path, content: bytes, *, private: bool = False) -> None:
     Args:
         path: of the file.
         content: of the file.
-        private: whether its owner alone may read it.
+        private: whether only its owner may read it.
 
     Raises:
-        SpecificationError: it cannot be written.
+        SpecificationError: the file cannot be written.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:

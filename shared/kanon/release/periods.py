@@ -1,4 +1,4 @@
-"""Parts of the time axis: whole UTC days, and what a release of one part costs a unit in another."""
+"""Periods of whole UTC days, and how the costs of releases of several periods add up."""
 
 import re
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class Period:
         """Read ``2026-01``, ``2026-01-15``, ``2026-01..2026-03`` (both ends included), or several with commas.
 
         Raises:
-            SpecificationError: the text has another form.
+            SpecificationError: the text has a wrong form.
         """
         spans = []
         for part in text.split(","):
@@ -74,10 +74,10 @@ def month_of(day: int) -> int:
 
 
 def places(period: Period | None, unit: str) -> tuple[Span, ...] | None:
-    """The units of time that a period touches, as intervals; None if it touches all.
+    """The days or months that a period touches, as intervals; None if it touches all.
 
-    Two releases of disjoint periods are taken in parallel only for units that lie inside one period: user-days for
-    periods of days, user-months for whole months. A user has rows in every period, so nothing is parallel for users.
+    The costs of disjoint periods do not add up for units inside one period: user-days for periods of days, user-months
+    for whole months. For users they always add up, because a user may have rows in every period.
     """
     if period is None or unit == "user":
         return None
@@ -90,10 +90,10 @@ Cost = tuple[Fraction, Fraction]
 
 
 def most_spent(costs: Iterable[tuple[tuple[Span, ...] | None, Cost]]) -> Cost:
-    """The largest epsilon and the largest delta that any one place has paid.
+    """The largest epsilon and the largest delta spent on any one place.
 
     Args:
-        costs: what each release touches (None: everything) and its (epsilon, delta).
+        costs: the places of each release (None: everything) and its (epsilon, delta).
     """
     everywhere = [Fraction(0), Fraction(0)]
     changes: dict[int, list[Fraction]] = {}

@@ -1,6 +1,6 @@
-"""The noisy half: the only code that looks into a bounded table.
+"""The noisy half: the only code that reads a bounded table.
 
-The exact numbers are held by a :class:`PrivateTable`, which shows nothing of them: no length, no iteration, no text.
+The exact numbers are held by a :class:`PrivateTable`, which has no length, iteration or text form.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from kanon.release.tape import Tape
 from kanon.release.totals import NoisyTotal, half_width
 
 Row = tuple[Any, ...]
-"""What an engine gives of a group: its name, its users, and one number or text for each measure."""
+"""An engine's row of a group: its name, its number of users, and one number or text for each measure."""
 Bin = tuple[int, int, int]
 
 LEVEL = Fraction(95, 100)
-"""Of all intervals."""
+"""The confidence level of all intervals."""
 
 
 class PrivateTable:
@@ -36,8 +36,8 @@ class PrivateTable:
         """Wrap an engine's result.
 
         Args:
-            bounding: what was computed.
-            rows: gives the rows, sorted by the bytes of the group's name; it is called twice.
+            bounding: the computation.
+            rows: returns the rows, sorted by the bytes of the group's name; it is called twice.
             bins: for each column with automatic bounds the number of users in each bin.
         """
         self._bounding, self._rows, self._bins = bounding, rows, bins
@@ -69,7 +69,7 @@ def _read(measure: object, cell: Any) -> Any:
 
 
 def keyed_digest(table: PrivateTable, key: bytes) -> str:
-    """A digest that tells two bounded tables apart and means nothing without the key."""
+    """A digest that differs between two bounded tables and reveals nothing without the key."""
     found = hashlib.sha256(length_prefixed(b"kanon/release/input/1", key))
     for column in sorted(table._bins):
         for bin_, users in sorted(table._bins[column].items()):
@@ -85,7 +85,7 @@ Cell = Fraction | None
 
 @dataclass(frozen=True)
 class Released:
-    """What may leave: one row for each released group.
+    """The released rows, one for each released group. They may be published.
 
     Attributes:
         columns: names of the output columns after those of the group.
@@ -99,10 +99,10 @@ class Released:
 
 
 def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
-    """Draw all noise and keep what the selection lets pass.
+    """Draw all noise and keep the selected groups.
 
     Raises:
-        NoBoundsError: automatic bounds found nothing.
+        NoBoundsError: automatic bounds found no bin.
     """
     spec = mechanism.spec
     bounds = {
@@ -130,7 +130,7 @@ def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
 
 
 def _listed(groups: Iterator[Group], listed: Sequence[str] | None, measures: Sequence[object]) -> Iterator[Group]:
-    """The groups of the table, or all listed ones: those without rows have zeros."""
+    """The groups of the table, or all listed groups; those without rows have zeros."""
     if listed is None:
         yield from groups
         return
@@ -145,7 +145,7 @@ def _listed(groups: Iterator[Group], listed: Sequence[str] | None, measures: Seq
 
 
 def _users_interval(mechanism: Mechanism, level: Fraction) -> Callable[[Fraction], Interval]:
-    """What gives the interval of a noisy number of users."""
+    """The function that gives the interval of a noisy number of users."""
     rule = mechanism.rule
     assert not isinstance(rule, OptimalSelection)
     width = half_width(rule.law, level)
@@ -229,7 +229,7 @@ def clamped_sum(bins: Iterable[Bin], low: int, high: int) -> int:
 
 
 def _names(mechanism: Mechanism, columns: Sequence[_Column]) -> tuple[str, ...]:
-    """The names after the group's columns, each once: a name that is taken gets a number."""
+    """The names after the group's columns, each once: a repeated name gets a number."""
     names = [] if mechanism.spec.only_groups else ["users", "users_low", "users_high"]
     names += [name for column in columns for name in column.names]
     taken = set(mechanism.spec.groups)

@@ -1,4 +1,4 @@
-"""Quantiles by the exponential mechanism on a public grid of cells (section 5).
+"""Quantiles by the exponential mechanism on a public grid of cells (docs/proofs/release.md, S5).
 
 Candidates are the ``B + 1`` edges of B equal cells between two public bounds. With ``q = a / b`` edge i has the
 utility ``u(i) = -|(b - a) below_i - a above_i|``: integers, which one user changes by at most ``s = max(a, b - a)``. An
@@ -6,7 +6,7 @@ edge has the weight ``floor(2^128 exp(-(epsilon - 2^-36) (u_best - u) / 2s))``, 
 drawn.
 
 Privacy guarantee: (epsilon, (B + 1) e^epsilon 2^-90). Kept weights are within a factor ``1 - 2^-38`` of the ideal ones;
-the 2^-36 that is taken off epsilon pays for both roundings.
+subtracting 2^-36 from epsilon covers both roundings.
 """
 
 from bisect import bisect_right
@@ -51,7 +51,7 @@ class Quantile:
 
     @property
     def sensitivity(self) -> int:
-        """The most that one user changes a utility: ``max(a, b - a)``."""
+        """The largest change of a utility by one user: ``max(a, b - a)``."""
         return max(self.q.numerator, self.q.denominator - self.q.numerator)
 
     @property
@@ -61,7 +61,7 @@ class Quantile:
 
     @cached_property
     def weights_by_loss(self) -> tuple[int, ...]:
-        """The weight of an edge whose utility is 0, 1, 2, .. below the best; 0 from the end on."""
+        """The weight of an edge whose utility is 0, 1, 2, .. below the best; 0 beyond the list."""
         return _weights((self.epsilon - Fraction(1, 1 << 36)) / (2 * self.sensitivity))
 
     def losses(self, histogram: Sequence[tuple[int, int]]) -> list[int]:
@@ -93,7 +93,7 @@ class Quantile:
 
 @lru_cache(maxsize=64)
 def _weights(rate: Fraction, bits: int = _BITS) -> tuple[int, ...]:
-    """``floor(2^128 exp(-rate x))`` for x = 0, 1, .. down to 2^38; certain, since both bounds agree on the floor."""
+    """``floor(2^128 exp(-rate x))`` for x = 0, 1, .. down to 2^38, exactly: both bounds give the same floor."""
     low, high = exp_bounds(rate, bits)
     one = 1 << bits
     down, up = int(one / high), -int(-one / low)

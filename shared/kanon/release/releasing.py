@@ -1,4 +1,4 @@
-"""A release from end to end: pay, draw, publish; and what it would give, without data."""
+"""A release from end to end: pay, draw, publish."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -45,9 +45,9 @@ class Release:
 
     Attributes:
         id: of the release, as in the ledger.
-        name: by which it can be repeated.
-        dataset: whose budget paid.
-        mechanism: the tables it was drawn from.
+        name: the name under which it can be repeated.
+        dataset: the data whose budget it spent.
+        mechanism: its noise tables.
         released: the rows.
         new: whether this run paid; False if it repeated a release that was paid for.
         version: of the program that paid.
@@ -67,7 +67,7 @@ class Release:
         return self.mechanism.claim
 
     def described(self) -> dict[str, Any]:
-        """What ``released.json`` holds."""
+        """The content of ``released.json``."""
         facts = {"id": self.id, "name": self.name, "dataset": self.dataset, "version": self.version}
         return described(self.mechanism, self.released, facts)
 
@@ -88,17 +88,18 @@ def release(
 
     Args:
         source: one or several files with a header, CSV (also gzipped) or Parquet.
-        spec: what is asked.
-        ledger: pays.
+        spec: the specification.
+        ledger: records the cost.
         dataset: names the data in the ledger. The same data must always have the same name.
-        name: of the release; by default the digest of the specification. A new name spends and draws anew.
+        name: of the release; by default the digest of the specification. A new name costs budget again and draws new
+            noise.
         engine: computes the bounded table; DuckDB by default.
 
     Raises:
-        SpecificationError: the question is impossible.
+        SpecificationError: the specification is impossible.
         OverBudgetError: the budget does not allow it; nothing was drawn.
         InputError: the files cannot be read, or the name was used for other data.
-        NoBoundsError: automatic bounds found nothing; the cost stands.
+        NoBoundsError: automatic bounds found no bin; the cost is spent.
         LedgerError: the ledger is broken.
     """
     mechanism = Mechanism(spec)
@@ -106,7 +107,7 @@ def release(
         dataset, name or spec.digest, spec.unit, spec.period, spec.epsilon, spec.delta, spec.digest,
         mechanism.digest, version("kanon"),
     )  # fmt: skip
-    _ = mechanism.claim  # refuses what the tables do not give
+    _ = mechanism.claim  # refuses an impossible specification
     paid_before = ledger.find(wanted)
     if paid_before is None:
         ledger.refuse_over_budget(wanted)
@@ -123,7 +124,7 @@ def release(
 def operator_report(
     source: Source, spec: Spec, ledger: Ledger, *, dataset: str, engine: Engine | None = None
 ) -> dict[str, Any]:
-    """Exact numbers about what the bounding loses. Not private: for the operator alone."""
+    """Exact numbers of rows and groups that the bounding drops. Not private: for the operator alone."""
     counts = (engine or _duckdb()).operator_counts(
         _paths(source), spec.bounding, sampling_text(ledger, dataset, spec), spec.listed
     )
@@ -140,7 +141,7 @@ def operator_report(
 
 
 def sampling_text(ledger: Ledger, dataset: str, spec: Spec) -> str:
-    """What keys the sampling in the engine's texts: derived from the kept secret, for it may be logged there."""
+    """The sampling key in the engine's SQL. It is derived from the secret, because the engine may log it."""
     return derived(ledger.sampling_secret(dataset, spec.digest), "engine").hex()
 
 
@@ -151,6 +152,6 @@ def _duckdb() -> Engine:
 
 
 def _paths(source: Source) -> list[Place]:
-    """The files; a text with a scheme stays a text, since a path would lose one of its slashes."""
+    """The files; a URI stays a text, because a path would drop one of its slashes."""
     places = [source] if isinstance(source, str | Path) else list(source)
     return [place if "://" in str(place) else Path(place) for place in places]

@@ -1,8 +1,10 @@
-"""Which groups a release names, and how many users it says they have.
+"""Selection rules: which groups a release names, and their noisy numbers of users.
 
-Every rule looks at ``m = max(0, n - floor + 1)`` for a group of n users, and releases nothing unless m >= 1. So
-*released implies n >= floor* with certainty, and as m changes by at most one with a user, the guarantee for m is the
-guarantee for n. A rule is a value that knows its exact delta.
+Every rule looks at ``m = max(0, n - floor + 1)`` for a group of n users, and releases nothing unless m >= 1. So a
+released group always has n >= floor. One user changes m by at most one, so a guarantee for m holds for n.
+
+``released`` takes a uniform 64-bit word. ``delta`` is that of one user in one group, exact or rounded up. From
+``sure_from`` users on, a group is certainly released. ``digest`` is the SHA-256 of the noise table, in hexadecimal.
 """
 
 from bisect import bisect_left
@@ -11,7 +13,6 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import accumulate, pairwise
-from typing import Protocol
 
 from kanon.noise.exact import exp_bounds
 from kanon.noise.laws import Law, Table, two_sided
@@ -22,39 +23,14 @@ from kanon.release.errors import SpecificationError
 LARGEST_TRUNCATION = 10_000
 
 
-class Selection(Protocol):
-    """A rule for one group."""
-
-    floor: int
-
-    def released(self, users: int, word: int) -> int | None:
-        """The noisy number of users, or None if the group is not released. ``word`` is a uniform 64-bit number."""
-        ...
-
-    @property
-    def delta(self) -> Fraction:
-        """The delta of one user in one group at the rule's epsilon, exact or rounded up."""
-        ...
-
-    @property
-    def sure_from(self) -> int:
-        """The least number of users from which a group is released whatever is drawn."""
-        ...
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the table that is drawn from, in hexadecimal."""
-        ...
-
-
 def above_floor(users: int, floor: int) -> int:
-    """``m = max(0, n - floor + 1)``: the users from the floor on, the one at the floor included."""
+    """``m = max(0, n - floor + 1)``: 1 for a group of exactly ``floor`` users."""
     return max(0, users - floor + 1)
 
 
 @dataclass(frozen=True)
 class CountedSelection:
-    """Release ``n + X`` if ``m + X > A``, X two-sided on -A..A (section 4, theorem "counted selection").
+    """Release ``n + X`` if ``m + X > A``, X two-sided on -A..A (docs/proofs/release.md, S1).
 
     Privacy guarantee: (law.epsilon, delta) for one user in one group.
     """
@@ -85,10 +61,10 @@ class CountedSelection:
 
 
 def counted_delta(law: Law) -> Fraction:
-    """The delta of counted selection: m users against m + 1, every m, both directions, each outcome by itself.
+    """The delta of counted selection: the worst over all m and both directions of m users against m + 1.
 
     Outcome ``v > A`` of m users has the weight of ``X = v - m``; "nothing" has the weight of ``X <= A - m``. The
-    outcomes above A are a suffix of the law, so that the sums for all m are suffix sums.
+    outcomes above A are a suffix of the table, so the sums for all m are suffix sums.
     """
     low, _ = exp_bounds(law.epsilon)
     top, bottom = low.numerator, low.denominator
@@ -120,11 +96,11 @@ def counted_selection(epsilon: Fraction, delta: Fraction, floor: int = 1) -> Cou
     """The rule with the least A whose delta is at most ``delta``.
 
     Raises:
-        SpecificationError: no table can be that exact.
+        SpecificationError: no table reaches this delta.
     """
     if epsilon > 20:
         raise SpecificationError(
-            f"epsilon {float(epsilon):.3g} a group is more than a table takes (20): lower --epsilon"
+            f"epsilon {float(epsilon):.3g} a group is above the limit of a table (20): lower --epsilon"
         )
 
     def fits(truncation: int) -> bool:
@@ -148,10 +124,10 @@ def counted_selection(epsilon: Fraction, delta: Fraction, floor: int = 1) -> Cou
 
 @dataclass(frozen=True)
 class OptimalSelection:
-    """Keep a group of m users with probability ``weights[m] / 2**64``: pi_opt (T 4.3.2), and no count.
+    """Keep a group of m users with probability ``weights[m] / 2**64``, without a count: pi_opt (S2; T 4.3.2).
 
-    Privacy guarantee: (epsilon, delta) for one user in one group, and no rule keeps a group with a higher probability
-    (up to the rounding of the table).
+    Privacy guarantee: (epsilon, delta) for one user in one group. Up to rounding, no rule keeps a group with a higher
+    probability.
     """
 
     epsilon: Fraction
@@ -159,7 +135,7 @@ class OptimalSelection:
     floor: int = 1
 
     def released(self, users: int, word: int) -> int | None:
-        """0 if the group is kept: the rule tells no number of users. None otherwise."""
+        """0 if the group is kept, otherwise None. The rule releases no number of users."""
         m = min(above_floor(users, self.floor), len(self.weights) - 1)
         return 0 if word < self.weights[m] else None
 
@@ -241,7 +217,7 @@ class PublicCount:
 class GaussianSelection:
     """Release ``n + X`` if m >= 1 and ``m + X > T``, X discrete Gaussian (``kanon.release.gaussian``).
 
-    Its noise delta belongs to all kappa groups together; ``delta`` is that of one group's threshold.
+    ``delta`` is that of one group's threshold. The delta of the noise is claimed for all kappa groups together.
     """
 
     law: Table
@@ -256,7 +232,7 @@ class GaussianSelection:
 
     @cached_property
     def delta(self) -> Fraction:
-        """``P(1 + X > T)``: the only user of a group is told by it."""
+        """``P(1 + X > T)``: releasing a group reveals its only user."""
         return Fraction(self.law.cumulative[-1] - below_or_at(self.law, self.threshold - 1), TOTAL)
 
     @property
@@ -282,11 +258,11 @@ def widest(epsilon: Fraction) -> Law:
     """The two-sided law with the largest truncation that a table of 2^64 weights holds.
 
     Raises:
-        SpecificationError: epsilon is below 0.005; the truncation would be felt.
+        SpecificationError: epsilon is below 0.005, where the truncation costs too much delta.
     """
     if epsilon < Fraction(1, 200):
         raise SpecificationError(f"epsilon {float(epsilon):.3g} a group is below 0.005: use fewer shares")
-    # The last outcome of the ideal law that is as rare as 2^-64; rounding may move it by one, which the loops correct.
+    # The last outcome of the ideal distribution with probability 2^-64 or more. The loops correct rounding by one.
     high = exp_bounds(epsilon)[1]
     rarest = TOTAL * (high - 1) / (high + 1)
     outcomes = range(1, min(LARGEST_TRUNCATION, 45 // epsilon + 1))  # e^45 > 2^64

@@ -1,8 +1,8 @@
 """A ledger and its secrets in one DynamoDB table, for several operators.
 
 The table has the keys ``kind`` and ``name``, both texts. A line of the ledger is one item, numbered; a secret is one
-item. A conditional put adds a line only behind the one that its caller has read: of two operators, one finds its number
-taken, reads again, and sees what the other one spent.
+item. A conditional put adds a line only after the last one that its caller has read. If two operators write at once,
+one put fails; that operator reads again and sees the other's spend.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ class TableStore:
     def append(self, line: str, after: str) -> bool:
         """Add a line behind the one with the hash ``after``.
 
-        A put whose answer was lost is repeated by the client and then finds its own line: it counts as added.
+        A put whose answer was lost is retried by the client and finds its own line: the line is added.
 
         Raises:
             LedgerError: the table cannot be written.
@@ -66,7 +66,7 @@ class TableStore:
 
 
 class TableSecrets:
-    """The secrets as items. Whoever may read them can remove the noise of a release."""
+    """The secrets as items. A reader of these items can remove the noise of a release."""
 
     def __init__(self, client: "DynamoDBClient", table: str) -> None:
         self._client, self._table = client, table
@@ -87,7 +87,7 @@ class TableSecrets:
         return secret
 
     def keep(self, name: str, secret: bytes) -> bytes:
-        """Keep a secret unless the name has one; the one that is kept."""
+        """Keep a secret unless the name has one. Returns the kept one."""
         item = {**_secret_key(name), "secret": {"B": secret}}
         with _one_line_errors(self._table):
             refused_by(self._client.put_item, TableName=self._table, Item=item, ConditionExpression=UNLESS_TAKEN)
@@ -97,7 +97,7 @@ class TableSecrets:
         return kept
 
     def destroy(self, name: str) -> None:
-        """Remove a secret, if it is there. A backup of the table would still hold it: the guide says to have none."""
+        """Remove a secret, if it exists. A backup of the table would still hold it, so make no backups."""
         with _one_line_errors(self._table):
             self._client.delete_item(TableName=self._table, Key=_secret_key(name))
 

@@ -1,4 +1,4 @@
-"""What is asked: a specification is public, and its digest names it in the ledger."""
+"""The specification of a release. It is public; its digest names it in the ledger."""
 
 import json
 from dataclasses import dataclass, fields
@@ -26,19 +26,19 @@ class Spec:
         groups: columns whose values together name a group.
         epsilon, delta: the guarantee for one unit, over the whole release.
         user: column of the owner of a row.
-        unit: what is protected: all rows of a ``user``, or of a user on one UTC day or in one UTC month.
-        groups_per_user: kappa, groups in which a user counts.
+        unit: the unit of privacy: all rows of a ``user``, or of a user on one UTC day or in one UTC month.
+        groups_per_user: kappa, the number of groups in which a user counts.
         floor: groups with fewer users are never released.
-        aggregates: texts as ``aggregates.aggregate`` reads them.
+        aggregates: texts in the forms of ``aggregates.aggregate``.
         weights: shares of epsilon for the count and each aggregate; equal if empty.
-        values_per_group: values of a user that count in a group.
+        values_per_group: number of values of a user that count in a group.
         scale: decimal places of values.
-        cells: cells of the grid of quantiles.
-        noise: of the count: two-sided (``laplace``), Gaussian, or the one with the lower threshold.
-        only_groups: release the names of the groups alone.
-        public_groups: the only groups, all of them released; None if the data choose.
-        period: the part of the data, by time; None for all.
-        where: conditions that a row must meet.
+        cells: number of cells in the grid of quantiles.
+        noise: noise of the count: ``laplace`` (two-sided), ``gaussian``, or ``auto``, the one with the lower threshold.
+        only_groups: release only the names of the groups.
+        public_groups: the list of groups to release, all of them; None if the data decide.
+        period: the days to use; None for all.
+        where: conditions on rows.
         time: column of the time.
     """
 
@@ -92,7 +92,7 @@ class Spec:
             (bool(self.weights) and len(self.weights) != weights, f"--weight takes {weights} numbers: count first"),
             (any(not 1 <= weight <= 1000 for weight in self.weights), "weights are whole numbers from 1 to 1000"),
             (self.only_groups and bool(self.aggregates), "--only groups releases no aggregates"),
-            (self.only_groups and self.public_groups is not None, "--only groups makes no sense for public groups"),
+            (self.only_groups and self.public_groups is not None, "public groups exclude --only groups"),
             (self.only_groups and self.noise == "gaussian", "--only groups draws no noise: leave out --noise"),
             (self.public_groups is not None and self.floor > 1, "public groups are all released: leave out --floor"),
             (self.public_groups is not None and self.noise == "gaussian", "public groups take --noise laplace"),
@@ -117,7 +117,7 @@ class Spec:
 
     @cached_property
     def measures(self) -> tuple[Measure, ...]:
-        """What the engine sums, each once."""
+        """The measures that the engine computes, each once."""
         wanted: list[Measure] = []
         for one in self.asked:
             if isinstance(one, Quantiles | AutomaticSum):
@@ -128,7 +128,7 @@ class Spec:
 
     @property
     def bounding(self) -> Bounding:
-        """The relational half."""
+        """The engine's part."""
         return Bounding(
             user=self.user, groups=self.groups, measures=self.measures, kappa=self.groups_per_user, scale=self.scale,
             unit=self.unit, time=self.time, period=self.period.days if self.period else None, where=self.where,
@@ -137,13 +137,13 @@ class Spec:
 
     @cached_property
     def listed(self) -> tuple[str, ...] | None:
-        """The public groups as the engine names them, sorted by bytes; None if the data choose."""
+        """The public groups as the engine names them, sorted by bytes; None if the data decide."""
         if self.public_groups is None:
             return None
         return tuple(sorted({encoded(group) for group in self.public_groups}, key=str.encode))
 
     def as_json(self) -> dict[str, Any]:
-        """The specification in exact texts; of public groups only their digest."""
+        """The specification in exact texts, with only a digest of the public groups."""
         told: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)

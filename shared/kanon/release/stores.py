@@ -1,7 +1,7 @@
 """Where a ledger and its secrets are kept.
 
-A store appends a line only behind the line that its caller has read, and it is durable when ``append`` returns. Two
-processes can therefore not both spend what is left of a budget. A secret is durable when ``keep`` returns.
+A store appends a line only after the last line that its caller has read, and the line is durable when ``append``
+returns. So two processes cannot both spend the rest of a budget. A secret is durable when ``keep`` returns.
 """
 
 import fcntl
@@ -18,11 +18,11 @@ from typing import Protocol
 from kanon.release.errors import LedgerError
 
 BEGINNING = "0" * 64
-"""What the first line names as the hash of the line before."""
+"""The hash that the first line gives for the line before it."""
 
 
 def hash_of(line: str) -> str:
-    """SHA-256 of a line without its end, in hexadecimal."""
+    """SHA-256 of a line without its line break, in hexadecimal."""
     return sha256(line.encode()).hexdigest()
 
 
@@ -34,7 +34,7 @@ class Store(Protocol):
         ...
 
     def append(self, line: str, after: str) -> bool:
-        """Add a line if the hash of the last one is ``after``; tell whether it was added. Durable when it returns."""
+        """Add a line if the hash of the last one is ``after``. Returns whether it is added, durably."""
         ...
 
 
@@ -42,11 +42,11 @@ class Secrets(Protocol):
     """Secrets by name."""
 
     def kept(self, name: str) -> bytes | None:
-        """The secret of that name, if there is one."""
+        """The secret of this name, or None."""
         ...
 
     def keep(self, name: str, secret: bytes) -> bytes:
-        """Keep a secret unless the name has one; return the one that is kept. Durable when it returns."""
+        """Keep a secret unless the name has one. Returns the kept one. Durable when it returns."""
         ...
 
     def destroy(self, name: str) -> None:
@@ -55,7 +55,7 @@ class Secrets(Protocol):
 
 
 def private_directory(path: Path) -> Path:
-    """A directory that only its owner can read; made if it is not there.
+    """A directory that only its owner can read; created if missing.
 
     Raises:
         LedgerError: it cannot be made, or others may read it.
@@ -71,10 +71,10 @@ def private_directory(path: Path) -> Path:
 
 
 class FileStore:
-    """``ledger.jsonl`` in a directory. A lock serialises appends; each is flushed to the disk before it counts.
+    """``ledger.jsonl`` in a directory. A lock serialises appends; each is flushed to the disk.
 
-    A line without its end is what a crash left of an append that never returned: nothing was drawn for it. Readers
-    ignore it, and the next append removes it.
+    A crash during an append may leave a line without a line break. No noise was drawn for it. Readers ignore it, and
+    the next append removes it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -179,7 +179,7 @@ class FileSecrets:
         return secret
 
     def keep(self, name: str, secret: bytes) -> bytes:
-        """Keep a secret: a whole file appears at once, and it and its name are flushed before this returns."""
+        """Keep a secret. Its file appears at once; file and name are flushed before this returns."""
         path = self._path(name)
         part = path.with_name(f".{name}.{secrets.token_hex(8)}")
         try:
@@ -210,5 +210,5 @@ class FileSecrets:
 
     def _path(self, name: str) -> Path:
         if not _SECRET_NAME.fullmatch(name):
-            raise LedgerError("a secret's name has small letters, digits and dashes")
+            raise LedgerError("a secret's name must have lower-case letters, digits and dashes only")
         return self._directory / name

@@ -1,4 +1,4 @@
-"""Noise is a keyed function of the place where it is needed, so that a release that is computed again is the same one.
+"""Noise is a keyed function of its place, so a repeated release gives the same result.
 
 The place of a word is (release id, role, group). The role is the canonical text of an aggregate with its index: two
 sums of one group never share noise. The secret is random and belongs to one release.
@@ -31,7 +31,7 @@ class Tape:
         return shake.digest(count)  # type: ignore[call-arg]
 
     def _begun(self, role: str) -> "hashlib._Hash":
-        """The hash of all but group and attempt: begun once for each role."""
+        """The hash of secret, release and role, computed once and copied for each group."""
         if role not in self._roles:
             name = (b"kanon/release/1", self.secret, self.release.encode(), role.encode())
             self._roles[role] = hashlib.shake_256(length_prefixed(*name))
@@ -42,7 +42,7 @@ class Tape:
         return int.from_bytes(self.bytes(role, group, 0, WORD_BYTES), "big")
 
     def below(self, bound: int, role: str, group: str) -> int:
-        """A uniform number in ``0 .. bound - 1``, exactly: by rejection."""
+        """An exactly uniform number in ``0 .. bound - 1``, by rejection."""
         bits = bound.bit_length()
         size = -(-bits // 8)
         attempt = 0
@@ -54,5 +54,5 @@ class Tape:
 
 
 def derived(secret: bytes, purpose: str) -> bytes:
-    """32 bytes for another purpose; they tell nothing about the secret."""
+    """32 bytes for another purpose; they reveal nothing about the secret."""
     return hashlib.shake_256(length_prefixed(b"kanon/release/derived/1", secret, purpose.encode())).digest(SECRET_BYTES)

@@ -1,9 +1,9 @@
-"""A noisy total: an exact integer that one user changes by at most s, on a grid, with a table's noise (section 5).
+"""A noisy total: an exact integer, rounded to a grid, plus noise from a table (docs/proofs/release.md, S4).
 
-The grid is ``g = s / S`` with S the power of two for which ``100 < S / epsilon <= 200``. The exact total is rounded to
-the grid by ``floor(x / g + 1/2)``. This rounding is monotone and commutes with whole steps of the grid, so that a user
-still moves it by at most S steps. (Rounding half to even does not: 0.5 and 1.5 go to 0 and 2.) The noise is two-sided
-with epsilon / S for each step.
+One user changes the integer by at most s. The grid is ``g = s / S``, S the power of two with ``100 < S / epsilon <=
+200``. The exact total is rounded to the grid by ``floor(x / g + 1/2)``. This rounding is monotone and commutes with
+shifts by grid steps, so a user still moves it by at most S steps. (Rounding half to even does not: 0.5 and 1.5 go to 0
+and 2.) The noise is two-sided with epsilon / S for each step.
 """
 
 import math
@@ -42,7 +42,7 @@ class NoisyTotal:
 
     @cached_property
     def steps(self) -> int:
-        """S, steps of the grid that one user can move the total."""
+        """S, the largest change of the total by one user, in grid steps."""
         steps = 1
         while steps <= 100 * self.epsilon:
             steps *= 2

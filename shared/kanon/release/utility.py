@@ -1,4 +1,4 @@
-"""What a release would tell, from its tables alone: no data are read."""
+"""The expected accuracy of a release, from its tables alone: no data are read."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,7 +33,7 @@ def utility(mechanism: Mechanism) -> Iterator[str]:
 
 
 def count_line(mechanism: Mechanism) -> str:
-    """One sentence about which groups are released and how exact their count is."""
+    """One sentence about which groups are released and the accuracy of their counts."""
     rule = mechanism.rule
     if isinstance(rule, OptimalSelection):
         half = next(m for m, weight in enumerate(rule.weights) if 2 * weight >= rule.weights[-1])
@@ -50,7 +50,7 @@ def count_line(mechanism: Mechanism) -> str:
 
 
 def advice(mechanism: Mechanism) -> Iterator[str]:
-    """The same sentence for other numbers of groups a user."""
+    """The same sentence for other numbers of groups per user."""
     for kappa in KAPPAS:
         try:
             yield f"{kappa:>4}: {count_line(Mechanism(replace(mechanism.spec, groups_per_user=kappa)))}"

@@ -1,6 +1,6 @@
-"""Which width of Gaussian noise to try: the continuous distribution, in floating point.
+"""Chooses the width of Gaussian noise with the continuous distribution, in floating point.
 
-Nothing is claimed from here: ``gaussian`` checks the choice exactly, and the ledger records the tables.
+No claim depends on it: ``gaussian`` checks the choice exactly, and the ledger records the tables.
 """
 
 import math
@@ -9,7 +9,7 @@ from fractions import Fraction
 from statistics import NormalDist
 
 SPLITS = 401
-"""Delta is shared between noise and threshold in so many parts."""
+"""The number of splits of delta between noise and threshold."""
 
 
 def continuous_delta(sigma: float, groups: int, epsilon: float) -> float:

@@ -1,1 +1,1 @@
-"""Reports: encrypted contributions of clients become a noisy histogram with a guarantee."""
+"""Reports: encrypted contributions of clients become a noisy histogram with a privacy guarantee."""

@@ -1,7 +1,7 @@
-"""Which reports count: the checks of one report, in a fixed order; the first that fails raises one counter.
+"""The checks of one report, in a fixed order. The first that fails names the error counter.
 
-Clear fields decide first, then the key, the decryption, the form, the operation and the sum of the values. Every
-check but the last four is the same for a report and for a null report in its place.
+The order is: clear fields, key, decryption, form, operation, sum of the values. All checks but the last four have the
+same result for a report and for a null report in its place.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a job asks of its reports.
+    """The acceptance rules of a job.
 
     Args:
         received_at: when the job was received, unix seconds. Ages are measured from it, so that a retry accepts
@@ -31,7 +31,7 @@ class Rules:
         attribution_report_to: the only reporting origin, ``None`` for any.
         reporting_site: the only site of reporting origins, such as ``https://example.com``, ``None`` for any.
         check_age: refuse reports older than 90 days or more than a day ahead.
-        contribution_bound: the most that the values of one report sum to; ``None`` for no bound (local tool only).
+        contribution_bound: the largest sum of one report's values; ``None`` for no bound (local tool only).
     """
 
     received_at: int
@@ -47,7 +47,7 @@ def accept_clear(text: str, rules: Rules) -> SharedInfo:
 
     Raises:
         RefusedError: with the counter of the first check that fails.
-        JobError: the version needs a newer service.
+        JobError: the version is newer than this service supports.
     """
     info = parse(text)
     _check_origin(info.reporting_origin, rules)
@@ -62,7 +62,7 @@ def accept_clear(text: str, rules: Rules) -> SharedInfo:
 
 @lru_cache(maxsize=4096)
 def site_of(origin: str) -> str | None:
-    """The site of an https origin: ``https://`` and its registrable domain; ``None`` if it has none.
+    """The site of an https origin: ``https://`` and its registrable domain, or ``None``.
 
     An unknown last label counts as a public suffix, so that ``https://report.test`` is a site.
     """

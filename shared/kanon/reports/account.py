@@ -1,4 +1,4 @@
-"""Units of account: what a job's budget is charged to, found from clear fields alone."""
+"""Units of account: a job charges its budget to them. Clear fields alone decide them."""
 
 import hashlib
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from kanon.reports.shared_info import ATTRIBUTION_APIS, SharedInfo
 
 HOUR, DAY = 3600, 86_400
 MAX_AGE, MAX_AHEAD = 90 * DAY, DAY
-"""How old a report may be when a job is received, and how far ahead of it: budgets are kept for such reports."""
+"""The largest age of a report when a job is received, and how far ahead its time may be. Budgets are kept as long."""
 
 
 class Source(NamedTuple):
@@ -34,7 +34,7 @@ class Unit(NamedTuple):
 
     @property
     def row(self) -> bytes:
-        """Name of the row that holds the 24 hours of a day."""
+        """SHA-256 of key, origin and day: the row with the 24 hours of that day."""
         day = self.hour // 24
         return hashlib.sha256(
             length_prefixed(b"kanon/reports/row/1", self.key.encode(), self.origin.encode(), day.to_bytes(8, "big"))
@@ -59,7 +59,7 @@ def budget_key(
 ) -> str:
     """SHA-256 of the joined fields, in hexadecimal, as the aggregation service computes it.
 
-    The filtering id is left out for version 0.x and id 0, so that old units keep their names.
+    The filtering id is left out for version 0.x with id 0: old units keep their names.
     """
     parts = [api, version, origin]
     if api in ATTRIBUTION_APIS:
@@ -72,9 +72,9 @@ def budget_key(
 
 
 def units(sources: Iterable[Source], filtering_ids: Iterable[int]) -> list[Unit]:
-    """The units that a job charges, in order: one for each *requested* filtering id, used by a report or not.
+    """The units that a job charges, in order: one for each source and each *requested* filtering id.
 
-    What a report holds stays unknown: the units are the same for a report and for a null one in its place.
+    The contents of reports have no influence: a null report in place of a report gives the same units.
     """
     requested = tuple(filtering_ids)
     charged = {

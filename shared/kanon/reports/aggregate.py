@@ -1,4 +1,4 @@
-"""A whole job on local files: plan, map, match, reduce. Nothing is written here; see ``summary``."""
+"""A whole job on local files: plan, map, match, reduce. ``summary`` writes its result."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ from kanon.reports.parameters import Parameters
 from kanon.reports.reducing import Noised, reduce_partition
 
 MECHANISM = "kanon/reports/1"
-"""Version of the mechanism: any change of what is computed changes it, and so the noise."""
+"""Version of the mechanism. Change it with every change of the computation: it changes the noise."""
 LOCAL = "local"
 KEYS_A_PARTITION = 1_000_000
 SLOT_BYTES, SLOTS_A_PARTITION = 41, 10_000_000
@@ -39,7 +39,7 @@ SLOT_BYTES, SLOTS_A_PARTITION = 41, 10_000_000
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked for.
+    """A local job: inputs and parameters.
 
     Args:
         reports: files of reports, in order; each is one shard.
@@ -47,7 +47,7 @@ class Job:
         parameters: what the job promises.
         rules: which reports count.
         filtering_ids: which contributions count.
-        error_threshold: the share of reports, in percent, that may be in error.
+        error_threshold: the largest percentage of reports in error.
         id: name of the job.
     """
 
@@ -61,11 +61,11 @@ class Job:
 
     def __post_init__(self) -> None:
         if (self.domain is None) != (self.parameters.mode == "discover"):
-            raise JobError("INVALID_JOB", "declared keys need a domain, and discovery takes none")
+            raise JobError("INVALID_JOB", "declared keys need a domain; discovery takes none")
         if not self.reports:
             raise JobError("INVALID_JOB", "no file of reports: name at least one")
         if not self.filtering_ids or not all(0 <= number < 1 << 64 for number in self.filtering_ids):
-            raise JobError("INVALID_JOB", "filtering ids are numbers from 0 to 2^64 - 1, at least one")
+            raise JobError("INVALID_JOB", "give at least one filtering id, each from 0 to 2^64 - 1")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job comes to. It holds exact sums: publish the ``release()`` of its partitions alone.
+    """The result of a job. It holds exact sums: publish only the ``release()`` of its partitions.
 
     Args:
         partitions: the noisy sums.
@@ -92,8 +92,8 @@ class Outcome:
         errors: reports that were not accepted, by counter.
         reports: reports read.
         accepted: reports that count.
-        duplicates: accepted reports that were dropped, since one with their id came before.
-        exact: whether the partitions have no noise, which has no guarantee.
+        duplicates: accepted reports that were dropped, because an earlier one has their id.
+        exact: whether the partitions have no noise, and so no guarantee.
     """
 
     partitions: tuple[Noised, ...] = field(repr=False)
@@ -106,7 +106,7 @@ class Outcome:
     exact: bool = False
 
     def without_noise(self) -> "Outcome":
-        """The same with exact sums instead of noisy ones, for tests: it has no guarantee."""
+        """The outcome with exact sums, for tests. It has no privacy guarantee."""
         exact = (replace(partition, noise=np.zeros_like(partition.noise)) for partition in self.partitions)
         return replace(self, partitions=tuple(exact), exact=True)
 
@@ -120,9 +120,9 @@ def aggregate(job: Job, secrets: Secrets, processes: int = 1) -> Outcome:
     """Run a job.
 
     Args:
-        job: what is asked for.
-        secrets: what makes the noise unknown; with the same secrets the same work gives the same bytes.
-        processes: how many processes map files; each file is mapped by one.
+        job: the job.
+        secrets: keys of the noise. The same secrets and job give the same bytes.
+        processes: number of processes that map files; one process maps a whole file.
 
     Raises:
         JobError: an input cannot be read, too many reports are in error, or the job is invalid.
@@ -156,7 +156,7 @@ def aggregate(job: Job, secrets: Secrets, processes: int = 1) -> Outcome:
 
 
 def plan(job: Job, selection: Selection) -> dict[str, Any]:
-    """What decides the result, as JSON: its digest is a part of what names the noise."""
+    """All inputs and parameters that decide the result, as JSON. Its digest goes into the noise's seed."""
     parameters, rules = job.parameters, job.rules
     return {
         "mechanism": MECHANISM,
@@ -183,7 +183,7 @@ def _described(path: Path) -> list[Any]:
         with path.open("rb") as file:
             return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
     except OSError as error:
-        raise JobError("INPUT_DATA_READ_FAILED", f"{path} cannot be used: it cannot be opened") from error
+        raise JobError("INPUT_DATA_READ_FAILED", f"{path} cannot be opened") from error
 
 
 def _domain(job: Job) -> NDArray[np.bytes_] | None:
@@ -196,7 +196,7 @@ def _domain(job: Job) -> NDArray[np.bytes_] | None:
 
 
 def _partitions(job: Job, domain: NDArray[np.bytes_] | None) -> int:
-    """How many partitions: from public sizes alone, never from sums."""
+    """How many partitions: computed from public sizes, never from sums."""
     if domain is not None:
         return -(-len(domain) // KEYS_A_PARTITION)
     slots = sum(path.stat().st_size for path in job.reports if path.exists()) // SLOT_BYTES
@@ -215,8 +215,8 @@ def _split(domain: NDArray[np.bytes_] | None, selection: Selection) -> list[NDAr
 
 
 def _without_duplicates(job: Job, selection: Selection, processes: int) -> list[Mapped]:
-    """Map every file; map those again that hold a report which an earlier file holds as well."""
-    rules = replace(job.rules, keys=None)  # keys do not pickle, their bytes do
+    """Map every file. Map a file again, without the duplicates, if an earlier file has some of its reports."""
+    rules = replace(job.rules, keys=None)  # key objects do not pickle
     raw = None if job.rules.keys is None else {name: key.private_bytes_raw() for name, key in job.rules.keys.items()}
     run = partial(_map_file, rules=rules, raw=raw, selection=selection)
     workers = min(processes, len(job.reports))
@@ -249,15 +249,15 @@ def _too_many(errors: Tally[Counter], reports: int, threshold: Fraction) -> str:
 
 
 def read_inputs(places: Sequence[Path]) -> tuple[Path, ...]:
-    """Files as they are named, and of a folder all its ``.avro`` files by name.
+    """The files of these places. A folder stands for all its ``.avro`` files, by name.
 
     Raises:
-        JobError: a place does not exist, or a folder holds no such file.
+        JobError: a place does not exist, or a folder has no such file.
     """
     found: list[Path] = []
     for place in places:
         inside = sorted(place.glob("*.avro")) if place.is_dir() else [place]
         if not inside or not all(path.is_file() for path in inside):
-            raise JobError("INPUT_DATA_READ_FAILED", f"{place} is no file and no folder with .avro files")
+            raise JobError("INPUT_DATA_READ_FAILED", f"{place} is neither a file nor a folder with .avro files")
         found += inside
     return tuple(found)

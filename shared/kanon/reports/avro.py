@@ -63,17 +63,17 @@ DEBUG_SUMMARY = fastavro.parse_schema(
 
 Schema = Any
 Place = Path | IO[bytes]
-"""A file by its path, or one that is open."""
+"""A path, or an open file."""
 _ROWS = 4096
 _BLOCK = 1 << 18
-"""Bytes of a block of a file that is written."""
+"""Bytes of a block of a written file."""
 _SYNC = sha256(b"kanon/reports/avro/1").digest()[:16]
-"""Stands between blocks. It is fixed, so that the same rows are the same bytes."""
+"""The sync marker between blocks. It is fixed, so that equal rows give equal bytes."""
 _BROKEN = (
     *(ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OverflowError, MemoryError),
     *(RecursionError, zlib_error, SchemaParseException),
 )
-"""What fastavro raises on bytes that are no Avro file."""
+"""What fastavro raises for bytes that are not an Avro file."""
 
 
 class Report(NamedTuple):
@@ -109,7 +109,7 @@ def read_reports(at: Place) -> Iterator[Report]:
     """Read a file of reports, in order.
 
     Raises:
-        JobError: the file is missing or no Avro file of reports (INPUT_DATA_READ_FAILED).
+        JobError: the file is missing or not an Avro file of reports (INPUT_DATA_READ_FAILED).
     """
     return map(Report._make, map(itemgetter(*Report._fields), _rows(at, REPORTS)))
 
@@ -123,11 +123,11 @@ def read_domain(at: Place) -> "NDArray[np.bytes_]":
     """Read a key domain as it stands: unsorted, keys of 16 bytes, duplicates kept.
 
     Raises:
-        JobError: the file cannot be read, or a bucket has no 1 to 16 bytes (INPUT_DATA_READ_FAILED).
+        JobError: the file cannot be read, or a bucket does not have 1 to 16 bytes (INPUT_DATA_READ_FAILED).
     """
     buckets = [row["bucket"] for row in _rows(at, DOMAIN)]
     if not all(1 <= len(bucket) <= 16 for bucket in buckets):
-        raise _unreadable(at, "a bucket of the domain has no 1 to 16 bytes")
+        raise _unreadable(at, "a bucket of the domain does not have 1 to 16 bytes")
     import numpy as np
 
     return np.frombuffer(b"".join(bucket.rjust(16, b"\0") for bucket in buckets), "S16")
@@ -139,7 +139,7 @@ def write_summary(at: Place, keys: "NDArray[np.bytes_]", metrics: "NDArray[np.in
 
 
 def _facts(keys: "NDArray[np.bytes_]", metrics: "NDArray[np.int64]") -> Iterator[dict[str, Any]]:
-    """One row after the other, in one dictionary and few at once: they stay in the processor's cache."""
+    """The rows in one reused dictionary, few at a time, to stay in the processor's cache."""
     row: dict[str, Any] = {}
     for start in range(0, len(keys), _ROWS):
         piece = slice(start, start + _ROWS)
@@ -151,7 +151,7 @@ def read_summary(at: Place) -> list[Fact]:
     """Read a summary, in order; short buckets are padded to 16 bytes.
 
     Raises:
-        JobError: the file is no summary (INPUT_DATA_READ_FAILED).
+        JobError: the file is not a summary (INPUT_DATA_READ_FAILED).
     """
     return [Fact(row["bucket"].rjust(16, b"\0"), row["metric"]) for row in _rows(at, SUMMARY)]
 
@@ -165,7 +165,7 @@ def read_debug_summary(at: Place) -> list[DebugFact]:
     """Read a debug summary, in order.
 
     Raises:
-        JobError: the file is no debug summary (INPUT_DATA_READ_FAILED).
+        JobError: the file is not a debug summary (INPUT_DATA_READ_FAILED).
     """
     return [
         DebugFact(row["bucket"], row["unnoised_metric"], row["noise"], tuple(row["annotations"]))
@@ -174,10 +174,10 @@ def read_debug_summary(at: Place) -> list[DebugFact]:
 
 
 def kind_of(at: Place) -> str:
-    """The name of the record that a file holds, such as ``AggregatableReport``.
+    """The record type of a file, such as ``AggregatableReport``.
 
     Raises:
-        JobError: the file is no Avro file (INPUT_DATA_READ_FAILED).
+        JobError: the file is not an Avro file (INPUT_DATA_READ_FAILED).
     """
     try:
         with _opened(at, "rb") as file:
@@ -186,11 +186,11 @@ def kind_of(at: Place) -> str:
     except OSError as error:
         raise _unreadable(at, "it cannot be opened") from error
     except _BROKEN as error:
-        raise _unreadable(at, "it is no Avro file") from error
+        raise _unreadable(at, "it is not an Avro file") from error
 
 
 def part_names(prefix: str, parts: int) -> list[str]:
-    """Names of the parts of one output: ``out.avro`` becomes ``out-01-of-12.avro``; ``.avro`` stays if it was there.
+    """Names of the parts of one output: ``out.avro`` becomes ``out-01-of-12.avro``.
 
     The number is padded to the width of ``parts``, so that names sort as numbers do.
     """
@@ -200,7 +200,7 @@ def part_names(prefix: str, parts: int) -> list[str]:
 
 
 def listed(keys: "NDArray[np.bytes_]") -> list[bytes]:
-    """The keys as ``bytes`` of 16; ``tolist`` alone would strip zeros at the end."""
+    """The keys as ``bytes`` of 16. ``tolist`` alone would strip trailing zeros."""
     import numpy as np
 
     return cast("list[bytes]", np.ascontiguousarray(keys).view("V16").tolist())
@@ -224,7 +224,7 @@ def _rows(at: Place, schema: Schema) -> Iterator[dict[str, Any]]:
     except OSError as error:
         raise _unreadable(at, "it cannot be opened") from error
     except _BROKEN as error:
-        raise _unreadable(at, "it is no Avro file, or was cut") from error
+        raise _unreadable(at, "it is not an Avro file, or is incomplete") from error
 
 
 def _fields(schema: Schema) -> dict[str, str]:

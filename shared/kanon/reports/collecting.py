@@ -1,7 +1,7 @@
-"""What the collector takes and what it queues: reports as browsers send them, without anything in clear.
+"""The bodies that ``collect`` accepts and the messages that it queues.
 
-Only the fields named here are kept. ``debug_cleartext_payload``, debug keys and fields that are not known are dropped
-before a report is queued. No message repeats what was sent.
+Only the fields named here are kept. ``debug_cleartext_payload``, debug keys and unknown fields are dropped before a
+report is queued. No error message repeats a part of the request.
 """
 
 import base64
@@ -26,23 +26,23 @@ REPORTS = {
     "/.well-known/private-aggregation/report-protected-audience": "protected-audience",
     "/v1/reports": "kanon",
 }
-"""Where reports are posted, and the only ``api`` that each path takes."""
+"""The paths for reports, and the only ``api`` that each accepts."""
 
 REPORT_BODIES = Bodies(192 << 10, ANY_JSON, "send each report by itself")
 EVENT_BODIES = Bodies(16 << 10, ANY_JSON, "send each report by itself")
 MOST_INFO = 4096
 """Characters of ``shared_info``: with the longest body, a message stays below the 256 KiB of a queue."""
 LEAST_PAYLOAD = 49
-"""Bytes: an encapsulated key of 32, a tag of 16, and a byte of text."""
+"""Bytes: an encapsulated key of 32, a tag of 16, and at least 1 of ciphertext."""
 
-VERSION = "has a version that this stack does not take: send 0.1 or 1.0"
+VERSION = "has a version that this stack does not support: send 0.1 or 1.0"
 REFUSED = {
     Counter.REQUIRED_SHAREDINFO_FIELD_INVALID: (
         "is not a JSON object with api, version, report_id, reporting_origin and scheduled_report_time (attribution:"
-        " also attribution_destination), each once and in its form"
+        " also attribution_destination), each once and valid"
     ),
     Counter.UNSUPPORTED_SHAREDINFO_VERSION: VERSION,
-    Counter.UNSUPPORTED_REPORT_API_TYPE: "has an api that this stack does not take",
+    Counter.UNSUPPORTED_REPORT_API_TYPE: "has an api that this stack does not support",
     Counter.INVALID_REPORT_ID: "has a report_id that is not a UUID",
 }
 
@@ -54,7 +54,7 @@ def debug_path(path: str) -> str:
 
 
 class Sent(BaseModel):
-    """A body as browsers send it, in their names. Unknown fields are ignored."""
+    """A request body in the browsers' field names. Unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -80,14 +80,14 @@ class Payload(Sent):
 
 
 class ReportBody(Sent):
-    """One aggregatable report. What else a browser sends, above all clear text for debugging, is discarded."""
+    """One aggregatable report. Other fields are discarded, above all clear text for debugging."""
 
     shared_info: Annotated[StrictStr, Field(max_length=MOST_INFO, description="JSON text, kept as received")]
     aggregation_service_payloads: Annotated[list[Payload], Field(min_length=1, max_length=1)]
 
 
 def _digits(value: Any) -> Any:
-    """A number as text: browsers send texts, some tools numbers."""
+    """A number as text: browsers send texts, some tools send numbers."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -98,7 +98,7 @@ Time = Annotated[StrictInt, Field(ge=0, lt=END_OF_TIME)]
 
 
 class EventBody(Sent):
-    """One event-level report, which the client has made private already."""
+    """One event-level report. The client has already added noise to it."""
 
     attribution_destination: Site | Annotated[list[Site], Field(min_length=1, max_length=3)]
     source_event_id: Number
@@ -133,12 +133,12 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def text(self) -> str:
-        """JSON in ASCII: a queue takes no other control characters."""
+        """JSON in ASCII, because a queue refuses other characters."""
         return json.dumps(self.model_dump(), separators=(",", ":"))
 
 
 class ReportMessage(Message):
-    """A report on its way from ``collect`` to ``store``: encrypted, and its clear part as received."""
+    """A report on its way from ``collect`` to ``store``: the encrypted payload, and shared_info as received."""
 
     kind: Literal["report"] = "report"
     api: Literal["attribution-reporting", "shared-storage", "protected-audience", "kanon"]
@@ -149,7 +149,7 @@ class ReportMessage(Message):
 
 
 class EventMessage(Message):
-    """An event-level report on its way; ``received`` is in unix seconds."""
+    """An event-level report on its way to ``store``; ``received`` is in unix seconds."""
 
     kind: Literal["event"] = "event"
     body: Annotated[StrictStr, Field(max_length=EVENT_BODIES.most)]
@@ -160,24 +160,24 @@ Arrival = Annotated[ReportMessage | EventMessage, Field(discriminator="kind")]
 
 
 def report_message(body: ReportBody, api: str, allows: Callable[[str], bool], now: float) -> ReportMessage:
-    """Check the clear part of a report, and make its message.
+    """Check the clear fields of a report, and make its message.
 
     Args:
-        body: as it was sent.
-        api: what its path takes.
+        body: the request body.
+        api: the only api of the request's path.
         allows: whether reports of an origin are collected.
         now: unix seconds.
 
     Raises:
-        RequestError: 400, what to change.
+        RequestError: 400; the message says what to change.
     """
     info = _info(body.shared_info)
     if info.api != api:
-        raise refused("has an api that another path takes: each api has its own")
+        raise refused("has an api of another path: send it to that path")
     if host_of(info.reporting_origin) is None:
         raise refused("has a reporting_origin that is not an https origin")
     if not allows(info.reporting_origin):
-        raise refused("has a reporting_origin that this stack does not collect for: see its parameter AllowedOrigins")
+        raise refused("has a reporting_origin that is not in the stack's parameter AllowedOrigins")
     if not -MAX_AHEAD <= now - info.scheduled_report_time <= MAX_AGE:
         raise refused("has a scheduled_report_time over 90 days ago or over a day ahead: no job would accept it")
     (sealed,) = body.aggregation_service_payloads
@@ -191,7 +191,7 @@ def report_message(body: ReportBody, api: str, allows: Callable[[str], bool], no
 
 
 def event_message(body: EventBody, now: float) -> EventMessage:
-    """The message of an event-level report: the fields that are known, in one line."""
+    """The message of an event-level report: its known fields, in one line."""
     return EventMessage(body=json.dumps(body.model_dump(exclude_unset=True), separators=(",", ":")), received=int(now))
 
 
@@ -205,5 +205,5 @@ def _info(text: str) -> SharedInfo:
 
 
 def refused(reason: str) -> RequestError:
-    """A report whose clear part cannot be taken."""
+    """The error for a report with invalid clear fields."""
     return RequestError(error_answer(400, f"shared_info: {reason}", Problem(field="shared_info", reason=reason)))

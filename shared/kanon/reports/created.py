@@ -1,4 +1,4 @@
-"""Output files that appear under their names only when all of them are complete."""
+"""Output files that get their names only when all of them are complete."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,17 +8,17 @@ from typing import IO
 
 PRIVATE = 0o600
 SHARED = 0o666
-"""Access to a file; the process's umask takes from it."""
+"""File mode before the process's umask."""
 
 Create = Callable[[Path, int], IO[bytes]]
 
 
 @contextmanager
 def created() -> Iterator[Create]:
-    """Gives a function that opens a new file to write, by its place and its access.
+    """Yield ``create(place, access)``, which opens a new file for writing. ``access`` is a file mode.
 
-    Files are written beside their places and get their names at the end. No file that exists is overwritten. If
-    anything fails, no file stays.
+    Files are written under other names in the same folder and renamed at the end. No existing file is overwritten.
+    After an error no new file remains.
 
     Raises:
         OSError: a file exists (FileExistsError), or cannot be written.
@@ -37,7 +37,7 @@ def created() -> Iterator[Create]:
     try:
         yield create
         for place, beside in hidden.items():
-            os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))  # fails where a rename overwrites
+            os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))  # a rename would overwrite
             named.append(place)
             beside.replace(place)
     except BaseException:

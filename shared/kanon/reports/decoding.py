@@ -1,4 +1,4 @@
-"""What stands in a file of reports, a domain or a summary, line by line, for people."""
+"""Files of reports, domains and summaries as readable lines."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,11 +17,11 @@ from kanon.reports.shared_info import parse
 def lines(
     file: Path, keys: Mapping[str, X25519PrivateKey] | None = None, *, cleartext: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """The lines of an Avro file as JSON objects; buckets are hexadecimal.
+    """The rows of an Avro file as JSON objects; buckets are hexadecimal.
 
     Args:
         file: reports, a domain, a summary or a debug summary.
-        keys: private keys, to show what reports hold.
+        keys: private keys, to decrypt reports.
         cleartext: payloads are not encrypted.
 
     Raises:

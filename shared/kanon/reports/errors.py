@@ -1,12 +1,15 @@
-"""What can be wrong with a report, and what ends a job. No message holds a bucket, a sum, an origin or a report id."""
+"""Errors of reports and of jobs. No message holds a bucket, a sum, an origin or a report id."""
 
 from enum import StrEnum
 
-from kanon.errors import KanonError
+from kanon.errors import ConfigurationError, FingerprintMismatchError, KanonError, UnreadableMessageError
+
+STOPS = ConfigurationError, FingerprintMismatchError, UnreadableMessageError
+"""Errors after which a worker goes on only if an operator acts."""
 
 
 class Counter(StrEnum):
-    """Why a report is not accepted. The names are the aggregation service's, but for the last two, which are ours."""
+    """Why a report is not accepted. The names are the aggregation service's, except for the last two."""
 
     REQUIRED_SHAREDINFO_FIELD_INVALID = "REQUIRED_SHAREDINFO_FIELD_INVALID"
     UNSUPPORTED_SHAREDINFO_VERSION = "UNSUPPORTED_SHAREDINFO_VERSION"
@@ -45,5 +48,5 @@ class JobError(KanonError):
         self.code = code
 
     def __reduce__(self) -> tuple[type["JobError"], tuple[str, str]]:
-        """How a process that reads files hands the error to the one that waits for it."""
+        """Pickle the error: worker processes pass it to their parent."""
         return JobError, (self.code, str(self))

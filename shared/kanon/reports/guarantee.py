@@ -1,4 +1,4 @@
-"""The guarantee in words, with its numbers. What a number bounds is rounded up."""
+"""The guarantee in words, with its numbers. Bounds are rounded up."""
 
 from fractions import Fraction
 
@@ -9,11 +9,11 @@ from kanon.reports.parameters import Parameters
 PRIOR = Fraction(1, 100)
 RECOMMENDED = 10
 SAMPLER_BITS = 232
-"""The sampler's distance from the exact distribution, conditioned or not, for 65,536 keys that one unit may touch."""
+"""The sampler is within 2^-232 of the exact distribution, for the 65,536 keys that one unit may touch."""
 
 
 def of_job(parameters: Parameters) -> list[str]:
-    """What one summary promises, and what it does not."""
+    """The guarantee of one summary, and its limits."""
     epsilon, delta, bound = parameters.epsilon, parameters.delta, parameters.contribution_bound
     deviation = f"{parameters.standard_deviation:,.0f}"
     lines = [
@@ -23,12 +23,12 @@ def of_job(parameters: Parameters) -> list[str]:
     ]
     if parameters.threshold is not None:
         shown = f"A key is shown if its noisy sum is above {parameters.threshold:,}"
-        lines.append(f"{shown}: its name is as protected as its sum.")
+        lines.append(f"{shown}: the key itself has the same protection.")
     return [*lines, *_limits(epsilon)]
 
 
 def of_all(epsilon: Fraction, delta: Fraction) -> list[str]:
-    """What all summaries together promise, if no report is in jobs of more than ``epsilon`` and ``delta`` in all."""
+    """The guarantee of all summaries, if the jobs of any one report spend at most ``epsilon`` and ``delta``."""
     change = _change("what all summaries together show", epsilon, delta)
     condition = (
         "It holds if the jobs that include a report spend at most this epsilon and delta together, also if later jobs"
@@ -42,23 +42,24 @@ def _change(what: str, epsilon: Fraction, delta: Fraction) -> str:
     factor = written_up(exp_bounds(epsilon)[1], 3)
     belief = written_up(100 * posterior(PRIOR, epsilon), 4)
     shown = f"{factor:,.2f}" if factor < 10_000 else f"{factor:.2e}"
-    but = f", but for a probability of {_up(delta)} (delta)" if delta else ""
-    except_then = ", but for that probability" if delta else ""
+    but = f", except with a probability of {_up(delta)} (delta)" if delta else ""
+    except_then = ", except with that probability" if delta else ""
     return (
         f"{what} would change in probability by a factor of at most {shown} (e^epsilon, epsilon = {_up(epsilon)})"
-        f"{but}. Somebody who believed something about the unit with {float(100 * PRIOR):g}% believes it with at most"
-        f" {belief}% afterwards{except_then}."
+        f"{but}. Somebody who was {float(100 * PRIOR):g}% sure of something about the unit is at most"
+        f" {belief}% sure of it afterwards{except_then}."
     )
 
 
 def _up(number: Fraction) -> str:
-    """At most 6 digits, rounded up: such a decimal survives its way through a float."""
+    """At most 6 digits, rounded up: a float prints such a decimal unchanged."""
     return f"{float(written_up(number, 6)):g}"
 
 
 def _limits(epsilon: Fraction) -> list[str]:
     lines = [
-        "It is not a guarantee for a person with many impressions: k of them have k times this epsilon and delta.",
+        "It is not a guarantee for a person with many impressions: k of them have k times this epsilon.",
+        "Their delta is (e^(k epsilon) - 1) / (e^epsilon - 1) times as large.",
         f"The random numbers add less than 2^-{SAMPLER_BITS} (1 + e^epsilon) to delta.",
     ]
     if epsilon > RECOMMENDED:

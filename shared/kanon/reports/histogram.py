@@ -14,7 +14,7 @@ from kanon.reports.errors import JobError
 
 KEY = "S16"
 LARGEST_SUM = 1 << 62
-"""Sums stay below it, so that a sum and its noise fit a signed integer of 64 bits."""
+"""The limit of sums: a sum and its noise fit a signed integer of 64 bits."""
 TOO_LARGE = "the values reach 2^62 in all: split the reports into several jobs"
 
 
@@ -32,7 +32,7 @@ class Histogram:
 
     @classmethod
     def of(cls, keys: NDArray[np.bytes_], values: NDArray[np.int64]) -> "Histogram":
-        """Add up values by key. Integers only: sums above 2^53 stay exact.
+        """Add up values by key. All arithmetic is on integers, so sums above 2^53 are exact.
 
         Raises:
             JobError: the values reach 2^62 in all.
@@ -55,10 +55,10 @@ class Histogram:
         return cls.of(np.concatenate([part.keys for part in parts]), np.concatenate([part.sums for part in parts]))
 
     def at(self, keys: NDArray[np.bytes_]) -> NDArray[np.int64]:
-        """The sums of the given distinct keys, which are in ascending order; 0 for a key that is not here."""
+        """The sums of the given keys (distinct, ascending); 0 for a missing key."""
         sums = np.zeros(len(keys), np.int64)
         if len(keys) and len(self.keys):
-            places = np.searchsorted(keys, self.keys)  # this way round: a histogram has few keys of a large domain
+            places = np.searchsorted(keys, self.keys)  # the histogram usually has fewer keys than the domain
             places[places == len(keys)] = 0
             asked = keys[places] == self.keys
             sums[places[asked]] = self.sums[asked]
@@ -76,13 +76,13 @@ class Histogram:
         return Histogram(self.keys, total)
 
     def digest(self) -> bytes:
-        """SHA-256 of the keys and sums, 16 and 8 bytes each, in order: what names the noise."""
+        """SHA-256 of the keys and sums, 16 and 8 bytes each, in order. It is a part of the noise's seed."""
         rows = np.empty(len(self.keys), [("key", KEY), ("sum", ">i8")])
         rows["key"], rows["sum"] = self.keys, self.sums
         return sha256(rows.tobytes()).digest()
 
     def split(self, salt: bytes, partitions: int) -> list["Histogram"]:
-        """The part of each partition."""
+        """The histogram of each partition."""
         if partitions == 1:
             return [self]
         of = partition_of(self.keys, salt, partitions)
@@ -93,22 +93,22 @@ EMPTY = Histogram(np.empty(0, KEY), np.empty(0, np.int64))
 
 
 def _ascending(keys: NDArray[np.bytes_]) -> NDArray[np.intp]:
-    """The order of the keys: by their last 8 bytes, then stably by their first 8, which numpy sorts faster than 16."""
+    """The indices that sort the keys. Two stable sorts of 8 bytes are faster in numpy than one of 16."""
     first, last = np.ascontiguousarray(keys).view(">u8").reshape(-1, 2).T.astype(np.uint64)
     order = np.argsort(last)
     return order[np.argsort(first[order], kind="stable")]
 
 
 def distinct(keys: NDArray[np.bytes_]) -> NDArray[np.bytes_]:
-    """A key domain is a set: its keys in ascending order, each once."""
+    """The distinct keys of a domain, ascending."""
     ascending = len(keys) < 2 or bool((keys[:-1] < keys[1:]).all())
     return keys if ascending else np.unique(keys)
 
 
 def partition_of(keys: NDArray[np.bytes_], salt: bytes, partitions: int) -> NDArray[np.int64]:
-    """The partition of each key, a keyed function, so that nobody can send all keys to one partition.
+    """The partition of each key. The function is keyed, so that nobody can send all keys to one partition.
 
-    AES-256 of the key under the salt; its first 32 bits, scaled to the number of partitions.
+    The first 32 bits of AES-256 of the key under the salt, scaled to the number of partitions.
     """
     if partitions == 1 or not len(keys):
         return np.zeros(len(keys), np.int64)

@@ -1,8 +1,8 @@
 """Encryption of one payload to a public key of the service: HPKE (RFC 9180), base mode, one message.
 
 DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, ChaCha20-Poly1305, no associated data. ``info`` is
-``aggregation_service`` followed by the text of shared_info exactly as it was received: a report that is moved
-to another hour, origin or destination does not open.
+``aggregation_service`` followed by the text of shared_info exactly as it was received: a report with a changed hour,
+origin or destination does not open.
 """
 
 from cryptography.exceptions import InvalidTag
@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 PREFIX = b"aggregation_service"
 OVERHEAD = 48
-"""Bytes that encryption adds: the encapsulated key (32) in front, the tag (16) behind."""
+"""Bytes that encryption adds: the encapsulated key (32) before, the tag (16) after."""
 
 
 class DecryptionError(ValueError):
@@ -20,7 +20,7 @@ class DecryptionError(ValueError):
 
 
 def seal(cleartext: bytes, key: X25519PublicKey, shared_info: str) -> bytes:
-    """Encrypt a payload; the result is ``OVERHEAD`` bytes longer and differs from call to call."""
+    """Encrypt a payload. The result is ``OVERHEAD`` bytes longer and random."""
     return SUITE.encrypt(cleartext, key, info=PREFIX + shared_info.encode())
 
 

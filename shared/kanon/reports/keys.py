@@ -12,7 +12,7 @@ MOST_PUBLIC_KEYS = 5
 
 
 class KeyDocumentError(ValueError):
-    """A document of keys cannot be used; the message says what to change."""
+    """A key document is invalid; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class PublicKey:
 
 
 def public_document(keys: Mapping[str, X25519PrivateKey]) -> str:
-    """The JSON that is published: ``{"keys": [{"id": uuid, "key": base64 of 32 bytes}]}``, 1 to 5 keys."""
+    """The published JSON: ``{"keys": [{"id": uuid, "key": base64 of 32 bytes}]}``, 1 to 5 keys."""
     if not 1 <= len(keys) <= MOST_PUBLIC_KEYS:
-        raise KeyDocumentError(f"1 to {MOST_PUBLIC_KEYS} keys are published, not {len(keys)}")
+        raise KeyDocumentError(f"1 to {MOST_PUBLIC_KEYS} keys must be published, not {len(keys)}")
     return _document({key_id: key.public_key().public_bytes_raw() for key_id, key in keys.items()})
 
 
 def private_document(keys: Mapping[str, X25519PrivateKey]) -> str:
-    """The JSON of the local tool's key file, of the same form with private keys. Whoever holds it opens reports."""
+    """The JSON of the local tool's key file: the same form with private keys. Its holder can decrypt reports."""
     return _document({key_id: key.private_bytes_raw() for key_id, key in keys.items()})
 
 
@@ -39,11 +39,11 @@ def public_keys(document: str) -> list[PublicKey]:
     """Read published keys, in their order.
 
     Raises:
-        KeyDocumentError: another form, no key or more than five, an id twice, or a key that is not 32 bytes.
+        KeyDocumentError: wrong form, no key or more than five, an id twice, or a key that is not 32 bytes.
     """
     keys = _keys(document)
     if len(keys) > MOST_PUBLIC_KEYS:
-        raise KeyDocumentError(f"at most {MOST_PUBLIC_KEYS} public keys stand in one document, not {len(keys)}")
+        raise KeyDocumentError(f"a document must have at most {MOST_PUBLIC_KEYS} public keys, not {len(keys)}")
     return [PublicKey(key_id, X25519PublicKey.from_public_bytes(raw)) for key_id, raw in keys.items()]
 
 
@@ -51,7 +51,7 @@ def private_keys(document: str) -> dict[str, X25519PrivateKey]:
     """Read a key file of the local tool.
 
     Raises:
-        KeyDocumentError: another form, no key, an id twice, or a key that is not 32 bytes.
+        KeyDocumentError: wrong form, no key, an id twice, or a key that is not 32 bytes.
     """
     return {key_id: X25519PrivateKey.from_private_bytes(raw) for key_id, raw in _keys(document).items()}
 
@@ -65,13 +65,13 @@ def _keys(document: str) -> dict[str, bytes]:
     try:
         entries = [(str(UUID(entry["id"])), base64.b64decode(entry["key"], validate=True)) for entry in _list(document)]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise KeyDocumentError('a key document is {"keys": [{"id": a UUID, "key": base64 of 32 bytes}]}') from error
+        raise KeyDocumentError('a key document is {"keys": [{"id": UUID, "key": base64 of 32 bytes}]}') from error
     if not entries:
         raise KeyDocumentError("the key document holds no key: make one with `kanon reports keys`")
     if any(len(raw) != 32 for _, raw in entries):
-        raise KeyDocumentError("a key is 32 bytes, base64")
+        raise KeyDocumentError("a key must be 32 bytes in base64")
     if len(dict(entries)) < len(entries):
-        raise KeyDocumentError("two keys have one id: give every key an id of its own")
+        raise KeyDocumentError("two keys have the same id: give each its own")
     return dict(entries)
 
 

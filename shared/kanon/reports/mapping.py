@@ -1,4 +1,4 @@
-"""First stage of a job: reports in, sums by key out, with what must be known of the reports themselves."""
+"""First stage of a job: from a shard of reports to sums by key, report ids, sources and error counts."""
 
 from collections import Counter as Tally
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -17,16 +17,16 @@ from kanon.reports.opening import opened
 from kanon.reports.payload import HISTOGRAM, PayloadError, Slots, decode, template_of
 
 BATCH = 512
-"""Reports that are read at once: few enough for the processor's cache."""
+"""Reports read at once: few enough for the processor's cache."""
 _PAIRS = 1 << 21
-"""Pairs that are kept before they are added up."""
+"""Pairs collected before they are added up."""
 _LAYOUTS = 4
-"""Layouts that are tried for reports of one length before the rest is read one by one."""
+"""Layouts tried for reports of one length. The remaining reports are read one by one."""
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """What one shard of reports comes to.
+    """The result of one shard.
 
     Args:
         partitions: the sums of each partition.
@@ -34,8 +34,8 @@ class Mapped:
         sources: clear fields of the reports that count; they decide the units of account.
         errors: reports that are not accepted, by counter.
         reports: reports read.
-        duplicates: accepted reports whose id came before; they are dropped and no errors.
-        left_out: accepted reports whose clear fields the job does not ask for; they are dropped and no errors.
+        duplicates: accepted reports with the id of an earlier one; they are dropped, and are not errors.
+        left_out: accepted reports outside the selection; they are dropped, and are not errors.
     """
 
     partitions: tuple[Histogram, ...]
@@ -49,14 +49,14 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which contributions a job adds up, and how keys are dealt to partitions.
+    """Which contributions a job adds up, and how keys are assigned to partitions.
 
     Args:
         filtering_ids: the requested ids; pairs with another id are left out.
-        partitions: how many.
-        salt: key of 32 bytes of the partition's keyed function.
+        partitions: their number.
+        salt: 32 bytes, the key of ``partition_of``.
         destinations: the only attribution destinations, ``None`` for any.
-        without: sources whose reports are left out. Clear fields decide, so this tells nothing of a report's content.
+        without: sources whose reports are left out. They are clear fields and reveal no contents.
     """
 
     filtering_ids: tuple[int, ...] = (0,)
@@ -66,7 +66,7 @@ class Selection:
     without: frozenset[Source] = frozenset()
 
     def takes(self, source: Source) -> bool:
-        """Whether the job asks for reports with these clear fields."""
+        """Whether reports with these clear fields are selected."""
         asked = self.destinations is None or source.attribution_destination in self.destinations
         return asked and source not in self.without
 
@@ -76,8 +76,7 @@ def map_reports(
 ) -> Mapped:
     """Accept the reports of one shard and add up their contributions.
 
-    Duplicates are decided among *accepted* reports, so behind decryption: a forged copy that does not open cannot
-    push the real report out.
+    Only *accepted*, decrypted reports make later ones duplicates: a forged copy cannot displace the real report.
 
     Args:
         reports: the shard, in order.
@@ -96,7 +95,7 @@ def map_reports(
 
 @dataclass
 class _Shard:
-    """A shard while it is read."""
+    """The state of a shard while it is read."""
 
     rules: Rules
     selection: Selection
@@ -155,7 +154,7 @@ class _Shard:
         )
 
     def _accepted(self, outcome: Slots | Counter, count: int) -> NDArray[np.bool_]:
-        """Which of the reports read at once are accepted; the others are counted."""
+        """The accepted ones of the reports read at once. The others are counted by error."""
         if isinstance(outcome, Counter):
             self.errors[outcome] += count
             return np.zeros(count, bool)
@@ -166,7 +165,7 @@ class _Shard:
         return within
 
     def _is_first(self, report_id: bytes, source: Source) -> bool:
-        """Tell whether an accepted report is asked for, and the first with its id; only then it counts."""
+        """Whether an accepted report is selected and the first with its id. Only such a report counts."""
         if not self.selection.takes(source):
             self.left_out += 1
             return False
@@ -178,7 +177,7 @@ class _Shard:
         return True
 
     def _take(self, slots: Slots, counted: NDArray[np.bool_]) -> None:
-        """Keep the pairs of the reports that count; a value of 0 is padding, whatever its bucket."""
+        """Keep the pairs of the reports that count. A pair with value 0 is padding, with any bucket."""
         wanted = (slots.values > 0) & counted[:, None]
         for_ids = slots.filtering_ids == np.uint64(self.selection.filtering_ids[0])
         for other in self.selection.filtering_ids[1:]:
@@ -204,7 +203,7 @@ def _batches(reports: Iterable[Report]) -> Iterator[list[Report]]:
 
 
 def read_cleartexts(cleartexts: Sequence[bytes]) -> Iterator[tuple[NDArray[np.intp], Slots | Counter]]:
-    """Read cleartexts: groups of one layout at once, the others one by one; rows of the group, and its pairs."""
+    """Read cleartexts: groups of one layout at once, the others one by one. Yield the group's rows and their pairs."""
     lengths: dict[int, list[int]] = {}
     for row, cleartext in enumerate(cleartexts):
         lengths.setdefault(len(cleartext), []).append(row)
@@ -219,7 +218,7 @@ def read_cleartexts(cleartexts: Sequence[bytes]) -> Iterator[tuple[NDArray[np.in
                 matches = template.matches(matrix)
                 yield left[matches], template.read(matrix if matches.all() else matrix[matches])
                 left, first_matches = left[~matches], bool(matches[0])
-            if template is None or not first_matches:  # an odd one: it must not decide the layout of the others
+            if template is None or not first_matches:  # an unusual report must not decide the layout of the others
                 yield left[:1], _one(cleartexts[left[0]])
                 left = left[1:]
         for row in left:

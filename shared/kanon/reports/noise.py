@@ -1,10 +1,10 @@
 """Discrete Laplace noise, ``P(x) ~ e**(-a |x|)`` on the integers, drawn digit by digit from a keyed tape.
 
 A geometric number with ratio ``q = e**-a`` has independent binary digits: digit i is 1 with probability
-``1 / (1 + e**(a 2^i))``. The difference of two such numbers has the wanted distribution. So a draw is 2K comparisons
-of uniform words with K thresholds of 256 bits, K the least with ``e**(-a 2^K) < 2^-256``. A word of 64 bits decides
-but once in 2^64; only then 192 bits more are read. One draw is within 2^-249 of the exact distribution, in total
-variation; no floating-point number takes part.
+``1 / (1 + e**(a 2^i))``. The difference of two such numbers has the wanted distribution. So a draw compares 2K uniform
+words with K thresholds of 256 bits, where K is the least with ``e**(-a 2^K) < 2^-256``. A word has 64 bits; if it
+equals the threshold's first 64 bits (probability 2^-64), 192 more are read. The total variation distance of one draw
+from the exact distribution is at most 2^-249. No floating-point number takes part.
 """
 
 import hashlib
@@ -24,15 +24,15 @@ from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
 from kanon.reports.parameters import Parameters
 
 PRECISION = 256
-"""Bits of a threshold: 64 are compared first, the other ``TIE_BITS`` in a tie."""
+"""Bits of a threshold: the first 64 are compared first, the other ``TIE_BITS`` in a tie."""
 TIE_BITS = PRECISION - 8 * WORD_BYTES
 _PIECE = 1 << 18
-"""Bytes of tape drawn at once: they stay in the processor's cache."""
+"""Bytes of tape drawn at once: few enough for the processor's cache."""
 
 
 @dataclass(frozen=True)
 class Tape:
-    """The randomness of one partition of a job: a key of 32 bytes that names all its words."""
+    """The randomness of one partition of a job: all its words derive from a seed of 32 bytes."""
 
     seed: bytes
 
@@ -41,7 +41,7 @@ class Tape:
         return Cipher(AES(self.seed), CTR(bytes(16))).encryptor()
 
     def tie(self, key: int, attempt: int, word: int) -> int:
-        """192 bits more of one word of a key, big-endian: read only if the word equals its threshold."""
+        """The other 192 bits of one word of a key, big-endian. Read only in a tie."""
         name = length_prefixed(b"kanon/reports/tie/1", self.seed, _number(key), _number(attempt), _number(word))
         return int.from_bytes(hashlib.shake_256(name).digest(TIE_BITS // 8), "big")
 
@@ -53,7 +53,7 @@ class Tape:
 
 @dataclass(frozen=True)
 class Randomness:
-    """What names the noise of a job. The same work gives the same noise; one changed unit gives independent noise.
+    """The seed of a job's noise. The same job and sums give the same noise; other sums give independent noise.
 
     Args:
         key: secret of the deployment.
@@ -79,7 +79,7 @@ class Randomness:
         return f"Randomness(key={self.key!r})"
 
     def tape(self, partition: int, content_digest: bytes) -> Tape:
-        """The tape of one partition; ``content_digest`` names the exact numbers that the noise is added to."""
+        """The tape of one partition; ``content_digest`` is the digest of the exact sums."""
         name = length_prefixed(
             b"kanon/reports/noise/1",
             self.key.secret,
@@ -99,12 +99,12 @@ class Randomness:
 class DiscreteLaplace:
     """The noise distribution ``P(x) ~ e**(-a |x|)``.
 
-    Privacy guarantee: a sum that changes by v changes every probability by at most ``e**(a v)``, up to the
-    distance of 2^-249 a draw.
+    Privacy guarantee: if a sum changes by v, every probability changes by a factor of at most ``e**(a v)``, up to a
+    distance of 2^-249 per draw.
 
     Args:
         a: rate, epsilon divided by the contribution bound.
-        most: condition on ``|x| <= most`` by drawing again, never by clamping; ``None`` for all integers.
+        most: the condition ``|x| <= most``, met by drawing again, never by clamping; ``None`` for all integers.
     """
 
     a: Fraction
@@ -112,12 +112,12 @@ class DiscreteLaplace:
 
     @classmethod
     def of(cls, parameters: Parameters) -> "DiscreteLaplace":
-        """The noise of a job: at rate epsilon / contribution bound, within the threshold if it has one."""
+        """The noise of a job: its rate is epsilon / contribution bound; the threshold bounds it if there is one."""
         return cls(parameters.epsilon / parameters.contribution_bound, parameters.threshold)
 
     @cached_property
     def thresholds(self) -> tuple[int, ...]:
-        """``floor(2^256 / (1 + e**(a 2^i)))`` for each digit i, certain."""
+        """``floor(2^256 / (1 + e**(a 2^i)))`` for each digit i, computed exactly."""
         return _thresholds(self.a)
 
     @property
@@ -145,7 +145,7 @@ class DiscreteLaplace:
                 return number
 
     def _numbers(self, tape: Tape, start: int, words: NDArray[np.uint64], attempt: int = 0) -> NDArray[np.int64]:
-        """One number for each row of 2K words; row r belongs to key ``start + r``."""
+        """One draw for each row of 2K words; row r belongs to key ``start + r``."""
         tops = self._tops[: len(words)]
         ones = words < tops
         ties = words == tops
@@ -157,7 +157,7 @@ class DiscreteLaplace:
 
     @cached_property
     def _tops(self) -> NDArray[np.uint64]:
-        """The first 64 bits of the thresholds, twice: for the two geometric numbers; a row for each key of a piece."""
+        """The first 64 bits of the thresholds, for both geometric numbers; a row for each key of a piece."""
         row = np.array([threshold >> TIE_BITS for threshold in self.thresholds] * 2, np.uint64)
         return np.tile(row, (_keys_of_a_piece(len(row)), 1))
 
@@ -169,7 +169,7 @@ def _keys_of_a_piece(width: int) -> int:
 def _pieces(tape: Tape, count: int, width: int) -> Iterator[tuple[int, NDArray[np.uint64]]]:
     """The tape of ``count`` keys in pieces: index of the first key, words of shape (keys, width).
 
-    A piece is overwritten by the next one: fresh memory for each would take longer than the cipher.
+    Each piece overwrites the last one: allocating memory for each would take longer than the cipher.
     """
     stream = tape.stream()
     keys = _keys_of_a_piece(width)
@@ -182,7 +182,7 @@ def _pieces(tape: Tape, count: int, width: int) -> Iterator[tuple[int, NDArray[n
 
 
 def _differences(ones: NDArray[np.bool_], digits: int) -> NDArray[np.int64]:
-    """The first geometric number less the second one; a row holds the digits of both, the lowest first."""
+    """The first geometric number minus the second; a row holds the digits of both, lowest first."""
     bits = np.zeros((len(ones), 2, 64), bool)
     bits[:, 0, :digits], bits[:, 1, :digits] = ones[:, :digits], ones[:, digits:]
     numbers = np.packbits(bits, bitorder="little").view("<i8").reshape(-1, 2)
@@ -193,7 +193,7 @@ def _differences(ones: NDArray[np.bool_], digits: int) -> NDArray[np.int64]:
 @lru_cache(maxsize=64)
 def _thresholds(a: Fraction) -> tuple[int, ...]:
     if not Fraction(1, 1 << 50) <= a <= 200:
-        raise ValueError("the rate of the noise lies between 2^-50 and 200")
+        raise ValueError("the rate of the noise must be from 2^-50 to 200")
     found: list[int] = []
     while not found or _digit_matters(a * (1 << len(found))):
         found.append(_threshold(a * (1 << len(found))))
@@ -201,7 +201,7 @@ def _thresholds(a: Fraction) -> tuple[int, ...]:
 
 
 def _digit_matters(x: Fraction, bits: int = 2 * PRECISION) -> bool:
-    """Tell whether ``e**-x >= 2^-256``."""
+    """Whether ``e**-x >= 2^-256``."""
     low, high = exp_bounds(x, bits)
     limit = 1 << PRECISION
     if (low <= limit) == (high <= limit):
@@ -210,7 +210,7 @@ def _digit_matters(x: Fraction, bits: int = 2 * PRECISION) -> bool:
 
 
 def _threshold(x: Fraction, bits: int = 2 * PRECISION) -> int:
-    """``floor(2^256 / (1 + e**x))``, certain: bounds of ``e**x`` from both sides must agree on it."""
+    """``floor(2^256 / (1 + e**x))``, exactly: the upper and lower bounds of ``e**x`` must give the same integer."""
     low, high = exp_bounds(x, bits)
     least, most = (int((1 << PRECISION) / (1 + bound)) for bound in (high, low))
     return least if least == most else _threshold(x, 2 * bits)

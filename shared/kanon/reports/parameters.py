@@ -1,4 +1,4 @@
-"""What a job promises: epsilon, delta, the mode of its key domain, and the threshold that follows."""
+"""The privacy parameters of a job, and the threshold that follows from them."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kanon.reports.threshold import Rule, threshold
 
 Mode = Literal["declared", "discover"]
 CONTRIBUTION_BOUND = 65_536
-"""The most that the values of one unit's reports sum to: the paper's Lambda_1."""
+"""The largest sum of the values in one unit's reports: the paper's Lambda_1."""
 EPSILON_CAP = 64
 LEAST_DELTA, DELTA_CAP = Fraction(1, 10**12), Fraction(1, 1000)
 DEFAULT_EPSILON, DEFAULT_DELTA = "10", "1e-8"
@@ -21,7 +21,7 @@ _DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?([eE]-?[0-9]{1,2})?")
 
 
 class ParameterError(ValueError):
-    """A parameter cannot be used; the message says what to change."""
+    """A parameter is out of range; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ class Parameters:
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon <= EPSILON_CAP or 1000 % self.epsilon.denominator:
-            raise ParameterError(f"epsilon lies above 0, at most at {EPSILON_CAP}, and has at most 3 decimals")
+            raise ParameterError(f"epsilon must be above 0 and at most {EPSILON_CAP}, with at most 3 decimals")
         if self.mode == "declared" and self.delta:
             raise ParameterError("declared keys need no delta: leave it out")
         in_range = LEAST_DELTA <= self.delta <= DELTA_CAP and not 10**15 % self.delta.denominator
         if self.mode == "discover" and not in_range:
-            raise ParameterError("delta lies between 1e-12 and 0.001 and has at most 15 decimals")
+            raise ParameterError("delta must be from 1e-12 to 0.001, with at most 15 decimals")
         if self.delta * 100 > self.epsilon:  # else the noise would seldom be within the threshold
-            raise ParameterError("delta is at most a hundredth of epsilon")
+            raise ParameterError("delta must be at most a hundredth of epsilon")
         if not 1 <= self.contribution_bound <= 1 << 32 or self.sparsity < 1:
-            raise ParameterError("the contribution bound lies between 1 and 2^32, the sparsity is at least 1")
+            raise ParameterError("the contribution bound must be from 1 to 2^32, the sparsity at least 1")
 
     @cached_property
     def threshold(self) -> int | None:
@@ -72,7 +72,7 @@ class Parameters:
 
     @property
     def standard_deviation(self) -> float:
-        """Of the noise of one key, ``sqrt(2) contribution_bound / epsilon`` but for the conditioning."""
+        """Standard deviation of one key's noise: ``sqrt(2) contribution_bound / epsilon``, before conditioning."""
         return float(2**0.5 * self.contribution_bound / self.epsilon)
 
 
@@ -80,13 +80,13 @@ def decimal(text: str, name: str) -> Fraction:
     """Read a decimal such as ``10``, ``0.125`` or ``1e-8`` exactly.
 
     Raises:
-        ParameterError: it is no decimal.
+        ParameterError: the text is not a decimal.
     """
     if not _DECIMAL.fullmatch(text):
-        raise ParameterError(f"{name} is a decimal such as 10, 0.125 or 1e-8")
+        raise ParameterError(f"{name} must be a decimal such as 10, 0.125 or 1e-8")
     return Fraction(text)
 
 
 def written(number: Fraction) -> str:
-    """The decimal of a number that has one of at most 28 digits, exactly: ``10``, ``0.125`` or ``0.00000001``."""
+    """A number that has a decimal of at most 28 digits, exactly: ``10``, ``0.125`` or ``0.00000001``."""
     return f"{Decimal(number.numerator) / number.denominator:f}"

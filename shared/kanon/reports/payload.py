@@ -1,9 +1,9 @@
 """The cleartext of a report: CBOR ``{"data": [{"id", "value", "bucket"} ...], "operation": "histogram"}``.
 
 Numbers are byte strings, big-endian and unsigned. Clients pad the list with bucket 0, value 0 to a fixed number
-of slots, so that the length tells nothing. Reports of one layout differ only in the bytes of their numbers:
-``Template`` reads a matrix of them at once; every other report goes through ``cbor2`` (``decode``). Both agree on
-every input.
+of slots, so that the length reveals nothing. Reports of one layout differ only in the bytes of their numbers:
+``Template`` reads a matrix of them at once; every other report goes through ``cbor2`` (``decode``). Both agree on every
+input.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _LEAST_PAIR = 36
 
 
 class PayloadError(ValueError):
-    """The cleartext is no report; the message says which part."""
+    """The cleartext is not a report; the message names the invalid part."""
 
 
 class Contribution(NamedTuple):
@@ -38,7 +38,7 @@ class Contribution(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """What a report says: its operation and its pairs, padding included."""
+    """The content of a report: its operation and its pairs, padding included."""
 
     operation: str
     contributions: tuple[Contribution, ...]
@@ -46,11 +46,11 @@ class Payload(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How a client writes its payloads.
+    """The layout of a client's payloads.
 
     Args:
         slots: number of pairs, padding included (20, 100, ... up to 65,535).
-        id_bytes: length of the filtering id (1 to 8), ``None`` to write none (version 0.1).
+        id_bytes: length of the filtering id (1 to 8), ``None`` for no id (version 0.1).
     """
 
     slots: int
@@ -58,13 +58,13 @@ class Layout:
 
     def __post_init__(self) -> None:
         if not 1 <= self.slots < 1 << 16:
-            raise ValueError(f"a payload has 1 to 65535 slots, not {self.slots}")
+            raise ValueError(f"a payload must have 1 to 65535 slots, not {self.slots}")
         if self.id_bytes is not None and not 1 <= self.id_bytes <= ID_BYTES:
-            raise ValueError(f"a filtering id has 1 to 8 bytes, not {self.id_bytes}")
+            raise ValueError(f"a filtering id must have 1 to 8 bytes, not {self.id_bytes}")
 
     @property
     def id_limit(self) -> int:
-        """The least filtering id that cannot be written."""
+        """All filtering ids must be below this."""
         return 1 if self.id_bytes is None else 1 << 8 * self.id_bytes
 
     @cached_property
@@ -77,7 +77,7 @@ def encode(contributions: Sequence[Contribution], layout: Layout) -> bytes:
     """Write the cleartext of a report, padded to the layout's slots.
 
     Raises:
-        PayloadError: there are more pairs than slots, or a number does not fit its field.
+        PayloadError: more pairs than slots, or a number does not fit its field.
     """
     if len(contributions) > layout.slots:
         raise PayloadError(f"{len(contributions)} contributions do not fit into {layout.slots} slots")
@@ -101,14 +101,14 @@ def decode(cleartext: bytes) -> Payload:
     Entries of other names are ignored. An operation other than ``histogram`` is read and left to the caller.
 
     Raises:
-        PayloadError: the cleartext has another form.
+        PayloadError: the cleartext has a wrong form.
     """
     try:
         report = cbor2.loads(cleartext, allow_duplicate_keys=False, strict_hashable_types=True)
     except (cbor2.CBORDecodeError, ValueError, OverflowError, RecursionError, MemoryError) as error:
-        raise PayloadError("the payload is no CBOR") from error
+        raise PayloadError("the payload is not CBOR") from error
     if not isinstance(report, dict):
-        raise PayloadError("the payload is no map")
+        raise PayloadError("the payload is not a map")
     data, operation = report.get("data"), report.get("operation")
     if not isinstance(data, list) or not isinstance(operation, str):
         raise PayloadError("the payload lacks the list `data` or the text `operation`")
@@ -117,7 +117,7 @@ def decode(cleartext: bytes) -> Payload:
 
 def _contribution(pair: object) -> Contribution:
     if not isinstance(pair, dict):
-        raise PayloadError("a contribution is no map")
+        raise PayloadError("a contribution is not a map")
     bucket = _number(pair.get("bucket"), BUCKET_BYTES)
     value = _number(pair.get("value"), VALUE_BYTES)
     return Contribution(bucket, value, _number(pair["id"], ID_BYTES) if "id" in pair else 0)
@@ -125,7 +125,7 @@ def _contribution(pair: object) -> Contribution:
 
 def _number(field: object, most: int) -> int:
     if not isinstance(field, bytes) or not 1 <= len(field) <= most:
-        raise PayloadError(f"a number of a contribution has no byte string of 1 to {most} bytes")
+        raise PayloadError(f"a number of a contribution is not a byte string of 1 to {most} bytes")
     return int.from_bytes(field, "big")
 
 
@@ -148,7 +148,7 @@ class Template:
 
     @cached_property
     def _fixed(self) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-        """A mask of the bytes that are no number, and those bytes as words, padded to a multiple of 8."""
+        """A mask of the bytes outside numbers, and these bytes as words, padded to a multiple of 8."""
         mask = np.full((1, self.layout.length), 255, np.uint8)
         for field in self._fields:
             self._pairs(mask)[:, :, field] = 0
@@ -157,7 +157,7 @@ class Template:
 
     @cached_property
     def _body(self) -> slice:
-        """Where the pairs lie: behind the map's head and the list's, before ``operation``."""
+        """The span of the pairs: after the heads of map and list, before ``operation``."""
         start = len(_HEAD) + len(_list_head(self.layout.slots))
         return slice(start, start + self.layout.slots * self._pair_length)
 
@@ -166,7 +166,7 @@ class Template:
         return _LEAST_PAIR if self.layout.id_bytes is None else _LEAST_PAIR + 4 + self.layout.id_bytes
 
     def matches(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Tell of each row of the matrix ``(n, length)`` whether it has this layout, to the last fixed byte."""
+        """For each row of the matrix ``(n, length)``: whether all its fixed bytes are those of this layout."""
         mask, fixed = self._fixed
         same: NDArray[np.bool_] = (_masked(rows, mask) == fixed).all(axis=1)
         return same
@@ -189,7 +189,7 @@ class Template:
 
     @cached_property
     def _fields(self) -> tuple[slice, slice, slice]:
-        """Where id, value and bucket lie in a pair."""
+        """The positions of id, value and bucket in a pair."""
         bucket = self._pair_length - BUCKET_BYTES
         value = bucket - len(b"\x66bucket\x50") - VALUE_BYTES
         identifier = value - len(b"\x65value\x44")
@@ -208,9 +208,9 @@ def _list_head(slots: int) -> bytes:
 
 
 def template_of(cleartext: bytes) -> Template | None:
-    """The template of the layout that a cleartext claims by its first bytes and its length, ``None`` if it has none.
+    """The template for the first bytes and the length of a cleartext; ``None`` if they fit no layout.
 
-    Whether the cleartext has that layout is for ``Template.matches`` to say.
+    ``Template.matches`` checks the other bytes.
     """
     slots, list_head = _slots(cleartext[len(_HEAD) : len(_HEAD) + 3])
     pair = cleartext[len(_HEAD) + list_head :][:5]

@@ -1,4 +1,4 @@
-"""Third stage of a job: exact sums of one partition in, noisy sums out (Algorithm 1 of the Privacy Sandbox paper)."""
+"""Third stage of a job: adds noise to the exact sums of one partition (Algorithm 1 of the Privacy Sandbox paper)."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ class Release:
 
 @dataclass(frozen=True)
 class Noised:
-    """One partition with its noise. Only ``release`` may be published; the rest shows exact sums."""
+    """One partition with its noise. Publish only ``release()``: the other fields show exact sums."""
 
     exact: Histogram
     noise: NDArray[np.int64]
     threshold: int | None
 
     def release(self) -> Release:
-        """Every declared key; or the discovered keys whose noisy sum is *above* the threshold."""
+        """All declared keys, or the discovered keys whose noisy sum is *above* the threshold."""
         metrics = self.exact.sums + self.noise
         if self.threshold is None:
             return Release(self.exact.keys, metrics)
@@ -48,15 +48,14 @@ def reduce_partition(
 ) -> Noised:
     """Merge the shards' sums of one partition and add noise.
 
-    Declared keys are never compared with the keys seen: a key without reports is released with noise like any
-    other, and a key outside the list never is. In discovery a key that no report names has no sum and could never
-    pass: noise is at most the threshold.
+    With declared keys, all of them are released, also those without reports, and no others. In discovery a key without
+    reports could never pass, since noise is at most the threshold.
 
     Args:
         sums: the partition's histogram of each shard.
         domain: the partition's declared keys, ``None`` in discovery.
         parameters: what the job promises.
-        randomness: what names the noise.
+        randomness: the seed of the noise.
         partition: number of the partition.
 
     Raises:
@@ -68,9 +67,9 @@ def reduce_partition(
 
 
 def exact_sums(sums: Iterable[Histogram], domain: NDArray[np.bytes_] | None) -> Histogram:
-    """The numbers that noise is added to: the declared keys' sums, or those of all keys seen.
+    """The exact sums: of the declared keys, or of all keys in the reports.
 
-    Declared keys need memory for the domain and some histograms at a time, however many there are.
+    Memory is bounded by the domain and a few histograms at a time.
     """
     if domain is None:
         return Histogram.merged([*sums])
@@ -82,7 +81,7 @@ def exact_sums(sums: Iterable[Histogram], domain: NDArray[np.bytes_] | None) -> 
 
 
 def _groups(sums: Iterable[Histogram]) -> Iterator[list[Histogram]]:
-    """The histograms in groups of about so many rows."""
+    """The histograms in groups of about ``rows`` keys."""
     group: list[Histogram] = []
     for one in sums:
         group.append(one)

@@ -32,7 +32,7 @@ Exact = BeforeValidator(_exact)
 
 
 class Caps(Settings):
-    """What all jobs together may spend of one unit's budget, exactly."""
+    """The most that all jobs together may spend of one unit's budget, exactly."""
 
     epsilon_cap: Annotated[Fraction, Exact]
     delta_cap: Annotated[Fraction, Exact]
@@ -41,14 +41,14 @@ class Caps(Settings):
     @classmethod
     def _in_thousandths(cls, cap: Fraction) -> Fraction:
         if not LEAST_EPSILON <= cap <= EPSILON_CAP or 1000 % cap.denominator:
-            raise ValueError(f"EpsilonCap lies between 0.001 and {EPSILON_CAP} and has at most 3 decimals")
+            raise ValueError(f"EpsilonCap must be from 0.001 to {EPSILON_CAP}, with at most 3 decimals")
         return cap
 
     @field_validator("delta_cap")
     @classmethod
     def _in_small_steps(cls, cap: Fraction) -> Fraction:
         if not LEAST_DELTA <= cap <= DELTA_CAP or 10**15 % cap.denominator:
-            raise ValueError("DeltaCap lies between 1e-12 and 0.001 and has at most 15 decimals")
+            raise ValueError("DeltaCap must be from 1e-12 to 0.001, with at most 15 decimals")
         return cap
 
 
@@ -61,7 +61,7 @@ class Buckets(Settings):
 
     @property
     def buckets(self) -> frozenset[str]:
-        """All of them."""
+        """All of these buckets."""
         return frozenset({self.reports_bucket, self.summaries_bucket, *self.report_buckets})
 
 

@@ -1,4 +1,4 @@
-"""The clear part of a report: JSON text that encryption authenticates."""
+"""The clear fields of a report: JSON text that encryption authenticates."""
 
 import json
 import re
@@ -15,10 +15,10 @@ _VERSION = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
 _H = "[0-9a-fA-F]"
 _UUID = re.compile(f"{_H * 8}-{_H * 4}-{_H * 4}-{_H * 4}-{_H * 12}")
 END_OF_TIME = 253_402_300_800
-"""The year 10000: later times have no date."""
+"""The year 10000: ``datetime`` has no later years."""
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _ORIGIN = re.compile(rf"https://((?:{_LABEL}\.)*[a-z]([a-z0-9-]{{0,61}}[a-z0-9])?)(?::[0-9]{{1,5}})?")
-"""An https origin; the last label starts with a letter, so no IPv4 address is one."""
+"""An https origin; the last label starts with a letter, which excludes IPv4 addresses."""
 
 
 class SharedInfo(NamedTuple):
@@ -52,7 +52,7 @@ class SharedInfo(NamedTuple):
 
 
 def parse(text: str) -> SharedInfo:
-    """Read shared_info, checking in this order: JSON, version, required fields, api, report id.
+    """Read shared_info. The checks are, in order: JSON, version, required fields, api, report id.
 
     Raises:
         RefusedError: with the counter of the first check that fails.
@@ -78,7 +78,7 @@ def parse(text: str) -> SharedInfo:
 def _object(text: str) -> Mapping[str, object]:
     try:
         fields, end = _DECODER.raw_decode(text) if text.startswith("{") else (None, -1)
-        if end != len(text):  # white space around it, or more than one value: the slower call tells
+        if end != len(text):  # white space around it, or more than one value: ``decode`` decides
             fields = _DECODER.decode(text)
     except (ValueError, RecursionError, ArithmeticError):  # also numbers of thousands of digits, exponents of 19
         fields = None
@@ -95,10 +95,10 @@ def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _no_number(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
-# Decimal: a time such as 1640995200.000000000 is read without floating point.
+# Decimal reads a time such as 1640995200.000000000 without floating point.
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_without_duplicates, parse_float=Decimal, parse_constant=_no_number, strict=True
 )
@@ -116,7 +116,7 @@ def _version(fields: Mapping[str, object]) -> str:
 
 @lru_cache(maxsize=64)
 def _major(version: str) -> int | None:
-    """The major version; ``None`` for 0.0 and for what is no version."""
+    """The major version; ``None`` for 0.0 and for text that is no version."""
     match = _VERSION.fullmatch(version)
     return int(match[1]) if match and any(int(number) for number in match.groups()) else None
 
@@ -145,7 +145,7 @@ def _seconds(fields: Mapping[str, object], name: str) -> int:
 
 
 def _report_id(fields: Mapping[str, object]) -> str:
-    """A UUID, in lower case: two writings of one id are one report."""
+    """A UUID in lower case: ids that differ only in case are equal."""
     value = fields.get("report_id")
     if not isinstance(value, str) or not _UUID.fullmatch(value):
         raise RefusedError(Counter.INVALID_REPORT_ID)
@@ -153,6 +153,6 @@ def _report_id(fields: Mapping[str, object]) -> str:
 
 
 def host_of(origin: str) -> str | None:
-    """The host of an https origin; None if it is none."""
+    """The host of an https origin, or None."""
     match = _ORIGIN.fullmatch(origin)
     return match[1] if match else None

@@ -12,9 +12,9 @@ from kanon.reports.reducing import Noised
 
 
 def write(outcome: Outcome, output: Path, *, debug: bool = False) -> list[Path]:
-    """Write a summary of one file a partition; no file that exists is overwritten.
+    """Write a summary, one file per partition. No existing file is overwritten.
 
-    All files appear when all are complete, or none. Only the owner can read files with exact sums.
+    All files appear, or none. Only the owner can read files with exact sums.
 
     Args:
         outcome: the finished job.
@@ -47,7 +47,7 @@ def write(outcome: Outcome, output: Path, *, debug: bool = False) -> list[Path]:
 
 
 def _debug(partition: Noised, seen: Histogram) -> Iterator[DebugFact]:
-    """The keys that got noise, and those of reports that were not declared: they are not released, and have none."""
+    """The keys with noise, and the undeclared keys of reports, which are not released and have no noise."""
     declared = partition.threshold is None
     noise = dict(zip(listed(partition.exact.keys), partition.noise.tolist(), strict=True))
     in_reports = dict(zip(listed(seen.keys), seen.sums.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""The threshold of key discovery: the least integer tau for which a key's name is worth at most delta.
+"""The threshold of key discovery: the least integer tau at which releasing key names costs at most delta.
 
 With ``q = e**-a``, ``a = epsilon / bound`` and X a discrete Laplace number conditioned on ``|X| <= tau``, a sum of v
 passes the threshold with probability ``g(v) = P(X > tau - v) = q^(tau-v+1) (1 - q^v) / (1 + q - 2 q^(tau+1))``.
@@ -9,7 +9,7 @@ for a unit that changes the sums by at most ``bound`` in all, however many keys 
 * ``paper``: Algorithm 1 of "On the Differential Privacy and Interactivity of Privacy Sandbox Reports",
   ``ceil(bound (1 + ln(sparsity / delta) / epsilon))`` for units of at most ``sparsity`` keys.
 
-Every comparison is certain: rational bounds of the exponentials must agree on it, else more bits are taken.
+Every comparison is exact: it uses rational bounds of the exponentials, with more bits until they decide.
 """
 
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def _least(margin: Callable[[int, int], Interval], start: int) -> int:
 
 
 def _reaches(margin: Callable[[int, int], Interval], tau: int, bits: int = 256) -> bool:
-    """Tell whether the margin is at least 0. It ends: by Lindemann's theorem it is never 0 for exponentials."""
+    """Whether the margin is at least 0. The loop ends: by Lindemann's theorem the margin is never exactly 0."""
     low, high = margin(tau, bits)
     if low >= 0 or high < 0:
         return low >= 0

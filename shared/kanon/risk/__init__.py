@@ -1,4 +1,4 @@
-"""What a log gives away, before anything of it is collected or published: sketches, estimates, attacks.
+"""Privacy risks of a log before it is collected or published: sketches, estimates, attacks.
 
     from kanon import risk
     made = risk.sketch(Path("joins.csv"), "set")

@@ -1,8 +1,8 @@
-"""The one error a user of ``kanon.risk`` can cause."""
+"""The error of ``kanon.risk``."""
 
 
 class RiskError(ValueError):
     """A log, a sketch file or an option cannot be used; the message says what to change.
 
-    It never holds a value or a user of the log.
+    The message never holds a value or a user of the log.
     """

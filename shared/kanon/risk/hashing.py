@@ -1,6 +1,6 @@
 """Keyed 64-bit hashes of values and users: BLAKE2b under one secret of 32 bytes.
 
-Whoever knows the key can test a guessed value or user against a sketch; without it a sketch cannot be searched.
+With the key one can test a guessed value or user against a sketch. Without it this is not possible.
 """
 
 import os
@@ -21,13 +21,13 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True)
 class Key:
-    """A hashing key. Sketches can be merged and joined only if they were made under the same one."""
+    """A hashing key. Sketches can be merged and joined only if they have the same key."""
 
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         if len(self.secret) != KEY_BYTES:
-            raise RiskError(f"a key has {KEY_BYTES} bytes, not {len(self.secret)}")
+            raise RiskError(f"a key must have {KEY_BYTES} bytes, not {len(self.secret)}")
 
     @classmethod
     def fresh(cls) -> "Key":
@@ -36,10 +36,10 @@ class Key:
 
     @classmethod
     def kept_in(cls, path: Path) -> "Key":
-        """The key in a file; a file that does not exist is made, readable by its owner only.
+        """The key in a file. A missing file is created, readable by its owner only.
 
         Raises:
-            RiskError: the file does not hold a key, others may read it, or it cannot be read or written.
+            RiskError: the file is not a key file, others may read it, or it cannot be read or written.
         """
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -61,12 +61,12 @@ class Key:
         except OSError as error:
             raise RiskError(f"the key file {path} cannot be read: {error.strerror}") from error
         if len(secret) != KEY_BYTES:
-            raise RiskError(f"{path} is no key file: it must hold {KEY_BYTES} bytes, not {len(secret)}")
+            raise RiskError(f"{path} is not a key file: it must hold {KEY_BYTES} bytes, not {len(secret)}")
         return cls(secret)
 
     @property
     def check(self) -> bytes:
-        """8 bytes that tell whether two sketches have the same key, and nothing else about it."""
+        """8 bytes that are equal for sketches of one key and reveal nothing else about it."""
         return blake2b(digest_size=8, key=self.secret, person=b"kanon check").digest()
 
     def users(self, names: Iterable[bytes]) -> Hashes:
@@ -83,7 +83,7 @@ class Key:
 
 
 def public_hashes(names: Iterable[bytes]) -> Hashes:
-    """Hashes without any key, as most cardinality sketches use them: anybody can compute them."""
+    """Hashes without a key, as in most cardinality sketches. Anybody can compute them."""
     return _hashes(blake2b(digest_size=8), names)
 
 

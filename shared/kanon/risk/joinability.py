@@ -1,9 +1,9 @@
-"""Can rows of two logs be linked by a column they share? Containment of one column's values in the other's.
+"""Whether rows of two logs can be linked by a shared column: containment of one column's values in the other's.
 
 Desfontaines (2020), section 4.1.4.2, definition 77: the containment of C1 in C2 is ``|C1 n C2| / |C1|``. Two sketches
-of one key see the same hashes below the smaller of their bounds, so the share of C1's hashes there that are also C2's
-is a plain sample mean (*matched hashes*). The thesis's estimator, inclusion-exclusion, subtracts three estimated
-numbers of values from each other and is about twice as far off.
+of one key see the same hashes below the smaller of their bounds, so the share of C1's hashes below it that C2 also has
+is a sample mean (*matched hashes*). The thesis's estimator, inclusion-exclusion, combines three estimated numbers of
+values, and its error is about twice as large.
 """
 
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ class Containment:
     """The containment of one column in another, by both estimators.
 
     Attributes:
-        matched: share of matched hashes; None if none of the first column's hashes lies below the bound.
+        matched: share of matched hashes; None if no hash of the first column is below the bound.
         standard_error: of ``matched``.
         thesis: by inclusion-exclusion.
     """
@@ -41,12 +41,12 @@ class Containment:
 
 @dataclass(frozen=True)
 class Joinability:
-    """What two columns share.
+    """The containment of two columns in each other, and the verdict.
 
     Attributes:
         first_in_second, second_in_first: containment in both directions.
         first_unique, second_unique: share of the values of each that have one user.
-        estimator: the one the verdict uses.
+        estimator: the estimator of the verdict.
     """
 
     first_in_second: Containment
@@ -57,13 +57,13 @@ class Joinability:
 
     @property
     def joinable(self) -> bool:
-        """Half of one column's values occur in the other, and half of the values of both have one user."""
+        """Whether half of one column's values occur in the other, and half of the values of both have one user."""
         shares = (self.first_in_second.by(self.estimator), self.second_in_first.by(self.estimator))
         contained = any(share is not None and share >= CONTAINED for share in shares)
         return contained and min(self.first_unique, self.second_unique) >= UNIQUE
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, for a program."""
+        """All fields, for programs."""
         return {**asdict(self), "joinable": self.joinable}
 
 

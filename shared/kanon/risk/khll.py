@@ -2,8 +2,8 @@
 
 Chia et al., "KHyperLogLog" (2019); Desfontaines, *Lowering the cost of anonymization* (2020), section 4.1. The first
 level keeps the K values with the smallest keyed hashes. The second keeps, for each of them, the set of its users'
-hashes: exactly up to 128, from then on as a HyperLogLog of 1,024 registers. The number of rows is exact for each
-value kept: a value never enters again once its hash is too large.
+hashes: exactly up to 128 users, above that as a HyperLogLog of 1,024 registers. The number of rows is exact for each
+kept value: a value whose hash is too large is never kept again.
 
 A sketch is a function of the set of (value, user) hashes and of the number of rows per value. So sketches of parts
 of a log merge in any order to the sketch of the whole, byte for byte.
@@ -22,7 +22,7 @@ from kanon.risk.hyperloglog import Hashes
 
 DEFAULT_SIZE = 2_048
 MOST_EXACT = 128
-"""Users of a value that are kept one by one."""
+"""Users of a value that are kept exactly."""
 REGISTER_BITS = 10
 REGISTERS = 1 << REGISTER_BITS
 SPACE = 2.0**64
@@ -35,12 +35,12 @@ class Sketch:
     """A sketch of n <= ``size`` values.
 
     Attributes:
-        size: K, the most values kept.
+        size: K, the largest number of kept values.
         key_check: :attr:`kanon.risk.hashing.Key.check` of its key, 8 bytes.
-        total_rows: rows of the log, those of values that are not kept included.
+        total_rows: all rows of the log, also those of values that are not kept.
         values: hashes in ascending order, shape (n,).
         rows: rows of each value, shape (n,).
-        owners: positions in ``values``, ascending, shape (m,). With ``users`` the exact second levels.
+        owners: positions in ``values``, ascending, shape (m,). ``owners`` and ``users`` are the exact second levels.
         users: user hashes, ascending for one owner, shape (m,).
         dense: positions in ``values`` of those with more than 128 users, ascending, shape (d,).
         registers: their HyperLogLogs, shape (d, 1024).
@@ -58,12 +58,12 @@ class Sketch:
 
     @property
     def full(self) -> bool:
-        """Whether the log may have more values than are kept."""
+        """Whether the log may have values that are not kept."""
         return len(self.values) == self.size
 
     @property
     def bound(self) -> int:
-        """h_K, the largest hash that is kept; 2^64 while every value is."""
+        """h_K, the largest kept hash; 2^64 if every value is kept."""
         return int(self.values[-1]) if self.full else 2**64
 
     @property
@@ -91,7 +91,7 @@ def sketch_of(values: Hashes, users: Hashes, size: int, key_check: bytes) -> Ske
         values: the hash of each row's value, shape (rows,).
         users: the hash of each row's user, shape (rows,).
         size: K.
-        key_check: names the key of the hashes.
+        key_check: the check of the key of the hashes.
     """
     kept, position, rows = np.unique(values, return_inverse=True, return_counts=True)
     return from_pairs(kept, rows, position, users, size, key_check, len(values))
@@ -109,13 +109,13 @@ def from_pairs(
 
 
 def merge(first: Sketch, second: Sketch) -> Sketch:
-    """The sketch of both logs together; of two sizes the smaller one is kept.
+    """The sketch of both logs together, with the smaller of their sizes.
 
     Raises:
         RiskError: the sketches have different keys.
     """
     if first.key_check != second.key_check:
-        raise RiskError("the sketches were made under different keys: make both again with one --key file")
+        raise RiskError("the sketches have different keys: make both again with one --key file")
     values, position = np.unique(np.concatenate([first.values, second.values]), return_inverse=True)
     of_first, of_second = position[: len(first.values)], position[len(first.values) :]
     rows = np.zeros(len(values), np.int64)

@@ -1,10 +1,10 @@
-"""What a plain threshold, without noise, is worth against an attacker who only watches.
+"""The privacy of a threshold without noise against an attacker who only watches.
 
 Desfontaines (2020), section 3.2. A group's count is published if it is more than T (a threshold of k is T = k - 1).
-Each of n clients is in the group with chance p; the attacker knows p and everything about nobody, and asks whether one
-client is. Theorem 4: with ``r = p (n-1) / ((1-p) T) < 1`` this is (eps, delta)-private with
+Each of n clients is in the group with chance p; the attacker knows p and no client's membership, and wants to learn
+whether one client is in the group. Theorem 4: with ``r = p (n-1) / ((1-p) T) < 1`` this is (eps, delta)-private with
 ``delta = P(B = T) / (1 - r)`` and ``eps = -ln(1 - delta)``, B binomial(n - 1, p). The exact delta at any eps is the
-hockey-stick of the two laws of the output. With b fake members of the attacker's, T - b clients are in the way
+hockey-stick of the two distributions of the output. With b fake members of the attacker, T - b real clients remain
 (Proposition 28).
 
 Void against k - 1 fake members, void for repeated releases, not a guarantee of kanon.
@@ -29,13 +29,13 @@ class PlainThreshold:
     """A count that is published if it is more than ``threshold``.
 
     Args:
-        clients: n, real clients; the attacker's fakes are not among them.
+        clients: n, real clients, without the attacker's fakes.
         rate: p, the chance that a client is in the group.
         threshold: T; a service that publishes from k clients on has T = k - 1.
-        fakes: b, members of the group that are the attacker's.
+        fakes: b, the attacker's members of the group.
 
     Raises:
-        RiskError: which number is out of its range.
+        RiskError: a number is out of its range.
     """
 
     clients: int
@@ -56,12 +56,12 @@ class PlainThreshold:
 
     @property
     def _left(self) -> int:
-        """T - b: how many real clients must be passed."""
+        """T - b: the real clients below the threshold."""
         return self.threshold - self.fakes
 
     @property
     def r(self) -> float:
-        """How near the group is to the threshold: the theorem needs r < 1."""
+        """The theorem's r. It must be below 1."""
         if self.rate == 1 or self._left == 0:
             return math.inf
         return self.rate * (self.clients - 1) / ((1 - self.rate) * self._left)
@@ -83,7 +83,7 @@ class PlainThreshold:
 
     @property
     def tail_exact(self) -> float:
-        """The chance that at least T of the others are in the group, so that one more is decisive or seen."""
+        """The chance that at least T - b of the others are in the group: one more client can change the output."""
         return float(self._others[self._left :].sum())
 
     def exact_delta(self, epsilon: float) -> float:
@@ -96,13 +96,13 @@ class PlainThreshold:
         without = np.append(self._others[self._left + 1 :], 0.0)[: len(with_client)]
         joining = np.maximum(with_client - factor * without, 0.0).sum()
         leaving = np.maximum(without - factor * with_client, 0.0).sum()
-        # Nothing is published with P(B < T - b) if the client is in the group, and with P(B <= T - b) if not.
+        # The probability of no output is P(B < T - b) if the client is in the group, else P(B <= T - b).
         nothing = float(with_client[:1].sum()) - math.expm1(epsilon) * float(self._others[: self._left].sum())
         return max(float(joining), float(leaving) + max(nothing, 0.0))
 
     @cached_property
     def _others(self) -> NDArray[np.float64]:
-        """P(B = j) for j = 0, 1, ... until it is below the smallest float."""
+        """P(B = j) for j = 0, 1, ... until it underflows."""
         others = self.clients - 1
         if self.rate == 1:
             return np.append(np.zeros(others), 1.0)
@@ -114,7 +114,7 @@ class PlainThreshold:
         return chances
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, for a program."""
+        """All fields, for programs."""
         bound = self.eps_bound
         return {
             "clients": self.clients,

@@ -24,14 +24,14 @@ def page(reports: Sequence[Report], thresholds: Sequence[int]) -> str:
 
     Args:
         reports: at least one.
-        thresholds: the ks whose cost the text names.
+        thresholds: the thresholds k in the text.
     """
-    title = "What these columns give away"
+    title = "What these columns reveal"
     svg = picture(reports, "svg").decode()
     svg = svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{title}: shares lost by k"', 1)
     findings = "".join(f'<p class="{one.verdict.replace(" ", "-")}">{escape(finding(one))}</p>' for one in reports)
     lost = "".join(_row(escape(one.name), *reached(one)) for one in reports)
-    lost = f"<table><caption>The least k that loses so much</caption>{_head('columns', *REACHED)}{lost}</table>"
+    lost = f"<table><caption>The least k that loses this share</caption>{_head('columns', *REACHED)}{lost}</table>"
     sections = "".join(_section(one, thresholds) for one in reports)
     notes = "".join(f"<p>{escape(caveat)}</p>" for caveat in (service_note(reports[0]), *CAVEATS))
     return (
@@ -44,7 +44,7 @@ def page(reports: Sequence[Report], thresholds: Sequence[int]) -> str:
 
 def _overview(report: Report) -> str:
     left_out = f" {report.left_out:,} rows lack a value or a user and are left out." if report.left_out else ""
-    return f"<p>{report.rows:,} rows; users are told apart by the column {escape(report.user)}.{left_out}</p>"
+    return f"<p>{report.rows:,} rows; users are identified by the column {escape(report.user)}.{left_out}</p>"
 
 
 def _section(report: Report, thresholds: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""The picture of a report: what a threshold k loses, one panel for each combination of columns."""
+"""The picture of a report: the loss at a threshold k, one panel for each combination of columns."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -16,7 +16,7 @@ TICKS = (2, 5, 10, 20, 50, 100, 200)
 
 
 def picture(reports: Sequence[Report], form: Literal["png", "svg"]) -> bytes:
-    """Draw the curves of all reports; identifiers, whose curves say nothing, only if there is nothing else.
+    """Draw the curves of all reports. Identifiers are drawn only if there are no other columns.
 
     Returns:
         A PNG, or an SVG that needs no font.

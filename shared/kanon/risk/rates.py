@@ -1,4 +1,4 @@
-"""How many users each value of a log has in a window, on average: what a plain threshold would be applied to."""
+"""The mean number of users of each value of a log in a window, the input of a plain threshold."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from kanon.risk.reading import Batch, Coded, batches
 
 _EPOCH = "1970-01-01"
 _INSERT = "insert into joins select distinct grp, usr, (day::date - '1970-01-01'::date) // $1 from batch"
-_MEMORY = "512MB"  # what does not fit goes to disk
+_MEMORY = "512MB"  # the rest is spilled to disk
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Rates:
 
     Attributes:
         clients: n, distinct users of the log.
-        windows: how many windows the log lasts.
+        windows: windows from the first to the last day of the log.
         groups: value and mean number of distinct users in a window, from many to few.
     """
 
@@ -51,7 +51,7 @@ def rates(source: Path, value: str, user: str, window_days: int | None) -> Rates
             try:
                 database.execute(_INSERT, [window_days or 1])
             except duckdb.ConversionException as error:
-                raise RiskError("column 'day' must hold dates, as 2012-02-05") from error
+                raise RiskError("column 'day' must hold dates such as 2012-02-05") from error
         ((clients, windows),) = database.execute(
             "select count(distinct usr), coalesce(max(win) - min(win) + 1, 0) from joins"
         ).fetchall()
@@ -68,7 +68,7 @@ def _settings(folder: str) -> dict[str, str | bool | int | float | list[str]]:
 
 
 def _texts(read: Iterator[Batch], columns: dict[str, str]) -> Iterator[pa.Table]:
-    """The rows in which no column is missing, as text under new names; without a column for it, all of one day."""
+    """The complete rows, as text under new names. Without a time column all rows have one day."""
     for batch in read:
         table = pa.table({name: _text(batch[column]) for name, column in columns.items()}).drop_null()
         yield table if "day" in columns else table.append_column("day", pa.repeat(_EPOCH, len(table)))

@@ -27,9 +27,9 @@ BYTES_IN_BATCH = 48 << 20
 _BLOCK_BYTES = 1 << 20
 
 TIME = "time"
-_YEAR_10000 = 253_402_300_800  # unix seconds; a larger number counts milliseconds, or nothing
+_YEAR_10000 = 253_402_300_800  # unix seconds; a larger number is probably milliseconds, and invalid
 _DERIVED = {"hour": 13, "day": 10, "month": 7}
-"""Columns taken from ``time``, and how much of ``2012-02-05 17:48:52`` it is."""
+"""Columns derived from ``time``, and the length of their prefix of ``2012-02-05 17:48:52``."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Coded:
     words: pa.BinaryArray
 
     def taken(self, codes: NDArray[np.int64]) -> list[bytes]:
-        """The words of some codes."""
+        """The words of these codes."""
         taken: list[bytes] = self.words.take(pa.array(codes)).to_pylist()
         return taken
 
@@ -52,7 +52,7 @@ def batches(path: Path, columns: Iterable[str]) -> Iterator[Batch]:
     """The log's columns, some 500,000 rows at a time.
 
     Raises:
-        RiskError: what is wrong with the file, or which column it lacks.
+        RiskError: the file cannot be read, or lacks a column.
     """
     wanted = sorted(set(columns))
     try:
@@ -66,7 +66,7 @@ def batches(path: Path, columns: Iterable[str]) -> Iterator[Batch]:
         raise RiskError(
             f"{path} cannot be read: {error.strerror or 'not a CSV (.csv, .csv.gz) or .parquet file'}"
         ) from error
-    except pa.ArrowInvalid as error:  # its text may hold a row: it is neither shown nor chained
+    except pa.ArrowInvalid as error:  # its text may hold a row, so it is neither shown nor chained
         raise RiskError(f"{path} cannot be read: {_reason(error)}") from None
 
 
@@ -79,7 +79,7 @@ def _csv(path: Path) -> tuple[list[str], Tables]:
         try:
             names = next(csv.reader(text), [])
         except UnicodeDecodeError as error:
-            raise RiskError(f"{path} is no UTF-8 text") from error
+            raise RiskError(f"{path} is not UTF-8 text") from error
 
     def read(columns: list[str]) -> Iterator[Any]:
         options = pacsv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string()))
@@ -121,7 +121,7 @@ def _needed(path: Path, names: Sequence[str], wanted: Sequence[str]) -> tuple[li
 
 
 def _gathered(parts: Iterator[Any]) -> Iterator[pa.Table]:
-    """Small record batches put together, so that a word that repeats is hashed once for many rows."""
+    """Small record batches joined, so that a repeated word is hashed once for many rows."""
     waiting: list[Any] = []
     rows = size = 0
     for read in parts:
@@ -136,7 +136,7 @@ def _gathered(parts: Iterator[Any]) -> Iterator[pa.Table]:
 
 
 def _encoded(part: Any) -> Any:
-    """Words and codes instead of text; done for each part, it runs while the next one is read."""
+    """Words and codes instead of text. Each part is encoded while the next one is read."""
     columns = []
     for column, field in zip(part.columns, part.schema, strict=True):
         try:
@@ -191,12 +191,12 @@ def _seconds(times: pa.Array) -> pa.Array:
 
 
 def _reason(error: Exception) -> str:
-    """What pyarrow found, without the content of any row."""
+    """The cause of an error of pyarrow, without the content of any row."""
     text = str(error)
     if "Expected" in text and "columns" in text:
         return "a row has more or fewer fields than the header"
     if "UTF8" in text or "utf-8" in text.lower():
-        return "it is no UTF-8 text"
+        return "it is not UTF-8 text"
     if "straddl" in text:
         return f"a row is longer than {_BLOCK_BYTES >> 20} MiB"
-    return "it is no valid CSV (.csv, .csv.gz) or Parquet (.parquet) file"
+    return "it is not a valid CSV (.csv, .csv.gz) or Parquet (.parquet) file"

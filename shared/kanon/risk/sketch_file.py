@@ -1,8 +1,8 @@
-"""Sketch files (``.khll``): raw personal data of the log's users, so mode 0600, and nothing to keep or send around.
+"""Sketch files (``.khll``). They are raw personal data of the log's users: mode 0600; do not keep or share them.
 
 All numbers are big-endian. Header: magic, version, K, registers, number of values, key check, total rows. Then per
 value, in ascending order: its hash; its rows times 256 plus its number of users (0: a HyperLogLog follows); the
-user hashes or the registers. CRC-32 of all before. At most K (8 + 8 + 1,024) bytes and 40.
+user hashes or the registers. Last the CRC-32 of all other bytes. At most K (8 + 8 + 1,024) + 40 bytes.
 """
 
 import os
@@ -16,7 +16,7 @@ import numpy as np
 from kanon.risk.errors import RiskError
 from kanon.risk.khll import MOST_EXACT, REGISTER_BITS, REGISTERS, Sketch
 
-WARNING = "holds raw personal data of the log's users: keep it to yourself, and delete it once it has been used"
+WARNING = "holds raw personal data of the log's users: do not share it, and delete it after use"
 
 _MAGIC = b"kanonKHL"
 _VERSION = 1
@@ -46,10 +46,10 @@ def from_bytes(data: bytes) -> Sketch:
     """The sketch of a file's content.
 
     Raises:
-        RiskError: the bytes are no sketch, one of a newer version, or damaged.
+        RiskError: the bytes are not a sketch, are of a newer version, or are damaged.
     """
     if not data.startswith(_MAGIC) or len(data) < _HEADER.size + _CRC.size:
-        raise RiskError("is no sketch file (.khll)")
+        raise RiskError("is not a sketch file (.khll)")
     content = data[: -_CRC.size]
     _, version, registers, size, number, key_check, total_rows = _HEADER.unpack_from(content)
     if version != _VERSION or registers != REGISTERS:
@@ -62,7 +62,7 @@ def from_bytes(data: bytes) -> Sketch:
     try:
         sketch = _parsed(content, size, number, key_check, total_rows)
     except (struct.error, ValueError) as error:
-        raise RiskError("is damaged: its content is no sketch; make it again from the log") from error
+        raise RiskError("is damaged: its content is not a sketch; make it again from the log") from error
     return sketch
 
 
@@ -90,7 +90,7 @@ def _parsed(content: bytes, size: int, number: int, key_check: bytes, total_rows
         np.array(dense, np.int64), np.array(registers, np.uint8).reshape(-1, REGISTERS),
     )  # fmt: skip
     if at != len(content) or not _well_formed(sketch, max(counts, default=0)):
-        raise ValueError("not in the form that is written")
+        raise ValueError("the bytes are not in canonical form")
     return sketch
 
 
@@ -108,7 +108,7 @@ def _well_formed(sketch: Sketch, most_exact: int) -> bool:
 
 
 def save(sketch: Sketch, path: Path) -> None:
-    """Write a sketch file that only its owner may read, in one step: never half a file.
+    """Write a sketch file that only its owner may read. The file appears at once, complete.
 
     Raises:
         RiskError: the file cannot be written.
@@ -130,7 +130,7 @@ def load(path: Path) -> Sketch:
     """Read a sketch file.
 
     Raises:
-        RiskError: the file cannot be read, or is no sketch.
+        RiskError: the file cannot be read, or is not a sketch.
     """
     try:
         return from_bytes(path.read_bytes())

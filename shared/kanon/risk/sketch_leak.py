@@ -1,9 +1,9 @@
-"""A stored cardinality sketch tells who is in it: the membership attack on HyperLogLog.
+"""The membership attack on HyperLogLog: a stored cardinality sketch reveals its members.
 
-Desfontaines (2020), section 3.3. Whoever holds the registers and can compute the hash inserts a candidate: if no
+Desfontaines (2020), section 3.3. An attacker with the registers and the hash function inserts a candidate. If no
 register changes, the candidate was probably inserted before. A member never changes a register, so every member is
-found. A stranger changes none either with the chance ``sum_r 2^-r (1 - (1 - 2^(-p-r+1))^n)`` after n insertions. With
-a secret key the attacker computes other hashes: members and strangers then do the same.
+found. After n insertions a stranger also changes none with the chance ``sum_r 2^-r (1 - (1 - 2^(-p-r+1))^n)``. Without
+the secret key the attacker computes other hashes, which do not separate members from strangers.
 """
 
 import math
@@ -27,7 +27,7 @@ HASH_BITS = 64
 
 @dataclass(frozen=True)
 class Attack:
-    """What the attacker got: members found, strangers taken for members."""
+    """The result of an attack: members found, strangers taken for members."""
 
     members: int
     strangers: int
@@ -51,9 +51,9 @@ class Attack:
 
     @property
     def chance(self) -> float:
-        """The probability that guessing hits as many members: the upper tail of the hypergeometric law.
+        """The probability that guessing finds as many members: the upper tail of the hypergeometric distribution.
 
-        It is the one of so many hits among all candidates. Below 0.001 or so the attack knows something.
+        A value below about 0.001 shows that the attack works.
         """
         hits, everybody = self.found + self.false, self.members + self.strangers
         logs: Floats = np.append(0.0, np.cumsum(np.log(np.arange(1.0, everybody + 1))))  # of factorials
@@ -78,7 +78,7 @@ class Leak:
 
     Attributes:
         precision_bits: p: 2^p registers.
-        estimate: the number of members the sketch was made to tell.
+        estimate: the sketch's estimate of the number of members.
         predicted_false_rate: the closed form.
         predicted_spread: standard deviation of the false rate around it.
         public: the attack if the hash is public.
@@ -104,7 +104,7 @@ def leak(members: Sequence[bytes], candidates: Sequence[bytes], p: int, key: Key
         members: distinct user ids, each of them also a candidate.
         candidates: distinct user ids.
         p: 2^p registers.
-        key: of the second attempt; the attacker does not know it.
+        key: the key of the second attack; the attacker does not know it.
     """
     guesses = public_hashes(candidates)
     group = set(members)
@@ -129,7 +129,7 @@ def _attack(registers: Registers, guesses: Hashes, inside: NDArray[np.bool_], p:
 
 
 def ignored(registers: Registers, hashes: Hashes, p: int) -> NDArray[np.bool_]:
-    """Which hashes would change no register."""
+    """For each hash, whether it would change no register."""
     index, rank = index_and_rank(hashes, p)
     taken: NDArray[np.bool_] = rank <= registers[index]
     return taken
@@ -142,7 +142,7 @@ def false_rate(p: int, n: int) -> float:
 
 
 def false_rate_spread(p: int, n: int, strangers: int) -> float:
-    """The standard deviation, over the hash function, of the false rate among so many strangers.
+    """The standard deviation, over the hash function, of the false rate among ``strangers`` strangers.
 
     The registers R_j have the rate ``X = 2^-p sum_j x_j`` with ``x_j = sum_{r <= R_j} 2^-r``; its variance is added to
     that of the strangers. Registers are multinomial: ``P(R_1 < r, R_2 < s) = (1 - a_r - a_s)^n``.

@@ -26,7 +26,7 @@ class Sketched:
 
     Attributes:
         columns: their names.
-        sketch: of the combinations of their values.
+        sketch: the sketch of the combinations of their values.
         left_out: rows with a missing value or user.
     """
 
@@ -49,8 +49,8 @@ def sketch(
         source: a CSV or Parquet file.
         value: a column, or columns.
         user: the column that names the owner of a row.
-        key: without it a fresh one, which nothing else can be joined to.
-        size: K, the values kept.
+        key: the hashing key; by default a fresh one, with which no other sketch can be joined.
+        size: K, the number of kept values.
 
     Raises:
         RiskError: the file cannot be read, lacks a column, or has no rows.
@@ -67,7 +67,7 @@ def sketches(
     Raises:
         RiskError: the file cannot be read, lacks a column, or has no rows.
     """
-    from kanon.risk.reading import batches  # needs pyarrow, which files of sketches do not
+    from kanon.risk.reading import batches  # needs pyarrow; sketch files do not
 
     read = batches(source, {user, *(name for columns in values for name in columns)})
     made = of_batches(read, values, user, key=key, size=size)
@@ -108,7 +108,7 @@ def _with_batch(before: Sketched, batch: "Batch", user: str, key: Key) -> Sketch
 
 
 def _kept(hashes: Hashes, rows: Codes, before: Sketch) -> Codes:
-    """The codes that may be among the K smallest hashes of all."""
+    """The codes whose hashes may be among the K smallest of all."""
     kept = np.flatnonzero((hashes <= before.bound) & (rows > 0))
     if len(kept) > before.size:
         kept = kept[np.argpartition(hashes[kept], before.size - 1)[: before.size]]

@@ -1,4 +1,4 @@
-"""What a threshold k would cost: the share of values, and of rows, with fewer than k users.
+"""The loss at a threshold k: the share of values, and of rows, with fewer than k users.
 
 Desfontaines (2020), section 4.1.3.1. The values of a sketch are a uniform sample without replacement, so a share of
 values is a mean over it. A share of rows is the sample's total, scaled to all values, over the exact number of rows.
@@ -19,7 +19,7 @@ from kanon.risk.sketching import Sketched
 THRESHOLDS = range(2, 201)
 LOSSES = (0.05, 0.10, 0.25)
 DANGEROUS = 0.5
-"""Columns in which this share of the values has one user only are named as dangerous."""
+"""A column is dangerous if at least this share of its values has only one user."""
 
 Verdict = Literal["identifier", "dangerous", "not flagged"]
 Lost = NDArray[np.float64]
@@ -27,7 +27,7 @@ Lost = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Point:
-    """What is lost at a threshold of ``k`` users: shares of values and of rows with their standard errors."""
+    """The loss at a threshold of ``k`` users: shares of values and of rows with their standard errors."""
 
     k: int
     values: float
@@ -38,7 +38,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Service:
-    """The loss if the service decides, with its noise, instead of an exact threshold.
+    """The loss if the service, with its noise, decides instead of an exact threshold.
 
     ``curve`` starts at the least k the noise allows.
     """
@@ -50,14 +50,14 @@ class Service:
 
 @dataclass(frozen=True)
 class Report:
-    """What one column, or one combination of columns, gives away.
+    """The uniqueness of one column, or of one combination of columns.
 
     Attributes:
         columns: their names.
         user: the column that names the owner of a row.
         number_of_values: distinct values; an estimate unless ``exact``.
-        exact: every value was kept: there is no sampling error.
-        rows: of the log.
+        exact: whether every value was kept, without sampling error.
+        rows: rows of the log.
         left_out: rows with a missing value or user, not in ``rows``.
         curve: for k = 2..200.
         service: the same through the service.
@@ -85,7 +85,7 @@ class Report:
         return "dangerous" if self.at(2).values >= DANGEROUS else "not flagged"
 
     def at(self, k: int) -> Point:
-        """The curve at k in 2..200."""
+        """The point of the curve at k, 2 to 200."""
         return self.curve[k - THRESHOLDS.start]
 
     def as_json(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Report:
 
 
 def lost_at(points: Sequence[Point]) -> dict[str, dict[str, int | None]]:
-    """The least k that loses 5, 10 and 25% of the values and of the rows; None if none loses so much."""
+    """The least k that loses 5, 10 and 25% of the values and of the rows; None if no k up to 200 does."""
 
     def least(share: float, of: str) -> int | None:
         return next((point.k for point in points if getattr(point, of) >= share), None)
@@ -121,7 +121,7 @@ def report(sketched: Sketched, user: str, service_profile: str = "published", wi
         sketched: the sketch and its columns.
         user: the column of the users.
         service_profile: the noise of the service, one of ``kanon.gate.mechanism.parameters.PROFILES``.
-        window: of the service, steps.
+        window: window of the service, in steps.
 
     Raises:
         InvalidParametersError: there is no such profile.
@@ -145,7 +145,7 @@ def curve(sketch: Sketch, thresholds: Iterable[int] = THRESHOLDS) -> tuple[Point
 
 
 def through_service(sketch: Sketch, service_profile: str, window: int) -> Service:
-    """The loss if a value counts as lost while the service says false for a whole window at its count."""
+    """The loss through the service. A value is lost if it reads false for a whole window at its count."""
     laws = profile(service_profile, window)
     counts, position = np.unique(np.rint(sketch.counts).astype(np.int64), return_inverse=True)
     points = []
@@ -153,14 +153,14 @@ def through_service(sketch: Sketch, service_profile: str, window: int) -> Servic
         try:
             parameters = Parameters(k, window, 3600, *laws)
         except InvalidParametersError:
-            continue  # at so small a k an empty set could be true: the service refuses it
+            continue  # with a smaller k an empty set could read true: the service refuses it
         lost = never_at_constant(parameters, np.minimum(counts, parameters.surely_true_from), window)
         points.append(_point(sketch, k, lost[position]))
     return Service(service_profile, window, tuple(points))
 
 
 def _point(sketch: Sketch, k: int, lost: Lost) -> Point:
-    """The shares lost, from the chance that each value of the sample is."""
+    """The shares lost, from the chance of each sampled value to be lost."""
     if not len(lost):
         return Point(k, 0.0, 0.0, 0.0, 0.0)
     share = float(lost.mean())
@@ -177,7 +177,7 @@ def _rows_error(sketch: Sketch, lost_rows: Lost) -> float:
     """The standard error of the share of rows: Horvitz-Thompson over values below the bound, given the bound.
 
     Each value is kept with chance ``q = h_K / 2^64``, so the variance of the total is ``sum y^2 (1 - q) / q^2``
-    (Cohen and Kaplan, "Summarizing data using bottom-k sketches", 2007). The factor ``1 - q`` is left out, as it is
-    for values: a few values have very many rows, and a sample without them looks too sure of itself.
+    (Cohen and Kaplan, "Summarizing data using bottom-k sketches", 2007). The factor ``1 - q`` is left out, as for
+    values: without it the error is larger, because the sample may miss the few values with very many rows.
     """
     return float(np.sqrt((lost_rows**2).sum())) * SPACE / sketch.bound / sketch.total_rows

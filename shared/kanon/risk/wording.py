@@ -6,7 +6,7 @@ from kanon.risk.uniqueness import DANGEROUS, LOSSES, Point, Report, lost_at
 
 FEW = 10
 CAVEATS = (
-    "A threshold without noise is no guarantee: see kanon risk no-noise.",
+    "A threshold without noise gives no guarantee: see kanon risk no-noise.",
     "This report is computed from the log without noise. Do not publish it.",
 )
 
@@ -22,7 +22,7 @@ def with_error(share: float, error: float) -> str:
 
 
 def finding(report: Report) -> str:
-    """What one combination of columns gives away, in one or two sentences."""
+    """The uniqueness of one combination of columns, in one or two sentences."""
     number = f"{report.number_of_values:,.0f} values"
     number = number if report.exact else f"about {number}"
     if report.verdict == "identifier":
@@ -37,14 +37,14 @@ def finding(report: Report) -> str:
     )
     if report.verdict == "dangerous":
         return (
-            f"{report.name} is dangerous: {shares} At least {DANGEROUS:.0%} of the values point to one user, so"
-            f" whoever knows such a value knows who it is."
+            f"{report.name} is dangerous: {shares} At least {DANGEROUS:.0%} of the values point to one user,"
+            f" so such a value identifies the user."
         )
     return f"{report.name}: {shares}"
 
 
 def costs(report: Report, thresholds: Sequence[int]) -> str:
-    """What some thresholds lose."""
+    """The losses at some thresholds, in one sentence."""
     losses = "; ".join(f"k = {k} loses {rows_lost(report.at(k))}" for k in thresholds)
     return f"{report.name}: {losses}."
 
@@ -58,21 +58,21 @@ def rows_lost(point: Point) -> str:
 
 
 def reached(report: Report) -> list[str]:
-    """The ks that lose 5, 10 and 25% of the values, then those that lose as much of the rows."""
+    """The least k that loses 5, 10 and 25% of the values, then of the rows."""
     least = lost_at(report.curve)
     ks = [least[share][of] for of in ("values", "rows") for share in least]
     return ["above 200" if k is None else str(k) for k in ks]
 
 
 REACHED = tuple(f"{share:.0%} of {of}" for of in ("values", "rows") for share in LOSSES)
-"""What the entries of :func:`reached` are."""
+"""The labels of the entries of :func:`reached`."""
 
 
 def service_note(report: Report) -> str:
-    """What the service's columns mean."""
+    """The meaning of the service's columns."""
     service = report.service
     return (
-        f"Through the service: a value counts as lost while the service says false for a whole window at its count"
+        f"Through the service: a value is lost if it reads false for a whole window at its count"
         f" (profile {service.profile}, {service.window} steps; this noise needs k of at least"
         f" {service.curve[0].k if service.curve else 'more than 200'})."
     )

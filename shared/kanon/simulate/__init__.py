@@ -1,1 +1,1 @@
-"""The simulator: what a type would answer on a log of one's own, decided in process, without tables."""
+"""The simulator: computes the answers of a type on the operator's log, in process, without tables."""

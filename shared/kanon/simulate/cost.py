@@ -1,7 +1,6 @@
-"""What a log would cost: the units that its joins and evaluations take, and the bill of a month at the same pace.
+"""The cost of a log: the units of its joins and evaluations, and the bill of a month at its mean rate of joins.
 
-Items and prices are those of ``kanon cost``. Here the touched sets and the sizes of their items are counted, not
-modelled.
+Items and prices are those of ``kanon cost``. The touched sets and the sizes of their items are counted, not modelled.
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from kanon.simulate.outcome import Outcome
 
 @dataclass(frozen=True)
 class Pricing:
-    """Prices and measured values as ``kanon cost`` reads them, and how many joins a request carries."""
+    """Prices and measured values in the form of ``kanon cost``, and the joins per request."""
 
     prices: Prices
     measured: Mapping[str, float]
@@ -27,13 +26,13 @@ class Pricing:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a type takes on a log.
+    """The cost of a type on a log.
 
     Attributes:
         written: write units for the whole log, its joins included.
         read: read units, without those of queries.
-        month: the bill of a month of 730 hours at the log's mean pace, without queries.
-        workload: that pace, as ``kanon cost`` takes it.
+        month: the bill of a month of 730 hours at the log's mean rate of joins, without queries.
+        workload: that rate as a workload of ``kanon cost``.
     """
 
     written: float
@@ -59,7 +58,7 @@ def cost_of(parameters: Parameters, outcome: Outcome, steps: range, pricing: Pri
     """The cost of an outcome.
 
     Raises:
-        CostError: the pace is beyond what the model of ``kanon cost`` takes, or a price is missing.
+        CostError: the rate of joins is outside the limits of ``kanon cost``, or a price is missing.
     """
     joins = outcome.joins / (len(steps) * parameters.period)
     touched = min(outcome.touched / len(steps), joins * parameters.period)

@@ -1,8 +1,8 @@
-"""When sets cross: the test of ``above_threshold`` at every step of every set, with the service's own code and noise.
+"""The crossings of sets: the test of ``above_threshold`` at every step, with the service's own code and noise.
 
-The service looks at a set when it is joined and when a wake-up asks for it. Both give the first step of each instance
-at which the noisy count reaches the noisy threshold. Here the counts of the whole log are known, so that step is found
-directly, for many instances at once.
+The service evaluates a set after a join and after a wake-up, and so finds the first step of each instance at which the
+noisy count reaches the noisy threshold. Here the counts of the whole log are known, so this step is computed directly,
+for many instances at once.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from kanon.simulate.presence import Bools, Ints, Stretches
 class Crossings:
     """Crossings, sorted by set and time. A set reads true in the steps ``begins`` to ``ends - 1``. Each array is (n,).
 
-    ``ends`` is where the instance ends; it may lie after the end of the log.
+    ``ends`` is the end of the instance; it may be after the end of the log.
     """
 
     sets: Ints
@@ -49,9 +49,9 @@ def crossings_of(parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], st
 
     Args:
         parameters: the constants of the type.
-        tapes: its noise.
+        tapes: its noise tapes.
         keys: the set keys by the number of the set.
-        stretches: the counts of tokens up to the end of the log.
+        stretches: the token counts up to the end of the log.
     """
     candidates = stretches.where(stretches.counts >= parameters.never_true_below)
     if not candidates.sets.size:
@@ -82,7 +82,7 @@ def _first_crossings(parameters: Parameters, tapes: Tapes, keys: Sequence[bytes]
     heads = pieces.starts
     steps = np.full(len(heads), NEVER)
     sure = pieces.counts[heads] >= parameters.surely_true_from
-    steps[sure] = pieces.begins[heads[sure]]  # certain at the first possible step, so no noise is drawn
+    steps[sure] = pieces.begins[heads[sure]]  # the crossing at the first possible step is certain: no noise is drawn
     open_ = np.flatnonzero(~sure)
     if not open_.size:
         return steps
@@ -120,7 +120,7 @@ def _tested(
     lengths = np.where(certain, 1, ends - begins)
     fresh = np.concatenate(([True], (groups[1:] != groups[:-1]) | (begins[1:] != ends[:-1])))
     starts = np.flatnonzero(fresh)
-    # Nothing after the first certain piece of a row matters; its stretches get the length 0.
+    # Pieces after the first certain piece of a row get the length 0.
     seen = np.cumsum(certain)
     before: Ints = seen - certain - np.repeat(seen[starts] - certain[starts], np.diff(np.append(starts, len(seen))))
     lengths[before > 0] = 0
@@ -141,7 +141,7 @@ def _rows_cross(
     lengths: Ints,
     needed: Ints,
 ) -> Ints:
-    """The first crossing of each row, block by block. ``starts``: where a row begins among the possible pieces."""
+    """The first crossing of each row, block by block. ``starts``: the first possible piece of each row."""
     sizes = np.diff(np.append(starts, len(possible)))
     heads = possible[starts]
     sets, instances, firsts = pieces.sets[heads], pieces.instances[heads], pieces.firsts[heads]

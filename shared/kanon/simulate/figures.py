@@ -25,7 +25,7 @@ NOT_PRIVATE = (
 
 
 class Rejoining(NamedTuple):
-    """The bounds of the log's clients, each for all its joins in one set: of the median, of 99% and of all of them."""
+    """The privacy bounds of clients for all their joins in one set: the median, the 99% quantile, the maximum."""
 
     median: Bound
     ninety_nine: Bound
@@ -36,7 +36,7 @@ class Rejoining(NamedTuple):
 
 @dataclass(frozen=True)
 class Judged:
-    """A type and what it does on a log. ``label`` tells it from the other types of the simulation."""
+    """A type and its results on a log. ``label`` distinguishes it from the other types of the simulation."""
 
     label: str
     type_: Type
@@ -46,7 +46,7 @@ class Judged:
 
     @cached_property
     def rejoining(self) -> Rejoining:
-        """What the clients of the log lose."""
+        """The privacy bounds of the log's clients."""
         bounds = bounds_of(self.type_.parameters, self.outcome.rejoining)
         ends = np.cumsum([clients for clients, _ in bounds])
         one = interval_aware(self.type_.parameters).epsilon
@@ -58,13 +58,13 @@ class Judged:
         return Rejoining(at(0.5), at(0.99), bounds[-1][1], int(ends[-1]), more)
 
     def delay(self, share: float) -> int | None:
-        """The steps within which so many of the sets that reach k read true; None if fewer ever do."""
+        """The steps within which the given share of the sets that reach k read true; None if fewer ever do."""
         rank = max(0, int(np.ceil(share * self.outcome.sets_reached)) - 1)
         delays = np.sort(self.outcome.delays)
         return int(delays[rank]) if rank < len(delays) else None
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, in the case of ``kanon plan --json``."""
+        """All figures, in the case of ``kanon plan --json``."""
         p, o, cost = self.type_.parameters, self.outcome, self.rejoining
         return {
             "label": self.label,
@@ -105,7 +105,7 @@ class Judged:
 
 
 def judged(simulation: Simulation, pricing: Pricing) -> list[Judged]:
-    """The types of a simulation with their outcomes. Labels name what differs: k, window, noise, name."""
+    """The types of a simulation with their outcomes. Labels have the values that differ: k, window, noise, name."""
     types = simulation.types
     names = len({type_.name for type_ in types}) > 1
 
@@ -146,11 +146,6 @@ def title(simulation: Simulation) -> str:
     )
 
 
-def priced(prices: Prices) -> str:
-    """One line about the prices."""
-    return f"List prices of {prices.region} as noted on {prices.noted}, without free tier: check them."
-
-
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
@@ -164,7 +159,7 @@ def _moment(seconds: int) -> str:
 
 
 class Row(NamedTuple):
-    """A line of the table: its name, its value for a type, and what it means."""
+    """A line of the table: its name, its value for a type, and its meaning."""
 
     name: str
     value: Callable[[Judged], str]

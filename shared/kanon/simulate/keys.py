@@ -1,4 +1,4 @@
-"""The keys of a simulation. They come from a seed: noise of a deployment must never meet a second log."""
+"""The keys of a simulation. They come from a seed, because a deployment's noise must not be used for another log."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -11,7 +11,7 @@ DEPLOYMENT = "kanon/simulate"
 
 @dataclass(frozen=True)
 class Keys:
-    """What a deployment names sets and clients with, and draws noise from."""
+    """The keys for the names of sets and clients, and for noise."""
 
     pepper: Secret
     client_key: Secret
@@ -20,7 +20,7 @@ class Keys:
 
     @classmethod
     def from_seed(cls, seed: int) -> Self:
-        """The keys of a seed. They are not secret: whoever knows the seed can remove the noise."""
+        """The keys of a seed. They are not secret: with the seed, anybody can remove the noise."""
 
         def derived(name: str) -> Secret:
             return Secret.derived(name, f"{DEPLOYMENT}/{seed}")
@@ -29,6 +29,6 @@ class Keys:
         return cls(derived("set-pepper"), derived("client-key"), noise_key, DEPLOYMENT)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keys go to other processes; what a key has prepared for its own process stays behind."""
+        """Pickle the secrets only: prepared hash states cannot be sent to another process."""
         secrets = [Secret(secret.name, secret.key) for secret in (self.pepper, self.client_key)]
         return Keys, (*secrets, self.noise_key, self.deployment)

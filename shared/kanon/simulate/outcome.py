@@ -1,4 +1,4 @@
-"""What a type does on a log: sums over its sets, which add up over the parts of a log."""
+"""The results of a type on a log, as sums over its sets. They add up over the parts of a log."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ _WRITES_A_READ = READ_UNIT // WRITE_UNIT
 
 @dataclass(frozen=True)
 class Touched:
-    """The distinct (set, step) with joins, sorted, and how many joins each has. Each array is (n,)."""
+    """The distinct (set, step) with joins, sorted, and the number of joins of each. Each array is (n,)."""
 
     sets: Ints
     steps: Ints
@@ -44,7 +44,7 @@ class Touched:
 
 @dataclass
 class Outcome:
-    """What a type does on a log, or on some sets of it.
+    """The results of a type on a log, or on some sets of it.
 
     An *answer* is the status of a set in a step, from the set's first join to the end of the log. The *exact count* is
     the number of distinct clients in the window; the service counts tokens and never releases either.
@@ -54,21 +54,21 @@ class Outcome:
         sets_true: sets that read true at least once.
         joins: rows of the log.
         joins_of_true_sets: joins of sets that read true at least once.
-        joins_at_true: joins of sets that read true in the join's own step.
+        joins_at_true: joins to sets that read true in the step of the join.
         answers: all answers.
-        answers_true: those that are true.
-        answers_reached: those with an exact count of at least k.
-        answers_both: those with both.
+        answers_true: true answers.
+        answers_reached: answers with an exact count of at least k.
+        answers_both: true answers with an exact count of at least k.
         sets_reached: sets whose exact count reaches k.
-        delays: for each of them that reads true then or later: steps from then to the first true answer.
-        lost: how often a status ended and the next answer was false.
+        delays: steps from the exact count's reaching k to the first true answer, of each such set that reads true.
+        lost: times that a true status ended and the next answer was false.
         lost_reached: those with an exact count of at least k in that step.
-        crossings: how often a set crossed.
+        crossings: number of crossings.
         crossings_reached: those with an exact count of at least k in that step.
         touched: (set, step) with joins: evaluations without wake-ups.
         members_written, members_read: the units that these evaluations write and read in Members.
-        true_by_count: true answers by exact count; the last entry stands for it and more.
-        missed_by_count: false answers by exact count, of at least k.
+        true_by_count: true answers by exact count; the last entry includes all larger counts.
+        missed_by_count: false answers by exact count, from k on.
         true_changes, reached_changes, members_changes: by step, the change of the number of sets that read true, of
             sets with an exact count of at least k, and of members kept.
         rejoining: the classes of all clients in all sets.
@@ -101,12 +101,12 @@ class Outcome:
 
     @property
     def never(self) -> int:
-        """Sets whose exact count reached k and that did not read true then or later."""
+        """Sets whose exact count reached k and that did not read true afterwards."""
         return self.sets_reached - len(self.delays)
 
     @property
     def most_members(self) -> int:
-        """The most members kept at once."""
+        """The largest number of members kept at one time."""
         return int(np.cumsum(self.members_changes).max(initial=0))
 
 
@@ -138,11 +138,11 @@ def outcome_of(
         crossings: the crossings of the sets.
         exact: the exact counts of at least all sets that cross or reach k.
         runs: the runs of all clients in all sets.
-        touched: the joins.
+        touched: the touched (set, step) pairs.
         steps: the steps of the log.
         rejoining: the classes of the clients.
     """
-    span = steps.stop - steps.start + 1  # one step after the end, so that no interval reaches into the next set
+    span = steps.stop - steps.start + 1  # one step longer, so that no interval reaches into the next set
 
     def key(sets: Ints, at: Ints) -> Ints:
         return sets * span + (at - steps.start)
@@ -213,7 +213,7 @@ def outcome_of(
 
 
 def second_unit(parameters: Parameters) -> int:
-    """The least number of members whose item takes more than one write unit; more than are kept if there is none."""
+    """The least number of members whose item takes more than one write unit; above the cap if there is none."""
     return 1 + bisect_left(range(1, parameters.members_kept + 1), 2, key=partial(_units_of, parameters))
 
 
@@ -223,7 +223,7 @@ def _units_of(parameters: Parameters, members: int) -> int:
 
 @lru_cache(maxsize=64)
 def _more_units_from(parameters: Parameters) -> tuple[int, ...]:
-    """The numbers of members from which an item takes one write unit more."""
+    """The numbers of members at which an item needs one more write unit."""
     kept = range(1, parameters.members_kept + 1)
     most = _units_of(parameters, kept[-1])
     return tuple(1 + bisect_left(kept, n, key=partial(_units_of, parameters)) for n in range(2, most + 1))
@@ -243,12 +243,12 @@ def _write_units(parameters: Parameters, exact: Stretches, touched: Touched, key
 
 
 def most_counted(parameters: Parameters) -> int:
-    """The largest count that is told apart: more than all whose answer depends on the noise, and at least 2k."""
+    """The largest separate count: above all counts whose answer depends on the noise, and at least 2k."""
     return max(parameters.surely_true_from + 1, 2 * parameters.k)
 
 
 def _heads(sets: Ints) -> Ints:
-    """Where each set begins in a sorted array."""
+    """The first position of each set in a sorted array."""
     return np.flatnonzero(np.concatenate((np.full(min(1, len(sets)), True), sets[1:] != sets[:-1])))  # noqa: FBT003
 
 
@@ -260,7 +260,7 @@ class _Intervals:
     ends: Ints
 
     def before(self, at: Ints) -> Ints:
-        """How many integers below ``at`` the intervals hold."""
+        """The number of integers below ``at`` in the intervals."""
         sums = np.concatenate(([0], np.cumsum(self.ends - self.begins)))
         number = np.searchsorted(self.begins, at, side="right")
         whole = sums[number]
@@ -269,17 +269,17 @@ class _Intervals:
         return held
 
     def overlap(self, begins: Ints, ends: Ints) -> Ints:
-        """How many integers of each of some intervals these hold."""
+        """For each given interval, the number of its integers in these intervals."""
         return self.before(ends) - self.before(begins)
 
     def covers(self, at: Ints) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-        """Whether the intervals hold each of some integers."""
+        """For each integer, whether it is in the intervals."""
         number = np.searchsorted(self.begins, at, side="right")
         held: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.append(self.ends, 0)[number - 1] > at
         return held & (number > 0)
 
     def wait(self, at: Ints, limits: Ints) -> Ints:
-        """From each of some integers to the first one held that is not before it, where it is below a limit."""
+        """For each integer, the distance to the next integer in the intervals, where that is below a limit."""
         number = np.searchsorted(self.ends, at, side="right")
         first = np.maximum(np.append(self.begins, np.iinfo(np.int64).max)[number], at)
         waited: Ints = (first - at)[first < limits]

@@ -1,4 +1,4 @@
-"""Decides all sets of a part of a log that fits into memory. A part holds all joins of its sets."""
+"""Computes the crossings of a part of a log that fits into memory. A part holds all joins of its sets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from kanon.simulate.presence import Ints, Joins, Runs, Stretches, runs_of, stret
 from kanon.simulate.rejoining import classes_of, costs_of
 
 TOKEN_BITS = 32
-"""Tokens are computed once with the most bits; those of a type are the first of them."""
+"""Tokens are computed once with the most bits; a type uses the first of them."""
 
 SetId = Callable[[bytes], bytes]
-"""Gives the id of a set from its text in the log."""
+"""A function from the text of a set in the log to its set id."""
 
 
 def digest(text: bytes) -> bytes:
@@ -37,7 +37,7 @@ class Part:
         sets: the text of each set.
         clients: the text of each client.
         set_of: the set of each pair (a client in a set), sorted, (pairs,).
-        client_of: its client, (pairs,).
+        client_of: the client of each pair, (pairs,).
         joins: the distinct joins of the pairs.
         touched: the distinct (set, step).
     """
@@ -83,7 +83,7 @@ class Named:
 
 
 def named(part: Part, type_name: str, keys: Keys, set_id: SetId = digest) -> Named:
-    """Name sets and clients as ``join`` does."""
+    """Compute set keys and tokens as ``join`` does."""
     set_keys = [set_key(keys.pepper, type_name, set_id(text)) for text in part.sets]
     places = zip(part.set_of.tolist(), part.client_of.tolist(), strict=True)
     secret, clients = keys.client_key, part.clients
@@ -98,7 +98,7 @@ def decided(part: Part, names: Named, type_: Type, keys: Keys, steps: range) -> 
 
 
 def outcomes(part: Part, types: Sequence[Type], keys: Keys, steps: range, set_id: SetId = digest) -> list[Outcome]:
-    """What each type does on the sets of a part."""
+    """The outcome of each type on the sets of a part."""
     names = {name: named(part, name, keys, set_id) for name in dict.fromkeys(type_.name for type_ in types)}
     exact_runs = {w: runs_of(part.joins, w) for w in dict.fromkeys(t.parameters.window for t in types)}
     return [
@@ -126,7 +126,7 @@ def _decided(names: Named, type_: Type, keys: Keys, counted: Stretches) -> Cross
 
 
 def _token_joins(part: Part, names: Named, bits: int) -> Joins:
-    """The joins by token: those of the part itself if no two clients of a set share a token."""
+    """The joins by token. They are the part's joins if no two clients of a set share a token."""
     tokens, rows = np.unique((part.set_of << bits) + (names.tokens >> (TOKEN_BITS - bits)), return_inverse=True)
     if len(tokens) == len(part.set_of):
         return part.joins

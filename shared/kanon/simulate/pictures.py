@@ -1,4 +1,4 @@
-"""The pictures of a simulation: status over time, delay, answers by count, what clients lose."""
+"""The pictures of a simulation: status over time, delay, answers by count, privacy loss of clients."""
 
 from collections.abc import Callable, Sequence
 from io import BytesIO
@@ -17,7 +17,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#3
 TEXT = "#333333"
 _POINTS = 600
 _LIMITS = (0, 6, 24, 168)
-"""Steps that tell short delays from long ones."""
+"""Steps up to which the axis of delays is linear."""
 
 
 def pictures(simulation: Simulation, types: Sequence[Judged]) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""Who counts when: joins become runs of steps in which a member counts, and stretches of steps with one count.
+"""Presence of members: joins become runs of steps in which a member counts, and stretches of steps with one count.
 
 A *member* is a client or a token in a set. All arrays are integers, one entry per row, and half-open: a run or stretch
 covers the steps from ``begins`` up to, but not including, ``ends``.
@@ -29,7 +29,7 @@ class Joins:
 
     @classmethod
     def of(cls, set_of: Ints, members: Ints, steps: Ints) -> "Joins":
-        """Sort the joins and leave out those that a member repeats within a step."""
+        """Sort the joins and drop repeated joins of a member within a step."""
         if not steps.size:
             return cls(set_of, members, steps)
         low, span = int(steps.min()), int(np.ptp(steps)) + 1
@@ -63,7 +63,7 @@ def runs_of(joins: Joins, window: int) -> Runs:
 
 @dataclass(frozen=True)
 class Stretches:
-    """Stretches in which the count of a set is constant and not 0, sorted by set and time. Each array is (n,)."""
+    """Intervals of steps with a constant count of a set, not 0, sorted by set and time. Each array is (n,)."""
 
     sets: Ints
     begins: Ints
@@ -76,13 +76,13 @@ class Stretches:
 
 
 def stretches_of(runs: Runs, until: int) -> Stretches:
-    """The counts of the sets up to step ``until``, which is not included."""
+    """The counts of the sets up to, but not including, step ``until``."""
     if not runs.sets.size:
         return Stretches(runs.sets, runs.begins, runs.ends, runs.sets)
     low = int(runs.begins.min())
     span = max(until, int(runs.ends.max())) - low + 1
     base = runs.sets * span - low
-    # One sort for arrivals (even keys) and departures (odd keys); a set ends with no member left.
+    # One sort for arrivals (even keys) and departures (odd keys). Every set ends with count 0.
     keys = np.concatenate(((base + runs.begins) * 2, (base + runs.ends) * 2 + 1))
     keys.sort()
     counts = np.cumsum(1 - 2 * (keys & 1))

@@ -1,7 +1,7 @@
-"""What all joins of one client cost it: :func:`kanon.gate.mechanism.bounds.all_joins` for every client of a log.
+"""The privacy cost of all joins of a client: :func:`kanon.gate.mechanism.bounds.all_joins` for every client of a log.
 
-The epsilon of a client in a set depends on two small numbers: the instances that its presence meets, and those in which
-it leaves before the end (``interrupted``). Clients with equal numbers are one *class*.
+The epsilon of a client in a set depends on two small numbers: the instances in which it is present, and those that it
+leaves before their end (``interrupted``). Clients with equal numbers are one *class*.
 """
 
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ from kanon.noise.bound import Bound
 from kanon.simulate.presence import Ints, Runs
 
 Classes = dict[tuple[int, int], tuple[int, int, int]]
-"""(instances, interrupted): clients, and the most steps outside and present of any of them."""
+"""(instances, interrupted): the number of clients, and the largest numbers of steps absent and present."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What determines the bound of each member, (members,): see ``bounds.all_joins``."""
+    """The inputs of ``bounds.all_joins`` for each member, (members,)."""
 
     members: Ints
     instances: Ints
@@ -33,12 +33,12 @@ def costs_of(runs: Runs, phases: Ints, window: int) -> Costs:
     """The costs of the members, from their runs and the phases of the sets."""
     phase = phases[runs.sets]
     first, last = (runs.begins - phase) // window, (runs.ends - 1 - phase) // window
-    end = (last + 1) * window + phase  # of the instance in which the run ends
+    end = (last + 1) * window + phase  # the end of the instance in which the run ends
     same = runs.members[1:] == runs.members[:-1]
-    shared = np.concatenate(([False], same & (first[1:] == last[:-1])))  # begins where the run before it ended
+    shared = np.concatenate(([False], same & (first[1:] == last[:-1])))  # in the instance of the previous end
     until = np.where(np.append(shared[1:], False), np.append(runs.begins[1:], 0), end)
     outside = until - runs.ends
-    interrupted = outside > 0  # no instance has two of them: a run is as long as an instance, at least
+    interrupted = outside > 0  # at most one per instance: a run is at least as long as an instance
     heads = np.flatnonzero(np.concatenate(([True], ~same))) if len(runs.members) else np.zeros(0, np.int64)
 
     def summed(values: Ints) -> Ints:
@@ -86,7 +86,7 @@ def epsilon_of(parameters: Parameters, instances: int, interrupted: int) -> Frac
 
 
 def bounds_of(parameters: Parameters, classes: Classes) -> list[tuple[int, Bound]]:
-    """Each class's number of clients and its bound, by ascending epsilon."""
+    """The number of clients and the bound of each class, by ascending epsilon."""
     d1, d2 = parameters.threshold_law.shift_delta, parameters.query_law.tail_delta
     found = [
         (clients, Bound(epsilon_of(parameters, *name), max(name[0] * d1 + outside * d2, present * d2)))

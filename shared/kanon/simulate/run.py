@@ -1,7 +1,7 @@
-"""Simulates a whole log: reads it once, spreads its sets over parts, and adds up what the parts give.
+"""Simulates a whole log: reads it once, divides its sets into parts, and adds up the outcomes of the parts.
 
-A log of up to :data:`ROWS_IN_MEMORY` joins is one part. A longer one is written to a temporary directory, in
-:data:`PARTS` files by a hash of the set, and processes decide the parts. So memory does not grow with the log.
+A log of up to :data:`ROWS_IN_MEMORY` joins is one part. A longer one is written to :data:`PARTS` temporary files, by a
+hash of the set, and worker processes compute the parts. So memory does not grow with the log.
 """
 
 import multiprocessing
@@ -46,7 +46,7 @@ class Simulation:
 def simulate(
     batches: Iterable[Batch], types: Sequence[Type], keys: Keys, period: int, set_id: SetId = digest
 ) -> Simulation:
-    """:func:`gathered`, then :func:`decide`."""
+    """Run :func:`gathered`, then :func:`decide`."""
     with gathered(batches, period) as log:
         return decide(log, types, keys, set_id)
 
@@ -73,14 +73,14 @@ def decide(
     set_id: SetId = digest,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Simulation:
-    """What each type does on a log. Types of one name share the names of sets and clients, which saves time.
+    """The outcome of each type on a log. Types of one name share set keys and tokens, which saves time.
 
     Args:
         log: the log.
         types: the types; their parameters have the log's period.
         keys: the keys.
-        set_id: gives the id of a set from its text.
-        advance: is called with 1 after each of the log's parts.
+        set_id: a function from the text of a set to its set id.
+        advance: called with 1 after each part.
     """
     work = partial(_outcomes, types=tuple(types), keys=keys, steps=log.steps, set_id=set_id)
     found: list[list[Outcome]] = []
@@ -101,12 +101,12 @@ def _outcomes(part: "pa.Table | Path", types: Sequence[Type], keys: Keys, steps:
 def _each(
     work: Callable[["pa.Table | Path"], list[Outcome]], parts: Sequence["pa.Table | Path"]
 ) -> Iterator[list[Outcome]]:
-    """The outcomes of the parts: in this process if there is one, else in several."""
+    """The outcomes of the parts: a single part is computed in this process, several in worker processes."""
     if len(parts) == 1:
         yield from map(work, parts)
         return
     workers = min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
-    # Arrow has threads in this process, so its children are not forks of it.
+    # Arrow has threads in this process, so it must not be forked.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         try:
@@ -121,8 +121,8 @@ class Log:
 
     Attributes:
         period: seconds per step.
-        joins: how many.
-        parts: together all joins; a set is in one part.
+        joins: their number.
+        parts: tables or files with all joins; each set is in one part.
     """
 
     period: int
@@ -192,8 +192,8 @@ SCHEMA = pa.schema({"step": pa.int64(), "set": pa.string(), "client": pa.string(
 def hashes(texts: pa.StringArray) -> NDArray[np.uint64]:
     """A 64-bit hash of each text. None may be empty.
 
-    The sum of the bytes times fixed random words, mixed: two given texts collide with a probability below 2^-56 over
-    the words. It is not keyed: it only spreads work and counts clients, and never leaves the process.
+    The sum of the bytes times fixed random words, mixed. Two given texts collide with a probability below 2^-56 over
+    the words. It is not keyed: it only divides work and counts clients, and never leaves the process.
     """
     _, offsets_buffer, data_buffer = texts.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)

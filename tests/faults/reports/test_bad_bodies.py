@@ -1,7 +1,6 @@
 """Bodies and queries of every form: collect and jobs answer each of them, and none with a 500."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from kanon.reports.collecting import EVENTS, REPORTS, debug_path
 from kanon.reports.service.budget_view import FIELDS
-from tests.integration.gate.tables import running
+from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import body as job_body
 from tests.integration.reports.front import Front, front
 from tests.integration.reports.test_collect import ATTRIBUTION, EVENT, body
@@ -28,9 +27,8 @@ ANSWERS = {200, 202, 400, 404, 409, 413, 415}
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Front]:
-    with running("moto") as engine:
-        yield front(engine)
+def service(engine: Running) -> Front:
+    return front(engine)
 
 
 def changed(value: Any, way: list[int], new: Any) -> Any:

@@ -7,7 +7,6 @@ The short form takes some of the places; `make faults` takes all.
 
 import os
 import random
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -20,7 +19,7 @@ from kanon.reports.account import Unit, source_of, units
 from kanon.reports.service.messages import StageMessage
 from kanon.reports.storage.report_jobs import State
 from tests.faults.reports.failing_calls import KINDS, Fault, KilledError
-from tests.integration.gate.tables import Running, running
+from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import OUTPUT, WORK, Aggregation, aggregation
 from tests.unit.reports import made
 
@@ -30,19 +29,17 @@ SHORT_STRIDE = 97
 DISORDERS = range(40 if ALL else 2)
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
-    with running("moto") as engine:
-        yield engine
+def shorten(patch: pytest.MonkeyPatch) -> None:
+    """Small parts and shards make every stage take part; nothing waits."""
+    patch.setattr(clock, "sleep", lambda _: None)
+    patch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
+    patch.setattr("kanon.reports.service.plan.KEYS_A_PARTITION", 4)
+    patch.setattr("kanon.reports.service.committing.ROWS_A_CHUNK", 1)
 
 
 @pytest.fixture(autouse=True)
-def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small parts and shards make every stage take part; nothing waits."""
-    monkeypatch.setattr(clock, "sleep", lambda _: None)
-    monkeypatch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
-    monkeypatch.setattr("kanon.reports.service.plan.KEYS_A_PARTITION", 4)
-    monkeypatch.setattr("kanon.reports.service.committing.ROWS_A_CHUNK", 1)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten(monkeypatch)
 
 
 @cache
@@ -139,7 +136,7 @@ def ended(service: Aggregation) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def undisturbed(engine: Running) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
-        no_waits.__wrapped__(patch)  # type: ignore[attr-defined]
+        shorten(patch)
         service, counted = deployed(engine), Fault(-1, "none")
         finish(service, counted)
     return {"calls": counted.calls, **ended(service)}

@@ -4,25 +4,18 @@ The short form takes some of the calls; `make faults` takes all.
 """
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
 from kanon import clock
 from kanon.reports.storage.key_ring import DAY
 from tests.faults.reports.failing_calls import KINDS, Fault, KilledError
-from tests.integration.gate.tables import Running, running
+from tests.integration.gate.tables import Running
 from tests.integration.reports.issuing import Issuing, issuing
 from tests.integration.reports.tables import NOW
 
 ALL = bool(os.environ.get("FAULTS"))
 SHORT_STRIDE = 17
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
-    with running("moto") as engine:
-        yield engine
 
 
 @pytest.fixture(autouse=True)

@@ -106,3 +106,22 @@ def test_a_secret_that_cannot_be_read_is_a_503(new_stack: Callable[..., Stack]) 
     with mock.patch("botocore.client.BaseClient._make_api_call", side_effect=denied):
         answer = stack.request("GET", SET, None, through)
     assert (answer.status, answer.header("retry-after")) == (503, "5")
+
+
+def test_a_secret_of_another_form_is_a_503_and_read_once_a_minute(new_stack: Callable[..., Stack]) -> None:
+    stack = new_stack(WITH_EDGE)
+    through, secrets = sent_by_the_edge(stack), stack.session.client("secretsmanager")
+    name = stack.template.resolve({"Ref": "EdgeSecret"})
+    secrets.put_secret_value(SecretId=name, SecretString="no object")
+    query = stack._warm["query"] = stack.cold_start("query")
+    calls: list[str] = []
+    query._process.session.events.register("provide-client-params", lambda model, **_: calls.append(model.name))
+    for minute in (1, 2):
+        for headers in [through, {}] * 10:
+            answer = stack.request("GET", SET, None, headers)
+            assert (answer.status, answer.header("retry-after")) == (503, "5")
+        assert calls == ["GetSecretValue"] * minute
+        stack.advance(60)
+    assert '"message":"configuration refused"' in stack.logs.getvalue()  # type: ignore[attr-defined]
+    secrets.put_secret_value(SecretId=name, SecretString=json.dumps({"current": through[HEADER]}))
+    assert stack.request("GET", SET, None, through).status == 200

@@ -233,7 +233,7 @@ def test_a_server_of_another_project_is_reported(answer: bytes) -> None:
     with HTTPServer(("127.0.0.1", 0), Other) as server:
         thread = Thread(target=server.handle_request)
         thread.start()
-        with pytest.raises(StackError, match=r"http://127\.0\.0\.1:\d+ is no local stack"):
+        with pytest.raises(StackError, match=r"http://127\.0\.0\.1:\d+ is not a local stack"):
             local_stack(f"http://127.0.0.1:{server.server_port}")
         thread.join()
 

@@ -74,7 +74,7 @@ def test_without_limits_a_parameter_may_go_beyond_them() -> None:
 def test_a_missing_parameter_and_an_unknown_function_are_refused() -> None:
     with pytest.raises(TemplateError, match="Name has no default"):
         Template({"Parameters": {"Name": {"Type": "String"}}, "Resources": {}}, {}, "stack")
-    with pytest.raises(TemplateError, match="Fn::Cidr is not understood"):
+    with pytest.raises(TemplateError, match="Fn::Cidr is not supported"):
         read().resolve({"Fn::Cidr": ["10.0.0.0/8", 1, 8]})
     with pytest.raises(TemplateError, match="no parameter or resource is named Nobody"):
         read().resolve({"Ref": "Nobody"})

@@ -218,13 +218,13 @@ def test_the_ledger_shows_adds_verifies_and_forgets(log, place):
         (("l[og].csv", *ASKED), 5, "rename the file"),
         (("log.csv", *ASKED, "--out", "x.txt"), 2, ".csv or .parquet"),
         (("log.csv", *ASKED, "--out", "nowhere/x.csv"), 2, "no directory"),
-        (("log.csv", *ASKED, "--epsilon", "one"), 2, "--epsilon is a number"),
-        (("log.csv", *ASKED, "--only", "counts"), 2, "the word groups"),
+        (("log.csv", *ASKED, "--epsilon", "one"), 2, "--epsilon must be a number"),
+        (("log.csv", *ASKED, "--only", "counts"), 2, "--only must be: groups"),
         (("log.csv", *ASKED, "--weight", "a"), 2, "whole numbers"),
         (("log.csv", *ASKED, "--where", "set"), 2, "column=text"),
-        (("log.csv", *ASKED, "--groups", "log.csv", "--group", "country"), 2, "header must name country"),
+        (("log.csv", *ASKED, "--groups", "log.csv", "--group", "country"), 2, "header must have country"),
         (("log.csv", *ASKED, "--groups", "nowhere.csv"), 2, "cannot be read"),
-        (("log.csv", *ASKED, "--explain", "oracle"), 2, "--explain takes"),
+        (("log.csv", *ASKED, "--explain", "oracle"), 2, "--explain must be one of"),
         (("log.csv", *ASKED, "--memory", "lots"), 2, "--memory"),
         (("log.csv", *ASKED, "--aggregate", "sum:time:auto", "--epsilon", "0.01"), 2, "0.005"),
     ],
@@ -236,9 +236,9 @@ def test_wrong_use_ends_with_one_line_that_says_what_to_change(log, arguments, s
 
 def test_no_bounds_and_a_missing_ledger_have_their_own_answers(place):
     (place / "log.csv").write_text(text_of(("s", 3)))
-    assert "cost stands" in run("release", "log.csv", *ASKED, "--aggregate", "sum:time:auto", status=3)
+    assert "cost is spent" in run("release", "log.csv", *ASKED, "--aggregate", "sum:time:auto", status=3)
     assert "there is no ledger" in run("ledger", "show", "--ledger", "nowhere", status=2)
-    assert "--unit is one of" in run("ledger", "add", "--dataset", "d", "--epsilon", 1, "--unit", "x", status=2)
+    assert "--unit must be one of" in run("ledger", "add", "--dataset", "d", "--epsilon", 1, "--unit", "x", status=2)
 
 
 def test_a_library_that_is_not_installed_is_named_with_its_extra(log, monkeypatch):

@@ -153,10 +153,10 @@ def test_only_groups_tells_no_numbers(log, tmp_path):
     assert [names for names, _ in made.released.rows] == [("b",), ("é",)]
 
 
-def test_automatic_bounds_that_find_nothing_end_the_release_and_the_cost_stands(log, tmp_path):
+def test_automatic_bounds_that_find_nothing_end_the_release_and_the_cost_is_spent(log, tmp_path):
     asked = {"aggregates": ("sum:amount:auto",), "where": (Where("set", equal=True, text="lonely"),)}
     for _ in range(2):
-        with pytest.raises(NoBoundsError, match="cost stands"):
+        with pytest.raises(NoBoundsError, match="cost is spent"):
             run(log, tmp_path / "l", **asked)
     assert len(Ledger.at(tmp_path / "l").spends()) == 1
 
@@ -231,14 +231,14 @@ def test_the_real_log_in_another_order_and_in_parts_gives_the_same_table(tmp_pat
         ({"aggregates": ("median:x:0:1",)}, "write one of rows, sum"),
         ({"aggregates": ("sum:x:5:5",)}, "below the upper one"),
         ({"aggregates": ("sum:x:0:0.5",)}, "raise --scale"),
-        ({"aggregates": ("sum:x:0:1e40",)}, "beyond the bounds"),
-        ({"aggregates": ("sum:x:0:nan",)}, "no number"),
+        ({"aggregates": ("sum:x:0:1e40",)}, "too large"),
+        ({"aggregates": ("sum:x:0:nan",)}, "not a number"),
         ({"aggregates": ("mean:x:auto",)}, "no automatic bounds"),
         ({"aggregates": ("var:x:auto",)}, "no automatic bounds"),
         ({"aggregates": ("var:x:0:99999999999999",)}, "too far apart"),
         ({"aggregates": ("quantile:x:0:1:0.12345",)}, "at most 3 decimal places"),
         ({"aggregates": ("quantile:x:0:1:half",)}, "fractions such as"),
-        ({"aggregates": ("rows:0",)}, "MOST from 1 on"),
+        ({"aggregates": ("rows:0",)}, "MOST at least 1"),
         ({"aggregates": ("rows:5",) * 300}, "share of epsilon"),
         ({"epsilon": Fraction(60), "aggregates": ("rows:5",)}, "share of epsilon"),
         ({"aggregates": ("rows:5",), "delta": Fraction("1e-17")}, "truncation of the tables"),

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from infra import openapi
 from kanon.local.gateway import Gateway, Route
-from tests.integration.gate.tables import running
+from tests.integration.gate.tables import Running
 from tests.integration.reports.front import Front, front
 
 
@@ -20,9 +19,8 @@ def description() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Front]:
-    with running("moto") as engine:
-        yield front(engine)
+def service(engine: Running) -> Front:
+    return front(engine)
 
 
 @pytest.mark.parametrize("file", openapi.REPORTS.files, ids=lambda file: file.parent.name)

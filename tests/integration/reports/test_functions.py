@@ -23,12 +23,6 @@ from tests.table_ids import give_ids
 from tests.unit.reports import made
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
-    with running("moto") as engine:
-        yield engine
-
-
 @pytest.fixture(scope="module", params=sorted(ENGINES))
 def each_engine(request: pytest.FixtureRequest) -> Iterator[Running]:
     with running(request.param) as engine:

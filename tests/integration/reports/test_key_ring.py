@@ -3,14 +3,13 @@
 import itertools
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kanon.reports.storage.key_ring import DAY, Key, KeyRing, Keys
-from tests.integration.gate.tables import running
+from tests.integration.gate.tables import Running
 
 NOW = 1_767_225_600
 FIRST, SECOND = Key.made("first", "AAAA", NOW), Key.made("second", "BBBB", NOW + 7 * DAY)
@@ -19,9 +18,8 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with running("moto") as engine:
-        yield engine.client()
+def client(engine: Running) -> Any:
+    return engine.client()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """``kanon operate new-report-keys``: what it says and asks, and a crash at any of its calls."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from kanon.reports.settings import RotateSettings
 from kanon.reports.storage.budgets import Amount, Budgets
 from kanon.reports.storage.key_ring import KeyRing
 from tests.faults.reports.failing_calls import KINDS, Fault, KilledError
-from tests.integration.gate.tables import Running, running
+from tests.integration.gate.tables import Running
 from tests.integration.reports.issuing import Issuing, issuing
 from tests.integration.reports.tables import NOW
 from tests.table_ids import give_ids
@@ -54,12 +53,6 @@ class Stack:
         budgets = Budgets(client, settings.budgets_table, Amount(0, 0))
         epoch = Epoch(client, KeyRing(client, settings.control_table), budgets)
         return SimpleNamespace(client=self.client, rotate=settings, epoch=epoch)
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
-    with running("moto") as engine:
-        yield engine
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,17 +14,11 @@ from kanon.reports.hpke import open_sealed
 from kanon.reports.payload import Contribution, decode
 from kanon.reports.storage.key_ring import DAY, Keys
 from tests.faults.reports.failing_calls import Fault, KilledError
-from tests.integration.gate.tables import Running, running
+from tests.integration.gate.tables import Running
 from tests.integration.reports.issuing import Issuing, issuing
 from tests.integration.reports.tables import NOW
 from tests.table_ids import give_ids
 from tests.unit.reports import made
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
-    with running("moto") as engine:
-        yield engine
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ def test_a_threshold_without_noise_is_judged_from_the_rates_of_a_log(log: Path) 
     expected = {result["group"]: result["expected"] for result in by_days["results"]}
     assert expected == {"3": 1.5, "2": 1.0, "1": 0.5}  # clients 0..4 come in one window, 5..9 in the next
     shown = run("no-noise", log, "--k", 9).stdout
-    assert "2 groups expect k clients or more" in shown
+    assert "2 groups have an expected count of k or more" in shown
     assert shown.rstrip().endswith("void for repeated releases, not a guarantee of kanon.")
 
 
@@ -190,16 +190,16 @@ def test_a_user_whose_rows_lie_in_several_batches_counts_once(log: Path, monkeyp
         (["uniqueness", "LOG", "--value", "group"], "has no column 'group'; its columns are time, set, client"),
         (["uniqueness", "LOG", "--columns", "set,,day"], "--columns must look like set,set+day, not 'set,,day'"),
         (["uniqueness", "LOG", "--columns", "set+set"], "--columns must look like"),
-        (["uniqueness", "LOG", "--columns", "set,set+day", "--out", "x.khll"], "--out takes the sketch of one value"),
+        (["uniqueness", "LOG", "--columns", "set,set+day", "--out", "x.khll"], "--out writes one sketch"),
         (["uniqueness", "LOG", "--profile", "loud"], "profile must be one of balanced, balanced-2, published"),
         (["uniqueness", "LOG", "--out", "none/x.khll"], "none/x.khll cannot be written"),
         (["uniqueness", "LOG", "--plot", "LOG/x.png"], "cannot be written"),
-        (["merge", "LOG", "--out", "x.khll"], "is no sketch file (.khll)"),
-        (["join", "LOG", "LOG"], "is no sketch file (.khll)"),
+        (["merge", "LOG", "--out", "x.khll"], "is not a sketch file (.khll)"),
+        (["join", "LOG", "LOG"], "is not a sketch file (.khll)"),
         (["join", "LOG", "LOG", "--estimator", "best"], "--estimator must be matched or thesis, not 'best'"),
         (["sketch-leak", "LOG", "--group", "nobody"], "no value of column 'set' matches --group"),
         (["no-noise"], "give a log, or --clients and at least one --expected"),
-        (["no-noise", "DAYS", "--window-days", "7"], "column 'day' must hold dates, as 2012-02-05"),
+        (["no-noise", "DAYS", "--window-days", "7"], "column 'day' must hold dates such as 2012-02-05"),
         (["no-noise", "LOG", "--clients", "5"], "give either a log, or --clients and --expected"),
         (["no-noise", "--clients", "5", "--expected", "9"], "must be above 0 and at most 1"),
         (["no-noise", "LOG", "--k", "3", "--fakes", "3"], "give 0 to 2 fakes"),

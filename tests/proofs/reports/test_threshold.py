@@ -170,3 +170,11 @@ def test_the_formula_of_the_proof_is_the_chance_to_pass(q, delta, bound):
     for v in range(bound + 1):
         passing = Fraction(sum(noise.weight(x) for x in range(tau - v + 1, tau + 1)), noise.total)
         assert passing == q ** (tau - v + 1) * (1 - q**v) / (1 + q - 2 * q ** (tau + 1))
+
+
+def test_two_units_of_one_person_can_cost_more_than_twice_delta():
+    """Group privacy: at twice the epsilon two units need ``delta (1 + e**epsilon)``, and one key reaches it."""
+    q, bound, delta = Fraction(1, 2), 2, Fraction(1, 100)
+    outcomes = Outcomes(q, sharp(powers(q), delta, bound))
+    one = excess(outcomes, (bound,), (0,), q, bound)
+    assert excess(outcomes, (2 * bound,), (0,), q, 2 * bound) == one * (1 + q**-bound) > 2 * one

@@ -114,10 +114,10 @@ def test_the_seed_chooses_the_noise(log: str) -> None:
         (["--window", "1.5"], "whole numbers separated by commas"),
         (["--k", "20", "--profile", "published"], "no combination of --k, --window and --profile can be used"),
         (["--profile", "sharpest"], "profile must be one of"),
-        (["--columns", "a,b"], "--columns takes three names"),
+        (["--columns", "a,b"], "--columns must be three names"),
         (
             ["--columns", "a,b,c"],
-            "no column a, b, c: add a header line, or say how the columns are called with --columns",
+            "no column a, b, c: add a header line, or give the names of the columns with --columns",
         ),
         (["--k", ",".join(map(str, range(50, 75))), "--profile", "sharp-2"], "25 combinations are more than 24"),
         (["--type", "{}", "--types", "x"], "give --type or --types, not both"),

@@ -79,7 +79,7 @@ def test_an_edited_price_is_used(tmp_path: Path) -> None:
     ],
 )
 def test_a_price_file_of_another_form_is_refused(tmp_path: Path, change: object) -> None:
-    with pytest.raises(CostError, match="is no price file: it needs noted"):
+    with pytest.raises(CostError, match="is not a price file: it needs noted"):
         read_prices(edited(tmp_path, "prices.json", change))
 
 

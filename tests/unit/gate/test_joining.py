@@ -185,13 +185,26 @@ def test_the_same_batch_twice_has_other_keys_and_the_same_entries() -> None:
     assert sorted(map(_entries, table.items[:4])) == sorted(map(_entries, table.items[4:]))
 
 
-def test_the_partitions_of_packed_items_are_random_and_those_of_rows_spread_one_set() -> None:
+def test_each_packed_item_lies_in_a_partition_drawn_for_it_whatever_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = list(range(16))
+    asked: list[int] = []
+
+    def draw(most: int) -> int:
+        asked.append(most)
+        return drawn[len(asked) - 1]
+
+    monkeypatch.setattr("kanon.gate.storage.step_log.secrets.randbelow", draw)
     table = OnlyWrites()
     joining = _packing(table, Layouts((Layout(1, 0, 16),)))
-    for n in range(500):
-        joining.join_all([_join_of(b"a", n), _join_of(b"b", n + 1)], NOW)
-    assert {item["step_slot"]["B"][-1] for item in table.items} == set(range(16))  # false alarm: 16 (15/16)^500 < 1e-12
-    table.items.clear()
+    for _ in drawn:
+        joining.join_all([_join_of(b"a", 1), _join_of(b"b", 2)], NOW)
+    assert [item["step_slot"]["B"][-1] for item in table.items] == drawn
+    assert asked == [16] * 16
+
+
+def test_the_rows_of_one_set_lie_in_all_partitions_of_its_slot() -> None:
+    table = OnlyWrites()
+    joining = _packing(table, Layouts((Layout(1, 0, 16),)))
     for n in range(400):
         joining.join(_join_of(b"one", n), NOW)
     places = {item["step_slot"]["B"] for item in table.items}

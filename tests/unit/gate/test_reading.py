@@ -13,7 +13,15 @@ from kanon.errors import ConfigurationError, UndecodableJoinsError
 from kanon.gate import reading
 from kanon.gate.reading import BYTES_A_CHUNK, Page, Touched, chunked, pages, touched
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.step_log import PAST_ANY_TOKEN, Row, StepLog, pack_all, partition
+from kanon.gate.storage.step_log import (
+    BEFORE_ANY_SET,
+    PAST_ANY_TOKEN,
+    Row,
+    StepLog,
+    pack_all,
+    pack_joins,
+    partition,
+)
 from tests.unit.examples import ONE_SLOT, SIXTEEN_SLOTS, in_slot, set_key
 
 STEP, WINDOW = 472_000, 6
@@ -245,6 +253,21 @@ def test_of_a_million_packed_joins_a_bounded_number_is_held_and_every_set_is_rea
         assert read(log, 0, 5) == expected(rows, 5)
     assert most <= 400
     assert len(log._client.asked) < 4 * 2 * 4_000 / 150  # type: ignore[attr-defined]
+
+
+def test_joins_that_wait_for_a_later_pass_do_not_let_it_begin_behind_a_set_that_was_dropped() -> None:
+    """Eight joins are held. The first item drops all sets from the fifth on; the second repeats what is held."""
+    layout = Layout(1, 0, 1)
+    sets = sorted(set_key(n) for n in range(10))
+    items = [sets[:9], sets[:4] + sets[5:]]
+    rows = [
+        (BEFORE_ANY_SET + bytes([n] * 16), pack_joins(("a", name, 1) for name in names))
+        for n, names in enumerate(items)
+    ]
+    table = Table({partition(STEP, layout, 0): rows}, size=1)
+    with mock.patch.object(reading, "MOST_JOINS_HELD", 8):
+        found = read(StepLog(table, "log", Layouts((layout,))), 0, 2)  # type: ignore[arg-type]
+    assert found == [Touched(name, "a", (1,)) for name in sets]
 
 
 def test_one_set_with_many_packed_joins_needs_no_second_pass() -> None:

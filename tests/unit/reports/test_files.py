@@ -117,7 +117,7 @@ ENTRY = json.loads(public_document(KEYS))["keys"][0]
     ("", "a key document is"), ("[]", "a key document is"), ('{"keys": 5}', "a key document is"),
     ('{"keys": []}', "holds no key"), (json.dumps({"keys": [ENTRY | {"id": "x"}]}), "a key document is"),
     (json.dumps({"keys": [ENTRY | {"key": "A"}]}), "a key document is"),
-    (json.dumps({"keys": [ENTRY | {"key": "AAAA"}]}), "32 bytes"), (json.dumps({"keys": [ENTRY] * 2}), "one id"),
+    (json.dumps({"keys": [ENTRY | {"key": "AAAA"}]}), "32 bytes"), (json.dumps({"keys": [ENTRY] * 2}), "the same id"),
     (json.dumps({"keys": [ENTRY | {"id": str(uuid.UUID(int=n))} for n in range(6)]}), "at most 5"),
 ])  # fmt: skip
 def test_a_bad_key_document_is_refused(document, message):

@@ -132,7 +132,7 @@ def test_what_does_not_fit_is_not_encoded(contributions, layout):
 
 @pytest.mark.parametrize("arguments", [(0,), (65_536,), (1, 0), (1, 9)])
 def test_a_layout_out_of_range_is_refused(arguments):
-    with pytest.raises(ValueError, match="has 1 to"):
+    with pytest.raises(ValueError, match="must have 1 to"):
         Layout(*arguments)
 
 

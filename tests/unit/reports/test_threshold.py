@@ -76,6 +76,6 @@ def test_a_decimal_is_read_exactly(text, number):
 
 
 @pytest.mark.parametrize("text", ["", "1/3", "nan", "inf", "-1", "1e999999999", "ten", "1" * 40, "1_0", "٣"])
-def test_what_is_no_decimal_is_refused(text):
-    with pytest.raises(ParameterError, match="--epsilon is a decimal"):
+def test_text_that_is_not_a_decimal_is_refused(text):
+    with pytest.raises(ParameterError, match="--epsilon must be a decimal"):
         decimal(text, "--epsilon")

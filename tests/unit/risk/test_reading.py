@@ -158,10 +158,10 @@ SECRET = "a-value-nobody-may-see"
         ("log.csv", "", "has no column 'set'; its columns are none"),
         ("log.csv", f"set,set\n{SECRET},b\n", "has two columns 'set': rename one"),
         ("log.csv", f"set\na\n{SECRET},{SECRET}\n", "a row has more or fewer fields than the header"),
-        ("log.parquet", f"set\n{SECRET}\n", "it is no valid CSV"),
+        ("log.parquet", f"set\n{SECRET}\n", "it is not a valid CSV"),
         ("log.csv.gz", f"set\n{SECRET}\n", "cannot be read"),
-        ("log.csv", b"set\n" + SECRET.encode() + b"\xff\n", "no UTF-8 text"),
-        ("log.csv", b"\xff\xfe" + SECRET.encode(), "no UTF-8 text"),
+        ("log.csv", b"set\n" + SECRET.encode() + b"\xff\n", "not UTF-8 text"),
+        ("log.csv", b"\xff\xfe" + SECRET.encode(), "not UTF-8 text"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_line_without_its_content(

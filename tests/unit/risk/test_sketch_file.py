@@ -116,5 +116,5 @@ def test_files_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> None:
     with pytest.raises(RiskError, match=r"c\.khll cannot be written: No such file"):
         save(small(), tmp_path / "none" / "c.khll")
     (tmp_path / "d.khll").write_bytes(b"time,set,client\n")
-    with pytest.raises(RiskError, match=r"d\.khll is no sketch file"):
+    with pytest.raises(RiskError, match=r"d\.khll is not a sketch file"):
         load(tmp_path / "d.khll")

@@ -1,4 +1,4 @@
-"""The states of many sets as columns, and what :func:`members.most_recent` does for one set done for all of them."""
+"""The states of many sets as columns, and :func:`members.most_recent` for all of them at once."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -43,13 +43,13 @@ class Tokens:
 
     @property
     def starts(self) -> Ints:
-        """Where the tokens of each set begin, and the number of all tokens, (n + 1,)."""
+        """The first position of each set's tokens, and the number of all tokens, (n + 1,)."""
         return np.concatenate(([0], np.cumsum(self.sizes)))
 
 
 @dataclass(frozen=True)
 class States:
-    """The states of n sets, column by column; :class:`above_threshold.SetState` says what each one holds.
+    """The states of n sets, column by column; :class:`above_threshold.SetState` describes them.
 
     Attributes:
         keys: n set keys.
@@ -125,8 +125,8 @@ def _or_none(step: int) -> int | None:
 def most_recent_of_all(before: States, joined: Tokens, step: int, window: int, keep: int) -> tuple[Tokens, Ints]:
     """The members of each set at ``step``, latest first and at most ``keep``, and their last steps.
 
-    As :func:`members.most_recent`: whoever joined at ``step`` comes first, smallest token first; then the earlier
-    members in their order, without those who joined again or have left the window.
+    As in :func:`members.most_recent`: first the tokens that joined at ``step``, smallest first; then the earlier
+    members in their order, without those that joined again or have left the window.
     """
     sets = len(before)
     new = np.unique(joined.owners << _TOKEN_BITS | joined.tokens)
@@ -135,7 +135,7 @@ def most_recent_of_all(before: States, joined: Tokens, step: int, window: int, k
     owners = np.concatenate((new >> _TOKEN_BITS, old_owners[stays]))
     tokens = np.concatenate((new & (2**_TOKEN_BITS - 1), before.members.tokens[stays]))
     lasts = np.concatenate((np.full(len(new), step), before.lasts[stays]))
-    # A stable sort: within a set, who joined now stays ahead of the earlier members.
+    # A stable sort: within a set, members that joined now stay before the earlier ones.
     order = np.argsort(owners, kind="stable")
     sizes = np.bincount(owners, minlength=sets)
     ranks = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -144,7 +144,7 @@ def most_recent_of_all(before: States, joined: Tokens, step: int, window: int, k
 
 
 def _among(values: Ints, sorted_values: Ints) -> Bools:
-    """Which values occur among the sorted ones."""
+    """Whether each value occurs among the sorted ones."""
     if not len(sorted_values):
         return np.zeros(len(values), bool)
     places = np.searchsorted(sorted_values, values)

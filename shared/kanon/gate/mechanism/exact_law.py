@@ -31,7 +31,7 @@ _LOG_ZERO = -1024.0
 class _Tails:
     """``P(nu >= a)`` and ``log P(nu < a)`` for ``a = lowest ..``, the logarithm as coarse + fine part.
 
-    The first and the last entry stand for everything below and above the table.
+    The first and the last entry hold the values below and above the table.
     """
 
     lowest: int

@@ -14,7 +14,7 @@ from kanon.gate.mechanism.steps import PhaseRule
 from kanon.noise.laws import SHAPES, Law, Shape
 
 MOST_MEMBER_BYTES = 400_000
-"""What the members of a set may take of the 409,600 bytes of a DynamoDB item; the rest is for its other attributes."""
+"""Bytes of the members of a set, of the 409,600 of a DynamoDB item; the rest is for the other attributes."""
 AGE_BYTES = 2
 """A member's last join is packed as the number of steps before the evaluated one."""
 LONGEST_WINDOW = 65_535  # ages are packed as two bytes
@@ -100,7 +100,7 @@ class Parameters:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """32 bytes that identify these parameters. They are part of a tape's name: other parameters, other noise."""
+        """32 bytes that identify these parameters. They name the tape: other parameters get other noise."""
         fields = (
             "kanon/type/1",
             self.k,

@@ -65,7 +65,7 @@ def decide(
     lasts: Ints,
     newest: Ints,
 ) -> tuple[Bools, Ints]:
-    """Which sets cross at ``step``, and the first later step at which each crosses if nobody joins.
+    """Decide which sets cross at ``step``, and the first later step at which each crosses if nobody joins.
 
     Args:
         parameters: the constants of the type.

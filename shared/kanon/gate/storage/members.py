@@ -30,7 +30,7 @@ BYTES_A_CALL = 1_000_000
 """A call of large items ends here: it must be answered within the client's time limit."""
 
 OPTIONAL = ("crossings", "wake_up", PAD)
-"""The attributes that not every item has."""
+"""The optional attributes."""
 
 UNLESS_EVALUATED = "attribute_not_exists(evaluated) OR evaluated < :step"
 UNLESS_REPLACED = "attribute_not_exists(members) OR members = :damaged"
@@ -87,7 +87,7 @@ def _item(
 ) -> Item:
     """An item; zeros fill it up to a whole number of write units.
 
-    So the size of the table tells no more than the write units it took. No code reads them.
+    So the size of the table reveals only the write units. No code reads them.
     """
     check_set_key(set_key)
     item: Item = {
@@ -252,7 +252,7 @@ class Members:
         )
 
     def put(self, set_key: bytes, type_name: str, state: SetState, client_bits: int, expires: int) -> None:
-        """Put the state of a set whatever is there; only under the lease of its slot."""
+        """Put the state of a set without a condition; only under the lease of its slot."""
         item = to_item(set_key, type_name, state, client_bits, expires)
         self._client.put_item(TableName=self._table, Item=item)
 
@@ -262,7 +262,7 @@ class Members:
         return (item for page in pages for item in page["Items"] if len(item["set_key"]["B"]) > 1)
 
     def put_all(self, items: Iterable[Item]) -> None:
-        """Put items as they were stored in another table, whatever is there; only under the leases of their slots.
+        """Put items as they were stored in another table, without a condition; only under the leases of their slots.
 
         Raises:
             ThrottledError: some were not stored.

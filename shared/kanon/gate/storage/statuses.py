@@ -76,7 +76,7 @@ class Statuses:
     def _record(
         self, set_key: bytes, crossings: tuple[int, ...], expires: int, *, suppressed: bool
     ) -> dict[str, Any] | None:
-        """Record crossings if the set is, or is not, ``suppressed``. None, or the item on which it failed."""
+        """Record crossings if the set is, or is not, ``suppressed``. Returns None, or the item on which it failed."""
         update = "SET crossings = :crossings, newest = :newest"
         values: dict[str, Any] = {
             ":crossings": {"L": [{"N": str(step)} for step in crossings]},

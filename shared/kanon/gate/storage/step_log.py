@@ -44,7 +44,7 @@ class Row:
 
 
 class Found(NamedTuple):
-    """What one call read of a partition.
+    """The result of one call on a partition.
 
     Attributes:
         rows: the set key and token of each row (the set key alone: a wake-up) and its type, in order.
@@ -84,7 +84,7 @@ def pack(row: Row, layout: Layout) -> Item:
 def pack_all(rows: Sequence[Row], layout: Layout) -> Item:
     """Rows of different clients, all of one step and slot, as one packed item.
 
-    Its partition and its key are random, and its entries are sorted: it tells nothing of the request.
+    Its partition and its key are random, and its entries are sorted, so it reveals nothing about the request.
     """
     first = rows[0]
     number = secrets.randbelow(layout.partitions or 1)

@@ -1,1 +1,1 @@
-"""Engines compute the bounded table; each runs, or prints, the text of ``sql``."""
+"""Engines compute the bounded table: they run the SQL of ``sql``."""

@@ -24,7 +24,7 @@ class DuckDB:
     """The engine for one machine.
 
     Args:
-        memory: limit of its memory; what does not fit is spilled into a directory that only this user can read.
+        memory: limit of its memory; the rest is spilled into a directory that only this user can read.
     """
 
     name = "duckdb"
@@ -46,7 +46,7 @@ class DuckDB:
 
         Raises:
             InputError: a file cannot be read, or lacks a column. No message holds anything of a row.
-            SpecificationError: the memory limit cannot be used.
+            SpecificationError: the memory limit is invalid.
         """
         with self._connected() as (connection, run):
             if listed is not None:
@@ -98,7 +98,7 @@ class DuckDB:
 
 
 def _run(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyConnection:
-    """Run a text. An engine's message may hold parts of rows: it is neither shown nor chained."""
+    """Run SQL. An engine's message may hold parts of rows, so it is neither shown nor chained."""
     try:
         return connection.execute(text)
     except duckdb.OutOfMemoryException:
@@ -118,7 +118,7 @@ def source(files: Sequence[Path | str], columns: Sequence[str]) -> str:
 
 def _local(place: Path | str) -> Path:
     if isinstance(place, str):
-        raise InputError(f"{place} is no file of this machine: use --engine spark, or copy it here")
+        raise InputError(f"{place} is not a local file: use --engine spark, or copy it here")
     return place
 
 
@@ -131,7 +131,7 @@ def _file(path: Path, columns: Sequence[str]) -> str:
     if twice:
         raise InputError(f"{path} has two columns {twice[0]!r}: rename one")
     if set("*?[") & set(str(path)):
-        raise InputError(f"{path}: DuckDB takes *, ? and [ in a name for a pattern: rename the file or its directory")
+        raise InputError(f"{path}: DuckDB reads *, ? and [ in a name as a pattern: rename the file or its directory")
     literal, identifier = DUCKDB.literal(str(path)), DUCKDB.identifier
     if path.suffix == ".parquet":
         wanted = ", ".join(f"cast({identifier(column)} as varchar) as {identifier(column)}" for column in columns)
@@ -140,7 +140,7 @@ def _file(path: Path, columns: Sequence[str]) -> str:
     unique = dict.fromkeys(names)
     types = ", ".join(f"{DUCKDB.literal(name)}: 'VARCHAR'" for name in unique)
     if len(unique) < len(names):
-        raise InputError(f"{path} names a column twice in its header: rename one")
+        raise InputError(f"{path} has two columns of one name in its header: rename one")
     return (
         f"select {wanted} from read_csv({literal}, auto_detect = false, header = true, delim = ',', quote = '\"',"
         f" escape = '\"', nullstr = '', ignore_errors = true, columns = {{{types}}})"
@@ -156,7 +156,7 @@ def header(path: Path) -> list[str]:
     try:
         if path.suffix == ".parquet":
             return list(pq.read_schema(path).names)
-        # Rows are read ahead: what is no UTF-8 in them is a row error, not one of the file.
+        # DuckDB reads rows ahead: invalid UTF-8 in them is a row error, not a file error.
         stream = pa.input_stream(str(path), compression="detect")
         with TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="") as text:
             return next(csv.reader(text), [])

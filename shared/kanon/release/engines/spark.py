@@ -1,7 +1,7 @@
-"""The bounded table by Spark SQL: the text of ``sql`` on a cluster, or on this machine for a test.
+"""The bounded table by Spark SQL, on a cluster or on one machine.
 
-Spark runs a task again whenever it likes. So each result is fetched once, into a file that only this user can read, and
-the noisy half reads that file: what was digested is what noise is added to.
+Spark may run a task again at any time. So each result is fetched once, into a file that only this user can read. The
+noisy half reads that file: noise is added to exactly the numbers that were digested.
 """
 
 import json
@@ -43,7 +43,7 @@ class Spark:
             self._session = session or SparkSession.builder.appName("kanon release").getOrCreate()
         except PySparkException:
             raise InputError("Spark does not start: it needs Java 17 or newer, on the path or as JAVA_HOME") from None
-        self._session.sparkContext.setLogLevel("OFF")  # a task's messages may hold parts of rows
+        self._session.sparkContext.setLogLevel("OFF")  # log messages of tasks may hold parts of rows
         for name, value in (
             ("spark.sql.session.timeZone", "UTC"),
             ("spark.sql.ansi.enabled", "false"),
@@ -94,7 +94,7 @@ class Spark:
     def _registered(
         self, sources: Sequence[Path | str], bounding: Bounding, listed: Sequence[str] | None
     ) -> Iterator[None]:
-        """Give the source and the public groups the names that the texts use."""
+        """Register the source and the public groups under the names in the SQL."""
         frames = [self._file(str(source), bounding.columns) for source in sources]
         whole = frames[0]
         for frame in frames[1:]:

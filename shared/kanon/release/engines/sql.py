@@ -1,7 +1,7 @@
-"""The relational half as one SQL text for every engine; a dialect names what engines spell differently.
+"""The bounding as one SQL text for all engines; a dialect has the differences in syntax.
 
-Comparisons are binary, hashes and lengths are of UTF-8 bytes, and no expression can fail on a value: what cannot be
-read becomes NULL, and its row is left out.
+Comparisons are binary, hashes and lengths are of UTF-8 bytes, and no expression can fail on a value: an unreadable
+value becomes NULL, and its row is left out.
 """
 
 from collections.abc import Sequence
@@ -33,10 +33,10 @@ _MOMENT = (
 
 @dataclass(frozen=True)
 class Dialect:
-    """How an engine spells what differs. Each text has places for its arguments.
+    """The syntax of an engine, as format strings.
 
     Attributes:
-        name: of the engine.
+        name: the engine's name.
         quote: around identifiers.
         wide: an integer type of at least 38 digits.
         sha256: hexadecimal SHA-256 of a text.
@@ -71,7 +71,7 @@ class Dialect:
         return f"cast({expression} as {self.wide})"
 
     def hashed(self, secret: str, domain: str, *expressions: str) -> str:
-        """The keyed hash of texts: each after its length, so that the encoding is injective."""
+        """The keyed hash of texts. Each follows its length, so that the encoding is injective."""
         parts = [self.literal(f"{secret}/{domain}")]
         for text in expressions:
             parts += [f"cast({self.octets.format(text)} as varchar(20))", "':'", text]
@@ -89,7 +89,7 @@ ATHENA = Dialect(
 
 SPARK = Dialect(
     "spark", "`", "decimal(38, 0)", "sha2({}, 256)", "octet_length({})", "datediff({}, date '1970-01-01')",
-    # Exact: the remainder goes first. Spark's own integer division gives 64 bits.
+    # Exact: subtract the remainder first. Spark's own integer division is limited to 64 bits.
     "cast((cast({0} as decimal(38, 0)) - cast({0} as decimal(38, 0)) % cast({1} as decimal(38, 0)))"
     " / cast({1} as decimal(38, 0)) as decimal(38, 0))",
     "concat_ws(',', collect_list({}))", escapes=True,
@@ -102,10 +102,10 @@ class Texts:
     """The SQL of one bounding.
 
     Attributes:
-        bounding: what is computed.
-        dialect: the engine's spelling.
+        bounding: the computation.
+        dialect: the engine's syntax.
         source: a relation with the wanted columns as texts.
-        secret: what keys the hashes; letters and digits.
+        secret: the key of the hashes; letters and digits.
     """
 
     bounding: Bounding
@@ -162,7 +162,7 @@ class Texts:
 )"""
 
     def _parsed(self) -> str:
-        """The source's columns under short names; numbers and days are parsed, others are texts."""
+        """The source's columns under short names, with parsed numbers and days. Other columns are texts."""
         b, name = self.bounding, self.dialect.identifier
         columns = [f"{name(b.user)} as u"]
         columns += [f"{name(column)} as g{i}" for i, column in enumerate(b.groups)]
@@ -177,7 +177,7 @@ class Texts:
     def _valid(self) -> str:
         b = self.bounding
         texts = ["u", *(f"g{i}" for i in range(len(b.groups))), *(f"t{i}" for i in range(len(b.texts)))]
-        # An engine that does not drop bytes that are no UTF-8 reads the replacement character for them.
+        # Some engines drop rows with invalid UTF-8; others read it as the replacement character.
         tests = [test for text in texts for test in (f"{text} <> ''", f"position('\ufffd' in {text}) = 0")]
         tests += [f"v{i} between -{LARGEST_VALUE} and {LARGEST_VALUE}" for i in range(len(b.numbers))]
         if b.needs_time:
@@ -200,7 +200,7 @@ class Texts:
         )
 
     def _month(self) -> str:
-        """The month of a day as text: every day of one month has the same one, days of two months never have."""
+        """The month of a day as text, unique for each month."""
         return "cast(year(date '1970-01-01' + {0}) * 12 + month(date '1970-01-01' + {0}) as varchar(20))".format(
             "interval '1' day * day" if self.dialect.name == "athena" else "cast(day as integer)"
         )
@@ -215,7 +215,7 @@ class Texts:
         )
 
     def _number(self, column: str) -> str:
-        """A text as a scaled integer; NULL if it is no number or has more decimal places."""
+        """A text as a scaled integer; NULL if it is not a number or has more decimal places."""
         fraction = f"trim(trailing '0' from coalesce(split_part({column}, '.', 2), ''))"
         scale = self.bounding.scale
         padded = f" || rpad({fraction}, {scale}, '0')" if scale else ""
@@ -355,7 +355,7 @@ select {", ".join(columns)} from pair_counts{joined}"""
             case Sum(column, _, _):
                 return self._clamped(f"s{self.bounding.numbers.index(column)}", measure)
             case UserMeans(column, low, high):
-                # The sum is lifted above 0, so that the quotient is rounded down in every engine.
+                # The sum is made positive, so that every engine rounds the quotient down.
                 sums = f"s{self.bounding.numbers.index(column)}"
                 lift = whole(str(LARGEST_VALUE))
                 lifted = f"(2 * ({sums} + n * {lift}) + n)"
@@ -388,6 +388,6 @@ def _bin_case(sums: str) -> str:
 
 
 def plan(bounding: Bounding, dialect: Dialect) -> Sequence[str]:
-    """The texts that a person runs on an engine that is not called from here."""
+    """The SQL texts for an engine that the operator runs."""
     texts = Texts(bounding, dialect, "source_table", "SAMPLING_SECRET")
     return [texts.table(), *(texts.bins(m.column) for m in bounding.measures if isinstance(m, Bins))]

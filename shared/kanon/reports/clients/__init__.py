@@ -1,5 +1,5 @@
-"""Clients of reports: they turn what happens on a device into reports and keep the bound of every unit.
+"""Clients of reports: they turn events on a device into reports and keep the bound of every unit.
 
-Everything here is pure: time, randomness and state are arguments. Times are whole milliseconds since 1970.
-"P" is *On the Differential Privacy and Interactivity of Privacy Sandbox Reports* (arXiv 2412.16916).
+All functions but those of ``sending`` are pure: time, randomness and state are arguments. Times are whole milliseconds
+since 1970. "P" is *On the Differential Privacy and Interactivity of Privacy Sandbox Reports* (arXiv 2412.16916).
 """

@@ -1,15 +1,15 @@
 """Attribution of triggers to sources on one device (P, Algorithms 2 and 4).
 
-The unit of privacy is one source. Every trigger that asks for an aggregatable report has one, whatever is found:
-a null report if no source matches, if its budget is spent, if filters, window or deduplication say no. Otherwise
-the number of reports would tell what happened on the device.
+The unit of privacy is one source. Every trigger that asks for an aggregatable report gets one. It is a null report if
+no source matches, if the budget is spent, or if filters, window or deduplication exclude it. Otherwise the number of
+reports would reveal events on the device.
 
 Two policies decide which source a trigger belongs to:
 
-* ``paper``: the newest matching source whose budget suffices; a source without enough budget is passed over.
-* ``web``: one source, by priority and then by recency, as in browsers. Filters, window, deduplication and budget
-  are looked at afterwards, and a trigger that fails them does **not** fall through to another source. A trigger
-  that is attributed makes the other matching sources inactive.
+* ``paper``: the newest matching source with enough budget.
+* ``web``: one source, by priority and then by recency, as in browsers. Filters, window, deduplication and budget are
+  checked afterwards; a trigger that fails them is **not** given to another source. An attributed trigger makes the
+  other matching sources inactive.
 
 Both keep the bound of every source, so the guarantees hold for both.
 """
@@ -38,7 +38,7 @@ from kanon.reports.parameters import CONTRIBUTION_BOUND
 from kanon.reports.payload import Contribution, Layout
 
 DELAY = 600 * SECOND
-"""The most that a client waits before it sends an aggregatable report (Chromium's value)."""
+"""The longest delay of an aggregatable report, in milliseconds (Chromium's value)."""
 
 MAX_KEYS = 20
 """Keys of one source, and so contributions of one report."""
@@ -52,15 +52,15 @@ class Source:
 
     Attributes:
         time: when it was registered.
-        reporting_origin: who measures; only triggers of the same origin match.
+        reporting_origin: the origin that collects the reports. Only its triggers match.
         destinations: where triggers may happen.
         keys: pieces of keys by name.
         kind: ``navigation`` (a click) or ``event`` (a view).
-        event_id: what event-level reports name the source.
-        expiry: how long it may be matched; a trigger at exactly this age is not.
-        window: how long it has aggregatable reports; a trigger at exactly this age still has.
+        event_id: the name of the source in event-level reports.
+        expiry: the age from which no trigger matches.
+        window: the largest age at which a trigger gets a non-null aggregatable report.
         priority: higher is taken first (``web``).
-        filter_data: values by name, without ``source_type``, which is added.
+        filter_data: values by name; ``source_type`` is added to them.
         named_budgets: parts of the budget that triggers may name.
         events: the event-level reports it may have; None for none.
     """
@@ -86,12 +86,12 @@ class Source:
 
     @property
     def filterable(self) -> FilterData:
-        """The filter data with the kind of the source."""
+        """The filter data with ``source_type``, the kind of the source."""
         return {**self.filter_data, "source_type": frozenset({self.kind})}
 
 
 class KeyPiece(NamedTuple):
-    """A piece that a trigger adds (by OR) to the source's keys of these names, if the filters match."""
+    """A piece that a trigger combines (by OR) with the source's keys of these names, if the filters match."""
 
     piece: int
     names: frozenset[str]
@@ -113,7 +113,7 @@ class Values(NamedTuple):
 
 
 class Deduplication(NamedTuple):
-    """A key of which a source takes one aggregatable report only; None: any number."""
+    """A source gets one aggregatable report per deduplication key; None: any number."""
 
     key: int | None
     filters: Filters = EVERY_SOURCE
@@ -135,25 +135,27 @@ class EventData(NamedTuple):
 
 @dataclass(frozen=True)
 class Trigger:
-    """A conversion. Of every list with filters, the first entry that matches the source is used; of ``pieces`` all.
+    """A conversion. Each list with filters uses the first entry that matches the source; ``pieces`` uses all matching
+    entries.
 
     Attributes:
         time: when it happened, in milliseconds.
-        reporting_origin: who measures.
+        reporting_origin: the origin that collects the reports.
         destination: where it happened.
         pieces: pieces of keys.
-        values: what is added; empty: the trigger asks for no aggregatable report.
-        filters: which sources it may be attributed to at all.
-        deduplication: keys against counting twice.
+        values: the amounts to add; empty: the trigger asks for no aggregatable report.
+        filters: the sources to which it may be attributed.
+        deduplication: deduplication keys.
         named_budgets: which part of the budget it takes.
         events: its event-level part; empty for none.
-        tells_source_day: whether reports show the day of the source, in clear; without a source, the trigger's day.
+        tells_source_day: whether reports show, in clear, the day of the source, or the trigger's day if there is no
+            source.
         context_id: a text that is sent beside the report, which then has no delay.
         layout: how its report is encrypted, which decides the bytes of a filtering id.
 
     Raises:
         ValueError: a piece, a value or a filtering id does not fit its field. This is checked before any source is
-            looked at: a report that fails for certain sources only would tell of them.
+            looked at: an error for some sources only would reveal them.
     """
 
     time: int
@@ -175,26 +177,26 @@ class Trigger:
         for amount in (amount for values in self.values for amount in values.amounts.values()):
             contribution(0, amount.value, amount.filtering_id)
             if amount.filtering_id >= self.layout.id_limit:
-                raise ValueError(f"a filtering id lies below {self.layout.id_limit} in this layout")
+                raise ValueError(f"a filtering id must be below {self.layout.id_limit} in this layout")
 
     @property
     def asks_for_report(self) -> bool:
-        """Whether it has an aggregatable report; this depends on the trigger alone."""
+        """Whether it gets an aggregatable report. This depends on the trigger alone."""
         return bool(self.pieces or self.values)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A source and what it has used.
+    """A source and its used budget.
 
     Attributes:
         source: as it was registered.
-        events: its event-level side.
+        events: its event-level state.
         used: value of its aggregatable reports.
         reports: its aggregatable reports with a value above 0.
         used_by_name: value taken from its named budgets.
         deduplication: keys of its aggregatable reports.
-        active: whether triggers may still be attributed to it. Its event-level reports are sent in any case.
+        active: whether triggers may still be attributed to it. Its event-level reports are sent even if not.
     """
 
     source: Source
@@ -212,7 +214,7 @@ class Attribution:
 
     Attributes:
         policy: ``paper`` or ``web``.
-        contribution_bound: Λ1, the most that all reports of one source carry.
+        contribution_bound: Λ1, the largest sum of values in all reports of one source.
         sparsity: Λ0, the most reports with a value above 0 of one source; None: no bound.
         epsilon: of the event-level reports of one source.
 
@@ -227,7 +229,7 @@ class Attribution:
 
     def __post_init__(self) -> None:
         if self.policy not in {"paper", "web"}:
-            raise ValueError("the policy is `paper` or `web`")
+            raise ValueError("the policy must be `paper` or `web`")
         if self.contribution_bound < 1:
             raise ValueError("the contribution bound must be at least 1")
 
@@ -237,7 +239,7 @@ Device = tuple[Stored, ...]
 
 
 class Attributed(NamedTuple):
-    """What a trigger did.
+    """The result of a trigger.
 
     Attributes:
         device: the sources afterwards.
@@ -311,7 +313,7 @@ def _by_paper(
 def _by_web(
     attribution: Attribution, device: Device, trigger: Trigger, newest_first: list[int], delay: int
 ) -> Attributed:
-    """One source by priority, then recency; if it fails, no other is tried."""
+    """One source, by priority, then recency. If its checks fail, no other source is tried."""
     if not newest_first:
         return Attributed(device, _report(device, trigger, None, (), delay), None)
     place = max(newest_first, key=lambda place: device[place].source.priority)  # max keeps the first: the newest
@@ -335,7 +337,7 @@ def _by_web(
 def _charge(
     attribution: Attribution, stored: Stored, trigger: Trigger
 ) -> tuple[Stored, tuple[Contribution, ...]] | None:
-    """The source with the trigger's contributions taken from its budget, and these; None if it may not have them."""
+    """The source after the contributions are taken from its budget, and the contributions; None if they do not fit."""
     age = trigger.time - stored.source.time
     if age > stored.source.window or not _filtered(stored, trigger, trigger.filters):
         return None
@@ -345,7 +347,7 @@ def _charge(
     pairs = contributions_of(stored.source, trigger)
     value = total(pairs)
     if value == 0:
-        return stored, ()  # null, and counted nowhere
+        return stored, ()  # a null report, which is not counted
     if stored.used + value > attribution.contribution_bound or stored.reports == attribution.sparsity:
         return None
     name = next((b.name for b in trigger.named_budgets if _filtered(stored, trigger, b.filters)), None)
@@ -360,7 +362,7 @@ def _charge(
 
 
 def contributions_of(source: Source, trigger: Trigger) -> tuple[Contribution, ...]:
-    """The pairs of a trigger for a source: for every key of the source that has an amount, one.
+    """The contributions of a trigger for a source: one for every key of the source that has an amount.
 
     The key is the source's piece OR the pieces of the trigger that name it and whose filters match.
     """
@@ -382,7 +384,7 @@ def _filtered(stored: Stored, trigger: Trigger, filters: Filters) -> bool:
 
 
 def _recorded(stored: Stored, trigger: Trigger) -> Stored:
-    """The source with the event-level part of the trigger; itself if that is dropped."""
+    """The source with the event-level part of the trigger recorded, or unchanged if that is dropped."""
     chosen = next((e.trigger for e in trigger.events if _filtered(stored, trigger, e.filters)), None)
     if chosen is None or stored.events is None:
         return stored
@@ -393,7 +395,7 @@ def _recorded(stored: Stored, trigger: Trigger) -> Stored:
 def _report(
     device: Device, trigger: Trigger, found: int | None, pairs: tuple[Contribution, ...], delay: int
 ) -> Report | None:
-    """The report of the trigger. Its clear fields depend on the source that was found, never on what it contributes."""
+    """The report of the trigger. Its clear fields depend on the matched source, never on the contributions."""
     if not trigger.asks_for_report:
         return None
     scheduled = trigger.time if trigger.context_id is not None else trigger.time + delay

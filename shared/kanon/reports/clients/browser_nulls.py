@@ -1,7 +1,7 @@
-"""Reports as browsers send them: one with a value if a trigger is attributed, and null reports by chance.
+"""Reports as browsers send them: a report with values for an attributed trigger, and random null reports.
 
-**Outside the guarantee R3.** The number of reports then tells whether a trigger was attributed, up to the rates.
-Use it only to compare with browsers: the clients of this package send one report for every trigger.
+**Outside the guarantee R3.** The number of reports then reveals, up to the rates, whether a trigger was attributed. Use
+it only to compare with browsers: the clients of this package send one report for every trigger.
 """
 
 from dataclasses import replace
@@ -18,14 +18,13 @@ RATES = (Fraction(5, 100), Fraction(8, 1000))
 def browser_reports(
     attributed: Attributed, trigger: Trigger, random_bits: RandomBits, rates: tuple[Fraction, Fraction] = RATES
 ) -> list[Report]:
-    """What a browser sends for a trigger.
+    """The reports that a browser sends for a trigger.
 
     Args:
         attributed: the outcome of the trigger.
         trigger: the trigger.
         random_bits: source of randomness.
-        rates: probability of a null report for a trigger that tells no day, and for each of the 31 days of one
-            that does.
+        rates: probability of a null report for a trigger whose reports show no day, and for each of 31 days if they do.
     """
     rate, day_rate = rates
     report = attributed.report

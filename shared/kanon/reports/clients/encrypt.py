@@ -1,7 +1,7 @@
-"""Reports are encrypted on the device, once: a report that is sent again has the same bytes.
+"""Encrypts reports on the device, once: a repeated report has the same bytes.
 
 Every payload is padded to the same number of slots, so its length reveals nothing. It is encrypted to a random public
-key, so keys reveal nothing about devices.
+key, so the key reveals nothing about the device.
 """
 
 import secrets
@@ -17,7 +17,7 @@ from kanon.reports.payload import Layout, encode
 from kanon.reports.shared_info import SharedInfo
 
 MAX_KEY_AGE = 86_400 * SECOND
-"""The longest that public keys are kept, whatever their server says."""
+"""The longest time for which fetched public keys are used, in milliseconds. It limits the server's ``max-age``."""
 
 Choose = Callable[[Sequence[PublicKey]], PublicKey]
 
@@ -32,14 +32,14 @@ def encrypt(
     """Encrypt a report. Do this once for each report and keep the result until it has been accepted.
 
     Args:
-        report: what to send; null or not makes no difference to the length.
+        report: the report; a null report gives the same length.
         keys: public keys that may be used now.
         layout: slots and filtering ids of the payload, the same for all reports of a client.
         choose: picks the key; the system's randomness by default.
-        new_id: makes the id of the report, by which the service drops copies.
+        new_id: makes the id of the report, by which the service recognises copies.
 
     Raises:
-        PayloadError: more contributions than slots, or a number that does not fit the layout.
+        PayloadError: more contributions than slots, or a number does not fit the layout.
     """
     day = report.source_registration
     shared_info = SharedInfo(
@@ -64,16 +64,16 @@ class CachedKeys:
 
 
 Fetch = Callable[[], tuple[str, int]]
-"""Gives the document of public keys and its ``max-age`` in seconds."""
+"""Returns the document of public keys and its ``max-age`` in seconds."""
 
 
 def usable_keys(cached: CachedKeys | None, now: int, fetch: Fetch) -> CachedKeys:
     """The cached keys, or newly fetched ones if the cached ones have expired.
 
-    A key past its end is never used: if ``fetch`` fails, the failure is the caller's to handle.
+    An expired key is never used. Exceptions of ``fetch`` are passed on.
 
     Raises:
-        KeyDocumentError: the document cannot be used.
+        KeyDocumentError: the document is invalid.
     """
     if cached is not None and now < cached.until:
         return cached

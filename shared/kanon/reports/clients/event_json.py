@@ -1,4 +1,4 @@
-"""Event-level reports as they are sent: JSON, in clear. They are private already."""
+"""Event-level reports as JSON in clear. Their noise is already added."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -16,7 +16,7 @@ Body = Mapping[str, object]
 
 
 class Sent(NamedTuple):
-    """An event-level report and when it is sent, in milliseconds."""
+    """An event-level report and its send time, in milliseconds."""
 
     time: int
     reporting_origin: str
@@ -24,9 +24,9 @@ class Sent(NamedTuple):
 
 
 def reports_due(device: Device, after: int, until: int) -> list[Sent]:
-    """The event-level reports of all sources that are sent at times in ``(after, until]``, in order of time.
+    """The event-level reports of all sources with a send time in ``(after, until]``, in order of time.
 
-    Sources without any trigger and inactive sources take part: what was drawn for them is sent as well.
+    This includes sources without triggers and inactive sources: outputs were drawn for them too.
     """
     found = []
     for stored in device:

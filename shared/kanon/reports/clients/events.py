@@ -1,8 +1,8 @@
 """Event-level reports of one source (P, Algorithm 4), with randomised response.
 
-A trigger adds to its datum's sum. When the sum reaches the next summary bucket, a report of that datum is made
-for the trigger's report window; at most ``max_reports`` of a source. What is sent is a function of the matrix of
-counts alone: the true one, or the one that was drawn for the source at its registration.
+A trigger adds to its datum's sum. When the sum reaches the next summary bucket, the source gets a report of that datum
+for the trigger's report window, at most ``max_reports`` in all. The sent reports are a function of the matrix of
+counts: the true matrix, or the one drawn at the source's registration.
 """
 
 import secrets
@@ -30,15 +30,15 @@ EPSILON = Fraction(14)
 
 @dataclass(frozen=True)
 class TriggerSpec:
-    """What some trigger data may report.
+    """The reports that some trigger data may cause.
 
     Attributes:
         data: the trigger data, in the order of the outputs.
-        ends: ends of the report windows, in milliseconds after the registration, increasing. A window holds its
-            end; it begins behind the end of the one before.
+        ends: ends of the report windows, in milliseconds after the registration, increasing. A window includes its end
+            and begins after the end of the previous one.
         buckets: sums at which the first, second, ... report is made, increasing.
         operator: ``count`` adds 1 a trigger, ``value_sum`` its value.
-        start: when the first window begins, in milliseconds after the registration.
+        start: the begin of the first window, in milliseconds after the registration.
     """
 
     data: tuple[int, ...]
@@ -49,7 +49,7 @@ class TriggerSpec:
 
     def __post_init__(self) -> None:
         if self.operator not in {"count", "value_sum"}:
-            raise ValueError("a summary operator is `count` or `value_sum`")
+            raise ValueError("a summary operator must be `count` or `value_sum`")
         if not _increasing((self.start, *self.ends)) or self.start < 0 or not self.ends:
             raise ValueError("report windows must end one after the other, after their start")
         if not _increasing((0, *self.buckets)) or not self.buckets or self.buckets[-1] > LAST_VALUE:
@@ -67,14 +67,14 @@ class EventSpec:
     """The event-level reports that one source may have.
 
     Attributes:
-        specs: trigger data with windows and buckets; no datum stands twice.
+        specs: trigger data with windows and buckets; each datum is in one specification.
         max_reports: the most reports of the source.
         matching: ``modulus`` maps a trigger's data to one of the source's, ``exact`` drops others.
         delay: milliseconds between the end of a window and the sending of its reports.
         tells_bucket: whether reports show their summary bucket.
 
     Raises:
-        ValueError: data that do not suit the matching, or more than 32 data, 5 windows or 20 reports.
+        ValueError: the data do not suit the matching, or there are more than 32 data, 5 windows or 20 reports.
     """
 
     specs: tuple[TriggerSpec, ...]
@@ -85,22 +85,22 @@ class EventSpec:
 
     def __post_init__(self) -> None:
         if self.matching not in {"modulus", "exact"}:
-            raise ValueError("trigger data matching is `modulus` or `exact`")
+            raise ValueError("trigger data matching must be `modulus` or `exact`")
         data = [datum for spec in self.specs for datum in spec.data]
         if len(set(data)) != len(data):
-            raise ValueError("a trigger datum may stand in one specification only")
+            raise ValueError("a trigger datum may be in one specification only")
         if self.matching == "modulus" and sorted(data) != list(range(len(data))):
             raise ValueError("with modulus matching the trigger data must be 0, 1, 2, ... without a gap")
         _ = self.outputs  # within the limits
 
     @cached_property
     def rows(self) -> tuple[tuple[int, TriggerSpec], ...]:
-        """The rows of an output: trigger datum and its specification."""
+        """The rows of an output: each trigger datum with its specification."""
         return tuple((datum, spec) for spec in self.specs for datum in spec.data)
 
     @cached_property
     def outputs(self) -> Outputs:
-        """Everything the reports can say."""
+        """The set of all possible outputs."""
         return Outputs(tuple(Datum(len(spec.ends), len(spec.buckets)) for _, spec in self.rows), self.max_reports)
 
     @property
@@ -115,13 +115,13 @@ class EventSpec:
         return next((row for row, (datum, _) in enumerate(self.rows) if datum == trigger_data), None)
 
     def allowed(self, kind: Kind, epsilon: Fraction) -> bool:
-        """Whether browsers would take the source: at most 11.5 bits (6.5 for views) and 2^32 - 1 outputs."""
+        """Whether browsers would accept the source: at most 11.5 bits (6.5 for views) and 2^32 - 1 outputs."""
         states = self.outputs.count
         return states <= MAX_STATES and information_gain(states, float(epsilon)) <= MAX_INFORMATION_GAIN[kind]
 
 
 def default_spec(kind: Kind, window: int, delay: int = 0) -> EventSpec:
-    """The specification of a source that asks for none.
+    """The default specification of a source.
 
     Navigation: data 0 to 7, three reports, windows that end after 2 days, 7 days and ``window`` milliseconds (the
     last alone if it is earlier). Event: data 0 and 1, one report, one window.
@@ -143,12 +143,12 @@ class EventTrigger:
 
     def __post_init__(self) -> None:
         if not 1 <= self.value <= LAST_VALUE:
-            raise ValueError("the value of an event-level trigger lies between 1 and 4294967295")
+            raise ValueError("the value of an event-level trigger must be from 1 to 4294967295")
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A trigger that a source has taken: its row, its window, and what orders it."""
+    """A recorded trigger: its row, its window, and its sort key."""
 
     age: int
     row: int
@@ -163,8 +163,8 @@ class EventReport:
 
     Attributes:
         trigger_data: the datum.
-        bucket: first and last sum that the report stands for.
-        age: when it is sent, in milliseconds after the registration.
+        bucket: the first and last sum of the report's summary bucket.
+        age: its send time, in milliseconds after the registration.
     """
 
     trigger_data: int
@@ -174,14 +174,14 @@ class EventReport:
 
 @dataclass(frozen=True)
 class Events:
-    """The event-level side of one source.
+    """The event-level state of one source.
 
     Attributes:
         spec: what it may report.
         epsilon: of its randomised response.
-        replaced: the output that was drawn at registration; None: the truth is told.
-        triggers: what was recorded, in order. It is recorded the same way whether or not the truth is told, so
-            that attribution does not depend on the draw.
+        replaced: the output drawn at registration; None: the true output is reported.
+        triggers: the recorded triggers, in order. Recording does not depend on ``replaced``, so attribution does not
+            depend on the draw.
         deduplication: keys of recorded triggers.
     """
 
@@ -198,17 +198,17 @@ class Events:
 
     @property
     def finished(self) -> bool:
-        """Whether the truth has all its reports: then the source is inactive under the policy ``paper``."""
+        """Whether the true output has all its reports: then the source is inactive under the policy ``paper``."""
         return sum(map(sum, self.truth)) == self.spec.max_reports
 
     def reports(self, after: int, until: int) -> list[EventReport]:
-        """The reports that are sent at ages in ``(after, until]``; those of a window are final from its end on."""
+        """The reports with a send age in ``(after, until]``. Those of a window are final from its end on."""
         output = self.truth if self.replaced is None else self.replaced
         return [report for report in reports_of(self.spec, output) if after < report.age <= until]
 
 
 def register(spec: EventSpec, epsilon: Fraction = EPSILON, random_bits: RandomBits = secrets.randbits) -> Events:
-    """A new source: whether its truth is told, and what is told instead, is decided here and for good.
+    """A new source: the randomised response is drawn here, once.
 
     Privacy guarantee: the reports of the source are epsilon-DP for its triggers (P, Theorem 5.1).
     """
@@ -235,11 +235,11 @@ def record(events: Events, trigger: EventTrigger, age: int) -> Events | None:
 
 
 def true_output(spec: EventSpec, triggers: Iterable[Recorded]) -> Output:
-    """The matrix of counts that the triggers make.
+    """The true matrix of counts of these triggers.
 
-    At every end of a window the triggers so far that wait for their windows are taken by priority, then by
-    time, as long as reports are left; the reports of the windows that end now are sent, the rest stays open
-    and competes again. With equal priorities that is the paper's order: by time.
+    At each end of a window, reports are assigned to the waiting triggers by priority, then by time, while reports are
+    left. Reports of the windows that end now are sent. The other triggers wait and compete again at the next end. With
+    equal priorities this is the paper's order: by time.
     """
     triggers = list(triggers)
     counts = [[0] * len(row.ends) for _, row in spec.rows]
@@ -256,7 +256,7 @@ def true_output(spec: EventSpec, triggers: Iterable[Recorded]) -> Output:
 
 
 def _reporting(spec: EventSpec, waiting: list[Recorded], counts: list[list[int]], sums: list[int]) -> list[Recorded]:
-    """The triggers that make a report, one entry a report, in order of priority."""
+    """The triggers that cause a report, one entry per report, in order of priority."""
     made = [sum(row) for row in counts]
     sums = list(sums)
     found = []
@@ -275,7 +275,7 @@ def _end(spec: EventSpec, recorded: Recorded) -> int:
 
 
 def reports_of(spec: EventSpec, output: Output) -> list[EventReport]:
-    """The reports that an output stands for, by the time they are sent, then by datum and bucket."""
+    """The reports of an output, by send time, then by datum and bucket."""
     found = []
     for (datum, own), counts in zip(spec.rows, output, strict=True):
         buckets = [

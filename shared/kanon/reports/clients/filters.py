@@ -4,30 +4,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 FilterData = Mapping[str, frozenset[str]]
-"""Values by name, as a source declares them."""
+"""The filter values that a source declares, by name."""
 
 
 @dataclass(frozen=True)
 class FilterSet:
-    """Values by name, and optionally how old the source may be at most (milliseconds)."""
+    """Values by name, and optionally the largest age of the source (milliseconds)."""
 
     values: FilterData = field(default_factory=dict)
     lookback: int | None = None
 
     def matches(self, source: FilterData, age: int) -> bool:
-        """Whether every name that both sides have shares a value, and the source is young enough."""
+        """Whether each name on both sides has a common value, and the source is not too old."""
         within = self.lookback is None or age <= self.lookback
         return within and all(_shared(self.values[name], source[name]) for name in self.values if name in source)
 
     def matches_negated(self, source: FilterData, age: int) -> bool:
-        """Whether no name that both sides have shares a value, and the source is too old for the lookback."""
+        """Whether no name on both sides has a common value, and the source is older than the lookback."""
         beyond = self.lookback is None or age > self.lookback
         return beyond and not any(_shared(self.values[name], source[name]) for name in self.values if name in source)
 
 
 @dataclass(frozen=True)
 class Filters:
-    """``filters`` and ``not_filters``: of each list one set must match; an empty list matches every source."""
+    """``filters`` and ``not_filters``: one set of each list must match; an empty list matches every source."""
 
     required: tuple[FilterSet, ...] = ()
     forbidden: tuple[FilterSet, ...] = ()

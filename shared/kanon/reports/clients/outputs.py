@@ -1,9 +1,9 @@
-"""The set O of everything that the event-level reports of one source can say, counted and numbered.
+"""The set O of all possible outputs of the event-level reports of one source, counted and numbered.
 
 An output is a matrix of counts: ``n[d][w]`` reports of trigger datum ``d`` in window ``w``. Datum ``d`` has at
-most as many reports as it has summary buckets, and all data together at most ``max_reports``. O is never listed:
-it has 2,925 members for a default navigation source, and may have 10^20. A table of numbers of ways to go on
-gives its size, the member of a given number (``unrank``) and the number of a given member (``rank``).
+most as many reports as it has summary buckets, and all data together at most ``max_reports``. O is never listed: it has
+2,925 members for a default navigation source, and may have 10^20. A table of numbers of completions gives its size, the
+member with a given number (``unrank``) and the number of a member (``rank``).
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ MAX_REPORTS = 20
 
 @dataclass(frozen=True)
 class Datum:
-    """What one trigger datum may report.
+    """The limits of one trigger datum.
 
     Attributes:
         windows: number of report windows.
@@ -63,13 +63,13 @@ class Outputs:
         return self._ways[0][self._first_left][self.max_reports]
 
     def unrank(self, number: int) -> Output:
-        """The output of this number, ``0 <= number < count``. Numbers follow the order of the matrices.
+        """The output with this number, ``0 <= number < count``. Numbers follow the order of the matrices.
 
         Raises:
-            IndexError: there is no such output.
+            IndexError: no output has this number.
         """
         if not 0 <= number < self.count:
-            raise IndexError("there is no output of this number")
+            raise IndexError("no output has this number")
         rows = []
         cell, left = 0, self.max_reports
         for datum in self.data:
@@ -89,10 +89,10 @@ class Outputs:
         """The number of an output; the inverse of ``unrank``.
 
         Raises:
-            ValueError: this is no output of the source.
+            ValueError: this is not an output of the source.
         """
         if not self.holds(output):
-            raise ValueError("this is no output of the source")
+            raise ValueError("this is not an output of the source")
         number, cell, left = 0, 0, self.max_reports
         for datum, row in zip(self.data, output, strict=True):
             datum_left = datum.buckets
@@ -113,7 +113,7 @@ class Outputs:
 
     @cached_property
     def mean(self) -> tuple[Fraction, ...]:
-        """The mean of ``n[d][w]`` over O, by datum: it is the same in all windows of a datum."""
+        """The mean of ``n[d][w]`` over O, by datum. All windows of a datum have the same mean."""
         return tuple(self._mean(d) for d in range(len(self.data)))
 
     def _mean(self, d: int) -> Fraction:
@@ -129,14 +129,14 @@ class Outputs:
         return self.data[0].buckets if self.data else 0
 
     def _after(self, cell: int, datum_left: int, left: int) -> int:
-        """Ways to fill the cells from ``cell`` on; a negative rest has none."""
+        """The number of ways to fill the cells from ``cell`` on; 0 for a negative rest."""
         if datum_left < 0 or left < 0:
             return 0
         return self._ways[cell][self._fresh.get(cell, datum_left)][left]
 
     @cached_property
     def _fresh(self) -> dict[int, int]:
-        """For every cell that begins a datum: the reports that datum may still have."""
+        """For the first cell of each datum: the number of reports that the datum may have."""
         starts, cell = {}, 0
         for datum in self.data:
             starts[cell] = datum.buckets
@@ -145,7 +145,8 @@ class Outputs:
 
     @cached_property
     def _ways(self) -> list[list[list[int]]]:
-        """``ways[cell][b][c]``: ways to fill the cells from ``cell`` on with ``b`` left in its datum, ``c`` in all.
+        """``ways[cell][b][c]``: ways to fill the cells from ``cell`` on with ``b`` reports left for its datum and ``c``
+        in all.
 
         A(cell; b, c) = sum over j <= min(b, c) of A(cell + 1; b - j, c - j); at the end of a datum ``b`` becomes
         the next one's number of buckets.

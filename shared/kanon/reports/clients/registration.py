@@ -29,12 +29,12 @@ Read = TypeVar("Read")
 
 
 class RegistrationError(ValueError):
-    """A registration cannot be used; the message says which field to change."""
+    """A registration is invalid; the message says which field to change."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What browsers differ in.
+    """The parameters in which browsers differ.
 
     Attributes:
         least_window: the shortest report window, in milliseconds; shorter ones are lengthened.
@@ -51,7 +51,7 @@ def source(
     """Read the registration of a source.
 
     Raises:
-        RegistrationError: a field cannot be used.
+        RegistrationError: a field is invalid.
     """
     with _checked():
         expiry = _expiry(registration, kind)
@@ -79,7 +79,7 @@ def trigger(
     """Read the registration of a trigger, for a client that encrypts with this layout.
 
     Raises:
-        RegistrationError: a field cannot be used, or a number does not fit the layout.
+        RegistrationError: a field is invalid, or a number does not fit the layout.
     """
     with _checked():
         mode = registration.get("aggregatable_source_registration_time", "exclude")
@@ -100,7 +100,7 @@ def trigger(
 
 
 def _expiry(registration: Json, kind: Kind) -> int:
-    """Between 1 and 30 days; in whole days for views, rounded to the nearest."""
+    """Between 1 and 30 days; for views rounded to whole days."""
     seconds = min(max(_number(registration, "expiry", 30 * DAY // SECOND), DAY // SECOND), 30 * DAY // SECOND)
     days = (seconds * SECOND + DAY // 2) // DAY
     return days * DAY if kind == "event" else seconds * SECOND
@@ -112,7 +112,7 @@ def _window(registration: Json, field: str, expiry: int, rules: Rules) -> int:
 
 
 def _event_spec(registration: Json, kind: Kind, expiry: int, rules: Rules) -> EventSpec:
-    """From ``trigger_specs``, ``event_report_windows`` or ``event_report_window``, whichever is there."""
+    """From ``trigger_specs``, ``event_report_windows`` or ``event_report_window``, whichever is present."""
     default = default_spec(kind, _window(registration, "event_report_window", expiry, rules), rules.event_delay)
     most = _number(registration, "max_event_level_reports", default.max_reports)
     matching = registration.get("trigger_data_matching", "modulus")
@@ -216,12 +216,12 @@ def _key(text: str) -> int:
 
 @contextmanager
 def _checked() -> Iterator[None]:
-    """Turn what a malformed registration raises into one kind of error."""
+    """Turn the exceptions of a malformed registration into RegistrationError."""
     try:
         yield
     except RegistrationError:
         raise
     except (KeyError, TypeError, AttributeError) as error:
-        raise RegistrationError("a field is missing or is no list, object or text where one belongs") from error
+        raise RegistrationError("a field is missing or has the wrong JSON type") from error
     except ValueError as error:
         raise RegistrationError(str(error)) from error

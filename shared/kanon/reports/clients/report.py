@@ -14,7 +14,7 @@ MAX_BUCKET = 2**128 - 1
 MAX_FILTERING_ID = 2**64 - 1
 
 LAYOUT = Layout(slots=20)
-"""How clients write payloads: one byte of filtering id, unless they choose another layout for all their reports."""
+"""The default layout: filtering ids of one byte. A client must use one layout for all its reports."""
 
 Api = Literal["attribution-reporting", "kanon"]
 
@@ -23,14 +23,14 @@ def contribution(bucket: int, value: int, filtering_id: int = 0) -> Contribution
     """A contribution whose numbers fit their fields.
 
     Raises:
-        ValueError: they do not. A negative value, above all, would give budget back.
+        ValueError: a number does not fit. A negative value would give budget back.
     """
     if not 0 <= bucket <= MAX_BUCKET:
-        raise ValueError("a key has at most 128 bits")
+        raise ValueError("a key must have at most 128 bits")
     if not 0 <= value < 2**32:
-        raise ValueError("a value lies between 0 and 4294967295")
+        raise ValueError("a value must be from 0 to 4294967295")
     if not 0 <= filtering_id <= MAX_FILTERING_ID:
-        raise ValueError("a filtering id has at most 64 bits")
+        raise ValueError("a filtering id must have at most 64 bits")
     return Contribution(bucket, value, filtering_id)
 
 
@@ -40,10 +40,10 @@ class Report:
 
     Attributes:
         contributions: the pairs; empty in a null report.
-        scheduled: when it is sent, in milliseconds.
-        reporting_origin: who collects it, as ``https://host``.
-        api: which client made it.
-        destination: where the trigger happened; attribution only.
+        scheduled: its send time, in milliseconds.
+        reporting_origin: the origin that collects it, ``https://host``.
+        api: the api of the client.
+        destination: the site of the trigger; attribution only.
         source_registration: the day of the source (its first millisecond, UTC); attribution, if asked for.
         context_id: the trigger's own id, repeated beside the report; attribution, if asked for.
     """
@@ -58,7 +58,7 @@ class Report:
 
     @property
     def is_null(self) -> bool:
-        """Whether the report carries nothing."""
+        """Whether the report has no contribution."""
         return not self.contributions
 
 

@@ -1,9 +1,9 @@
 """Randomised response over all outputs of a source: the noise of event-level reports (P, section 5).
 
-With probability ``(e^eps - 1) / (e^eps + |O| - 1)`` the truth is kept; otherwise a uniform member of O, the truth
-included, takes its place. Then ``P(o | truth t) = e^eps / (e^eps + |O| - 1)`` if ``o = t``, and
-``1 / (e^eps + |O| - 1)`` otherwise. The decision is made once, when the source is registered, and before there
-is a truth: a source without any trigger takes part like every other.
+With probability ``(e^eps - 1) / (e^eps + |O| - 1)`` the true output is kept. Otherwise a uniform member of O, which may
+be the true one, replaces it. Then ``P(o | truth t) = e^eps / (e^eps + |O| - 1)`` if ``o = t``, and ``1 / (e^eps + |O| -
+1)`` otherwise. The decision is made once, at the registration of the source, before any trigger. So it is also made for
+sources without triggers.
 """
 
 import math
@@ -17,21 +17,21 @@ from kanon.noise.exact import exp_bounds
 from kanon.reports.clients.outputs import Output, Outputs
 
 RandomBits = Callable[[int], int]
-"""Gives a uniform integer of so many bits; ``secrets.randbits`` outside tests."""
+"""Returns a uniform integer of the given number of bits; ``secrets.randbits`` outside tests."""
 
 WORD = 256
 """Bits of the word that decides whether the truth is kept."""
 
 MAX_EPSILON = 14
 MAX_INFORMATION_GAIN = {"navigation": 11.5, "event": 6.5}
-"""Bits that the event-level reports of one source may carry at most, by kind of source."""
+"""The largest information gain of the event-level reports of one source in bits, by kind of source."""
 
 
 @lru_cache(maxsize=1024)
 def keep_threshold(states: int, epsilon: Fraction, word: int = WORD) -> int:
-    """``floor(2^word (e^eps - 1) / (e^eps + states - 1))``, certain: bounds from both sides agree on it.
+    """``floor(2^word (e^eps - 1) / (e^eps + states - 1))``, exact: the upper and lower bounds give the same integer.
 
-    The truth is kept if a uniform word lies below. Rounding down keeps it less often, which favours privacy.
+    The truth is kept if a uniform word is below it. Rounding down keeps the truth less often, which favours privacy.
 
     Raises:
         ValueError: ``epsilon`` is negative or above 14, or ``states`` below 1.
@@ -39,11 +39,11 @@ def keep_threshold(states: int, epsilon: Fraction, word: int = WORD) -> int:
     if not 0 <= epsilon <= MAX_EPSILON:
         raise ValueError(f"the epsilon of event-level reports must lie between 0 and {MAX_EPSILON}")
     if states < 1:
-        raise ValueError("a source has at least one output")
+        raise ValueError("a source must have at least one output")
     if epsilon == 0:
         return 0
     if states == 1:
-        return 1 << word  # one output only: there is nothing to hide
+        return 1 << word  # with one output there is nothing to protect
     bits = word + 64
     while True:
         low, high = ((bound - 1) * (1 << word) // (bound + states - 1) for bound in exp_bounds(Fraction(epsilon), bits))
@@ -57,8 +57,7 @@ class Response:
     """The randomised response of one source.
 
     Privacy guarantee: for any two truths t, u and any output o, ``P(o | t) <= e^eps P(o | u)``, exactly: the
-    probability to keep the truth is rounded down to a multiple of 2^-256, and the uniform member is drawn
-    without bias.
+    probability of keeping the truth is rounded down to a multiple of 2^-256, and the uniform draw has no bias.
     """
 
     outputs: Outputs
@@ -71,11 +70,11 @@ class Response:
 
     @property
     def keep(self) -> Fraction:
-        """The exact probability with which the truth is kept, as it is drawn."""
+        """The exact probability that the truth is kept."""
         return Fraction(self.threshold, 1 << WORD)
 
     def decide(self, random_bits: RandomBits = secrets.randbits) -> Output | None:
-        """Decide for a new source: None keeps the truth, an output takes its place for good."""
+        """Decide for a new source: None keeps the truth; an output replaces it permanently."""
         if random_bits(WORD) < self.threshold:
             return None
         return self.outputs.unrank(uniform(self.outputs.count, random_bits))
@@ -93,14 +92,14 @@ class Response:
             sources: number of sources registered with these outputs and this epsilon, with and without reports.
 
         Returns:
-            Estimates without bias, by datum and window: ``(received - sources (1 - keep) mean) / keep``.
-            They may be negative.
+            Unbiased estimates, by datum and window: ``(received - sources (1 - keep) mean) / keep``. They may be
+            negative.
 
         Raises:
-            ValueError: epsilon is 0, so that the reports tell nothing.
+            ValueError: epsilon is 0: the reports hold no information.
         """
         if self.threshold == 0:
-            raise ValueError("with epsilon 0 the reports tell nothing: no estimate is possible")
+            raise ValueError("with epsilon 0 the reports hold no information: no estimate is possible")
         noise = [sources * (1 - self.keep) * mean for mean in self.outputs.mean]
         return [[(received - of) / self.keep for received in row] for row, of in zip(counts, noise, strict=True)]
 
@@ -119,7 +118,7 @@ def replace_probability(states: int, epsilon: float) -> float:
 
 
 def information_gain(states: int, epsilon: float) -> float:
-    """Bits that one source's output tells at most: the capacity of the symmetric channel over the outputs."""
+    """The largest information of an output, in bits: the capacity of the symmetric channel over the outputs."""
     if states == 1:
         return 0.0
     wrong = replace_probability(states, epsilon) * (states - 1) / states
@@ -128,7 +127,7 @@ def information_gain(states: int, epsilon: float) -> float:
 
 
 def epsilon_for_information_gain(states: int, bits: float, most: float = MAX_EPSILON) -> float:
-    """The largest epsilon, at most ``most``, whose information gain is at most ``bits``. For advice, not for draws.
+    """The largest epsilon up to ``most`` with an information gain of at most ``bits``. For advice, not for draws.
 
     It is found by bisection, to the last digits of a double.
     """

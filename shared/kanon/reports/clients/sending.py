@@ -1,4 +1,4 @@
-"""Sending encrypted reports to a collector, as browsers do: one POST a report. The only module here with a network."""
+"""Sends encrypted reports to a collector, one POST per report. Only this module uses the network."""
 
 import base64
 import json
@@ -20,10 +20,10 @@ TIMEOUT = 10
 
 
 class Outgoing(NamedTuple):
-    """An encrypted report, ready to be sent any number of times: always the same bytes.
+    """An encrypted report as a request. Every attempt sends the same bytes.
 
     Attributes:
-        scheduled: when it is sent first, in milliseconds.
+        scheduled: the time of the first attempt, in milliseconds.
         path: of the collector.
         body: JSON.
     """
@@ -34,16 +34,16 @@ class Outgoing(NamedTuple):
 
 
 Post = Callable[[str, bytes], bool]
-"""Sends a body to a path; whether the collector has taken it."""
+"""Sends a body to a path and returns whether the collector accepted it."""
 
 
 def outgoing(report: Report, encrypted: avro.Report) -> Outgoing:
-    """The request of a report. Keep it, and send it again until the collector has taken it."""
+    """The request of a report. Keep it, and send it until the collector accepts it."""
     return Outgoing(report.scheduled, PATHS[report.api], body_of(encrypted, report.context_id))
 
 
 def body_of(encrypted: avro.Report, context_id: str | None = None) -> bytes:
-    """The JSON of an encrypted report, as collectors take it."""
+    """The JSON of an encrypted report, as collectors accept it."""
     payload = {"payload": base64.b64encode(encrypted.payload).decode(), "key_id": encrypted.key_id}
     body: dict[str, object] = {
         "shared_info": encrypted.shared_info,
@@ -55,22 +55,22 @@ def body_of(encrypted: avro.Report, context_id: str | None = None) -> bytes:
 
 
 def send(pending: Iterable[Outgoing], now: int, post: Post) -> list[Outgoing]:
-    """Send what is due, in any order of arrival.
+    """Send the due reports.
 
     Returns:
-        What must be kept: reports that are not due, and those that were not taken, unchanged.
+        The reports to keep, unchanged: those not due, and those not accepted.
     """
     return [one for one in pending if one.scheduled > now or not post(one.path, one.body)]
 
 
 def collector(origin: str) -> Post:
-    """Posts to a collector such as ``https://report.example``; False on any answer but 200, and without an answer.
+    """A ``Post`` to a collector such as ``https://report.example``. It returns False unless the answer is 200.
 
     Raises:
-        ValueError: the origin is no http or https origin.
+        ValueError: not an http or https origin.
     """
     if not origin.startswith(("https://", "http://")):
-        raise ValueError("a collector is written as https://report.example")
+        raise ValueError("write a collector as https://report.example")
 
     def post(path: str, body: bytes) -> bool:
         request = Request(origin + path, body, {"Content-Type": "application/json"})  # noqa: S310 -- checked above

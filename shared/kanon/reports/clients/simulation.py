@@ -1,4 +1,4 @@
-"""Made-up devices: a table of events becomes encrypted reports.
+"""Simulated devices: a table of events becomes encrypted reports.
 
 Two kinds of client, by the columns of the table:
 
@@ -34,11 +34,11 @@ from kanon.reports.shared_info import END_OF_TIME
 
 Row = Mapping[str, str]
 NAME = "key"
-"""Of the one key that a source has here."""
+"""The name of the only key of a source."""
 
 
 class EventsError(ValueError):
-    """A table of events cannot be used; the message says what to change, and names no key or client."""
+    """A table of events is invalid; the message says what to change, and names no key or client."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Event:
         key: the bucket, or a piece of it.
         value: what is added.
         event: ``source``, ``trigger`` or empty.
-        destination: where a trigger happens; empty for windows.
+        destination: the site of a trigger; empty for windows.
         priority: of a source.
     """
 
@@ -72,7 +72,7 @@ def read_events(path: Path, columns: Iterable[str]) -> list[Event]:
     """Read a CSV with a header, and sort it by time; lines of the same time keep their order.
 
     Raises:
-        EventsError: the file, a column or a field cannot be used.
+        EventsError: the file, a column or a field is invalid.
     """
     wanted = set(columns)
     try:
@@ -87,10 +87,10 @@ def read_events(path: Path, columns: Iterable[str]) -> list[Event]:
 
 
 def read_keys(text: str) -> list[int]:
-    """Keys of a text with one a line, written as in the column ``key`` of a table; sorted, each once.
+    """The distinct keys of a text, ascending: one per line, written as in the column ``key`` of a table.
 
     Raises:
-        EventsError: a line is no key, or there is none.
+        EventsError: a line is not a key, or there is none.
     """
     keys = set()
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
@@ -105,14 +105,14 @@ def read_keys(text: str) -> list[int]:
 
 @dataclass
 class Simulation:
-    """Made-up devices and their events.
+    """Simulated devices and their events.
 
     Attributes:
         table: the events, in order of time.
-        reporting_origin: who collects the reports.
+        reporting_origin: the origin that collects the reports.
         client: the parameters of the client.
         sent: reports made so far.
-        null: those among them that carry nothing.
+        null: null reports among them.
     """
 
     table: Sequence[Event]
@@ -123,17 +123,17 @@ class Simulation:
 
     @classmethod
     def of(cls, path: Path, reporting_origin: str, *, policy: str | None, bound: int, window: int) -> "Simulation":
-        """Read a table for clients of a policy of attribution (``web``, ``paper``), or of windows (None).
+        """Read a table for attribution clients with a policy (``web``, ``paper``), or for windows clients (None).
 
         Args:
             path: the table.
-            reporting_origin: who collects the reports.
+            reporting_origin: the origin that collects the reports.
             policy: of attribution.
-            bound: the most that one unit contributes.
+            bound: the largest contribution of one unit.
             window: the length of a window, in seconds.
 
         Raises:
-            EventsError: the table cannot be used.
+            EventsError: the table is invalid.
         """
         if policy is None:
             table = read_events(path, WINDOW_COLUMNS)
@@ -155,7 +155,7 @@ class Simulation:
         return "one source"
 
     def reports(self) -> Iterator[Report]:
-        """The reports, counted as they are made."""
+        """Yield the reports and count them."""
         made = (
             from_windows(self.table, self.client)
             if isinstance(self.client, Windows)
@@ -168,7 +168,7 @@ class Simulation:
 
 
 def random_delay() -> int:
-    """Milliseconds that a client waits before it sends a report, drawn uniformly."""
+    """A uniform delay of a report, in milliseconds."""
     return secrets.randbelow(DELAY + 1)
 
 
@@ -185,8 +185,8 @@ def from_attribution(
     Args:
         events: in order of time.
         parameters: policy and bound.
-        reporting_origin: who measures.
-        delay: draws the milliseconds after which a report is sent.
+        reporting_origin: the origin that collects the reports.
+        delay: draws the delay of a report, in milliseconds.
     """
     devices: dict[str, Device] = {}
     for event in events:
@@ -196,7 +196,7 @@ def from_attribution(
         else:
             attributed = add_trigger(parameters, device, _trigger(event, reporting_origin), delay())
             devices[event.client] = attributed.device
-            assert attributed.report is not None  # the trigger asks for one
+            assert attributed.report is not None  # the trigger asks for a report
             yield attributed.report
 
 
@@ -227,7 +227,7 @@ def _event(row: Row, path: Path, line: int, attribution: bool) -> Event:
 
 
 def _time(text: str) -> int:
-    """Unix seconds or ISO 8601 (UTC unless it says otherwise), as milliseconds; exactly, without floats."""
+    """Unix seconds or ISO 8601 (UTC if it has no offset), as exact milliseconds."""
     try:
         milliseconds = int(Decimal(text) * SECOND)
     except InvalidOperation:

@@ -1,8 +1,8 @@
-"""Contributions of a device within a budget for every window of time (P, Algorithm 3).
+"""Contributions of a device within a budget per window of time (P, Algorithm 3).
 
-The unit of privacy is one (device, window). Windows are a fixed partition of time, ``[w L, (w+1) L)`` for the
-length L: a stretch of L milliseconds that begins inside a window meets two of them and may carry 2 Λ1.
-Every event gives a report. An event that no longer fits the budget gives a null report.
+The unit of privacy is one (device, window). Windows are a fixed partition of time, ``[w L, (w+1) L)`` for the length L.
+A stretch of L milliseconds may overlap two windows and carry 2 Λ1. Every event gives a report. An event that no longer
+fits the budget gives a null report.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,7 @@ WINDOW = 600 * SECOND
 
 Memory = TypeVar("Memory")
 Program = Callable[[Memory], tuple[Memory, int, int]]
-"""The paper's π: from the memory of a device to its new memory, a key and a value. It sends nothing itself."""
+"""The paper's π: from the memory of a device to its new memory, a key and a value. It has no other effect."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Windows:
     """The parameters of the client.
 
     Attributes:
-        reporting_origin: who collects the reports.
+        reporting_origin: the origin that collects the reports.
         length: the length of a window, in milliseconds.
-        contribution_bound: Λ1, the most a device may contribute in one window.
+        contribution_bound: Λ1, the largest sum of values of a device in one window.
         sparsity: Λ0, the most reports with a value above 0 in one window; None: no bound.
 
     Privacy guarantee: the reports of one (device, window) carry at most ``contribution_bound`` in all.
@@ -43,7 +43,7 @@ class Windows:
             raise ValueError("the length of a window and the contribution bound must be at least 1")
 
     def window_of(self, time: int) -> int:
-        """The number of the window that holds ``time``."""
+        """The number of the window of ``time``."""
         return time // self.length
 
     def end_of(self, window: int) -> int:
@@ -53,9 +53,9 @@ class Windows:
 
 @dataclass(frozen=True)
 class Device(Generic[Memory]):
-    """What a device keeps: the program's memory, and what its latest window has used.
+    """The state of a device: the program's memory, and the budget used in its latest window.
 
-    The memory outlives the window, the budget does not.
+    The budget starts again with each window; the memory does not.
     """
 
     memory: Memory
@@ -69,14 +69,14 @@ def contribute(
 ) -> tuple[Device[Memory], Report]:
     """Run the program once and report what it contributes, or nothing if that exceeds the budget.
 
-    The report is scheduled for the end of its window, so its clear time shows the window and no more.
+    The report is scheduled for the end of its window, so its time shows only the window.
 
     Returns:
         The device afterwards and its report. A contribution that does not fit leaves the budget as it was.
 
     Raises:
-        ValueError: ``time`` lies in an earlier window than the device's last event, or the program's key or
-            value does not fit its field.
+        ValueError: ``time`` is in an earlier window than the device's last event, or the program's key or value does
+            not fit its field.
     """
     window = windows.window_of(time)
     if device.window is not None and window < device.window:
@@ -93,7 +93,7 @@ def contribute(
 
 
 def _fits(windows: Windows, device: Device[Memory], value: int) -> bool:
-    """Whether the value may be sent. A value of 0 is null already and counts towards neither bound."""
+    """Whether the value may be sent. A value of 0 is null and counts towards neither bound."""
     if value == 0 or device.used + value > windows.contribution_bound:
         return False
     return windows.sparsity is None or device.reports < windows.sparsity

@@ -1,1 +1,1 @@
-"""Reports as a service: jobs in stages, each of which may run any number of times, at once, late, or crash."""
+"""Reports as a service: jobs in stages. Each stage may run any number of times, at once or late, and may crash."""

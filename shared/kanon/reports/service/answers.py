@@ -1,6 +1,6 @@
 """The answers of the function ``jobs``, in the aggregation service's JSON; ``privacy`` is ours.
 
-Every number that decides something is a decimal text, exactly as jobs are charged.
+Every number of a budget is an exact decimal text.
 """
 
 import re
@@ -35,7 +35,7 @@ ALL_ERRORS = "NUM_REPORTS_WITH_ERRORS"
 
 
 class ErrorDetail(BaseModel):
-    """What is wrong with which field."""
+    """The invalid field and its problem."""
 
     reason: str
     domain: str = DOMAIN
@@ -75,19 +75,19 @@ def _reason(problem: Problem) -> str:
 
 
 def refusal(code: int, reason: str, field: str, message: str) -> ErrorAnswer:
-    """Why a request is refused."""
+    """The error of a refused request."""
     return error_answer(code, message, Problem(field=field, reason=reason))
 
 
 def bad_request(error: RequestRefusedError | JobError) -> RequestError:
-    """A request that cannot be a job, or whose input cannot be read."""
+    """The error of a request that cannot be a job, or whose input cannot be read."""
     if isinstance(error, RequestRefusedError):
         return RequestError(refusal(400, error.reason, error.field, str(error)))
     return RequestError(refusal(400, "VALIDATION_FAILED", "body", str(error)))
 
 
 def conflict(message: str) -> ErrorAnswer:
-    """Why a summary cannot be published now."""
+    """The error of a summary that cannot be published now."""
     return refusal(409, "VALIDATION_FAILED", "job_request_id", message)
 
 
@@ -103,11 +103,11 @@ NO_SUCH_JOB = refusal(404, "JOB_NOT_FOUND", "job_request_id", "there is no job w
 
 
 class AcceptedAnswer(BaseModel):
-    """An empty object: what was asked will be done."""
+    """An empty object: the request is accepted."""
 
 
 class PreflightAnswer(BaseModel):
-    """What a job would meet now, by the clear fields of its reports."""
+    """The reports and budgets that a job would meet now, by clear fields alone."""
 
     reports: Annotated[int, Field(description="In the files")]
     accepted: Annotated[int, Field(description="Whose clear fields a job accepts")]
@@ -129,7 +129,7 @@ class PreflightAnswer(BaseModel):
 
 
 class ErrorCount(BaseModel):
-    """How many reports were left out for one reason; NUM_REPORTS_WITH_ERRORS counts all, and comes last."""
+    """The number of reports left out for one reason. NUM_REPORTS_WITH_ERRORS counts all, and comes last."""
 
     category: str
     count: int
@@ -152,7 +152,7 @@ class ResultInfo(BaseModel):
 
 
 class Privacy(BaseModel):
-    """What the summary of a job promises, and what all summaries of the stack promise together."""
+    """The guarantee of a job's summary, and that of all summaries of the stack together."""
 
     unit: str
     epsilon: str
@@ -189,7 +189,7 @@ class JobAnswer(BaseModel):
 
 
 def job_answer(row: Row, request: JobRequest, epsilon_cap: Fraction, delta_cap: Fraction) -> JobAnswer:
-    """What getJob tells of a job."""
+    """The answer of getJob."""
     result = _result(row)
     status: Literal["RECEIVED", "IN_PROGRESS", "FINISHED"] = "IN_PROGRESS"
     if result is not None:
@@ -215,13 +215,13 @@ def job_answer(row: Row, request: JobRequest, epsilon_cap: Fraction, delta_cap: 
 
 
 def output_of(row: Row, request: JobRequest) -> tuple[str, str]:
-    """The bucket and the prefix of a job's summary: where it was asked for last."""
+    """The bucket and the prefix of a job's summary, as last requested."""
     bucket, prefix = row.values.get("output", (request.output_bucket, request.output_prefix))
     return bucket, prefix
 
 
 def privacy_of(row: Row, request: JobRequest, epsilon_cap: Fraction, delta_cap: Fraction) -> Privacy:
-    """The guarantee of a job with its numbers, and what it has spent."""
+    """The guarantee of a job with its numbers, and its spent budget."""
     parameters = Parameters(request.mode, request.epsilon, request.delta)
     return Privacy(
         unit=UNIT,
@@ -265,7 +265,7 @@ def moment(seconds: float) -> str:
 
 
 def _text(value: Any) -> str:
-    """A parameter as text, as the aggregation service keeps it."""
+    """A parameter as text, as in the aggregation service."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else repr(value)

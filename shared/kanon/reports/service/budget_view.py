@@ -1,4 +1,4 @@
-"""What is left of the budget of one unit's day, and which jobs took from it."""
+"""The budget left for one unit on one day, and the jobs that took from it."""
 
 import json
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ FORM = (
 
 
 class HourAnswer(BaseModel):
-    """What is left in one hour of the day, UTC."""
+    """The budget left in one hour of the day, UTC."""
 
     hour: int
     epsilon_left: str
@@ -35,7 +35,7 @@ class HourAnswer(BaseModel):
 
 
 class SpentAnswer(BaseModel):
-    """What one job took from each of these hours. A job that has not ended yet may give it back."""
+    """The budget that one job took from each of these hours. A job that has not ended yet may give it back."""
 
     job_request_id: str
     hours: list[int]
@@ -68,7 +68,7 @@ def read_unit(query: Mapping[str, str]) -> Unit:
 
 
 def budget_answer(budgets: Budgets, unit: Unit) -> BudgetAnswer:
-    """What is left of each hour of the unit's day, and which jobs took it. It spends nothing."""
+    """The budget left in each hour of the unit's day, and the jobs that took from it. It spends nothing."""
     left = budgets.left([unit.row])[unit.row]
     hours = [(hour, left.get(hour, budgets.cap)) for hour in range(24)]
     return BudgetAnswer(

@@ -1,12 +1,12 @@
-"""The commit: a job spends its budget and its result becomes final, in one transaction or behind holds.
+"""The commit: a job spends its budget and its result becomes final, in one transaction or after holds.
 
 A chunk is one transaction over at most 49 rows. All chunks but the last one are *holds*: they take budget while the
 job's row says COMMITTING. The last one takes the rest and moves the job to COMMITTED. Chunks go in ascending order of
 their rows, so two jobs cannot wait for each other.
 
-Every transaction names the job's state. Without that check in a hold, a slow worker could take a chunk again that an
-abort has returned. The check also names the deadline: rows may expire afterwards. And it names the table's epoch: a
-table that was created again would refill every budget.
+Every transaction names the job's state. Otherwise a slow worker's hold could take a chunk again that an abort has
+returned. The check also names the deadline: rows may expire afterwards. And it names the table's epoch: a table that
+was created again would refill every budget.
 
 Timeline of a conflict, rows r1 < r2, where r2 has enough for one of two jobs:
 
@@ -26,11 +26,11 @@ from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, Budgets, Charge
 from kanon.reports.storage.report_jobs import ReportJobs, State
 
 MOST_EXHAUSTED = 1_000
-"""Units that are named when a job is refused."""
+"""The largest number of units named when a job is refused."""
 
 
 class Outcome(Enum):
-    """What a commit came to."""
+    """The result of a commit."""
 
     COMMITTED = "committed"
     LEFT = "left"
@@ -47,7 +47,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Committing:
-    """What a commit needs.
+    """A commit with its tables.
 
     Attributes:
         client: a DynamoDB client.
@@ -63,8 +63,8 @@ class Committing:
     epoch: str
     clock: Callable[[], float]
 
-    def commit(self, job: str, charges: Sequence[Charge], amount: Amount, **values: Any) -> Outcome:
-        """Take the amount from every hour of the charges, and commit the job with these values; or nothing of both.
+    def commit(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str, **values: Any) -> Outcome:
+        """Take the amount from every hour of the charges, and commit the job with these values; or do neither.
 
         It may be called again after any crash, and by several workers at once.
 
@@ -72,26 +72,27 @@ class Committing:
             job: the job, in state COMMITTING.
             charges: ascending.
             amount: from each hour.
-            values: what the job's row records with the commit.
+            claim: tells the job from an earlier one of its id.
+            values: recorded in the job's row with the commit.
         """
         parts = list(chunks(charges, ROWS_A_CHUNK)) or [()]
         for number, part in enumerate(parts):
             now = self.clock()
             last = number == len(parts) - 1
             state = self.jobs.commit(job, now, **values) if last else self.jobs.still(job, State.COMMITTING, now)
-            taken = [write for charge in part for write in self.budgets.take(charge, job, amount)]
+            taken = [write for charge in part for write in self.budgets.take(charge, job, amount, claim)]
             refused = all_or_none(self.client, [state, self.budgets.same_epoch(self.epoch), *taken])
             if refused is not None and (stopped := self._why(job, part, amount, refused, last=last)) is not None:
                 return stopped
         return Outcome.COMMITTED
 
-    def abort(self, job: str, charges: Sequence[Charge], amount: Amount) -> bool:
+    def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> bool:
         """Return what the job holds; False if it is not ABORTING. It may be called again after any crash.
 
-        A chunk that is not held is refused as a whole: it was never taken, or it was returned before.
+        If a chunk is not held (never taken, or already returned), its transaction is refused as a whole.
         """
         for part in chunks(charges, ROWS_A_CHUNK):
-            returned = [write for charge in part for write in self.budgets.give_back(charge, job, amount)]
+            returned = [write for charge in part for write in self.budgets.give_back(charge, job, amount, claim)]
             refused = all_or_none(self.client, [self.jobs.still(job, State.ABORTING), *returned])
             if refused is not None and refused[0] is not None:
                 return False
@@ -100,7 +101,7 @@ class Committing:
     def _why(
         self, job: str, part: Sequence[Charge], amount: Amount, refused: Sequence[Item | None], *, last: bool
     ) -> Outcome | None:
-        """Why a chunk was refused; None if the job holds it already."""
+        """The reason for a refused chunk; None if the job holds it already."""
         state, epoch, *taken = refused
         if state is not None:
             in_commit = state.get("state", {}).get("S") == State.COMMITTING
@@ -115,7 +116,7 @@ class Committing:
         return Outcome.EXHAUSTED if any(self._exhausted(charge, job, amount) for charge in short) else Outcome.WAIT
 
     def _exhausted(self, charge: Charge, job: str, amount: Amount) -> bool:
-        """Whether committed jobs alone leave too little: what they took never comes back."""
+        """Whether committed jobs alone leave too little. They never return budget."""
         spent = dict.fromkeys(charge.hours, Amount(0, 0))
         for other, hours, took in list(self.budgets.taken(charge.row)):
             if other != job and self._committed(other):
@@ -128,7 +129,7 @@ class Committing:
 
 
 def exhausted(budgets: Budgets, units: Sequence[Unit], amount: Amount) -> list[tuple[Unit, Amount]]:
-    """The units that have less left than the amount, with what is left, strongly consistent. Spends nothing."""
+    """The units with less left than the amount, and what is left, strongly consistent. Spends nothing."""
     left = budgets.left([unit.row for unit in units])
     found = []
     for unit in units:

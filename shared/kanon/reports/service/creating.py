@@ -1,4 +1,4 @@
-"""What createJob and jobs:publish write."""
+"""The writes of createJob and jobs:publish."""
 
 import secrets
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ class NotPublishableError(KanonError):
 
 
 def create(jobs: ReportJobs, job: str, request: Mapping[str, Any], now: float) -> bool:
-    """Store a new job with a secret of its own; False if there is another one with this id.
+    """Store a new job with a new secret; False if another job has this id.
 
-    The client of the table repeats a call whose answer was lost. Then the row is there, with this very secret.
+    The client retries a call whose answer was lost. Then the row exists with the same secret.
     """
     secret = secrets.token_bytes(SECRET_BYTES)
     if jobs.create(job, request, int(now), secret):
@@ -29,7 +29,7 @@ def create(jobs: ReportJobs, job: str, request: Mapping[str, Any], now: float) -
 
 
 def publish_again(jobs: ReportJobs, row: Row, request: JobRequest, wanted: Publication, now: float) -> None:
-    """Record where the summary of a committed job is to be published. It costs nothing.
+    """Record a new place for the summary of a committed job. It costs no budget.
 
     Raises:
         NotPublishableError: the job has not committed, or its parts are gone.

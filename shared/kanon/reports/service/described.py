@@ -1,4 +1,4 @@
-"""How the bodies of jobs are described in OpenAPI. ``requests`` alone decides what they may be."""
+"""The OpenAPI description of the bodies of jobs. ``requests`` alone validates them."""
 
 from typing import Annotated, Any
 

@@ -1,9 +1,9 @@
-"""The epoch: which budget table the keys were issued for. An empty or restored table would refill budgets.
+"""The epoch ties the keys to a budget table. An empty or restored table would refill budgets.
 
-A random text stands in table Budgets and in the key ring, and the ring names the table's id. A table that was created
-again has another text. One that was restored has the same text and another id. Neither is used: no key is published
-and no job commits, until an operator begins a new epoch. That ends all keys, so no report of the old epoch can be
-opened, and none is charged to a table that may have forgotten what it spent before.
+A random text is in table Budgets and in the key ring, and the ring has the table's id. A table that was created again
+has another text. One that was restored has the same text and another id. Neither is used: no key is published and no
+job commits, until an operator begins a new epoch. That ends all keys. So no report of the old epoch can be opened, and
+none is charged to a table that may lack earlier spending.
 """
 
 import secrets
@@ -53,10 +53,10 @@ class Epoch:
         return keys.table_id == self.table_id() and keys.epoch == self.budgets.epoch()
 
     def begin(self) -> None:
-        """Write the first ring of a deployment. If another worker was first, its ring stands.
+        """Write the first ring of a deployment, unless another worker was first.
 
-        A table that has an epoch keeps it: the ring of that epoch is lost, and with it every key whose reports might be
-        charged to what the table has forgotten.
+        A table with an epoch keeps it. The ring of that epoch was lost, and with it all its keys, so their reports
+        cannot be charged again.
         """
         table_id, found = self.table_id(), self.budgets.epoch()
         epoch = _new_epoch() if found is None else found

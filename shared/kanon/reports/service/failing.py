@@ -1,4 +1,4 @@
-"""How a job ends without a result: nothing is spent, and the message says so."""
+"""Ends jobs without a result: nothing is spent, and the message says so."""
 
 from kanon.reports.errors import JobError
 from kanon.reports.storage.report_jobs import BEFORE_COMMIT, ReportJobs, Row, State
@@ -18,4 +18,4 @@ def fail(jobs: ReportJobs, row: Row, error: JobError, now: float) -> bool:
 
 
 def untold(code: str) -> None:
-    """Tell nobody that a job has ended with this code."""
+    """Ignore the end of a job."""

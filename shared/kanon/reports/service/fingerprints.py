@@ -1,7 +1,7 @@
 """Fingerprints of the immutable values of reports, compared with Control when a function starts.
 
-The guarantee is a sum over everything that was ever released, so what it counts with must never change: how much one
-unit contributes, the caps, the rule of the threshold, and how long a report may be accepted.
+The guarantee is a sum over all releases, so its inputs must never change: the contribution bound, the caps, the
+threshold rule, and the largest age of a report.
 """
 
 from kanon.dynamo.fingerprints import DEPLOYMENT, Fingerprints

@@ -1,4 +1,4 @@
-"""Queue messages of jobs: they name a job and what to look at, and hold nothing else."""
+"""Queue messages of jobs: they hold only the job's id and the part of the work."""
 
 from typing import Annotated, Literal
 

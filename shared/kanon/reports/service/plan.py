@@ -1,4 +1,4 @@
-"""The plan of a job: everything that decides its result, pinned before a report is read. Its digest names the noise."""
+"""The plan of a job: all inputs of its result, pinned before a report is read. Its digest seeds the noise."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,14 +28,16 @@ MOST_OBJECTS = 100_000
 MOST_OBJECT_BYTES = 256 << 20
 SHARD_BYTES = 64 << 20
 MOST_KEYS = 10**7
-"""Declared keys of a job: a worker holds them all while it deals them to partitions."""
+"""The largest number of declared keys: a worker holds all of them while it divides them into partitions."""
+MOST_KEY_BYTES = 20 * MOST_KEYS
+"""The largest size of their files together, in bytes: a key takes 17. It is checked before a file is read."""
 
 Bucket = Callable[[str], Objects]
 
 
 @dataclass(frozen=True)
 class Ring:
-    """The keys that reports may be encrypted to, and the epoch of the budgets that they were issued for."""
+    """The public keys for reports, and the epoch of the budgets that they were issued for."""
 
     ids: tuple[str, ...]
     epoch: str
@@ -60,7 +62,7 @@ class Plan:
 
     @property
     def partitions(self) -> int:
-        """How many parts the summary has."""
+        """The number of parts of the summary."""
         return int(self.value["partitions"])
 
     @property
@@ -79,7 +81,7 @@ class Plan:
         return tuple(self.value["keys"])
 
     def parameters(self, request: JobRequest) -> Parameters:
-        """What the job promises."""
+        """The privacy parameters."""
         return Parameters(request.mode, request.epsilon, request.delta)
 
     def rules(self, request: JobRequest, received_at: int, keys: Any) -> Rules:
@@ -168,6 +170,8 @@ def _declared(request: JobRequest, bucket: Bucket) -> NDArray[np.bytes_]:
         raise ValueError("discovery declares no keys")
     place = bucket(request.domain.bucket)
     objects = place.listed(request.domain.prefix, MOST_OBJECTS)
+    if sum(one.size for one in objects) > MOST_KEY_BYTES:
+        raise JobError("INVALID_JOB", f"a job declares at most {MOST_KEYS:,} keys: split the domain")
     read = [read_domain(BytesIO(place.read(one.key, one.etag))) for one in objects]
     keys = distinct(np.concatenate([np.empty(0, "S16"), *read]))
     if not len(keys):
@@ -178,7 +182,7 @@ def _declared(request: JobRequest, bucket: Bucket) -> NDArray[np.bytes_]:
 
 
 def _partitions(keys: NDArray[np.bytes_] | None, shards: Sequence[Sequence[Stored]]) -> int:
-    """How many partitions: from public sizes alone, never from sums."""
+    """The number of partitions: from public sizes alone, never from sums."""
     if keys is not None:
         return -(-len(keys) // KEYS_A_PARTITION)
     slots = sum(one.size for shard in shards for one in shard) // SLOT_BYTES

@@ -1,6 +1,6 @@
-"""What createJob asks for: the aggregation service's JSON, checked field by field.
+"""The body of createJob: the aggregation service's JSON, checked field by field.
 
-No message repeats what was sent. Every error names the field and what to change.
+Every error names the field and what to change. No message repeats a part of the request.
 """
 
 import json
@@ -40,8 +40,8 @@ class RequestRefusedError(ValueError):
     """A request that cannot be a job.
 
     Args:
-        reason: of the aggregation service's list.
-        field: where.
+        reason: from the aggregation service's list.
+        field: the invalid field.
         message: what to change.
     """
 
@@ -75,10 +75,10 @@ class JobRequest:
         epsilon: at most 3 decimals.
         delta: 0 if keys are declared.
         filtering_ids: ascending, each once.
-        error_threshold: the share of reports, in percent, that may be in error.
-        report_count: how many reports are expected, or None.
+        error_threshold: the largest percentage of reports in error.
+        report_count: the expected number of reports, or None.
         destinations: the only attribution destinations, or None.
-        skip_exhausted: leave out the reports of units that are short of budget, rather than refuse.
+        skip_exhausted: leave out the reports of units that are short of budget, instead of refusing the job.
     """
 
     job: str
@@ -149,7 +149,7 @@ def read_request(body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilo
 
 @dataclass(frozen=True)
 class Publication:
-    """Which job's summary is to be published again, and where; None: where it was to go."""
+    """A job whose summary is published again, and the place; None: the place of the job."""
 
     job: str
     bucket: str | None
@@ -181,7 +181,7 @@ def read_job_id(text: str) -> str:
     """Check the id of a job.
 
     Raises:
-        RequestRefusedError: there is none, or it cannot be one.
+        RequestRefusedError: it is missing or invalid.
     """
     return _id({"job_request_id": text})
 
@@ -201,6 +201,14 @@ def _object(value: Any, field: str) -> Mapping[str, Any]:
     return value
 
 
+def _ours(fields: Mapping[str, Any], name: str, *known: str, within: str = "") -> Mapping[str, Any]:
+    """An object that only kanon has. The aggregation service ignores unknown fields, but a misspelt epsilon spends."""
+    found = _object(fields.get(name, {}), within + name)
+    if not found.keys() <= set(known):
+        raise RequestRefusedError("VALIDATION_FAILED", within + name, f"give only {' and '.join(known)} there")
+    return found
+
+
 def _text(fields: Mapping[str, Any], name: str, within: str = "") -> str:
     if fields.get(name) in (None, ""):
         raise RequestRefusedError("ARGUMENT_MISSING", within + name, "is missing")
@@ -211,7 +219,7 @@ def _text(fields: Mapping[str, Any], name: str, within: str = "") -> str:
 
 
 def _optional(parameters: Mapping[str, Any], name: str) -> str | None:
-    """A parameter as text. The aggregation service takes numbers, too: the shortest decimal of one is what was sent."""
+    """A parameter as text. As in the aggregation service it may be a number, which is read as its shortest decimal."""
     value = parameters.get(name)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return repr(value)
@@ -283,7 +291,7 @@ def _domain(
     fields: Mapping[str, Any], parameters: Mapping[str, Any], buckets: frozenset[str]
 ) -> tuple[Mode, Domain | None]:
     """The mode, and where the declared keys are."""
-    asked = _object(fields.get("output_domain", {}), "output_domain").get("mode", "declared")
+    asked = _ours(fields, "output_domain", "mode").get("mode", "declared")
     if asked == "kanon":
         raise RequestRefusedError(
             "VALIDATION_FAILED", "output_domain.mode", "kanon is not built yet: use declared or discover"
@@ -306,8 +314,8 @@ def _amounts(
     fields: Mapping[str, Any], parameters: Mapping[str, Any], mode: Mode, epsilon_cap: Fraction, delta_cap: Fraction
 ) -> tuple[Fraction, Fraction]:
     """Epsilon and delta, exactly."""
-    ours = _object(fields.get("privacy_params", {}), "privacy_params")
-    ours = _object(ours.get("laplace_dp_params", {}), "privacy_params.laplace_dp_params")
+    ours = _ours(fields, "privacy_params", "laplace_dp_params")
+    ours = _ours(ours, "laplace_dp_params", "job_epsilon", "job_delta", within="privacy_params.")
     theirs = _optional(parameters, "debug_privacy_epsilon")
     where = "privacy_params.laplace_dp_params.job_epsilon"
     if theirs is not None:
@@ -336,7 +344,7 @@ def _amounts(
 
 
 def _decimal(text: Any, where: str) -> Fraction:
-    """A decimal, as a text: a JSON number would be read as a float first."""
+    """A decimal text. A JSON number is refused, because it would be read as a float first."""
     try:
         return decimal(text if isinstance(text, str) else "", where)
     except ParameterError:

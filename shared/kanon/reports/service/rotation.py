@@ -1,10 +1,10 @@
 """Rotation of the keys that reports are encrypted to.
 
 A new key follows every 7 days. It is published for 14 days, opens reports for 120, and is destroyed a day later, when
-the last job that may use it has ended. Reports that are older are unreadable for good.
+the last job that may use it has ended. Then its reports can never be read again.
 
-Each run repeats one step until nothing is due: read the ring, do the next thing. Every step may be repeated, so a run
-that stops anywhere is continued by the next one:
+Each run repeats: read the ring, do the next due step. Every step may be repeated, so the next run continues one that
+stopped anywhere:
 
     id pending in the ring  ->  private key in Secrets Manager  ->  public key in the ring, from now on published
     key ended               ->  secret deleted                  ->  key removed from the ring
@@ -27,7 +27,7 @@ def _new_id() -> str:
 
 @dataclass(frozen=True)
 class Rotation:
-    """What rotation needs.
+    """Rotation with its tables and secrets.
 
     Attributes:
         epoch: the ring, and the budgets that its keys are issued for.
@@ -40,7 +40,7 @@ class Rotation:
     new_id: Callable[[], str] = _new_id
 
     def run(self, now: float) -> Keys:
-        """Do what is due.
+        """Do all due steps.
 
         Args:
             now: unix seconds.
@@ -49,7 +49,7 @@ class Rotation:
             The ring when nothing is due any more.
 
         Raises:
-            RuntimeError: other workers changed the ring all the time.
+            RuntimeError: other workers kept changing the ring.
         """
         for _ in range(MOST_STEPS):
             keys = self.epoch.ring.read()
@@ -67,7 +67,7 @@ class Rotation:
         return False
 
     def _step(self, keys: Keys, now: float) -> bool:
-        """Do the next thing that is due; False if nothing is. If the ring has changed meanwhile, nothing is done."""
+        """Do the next due step; False if there is none. If the ring has changed meanwhile, nothing is done."""
         withdrawn = not self.epoch.is_of(keys)
         if withdrawn != keys.withdrawn:
             return self._change(keys, replace(keys, withdrawn=withdrawn))
@@ -81,6 +81,6 @@ class Rotation:
         return False
 
     def _change(self, seen: Keys, to: Keys) -> bool:
-        """Change the ring, unless another worker was first. Either way the ring has to be read again."""
+        """Change the ring, unless another worker was first. Read the ring again in both cases."""
         self.epoch.ring.change(seen, to)
         return True

@@ -1,4 +1,4 @@
-"""What ``decrypt`` does: maps one shard of a job. It has the private keys, no budgets and no noise key."""
+"""The work of ``decrypt``: maps one shard of a job. It has the private keys, no budgets and no noise key."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ IN_STATE = {"map": State.MAPPING, "remap": State.REMAPPING}
 
 @dataclass(frozen=True)
 class Shards:
-    """What mapping a shard needs.
+    """Mapping with its tables, buckets and keys.
 
     Attributes:
         jobs: the jobs.
@@ -33,7 +33,7 @@ class Shards:
         request: reads the stored request of a job.
         keys: the private keys with these ids that still exist.
         clock: unix seconds.
-        ended: is told the code with which a run has ended its job.
+        ended: called with the return code if a run ends its job.
     """
 
     jobs: ReportJobs
@@ -48,8 +48,8 @@ class Shards:
         """Map a shard and record it. It may run any number of times, at once and late: the first record stands.
 
         Returns:
-            The message that takes the job on, if every shard is recorded. Also if the job has ended, here or without
-            this worker: then the message has its work deleted.
+            The message for the next stage, if every shard is recorded or the job has ended. In the second case the
+            message leads to the deletion of its work.
         """
         row = self.jobs.read(message.job)
         if row is None:

@@ -1,7 +1,7 @@
-"""What ``aggregate`` does: takes a job from stage to stage up to its publication.
+"""The work of ``aggregate``: takes a job from stage to stage up to its publication.
 
-Every stage may run any number of times, at once, late, or crash: what it writes is named by its content, the first
-record of a worker's result stands, and each arrow between states is one conditional write. Only the commit spends.
+Every stage may run any number of times, at once or late, and may crash. Objects are named by their content, the first
+record of a worker's result is kept, and each change of state is one conditional write. Only the commit spends.
 """
 
 import json
@@ -9,6 +9,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from io import BytesIO
 from itertools import chain
 from typing import Any
@@ -58,7 +59,7 @@ class WaitError(Exception):
 
 @dataclass(frozen=True)
 class Stages:
-    """What the stages need.
+    """The stages with their tables, buckets and keys.
 
     Attributes:
         jobs: the jobs.
@@ -70,7 +71,7 @@ class Stages:
         noise_key: the key of the noise.
         deployment: the name of the deployment.
         clock: unix seconds.
-        ended: is told the code with which a run has ended its job.
+        ended: called with the return code if a run ends its job.
     """
 
     jobs: ReportJobs
@@ -89,7 +90,7 @@ class Stages:
 
         Args:
             message: which job.
-            has_time: whether there is time for one more stage. The first one is always begun.
+            has_time: whether there is time for one more stage. The first stage always begins.
 
         Returns:
             Messages to send: without them the job waits for the sweep.
@@ -107,6 +108,8 @@ class Stages:
             except JobError as error:
                 if fail(self.jobs, row, error, self.clock()):
                     self.ended(error.code)
+                elif self._is_stuck(row):
+                    raise
                 continue
             except Exception as error:
                 error.add_note(row.state)
@@ -116,7 +119,7 @@ class Stages:
         return []
 
     def resumed(self, job: str) -> list[Message]:
-        """The messages that make a job go on whose own were lost: it may be that nothing is missing."""
+        """The messages that continue a job whose own messages may be lost."""
         row = self.jobs.read(job)
         if row is None:
             return []
@@ -131,8 +134,13 @@ class Stages:
             return self._unreduced(row) or [StageMessage(job=job)]
         return [StageMessage(job=job)]
 
+    def _is_stuck(self, row: Row) -> bool:
+        """Whether a job that has begun to commit is still where an error met it: no worker has taken it further."""
+        now = self.jobs.read(row.job)
+        return row.state not in BEFORE_COMMIT and now is not None and now.state is row.state
+
     def _stage(self, row: Row, part: int | None) -> list[Message] | None:
-        """Do what the job's state asks for; None if the job may be in another state now."""
+        """Run the stage of the job's state; None if the job may be in another state now."""
         if row.state is State.FINISHED:
             Work(self.work, row.job).forget()
             return []
@@ -173,7 +181,7 @@ class Stages:
         return None
 
     def _match(self, row: Row) -> list[Message] | None:
-        """Pin what counts: which shards must be mapped again, without which reports."""
+        """Pin the shards that must be mapped again, and the reports that they leave out."""
         work, request = Work(self.work, row.job), self.request(row)
         names = self.jobs.recorded(row.job, "map")
         shards = [work.shard(names[number]) for number in sorted(names)]
@@ -245,7 +253,7 @@ class Stages:
         if reducing is None or reducing.state is not State.REDUCING:
             return None
         messages = self._unreduced(reducing)
-        return None if len(messages) == 1 else messages  # a summary of one part goes on here
+        return None if len(messages) == 1 else messages  # a summary of one part continues here
 
     def _unreduced(self, row: Row) -> list[Message]:
         recorded = self.jobs.recorded(row.job, "reduce")
@@ -265,8 +273,8 @@ class Stages:
         self.jobs.move(row, State.COMMITTING, self.clock())
         return None
 
-    def _part(self, row: Row, plan: Plan, part: int) -> list[Any]:
-        """Add noise to one part of the summary and store it; its name and size."""
+    def _part(self, row: Row, plan: Plan, part: int) -> str:
+        """Add noise to one part of the summary and store it; its name, which tells nothing of it."""
         if row.secret is None:
             raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
         work, request = Work(self.work, row.job), self.request(row)
@@ -280,7 +288,7 @@ class Stages:
         release = reduce_partition(sums, keys, plan.parameters(request), randomness, part).release()
         file = BytesIO()
         write_summary(file, release.keys, release.metrics)
-        return [work.put_part(file.getvalue()), len(file.getvalue())]
+        return work.put_part(file.getvalue())
 
     def _commit(self, row: Row) -> list[Message] | None:
         plan, request = self._plan_of(row), self.request(row)
@@ -289,7 +297,7 @@ class Stages:
         outcome = Outcome.REPLACED
         if self._is_in_force(plan.epoch):
             outcome = self.committing(plan.epoch).commit(
-                row.job, wanted, amount, parts=[parts[number] for number in sorted(parts)]
+                row.job, wanted, amount, row.claim, parts=[parts[number] for number in sorted(parts)]
             )
         if outcome is Outcome.WAIT:
             raise WaitError("a unit is held by another job")
@@ -309,7 +317,7 @@ class Stages:
     def _abort(self, row: Row) -> list[Message] | None:
         request = self.request(row)
         wanted, amount = self._charged(row, request)
-        if not self.committing(self._plan_of(row).epoch).abort(row.job, wanted, amount):
+        if not self.committing(self._plan_of(row).epoch).abort(row.job, wanted, amount, row.claim):
             return None
         if row.values["code"] == EXHAUSTED:
             self._name_exhausted(row, request, self._sources(row), "exhausted")
@@ -318,7 +326,7 @@ class Stages:
         return None
 
     def _publish(self, row: Row) -> list[Message] | None:
-        """Copy the parts to the output, bytes for bytes. A part that stands there already is done."""
+        """Copy the parts to the output, byte for byte. A part that is there already is done."""
         if self.clock() >= row.values["committed_at"] + STAGED_KEPT:
             self._end(row, code=NOT_WRITTEN, message="the summary was not published within 30 days, and is deleted")
             return None
@@ -327,10 +335,8 @@ class Stages:
         bucket, prefix = row.values.get("output", [request.output_bucket, request.output_prefix])
         place = self.bucket(bucket)
         try:
-            for (name, _), output in zip(
-                row.values["parts"], part_names(prefix, len(row.values["parts"])), strict=True
-            ):
-                place.put_new(output, self.work.read(name))
+            for name, output in zip(row.values["parts"], part_names(prefix, len(row.values["parts"])), strict=True):
+                place.put_new(output, work.part(name))
         except TakenError:
             return self._not_written(row, "an object of the output's name exists: publish under another prefix")
         except ClientError as error:
@@ -348,7 +354,7 @@ class Stages:
         self.jobs.forget_work(row.job)
 
     def _not_written(self, row: Row, why: str) -> list[Message]:
-        """The job stays committed: its result is safe, and publishing it again costs nothing."""
+        """Record the failed publication. The job stays committed, and publishing again costs no budget."""
         message = f"{why}, free of charge"
         self.jobs.move(row, State.COMMITTED, self.clock(), code=NOT_WRITTEN, message=message)
         return []
@@ -362,11 +368,12 @@ class Stages:
         return frozenset(source for source in sources if not short.isdisjoint(units([source], request.filtering_ids)))
 
     def _name_exhausted(self, row: Row, request: JobRequest, sources: Collection[Source], what: str) -> None:
-        """Write which units of these sources are short of budget beside the output; the first such file stands."""
+        """Write which units of these sources are short of budget beside the output, unless the file exists."""
         budgets, amount = self.committing("").budgets, Amount.of(request.epsilon, request.delta)
         received = datetime.fromtimestamp(row.received_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         folder = request.output_prefix.rpartition("/")[0]
-        name = f"{folder}/" * bool(folder) + f"privacy_budget_{what}_{received}.json"
+        job = sha256(row.job.encode()).hexdigest()[:8]
+        name = f"{folder}/" * bool(folder) + f"privacy_budget_{what}_{received}_{job}.json"
         body = json.dumps(named_exhausted(budgets, sources, request.filtering_ids, amount), indent=1).encode()
         try:
             self.bucket(request.output_bucket).put_new(name, body)

@@ -1,7 +1,8 @@
-"""From queue messages to objects: one Avro file of reports for each api and scheduled hour, one file of events an hour.
+"""From queue messages to objects: one Avro file of reports for each api and scheduled hour, one file of events for each
+hour.
 
-An object is named by its content, and a message is done when the object that holds it is written. A message that comes
-again gives at most another object with the same report; jobs count a report once.
+An object is named by its content. A message is done when its object is written. A repeated message gives at most
+another object with the same report; jobs count a report once.
 """
 
 import base64
@@ -22,7 +23,7 @@ ARRIVAL: TypeAdapter[ReportMessage | EventMessage] = TypeAdapter(Arrival)
 
 @dataclass(frozen=True)
 class File:
-    """An object to write, and the messages that are done with it."""
+    """An object to write, and its messages."""
 
     key: str
     body: bytes
@@ -40,7 +41,7 @@ class Batch:
         """Read one message.
 
         Raises:
-            ValidationError: it is none.
+            ValidationError: it is invalid.
         """
         match ARRIVAL.validate_json(body):
             case ReportMessage() as report:
@@ -51,7 +52,7 @@ class Batch:
                 self.events.setdefault(f"events/{_hour(event.received)}/", {})[message_id] = event.body
 
     def files(self) -> Iterable[File]:
-        """The objects. The same messages give the same objects, in whichever order they came."""
+        """The objects. The same messages give the same objects in any order."""
         for folder, reports in self.reports.items():
             file = BytesIO()
             write_reports(file, sorted(set(reports.values())))

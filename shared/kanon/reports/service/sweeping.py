@@ -1,4 +1,4 @@
-"""The sweep: jobs whose messages were lost go on. A job that nobody works on has not moved for some minutes."""
+"""The sweep continues jobs whose messages were lost: jobs that have not moved for some minutes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ QUIET = 240
 
 @dataclass
 class Swept:
-    """What a sweep found.
+    """The result of a sweep.
 
     Attributes:
         stuck: jobs that are not finished after 12 hours.
-        failed: the kinds of the errors at jobs that could not be resumed.
+        failed: the kinds of errors of jobs that could not be resumed.
     """
 
     stuck: int = 0
@@ -35,6 +35,6 @@ def sweep(stages: Stages, send: Callable[[Sequence[Message]], None]) -> Swept:
             swept.stuck += now - row.received_at >= STUCK
             if now - stages.jobs.moved_at(row) >= QUIET:
                 send(stages.resumed(job))
-        except Exception as error:  # noqa: BLE001, the caller tells of it
+        except Exception as error:  # noqa: BLE001, the caller reports it
             swept.failed.append(type(error).__name__)
     return swept

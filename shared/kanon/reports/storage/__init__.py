@@ -1,1 +1,1 @@
-"""One module for each table, and one for objects: only these know attribute names and object names."""
+"""One module for each table, and one for objects. Only these know attribute names and object names."""

@@ -1,8 +1,8 @@
-"""Table Budgets: what is left of each unit's budget, and what each job took from it.
+"""Table Budgets: the budget left for each unit, and the amounts that jobs took.
 
-A row holds the 24 hours of a day of one budget key and origin. Its item ``left`` has, for each hour that was ever
-charged, the thousandths of epsilon and the 10^-15 of delta that are left; a missing hour is full. Beside it one item
-for each job says what that job took. They are the ledger, and what makes a repeated write harmless.
+A row holds the 24 hours of a day of one budget key and origin. Its item ``left`` has, for each charged hour, the
+remaining epsilon (in thousandths) and delta (in 10^-15); a missing hour is full. One more item for each job has the
+amount that it took. These items are the ledger, and make a repeated write harmless.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,9 +23,11 @@ ROWS_A_CHUNK = 49
 MOST_ROWS = 30_000
 
 REPORT_AGE, ONE_JOB, SLACK = MAX_AGE, DAY, 7 * DAY
-"""A row may expire only when no job can accept a report of its day: the age of a report, the time of a job, slack."""
+"""A row may expire when no job can accept a report of its day: age of a report, time of a job, slack."""
 
 LEFT, JOB = "left", "job#"
+BAR = "|"
+"""Between the id of a job, which has no bar, and its claim."""
 EPOCH = b"epoch"
 
 IF_NOT_TAKEN = "attribute_not_exists(#row)"
@@ -58,7 +60,7 @@ class Amount:
         return Fraction(self.epsilon, EPSILON_STEPS), Fraction(self.delta, DELTA_STEPS)
 
     def times(self, number: int) -> "Amount":
-        """So many of it."""
+        """The amount times ``number``."""
         return Amount(self.epsilon * number, self.delta * number)
 
     def __add__(self, other: "Amount") -> "Amount":
@@ -71,7 +73,7 @@ class Amount:
 
 @dataclass(frozen=True, order=True)
 class Charge:
-    """What a job takes from one row: the same amount from each of these hours of its day.
+    """The hours of one row from which a job takes the same amount.
 
     Attributes:
         row: name of the row, 32 bytes.
@@ -85,7 +87,7 @@ class Charge:
 
     @property
     def expires(self) -> int:
-        """When the row may vanish, unix seconds."""
+        """When the row may expire, unix seconds."""
         return (self.day + 1) * DAY + REPORT_AGE + ONE_JOB + SLACK
 
 
@@ -107,8 +109,11 @@ class Budgets:
 
     # Parts of a transaction.
 
-    def take(self, charge: Charge, job: str, amount: Amount) -> list[dict[str, Any]]:
-        """Two writes: less is left of every hour, and the job took it. Refused if an hour has less, or if it did."""
+    def take(self, charge: Charge, job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
+        """Two writes: take the amount from each hour, and record it. Refused if an hour has less, or if recorded.
+
+        ``claim`` tells the job from an earlier one of its id that table ReportJobs has lost.
+        """
         pairs = [(f"e{hour:02}", ":e", ":ecap") for hour in charge.hours]
         values = {":e": _number(amount.epsilon), ":ecap": _number(self.cap.epsilon), ":ttl": _number(charge.expires)}
         if amount.delta:
@@ -117,7 +122,7 @@ class Budgets:
         update = ", ".join(f"{name} = if_not_exists({name}, {cap}) - {part}" for name, part, cap in pairs)
         enough = " AND ".join(f"(attribute_not_exists({name}) OR {name} >= {part})" for name, part, _ in pairs)
         taken = {
-            **self._key(charge.row, f"{JOB}{job}"),
+            **self._key(charge.row, _taker(job, claim)),
             "epsilon": _number(amount.epsilon),
             "delta": _number(amount.delta),
             "hours": {"NS": [str(hour) for hour in charge.hours]},
@@ -144,8 +149,8 @@ class Budgets:
             },
         ]
 
-    def give_back(self, charge: Charge, job: str, amount: Amount) -> list[dict[str, Any]]:
-        """Two writes that undo :meth:`take`. Refused if the job did not take, or its part was returned before."""
+    def give_back(self, charge: Charge, job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
+        """Two writes that undo :meth:`take`. Refused if the job did not take it, or has returned it."""
         pairs = [(f"e{hour:02}", ":e") for hour in charge.hours]
         values = {":e": _number(amount.epsilon)}
         if amount.delta:
@@ -164,7 +169,7 @@ class Budgets:
             {
                 "Delete": {
                     "TableName": self.table,
-                    "Key": self._key(charge.row, f"{JOB}{job}"),
+                    "Key": self._key(charge.row, _taker(job, claim)),
                     "ConditionExpression": IF_TAKEN,
                     "ExpressionAttributeNames": {"#row": "row"},
                 }
@@ -185,7 +190,7 @@ class Budgets:
     # Reads.
 
     def left(self, rows: Iterable[bytes]) -> dict[bytes, dict[int, Amount]]:
-        """What is left of each charged hour of the rows, strongly consistent; a missing hour is full.
+        """The amount left in each charged hour of the rows, strongly consistent; a missing hour is full.
 
         Raises:
             ThrottledError: some rows were not answered after all attempts.
@@ -205,7 +210,7 @@ class Budgets:
         return found
 
     def taken(self, row: bytes) -> Iterator[tuple[str, tuple[int, ...], Amount]]:
-        """The jobs that took from a row or hold a part of it: id, hours, amount an hour. Strongly consistent."""
+        """The jobs that took from a row or hold a part of it: id, hours, amount per hour. Strongly consistent."""
         pages = self._client.get_paginator("query").paginate(
             TableName=self.table,
             ConsistentRead=True,
@@ -215,10 +220,10 @@ class Budgets:
         )
         for item in (item for page in pages for item in page["Items"]):
             amount = Amount(int(item["epsilon"]["N"]), int(item["delta"]["N"]))
-            yield item["part"]["S"].removeprefix(JOB), tuple(sorted(map(int, item["hours"]["NS"]))), amount
+            yield _job_of(item), tuple(sorted(map(int, item["hours"]["NS"]))), amount
 
     def holders(self) -> Iterator[tuple[bytes, str]]:
-        """Every row of the table and every job that took from it: for an operator, since it reads the whole table."""
+        """Every row of the table and every job that took from it. Reads the whole table, for operators."""
         pages = self._client.get_paginator("scan").paginate(
             TableName=self.table,
             FilterExpression="begins_with(#part, :job)",
@@ -227,7 +232,7 @@ class Budgets:
             ExpressionAttributeValues={":job": {"S": JOB}},
         )
         for item in (item for page in pages for item in page["Items"]):
-            yield bytes(item["row"]["B"]), item["part"]["S"].removeprefix(JOB)
+            yield bytes(item["row"]["B"]), _job_of(item)
 
     def epoch(self) -> str | None:
         """The epoch of this table, strongly consistent; None if it has none yet."""
@@ -235,7 +240,7 @@ class Budgets:
         return answer["Item"]["epoch"]["S"] if "Item" in answer else None
 
     def begin(self, epoch: str, instead_of: str | None = None) -> dict[str, Any]:
-        """A write of the table's epoch. Refused if it has another one than ``instead_of``, None for no epoch."""
+        """A write of the table's epoch. Refused unless the stored epoch is ``instead_of`` (None: no epoch)."""
         put = {"TableName": self.table, "Item": {**self._key(EPOCH, LEFT), "epoch": {"S": epoch}}}
         if instead_of is None:
             condition = {"ConditionExpression": IF_NOT_TAKEN, "ExpressionAttributeNames": {"#row": "row"}}
@@ -256,6 +261,14 @@ class Budgets:
     @staticmethod
     def _key(row: bytes, part: str) -> dict[str, Any]:
         return {"row": {"B": row}, "part": {"S": part}}
+
+
+def _taker(job: str, claim: str) -> str:
+    return f"{JOB}{job}{BAR}{claim}"
+
+
+def _job_of(item: Item) -> str:
+    return str(item["part"]["S"]).removeprefix(JOB).partition(BAR)[0]
 
 
 def _number(number: int) -> Mapping[str, str]:

@@ -1,8 +1,8 @@
-"""The key ring: one item of Control that says which keys reports may be encrypted to. No private key is in it.
+"""The key ring: one item of Control with the public keys for reports. No private key is in it.
 
-A key is first *pending*: only its id stands in the ring, and its private key is written to Secrets Manager under that
-id. Then it is published. So a crash leaves no private key without a place in the ring, and no published key without a
-private one. Every write names the revision that it replaces: of two workers, one has to read again.
+A key is first *pending*: only its id is in the ring, and its private key is written to Secrets Manager under that id.
+Then it is published. So after a crash every private key has an id in the ring, and every published key has a private
+one. Every write names the revision that it replaces, so one of two workers must read again.
 """
 
 import json
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 NAME = "reports#keys"
 DAY = 86_400
 NEW_EVERY, PUBLISHED, OPENS = 7 * DAY, 14 * DAY, 120 * DAY
-"""Seconds from one new key to the next, and for which a key is published and opens reports."""
+"""Seconds between new keys, of publication of a key, and in which it opens reports."""
 ONE_JOB = DAY
-"""A key outlives its last job: the jobs that began while it opened reports have ended when it is destroyed."""
+"""Seconds until a key is destroyed after it has ceased to open reports: all jobs that may use it have ended."""
 
 IF_NONE = "attribute_not_exists(#name)"
 IF_UNCHANGED = "revision = :seen"
@@ -46,7 +46,7 @@ class Key:
 
     @classmethod
     def made(cls, key_id: str, public: str, now: float) -> "Key":
-        """A key that is published from now on."""
+        """A key that is published from ``now`` on."""
         created = int(now)
         return cls(key_id, public, created, created + PUBLISHED, created + OPENS)
 
@@ -56,11 +56,11 @@ class Keys:
     """The ring as it is stored.
 
     Attributes:
-        epoch: names the budgets that these keys were issued for; table Budgets holds the same text.
+        epoch: names the budgets that these keys were issued for; table Budgets has the same text.
         table_id: the id of that table.
         keys: by their age, oldest first.
         pending: the id of a key that is being made.
-        withdrawn: whether the budget table is another one, so that no key may be published.
+        withdrawn: whether the budget table was replaced, so that no key may be published.
         revision: counts the writes of the ring.
     """
 
@@ -80,19 +80,19 @@ class Keys:
         return tuple(key for key in self.keys if now < key.opens_until)
 
     def ended(self, now: float) -> tuple[Key, ...]:
-        """The keys that no job needs any more: their private keys are to be destroyed."""
+        """The keys that no job needs any more, whose private keys must be destroyed."""
         return tuple(key for key in self.keys if now >= key.opens_until + ONE_JOB)
 
     def is_new_key_due(self, now: float) -> bool:
-        """Whether the newest key is so old that another one follows."""
+        """Whether the newest key is old enough for another one."""
         return all(now >= key.created + NEW_EVERY for key in self.keys)
 
     def with_key(self, key: Key) -> "Keys":
-        """The ring with a key that is no longer pending."""
+        """The ring with a new key, which is no longer pending."""
         return replace(self, keys=(*self.keys, key), pending=None)
 
     def all_ended(self) -> "Keys":
-        """The ring with every key at its end, also one that is being made: it may have a private key already."""
+        """The ring with every key at its end, also a pending one, which may have a private key already."""
         pending = () if self.pending is None else (Key(self.pending, "", 0, 0, 0),)
         ended = (replace(key, published_until=0, opens_until=0) for key in self.keys)
         return replace(self, keys=(*ended, *pending), pending=None)
@@ -115,11 +115,11 @@ class KeyRing:
         return _keys(answer["Item"]) if "Item" in answer else None
 
     def change(self, seen: Keys, to: Keys) -> bool:
-        """Replace the ring; False if it is no longer as it was seen."""
+        """Replace the ring; False if it has changed since it was read."""
         return unless_refused(self._client.put_item, **self._put(seen, to)) is not None
 
     def changing(self, seen: Keys | None, to: Keys) -> dict[str, Any]:
-        """The same as a part of a transaction; ``seen`` is None if there is no ring."""
+        """The same as a write of a transaction; ``seen`` is None if there is no ring."""
         return {"Put": self._put(seen, to)}
 
     def _put(self, seen: Keys | None, to: Keys) -> dict[str, Any]:

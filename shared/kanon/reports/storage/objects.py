@@ -21,7 +21,7 @@ NO_BUCKET = frozenset({"NoSuchBucket"})
 
 
 class TakenError(KanonError):
-    """There is another object under this name. It was not overwritten."""
+    """An object with other content has this name. It was not overwritten."""
 
 
 @dataclass(frozen=True, order=True)
@@ -31,7 +31,7 @@ class Stored:
     Attributes:
         key: its name.
         size: bytes.
-        etag: what S3 says of its content.
+        etag: S3's hash of its content.
     """
 
     key: str
@@ -70,7 +70,7 @@ class Objects:
 
         Args:
             key: its name.
-            etag: what it must still be.
+            etag: the etag that it must still have.
 
         Raises:
             JobError: it is missing, has changed, or may not be read.
@@ -92,10 +92,10 @@ class Objects:
             raise
 
     def put_new(self, key: str, body: bytes) -> None:
-        """Write an object unless there is one with these very bytes already.
+        """Write an object, unless it exists with the same bytes.
 
         Raises:
-            TakenError: there is an object of this name with other bytes.
+            TakenError: an object of this name has other bytes.
         """
         try:
             self._client.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
@@ -106,9 +106,9 @@ class Objects:
                 raise TakenError("an object of this name holds something else; choose another place") from None
 
     def put_once(self, key: str, body: bytes) -> None:
-        """Write an object whose name tells its content. One of this name is there already: nothing changes.
+        """Write an object whose name is derived from its content, unless it exists.
 
-        It needs no permission to read.
+        This needs no permission to read.
         """
         try:
             self._client.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
@@ -117,7 +117,7 @@ class Objects:
                 raise
 
     def put_named(self, prefix: str, body: bytes) -> str:
-        """Write an object under the SHA-256 of its content; the name. Writing it again changes nothing."""
+        """Write an object under the SHA-256 of its content. Returns the name. Writing it again changes nothing."""
         key = f"{prefix}{sha256(body).hexdigest()}"
         self.put_new(key, body)
         return key
@@ -141,7 +141,7 @@ def _code(error: ClientError) -> str:
 
 
 def _unreadable(error: ClientError, what: str) -> Exception:
-    """What an error of S3 means for a job; an error that may pass is returned as it is."""
+    """The JobError for a permanent error of S3; other errors are returned unchanged."""
     code = _code(error)
     if code in ABSENT | CHANGED | NO_BUCKET:
         reason = "has changed since the job began" if code in CHANGED else "does not exist"

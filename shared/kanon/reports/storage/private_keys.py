@@ -1,6 +1,6 @@
 """The private keys of the service in Secrets Manager: one secret for each, named by the key's id.
 
-A secret keeps its old versions for a while, so keys do not share one: a key that ends is destroyed with its secret.
+Secrets keep old versions for a while. So each key has its own secret and is destroyed with it.
 """
 
 import base64
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PrivateKeys:
-    """The private keys of a deployment. Those that were read are kept in memory, nowhere else."""
+    """The private keys of a deployment. Keys that were read stay in memory only."""
 
     def __init__(self, client: "SecretsManagerClient", prefix: str, kms_key: str = "") -> None:
         self._client = client
@@ -22,7 +22,7 @@ class PrivateKeys:
         self._kept: dict[str, X25519PrivateKey] = {}
 
     def make(self, key_id: str) -> str:
-        """Write a new private key under an id, unless there is one; its public key, base64.
+        """Write a new private key under an id, unless it has one. Returns the public key, base64.
 
         Raises:
             RuntimeError: the secret of an earlier attempt is being deleted.
@@ -45,7 +45,7 @@ class PrivateKeys:
         return base64.b64encode(private.public_key().public_bytes_raw()).decode()
 
     def existing(self, ids: Sequence[str]) -> "dict[str, X25519PrivateKey]":
-        """The private keys with these ids that still exist. Others are no longer kept in memory."""
+        """The private keys with these ids that still exist. Other keys are dropped from memory."""
         found = {key_id: self._kept.get(key_id) or self._read(key_id) for key_id in ids}
         self._kept = {key_id: key for key_id, key in found.items() if key is not None}
         return dict(self._kept)
@@ -53,7 +53,8 @@ class PrivateKeys:
     def destroy(self, key_id: str) -> None:
         """Delete the secret of a key at once. It may be called again.
 
-        Without a recovery window: within one, a role that may restore secrets could still open every report of the key.
+        There is no recovery window: within one, a role that may restore secrets could still open every report of the
+        key.
         """
         try:
             self._client.delete_secret(SecretId=self._name(key_id), ForceDeleteWithoutRecovery=True)

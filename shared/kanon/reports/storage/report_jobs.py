@@ -1,13 +1,14 @@
-"""Table ReportJobs: the state of each job, and what its workers have finished.
+"""Table ReportJobs: the state of each job, and the results of its workers.
 
-Every arrow between states is one conditional write. Up to the commit it also needs the deadline: a worker that was
-paused for longer can no longer commit against budget rows that may have expired.
+Each change of state is one conditional write. Up to the commit its condition includes the deadline, so a worker that
+was paused for longer cannot commit against budget rows that may have expired.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from kanon.dynamo.batches import Item
@@ -24,14 +25,14 @@ STUCK = SECONDS_TO_COMMIT // 2
 KEPT = 400 * DAY
 WORK_KEPT = 7 * DAY
 STAGED_KEPT = 30 * DAY
-"""How long a committed summary can be published: a day later the work bucket deletes its parts."""
+"""Seconds in which a committed summary can be published. A day later the work bucket deletes its parts."""
 OPEN = "|open"
-"""Jobs that are not finished stand together under this key, so that a sweep finds them. No job id has a bar."""
+"""The partition key of the list of unfinished jobs, for the sweep. No job id has a bar."""
 JOB = "job"
 
 
 class State(StrEnum):
-    """Where a job is. Only the arrow from COMMITTING to COMMITTED spends, and only it makes a result final."""
+    """The state of a job. Only the change from COMMITTING to COMMITTED spends and makes the result final."""
 
     RECEIVED = "RECEIVED"
     MAPPING = "MAPPING"
@@ -51,10 +52,10 @@ BEFORE_COMMIT = (
     State.REMAPPING,
     State.REDUCING,
 )
-"""A failure in one of these ends the job, and nothing was spent."""
+"""A failure in one of these states ends the job, and nothing is spent."""
 
 STAGES = {State.MAPPING: "map", State.REMAPPING: "remap", State.REDUCING: "reduce"}
-"""The states in which workers record results, and under which stage."""
+"""The states in which workers record results, with the name of the stage."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,12 @@ class Row:
 
     Attributes:
         job: its id.
-        state: where it is.
-        request: what createJob was asked, as JSON.
+        state: its state.
+        request: the body of createJob, as JSON.
         received_at: unix seconds.
         updated_at: unix seconds.
-        secret: 32 bytes that name its noise; None once it is committed or failed.
-        values: what the stages recorded, by name: digests, parts, counters, code.
+        secret: 32 bytes, a part of the noise's seed; None after it is committed or failed.
+        values: the records of the stages, by name: digests, parts, counters, code.
     """
 
     job: str
@@ -85,8 +86,15 @@ class Row:
         return self.received_at + SECONDS_TO_COMMIT
 
     @property
+    def claim(self) -> str:
+        """Tells the job from another one of its id, for as long as it may take or return budget."""
+        if self.secret is None:
+            raise ValueError("a job without its secret claims nothing")
+        return sha256(b"kanon/reports/claim/1" + self.secret).hexdigest()[:32]
+
+    @property
     def committed(self) -> bool:
-        """Whether the job has spent its budget, whatever happened since."""
+        """Whether the job has spent its budget."""
         return "committed_at" in self.values
 
     def __repr__(self) -> str:
@@ -131,7 +139,7 @@ class ReportJobs:
             yield item["part"]["S"]
 
     def moved_at(self, row: Row) -> int:
-        """When the job last came a step further, unix seconds: by an arrow, or by a worker's result in its state."""
+        """The last progress of the job, unix seconds: a change of state, or a worker's result in its state."""
         stage = STAGES.get(row.state)
         items = self._query(row.job, f"{stage}#", "#ttl", {"#ttl": "ttl"}) if stage else ()
         return max([row.updated_at, *(int(item["ttl"]["N"]) - WORK_KEPT for item in items)])
@@ -143,7 +151,7 @@ class ReportJobs:
             row: the job as it was read.
             to: the next state.
             now: unix seconds.
-            values: recorded as JSON; a name is recorded by one stage only.
+            values: recorded as JSON; each name is recorded by one stage only.
         """
         before = row.state in BEFORE_COMMIT or row.state is State.COMMITTING
         deadline = before and to in (*BEFORE_COMMIT, State.COMMITTING)
@@ -181,10 +189,10 @@ class ReportJobs:
         update = self._update_of(job, State.COMMITTING, State.COMMITTED, now, recorded, deadline=True, forget=True)
         return {"Update": update}
 
-    # What workers have finished.
+    # Results of workers.
 
     def record(self, job: str, stage: str, number: int, value: Any, now: float) -> Any:
-        """Record a worker's result, unless another one was first. Returns the result that stands."""
+        """Record a worker's result, unless another one was first. Returns the recorded result."""
         item = {**_key(job, f"{stage}#{number:06}"), "value": _text(_json(value)), "ttl": _number(int(now) + WORK_KEPT)}
         standing = refused_by(
             self._client.put_item, TableName=self._table, Item=item, ConditionExpression="attribute_not_exists(job)"
@@ -197,7 +205,7 @@ class ReportJobs:
         return {int(item["part"]["S"].rpartition("#")[2]): json.loads(item["value"]["S"]) for item in items}
 
     def forget_work(self, job: str) -> None:
-        """Delete what the workers recorded. It may be called again."""
+        """Delete the workers' results. It may be called again."""
         for stage in STAGES.values():
             for item in list(self._query(job, f"{stage}#", "part")):
                 self._client.delete_item(TableName=self._table, Key=_key(job, item["part"]["S"]))

@@ -1,10 +1,12 @@
-"""The work bucket: what stages hand to each other. It holds exact sums; only ``decrypt`` and ``aggregate`` read it.
+"""The work bucket: intermediate results of stages. It holds exact sums; only ``decrypt`` and ``aggregate`` read it.
 
-Every object is named by its content, so that a stage that runs again writes the same objects, and one that computes
-something else writes others.
+Every object is named by the SHA-256 of its content, so different results get different objects. Table ReportJobs holds
+these names, and other roles read it. So exact sums and parts of a summary begin with 32 random bytes: nobody can check
+a guess of their content against a name.
 """
 
 import json
+import secrets
 from collections import Counter as Tally
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,11 +23,13 @@ from kanon.reports.mapping import Mapped
 from kanon.reports.storage.objects import Objects
 
 _ROW = np.dtype([("key", KEY), ("sum", ">i8")])
+BLIND_BYTES = 32
+"""Random bytes in front of an object whose name must not tell its content."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """What a mapped shard is known by: everything but its sums and the ids of its reports."""
+    """The description of a mapped shard: all but its sums and the ids of its reports."""
 
     partitions: tuple[str, ...]
     ids: str
@@ -46,11 +50,11 @@ class Work:
 
     @property
     def folder(self) -> str:
-        """Its prefix: the job's id may hold anything."""
+        """Its prefix. It is hexadecimal, because a job's id may contain a slash."""
         return f"{sha256(self.job.encode()).hexdigest()}/"
 
     def put_json(self, kind: str, value: Any) -> str:
-        """Write a value; its name."""
+        """Write a value. Returns its name."""
         body = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
         return self.objects.put_named(f"{self.folder}{kind}/", body)
 
@@ -59,10 +63,8 @@ class Work:
         return json.loads(self.objects.read(name))
 
     def put_shard(self, mapped: Mapped) -> str:
-        """Write a mapped shard; the name of its description."""
-        partitions = [
-            self.objects.put_named(f"{self.folder}sums/", _bytes_of(histogram)) for histogram in mapped.partitions
-        ]
+        """Write a mapped shard. Returns the name of its description."""
+        partitions = [self._put_blinded("sums", _bytes_of(histogram)) for histogram in mapped.partitions]
         ids = self.objects.put_named(f"{self.folder}ids/", mapped.report_ids.tobytes())
         return self.put_json(
             "map",
@@ -97,16 +99,16 @@ class Work:
         return np.frombuffer(self.objects.read(name), KEY)
 
     def put_ids(self, ids: Iterable[bytes]) -> str:
-        """Write ids of reports; the name."""
+        """Write ids of reports. Returns the name."""
         return self.objects.put_named(f"{self.folder}ids/", b"".join(sorted(ids)))
 
     def sums(self, name: str) -> Histogram:
         """The sums of one partition of one shard."""
-        rows = np.frombuffer(self.objects.read(name), _ROW)
+        rows = np.frombuffer(self._blinded(name), _ROW)
         return Histogram(np.ascontiguousarray(rows["key"]), rows["sum"].astype(np.int64))
 
     def put_keys(self, keys: NDArray[np.bytes_]) -> str:
-        """Write the declared keys of one partition; the name."""
+        """Write the declared keys of one partition. Returns the name."""
         return self.objects.put_named(f"{self.folder}domain/", keys.tobytes())
 
     def keys(self, name: str) -> NDArray[np.bytes_]:
@@ -114,8 +116,25 @@ class Work:
         return np.frombuffer(self.objects.read(name), KEY)
 
     def put_part(self, body: bytes) -> str:
-        """Write one part of the summary, which is not final yet; the name."""
-        return self.objects.put_named(f"{self.folder}staged/", body)
+        """Write one part of the summary, which is not final yet. Returns the name."""
+        return self._put_blinded("staged", body)
+
+    def part(self, name: str) -> bytes:
+        """One part of the summary.
+
+        Raises:
+            RuntimeError: it is not what its name says.
+        """
+        return bytes(self._blinded(name))
+
+    def _put_blinded(self, kind: str, body: bytes) -> str:
+        return self.objects.put_named(f"{self.folder}{kind}/", secrets.token_bytes(BLIND_BYTES) + body)
+
+    def _blinded(self, name: str) -> memoryview:
+        body = self.objects.read(name)
+        if sha256(body).hexdigest() != name.rpartition("/")[2]:
+            raise RuntimeError("an object of the work bucket is not what its name says")
+        return memoryview(body)[BLIND_BYTES:]
 
     def forget_sums(self) -> None:
         """Delete everything but the parts of the summary. It may be called again."""

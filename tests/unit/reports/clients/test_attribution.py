@@ -243,7 +243,7 @@ def test_a_source_that_could_tell_too_much_is_not_registered():
         (lambda: source(keys={str(n): n for n in range(21)}), "at most 20 keys"),
         (lambda: Attribution("newest"), "`paper` or `web`"),
         (lambda: Attribution(contribution_bound=0), "at least 1"),
-        (lambda: run(WEB, [source()], trigger(-1)), "between 0"),
+        (lambda: run(WEB, [source()], trigger(-1)), "from 0"),
     ],
 )
 def test_what_cannot_be_used_is_refused(make, message):

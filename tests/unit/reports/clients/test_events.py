@@ -132,7 +132,7 @@ def test_a_source_with_too_many_outputs_is_not_allowed_however_little_it_tells()
         (lambda: EventSpec((TriggerSpec((0, 0), (100,), (1,)),), 1), "one specification only"),
         (lambda: EventSpec((TriggerSpec((1, 2), (100,), (1,)),), 1), "without a gap"),
         (lambda: EventSpec((TriggerSpec((0,), (100,), (1,)),), 1, "near"), "modulus"),
-        (lambda: EventTrigger(0, value=0), "between 1"),
+        (lambda: EventTrigger(0, value=0), "from 1"),
     ],
 )
 def test_a_specification_that_cannot_be_used_is_refused(make, message):

@@ -96,7 +96,7 @@ def test_a_number_without_an_output_is_refused(number):
 
 @pytest.mark.parametrize("output", [((1, 2), (0, 0)), ((2, 0), (2, 0)), ((-1, 0), (0, 0)), ((0,), (0, 0)), ((0, 0),)])
 def test_a_matrix_that_is_no_output_has_no_number(output):
-    with pytest.raises(ValueError, match="no output"):
+    with pytest.raises(ValueError, match="not an output"):
         Outputs((Datum(2, 2),) * 2, 3).rank(output)
 
 

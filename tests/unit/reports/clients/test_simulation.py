@@ -171,7 +171,7 @@ def test_attribution_follows_the_policy_that_is_asked_for(desk):
     [
         (("--client", "browser"), "--client is windows or attribution"),
         (("--policy", "newest"), "--policy is web or paper"),
-        (("--reporting-origin", "report.test"), "written as https://"),
+        (("--reporting-origin", "report.test"), "write an origin or a site as https://"),
         (("--client", "attribution"), "lacks the columns destination, event"),
         (("--keys", "nowhere.json"), "make keys with `kanon reports keys`"),
         (("--window", 0), "--window"),
@@ -179,7 +179,7 @@ def test_attribution_follows_the_policy_that_is_asked_for(desk):
         (("--output", "no/folder/reports.avro"), "choose another name with --output"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_one_line(desk, options, message):
+def test_a_wrong_option_gets_one_line_that_says_what_to_change(desk, options, message):
     assert message in desk.simulate(HEADER + "0,a,1,5\n", *options, code=2)
 
 

@@ -1,0 +1,13 @@
+"""What the faults of reports without a stack share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.gate.tables import Running, running
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Running]:
+    with running("moto") as engine:
+        yield engine
