@@ -209,8 +209,7 @@ def _show(estimate: Estimate, *, markdown: bool) -> None:
         else:
             console.print(table)
         typer.echo()
-    prices = estimate.prices
-    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}, without free tier: check them.")
+    typer.echo(estimate.prices.told)
 
 
 def _table(*columns: str, markdown: bool) -> "Table":
@@ -250,7 +249,7 @@ def _scale(rows: "list[Row]", prices: "Prices", *, as_json: bool) -> None:
     if as_json:
         show_json([_row(row) for row in rows])
         return
-    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}.\n")
+    typer.echo(f"{prices.told}\n")
     typer.echo("| joins/s | a request | spread | $ a million joins | slots | workers | limits | with files on S3 |")
     typer.echo("|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -279,7 +278,7 @@ def _reports(rows: "list[ReportsRow]", prices: "Prices", *, as_json: bool) -> No
     if as_json:
         show_json([_reports_row(row) for row in rows])
         return
-    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}.\n")
+    typer.echo(f"{prices.told}\n")
     typer.echo(
         "| reports | keys | concurrency | shards | parts | map | reduce | commit | $ a job | $ its reports | limits |"
     )
