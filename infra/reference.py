@@ -27,8 +27,8 @@ which lacks the libraries of `kanon release` and `kanon risk`.
 | 1 | The command failed: a check or an audit fails, an emulator does not work, a library is missing. |
 | 2 | An option, a file or a log is invalid, or the stack cannot be reached. One line says what to change. |
 
-Some commands have other statuses too; their description names them. Results go to standard output, messages and progress
-to standard error. `--json` prints camelCase names. `kanon --install-completion` sets up completion for your shell,
+Some commands have other statuses too; their description names them. Results go to standard output, messages and
+progress to standard error. `--json` prints camelCase names. `kanon --install-completion` sets up completion for your shell,
 `kanon --version` prints the version.
 """
 

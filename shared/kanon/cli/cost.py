@@ -64,7 +64,7 @@ def cost(
         Path | None, typer.Option(help="File of measured values and assumptions; by default that of the package.")
     ] = None,
     table: Annotated[
-        Shown | None, typer.Option(help="Show a table instead: rates of joins and their needs, or jobs of reports.")
+        Shown | None, typer.Option(help="Show a table instead: scale (rates of joins) or reports (sizes of jobs).")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
