@@ -74,21 +74,21 @@ def middle(run: Undisturbed, state: str, function: str, operation: str = "") -> 
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_worker_that_is_killed_in_the_middle_of_a_stage_changes_no_bit(kept: Undisturbed, stage: str) -> None:
+def test_a_worker_killed_in_the_middle_of_a_stage_changes_no_byte(kept: Undisturbed, stage: str) -> None:
     operation = "TransactWriteItems" if stage == "commit" else ""
     point = middle(kept, *STAGES[stage], operation)
     assert kept.fail(point, KILL) == kept.expected
     assert kept.service.runs[point.run].worker.dead
 
 
-def test_the_kill_in_a_commit_is_between_its_chunks(kept: Undisturbed) -> None:
+def test_the_kill_during_a_commit_is_between_its_chunks(kept: Undisturbed) -> None:
     point = middle(kept, *STAGES["commit"], "TransactWriteItems")
     chunks = [one for one in kept.points if one.run == point.run and "TransactWriteItems" in one.operation]
     assert chunks.index(point) == 0
     assert len(chunks) == 3, "a hold, the commit, and the end of the job"
 
 
-def test_a_worker_that_is_killed_while_a_job_gives_back_what_it_holds_leaves_nothing_spent(
+def test_a_worker_killed_during_an_abort_leaves_no_budget_spent(
     refused: Undisturbed,
 ) -> None:
     point = middle(refused, "ABORTING", "aggregate", "TransactWriteItems")
@@ -97,8 +97,6 @@ def test_a_worker_that_is_killed_while_a_job_gives_back_what_it_holds_leaves_not
 
 
 @pytest.mark.parametrize("function", ["collect", "store", "jobs"])
-def test_a_worker_that_is_killed_on_the_way_from_a_client_to_a_job_loses_no_report(
-    collected: Undisturbed, function: str
-) -> None:
+def test_a_killed_worker_of_collect_store_or_jobs_loses_no_report(collected: Undisturbed, function: str) -> None:
     found = [point for point in collected.points if point.function == function]
     assert collected.fail(found[len(found) // 2], KILL) == collected.expected

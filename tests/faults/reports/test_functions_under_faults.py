@@ -78,7 +78,7 @@ def edge(history: History) -> Undisturbed:
     return Undisturbed(history, history.edge, act, *EDGE)
 
 
-def test_the_history_makes_every_function_take_part(kept: Undisturbed, refused: Undisturbed, edge: Undisturbed) -> None:
+def test_the_history_calls_every_function(kept: Undisturbed, refused: Undisturbed, edge: Undisturbed) -> None:
     assert {point.function for point in kept.points} == {*STAGES}
     assert {point.function for point in edge.points} == {*EDGE}
     assert kept.expected["codes"] == {"before": "SUCCESS", "kept": "SUCCESS"}
