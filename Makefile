@@ -22,6 +22,9 @@ PIP_INSTALL := -m pip --disable-pip-version-check --no-input install --quiet --r
 # The number of processes that run the tests.
 WORKERS ?= auto
 
+# Workers and the processes that tests start import the same modules: each is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 define new_environment
 @[ -n "$(PYTHON)" ] || { echo "No Python >= 3.11 that can create virtual environments was found: \
 	install it (with its venv module) or run make PYTHON=/path/to/python3.11" >&2; exit 1; }

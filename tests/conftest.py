@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from moto.core import responses
 
 from kanon.cli import screen
 from kanon.local import Stack, template
 from kanon.local.stack import LOCAL
 from tests.monitor.monitor import find_problems, monitor_every_stack
+from tests.quick_aws import quick_aws
 
 START = 1_700_000_000.0
 """When simulated time starts, unless a test says otherwise: 2023-11-14 22:13:20 UTC."""
@@ -65,22 +65,27 @@ def _show_no_progress() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _collect_no_libraries() -> Iterator[None]:
-    """Leave the imported libraries out of every garbage collection: no test left them open, and they take long."""
+    """Leave the imported libraries out of every garbage collection: no test left them open, and they take long.
+
+    Collect less often, too: most of what a call to moto makes is free before. Every module ends with a collection.
+    """
+    before = gc.get_threshold()
     gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
     yield
+    gc.set_threshold(*before)
     gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _start_stacks_quickly() -> Iterator[None]:
-    """Parse a template once, not for each stack; list the methods of moto's classes once, not at each call.
+    """Parse a template once, not for each stack, and make AWS calls quick.
 
     A new slot evaluates as many steps as an outage may last: two days instead of a week, if a test names none.
     """
     parsed = cache(template._parse)
-    with pytest.MonkeyPatch.context() as patch:
+    with quick_aws(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(template, "_parse", lambda text: deepcopy(parsed(text)))  # a test may change a document
-        patch.setattr(responses, "method_names_from_class", cache(responses.method_names_from_class))
         patch.setitem(LOCAL, "OutageAllowance", "172800")
         yield
 

@@ -29,7 +29,7 @@ from tests.queues import messages
 pytestmark = pytest.mark.build
 
 MEGABYTE = 1_000_000
-AARCH64, X86_64 = 183, 62
+AARCH64 = 183
 PERIOD = 3600
 REPORTS = ("Collect", "Store", "Jobs", "Decrypt", "Aggregate", "Rotate")
 CROWD = 120  # more than M = 99: crosses whatever is drawn

@@ -132,7 +132,6 @@ SCHEDULES = "schedules_and_lost_events_are_those_of_the_design"
 ROUTES, NAMES = "routes_ask_for_the_authorization_of_the_design", "names_are_left_to_cloudformation"
 GATEWAY = "only_the_gateway_may_call_collect_and_jobs"
 PRIVATE = {"Fn::Sub": reports_rules.SECRETS}
-BY = ("Condition", "ArnNotEquals", "aws:PrincipalArn")
 ENCRYPTION = ("BucketEncryption", "ServerSideEncryptionConfiguration")
 BY_S3: list[Document] = [{"ServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]
 VIA_EC2 = {"StringEquals": {"kms:ViaService": [{"Fn::Sub": "ec2.${AWS::Region}.${AWS::URLSuffix}"}]}}

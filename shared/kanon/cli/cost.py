@@ -9,6 +9,7 @@ import typer
 
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import show_json
+from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from kanon.cost.workload import Workload
 
 
+OF_REPORTS = ("report_bytes", "jobs", "job_reports", "keys", "budget_rows", "map_concurrency")
+FOR_ANY_TABLE = {"table", "prices", "measured", "markdown", "as_json"}
+FOR_SCALE = FOR_ANY_TABLE | {"given", "types", "period"}
 DEFAULT_TYPE = '{"k": 50, "window": 720, "profile": "published"}'
 
 
@@ -31,6 +35,7 @@ class Shown(StrEnum):
 
 
 def cost(
+    context: typer.Context,
     joins: Annotated[float, typer.Option(help="Joins per second, the mean over the month.")] = 10.0,
     batch: Annotated[int, typer.Option(help="Joins per request, 1 to 500.")] = 1,
     queries: Annotated[float, typer.Option(help="Queries per second.")] = 0.0,
@@ -70,6 +75,11 @@ def cost(
     from kanon.cost.reports import ReportLoad
     from kanon.cost.workload import Workload, added, alternatives, usage
 
+    if table is not None:
+        taken = FOR_SCALE if table is Shown.SCALE else FOR_ANY_TABLE
+        refuse_unused(context, set(context.params) - taken, "with --table: leave it out")
+    elif not reports:
+        refuse_unused(context, OF_REPORTS, "without reports: give --reports")
     own = own_types(given, types, period) or own_types([DEFAULT_TYPE], None, period)
     if own is None or len(own.types) != 1:
         raise typer.BadParameter("give one type only: a bill is for one type")
@@ -199,8 +209,7 @@ def _show(estimate: Estimate, *, markdown: bool) -> None:
         else:
             console.print(table)
         typer.echo()
-    prices = estimate.prices
-    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}, without free tier: check them.")
+    typer.echo(estimate.prices.told)
 
 
 def _table(*columns: str, markdown: bool) -> "Table":
@@ -240,7 +249,7 @@ def _scale(rows: "list[Row]", prices: "Prices", *, as_json: bool) -> None:
     if as_json:
         show_json([_row(row) for row in rows])
         return
-    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}.\n")
+    typer.echo(f"{prices.told}\n")
     typer.echo("| joins/s | a request | spread | $ a million joins | slots | workers | limits | with files on S3 |")
     typer.echo("|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -269,7 +278,7 @@ def _reports(rows: "list[ReportsRow]", prices: "Prices", *, as_json: bool) -> No
     if as_json:
         show_json([_reports_row(row) for row in rows])
         return
-    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}.\n")
+    typer.echo(f"{prices.told}\n")
     typer.echo(
         "| reports | keys | concurrency | shards | parts | map | reduce | commit | $ a job | $ its reports | limits |"
     )

@@ -14,6 +14,7 @@ from kanon.cli.files import picture as checked_picture
 from kanon.cli.local import Engine, EngineName, local_errors
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import program, progress, screen, working
+from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -43,6 +44,7 @@ def _day(text: str) -> datetime:
 
 
 def demo(
+    context: typer.Context,
     log: Annotated[
         Path | None,
         typer.Option(
@@ -73,8 +75,8 @@ def demo(
     Example: kanon demo --log joins.csv --type '{"k": 20, "window": 168, "profile": "sharp-2"}'
     """
     checked_picture(picture, "--picture")
-    if log is None and (first or last):
-        raise typer.BadParameter("--from and --to need a log: name it with --log")
+    if log is None:
+        refuse_unused(context, ("first", "last", "columns"), "without a log: name it with --log")
     own = own_types(type_, types_file, PERIOD)
     began = time.monotonic()
     with extra("plot"):

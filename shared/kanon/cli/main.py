@@ -60,6 +60,12 @@ def _one_line() -> Iterator[None]:
             text = f"{text.rstrip('.')}: see {where} --help"
         typer.echo(f"{where}: {text}", err=True)
         raise typer.Exit(2) from error
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # of a file that could be opened, and then not read or written: a full disk
+        named = f"{error.filename} cannot be used: " if error.filename else ""
+        typer.echo(f"kanon: {named}{error.strerror or error}", err=True)
+        raise typer.Exit(2) from error
 
 
 app = typer.Typer(

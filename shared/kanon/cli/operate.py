@@ -161,7 +161,10 @@ def suppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
     Example: kanon operate suppress fledge/aGVsbG8 --stack kanon-prod
     """
     _, key = _set(stack, place)
-    typer.echo("The set will read false from the next tick on, until it is unsuppressed. Its joins still count.")
+    typer.echo(
+        "The set will read false until it is unsuppressed: from the next tick on, or at once where no cache holds its"
+        " answer. Its joins still count."
+    )
     _ask("Suppress it?", yes)
     stack.statuses.suppress(key)
     typer.echo("The set is suppressed.")
@@ -178,7 +181,7 @@ def unsuppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
     from kanon.gate.mechanism.steps import step_at
 
     window, key = _set(stack, place)
-    typer.echo("The set will show its own status again from the next tick on.")
+    typer.echo("The set will show its own status: from the next tick on, or at once where no cache holds its answer.")
     _ask("Stop suppressing it?", yes)
     last_true = step_at(clock.now(), stack.schedule.period) + window
     if not stack.statuses.show(key, stack.schedule.expiry(last_true)):

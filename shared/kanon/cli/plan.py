@@ -10,6 +10,7 @@ import typer
 from kanon.cli.extras import extra
 from kanon.cli.files import picture
 from kanon.cli.screen import screen, show_json, working
+from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def plan(
+    context: typer.Context,
     k: Annotated[int, typer.Option(min=1, max=1_000_000, help="Threshold, clients.")] = 50,
     window: Annotated[int, typer.Option(min=2, max=65_535, help="Window, steps.")] = 720,
     epsilon: Annotated[str, typer.Option(help="Target for one join, a decimal.")] = "3",
@@ -39,6 +41,7 @@ def plan(
     picture(plot, "--plot")
     picture(paper, "--paper")
     if paper is not None:
+        refuse_unused(context, set(context.params) - {"paper"}, "with --paper: leave it out")
         _paper(paper)
         return
     if compare and profile:

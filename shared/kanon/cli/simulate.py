@@ -12,6 +12,7 @@ from kanon.cli.extras import extra
 from kanon.cli.files import writable
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import progress, screen, show_json, working
+from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,6 +28,7 @@ NAME = "fledge"
 
 
 def simulate(
+    context: typer.Context,
     log: Annotated[
         Path,
         typer.Argument(help="Join log: CSV, JSON lines or Parquet, plain or gzipped; - for stdin.", show_default=False),
@@ -73,6 +75,8 @@ def simulate(
     if len(set(names) - {""}) != 3 or len(names) != 3:
         raise typer.BadParameter(f"--columns must be three names such as time,set,client, not {columns}")
     own = own_types(type_, types_file, period)
+    if own:
+        refuse_unused(context, ("k", "window", "profile"), "with --type or --types: change the type")
     types = list(own.types.values()) if own else _combined(k, window, profile, period)
     try:
         pricing = Pricing(read_prices(prices), read_measured(), batch)
@@ -154,13 +158,13 @@ def _numbers(text: str, option: str) -> list[int]:
 
 
 def _show(result: "Simulation", types: "Sequence[Judged]") -> None:
-    from kanon.simulate.figures import NOT_PRIVATE, priced, title
+    from kanon.simulate.figures import NOT_PRIVATE, title
 
     console = screen()
     console.print(title(result), soft_wrap=True)
     for start in range(0, len(types), TYPES_A_TABLE):
         console.print(_table(types[start : start + TYPES_A_TABLE]))
-    console.print(f"{priced(types[0].prices)}\n{NOT_PRIVATE}", soft_wrap=True)
+    console.print(f"{types[0].prices.told}\n{NOT_PRIVATE}", soft_wrap=True)
     console.print("docs/guides/choose.md explains the rows and which choice changes them.", soft_wrap=True)
     for one in types:
         typer.echo(f"\nTypes for {one.label}:\n{json.dumps(one.as_json()['types'])}")

@@ -1,9 +1,8 @@
 """The two AWS emulators on which the local stack can run.
 
 ``moto`` runs in this process; the tests use it by default. ``ministack`` is a child process; ``kanon serve`` and
-``kanon demo`` use it. Rows expire by the stack's clock only, see
-``expire``, so the clock of an engine must never expire them. docs/explanation/local-stack.md has the
-measurements behind this choice of engines.
+``kanon demo`` use it, because its queries are faster. Rows expire by the stack's clock only, see ``expire``, so the
+clock of an engine must never expire them. docs/explanation/local-stack.md compares the engines.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def read_log(
     title = "standard input" if str(path) == STANDARD_INPUT else Path(path).name
     joins = sorted(join for join in read_joins(path, columns) if low <= join.time < high)
     if not joins:
-        raise LogError(f"{title} holds no join within these dates: change FROM or TO")
+        raise LogError(f"{title} holds no join within these dates: change --from or --to (FROM and TO of make demo)")
     return JoinLog(title, int(joins[0].time // HOUR * HOUR), joins)
 
 

@@ -25,7 +25,7 @@ from tests.faults.failures import (
 )
 from tests.faults.fault_injector import Call
 from tests.faults.reports.simulated_reports import DAY, HIGH, START, History, SimulatedReports
-from tests.faults.reports.undisturbed import Undisturbed, check_budgets, check_nothing_is_told, ending
+from tests.faults.reports.undisturbed import Point, Undisturbed, check_budgets, check_nothing_is_told, ending
 
 # Powertools says so of every handler that has nothing to count, as when it fails.
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
@@ -41,6 +41,17 @@ STEP = 31
 SIGNED = 300
 """Seconds for which AWS takes a request after it was signed."""
 STAGES, EDGE = ("decrypt", "aggregate"), ("collect", "store", "jobs", "rotate")
+KILL = next(failure for failure in WAYS if failure.name == "dies-after")
+AT_WORK = {
+    "plan": ("RECEIVED", "aggregate"),
+    "map": ("MAPPING", "decrypt"),
+    "match": ("MATCHING", "aggregate"),
+    "remap": ("REMAPPING", "decrypt"),
+    "reduce": ("REDUCING", "aggregate"),
+    "commit": ("COMMITTING", "aggregate"),
+    "publish": ("COMMITTED", "aggregate"),
+}
+"""The state of the job and the function that is at work, by stage."""
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +118,48 @@ def test_a_failure_of_any_call_changes_no_summary_and_loses_no_report(
             check_nothing_is_lost(case.service)
     record_property("fault_points", len(chosen))
     print(f"crash points, {failure}: {len(chosen)} of {len(possible)}")
+
+
+def middle(case: Undisturbed, state: str, function: str, operation: str = "") -> Point:
+    """The call in the middle of those that a function makes while the job is in a state."""
+    found = [
+        point
+        for point in case.points
+        if point.function == function
+        and case.runs[point.run].states[point.call - 1] == state
+        and operation in point.operation
+    ]
+    return found[(len(found) - 1) // 2]
+
+
+@pytest.mark.parametrize("stage", AT_WORK)
+def test_a_worker_killed_in_the_middle_of_a_stage_changes_no_byte(kept: Undisturbed, stage: str) -> None:
+    operation = "TransactWriteItems" if stage == "commit" else ""
+    point = middle(kept, *AT_WORK[stage], operation)
+    assert kept.fail(point, KILL) == kept.expected
+    assert kept.service.runs[point.run].worker.dead
+
+
+def test_the_kill_during_a_commit_is_between_its_chunks(kept: Undisturbed) -> None:
+    point = middle(kept, *AT_WORK["commit"], "TransactWriteItems")
+    chunks = [one for one in kept.points if one.run == point.run and "TransactWriteItems" in one.operation]
+    assert chunks.index(point) == 0
+    assert len(chunks) == 3, "a hold, the commit, and the end of the job"
+
+
+def test_a_worker_killed_during_an_abort_leaves_no_budget_spent(
+    refused: Undisturbed,
+) -> None:
+    point = middle(refused, "ABORTING", "aggregate", "TransactWriteItems")
+    assert refused.fail(point, KILL) == refused.expected
+    assert "refused" not in refused.service.spent()
+
+
+@pytest.mark.parametrize("function", ["collect", "store", "jobs"])
+def test_a_killed_worker_of_collect_store_or_jobs_loses_no_report(edge: Undisturbed, function: str) -> None:
+    found = [point for point in edge.points if point.function == function]
+    assert edge.fail(found[len(found) // 2], KILL) == edge.expected
+    check_nothing_is_lost(edge.service)
 
 
 def check_nothing_is_lost(service: SimulatedReports) -> None:

@@ -18,7 +18,7 @@ from kanon.reports.storage.budgets import charges
 from kanon.reports.storage.key_ring import NEW_EVERY, OPENS, PUBLISHED, Key, KeyRing, Keys
 from kanon.reports.storage.report_jobs import State
 from tests.integration.gate.tables import Running
-from tests.integration.reports.tables import EPOCH, NOW, ReportTables, fresh_tables, unit
+from tests.integration.reports.tables import CLAIM, EPOCH, NOW, ReportTables, fresh_tables, unit
 from tests.integration.reports.test_committing import TEN
 
 HOUR = 3600
@@ -67,7 +67,7 @@ class Deployed:
     def hold(self, job: str, *numbers: int) -> None:
         """Let a job that is committing hold rows of budget."""
         for charge in charges(map(unit, numbers)):
-            writes = self.tables.budgets.take(charge, job, TEN)
+            writes = self.tables.budgets.take(charge, job, TEN, CLAIM)
             assert all_or_none(self.tables.client, [self.tables.jobs.still(job, State.COMMITTING), *writes]) is None
 
     def move(self, job: str, to: State, **values: Any) -> None:
@@ -111,7 +111,7 @@ def deployed(engine: Running) -> Deployed:
 def test_nothing_is_wrong_with_reports_in_use(deployed: Deployed) -> None:
     deployed.hold(deployed.tables.job("committing"), 1)
     committed = deployed.tables.job("committed")
-    assert deployed.tables.committing().commit(committed, charges([unit(2)]), TEN) is Outcome.COMMITTED
+    assert deployed.tables.committing().commit(committed, charges([unit(2)]), TEN, CLAIM) is Outcome.COMMITTED
     deployed.tables.job("new", State.MAPPING)
     found = deployed.findings()
     assert deployed.wrong() == {}
@@ -162,7 +162,7 @@ def test_many_stuck_jobs_are_counted_and_five_of_them_named(deployed: Deployed) 
 
 def test_a_job_with_an_unwritten_result_is_not_stuck(deployed: Deployed) -> None:
     job = deployed.tables.job("a")
-    assert deployed.tables.committing().commit(job, charges([unit()]), TEN) is Outcome.COMMITTED
+    assert deployed.tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is Outcome.COMMITTED
     deployed.move(job, State.COMMITTED, code="RESULT_WRITE_ERROR")
     assert deployed.wrong(20 * HOUR) == {"publications": (Verdict.WARN, Section.PUBLICATION_FAILED)}
     assert deployed.findings()["publications"].seen == "a: the result is final and could not be written"
@@ -216,7 +216,7 @@ def test_budget_returned_during_the_check_is_not_reported(deployed: Deployed, mo
     found = list(deployed.tables.budgets.holders())
     monkeypatch.setattr(type(deployed.tables.budgets), "holders", lambda _: iter(found))
     deployed.move(job, State.ABORTING)
-    assert deployed.tables.committing().abort(job, charges([unit(1)]), TEN)
+    assert deployed.tables.committing().abort(job, charges([unit(1)]), TEN, CLAIM)
     deployed.move(job, State.FINISHED)
     assert deployed.wrong() == {}
 

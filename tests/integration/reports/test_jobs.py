@@ -274,6 +274,14 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
         "1 to 100",
     ),
     ({"output_domain": {"mode": "kanon"}}, "VALIDATION_FAILED", "output_domain.mode", "declared or discover"),
+    ({"output_domain": {"mod": "discover"}}, "VALIDATION_FAILED", "output_domain", "only mode there"),
+    ({"privacy_params": {"epsilon": "1"}}, "VALIDATION_FAILED", "privacy_params", "only laplace_dp_params"),
+    (
+        {"privacy_params": {"laplace_dp_params": {"epsilon": "1"}}},
+        "VALIDATION_FAILED",
+        "privacy_params.laplace_dp_params",
+        "only job_epsilon and job_delta",
+    ),
     ({"output_domain": {"mode": "secret"}}, "VALIDATION_FAILED", "output_domain.mode", "declared or discover"),
     (
         {"output_domain": {"mode": "discover"}},
@@ -544,6 +552,20 @@ def test_preflight_of_objects_that_cannot_be_read_says_why(service: Front) -> No
     reports(service, 1, "in/secret.avro", version="2.0")
     result = service.send("jobs", "POST", PREFLIGHT, asked(service, "preflight"))
     assert (result.status, "version above 1" in result.body) == (400, True)
+
+
+@pytest.mark.parametrize("call", ["ListObjectsV2", "GetObject"])
+def test_preflight_of_a_bucket_that_only_jobs_read_says_so(service: Front, call: str) -> None:
+    """The role of the function has no permission on the bucket of summaries."""
+    service.service.s3.put_object(Bucket=service.summaries_bucket, Key="in/a.avro", Body=b"not read")
+    service.fail = lambda called: "AccessDenied" if called == call else None
+    asks = {**asked(service, "preflight"), "input_data_bucket_name": service.summaries_bucket}
+    result = service.send("jobs", "POST", PREFLIGHT, asks)
+    assert result.status == 400
+    message = error(result)["message"]
+    assert "preflight may not read" in message
+    assert "only jobs read the bucket of summaries" in message
+    assert service.summaries_bucket not in result.body
 
 
 # The budget

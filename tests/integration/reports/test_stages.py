@@ -49,7 +49,7 @@ def test_a_job_spends_what_it_asks_for_from_the_units_of_its_reports(service: Ag
     service.run()
     codes = [service.code(f"job {number}") for number in range(7)]
     assert codes == ["SUCCESS"] * 6 + ["PRIVACY_BUDGET_EXHAUSTED"]
-    info = service.json("out/privacy_budget_exhausted_2026-01-01T00:00:00Z.json")
+    info = service.budget_file("exhausted", "job 6")
     units = info["privacy_budget_exhausted_info"]["aggregatable_input_budget_consumption_info"]
     assert [unit["epsilon_left"] for unit in units] == ["4", "4"]
     assert units[0]["jobs"] == [f"job {number}" for number in range(6)]
@@ -104,7 +104,7 @@ def test_units_short_of_budget_are_left_out_if_the_job_asks_for_it(service: Aggr
     row = service.row("second")
     assert row.values["counters"]["left_out"] == 10
     assert row.values["counters"]["accepted"] == 10
-    info = service.json("out/privacy_budget_skipped_2026-01-01T00:00:00Z.json")
+    info = service.budget_file("skipped", "second")
     (left_out,) = info["privacy_budget_exhausted_info"]["aggregatable_input_budget_consumption_info"]
     assert (left_out["epsilon_left"], left_out["jobs"]) == ("4", ["first"])
 

@@ -108,12 +108,13 @@ REFUSED = [
     (["serve", "--parameters", "period.json"], ["must be a JSON object of NoiseKeys and LogGenerations"]),
     (["demo", "--from", "2026-01-01"], ["name it with --log"]),
     (["demo", "--to", "2026-01-01"], ["name it with --log"]),
+    (["demo", "--columns", "a,b,c"], ["--columns has no effect", "name it with --log"]),
     (["demo", "--from", "1.1.2026", "--log", "empty"], ["--from", "write it as 2026-01-31"]),
     (["demo", "--to", "2026-02-30", "--log", "empty"], ["--to", "write it as 2026-01-31"]),
     (["demo", "--log", "nowhere.csv"], ["--log", "nowhere.csv", "does not exist"]),
     (["demo", "--log", "."], ["cannot be read"]),
     (["demo", "--log", "empty"], ["no column client, set, time"]),
-    (["demo", "--columns", "a,b"], ["--columns", "three names"]),
+    (["demo", "--columns", "a,b", "--log", "empty"], ["--columns", "three names"]),
     (["demo", "--picture", "x.txt"], ["--picture", "a name that ends in .png"]),
     (["demo", "--type", ONE_TYPE, "--types", "empty"], ["give --type or --types, not both"]),
     (["demo", "--seed", "-1"], ["--seed", "greater than or equal to 0"]),
@@ -136,6 +137,13 @@ REFUSED = [
     (["plan", "--ks", "2"], ["No such option: --ks", "see kanon plan --help"]),
     (["plan", "--k"], ["--k", "requires an argument"]),
     (["simulate"], ["Missing argument", "log"]),
+    (["simulate", "empty", "--type", ONE_TYPE, "--k", "20"], ["--k has no effect", "change the type"]),
+    (["simulate", "empty", "--type", ONE_TYPE, "--profile", "sharp"], ["--profile has no effect"]),
+    (["plan", "--paper", "x.png", "--k", "50"], ["--k has no effect with --paper"]),
+    (["cost", "--jobs", "1"], ["--jobs has no effect", "give --reports"]),
+    (["cost", "--budget-rows", "24", "--reports", "0"], ["--budget-rows has no effect", "give --reports"]),
+    (["cost", "--table", "scale", "--joins", "10"], ["--joins has no effect with --table"]),
+    (["cost", "--table", "reports", "--type", ONE_TYPE], ["--type has no effect with --table"]),
     (["plan", "more"], ["unexpected extra argument"]),
     (["foo"], ["No such command"]),
     (["reports", "foo"], ["No such command", "see kanon reports --help"]),
@@ -156,6 +164,12 @@ def test_a_bad_option_gets_status_2_and_one_line_that_says_what_to_change(
     assert output.startswith("kanon")
     assert output.count("\n") == 1
     assert "Value error" not in output
+
+
+def test_a_file_that_fails_when_it_is_written_ends_a_command_with_one_line(tmp_path: Path) -> None:
+    (full := tmp_path / "full.png").symlink_to("/dev/full")
+    status, output = run("plan", "--profile", "published", "--plot", str(full))
+    assert (status, output.splitlines()[-1]) == (2, "kanon: No space left on device")
 
 
 @pytest.mark.parametrize("group", ["kanon", "kanon operate", "kanon reports"])

@@ -23,6 +23,10 @@ MOST_BYTES = 32 << 20
 MOST_OBJECTS = 500
 MOST_UNITS = 200_000
 MOST_NAMED = 100
+NOT_READABLE = (
+    "preflight may not read the bucket or an object of the input: it reads the bucket of reports and the buckets of the"
+    " parameter ReportBuckets; only jobs read the bucket of summaries"
+)
 BY_PARTS = "ask by parts, with longer prefixes; a job has no such limit"
 
 
@@ -34,10 +38,13 @@ def preflight(
     Raises:
         JobError: the input is too large for one answer, or cannot be read; the message says what to change.
     """
-    place = bucket(request.input_bucket)
     seen = _Seen(request, Rules(received_at, None, request.report_to, request.reporting_site))
-    for one in _objects(place, request.input_prefixes):
-        seen.add(read_reports(BytesIO(place.read(one.key, one.etag))))
+    try:
+        seen.read(bucket(request.input_bucket), request.input_prefixes)
+    except JobError as error:
+        if error.code != "PERMISSION_ERROR":
+            raise
+        raise JobError(error.code, NOT_READABLE) from None
     if len(seen.sources) * len(request.filtering_ids) > MOST_UNITS:
         raise JobError("INVALID_JOB", f"the reports belong to more than {MOST_UNITS:,} units: {BY_PARTS}")
     charged = units(seen.sources, request.filtering_ids)
@@ -87,6 +94,10 @@ class _Seen:
         self.errors: Tally[str] = Tally()
         self.ids: set[str] = set()
         self.sources: set[Source] = set()
+
+    def read(self, place: Objects, prefixes: Sequence[str]) -> None:
+        for one in _objects(place, prefixes):
+            self.add(read_reports(BytesIO(place.read(one.key, one.etag))))
 
     def add(self, reports: Iterable[Report]) -> None:
         for report in reports:
