@@ -28,8 +28,8 @@ which lacks the libraries of `kanon release` and `kanon risk`.
 | 2 | An option, a file or a log is invalid, or the stack cannot be reached. One line says what to change. |
 
 Some commands have other statuses too; their description names them. Results go to standard output, messages and
-progress to standard error. `--json` prints camelCase names. `kanon --install-completion` sets up completion for your shell,
-`kanon --version` prints the version.
+progress to standard error. `--json` prints camelCase names. `kanon --install-completion` sets up completion for your
+shell, `kanon --version` prints the version.
 """
 
 
