@@ -129,9 +129,7 @@ def test_nothing_changes_if_the_operator_does_not_agree(used: Used) -> None:
 
 
 @pytest.mark.parametrize("change", [None, DONE, BACKUP])
-def test_a_difference_to_what_was_released_refuses_and_only_a_new_generation_continues(
-    used: Used, change: int | None
-) -> None:
+def test_a_replay_that_differs_is_refused_and_only_a_new_generation_continues(used: Used, change: int | None) -> None:
     oracle = used.oracle()
     stack = oracle.stack
     put_back(stack, {"Members": []}, ("Members",))
@@ -208,7 +206,7 @@ def test_an_interrupted_replay_stops_evaluation_or_changes_nothing_and_can_be_re
     assert stored(stack) == before
 
 
-def test_what_a_dead_worker_left_unwritten_in_the_next_step_is_written(used: Used) -> None:
+def test_unwritten_rows_of_a_dead_worker_are_written(used: Used) -> None:
     """A worker wrote the statuses of all sets but one of a step, and died."""
     oracle = used.oracle()
     stack, step, client = oracle.stack, DONE + 1, oracle.stack.session.client("dynamodb")
@@ -266,7 +264,7 @@ def test_control_that_was_emptied_is_rebuilt(used: Used) -> None:
         (FIRST - 2, 0, "the shortest window is 6 steps: give step "),
     ],
 )
-def test_a_step_that_cannot_be_replayed_from_is_refused(used: Used, step: int, hours: int, refusal: str) -> None:
+def test_a_replay_from_an_impossible_step_is_refused(used: Used, step: int, hours: int, refusal: str) -> None:
     stack = used.oracle().stack
     stack.clock.set(stack.clock.now() + hours * 3600)
     before = stored(stack)
@@ -342,7 +340,7 @@ def moved() -> Iterator[tuple[Snapshot[Oracle], dict[int, list[dict[str, Any]]]]
         yield Snapshot(stack, oracle), after
 
 
-def test_a_replay_over_a_change_of_slots_is_refused_and_names_the_step_from_which_it_works(
+def test_a_replay_over_a_change_of_slots_is_refused_with_the_first_possible_step(
     moved: tuple[Snapshot[Oracle], dict[int, list[dict[str, Any]]]],
 ) -> None:
     snapshot, after = moved
@@ -439,7 +437,7 @@ def test_another_noise_key_is_refused_before_anything_is_evaluated(used: Used) -
     assert (code, "noise-key 1 differ from what this deployment started with" in output) == (2, True), output
 
 
-def test_the_states_of_the_backup_differ_from_those_of_now(used: Used) -> None:
+def test_the_states_of_the_backup_differ_from_the_current_ones(used: Used) -> None:
     """So the tests above compare something."""
     now = {item["set_key"]["B"]: item for item in stored(used.oracle().stack) if "members" in item}
     then = [item for item in used.backup if "members" in item]

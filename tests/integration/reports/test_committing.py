@@ -74,7 +74,7 @@ def test_a_commit_that_is_repeated_spends_once(tables: ReportTables) -> None:
     assert {tables.spent(one) for one in SOME} == {TEN}
 
 
-def test_a_commit_goes_on_behind_the_holds_of_a_worker_that_crashed(tables: ReportTables) -> None:
+def test_a_commit_continues_after_the_holds_of_a_crashed_worker(tables: ReportTables) -> None:
     job, wanted = tables.job("a"), charges(MANY)
     hold = [write for charge in wanted[:ROWS_A_CHUNK] for write in tables.budgets.take(charge, job, TEN, CLAIM)]
     assert all_or_none(tables.client, [tables.jobs.still(job, State.COMMITTING), *hold]) is None
@@ -82,7 +82,7 @@ def test_a_commit_goes_on_behind_the_holds_of_a_worker_that_crashed(tables: Repo
     assert {tables.spent(one) for one in SOME} == {TEN}
 
 
-def test_a_unit_that_committed_jobs_have_spent_refuses_a_job_and_names_what_is_left(tables: ReportTables) -> None:
+def test_a_spent_unit_refuses_a_job_with_the_budget_left(tables: ReportTables) -> None:
     for name in "abcdef":
         assert tables.committing().commit(tables.job(name), charges([unit()]), TEN, CLAIM) is Outcome.COMMITTED
     assert tables.committing().commit(tables.job("g"), charges([unit(), unit(1)]), TEN, CLAIM) is Outcome.EXHAUSTED
@@ -114,14 +114,14 @@ def test_a_unit_that_another_job_merely_holds_makes_a_job_wait(tables: ReportTab
     assert tables.committing().commit(second, wanted, TEN, CLAIM) is Outcome.COMMITTED
 
 
-def test_only_an_aborting_job_gets_its_part_back(tables: ReportTables) -> None:
+def test_only_an_aborting_job_returns_its_holds(tables: ReportTables) -> None:
     job = tables.job("a")
     assert tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is Outcome.COMMITTED
     assert not tables.committing().abort(job, charges([unit()]), TEN, CLAIM)
     assert tables.spent(unit()) == TEN
 
 
-def test_a_slow_worker_takes_nothing_back_that_an_abort_returned(tables: ReportTables) -> None:
+def test_a_slow_worker_cannot_take_returned_budget_again(tables: ReportTables) -> None:
     job = tables.job("a", State.ABORTING)
     assert tables.committing().abort(job, charges(MANY), TEN, CLAIM)
     assert tables.committing().commit(job, charges(MANY), TEN, CLAIM) is Outcome.LEFT
@@ -174,9 +174,7 @@ def _failing(code: str, times: int, reasons: list[dict[str, Any]] | None = None)
 
 
 @pytest.mark.parametrize("reason", ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"])
-def test_a_transaction_that_meets_another_one_is_repeated(
-    tables: ReportTables, reason: str, waits: list[float]
-) -> None:
+def test_a_conflicting_transaction_is_retried(tables: ReportTables, reason: str, waits: list[float]) -> None:
     job = tables.job("a")
     planted = _failing("TransactionCanceledException", 2, [{"Code": "None"}, {"Code": reason}])
     tables.client.meta.events.register_first("before-call.dynamodb.TransactWriteItems", planted)
@@ -184,7 +182,7 @@ def test_a_transaction_that_meets_another_one_is_repeated(
     assert len(waits) == 2
 
 
-def test_a_transaction_that_never_goes_through_is_an_error(tables: ReportTables) -> None:
+def test_a_transaction_that_fails_in_every_attempt_is_an_error(tables: ReportTables) -> None:
     job = tables.job("a")
     planted = _failing("ThrottlingException", 99)
     tables.client.meta.events.register_first("before-call.dynamodb.TransactWriteItems", planted)
