@@ -49,6 +49,7 @@ class Snapshot(Generic[T]):
     def restore(self) -> T:
         """Put the stack back; a copy of the state, for one test."""
         stack = self.stack
+        stack.clock.install()  # another stack may have been the last to start or to end
         stack.clock.set(self._moment)
         stack._swept = self._swept
         for name, items in pickle.loads(self._rows).items():

@@ -331,7 +331,7 @@ def moved() -> Iterator[tuple[Snapshot[Oracle], dict[int, list[dict[str, Any]]]]
         "OutageAllowance": "172800",
         "Slots": json.dumps(slots, separators=(",", ":")),
     }
-    with Stack(parameters, start=START, seed=8) as stack:
+    with Stack(parameters, start=START, seed=8, name="moved") as stack:
         oracle, chance, after = Oracle(stack), random.Random(1), {}
         for step in range(FIRST, DONE + 1):
             join_some(oracle, chance)
@@ -384,7 +384,7 @@ def moving() -> Iterator[Oracle]:
         "OutageAllowance": "172800",
         "Slots": json.dumps(slots, separators=(",", ":")),
     }
-    with Stack(parameters, start=START, seed=8) as stack:
+    with Stack(parameters, start=START, seed=8, name="moving") as stack:
         oracle = Oracle(stack)
         for _ in range(2):
             oracle.join_all([("a", name, "c1") for name in SETS])
