@@ -129,7 +129,7 @@ def test_from_one_slot_to_eight_under_traffic_everything_stays_bit_for_bit(stack
     assert wrong(moved.stack) == {}
 
 
-def test_an_outage_across_two_changes_is_made_up_in_one_tick(stacks: list[Stack]) -> None:
+def test_an_outage_across_two_changes_is_caught_up_in_one_tick(stacks: list[Stack]) -> None:
     """Eight slots become two, then four. Nothing is evaluated in between."""
     changing = begun(stacks, 8, 2)
     first, second = changing.step + 4, changing.step + 6
@@ -160,7 +160,7 @@ def test_a_new_entry_that_begins_too_early_is_refused_and_no_join_is_lost(stacks
     changing.steps(4)
 
 
-def test_an_entry_that_join_knew_in_time_is_in_force_even_if_evaluation_was_down_until_it_began(
+def test_an_entry_recorded_by_join_in_time_is_valid_even_if_evaluation_was_down(
     stacks: list[Stack],
 ) -> None:
     changing = begun(stacks, 1)
