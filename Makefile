@@ -54,8 +54,8 @@ $(VENV)/.project: $(VENV)/.requirements pyproject.toml
 	$(call install_project,$(VENV))
 	@touch $@
 
-# The interpreter compiles what a demo imports; to compile everything takes longer than the rest of the installation.
-# A new environment of Python 3.11 has setuptools, 8 MB that nothing here needs.
+# The interpreter compiles the imported modules at their first use; compiling everything would take longer than the rest
+# of the installation. A new environment of Python 3.11 has setuptools, 8 MB that are not needed.
 .venv-demo/.project: requirements/demo.txt pyproject.toml
 	$(call new_environment,requirements/demo.txt,.venv-demo,--no-compile)
 	@.venv-demo/bin/python -m pip --disable-pip-version-check uninstall --quiet --quiet --yes setuptools
@@ -123,11 +123,11 @@ demo: .venv-demo/.project  ## replay a log of joins and show the result (LOG=fil
 	@$(KANON) demo $(if $(LOG),--log "$(LOG)") $(if $(FROM),--from "$(FROM)") $(if $(TO),--to "$(TO)") $(ARGS)
 
 .PHONY: simulate
-simulate: .venv-demo/.log  ## show what types would answer on a log, and their price (LOG=file.csv.gz ARGS="--k 20,50 --window 168,720")
+simulate: .venv-demo/.log  ## simulate the answers of types on a log, and their price (LOG=file.csv.gz ARGS="--k 20,50 --window 168,720")
 	@$(KANON) simulate "$(or $(LOG),$(error name a join log: make simulate LOG=joins.csv))" $(ARGS)
 
 .PHONY: demo-reports
-demo-reports: .venv-demo/.project  ## reports of a log, aggregated here or by a service, every number checked (URL=http://127.0.0.1:8000 or STACK=name)
+demo-reports: .venv-demo/.project  ## encrypt a log as reports, aggregate them here or in a service, check every number (URL=http://127.0.0.1:8000 or STACK=name)
 	@$(KANON) reports $(if $(URL)$(STACK),demo-service $(if $(URL),--url "$(URL)") $(if $(STACK),--stack "$(STACK)"),demo) \
 		$(if $(LOG),--log "$(LOG)") $(ARGS)
 
@@ -142,7 +142,7 @@ test: install  ## run the tests (ARGS="tests/unit -k laws")
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: unit
-unit: install  ## run the unit tests alone (seconds)
+unit: install  ## run only the unit tests (seconds)
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/unit $(ARGS)
 
 .PHONY: replay
@@ -150,7 +150,7 @@ replay: install  ## replay sixty days of a real log and compare every answer and
 	@$(BIN)/python -m pytest -m replay tests/e2e/gate $(ARGS)
 
 .PHONY: faults
-faults: install  ## fail every AWS call in every way, and run workers in hundreds of random orders (minutes)
+faults: install  ## make every AWS call fail in every way, and run workers in hundreds of random orders (minutes)
 	@FAULTS=all $(BIN)/python -m pytest --numprocesses $(WORKERS) tests/faults \
 		--ignore-glob '*test_bad_input*' $(ARGS)
 
@@ -166,7 +166,7 @@ fuzz: install  ## send thousands of bad inputs to the API, to every parser and t
 
 .PHONY: bench
 BENCH := docs/evidence
-bench: install  ## measure cost relative to bare libraries, into docs/evidence (minutes; ARGS=--short: seconds, keeps nothing)
+bench: install  ## measure cost relative to bare libraries, into docs/evidence (minutes; ARGS=--short: seconds, stores nothing)
 	@$(BIN)/python -m infra.measure.bench --history $(BENCH)/benchmarks.jsonl --page $(BENCH)/performance.md $(ARGS)
 	@$(BIN)/python -m infra.measure.costs
 
@@ -185,8 +185,8 @@ types: $(VENV)/.project  ## check the types
 	@$(BIN)/mypy
 
 # Code: ruff's rules S are bandit's; `make lint` applies them too. Templates: .checkov.yaml lists the skipped checks
-# with reasons. The tests show that both tools find planted weaknesses and that every exception is needed, and check
-# the requirements.
+# with reasons. The tests show that both tools find planted weaknesses and that every exception is needed. They also
+# check the requirements.
 .PHONY: security
 security: $(VENV)/.project .venv-security/.requirements  ## find weak code, weak settings, unpinned requirements (offline)
 	@$(BIN)/ruff check --select S,PLE2502 --ignore S101 .
@@ -201,7 +201,7 @@ audit-dependencies: .venv-security/.requirements  ## ask PyPI for known vulnerab
 		|| failed="$$failed $$file"; done; [ -z "$$failed" ] || { echo "known vulnerabilities:$$failed" >&2; exit 1; }
 
 .PHONY: audit
-audit: install  ## compare mechanism and service with the exact distribution, try the audit on planted bugs (45 minutes)
+audit: install  ## compare mechanism and service with the exact distribution, and check that the audit finds planted bugs (45 minutes)
 	@$(BIN)/kanon audit --trials 100000 --service-trials 500
 	@for type in published,720 balanced,720 sharp,168; do \
 		$(BIN)/kanon audit --trials 2000 --service-trials 0 --json \

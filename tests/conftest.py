@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from moto.core import responses
 
 from kanon.cli import screen
 from kanon.local import Stack, template
 from kanon.local.stack import LOCAL
 from tests.monitor.monitor import find_problems, monitor_every_stack
+from tests.quick_aws import quick_aws
 
 START = 1_700_000_000.0
 """When simulated time starts, unless a test says otherwise: 2023-11-14 22:13:20 UTC."""
@@ -64,6 +64,14 @@ def _show_no_progress() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _draw_the_same_secrets() -> Iterator[None]:
+    """The secrets of a stack, and so its noise and its tokens, are the same in every run, if a test names no seed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(Stack.__init__.__kwdefaults__, "seed", 1)  # type: ignore[misc]
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _collect_no_libraries() -> Iterator[None]:
     """Leave the imported libraries out of every garbage collection: no test left them open, and they take long.
 
@@ -79,14 +87,13 @@ def _collect_no_libraries() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _start_stacks_quickly() -> Iterator[None]:
-    """Parse a template once, not for each stack; list the methods of moto's classes once, not at each call.
+    """Parse a template once, not for each stack, and make AWS calls quick.
 
     A new slot evaluates as many steps as an outage may last: two days instead of a week, if a test names none.
     """
     parsed = cache(template._parse)
-    with pytest.MonkeyPatch.context() as patch:
+    with quick_aws(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(template, "_parse", lambda text: deepcopy(parsed(text)))  # a test may change a document
-        patch.setattr(responses, "method_names_from_class", cache(responses.method_names_from_class))
         patch.setitem(LOCAL, "OutageAllowance", "172800")
         yield
 

@@ -68,7 +68,7 @@ def calls_of(client: Any, jobs_table: str, budgets_table: str, rows: int) -> int
     events = client.meta.events
     events.register_last("before-call.dynamodb", count)
     try:
-        outcome = Committing(client, jobs, budgets, EPOCH, lambda: START).commit(job, wanted, TEN)
+        outcome = Committing(client, jobs, budgets, EPOCH, lambda: START).commit(job, wanted, TEN, "0" * 32)
     finally:
         events.unregister("before-call.dynamodb", count)
     if outcome is not Outcome.COMMITTED:

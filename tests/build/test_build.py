@@ -29,7 +29,7 @@ from tests.queues import messages
 pytestmark = pytest.mark.build
 
 MEGABYTE = 1_000_000
-AARCH64, X86_64 = 183, 62
+AARCH64 = 183
 PERIOD = 3600
 REPORTS = ("Collect", "Store", "Jobs", "Decrypt", "Aggregate", "Rotate")
 CROWD = 120  # more than M = 99: crosses whatever is drawn
@@ -212,7 +212,7 @@ def test_layer_holds_these_packages_and_no_other(profile: str, request: pytest.F
 
 
 @pytest.mark.parametrize("function", ["Join", "Query"])
-def test_functions_without_own_packages_hold_their_own_files_alone(aws_build: Path, function: str) -> None:
+def test_functions_without_packages_hold_only_their_own_files(aws_build: Path, function: str) -> None:
     content = {path.name for path in (aws_build / function).iterdir()}
     source = {path.name for path in (ROOT / "functions" / function.lower()).iterdir()}
     assert content - {".lock"} == source - {"__pycache__"}
@@ -253,7 +253,7 @@ def let_a_crowd_have_joined(stack: Stack) -> tuple[bytes, int]:
     return key, last
 
 
-def test_built_functions_answer_from_the_build_alone(host_build: Path, runtime_boto3: Path, emulated: Stack) -> None:
+def test_built_functions_answer_without_the_checkout(host_build: Path, runtime_boto3: Path, emulated: Stack) -> None:
     path = f"/v1/types/fledge/sets/{SET}"
     join = http_event(emulated, "POST", f"{path}:join", b'{"client": "me"}')
     joined = run(host_build, runtime_boto3, emulated, "Join", [join])

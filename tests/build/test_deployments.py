@@ -158,7 +158,7 @@ def of_reports(*cases: dict[str, dict[str, str]]) -> list[dict[str, tuple[str, s
     return [versions(resources) for resources in made]
 
 
-def test_a_parameter_alone_publishes_all_versions_of_reports_the_layer_of_the_gate_among_them() -> None:
+def test_a_changed_parameter_or_layer_of_the_gate_publishes_all_versions_of_reports() -> None:
     names = sorted(versioned_parameters(reports_rules.read()) - {"Deployment", "Name", "Control", "KeyArn"})
     assert {"Shared", "EpsilonCap", "AllowedOrigins", "EdgeSecret"} <= set(names)
     before, *after = of_reports({}, *({"parameters": {name: ANOTHER.get(name, "2")}} for name in names))

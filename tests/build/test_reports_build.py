@@ -49,7 +49,7 @@ def test_functions_of_reports_fit_into_lambda(profile: str, request: pytest.Fixt
 
 
 @profiles
-def test_the_layer_of_reports_holds_their_modules_alone(profile: str, request: pytest.FixtureRequest) -> None:
+def test_the_layer_of_reports_holds_only_their_modules(profile: str, request: pytest.FixtureRequest) -> None:
     shared, reports = layers(request.getfixturevalue(profile))
     assert [path.name for path in reports.iterdir()] == ["kanon"]
     assert [path.name for path in (reports / "kanon").iterdir()] == ["reports"]
@@ -82,7 +82,7 @@ def imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("function", REPORTS)
-def test_a_function_starts_from_the_build_alone(
+def test_a_function_of_reports_starts_without_the_checkout(
     function: str, host_build: Path, runtime_boto3: Path, tmp_path: Path
 ) -> None:
     environment = {

@@ -161,7 +161,7 @@ def test_neighbouring_releases_take_turns_at_every_function(
     assert {table: rows(stack, table) for table in state} == state
 
 
-def test_a_release_that_was_skipped_stops_the_slot_and_nothing_is_lost(
+def test_a_skipped_release_stops_the_slot_and_loses_nothing(
     releases: tuple[Release, Release, Release], stack: Stack, expected: tuple[str, dict[str, list[Any]]]
 ) -> None:
     first, second, third = releases

@@ -139,7 +139,7 @@ def test_every_installed_package_is_pinned(installer: Installer, extras: str) ->
     assert {"kanon", "numpy", "typer"} <= names <= {*pins(), "kanon"}
 
 
-def test_the_base_installation_says_its_version(installer: Installer, folder: Path) -> None:
+def test_the_base_installation_prints_its_version(installer: Installer, folder: Path) -> None:
     assert installer.environment("").run("--version", folder=folder) == (0, f"kanon {__version__}\n", "")
 
 
@@ -182,7 +182,7 @@ def test_plan_draws(installer: Installer, folder: Path) -> None:
     assert (folder / "plan.png").stat().st_size > 10_000
 
 
-def test_simulate_decides_a_log(installer: Installer, folder: Path) -> None:
+def test_simulate_computes_the_answers_on_a_log(installer: Installer, folder: Path) -> None:
     ran = installer.environment("log,plot,release").run(
         "simulate", "joins.csv", "--profile", "published", "--html", "report.html", "--json", folder=folder
     )
@@ -220,7 +220,9 @@ def test_a_command_names_the_extra_that_is_missing(
     assert f"pip install 'kanon[{missing}]'" in ran.errors
 
 
-def test_without_a_registry_the_failure_says_so(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_registry_the_error_names_the_registry(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("UV_NO_INDEX", "1")

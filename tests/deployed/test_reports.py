@@ -232,7 +232,7 @@ def administrator(deployed) -> str:
     return role["Arn"]
 
 
-def test_nobody_else_touches_objects_of_the_work_bucket(deployed, administrator):
+def test_no_other_role_can_access_objects_of_the_work_bucket(deployed, administrator):
     """The policy of the bucket refuses also a role with every permission."""
     s3, outputs = client(deployed, administrator, "s3"), deployed.outputs
     s3.put_object(Bucket=outputs["SummariesBucket"], Key="domains/x", Body=b"")

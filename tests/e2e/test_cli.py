@@ -67,7 +67,7 @@ def test_demo_explains_why_it_refuses_a_log(tmp_path: Path) -> None:
     assert (code, "change --from or --to" in output) == (2, True)
 
 
-def test_demo_replays_types_of_ones_own_side_by_side(tmp_path: Path) -> None:
+def test_demo_replays_the_given_types_side_by_side(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv", clients=40, hours=2)
     laws = {role: {"shape": "two-sided", "epsilon": "1", "truncation": 3} for role in ("threshold", "query")}
     types = {"low": {"k": 20, "window": 24, "laws": laws}, "high": {"k": 60, "window": 24, "laws": laws}}

@@ -21,7 +21,6 @@ from moto.core.models import botocore_stubber
 from kanon.local.partiql import read
 
 SECONDS_A_CALL = 0.01
-CONDITION_FAILED = "ConditionalCheckFailedException"
 
 
 class ProcessDied(BaseException):

@@ -58,7 +58,7 @@ def shop(engine: Moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     shop.plain.delete_bucket(Bucket=BUCKET)
 
 
-def test_a_call_tells_its_operation_and_its_object(shop: Shop) -> None:
+def test_a_call_has_its_operation_and_its_object(shop: Shop) -> None:
     seen = []
 
     def note(call: Call) -> Any:
@@ -100,7 +100,7 @@ def test_an_object_is_whole_or_absent_after_any_failure_and_whole_after_another_
             assert not failure.name.endswith("-once"), "a second attempt would have succeeded"
 
 
-def test_an_object_that_is_cut_short_is_not_taken_for_whole(shop: Shop) -> None:
+def test_a_truncated_object_is_detected(shop: Shop) -> None:
     shop.plain.put_object(Bucket=BUCKET, Key=KEY, Body=BODY)
     (cut,) = [failure for failure in OBJECT_FAILURES if failure.name == "cut-short"]
     shop.work(cut.at(1, "s3.GetObject", shop.pass_time))
@@ -108,7 +108,7 @@ def test_an_object_that_is_cut_short_is_not_taken_for_whole(shop: Shop) -> None:
         Objects(shop.client, BUCKET).read(KEY)
 
 
-def test_a_client_of_objects_waits_as_long_as_it_is_told_for_an_answer(shop: Shop) -> None:
+def test_a_client_of_objects_waits_for_the_configured_timeout(shop: Shop) -> None:
     (unanswered,) = [failure for failure in FAILURES if failure.name == "unanswered-once"]
     shop.work(unanswered.at(1, "s3.PutObject", shop.pass_time))
     shop.client.put_object(Bucket=BUCKET, Key=KEY, Body=BODY)

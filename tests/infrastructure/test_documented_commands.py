@@ -100,7 +100,7 @@ def test_the_pages_hold_many_commands_of_both_programs() -> None:
 
 
 @pytest.mark.parametrize("program", [".venv-demo/bin/kanon", "kanon"])
-def test_what_the_demo_suggests_exists_and_stands_in_columns(program: str) -> None:
+def test_the_commands_suggested_by_the_demo_exist_and_are_aligned(program: str) -> None:
     lines = next_steps(program).splitlines()[1:-1]
     parts = [re.split(" {3,}", line) for line in lines]
     assert [unknown(call) for command, _ in parts for call in calls(command)] == [[]] * 5
@@ -123,6 +123,6 @@ def test_a_command_or_an_option_that_does_not_exist_is_found(line: str, words: l
     assert [word for call in calls(line) for word in unknown(call)] == words
 
 
-def test_what_exists_is_accepted() -> None:
+def test_existing_commands_and_options_are_accepted() -> None:
     good = 'A=1 kanon reports demo --log x > out; kanon COMMAND --help; kanon --version; make lint types ARGS="-k"'
     assert [unknown(call) for call in calls(good)] == [[], [], [], []]

@@ -114,7 +114,7 @@ VIOLATIONS: dict[str, Change] = {
 }
 
 
-def test_the_edge_keeps_nothing_and_is_recognised() -> None:
+def test_the_edge_stores_nothing_and_is_recognised() -> None:
     assert list(problems(document())) == []
 
 

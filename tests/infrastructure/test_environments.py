@@ -30,7 +30,7 @@ def test_the_pages_name_these_environments_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_of_a_page_says_of_which_stack_it_is(page: Path) -> None:
+def test_every_command_of_a_page_names_its_stack(page: Path) -> None:
     assert [command for command in commands(page) if not named(command) and "--stack-name" not in command] == []
 
 
@@ -40,7 +40,7 @@ def test_the_pages_contain_commands() -> None:
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_an_environment_names_a_stack_and_all_that_a_deployment_asks_for(name: str) -> None:
+def test_an_environment_names_a_stack_and_all_required_parameters(name: str) -> None:
     environment = configured()[name]
     assert environment["global"]["parameters"]["stack_name"] == {"dev": "kanon-dev", "prod": "kanon"}[name]
     deploy = environment["deploy"]["parameters"]

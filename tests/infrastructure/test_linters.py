@@ -41,7 +41,7 @@ PLANTED = {
 }
 
 
-def test_cfn_lint_finds_what_is_planted(tmp_path: Path) -> None:
+def test_cfn_lint_finds_a_planted_error(tmp_path: Path) -> None:
     text = PATH.read_text()
     for sound, spoiled in PLANTED.values():
         assert sound in text

@@ -208,7 +208,7 @@ def test_alarms_are_well_formed() -> None:
     assert list(badly_behaved_alarms(document())) == []
 
 
-def test_alarms_judge_by_their_own_statistic_period_and_threshold() -> None:
+def test_alarms_have_their_documented_statistic_period_and_threshold() -> None:
     assert list(otherwise_judged(document())) == []
 
 

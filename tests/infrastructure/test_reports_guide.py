@@ -13,7 +13,7 @@ GUIDE = (ROOT / "docs" / "guides" / "reports-service.md").read_text()
 SOURCES = sorted((ROOT / "shared" / "kanon" / "reports").rglob("*.py"))
 
 
-def test_the_guide_says_first_that_browsers_reports_cannot_be_opened() -> None:
+def test_the_guide_begins_with_the_limit_on_browsers_reports() -> None:
     first = GUIDE.split("\n\n")[1]
     assert first.startswith(
         "**For those who come from Google's service:** a browser's own reports cannot be opened here."
@@ -30,7 +30,7 @@ def test_the_guide_names_every_return_code_and_no_other() -> None:
     assert raised | ended == named
 
 
-def test_the_job_of_the_guide_is_one_that_the_service_takes() -> None:
+def test_the_service_accepts_the_job_of_the_guide() -> None:
     bodies = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL)]
     (job,) = (body for body in bodies if "job_request_id" in body)
     request = read_request(job, DELTA_CAP, frozenset({"REPORTS", "SUMMARIES"}), Fraction(64))

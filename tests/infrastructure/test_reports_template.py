@@ -132,7 +132,6 @@ SCHEDULES = "schedules_and_lost_events_are_those_of_the_design"
 ROUTES, NAMES = "routes_ask_for_the_authorization_of_the_design", "names_are_left_to_cloudformation"
 GATEWAY = "only_the_gateway_may_call_collect_and_jobs"
 PRIVATE = {"Fn::Sub": reports_rules.SECRETS}
-BY = ("Condition", "ArnNotEquals", "aws:PrincipalArn")
 ENCRYPTION = ("BucketEncryption", "ServerSideEncryptionConfiguration")
 BY_S3: list[Document] = [{"ServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]
 VIA_EC2 = {"StringEquals": {"kms:ViaService": [{"Fn::Sub": "ec2.${AWS::Region}.${AWS::URLSuffix}"}]}}
@@ -293,7 +292,7 @@ VARIANTS: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("parameters", VARIANTS)
-def test_without_reports_every_resource_is_as_if_they_did_not_exist(parameters: dict[str, str]) -> None:
+def test_without_reports_every_resource_is_unchanged(parameters: dict[str, str]) -> None:
     document = template.read()
     off = resolved(document, parameters | {"Reports": "OFF"})
     assert off == resolved(without_reports(document), parameters)
@@ -358,7 +357,7 @@ def test_the_stack_gives_reports_every_parameter_by_its_name() -> None:
     assert not [name for name, one in read()["Parameters"].items() if "Default" in one]
 
 
-def test_the_stack_tells_every_output_of_reports() -> None:
+def test_the_stack_has_every_output_of_reports() -> None:
     told = {name: one for name, one in template.read()["Outputs"].items() if one.get("Condition") == "HasReports"}
     assert set(told) == set(read()["Outputs"])
     for name, one in told.items():
@@ -413,7 +412,7 @@ def test_the_code_of_a_function_is_where_the_template_looks_for_it(function: str
         ("MapConcurrency", ["2", "1000"], ["1", "1001"]),
     ],
 )
-def test_a_parameter_takes_and_refuses(name: str, taken: list[str], refused: list[str]) -> None:
+def test_a_parameter_accepts_valid_and_refuses_invalid_values(name: str, taken: list[str], refused: list[str]) -> None:
     for value in taken:
         assert Template(template.read(), {name: value}, "kanon").parameters[name] == value
     for value in refused:

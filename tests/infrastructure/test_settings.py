@@ -65,7 +65,7 @@ def test_the_code_of_a_function_is_where_the_template_looks_for_it(function: str
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_samconfig_gives_parameters_the_template_takes(name: str) -> None:
+def test_samconfig_gives_parameters_that_the_template_has(name: str) -> None:
     assert Template.read(PATH, overrides(name), "kanon").parameters["Period"]
 
 

@@ -373,7 +373,7 @@ REPORT = {
 
 
 @pytest.mark.parametrize("told", ["12345678-report-id", "https://reporter-nobody.test", "cGF5bG9hZA=="])
-def test_what_a_report_names_is_private(told: str, reports: Monitor) -> None:
+def test_the_fields_of_a_report_are_private(told: str, reports: Monitor) -> None:
     reports.asked({"rawPath": "/v1/reports", "body": json.dumps(REPORT)})
     reports.private.say(f"a report of {told} came")
     assert reports.private.told()

@@ -102,7 +102,7 @@ def test_columns_may_have_other_names(tmp_path: Path) -> None:
         assert list(read_joins(path, columns)) == [Join(1.0, "a", "b")]
 
 
-def test_joins_come_before_the_log_has_ended(tmp_path: Path) -> None:
+def test_joins_are_yielded_before_the_log_has_ended(tmp_path: Path) -> None:
     """A reader that held the file would wait for its end for ever."""
     os.mkfifo(path := tmp_path / "log")
     seen, ended = threading.Event(), []
@@ -168,7 +168,7 @@ def test_an_unreadable_log_says_where_and_what_to_change(tmp_path: Path, content
     assert str(found.value).startswith(str(path))
 
 
-def test_what_precedes_a_bad_line_is_read(tmp_path: Path) -> None:
+def test_the_lines_before_an_invalid_line_are_read(tmp_path: Path) -> None:
     (path := tmp_path / "log").write_text(HEAD + "x,a,b\n")
     joins = read_joins(path)
     assert next(joins) == Join(1.0, "a", "b")

@@ -16,11 +16,11 @@ def test_a_number_that_would_be_rounded_to_an_integer_is_refused(text: str) -> N
 @pytest.mark.parametrize(
     ("text", "number"), [("2.0", 2), ("1e3", 1000), ("0.5", 0.5), ("0.1", 0.1), ("-0.0", 0), ("1e23", 1e23)]
 )
-def test_a_number_that_is_what_it_says_is_read(text: str, number: float) -> None:
+def test_an_exact_number_is_read(text: str, number: float) -> None:
     assert strict_json.parse(text) == number
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', "NaN", "[Infinity]", "-Infinity"])
-def test_what_python_reads_and_json_does_not_allow_is_refused(text: str) -> None:
+def test_text_that_python_accepts_and_json_forbids_is_refused(text: str) -> None:
     with pytest.raises(strict_json.NotJSONError):
         strict_json.parse(text)

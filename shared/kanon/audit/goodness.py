@@ -29,11 +29,6 @@ class ChiSquare:
     statistic: float
     p_value: float
 
-    @property
-    def degrees(self) -> int:
-        """Degrees of freedom."""
-        return self.cells - 1
-
 
 @dataclass(frozen=True)
 class Binomial:

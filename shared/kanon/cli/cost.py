@@ -51,16 +51,20 @@ def cost(
     period: Annotated[int, typer.Option(min=1, help="Seconds per step.")] = 3600,
     architecture: Annotated[str, typer.Option(help="Architecture of the functions: arm64 or x86_64.")] = "arm64",
     reports: Annotated[float, typer.Option(help="Encrypted reports per day; 0 for a stack without reports.")] = 0.0,
-    report_bytes: Annotated[int, typer.Option(help="Bytes of a stored report; 20 slots take about 1,300.")] = 1_300,
+    report_bytes: Annotated[
+        int, typer.Option(help="Bytes of a stored report; 20 contributions take about 1,300.")
+    ] = 1_300,
     jobs: Annotated[float, typer.Option(help="Jobs per day.")] = 1.0,
     job_reports: Annotated[float | None, typer.Option(help="Reports per job; by default the reports of a day.")] = None,
     keys: Annotated[int, typer.Option(help="Declared keys per job.")] = 10_000,
     budget_rows: Annotated[int, typer.Option(help="Budget rows that a job charges, 0 to 30,000.")] = 24,
     map_concurrency: Annotated[int, typer.Option(help="Parameter MapConcurrency.")] = 50,
     prices: Annotated[Path | None, typer.Option(help="Price file; by default the prices of the package.")] = None,
-    measured: Annotated[Path | None, typer.Option(help="File of measured values and assumptions.")] = None,
+    measured: Annotated[
+        Path | None, typer.Option(help="File of measured values and assumptions; by default that of the package.")
+    ] = None,
     table: Annotated[
-        Shown | None, typer.Option(help="Show a table instead: rates of joins and their needs, or jobs of reports.")
+        Shown | None, typer.Option(help="Show a table instead: scale (rates of joins) or reports (sizes of jobs).")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -209,8 +213,7 @@ def _show(estimate: Estimate, *, markdown: bool) -> None:
         else:
             console.print(table)
         typer.echo()
-    prices = estimate.prices
-    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}, without free tier: check them.")
+    typer.echo(estimate.prices.told)
 
 
 def _table(*columns: str, markdown: bool) -> "Table":
@@ -250,7 +253,7 @@ def _scale(rows: "list[Row]", prices: "Prices", *, as_json: bool) -> None:
     if as_json:
         show_json([_row(row) for row in rows])
         return
-    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}.\n")
+    typer.echo(f"{prices.told}\n")
     typer.echo("| joins/s | a request | spread | $ a million joins | slots | workers | limits | with files on S3 |")
     typer.echo("|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -279,7 +282,7 @@ def _reports(rows: "list[ReportsRow]", prices: "Prices", *, as_json: bool) -> No
     if as_json:
         show_json([_reports_row(row) for row in rows])
         return
-    typer.echo(f"List prices of {prices.region} as noted on {prices.noted}.\n")
+    typer.echo(f"{prices.told}\n")
     typer.echo(
         "| reports | keys | concurrency | shards | parts | map | reduce | commit | $ a job | $ its reports | limits |"
     )

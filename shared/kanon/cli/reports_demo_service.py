@@ -47,8 +47,6 @@ DAYS = 60
 SENDERS = 8
 PREFIX = "reports/kanon/"
 SECONDS_TO_STORE, SECONDS_A_JOB = 300, 900
-JSON = {"Content-Type": "application/json"}
-NOT_NOW = (429, 503)
 PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
 
 

@@ -44,7 +44,7 @@ def simulate(
     type_: OneType = None,
     types_file: TypesFile = None,
     period: Annotated[int, typer.Option(min=1, max=86_400, help="Seconds per step.")] = 3600,
-    seed: Annotated[int, typer.Option(help="Seed of the keys. No deployment's keys can be used.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the keys. The keys of a deployment cannot be used.")] = 1,
     batch: Annotated[int, typer.Option(min=1, max=500, help="Joins per request, for the price.")] = 1,
     prices: Annotated[Path | None, typer.Option(help="Price file in the form of kanon cost.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a report with pictures as one HTML page.")] = None,
@@ -158,13 +158,13 @@ def _numbers(text: str, option: str) -> list[int]:
 
 
 def _show(result: "Simulation", types: "Sequence[Judged]") -> None:
-    from kanon.simulate.figures import NOT_PRIVATE, priced, title
+    from kanon.simulate.figures import NOT_PRIVATE, title
 
     console = screen()
     console.print(title(result), soft_wrap=True)
     for start in range(0, len(types), TYPES_A_TABLE):
         console.print(_table(types[start : start + TYPES_A_TABLE]))
-    console.print(f"{priced(types[0].prices)}\n{NOT_PRIVATE}", soft_wrap=True)
+    console.print(f"{types[0].prices.told}\n{NOT_PRIVATE}", soft_wrap=True)
     console.print("docs/guides/choose.md explains the rows and which choice changes them.", soft_wrap=True)
     for one in types:
         typer.echo(f"\nTypes for {one.label}:\n{json.dumps(one.as_json()['types'])}")

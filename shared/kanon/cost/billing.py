@@ -35,6 +35,11 @@ class Prices:
     region: str
     by_name: Mapping[str, Price]
 
+    @property
+    def told(self) -> str:
+        """In words."""
+        return f"List prices of {self.region} as noted on {self.noted}, without free tier: check them."
+
 
 @dataclass(frozen=True)
 class Line:

@@ -45,10 +45,11 @@ class Plan:
         source: the table with the states.
         step: the states are complete through this step.
         layout: the slots.
-        marks: the mark of each slot; None if Control has lost it.
+        marks: the mark of each slot of any layout; None if there is none, or Control has lost it.
         complete: the last step of each slot that was completed: its mark, or its horizon if that is later.
         targets: the last step of each slot that left a trace: completed, or begun by a worker that died inside it.
         crossings: the crossings in Statuses by set key.
+        last: the last step that left a trace in any slot of any layout.
     """
 
     source: str
@@ -58,6 +59,7 @@ class Plan:
     complete: Mapping[int, int]
     targets: Mapping[int, int]
     crossings: Mapping[bytes, tuple[int, ...]]
+    last: int
 
 
 class _Unstamped(Members):
@@ -116,18 +118,20 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
     """
     _refuse_configuration(stack)
     crossings, horizons = stack.statuses.released()
-    layout = stack.evaluate.layouts.at(step + 1)
-    slots = range(layout.slots)
+    layouts = stack.evaluate.layouts
+    layout = layouts.at(step + 1)
     recorded = {progress.slot: progress.evaluated_through for progress in stack.control.progress()}
-    marks = {slot: recorded.get(slot) for slot in slots}
-    complete = {slot: max(marks[slot] or 0, horizons[slot].through if slot in horizons else 0) for slot in slots}
+    marks = {slot: recorded.get(slot) for slot in layouts.slots}
+    done = {slot: max(mark or 0, horizons[slot].through if slot in horizons else 0) for slot, mark in marks.items()}
+    complete = {slot: done[slot] for slot in range(layout.slots)}
     targets = dict(complete)
     for set_key, steps in crossings.items():
         slot = layout.slot_of(set_key)
         targets[slot] = max(targets[slot], *steps)
-    found = Plan(source or stack.evaluate.members_table, step, layout, marks, complete, targets, crossings)
+    last = max(*targets.values(), *done.values())
+    found = Plan(source or stack.evaluate.members_table, step, layout, marks, complete, targets, crossings, last)
     _refuse_steps(stack, found, now)
-    evaluated_by = range(stack.evaluate.layouts.at(step).slots)  # another layout may begin after the step
+    evaluated_by = range(layouts.at(step).slots)  # another layout may begin after the step
     stamps = Members(stack.client("dynamodb"), found.source).stamps(evaluated_by)
     for slot in evaluated_by:
         if stamps.get(slot, -1) < step:
@@ -172,6 +176,8 @@ def replay(stack: RunningStack, found: Plan, holder: str, clock: Callable[[], fl
         _evaluate(stack, found, holder, renew)
         _compare(stack, found)
         renew()
+        for slot in leased:  # the states of the table that is given up may be ahead there; these are not
+            control.forget_place(slot, holder)
         _adopt(stack, found)
     finally:
         for slot in leased:
@@ -203,7 +209,7 @@ def _refuse_configuration(stack: RunningStack) -> None:
 
 def _refuse_steps(stack: RunningStack, found: Plan, now: float) -> None:
     """Refuse if the log does not reach back to the step, or an operator changed something after it."""
-    schedule, types, last = stack.schedule, stack.evaluate.read_types(), max(found.targets.values())
+    schedule, types, last = stack.schedule, stack.evaluate.read_types(), found.last
     oldest = schedule.oldest_allowed(now) - 1
     generation = in_force(stack.evaluate.log_generations)
     shortest = min(type_.parameters.window for type_ in types.values())

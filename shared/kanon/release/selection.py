@@ -2,6 +2,9 @@
 
 Every rule looks at ``m = max(0, n - floor + 1)`` for a group of n users, and releases nothing unless m >= 1. So a
 released group always has n >= floor. One user changes m by at most one, so a guarantee for m holds for n.
+
+``released`` takes a uniform 64-bit word. ``delta`` is that of one user in one group, exact or rounded up. From
+``sure_from`` users on, a group is certainly released. ``digest`` is the SHA-256 of the noise table, in hexadecimal.
 """
 
 from bisect import bisect_left
@@ -10,7 +13,6 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import accumulate, pairwise
-from typing import Protocol
 
 from kanon.noise.exact import exp_bounds
 from kanon.noise.laws import Law, Table, two_sided
@@ -19,31 +21,6 @@ from kanon.release.bounds import shift_delta
 from kanon.release.errors import SpecificationError
 
 LARGEST_TRUNCATION = 10_000
-
-
-class Selection(Protocol):
-    """A rule for one group."""
-
-    floor: int
-
-    def released(self, users: int, word: int) -> int | None:
-        """The noisy number of users, or None if the group is not released. ``word`` is a uniform 64-bit number."""
-        ...
-
-    @property
-    def delta(self) -> Fraction:
-        """The delta of one user in one group at the rule's epsilon, exact or rounded up."""
-        ...
-
-    @property
-    def sure_from(self) -> int:
-        """The least number of users at which a group is certainly released."""
-        ...
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the noise table, in hexadecimal."""
-        ...
 
 
 def above_floor(users: int, floor: int) -> int:

@@ -146,11 +146,6 @@ def title(simulation: Simulation) -> str:
     )
 
 
-def priced(prices: Prices) -> str:
-    """One line about the prices."""
-    return f"List prices of {prices.region} as noted on {prices.noted}, without free tier: check them."
-
-
 def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 

@@ -104,7 +104,7 @@ def begun(stacks: list[Stack], slots: int, steps: int = 3) -> Changing:
     return changing
 
 
-def test_from_one_slot_to_sixteen_under_traffic_everything_stays_bit_for_bit(stacks: list[Stack]) -> None:
+def test_from_one_slot_to_eight_under_traffic_everything_stays_bit_for_bit(stacks: list[Stack]) -> None:
     def go_on(changing: Changing) -> tuple[list[dict[tuple[str, bytes], bool]], list[str]]:
         changing.steps(6)
         changing.steps(4, joins=False)
@@ -114,26 +114,26 @@ def test_from_one_slot_to_sixteen_under_traffic_everything_stays_bit_for_bit(sta
     stacks.pop().__exit__(None, None, None)
     moved = begun(stacks, 1, 2)
     first = moved.step + 3
-    moved.deploy((1, 0), (16, first, 2))
+    moved.deploy((1, 0), (8, first, 2))
     answers, _ = found = go_on(moved)
     assert found == stayed
     assert packed_items(moved.stack) > 10
-    assert sum(old[name] != new[name] for old, new in pairwise(answers[5:]) for name in old) > 5  # with sixteen slots
+    assert sum(old[name] != new[name] for old, new in pairwise(answers[5:]) for name in old) > 5  # with eight slots
     assert moved.marks() == {moved.step - 1}
-    assert len(list(seen(moved.stack).control.progress())) == 16
+    assert len(list(seen(moved.stack).control.progress())) == 8
     assert wrong(moved.stack) == {}
-    assert findings(moved.stack)["slots"][0].seen == f"1, and 16 x 2 from step {first} on; no others recorded"
+    assert findings(moved.stack)["slots"][0].seen == f"1, and 8 x 2 from step {first} on; no others recorded"
 
-    moved.deploy((16, first, 2))  # a window later, the old entry is removed
+    moved.deploy((8, first, 2))  # a window later, the old entry is removed
     moved.steps(1)
     assert wrong(moved.stack) == {}
 
 
-def test_an_outage_across_two_changes_is_made_up_in_one_tick(stacks: list[Stack]) -> None:
-    """Sixteen slots become two, then eight. Nothing is evaluated in between."""
-    changing = begun(stacks, 16, 2)
+def test_an_outage_across_two_changes_is_caught_up_in_one_tick(stacks: list[Stack]) -> None:
+    """Eight slots become two, then four. Nothing is evaluated in between."""
+    changing = begun(stacks, 8, 2)
     first, second = changing.step + 4, changing.step + 6
-    changing.deploy((16, 0), (2, first), (8, second))
+    changing.deploy((8, 0), (2, first), (4, second))
     changing.steps(1)
     missed = 6
     for _ in range(missed):
@@ -141,8 +141,8 @@ def test_an_outage_across_two_changes_is_made_up_in_one_tick(stacks: list[Stack]
         changing.oracle.pass_step()
         changing.stack.clock.set(changing.stack.clock.now() + HOUR)  # the schedule does not fire
     changing.steps(2)
-    assert {p.evaluated_through for p in seen(changing.stack).control.progress() if p.slot < 8} == {changing.step - 1}
-    assert {p.evaluated_through for p in seen(changing.stack).control.progress() if p.slot >= 8} == {first - 1}
+    assert {p.evaluated_through for p in seen(changing.stack).control.progress() if p.slot < 4} == {changing.step - 1}
+    assert {p.evaluated_through for p in seen(changing.stack).control.progress() if p.slot >= 4} == {first - 1}
     assert wrong(changing.stack) == {}
     changing.steps(WINDOW, joins=False)
 
@@ -150,17 +150,17 @@ def test_an_outage_across_two_changes_is_made_up_in_one_tick(stacks: list[Stack]
 def test_a_new_entry_that_begins_too_early_is_refused_and_no_join_is_lost(stacks: list[Stack]) -> None:
     changing = begun(stacks, 1)
     late = changing.step + 1
-    changing.deploy((1, 0), (16, late))
+    changing.deploy((1, 0), (8, late))
     reason = f"the entry of Slots that begins at step {late} is new: let it begin at step {late + 1} or later"
     assert changing.stops() == reason
     response = changing.stack.request("POST", "/v1/types/a/sets/aGVsbG8:join", {"client": "me"})
     assert response.status == 503
-    changing.deploy((1, 0), (16, late + 1))
+    changing.deploy((1, 0), (8, late + 1))
     changing.stack.tick()
     changing.steps(4)
 
 
-def test_an_entry_that_join_knew_in_time_is_in_force_even_if_evaluation_was_down_until_it_began(
+def test_an_entry_recorded_by_join_in_time_is_valid_even_if_evaluation_was_down(
     stacks: list[Stack],
 ) -> None:
     changing = begun(stacks, 1)

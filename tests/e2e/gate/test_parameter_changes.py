@@ -1,8 +1,8 @@
 """Answers stay monotonic through every change of a parameter that a running deployment allows."""
 
-import io
 import json
 from base64 import urlsafe_b64encode
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,11 +10,16 @@ from kanon.gate.mechanism.steps import instance_of, phase_of
 from kanon.gate.names import set_key
 from kanon.keys import fetch_secret
 from kanon.local import Stack
+from tests.snapshot import Snapshot
 
 WINDOW, PERIOD, START = 5, 3600, 1_700_000_000.0
 LAW = {"shape": "two-sided", "epsilon": "0.7", "truncation": 3}
 TYPE = {"k": 8, "window": WINDOW, "laws": {"threshold": LAW, "query": LAW}}
 SETS = [urlsafe_b64encode(bytes([n]) * 32).decode().rstrip("=") for n in range(6)]
+
+
+CHANGED_AT = 5
+"""The hour after which the first parameter changes."""
 
 
 class Observer:
@@ -65,6 +70,22 @@ def change(stack: Stack, variables: dict[str, str]) -> None:
         stack.restart(name)
 
 
+@pytest.fixture(scope="module")
+def used_stack() -> Iterator[Snapshot[Observer]]:
+    """A stack after some hours in use."""
+    with Stack({"Types": json.dumps({"small": TYPE})}, start=START, seed=3) as stack:
+        observer = Observer(stack)
+        for hour in range(CHANGED_AT):
+            observer.pass_hour(hour)
+        yield Snapshot(stack, observer)
+
+
+@pytest.fixture
+def observer(used_stack: Snapshot[Observer]) -> Observer:
+    """Who asked the used stack; the stack is as it was."""
+    return used_stack.restore()
+
+
 ALLOWED = [
     ("a longer and a shorter grace", {"KANON_GRACE": "600"}, {"KANON_GRACE": "60"}),
     ("a longer and a shorter lease", {"KANON_LEASE": "900"}, {"KANON_LEASE": "130"}),
@@ -78,31 +99,30 @@ ALLOWED = [
 
 
 @pytest.mark.parametrize(("first", "second"), [entry[1:] for entry in ALLOWED], ids=[entry[0] for entry in ALLOWED])
-def test_answers_are_monotonic_through_an_allowed_change(first: dict[str, str], second: dict[str, str]) -> None:
-    with Stack({"Types": json.dumps({"small": TYPE})}, start=START, seed=3) as stack:
-        observer = Observer(stack)
-        for hour in range(14):
-            if hour in (5, 10):
-                stack.advance(60)
-                change(stack, first if hour == 5 else second)
-            observer.pass_hour(hour)
-        assert observer.true
-        assert not stack.failures
+def test_answers_are_monotonic_through_an_allowed_change(
+    observer: Observer, first: dict[str, str], second: dict[str, str]
+) -> None:
+    stack = observer.stack
+    for hour in range(CHANGED_AT, 14):
+        if hour in (CHANGED_AT, 10):
+            stack.advance(60)
+            change(stack, first if hour == CHANGED_AT else second)
+        observer.pass_hour(hour)
+    assert observer.true
+    assert not stack.failures
 
 
 @pytest.mark.parametrize("delay", ["7200", "600"])
-def test_a_changed_publish_delay_is_refused_and_takes_no_answer_back(delay: str) -> None:
-    logs = io.StringIO()
-    with Stack({"Types": json.dumps({"small": TYPE})}, start=START, seed=3, logs=logs) as stack:
-        observer = Observer(stack)
-        for hour in range(8):
-            observer.pass_hour(hour)
-        change(stack, {"KANON_PUBLISH_DELAY": delay})
-        refused = stack.request("POST", "/v1:query", {"setsForType": [{"type": "small", "hashes": SETS}]})
-        assert refused.status == 503
-        stack.advance(7200)
-        assert '"EvaluationStopped":[1.0]' in logs.getvalue().replace(" ", "")
-        change(stack, {"KANON_PUBLISH_DELAY": "1800"})
-        for hour in range(8, 14):
-            observer.pass_hour(hour)
-        assert observer.true
+def test_a_changed_publish_delay_is_refused_and_takes_no_answer_back(observer: Observer, delay: str) -> None:
+    stack = observer.stack
+    for hour in range(CHANGED_AT, 8):
+        observer.pass_hour(hour)
+    change(stack, {"KANON_PUBLISH_DELAY": delay})
+    refused = stack.request("POST", "/v1:query", {"setsForType": [{"type": "small", "hashes": SETS}]})
+    assert refused.status == 503
+    stack.advance(7200)
+    assert '"EvaluationStopped":[1.0]' in stack.logs.getvalue().replace(" ", "")  # type: ignore[attr-defined]
+    change(stack, {"KANON_PUBLISH_DELAY": "1800"})
+    for hour in range(8, 14):
+        observer.pass_hour(hour)
+    assert observer.true

@@ -129,9 +129,7 @@ def test_nothing_changes_if_the_operator_does_not_agree(used: Used) -> None:
 
 
 @pytest.mark.parametrize("change", [None, DONE, BACKUP])
-def test_a_difference_to_what_was_released_refuses_and_only_a_new_generation_continues(
-    used: Used, change: int | None
-) -> None:
+def test_a_replay_that_differs_is_refused_and_only_a_new_generation_continues(used: Used, change: int | None) -> None:
     oracle = used.oracle()
     stack = oracle.stack
     put_back(stack, {"Members": []}, ("Members",))
@@ -208,7 +206,7 @@ def test_an_interrupted_replay_stops_evaluation_or_changes_nothing_and_can_be_re
     assert stored(stack) == before
 
 
-def test_what_a_dead_worker_left_unwritten_in_the_next_step_is_written(used: Used) -> None:
+def test_unwritten_rows_of_a_dead_worker_are_written(used: Used) -> None:
     """A worker wrote the statuses of all sets but one of a step, and died."""
     oracle = used.oracle()
     stack, step, client = oracle.stack, DONE + 1, oracle.stack.session.client("dynamodb")
@@ -232,6 +230,23 @@ def test_what_a_dead_worker_left_unwritten_in_the_next_step_is_written(used: Use
     assert next_steps(oracle) == (False, [0, 0])
 
 
+def test_the_next_step_is_evaluated_from_its_beginning_whatever_place_a_worker_stored_in_it(used: Used) -> None:
+    """A worker committed sets of the next step, none of which crossed, and stored its place. Then Members were lost."""
+    undisturbed = used.oracle()
+    assert next_steps(undisturbed) == (False, [0, 0])
+    expected = stored(undisturbed.stack)
+    oracle = used.oracle()
+    stack, now, running = oracle.stack, oracle.stack.clock.now(), seen(oracle.stack)
+    for slot in (0, 1):
+        last = running.evaluate.layouts.at(DONE).keys_of(slot)[1]
+        assert running.control.lease(slot, "worker", now, now + 1)
+        running.control.release(slot, "worker", (DONE + 1, last))
+    put_back(stack, {"Members": []}, ("Members",))
+    assert replay(stack, BACKUP, "--members", table(stack, used.backup))[0] == 0
+    assert next_steps(oracle) == (False, [0, 0])
+    assert stored(stack) == expected
+
+
 def test_control_that_was_emptied_is_rebuilt(used: Used) -> None:
     oracle = used.oracle()
     put_back(oracle.stack, {"Control": [], "Members": []}, ("Control", "Members"))
@@ -249,7 +264,7 @@ def test_control_that_was_emptied_is_rebuilt(used: Used) -> None:
         (FIRST - 2, 0, "the shortest window is 6 steps: give step "),
     ],
 )
-def test_a_step_that_cannot_be_replayed_from_is_refused(used: Used, step: int, hours: int, refusal: str) -> None:
+def test_a_replay_from_an_impossible_step_is_refused(used: Used, step: int, hours: int, refusal: str) -> None:
     stack = used.oracle().stack
     stack.clock.set(stack.clock.now() + hours * 3600)
     before = stored(stack)
@@ -325,7 +340,7 @@ def moved() -> Iterator[tuple[Snapshot[Oracle], dict[int, list[dict[str, Any]]]]
         yield Snapshot(stack, oracle), after
 
 
-def test_a_replay_over_a_change_of_slots_is_refused_and_names_the_step_from_which_it_works(
+def test_a_replay_over_a_change_of_slots_is_refused_with_the_first_possible_step(
     moved: tuple[Snapshot[Oracle], dict[int, list[dict[str, Any]]]],
 ) -> None:
     snapshot, after = moved
@@ -356,6 +371,63 @@ def test_members_of_the_new_slots_are_rebuilt_bit_for_bit(
     assert stored(stack) == before
 
 
+LATER = FIRST + 2
+"""The first step of the new slots in the two tests that follow."""
+
+
+@pytest.fixture
+def moving() -> Iterator[Oracle]:
+    """A stack whose two slots become four at step LATER, after its second step. No set has crossed."""
+    slots = [{"slots": 2, "from_step": 0}, {"slots": 4, "partitions": 2, "from_step": LATER}]
+    parameters = {
+        "Types": json.dumps(TYPES),
+        "OutageAllowance": "172800",
+        "Slots": json.dumps(slots, separators=(",", ":")),
+    }
+    with Stack(parameters, start=START, seed=8) as stack:
+        oracle = Oracle(stack)
+        for _ in range(2):
+            oracle.join_all([("a", name, "c1") for name in SETS])
+            assert oracle.finish_step() == 0
+        yield oracle
+
+
+def test_a_replay_over_a_change_of_slots_is_refused_as_soon_as_one_new_slot_has_evaluated_a_step(
+    moving: Oracle,
+) -> None:
+    stack, control = moving.stack, seen(moving.stack).control
+    source = table(stack, rows(stack, "Members"))
+    for slot in (0, 1):  # these are late
+        assert control.lease(slot, "another", stack.clock.now(), stack.clock.now() + 7200)
+    moving.join_all([("a", name, "c2") for name in SETS])
+    stack.advance(3600)
+    marks = {p.slot: p.evaluated_through for p in control.progress()}
+    assert marks == {0: LATER - 1, 1: LATER - 1, 2: LATER, 3: LATER}
+    for slot in (0, 1):
+        control.release(slot, "another")
+    before = stored(stack)
+    code, output = replay(stack, LATER - 2, "--members", source)
+    assert (code, f"the number of slots changes at step {LATER}" in " ".join(output.split())) == (2, True), output
+    assert stored(stack) == before
+
+
+def test_no_slot_of_any_layout_can_be_evaluated_during_a_replay(
+    moving: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, held = moving.stack, []
+    compare = module._compare
+
+    def compared(*arguments: Any) -> None:
+        held.append({p.slot for p in seen(stack).control.progress() if p.lease_until is not None})
+        compare(*arguments)
+
+    monkeypatch.setattr(module, "_compare", compared)
+    assert replay(stack, LATER - 2, "--members", table(stack, rows(stack, "Members")))[0] == 0
+    assert held == [{0, 1, 2, 3}]
+    assert wrong(stack) == {}
+    assert next_steps(moving) == (False, [0, 0])
+
+
 def test_another_noise_key_is_refused_before_anything_is_evaluated(used: Used) -> None:
     stack = used.oracle().stack
     arn = stack.functions["evaluate"].environment["KANON_NOISE_KEY_SECRET"]
@@ -365,7 +437,7 @@ def test_another_noise_key_is_refused_before_anything_is_evaluated(used: Used) -
     assert (code, "noise-key 1 differ from what this deployment started with" in output) == (2, True), output
 
 
-def test_the_states_of_the_backup_differ_from_those_of_now(used: Used) -> None:
+def test_the_states_of_the_backup_differ_from_the_current_ones(used: Used) -> None:
     """So the tests above compare something."""
     now = {item["set_key"]["B"]: item for item in stored(used.oracle().stack) if "members" in item}
     then = [item for item in used.backup if "members" in item]

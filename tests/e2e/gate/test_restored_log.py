@@ -181,9 +181,7 @@ def test_under_the_same_noise_the_same_log_shows_nothing(service: Service) -> No
     assert flips(service, []) == set()
 
 
-def test_evaluation_stops_at_a_table_that_was_replaced_and_says_which_and_what_to_do(
-    service: Service, ids: None
-) -> None:
+def test_evaluation_stops_at_a_replaced_table_and_names_it_and_the_remedy(service: Service, ids: None) -> None:
     service.steps(3)
     service.join_some()
     backup, mark = service.rows(), service.mark
@@ -214,7 +212,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("tables", [("StepLog",), ("Members", "StepLog"), TABLES])
-def test_a_new_generation_goes_on_under_new_noise_re_evaluates_no_step_and_looks_at_every_set(
+def test_a_new_generation_has_new_noise_repeats_no_step_and_evaluates_every_set(
     service: Service, ids: None, monkeypatch: pytest.MonkeyPatch, tables: tuple[str, ...]
 ) -> None:
     service.steps(4)
@@ -285,7 +283,7 @@ def test_an_entry_that_is_removed_changed_or_written_by_hand_stops_evaluation(se
     assert service.oracle.finish_step() == 0
 
 
-def test_a_worker_that_is_warm_stops_when_a_generation_was_begun_on_the_same_tables() -> None:
+def test_a_warm_worker_stops_after_a_generation_was_begun_on_the_same_tables() -> None:
     logs = io.StringIO()
     with Stack(start=START, seed=5, logs=logs) as stack:
         stack.advance(3 * 3600)

@@ -147,7 +147,7 @@ def _nothing_is_remembered(work: Work) -> None:
 # Joins
 
 
-def test_the_example_sets_have_the_states_that_their_names_say(work: Work) -> None:
+def test_the_example_sets_have_the_states_in_their_names(work: Work) -> None:
     answer = work.of("POST", "/v1:query", question(TRUE, FALSE, SUPPRESSED, UNKNOWN))[1].json()
     assert answer["kAnonymousSets"] == [{"type": "fledge", "hashes": [TRUE]}]
     rows = work.stack.session.client("dynamodb").scan(TableName=work.stack.storage.tables["Statuses"])["Items"]

@@ -94,7 +94,7 @@ def test_the_demo_notices_a_job_that_should_have_been_refused(ran: Ran) -> None:
         demo.check_refused(ran.service, ran.job("refused"), CAP, len(ran.sealed))
 
 
-def test_the_demo_gives_up_with_a_reason(ran: Ran) -> None:
+def test_the_demo_ends_with_a_reason_after_a_timeout(ran: Ran) -> None:
     with pytest.raises(demo.DemoError, match="waiting for nothing: not within 3 s"):
         ran.service.until("waiting for nothing", 3, lambda: False)
     with pytest.raises(AssertionError, match="PRIVACY_BUDGET_EXHAUSTED"):

@@ -393,6 +393,6 @@ def test_a_clock_that_jumps_before_any_call_at_a_boundary_changes_nothing(simula
         jumping(moment, calls, -after, after)
 
 
-def test_a_clock_jump_larger_than_the_margin_is_found_to_show_a_step_between_two_ticks(simulation):
+def test_a_clock_jump_larger_than_the_margin_is_detected(simulation):
     with pytest.raises(AssertionError, match="something changed between two ticks"):
         jumping(DELAY + 1.0, 3, 0.0, -100.0)

@@ -298,7 +298,7 @@ class SimulatedReports(SimulatedTime):
                 for hour in item["hours"]["NS"]:
                     for kind, name in (("e", "epsilon"), ("d", "delta")):
                         took[row, f"{kind}{int(hour):02}"] += int(item[name]["N"])
-                        by_job[part.removeprefix("job#")][kind] += int(item[name]["N"])
+                        by_job[part.removeprefix("job#").partition("|")[0]][kind] += int(item[name]["N"])
             elif "epoch" not in item:
                 left |= {(row, name): int(v["N"]) for name, v in item.items() if re.fullmatch(r"[ed]\d\d", name)}
         for place, much in took.items():

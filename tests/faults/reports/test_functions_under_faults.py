@@ -89,7 +89,7 @@ def edge(history: History) -> Undisturbed:
     return Undisturbed(history, history.edge, act, *EDGE)
 
 
-def test_the_history_makes_every_function_take_part(kept: Undisturbed, refused: Undisturbed, edge: Undisturbed) -> None:
+def test_the_history_calls_every_function(kept: Undisturbed, refused: Undisturbed, edge: Undisturbed) -> None:
     assert {point.function for point in kept.points} == {*STAGES}
     assert {point.function for point in edge.points} == {*EDGE}
     assert kept.expected["codes"] == {"before": "SUCCESS", "kept": "SUCCESS"}
@@ -133,21 +133,21 @@ def middle(case: Undisturbed, state: str, function: str, operation: str = "") ->
 
 
 @pytest.mark.parametrize("stage", AT_WORK)
-def test_a_worker_that_is_killed_in_the_middle_of_a_stage_changes_no_bit(kept: Undisturbed, stage: str) -> None:
+def test_a_worker_killed_in_the_middle_of_a_stage_changes_no_byte(kept: Undisturbed, stage: str) -> None:
     operation = "TransactWriteItems" if stage == "commit" else ""
     point = middle(kept, *AT_WORK[stage], operation)
     assert kept.fail(point, KILL) == kept.expected
     assert kept.service.runs[point.run].worker.dead
 
 
-def test_the_kill_in_a_commit_is_between_its_chunks(kept: Undisturbed) -> None:
+def test_the_kill_during_a_commit_is_between_its_chunks(kept: Undisturbed) -> None:
     point = middle(kept, *AT_WORK["commit"], "TransactWriteItems")
     chunks = [one for one in kept.points if one.run == point.run and "TransactWriteItems" in one.operation]
     assert chunks.index(point) == 0
     assert len(chunks) == 3, "a hold, the commit, and the end of the job"
 
 
-def test_a_worker_that_is_killed_while_a_job_gives_back_what_it_holds_leaves_nothing_spent(
+def test_a_worker_killed_during_an_abort_leaves_no_budget_spent(
     refused: Undisturbed,
 ) -> None:
     point = middle(refused, "ABORTING", "aggregate", "TransactWriteItems")
@@ -156,9 +156,7 @@ def test_a_worker_that_is_killed_while_a_job_gives_back_what_it_holds_leaves_not
 
 
 @pytest.mark.parametrize("function", ["collect", "store", "jobs"])
-def test_a_worker_that_is_killed_on_the_way_from_a_client_to_a_job_loses_no_report(
-    edge: Undisturbed, function: str
-) -> None:
+def test_a_killed_worker_of_collect_store_or_jobs_loses_no_report(edge: Undisturbed, function: str) -> None:
     found = [point for point in edge.points if point.function == function]
     assert edge.fail(found[len(found) // 2], KILL) == edge.expected
     check_nothing_is_lost(edge.service)

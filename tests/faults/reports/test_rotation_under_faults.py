@@ -24,7 +24,7 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_crash_at_any_call_leaves_nothing_undone(engine: Running, kind: str) -> None:
+def test_after_a_crash_at_any_call_the_next_rotation_completes_the_work(engine: Running, kind: str) -> None:
     expected, calls = lived(issuing(engine), Fault(-1, "none"))
     assert calls > 30
     for at in range(calls) if ALL else range(KINDS.index(kind), calls, SHORT_STRIDE):

@@ -53,7 +53,7 @@ def run(stack: Stack, objects: int) -> Counted:
 
 
 @pytest.mark.parametrize("objects", [1, 4])
-def test_the_units_and_requests_of_the_model_are_those_that_a_job_takes(
+def test_the_units_and_requests_of_the_model_equal_those_of_a_job(
     new_stack: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch, objects: int
 ) -> None:
     if objects > 1:  # each object is a shard, and each key a part

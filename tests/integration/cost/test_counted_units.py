@@ -75,7 +75,7 @@ def test_the_share_of_changes_is_that_of_the_demo(demo: Demo) -> None:
     assert 0 < changes / demo.touched <= MEASURED["changes"]
 
 
-def test_the_logs_of_a_request_and_of_a_slot_are_as_long_as_the_model_takes_them() -> None:
+def test_the_logs_of_a_request_and_of_a_slot_have_the_lengths_of_the_model() -> None:
     logs = io.StringIO()
     with Stack({}, engine="moto", start=1_700_000_000 // PERIOD * PERIOD, seed=1, logs=logs) as stack:
 

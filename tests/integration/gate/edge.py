@@ -78,7 +78,6 @@ OWN = {
     "query": {"KANON_STATUSES_TABLE", "KANON_SET_PEPPER_SECRET", "KANON_PUBLISH_DELAY",
               "KANON_ANONYMOUS_HASHES", "KANON_EDGE_SECRET"},
 }  # fmt: skip
-SHARED = {"KANON_TYPES", "KANON_PERIOD", "KANON_SLOTS", "KANON_DEPLOYMENT", "KANON_CONTROL_TABLE"}
 _numbers = itertools.count()
 _loader = botocore.loaders.create_loader()  # reading the service models takes most of a client's time
 

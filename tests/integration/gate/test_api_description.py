@@ -50,12 +50,12 @@ def test_every_call_of_the_interface_is_described(description: dict[str, Any]) -
     assert description["openapi"].startswith("3.1")
 
 
-def test_every_reference_leads_somewhere_and_every_schema_is_used(description: dict[str, Any]) -> None:
+def test_every_reference_has_a_target_and_every_schema_is_used(description: dict[str, Any]) -> None:
     references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(description)))
     assert references == set(description["components"]["schemas"])
 
 
-def test_errors_are_described_in_the_one_form_and_none_as_422(description: dict[str, Any]) -> None:
+def test_all_errors_are_described_in_one_form_and_none_as_422(description: dict[str, Any]) -> None:
     for methods in description["paths"].values():
         for operation in methods.values():
             for code, answer in operation["responses"].items():
@@ -71,7 +71,7 @@ def test_errors_are_described_in_the_one_form_and_none_as_422(description: dict[
             assert ("403" in operation["responses"]) == ("401" in operation["responses"]) == signed
 
 
-def test_what_the_description_gives_as_examples_is_accepted(description: dict[str, Any]) -> None:
+def test_the_examples_of_the_description_are_accepted(description: dict[str, Any]) -> None:
     schemas = description["components"]["schemas"]
     hashes = schemas["Hashes"]["examples"]
     JoinBody.model_validate(schemas["JoinBody"]["examples"][0])

@@ -44,7 +44,7 @@ def test_a_join_is_one_row_of_its_step_with_its_time_to_live(edge: Edge) -> None
     assert row["ttl"] == {"N": str((STEP + 1) * PERIOD + 604800)}
 
 
-def test_chromiums_join_is_taken_and_its_set_counts_from_the_path(edge: Edge) -> None:
+def test_a_join_in_chromiums_form_is_accepted_with_the_set_in_its_path(edge: Edge) -> None:
     body = "{name: 'type/fledge/sets/qqqq', shortClientIdentifier: 2}"
     result = edge.post("/v1/types/fledge/sets/asdf:join?key=AIzaSyTheKey", body)
     assert (result.status, result.body) == (200, "{}")
@@ -166,7 +166,7 @@ def test_a_throttled_join_is_503_with_the_time_to_wait_and_counted(edge: Edge) -
     assert '"JoinsAccepted":[0.0],"JoinsRefused":[1.0]' in edge.output.getvalue()
 
 
-def test_of_a_throttled_batch_every_join_not_taken_is_503(edge: Edge) -> None:
+def test_every_unwritten_join_of_a_throttled_batch_is_503(edge: Edge) -> None:
     calls = Counter[str]()
 
     def second_chunk(operation: str) -> str | None:
@@ -222,7 +222,7 @@ def entry_of(join: dict[str, Any]) -> tuple[str, bytes, int]:
 
 
 @pytest.mark.parametrize("slots", [[2], [0, 3], range(SLOTS)], ids=["one slot", "two slots", "every slot"])
-def test_of_a_packed_batch_each_entry_is_answered_by_what_became_of_its_own_item(
+def test_each_entry_of_a_packed_batch_is_answered_by_the_result_of_its_item(
     slots: Sequence[int], packing: Edge
 ) -> None:
     """Valid, invalid and unknown entries take turns; the items of some slots are throttled for good."""

@@ -39,7 +39,7 @@ def ask(edge: Edge, *entries: tuple[str, list[str]]) -> Any:
     return result.json()
 
 
-def test_the_hashes_that_are_k_anonymous_are_told_as_they_were_written(edge: Edge) -> None:
+def test_the_k_anonymous_hashes_are_returned_as_they_were_written(edge: Edge) -> None:
     hashes = [base64url(UNKNOWN), base64url(TRUE), standard(FALSE), standard(TRUE), base64url(SUPPRESSED)]
     assert ask(edge, ("fledge", hashes)) == {
         "kAnonymousSets": [{"type": "fledge", "hashes": [base64url(TRUE), standard(TRUE)]}],
@@ -65,7 +65,7 @@ def test_the_operator_chooses_how_many_hashes_a_query_without_a_signature_may_na
                 assert edge.post(path, asked).status == status
 
 
-def test_every_type_asked_has_its_entry_even_an_unknown_or_repeated_one(edge: Edge) -> None:
+def test_every_queried_type_has_an_entry_even_if_unknown_or_repeated(edge: Edge) -> None:
     true = [base64url(TRUE)]
     answer = ask(edge, ("unknown", true), ("fledge", []), ("search-term", true), ("fledge", true), ("fledge", true))
     assert answer["kAnonymousSets"] == [
@@ -78,7 +78,7 @@ def test_every_type_asked_has_its_entry_even_an_unknown_or_repeated_one(edge: Ed
     assert ask(edge)["kAnonymousSets"] == []
 
 
-def test_a_hash_repeated_in_an_entry_is_told_as_often_and_moves_no_other_answer(edge: Edge) -> None:
+def test_a_repeated_hash_is_returned_as_often_and_changes_no_other_answer(edge: Edge) -> None:
     true, false = base64url(TRUE), base64url(FALSE)
     answer = ask(edge, ("fledge", [true, false, true, true]), ("fledge", [false, true]), ("search-term", [true]))
     assert answer["kAnonymousSets"] == [
@@ -104,7 +104,7 @@ def test_one_set_can_be_read_by_its_path(edge: Edge) -> None:
         assert result.json() == {"kAnonymous": status, "step": CLOCK_STEP, "nextUpdate": NEXT_UPDATE}
 
 
-def test_answers_may_be_kept_until_the_next_tick_and_no_longer(edge: Edge) -> None:
+def test_answers_may_be_cached_until_the_next_tick_and_no_longer(edge: Edge) -> None:
     for now in (NOW, NEXT_TICK - 1.5, NEXT_TICK - 0.001):
         edge.now = now
         got = edge.get(f"/v1/types/fledge/sets/{base64url(TRUE)}")

@@ -56,7 +56,9 @@ def test_every_route_refuses_a_request_past_the_edge_and_answers_one_through_it(
     assert len(REQUESTS) == len(stack.gateway.routes)
 
 
-def test_a_new_value_is_known_within_five_minutes_and_both_are_good_meanwhile(new_stack: Callable[..., Stack]) -> None:
+def test_a_new_value_is_known_within_five_minutes_and_both_are_accepted_meanwhile(
+    new_stack: Callable[..., Stack],
+) -> None:
     stack = new_stack(WITH_EDGE)
     old = sent_by_the_edge(stack)
     assert stack.request("GET", SET, None, old).status == 200

@@ -112,7 +112,7 @@ def test_the_doctor_shows_no_secret_no_fingerprint_and_no_set(stack: Stack) -> N
 # As a command
 
 
-def test_the_command_prints_a_table_and_ends_with_0_if_all_is_well(stack: Stack) -> None:
+def test_the_command_prints_a_table_and_ends_with_status_0_without_problems(stack: Stack) -> None:
     used(stack)
     code, output = doctor(stack, "--secrets")
     assert code == 0, output
@@ -144,7 +144,7 @@ def test_the_command_ends_with_1_and_says_what_to_do_if_something_is_wrong(stack
         (["destroy-noise-key", "9"], "no version of the secret holds noise key 9: nothing was changed"),
     ],
 )
-def test_a_change_that_is_not_possible_ends_with_2_before_it_asks(
+def test_an_impossible_change_ends_with_status_2_before_the_question(
     stack: Stack, arguments: list[str], problem: str
 ) -> None:
     used(stack)
@@ -239,7 +239,7 @@ def test_a_server_of_another_project_is_reported(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize("option", ["--region", "--profile"])
-def test_a_region_without_a_stack_is_refused_and_not_passed_over(option: str) -> None:
+def test_a_region_without_a_stack_is_refused_and_not_ignored(option: str) -> None:
     result = CliRunner(env={"COLUMNS": "250"}).invoke(app, ["doctor", option, "eu-west-1"])
     assert (result.exit_code, "name it with --stack" in result.stderr) == (2, True), result.stderr
 
@@ -314,7 +314,7 @@ def test_secrets_that_the_doctor_may_not_read_are_reported_as_unknown(stack: Sta
     assert wrong(stack) == {}
 
 
-def test_a_slot_past_its_tick_is_late_and_one_not_yet_there_is_not(stack: Stack) -> None:
+def test_a_slot_past_its_tick_is_late_and_one_before_it_is_not(stack: Stack) -> None:
     used(stack)
     start = stack.clock.now() // HOUR * HOUR
     stack.clock.set(start + HOUR + 1799)  # nothing is evaluated, but the tick has not come

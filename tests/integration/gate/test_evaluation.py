@@ -385,7 +385,7 @@ def test_a_slot_of_a_new_stack_begins_with_the_step_before_its_log_was_made(scen
     assert sum(call.operation == "Query" for call in scenario.tables.calls) == 2
 
 
-def test_a_log_that_seems_to_be_made_later_is_taken_for_an_old_one(scenario: Scenario) -> None:
+def test_a_log_that_seems_to_be_created_in_the_future_is_treated_as_old(scenario: Scenario) -> None:
     scenario.join(NAMES[0], range(9), START)
     worker = scenario.worker()
     worker.log_created = closing(START) + 1
@@ -675,7 +675,7 @@ def test_a_step_reads_and_writes_the_same_items_with_a_thousand_or_a_hundred_tho
     assert counts[0]["Members PutItem items"] == 1
 
 
-def test_a_set_that_many_clients_join_is_kept_within_its_bound(new_scenario: Callable[..., Scenario]) -> None:
+def test_a_set_with_many_clients_keeps_at_most_its_bound_of_members(new_scenario: Callable[..., Scenario]) -> None:
     laws = two_sided(Fraction(1), 2), two_sided(Fraction(1), 2)
     bounded = Parameters(6, 24, PERIOD, *laws, client_bits=12)
     scenario = new_scenario(types={"small": Type("small", bounded, None)})

@@ -65,7 +65,7 @@ def said(found: Explanation) -> str:
     return " ".join(f"{f.question} {f.seen} {f.advice}" for f in found.findings)
 
 
-def test_a_wrong_name_of_the_type_or_of_the_set_is_told_apart(stack: Stack) -> None:
+def test_a_wrong_type_and_a_wrong_set_are_distinguished(stack: Stack) -> None:
     (finding,) = explained(stack, type_name="fewer").findings
     assert finding.reply is Reply.FALSE
     assert "add the type to Types" in finding.advice
@@ -116,7 +116,7 @@ def test_no_word_depends_on_the_count_of_a_false_set(stack: Stack) -> None:
     assert compared > 6
 
 
-def test_a_suppressed_set_is_told_apart(stack: Stack) -> None:
+def test_a_suppressed_set_is_recognised(stack: Stack) -> None:
     join(stack, 20)
     stack.advance_to(START + 2 * 3600 + 1800)
     assert queried(stack)

@@ -112,7 +112,7 @@ def service(moto: Running, monkeypatch: pytest.MonkeyPatch) -> Service:
     return made
 
 
-def test_an_engine_without_ids_tells_tables_apart_by_name(moto: Running) -> None:
+def test_an_engine_without_ids_distinguishes_tables_by_name(moto: Running) -> None:
     tables = fresh(moto)
     assert table_ids(tables.client, tables.names) == tables.names
 
@@ -128,7 +128,7 @@ def test_the_first_step_follows_the_marks_and_every_set_is_woken_in_it(service: 
 
 
 @pytest.mark.parametrize("trace", ["mark", "resume", "horizon", "set", "crossing"])
-def test_the_first_step_is_behind_every_trace_of_an_evaluation(service: Service, trace: str) -> None:
+def test_the_first_step_is_after_every_trace_of_an_evaluation(service: Service, trace: str) -> None:
     """A worker that died inside the next step has left one of these; what it wrote will be seen."""
     if trace == "mark":
         service.control.advance(1, START, START + 1)
@@ -147,7 +147,7 @@ def test_the_first_step_is_behind_every_trace_of_an_evaluation(service: Service,
 
 
 @pytest.mark.parametrize("table", ["Control", "Statuses"])
-def test_what_marks_or_answers_forgot_is_told_by_the_clock(service: Service, table: str) -> None:
+def test_if_marks_or_answers_are_lost_the_clock_gives_the_first_step(service: Service, table: str) -> None:
     service.replace(table)
     now = (START + 9) * PERIOD + 200.0
     assert [entry.from_step for entry in service.begin(now)] == [SCHEDULE.last_closed(now) + 1] == [START + 9]
@@ -175,7 +175,7 @@ def test_a_crossing_known_to_one_table_alone_is_copied_to_the_other(service: Ser
     assert service.woken(START + 1) == set(NAMES)
 
 
-def test_a_slot_somebody_is_at_is_waited_for_and_nothing_is_changed(service: Service) -> None:
+def test_a_leased_slot_is_refused_and_nothing_is_changed(service: Service) -> None:
     service.replace("StepLog")
     before = service.tables.items("Members"), service.control.recorded("evaluate")
     service.control.lease(1, "worker", 0, 10**9)
@@ -185,7 +185,7 @@ def test_a_slot_somebody_is_at_is_waited_for_and_nothing_is_changed(service: Ser
     assert service.control.lease(0, "another", 0, 1) is not None  # given back
 
 
-def test_a_further_generation_begins_behind_the_one_before(service: Service) -> None:
+def test_a_further_generation_begins_after_the_previous_one(service: Service) -> None:
     service.replace("StepLog")
     service.evaluate.log_generations = service.begin()
     service.replace("StepLog")
@@ -197,7 +197,7 @@ def test_a_further_generation_begins_behind_the_one_before(service: Service) -> 
     assert [entry.from_step for entry in service.begin()] == [START + 2, START + 3]  # the oldest is left out
 
 
-def test_generations_that_a_restored_control_forgot_are_kept(service: Service) -> None:
+def test_generations_missing_from_a_restored_control_are_kept(service: Service) -> None:
     service.evaluate.log_generations = (LogGenerationEntry(log="older", from_step=START + 5),)
     service.replace("Control")
     now = (START + 3) * PERIOD + 200.0
@@ -206,7 +206,7 @@ def test_generations_that_a_restored_control_forgot_are_kept(service: Service) -
     )  # fmt: skip
 
 
-def test_cut_short_before_any_write_and_run_again_it_ends_the_same(
+def test_after_an_interruption_before_any_write_a_second_run_has_the_same_result(
     moto: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ending(cut: int) -> tuple[Any, int]:
@@ -249,7 +249,7 @@ def test_a_slot_with_steps_before_its_generation_is_not_evaluated(service: Servi
     assert service.marks == {START}
 
 
-def test_no_step_is_evaluated_while_the_tables_are_others(service: Service) -> None:
+def test_no_step_is_evaluated_while_tables_are_replaced(service: Service) -> None:
     worker = service.worker()
 
     def refused() -> None:

@@ -142,7 +142,7 @@ POISON = {
 
 
 @pytest.mark.parametrize(("body", "problems"), POISON.values(), ids=POISON)
-def test_a_message_that_nobody_can_read_is_logged_by_its_form_and_not_its_content(
+def test_an_unreadable_message_is_logged_by_its_form_and_not_its_content(
     body: str, problems: list[str], stack: Stack
 ) -> None:
     evaluate = Evaluate(stack)

@@ -54,7 +54,7 @@ def test_ministack_listens_on_loopback_and_nowhere_else() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child could not bind the port, either")
-def test_the_port_of_an_engine_that_starts_is_given_to_nobody_else() -> None:
+def test_the_port_of_a_starting_engine_is_given_to_no_other_process() -> None:
     with engines._held_port() as port, socket.socket() as stranger, pytest.raises(OSError, match="in use"):
         stranger.bind(("127.0.0.1", port))
 

@@ -17,7 +17,6 @@ from tests.unit.reports.made import keys16
 START = 1_700_000_000.0
 ORIGIN = "https://reporter-of-the-test.test"
 JOB = "job-of-the-test"
-HOUR = 3600
 
 
 def send_report(stack: Stack, key: int, value: int) -> None:

@@ -10,7 +10,7 @@ def _answer(_: Request) -> Response:
     return Response(200)
 
 
-def test_a_server_closes_though_its_loop_turns_before_it_is_woken_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_closes_even_if_its_loop_turns_early(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(_answer)
     trigger, loop = server._server.trigger, server._thread
     wake = trigger._physical_pull

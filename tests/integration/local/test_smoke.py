@@ -146,7 +146,7 @@ def test_an_address_without_a_server_fails_at_once() -> None:
 
 
 @pytest.mark.parametrize("url", ["kanon.example.org", "http://kanon.example.org", "https://", "https://a.example/?x=1"])
-def test_what_is_no_address_of_a_deployment_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_that_is_not_the_address_of_a_deployment_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert smoke.main([url]) == 2
     assert "https://" in capsys.readouterr().err
 

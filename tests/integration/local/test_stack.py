@@ -182,7 +182,7 @@ def test_an_event_is_the_same_with_and_without_a_socket(stack: Stack, connection
     assert remote.keys() == local.keys()
 
 
-def test_the_gateway_answers_for_itself_where_no_route_matches(
+def test_the_gateway_itself_answers_if_no_route_matches(
     connection: http.client.HTTPConnection,
 ) -> None:
     connection.request("GET", "/elsewhere")
@@ -231,7 +231,7 @@ def test_setting_the_clock_fires_nothing(stack: Stack) -> None:
     assert ticks(stack) == [START + 86400]
 
 
-def test_a_tick_at_the_moment_one_advances_to_fires_once(stack: Stack) -> None:
+def test_a_tick_at_the_end_of_an_advance_fires_once(stack: Stack) -> None:
     tick = START - START % 3600 + 3600 + 180
     stack.advance_to(tick)
     assert ticks(stack) == [tick]
@@ -239,7 +239,7 @@ def test_a_tick_at_the_moment_one_advances_to_fires_once(stack: Stack) -> None:
     assert ticks(stack) == [tick]
 
 
-def test_the_queue_is_run_until_it_is_quiet(stack: Stack) -> None:
+def test_the_queue_is_run_until_no_message_is_visible(stack: Stack) -> None:
     stack.tick()
     assert bodies(stack) == [(START, "ticked")]
     assert messages(stack, "Work") == []

@@ -44,7 +44,7 @@ def test_a_resource_exists_only_under_its_condition() -> None:
     assert queues(read({"Loud": "yes"})) == ["DeadLetters", "Work", "Silent"]
 
 
-def test_references_answer_with_what_was_built() -> None:
+def test_references_have_the_values_of_built_resources() -> None:
     template = read()
     template.identify("Table", Ref="built", Arn="arn:built")
     assert variables(template)["ECHO_TABLE"] == "built"

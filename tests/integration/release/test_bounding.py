@@ -90,7 +90,7 @@ def table(paths, bounding, listed=None):
 
 
 @pytest.mark.parametrize(("kappa", "unit"), [(1, "user"), (2, "user-day"), (3, "user-month"), (100, "user")])
-def test_the_engine_computes_what_the_definition_says(tmp_path, kappa, unit):
+def test_the_engine_computes_the_definition(tmp_path, kappa, unit):
     made = rows(kappa)
     if unit != "user":
         made += [{**made[0], "time": time} for time in ODD_TIMES]
@@ -113,7 +113,7 @@ def test_the_engine_computes_what_the_definition_says(tmp_path, kappa, unit):
     ],
     ids=str,
 )
-def test_groups_of_several_columns_periods_conditions_and_lists_are_as_defined(tmp_path, more):
+def test_groups_of_several_columns_periods_conditions_and_lists_follow_the_definition(tmp_path, more):
     made = rows(7)
     bounding = Bounding(**{"user": "client", "groups": ("set",), "measures": MEASURES, "kappa": 2, "scale": 2, **more})
     listed = ["a", "nowhere", "é"] if bounding.listed else None

@@ -169,7 +169,7 @@ def test_no_message_holds_a_group_a_user_or_a_count(log, place, caplog, capfd):
     assert json.loads(Path("operator.json").read_text())["warning"].startswith("NOT PRIVATE")
 
 
-def test_what_is_published_tells_neither_totals_nor_the_digest_of_the_input(log, place):
+def test_the_published_files_show_neither_totals_nor_the_digest_of_the_input(log, place):
     run("release", log, *ASKED, "--floor", 50)
     spend = json.loads((place / "kanon-ledger" / "ledger.jsonl").read_text())
     published = b"".join(files(place).values())
@@ -234,7 +234,7 @@ def test_wrong_use_ends_with_one_line_that_says_what_to_change(log, arguments, s
     assert message in run("release", *arguments, status=status)
 
 
-def test_no_bounds_and_a_missing_ledger_have_their_own_answers(place):
+def test_failed_bounds_and_a_missing_ledger_have_their_own_messages(place):
     (place / "log.csv").write_text(text_of(("s", 3)))
     assert "cost is spent" in run("release", "log.csv", *ASKED, "--aggregate", "sum:time:auto", status=3)
     assert "there is no ledger" in run("ledger", "show", "--ledger", "nowhere", status=2)

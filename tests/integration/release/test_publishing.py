@@ -147,7 +147,7 @@ def test_public_groups_are_all_released_and_others_are_not(log, tmp_path):
     assert made.guarantee.delta < Fraction("1e-15")
 
 
-def test_only_groups_tells_no_numbers(log, tmp_path):
+def test_only_groups_releases_no_numbers(log, tmp_path):
     made = run(log, tmp_path / "l", only_groups=True)
     assert made.released.columns == ()
     assert [names for names, _ in made.released.rows] == [("b",), ("é",)]
@@ -185,7 +185,7 @@ def test_the_interval_is_the_narrowest_of_its_level():
         assert within(a - 1) < Fraction(95, 100) <= within(a)
 
 
-def test_intervals_hold_as_often_as_they_say(tmp_path):
+def test_intervals_hold_at_their_stated_level(tmp_path):
     """2,000 groups of 100 users, seeded: a miss rate of 5% at most, off by less than 2.5 points (5 standard errors)."""
     mechanism = Mechanism(spec(aggregates=("rows:3",), delta=Fraction("1e-3")))
     table = PrivateTable(mechanism.spec.bounding, lambda: ((f"{i}", 100, 200) for i in range(2000)), {})
@@ -267,7 +267,7 @@ def test_the_claim_never_exceeds_what_is_asked_and_the_parts_add_up():
         assert 0 < mechanism.claim.delta <= Fraction("1e-5")
 
 
-def test_whole_numbers_are_taken_as_exact_shares():
+def test_whole_numbers_are_accepted_as_exact_shares():
     assert Mechanism(spec(epsilon=1, aggregates=("rows:3", "rows:4"))).shares == (Fraction(1, 3),) * 3
 
 
@@ -277,7 +277,7 @@ def test_the_tables_of_a_mechanism_have_one_digest_and_any_other_table_another()
     assert len({Mechanism(spec(**more)).digest for more in asked}) == len(asked)
 
 
-def test_the_engine_is_asked_as_often_whatever_the_data_hold(tmp_path):
+def test_the_number_of_queries_does_not_depend_on_the_data(tmp_path):
     engines = [Given(("a", 100), ("b", 3)), Given(("a", 99), ("b", 3)), Given()]
     for i, engine in enumerate(engines):
         run([], tmp_path / str(i), engine=engine)

@@ -83,7 +83,7 @@ def test_spark_and_duckdb_compute_the_same_table(tmp_path: Path, spark: Any, bou
 BAD = "a,1\nb,2,x,more\nc,3,x\n,4,x\nd,,x\n" + '"e ""q""",5,"x\ny"\nf\\n,6,\\\n'
 
 
-def test_lines_that_are_no_rows_are_left_out_alike(tmp_path: Path, spark: Any) -> None:
+def test_both_engines_leave_out_invalid_lines(tmp_path: Path, spark: Any) -> None:
     log = tmp_path / "bad.csv"
     log.write_bytes(b"set,client,note\n" + BAD.encode() + b"g\xff,7,x\nh,8,\xff\n")
     digests = set()

@@ -8,6 +8,7 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 from fractions import Fraction
+from hashlib import sha256
 from io import BytesIO
 from typing import Any
 
@@ -131,7 +132,9 @@ class Aggregation:
     def names(self, bucket: str) -> list[str]:
         return [one.key for one in self.bucket(bucket).listed("", 10**6)]
 
-    def json(self, name: str) -> Any:
+    def budget_file(self, what: str, job: str) -> Any:
+        """The file beside the output that names the units short of budget."""
+        name = f"out/privacy_budget_{what}_2026-01-01T00:00:00Z_{sha256(job.encode()).hexdigest()[:8]}.json"
         return json.loads(self.bucket(OUTPUT).read(name))
 
 

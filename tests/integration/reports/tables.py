@@ -13,6 +13,7 @@ from tests.integration.gate.tables import Running
 
 CAP = Amount.of(Fraction(64), Fraction(1, 10**7))
 EPOCH = "the first"
+CLAIM = "0" * 32
 NOW = 1_700_000_000
 _numbers = itertools.count()
 

@@ -75,7 +75,7 @@ def test_a_report_is_queued_as_it_was_sent(collector: Front, path: str) -> None:
     assert collector.metrics() == {"ReportsAccepted": 1}
 
 
-def test_nothing_clear_gets_behind_the_collector(collector: Front) -> None:
+def test_the_collector_passes_on_no_clear_text(collector: Front) -> None:
     assert collector.send("collect", "POST", ATTRIBUTION, body()).status == 200
     assert collector.send("collect", "POST", debug_path(ATTRIBUTION), body()).status == 200
     assert collector.send("collect", "POST", EVENTS, EVENT).status == 200
@@ -119,7 +119,7 @@ def test_an_event_is_queued_in_one_line_of_known_fields(collector: Front) -> Non
         {"randomized_trigger_rate": 0},
     ],
 )
-def test_events_of_every_kind_are_taken(collector: Front, changes: dict[str, Any]) -> None:
+def test_events_of_every_kind_are_accepted(collector: Front, changes: dict[str, Any]) -> None:
     assert collector.send("collect", "POST", EVENTS, {**EVENT, **changes}).status == 200
 
 
@@ -195,7 +195,7 @@ SHARED_INFO: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("info", "why"), SHARED_INFO, ids=[why for _, why in SHARED_INFO])
-def test_a_report_whose_clear_part_cannot_be_used_is_refused(collector: Front, info: Any, why: str) -> None:
+def test_a_report_with_invalid_clear_fields_is_refused(collector: Front, info: Any, why: str) -> None:
     result = collector.send("collect", "POST", ATTRIBUTION, {**body(), "shared_info": info})
     assert result.status == 400
     assert result.message.startswith("shared_info: ")
@@ -264,7 +264,7 @@ def key(number: int, until: int) -> Key:
     return Key(f"{number:08}-93d4-4b61-8c4f-2f8f0e6d7a11", f"key{number}", made.NOW, until, until + DAY)
 
 
-def test_the_published_keys_may_be_kept_until_the_first_one_ends(collector: Front) -> None:
+def test_the_published_keys_may_be_cached_until_the_first_one_ends(collector: Front) -> None:
     one, two = key(1, made.NOW + 5000), key(2, made.NOW + 10**6)
     collector.publish_keys(key(3, made.NOW), one, two)
     result = collector.send("collect", "GET", PUBLIC_KEYS)
@@ -275,7 +275,7 @@ def test_the_published_keys_may_be_kept_until_the_first_one_ends(collector: Fron
     assert collector.send("collect", "GET", PUBLIC_KEYS).headers["Cache-Control"] == "public, max-age=86400"
 
 
-def test_before_the_first_key_clients_are_asked_to_come_back(collector: Front) -> None:
+def test_before_the_first_key_clients_are_asked_to_retry(collector: Front) -> None:
     result = collector.send("collect", "GET", PUBLIC_KEYS)
     assert (result.status, result.headers["Retry-After"]) == (503, "5")
     collector.publish_keys(key(1, made.NOW))
@@ -283,7 +283,7 @@ def test_before_the_first_key_clients_are_asked_to_come_back(collector: Front) -
     assert (result.status, result.headers["Cache-Control"]) == (503, "no-store")
 
 
-def test_no_log_line_of_the_collector_names_anything_of_a_report(collector: Front) -> None:
+def test_no_log_line_of_the_collector_contains_a_part_of_a_report(collector: Front) -> None:
     for sent in (body(), {**body(), "shared_info": "{"}, {"shared_info": 5}, "{", "[]", EVENT):
         for path in (*REPORTS, *map(debug_path, REPORTS), EVENTS):
             collector.send("collect", "POST", path, sent)

@@ -17,7 +17,7 @@ from kanon.reports.service.committing import Outcome, exhausted
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, Budgets, charges
 from kanon.reports.storage.report_jobs import State
 from tests.integration.gate.tables import Running, running, take_turns
-from tests.integration.reports.tables import CAP, ReportTables, fresh_tables, unit
+from tests.integration.reports.tables import CAP, CLAIM, ReportTables, fresh_tables, unit
 
 TEN = Amount.of(Fraction(10), Fraction(1, 10**8))
 LAST = ROWS_A_CHUNK + 2
@@ -48,7 +48,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_commit_spends_from_every_hour_and_forgets_the_secret(tables: ReportTables) -> None:
     job, units = tables.job("a"), [unit(0, 5), unit(0, 6), unit(1, 5)]
     tables.calls.clear()
-    assert tables.committing().commit(job, charges(units), TEN, parts=["x"]) is Outcome.COMMITTED
+    assert tables.committing().commit(job, charges(units), TEN, CLAIM, parts=["x"]) is Outcome.COMMITTED
     assert tables.calls == ["TransactWriteItems"]
     assert [tables.spent(one) for one in units] == [TEN] * 3
     assert tables.spent(unit(0, 7)) == Amount(0, 0)
@@ -58,13 +58,13 @@ def test_a_commit_spends_from_every_hour_and_forgets_the_secret(tables: ReportTa
 
 
 def test_a_job_without_units_commits_and_spends_nothing(tables: ReportTables) -> None:
-    assert tables.committing().commit(tables.job("a"), [], TEN) is Outcome.COMMITTED
+    assert tables.committing().commit(tables.job("a"), [], TEN, CLAIM) is Outcome.COMMITTED
 
 
 def test_many_rows_are_one_call_for_each_49_of_them(tables: ReportTables) -> None:
     job = tables.job("a")
     tables.calls.clear()
-    assert tables.committing().commit(job, charges(MANY), TEN) is Outcome.COMMITTED
+    assert tables.committing().commit(job, charges(MANY), TEN, CLAIM) is Outcome.COMMITTED
     assert tables.calls == ["TransactWriteItems"] * 2
     assert {tables.spent(one) for one in SOME} == {TEN}
 
@@ -72,22 +72,22 @@ def test_many_rows_are_one_call_for_each_49_of_them(tables: ReportTables) -> Non
 def test_a_commit_that_is_repeated_spends_once(tables: ReportTables) -> None:
     job = tables.job("a")
     for expected in (Outcome.COMMITTED, Outcome.LEFT):
-        assert tables.committing().commit(job, charges(MANY), TEN) is expected
+        assert tables.committing().commit(job, charges(MANY), TEN, CLAIM) is expected
     assert {tables.spent(one) for one in SOME} == {TEN}
 
 
-def test_a_commit_goes_on_behind_the_holds_of_a_worker_that_crashed(tables: ReportTables) -> None:
+def test_a_commit_continues_after_the_holds_of_a_crashed_worker(tables: ReportTables) -> None:
     job, wanted = tables.job("a"), charges(MANY)
-    hold = [write for charge in wanted[:ROWS_A_CHUNK] for write in tables.budgets.take(charge, job, TEN)]
+    hold = [write for charge in wanted[:ROWS_A_CHUNK] for write in tables.budgets.take(charge, job, TEN, CLAIM)]
     assert all_or_none(tables.client, [tables.jobs.still(job, State.COMMITTING), *hold]) is None
-    assert tables.committing().commit(job, wanted, TEN) is Outcome.COMMITTED
+    assert tables.committing().commit(job, wanted, TEN, CLAIM) is Outcome.COMMITTED
     assert {tables.spent(one) for one in SOME} == {TEN}
 
 
-def test_a_unit_that_committed_jobs_have_spent_refuses_a_job_and_names_what_is_left(tables: ReportTables) -> None:
+def test_a_spent_unit_refuses_a_job_with_the_budget_left(tables: ReportTables) -> None:
     for name in "abcdef":
-        assert tables.committing().commit(tables.job(name), charges([unit()]), TEN) is Outcome.COMMITTED
-    assert tables.committing().commit(tables.job("g"), charges([unit(), unit(1)]), TEN) is Outcome.EXHAUSTED
+        assert tables.committing().commit(tables.job(name), charges([unit()]), TEN, CLAIM) is Outcome.COMMITTED
+    assert tables.committing().commit(tables.job("g"), charges([unit(), unit(1)]), TEN, CLAIM) is Outcome.EXHAUSTED
     four = Amount(CAP.epsilon - 6 * TEN.epsilon, CAP.delta - 6 * TEN.delta)
     assert exhausted(tables.budgets, [unit(), unit(1)], TEN) == [(unit(), four)]
     assert tables.spent(unit(1)) == Amount(0, 0)
@@ -95,51 +95,51 @@ def test_a_unit_that_committed_jobs_have_spent_refuses_a_job_and_names_what_is_l
 
 def test_delta_alone_can_exhaust_a_unit(tables: ReportTables) -> None:
     most = Amount(1, CAP.delta)
-    assert tables.committing().commit(tables.job("a"), charges([unit()]), most) is Outcome.COMMITTED
-    assert tables.committing().commit(tables.job("b"), charges([unit()]), Amount(1, 1)) is Outcome.EXHAUSTED
-    assert tables.committing().commit(tables.job("c"), charges([unit()]), Amount(1, 0)) is Outcome.COMMITTED
+    assert tables.committing().commit(tables.job("a"), charges([unit()]), most, CLAIM) is Outcome.COMMITTED
+    assert tables.committing().commit(tables.job("b"), charges([unit()]), Amount(1, 1), CLAIM) is Outcome.EXHAUSTED
+    assert tables.committing().commit(tables.job("c"), charges([unit()]), Amount(1, 0), CLAIM) is Outcome.COMMITTED
 
 
 def test_a_unit_that_another_job_merely_holds_makes_a_job_wait(tables: ReportTables) -> None:
     holder, wanted = tables.job("a"), charges([unit()])
     (charge,) = wanted
-    hold = tables.budgets.take(charge, holder, CAP)
+    hold = tables.budgets.take(charge, holder, CAP, CLAIM)
     assert all_or_none(tables.client, [tables.jobs.still(holder, State.COMMITTING), *hold]) is None
     second = tables.job("b")
-    assert tables.committing().commit(second, wanted, TEN) is Outcome.WAIT
+    assert tables.committing().commit(second, wanted, TEN, CLAIM) is Outcome.WAIT
     row = tables.jobs.read(holder)
     assert row is not None
     assert tables.jobs.move(row, State.ABORTING, tables.now)
     for _ in range(2):
-        assert tables.committing().abort(holder, wanted, CAP)
+        assert tables.committing().abort(holder, wanted, CAP, CLAIM)
     assert tables.spent(unit()) == Amount(0, 0)
-    assert tables.committing().commit(second, wanted, TEN) is Outcome.COMMITTED
+    assert tables.committing().commit(second, wanted, TEN, CLAIM) is Outcome.COMMITTED
 
 
-def test_only_an_aborting_job_gets_its_part_back(tables: ReportTables) -> None:
+def test_only_an_aborting_job_returns_its_holds(tables: ReportTables) -> None:
     job = tables.job("a")
-    assert tables.committing().commit(job, charges([unit()]), TEN) is Outcome.COMMITTED
-    assert not tables.committing().abort(job, charges([unit()]), TEN)
+    assert tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is Outcome.COMMITTED
+    assert not tables.committing().abort(job, charges([unit()]), TEN, CLAIM)
     assert tables.spent(unit()) == TEN
 
 
-def test_a_slow_worker_takes_nothing_back_that_an_abort_returned(tables: ReportTables) -> None:
+def test_a_slow_worker_cannot_take_returned_budget_again(tables: ReportTables) -> None:
     job = tables.job("a", State.ABORTING)
-    assert tables.committing().abort(job, charges(MANY), TEN)
-    assert tables.committing().commit(job, charges(MANY), TEN) is Outcome.LEFT
+    assert tables.committing().abort(job, charges(MANY), TEN, CLAIM)
+    assert tables.committing().commit(job, charges(MANY), TEN, CLAIM) is Outcome.LEFT
     assert tables.spent(MANY[0]) == Amount(0, 0)
 
 
 def test_a_worker_that_was_paused_for_30_days_commits_nothing(tables: ReportTables) -> None:
     job = tables.job("a")
     tables.now += 30 * 86_400
-    assert tables.committing().commit(job, charges([unit()]), TEN) is Outcome.LATE
+    assert tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is Outcome.LATE
     assert tables.spent(unit()) == Amount(0, 0)
 
 
 def test_a_budget_table_that_was_created_again_is_refused(tables: ReportTables) -> None:
     job = tables.job("a")
-    assert tables.committing("another").commit(job, charges([unit()]), TEN) is Outcome.REPLACED
+    assert tables.committing("another").commit(job, charges([unit()]), TEN, CLAIM) is Outcome.REPLACED
     assert tables.spent(unit()) == Amount(0, 0)
 
 
@@ -149,7 +149,7 @@ def test_of_twenty_jobs_for_one_hour_exactly_as_many_win_as_the_cap_admits(engin
     take_turns(engine, tables.client)
 
     def commit(job: str) -> Outcome:
-        while (found := tables.committing().commit(job, charges([unit()]), TEN)) is Outcome.WAIT:
+        while (found := tables.committing().commit(job, charges([unit()]), TEN, CLAIM)) is Outcome.WAIT:
             pass
         return found
 
@@ -176,22 +176,20 @@ def _failing(code: str, times: int, reasons: list[dict[str, Any]] | None = None)
 
 
 @pytest.mark.parametrize("reason", ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"])
-def test_a_transaction_that_meets_another_one_is_repeated(
-    tables: ReportTables, reason: str, waits: list[float]
-) -> None:
+def test_a_conflicting_transaction_is_retried(tables: ReportTables, reason: str, waits: list[float]) -> None:
     job = tables.job("a")
     planted = _failing("TransactionCanceledException", 2, [{"Code": "None"}, {"Code": reason}])
     tables.client.meta.events.register_first("before-call.dynamodb.TransactWriteItems", planted)
-    assert tables.committing().commit(job, charges([unit()]), TEN) is Outcome.COMMITTED
+    assert tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is Outcome.COMMITTED
     assert len(waits) == 2
 
 
-def test_a_transaction_that_never_goes_through_is_an_error(tables: ReportTables) -> None:
+def test_a_transaction_that_fails_in_every_attempt_is_an_error(tables: ReportTables) -> None:
     job = tables.job("a")
     planted = _failing("ThrottlingException", 99)
     tables.client.meta.events.register_first("before-call.dynamodb.TransactWriteItems", planted)
     with pytest.raises(ThrottledError):
-        tables.committing().commit(job, charges([unit()]), TEN)
+        tables.committing().commit(job, charges([unit()]), TEN, CLAIM)
 
 
 def test_rows_that_dynamodb_leaves_are_read_after_a_pause(tables: ReportTables, waits: list[float]) -> None:
@@ -203,7 +201,7 @@ def test_rows_that_dynamodb_leaves_are_read_after_a_pause(tables: ReportTables, 
         answer = read(RequestItems={table: {**wanted, "Keys": keys[:1]}})
         return {**answer, "UnprocessedKeys": {table: {**wanted, "Keys": keys[1:]}} if keys[1:] else {}}
 
-    tables.committing().commit(tables.job("a"), charges([unit(0), unit(1), unit(2)]), Amount(1, 0))
+    tables.committing().commit(tables.job("a"), charges([unit(0), unit(1), unit(2)]), Amount(1, 0), CLAIM)
     slow = SimpleNamespace(batch_get_item=first_only)
     budgets = Budgets(slow, tables.budgets.table, CAP)  # type: ignore[arg-type]
     waits.clear()

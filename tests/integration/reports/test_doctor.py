@@ -18,7 +18,7 @@ from kanon.reports.storage.budgets import charges
 from kanon.reports.storage.key_ring import NEW_EVERY, OPENS, PUBLISHED, Key, KeyRing, Keys
 from kanon.reports.storage.report_jobs import State
 from tests.integration.gate.tables import Running
-from tests.integration.reports.tables import EPOCH, NOW, ReportTables, fresh_tables, unit
+from tests.integration.reports.tables import CLAIM, EPOCH, NOW, ReportTables, fresh_tables, unit
 from tests.integration.reports.test_committing import TEN
 
 HOUR = 3600
@@ -67,7 +67,7 @@ class Deployed:
     def hold(self, job: str, *numbers: int) -> None:
         """Let a job that is committing hold rows of budget."""
         for charge in charges(map(unit, numbers)):
-            writes = self.tables.budgets.take(charge, job, TEN)
+            writes = self.tables.budgets.take(charge, job, TEN, CLAIM)
             assert all_or_none(self.tables.client, [self.tables.jobs.still(job, State.COMMITTING), *writes]) is None
 
     def move(self, job: str, to: State, **values: Any) -> None:
@@ -111,7 +111,7 @@ def deployed(engine: Running) -> Deployed:
 def test_nothing_is_wrong_with_reports_in_use(deployed: Deployed) -> None:
     deployed.hold(deployed.tables.job("committing"), 1)
     committed = deployed.tables.job("committed")
-    assert deployed.tables.committing().commit(committed, charges([unit(2)]), TEN) is Outcome.COMMITTED
+    assert deployed.tables.committing().commit(committed, charges([unit(2)]), TEN, CLAIM) is Outcome.COMMITTED
     deployed.tables.job("new", State.MAPPING)
     found = deployed.findings()
     assert deployed.wrong() == {}
@@ -128,7 +128,7 @@ def test_nothing_is_wrong_before_the_first_key(deployed: Deployed) -> None:
     assert deployed.findings()["report keys"].verdict is Verdict.NOT_SEEN
 
 
-def test_the_doctor_only_looks(deployed: Deployed) -> None:
+def test_the_doctor_changes_nothing(deployed: Deployed) -> None:
     deployed.hold(deployed.tables.job("a"), 1)
     calls: set[str] = set()
     deployed.engine.session.events.register("before-parameter-build", lambda model, **_: calls.add(model.name))
@@ -160,9 +160,9 @@ def test_many_stuck_jobs_are_counted_and_five_of_them_named(deployed: Deployed) 
     assert "job 4 and 2 more not finished" in deployed.findings(13 * HOUR)["report jobs"].seen
 
 
-def test_a_result_that_could_not_be_written_is_no_stuck_job(deployed: Deployed) -> None:
+def test_a_job_with_an_unwritten_result_is_not_stuck(deployed: Deployed) -> None:
     job = deployed.tables.job("a")
-    assert deployed.tables.committing().commit(job, charges([unit()]), TEN) is Outcome.COMMITTED
+    assert deployed.tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is Outcome.COMMITTED
     deployed.move(job, State.COMMITTED, code="RESULT_WRITE_ERROR")
     assert deployed.wrong(20 * HOUR) == {"publications": (Verdict.WARN, Section.PUBLICATION_FAILED)}
     assert deployed.findings()["publications"].seen == "a: the result is final and could not be written"
@@ -199,7 +199,7 @@ def test_withdrawn_keys_are_reported_until_there_are_new_ones(deployed: Deployed
     assert set(deployed.wrong()) == {"budget table", "report keys"}
 
 
-def test_budget_that_is_held_by_no_live_job_is_reported(deployed: Deployed) -> None:
+def test_budget_held_by_a_job_that_will_not_commit_is_reported(deployed: Deployed) -> None:
     job = deployed.tables.job("a")
     deployed.hold(job, 1, 2)
     deployed.hold(deployed.tables.job("b"), 3)
@@ -210,15 +210,13 @@ def test_budget_that_is_held_by_no_live_job_is_reported(deployed: Deployed) -> N
     assert deployed.findings()["budget holds"].seen == "2 rows hold budget of 1 jobs that will not commit"
 
 
-def test_budget_that_was_returned_while_the_doctor_looked_is_no_finding(
-    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_budget_returned_during_the_check_is_not_reported(deployed: Deployed, monkeypatch: pytest.MonkeyPatch) -> None:
     job = deployed.tables.job("a")
     deployed.hold(job, 1)
     found = list(deployed.tables.budgets.holders())
     monkeypatch.setattr(type(deployed.tables.budgets), "holders", lambda _: iter(found))
     deployed.move(job, State.ABORTING)
-    assert deployed.tables.committing().abort(job, charges([unit(1)]), TEN)
+    assert deployed.tables.committing().abort(job, charges([unit(1)]), TEN, CLAIM)
     deployed.move(job, State.FINISHED)
     assert deployed.wrong() == {}
 
@@ -275,7 +273,7 @@ def test_a_changed_cap_is_reported(deployed: Deployed) -> None:
     assert deployed.findings()["report fingerprints"].seen == seen
 
 
-def test_what_the_doctor_may_not_read_is_unknown_and_not_wrong(deployed: Deployed) -> None:
+def test_an_unreadable_part_is_reported_as_unknown_and_not_as_wrong(deployed: Deployed) -> None:
     deployed.engine.session.client("sqs").delete_queue(QueueUrl=deployed.reports.dead_letters["Maps"])
     tables = deployed.reports.aggregate.model_copy(update={"control_table": "none"})
     schedules = {"SweepSchedule": "none", "RotateSchedule": None}

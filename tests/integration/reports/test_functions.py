@@ -116,7 +116,7 @@ def test_an_error_is_logged_by_its_kind_and_the_state_of_the_job(
     assert "secret name" not in said
 
 
-def test_a_job_waits_for_the_first_keys_no_longer_than_its_plan(stack: Functions) -> None:
+def test_a_job_without_keys_fails_at_its_plan(stack: Functions) -> None:
     stack.service.put_reports("in/a.avro", [made.report([(1, 1)], 1)])
     stack.service.put_domain("domain/keys.avro", 1)
     stack.create("job")
@@ -226,7 +226,7 @@ def test_a_summary_that_cannot_be_published_for_30_days_is_given_up(stack: Funct
     assert stack.metrics()["JobsRefused"] == 1
 
 
-def test_the_sweep_takes_on_a_job_whose_message_was_lost_and_no_job_that_moves(stack: Functions) -> None:
+def test_the_sweep_resumes_a_job_whose_message_was_lost_and_no_moving_job(stack: Functions) -> None:
     ready(stack)
     stack.create("job")
     stack.received("Stages")
@@ -265,9 +265,7 @@ def test_a_job_that_cannot_be_resumed_stops_no_other_job(stack: Functions, monke
 
 
 @pytest.mark.filterwarnings("ignore:No application metrics to publish")
-def test_a_sweep_that_fails_says_neither_a_table_nor_an_address(
-    stack: Functions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_sweep_names_neither_a_table_nor_an_address(stack: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> Any:
         raise EndpointConnectionError(endpoint_url="https://a-secret-bucket.test")
 
@@ -277,7 +275,7 @@ def test_a_sweep_that_fails_says_neither_a_table_nor_an_address(
     assert "a-secret-bucket" not in stack.logs.getvalue()
 
 
-def test_a_run_that_is_short_of_time_goes_on_in_a_further_message(stack: Functions) -> None:
+def test_a_run_short_of_time_continues_in_another_message(stack: Functions) -> None:
     ready(stack)
     stack.create("job")
     runs = 0
@@ -316,7 +314,7 @@ def test_messages_that_a_queue_refuses_are_an_error(stack: Functions, monkeypatc
     assert stack.service.row("job").state is State.MAPPING
 
 
-def test_rotation_says_when_no_key_is_published(stack: Functions) -> None:
+def test_rotation_reports_that_no_key_is_published(stack: Functions) -> None:
     stack.schedule("rotate")
     assert stack.metrics()["KeysMissing"] == 0
     stack.keys.replace_budgets(epoch=None)

@@ -51,7 +51,7 @@ def send(folder):
     (folder / "keys.txt").write_text("1\n0x2\nkey1\n")
 
 
-def test_the_guide_says_first_that_browsers_reports_cannot_be_opened():
+def test_the_guide_begins_with_the_limit_on_browsers_reports():
     first = GUIDE.read_text().split("\n\n")[1]
     assert first.startswith("A browser's own reports cannot be opened here.")
 

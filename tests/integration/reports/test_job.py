@@ -43,7 +43,7 @@ def test_a_job_adds_up_every_report_once(tmp_path):
     assert (outcome.reports, outcome.accepted, outcome.duplicates) == (350, 300, 50)
 
 
-def test_the_same_work_gives_the_same_bytes_and_other_secrets_others(tmp_path):
+def test_the_same_secrets_give_the_same_bytes_and_others_give_others(tmp_path):
     reports, _ = many(20)
     job = made.job(tmp_path, reports, domain=range(50))
     texts = []
@@ -59,7 +59,7 @@ def test_the_same_work_gives_the_same_bytes_and_other_secrets_others(tmp_path):
         assert sum(a == b for a, b in zip(texts[0], other, strict=True)) <= 3
 
 
-def test_two_processes_give_what_one_gives(tmp_path):
+def test_two_processes_give_the_result_of_one(tmp_path):
     reports, _ = many(60)
     job = made.job(tmp_path, reports[:30], reports[20:40], reports[40:], domain=range(50))
     one, two = aggregate(job, made.SECRETS), aggregate(job, made.SECRETS, processes=2)
@@ -146,7 +146,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_the_command_writes_a_summary_and_says_what_it_promises(folder):
+def test_the_command_writes_a_summary_and_prints_its_guarantee(folder):
     told = kanon(
         "aggregate", folder / "in", "--domain", folder / "domain.avro", "--keys", folder / "keys.json", "--any-age",
         "--output", folder / "out.avro", "--debug",
@@ -191,7 +191,7 @@ ALL = ("--keys", "keys.json", "--any-age")
     (("in", "--discover", "--threshold", "x", *ALL), 2, "sharp or paper"),
     (("in", "--discover", "--filtering-ids", "a", *ALL), 2, "numbers below"),
     (("in", "--discover", "--reporting-site", "report.test", *ALL), 2, "https://example.com"),
-    (("in", "--discover", "--reporting-site", "https://a.report.test:8443", *ALL), 2, "say https://report.test"),
+    (("in", "--discover", "--reporting-site", "https://a.report.test:8443", *ALL), 2, "write https://report.test"),
     (("in", "--discover", "--keys", "missing.json"), 2, "make keys"),
     (("in", "--discover", "--keys", "totals.json"), 2, "a key document is"),
     (("in", "--discover", "--keys", "keys.json"), 1, "ORIGINAL_REPORT_TIME_TOO_OLD"),
@@ -325,7 +325,7 @@ def test_declared_keys_are_written_as_the_table_of_simulate_names_them(tmp_path)
     ("", "line 1"), ("1\n\n2\n", "line 2"), ("a text of seventeen\n", "line 1"), (f"{2**128}\n", "line 1"),
     (b"\xff\n", "in UTF-8"),
 ])  # fmt: skip
-def test_declared_keys_that_are_none_are_refused(tmp_path, text, message):
+def test_invalid_declared_keys_are_refused(tmp_path, text, message):
     given = text if isinstance(text, bytes) else text.encode()
     told = CliRunner().invoke(app, ["reports", "domain", "-", "--output", str(tmp_path / "d.avro")], input=given)
     assert told.exit_code == 2
@@ -339,7 +339,7 @@ def test_a_domain_that_exists_is_kept(tmp_path):
     assert (told.exit_code, [path.read_text() for path in tmp_path.iterdir()]) == (2, ["mine"])
 
 
-def test_threshold_and_explain_say_their_numbers():
+def test_threshold_and_explain_print_their_numbers():
     assert "181,715" in kanon("threshold").output
     assert json.loads(kanon("threshold", "--epsilon", "64", "--sparsity", "20", "--json").output)["paper"] == 87_467
     assert kanon("threshold", "--delta", "1").exit_code == 2

@@ -76,7 +76,7 @@ def error(result: Result) -> dict[str, Any]:
 # createJob
 
 
-def test_a_job_is_created_run_and_told(fresh: Front) -> None:
+def test_a_job_is_created_run_and_reported(fresh: Front) -> None:
     reports(fresh, 10)
     result = create(fresh, "job")
     assert (result.status, result.json()) == (202, {})
@@ -108,7 +108,7 @@ def documented(service: Front, job: str) -> str:
 
 @pytest.mark.parametrize("stage", ["", "/stage"])
 @pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded", None])
-def test_a_client_of_the_aggregation_service_needs_another_url_only(
+def test_a_client_of_the_aggregation_service_needs_only_another_url(
     service: Front, stage: str, kind: str | None
 ) -> None:
     job = f"client{stage.replace('/', '-')}-{str(kind)[-4:]}"
@@ -274,6 +274,14 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
         "1 to 100",
     ),
     ({"output_domain": {"mode": "kanon"}}, "VALIDATION_FAILED", "output_domain.mode", "declared or discover"),
+    ({"output_domain": {"mod": "discover"}}, "VALIDATION_FAILED", "output_domain", "only mode there"),
+    ({"privacy_params": {"epsilon": "1"}}, "VALIDATION_FAILED", "privacy_params", "only laplace_dp_params"),
+    (
+        {"privacy_params": {"laplace_dp_params": {"epsilon": "1"}}},
+        "VALIDATION_FAILED",
+        "privacy_params.laplace_dp_params",
+        "only job_epsilon and job_delta",
+    ),
     ({"output_domain": {"mode": "secret"}}, "VALIDATION_FAILED", "output_domain.mode", "declared or discover"),
     (
         {"output_domain": {"mode": "discover"}},
@@ -319,7 +327,7 @@ def test_a_request_that_cannot_be_a_job_is_refused_with_what_to_change(
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "5", '{"a": 1, "a": 2}', "[" * 10_000])
 @pytest.mark.parametrize("target", [CREATE, PREFLIGHT, PUBLISH])
-def test_what_is_not_a_json_object_is_refused(service: Front, target: str, text: str) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(service: Front, target: str, text: str) -> None:
     result = service.send("jobs", "POST", target, text)
     assert result.status == 400
     assert error(result)["code"] == 3
@@ -346,7 +354,7 @@ def test_an_epsilon_above_the_cap_is_refused_before_a_job_exists(service: Front)
     assert (result.status, "at most 0.5, " in error(result)["message"]) == (400, True)
 
 
-def test_no_job_is_created_or_told_after_a_cap_has_changed(fresh: Front) -> None:
+def test_no_job_is_created_or_reported_after_a_cap_has_changed(fresh: Front) -> None:
     assert create(fresh, "before").status == 202
     fresh.reconfigure(KANON_EPSILON_CAP="10")
     for result in (create(fresh, "after"), fresh.send("jobs", "GET", f"{GET}?job_request_id=before")):
@@ -371,7 +379,7 @@ def test_a_job_is_in_progress_between_its_stages(service: Front) -> None:
         assert told["privacy"]["rows_charged"] == 0
 
 
-def test_a_finished_job_tells_its_result_and_its_promise(fresh: Front) -> None:
+def test_a_finished_job_reports_its_result_and_its_guarantee(fresh: Front) -> None:
     reports(fresh, 10)
     fresh.service.put_reports("in/b.avro", [made.report([(5, 1)], 20, scheduled_report_time=made.NOW - 91 * DAY)])
     assert create(fresh, "told").status == 202
@@ -409,7 +417,7 @@ def test_a_finished_job_tells_its_result_and_its_promise(fresh: Front) -> None:
     assert any("not a guarantee for a person with many impressions" in line for line in sentences)
 
 
-def test_a_job_that_discovers_its_keys_tells_its_threshold(service: Front) -> None:
+def test_a_job_that_discovers_its_keys_reports_its_threshold(service: Front) -> None:
     assert create(service, "discovers", **discover()).status == 202
     privacy = get(service, "discovers")["privacy"]
     assert (privacy["mode"], privacy["threshold"], privacy["delta"]) == ("discover", 181_715, "0.00000001")
@@ -434,7 +442,7 @@ def _epsilon(epsilon: str) -> dict[str, Any]:
     return {"job_parameters__debug_privacy_epsilon": epsilon}
 
 
-def test_a_job_is_told_after_its_bucket_is_no_longer_listed(service: Front) -> None:
+def test_a_job_is_reported_even_if_its_bucket_is_no_longer_listed(service: Front) -> None:
     service.reconfigure(KANON_REPORT_BUCKETS="one-more")
     request = asked(service, "moved") | {"input_data_bucket_name": "one-more"}
     assert service.send("jobs", "POST", CREATE, request).status == 202
@@ -451,7 +459,7 @@ def test_a_job_is_told_after_its_bucket_is_no_longer_listed(service: Front) -> N
         ("?job_request_id=|open", 400, 3, "VALIDATION_FAILED"),
     ],
 )
-def test_a_job_that_is_not_there_is_not_told(service: Front, query: str, status: int, code: int, reason: str) -> None:
+def test_a_missing_job_is_404(service: Front, query: str, status: int, code: int, reason: str) -> None:
     result = service.send("jobs", "GET", GET + query)
     assert result.status == status
     assert error(result)["code"] == code
@@ -467,7 +475,7 @@ def preflight(service: Front, **changes: Any) -> Any:
     return result.json()
 
 
-def test_preflight_counts_what_a_job_would_meet_and_spends_nothing(fresh: Front) -> None:
+def test_preflight_counts_reports_and_units_and_spends_nothing(fresh: Front) -> None:
     early = {"scheduled_report_time": made.NOW - 30 * 3600}
     reports(fresh, 5)
     reports(fresh, 4, "in/b.avro", 3)
@@ -623,7 +631,7 @@ def publish(service: Front, job: str, **more: Any) -> Result:
     return service.send("jobs", "POST", PUBLISH, {"job_request_id": job, **more})
 
 
-def test_a_summary_that_was_not_written_is_published_elsewhere_free_of_charge(fresh: Front) -> None:
+def test_an_unwritten_summary_can_be_published_elsewhere_without_budget(fresh: Front) -> None:
     committed(fresh)
     told = get(fresh, "job")
     assert told["job_status"] == "FINISHED"
@@ -645,7 +653,7 @@ def test_a_summary_that_was_not_written_is_published_elsewhere_free_of_charge(fr
     assert fresh.service.names(WORK) == []
 
 
-def test_a_summary_is_published_where_it_was_to_go_once_the_name_is_free(fresh: Front) -> None:
+def test_a_summary_is_published_at_its_place_once_the_name_is_free(fresh: Front) -> None:
     committed(fresh)
     fresh.service.s3.delete_object(Bucket=fresh.summaries_bucket, Key="out/summary-1-of-1.avro")
     assert publish(fresh, "job").status == 202
@@ -684,7 +692,7 @@ def test_a_summary_that_cannot_be_published_says_what_to_do(fresh: Front) -> Non
         ({"output_data_blob_prefix": "secret\n"}, "output_data_blob_prefix"),
     ],
 )
-def test_a_publication_to_nowhere_is_refused(service: Front, changes: dict[str, Any], field: str) -> None:
+def test_a_publication_without_a_valid_place_is_refused(service: Front, changes: dict[str, Any], field: str) -> None:
     result = service.send("jobs", "POST", PUBLISH, {"job_request_id": "job", **changes})
     assert result.status == 400
     assert error(result)["details"][0]["metadata"] == {"field": field}

@@ -63,7 +63,7 @@ def test_a_new_key_is_due_when_the_newest_is_seven_days_old() -> None:
     assert BOTH.is_new_key_due(NOW + 14 * DAY)
 
 
-def test_withdrawn_keys_are_not_published_and_open_reports_still() -> None:
+def test_withdrawn_keys_are_not_published_and_still_open_reports() -> None:
     withdrawn = replace(BOTH, withdrawn=True)
     assert withdrawn.published(NOW) == ()
     assert len(withdrawn.opening(NOW)) == 2
@@ -75,7 +75,7 @@ def test_a_ring_is_read_as_it_was_written(client: Any, ring: KeyRing) -> None:
     assert ring.read() == replace(BOTH, revision=1)
 
 
-def test_of_two_changes_of_one_revision_the_second_is_refused(client: Any, ring: KeyRing) -> None:
+def test_the_second_of_two_changes_of_one_revision_is_refused(client: Any, ring: KeyRing) -> None:
     client.transact_write_items(TransactItems=[ring.changing(None, BOTH)])
     seen = ring.read()
     assert seen is not None

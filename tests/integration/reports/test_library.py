@@ -39,7 +39,7 @@ def expected(name):
 
 
 @pytest.mark.parametrize(("name", "reports"), [("attribution_1", 10), ("attribution_3", 10), ("thresholding_1", 4)])
-def test_a_set_with_stated_sums_gives_them(name, reports):
+def test_an_input_with_stated_sums_gives_these_sums(name, reports):
     outcome = outcome_of(name)
     assert exact(outcome) == expected(name)
     assert (outcome.reports, outcome.accepted, outcome.errors_in_all) == (reports, reports, 0)

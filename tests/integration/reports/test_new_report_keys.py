@@ -83,7 +83,7 @@ def test_the_command_ends_all_keys_and_the_next_rotation_issues_a_new_one(
     assert issued.fits()
 
 
-def test_the_command_asks_and_no_answer_changes_nothing(issued: Issuing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_asks_and_changes_nothing_without_consent(issued: Issuing, monkeypatch: pytest.MonkeyPatch) -> None:
     old = issued.run()
     code, said = operate(issued, monkeypatch, answer="n\n")
     assert code == 1

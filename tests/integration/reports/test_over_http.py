@@ -56,7 +56,7 @@ def test_reports_of_every_path_are_stored_within_a_minute(reporting: Stack) -> N
     assert ids == {made.report_id(number) for number in range(len(REPORTS))}
 
 
-def test_a_body_of_another_encoding_is_read(reporting: Stack) -> None:
+def test_a_body_of_another_content_type_is_read(reporting: Stack) -> None:
     answer = reporting.request(
         "POST", ATTRIBUTION, json.dumps(body()).encode(), {"content-type": "application/ld+json"}
     )
@@ -70,7 +70,7 @@ def test_keys_and_descriptions_are_public(reporting: Stack) -> None:
 
 
 @pytest.mark.parametrize("stage", ["", "/stage"])
-def test_a_job_is_created_and_told(reporting: Stack, stage: str) -> None:
+def test_a_job_is_created_and_reported(reporting: Stack, stage: str) -> None:
     request = job_body(f"http{stage.replace('/', '-')}") | {
         "input_data_bucket_name": bucket(reporting, "jobs", "KANON_REPORTS_BUCKET"),
         "output_data_bucket_name": bucket(reporting, "jobs", "KANON_SUMMARIES_BUCKET"),
@@ -86,7 +86,7 @@ def test_a_job_is_created_and_told(reporting: Stack, stage: str) -> None:
     assert reporting.request("POST", "/v1/jobs:publish", publish).status == 409
 
 
-def test_preflight_and_budget_are_told(reporting: Stack) -> None:
+def test_preflight_and_budget_are_answered(reporting: Stack) -> None:
     s3 = reporting.session.client("s3")
     reports = bucket(reporting, "jobs", "KANON_REPORTS_BUCKET")
     summaries = bucket(reporting, "jobs", "KANON_SUMMARIES_BUCKET")

@@ -89,7 +89,7 @@ def test_two_workers_at_once_issue_one_key(deployment: Issuing, seed: int) -> No
 
 
 @pytest.mark.parametrize("restored", [False, True], ids=["created again", "restored"])
-def test_for_another_table_of_budgets_no_key_is_published_and_no_job_may_go_on(
+def test_after_a_change_of_the_budget_table_no_key_is_published_and_no_job_continues(
     deployment: Issuing, restored: bool
 ) -> None:
     keys = deployment.run()
@@ -105,7 +105,7 @@ def test_for_another_table_of_budgets_no_key_is_published_and_no_job_may_go_on(
     assert len(after.keys) == 1
 
 
-def test_a_new_epoch_ends_every_key_and_goes_on_with_a_new_one(deployment: Issuing) -> None:
+def test_a_new_epoch_ends_every_key_and_begins_with_a_new_one(deployment: Issuing) -> None:
     old = deployment.run()
     deployment.replace_budgets(epoch=old.epoch)
     assert deployment.run().withdrawn
@@ -157,7 +157,7 @@ def test_a_key_whose_secret_is_gone_or_marked_for_deletion_does_not_exist(deploy
     assert private.existing([first.id]) == {}, "a key that is not asked for is forgotten"
 
 
-def test_private_keys_stand_in_their_secrets_only(deployment: Issuing) -> None:
+def test_private_keys_are_only_in_their_secrets(deployment: Issuing) -> None:
     keys = deployment.run()
     private = deployment.private()
     existing = private.existing([key.id for key in keys.keys])

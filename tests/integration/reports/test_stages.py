@@ -49,7 +49,7 @@ def test_a_job_spends_what_it_asks_for_from_the_units_of_its_reports(service: Ag
     service.run()
     codes = [service.code(f"job {number}") for number in range(7)]
     assert codes == ["SUCCESS"] * 6 + ["PRIVACY_BUDGET_EXHAUSTED"]
-    info = service.json("out/privacy_budget_exhausted_2026-01-01T00:00:00Z.json")
+    info = service.budget_file("exhausted", "job 6")
     units = info["privacy_budget_exhausted_info"]["aggregatable_input_budget_consumption_info"]
     assert [unit["epsilon_left"] for unit in units] == ["4", "4"]
     assert units[0]["jobs"] == [f"job {number}" for number in range(6)]
@@ -86,7 +86,7 @@ def test_a_summary_of_several_parts_has_every_key_once(service: Aggregation, mon
     assert sorted(key for part in found for key in part) == list(range(40))
 
 
-def test_units_short_of_budget_are_left_out_if_the_job_says_so(service: Aggregation) -> None:
+def test_units_short_of_budget_are_left_out_if_the_job_asks_for_it(service: Aggregation) -> None:
     early = {"scheduled_report_time": made.NOW - 7200}
     service.put_reports("in/a.avro", reports(10, **early))
     service.put_domain("domain/keys.avro", 1)
@@ -104,7 +104,7 @@ def test_units_short_of_budget_are_left_out_if_the_job_says_so(service: Aggregat
     row = service.row("second")
     assert row.values["counters"]["left_out"] == 10
     assert row.values["counters"]["accepted"] == 10
-    info = service.json("out/privacy_budget_skipped_2026-01-01T00:00:00Z.json")
+    info = service.budget_file("skipped", "second")
     (left_out,) = info["privacy_budget_exhausted_info"]["aggregatable_input_budget_consumption_info"]
     assert (left_out["epsilon_left"], left_out["jobs"]) == ("4", ["first"])
 
@@ -142,7 +142,9 @@ def test_a_late_shard_of_a_job_that_has_ended_leaves_nothing(
     assert service.names(WORK) == []
 
 
-def test_an_output_that_is_taken_is_never_overwritten_and_may_be_published_elsewhere(service: Aggregation) -> None:
+def test_an_existing_output_is_never_overwritten_and_the_summary_may_be_published_elsewhere(
+    service: Aggregation,
+) -> None:
     service.put_reports("in/a.avro", reports(10))
     service.put_domain("domain/keys.avro", 1)
     taken = {"Bucket": f"{service.prefix}-{OUTPUT}", "Key": "out/summary-1-of-1.avro"}
@@ -180,7 +182,7 @@ def test_a_job_that_was_paused_for_a_day_commits_nothing(service: Aggregation) -
     assert service.code("job") == "RETRIES_EXHAUSTED"
 
 
-def test_jobs_whose_messages_are_lost_go_on_with_the_sweep(service: Aggregation) -> None:
+def test_the_sweep_resumes_jobs_whose_messages_were_lost(service: Aggregation) -> None:
     service.put_reports("in/a.avro", reports(10))
     service.put_domain("domain/keys.avro", 1)
     service.create("job")

@@ -29,7 +29,7 @@ def collected(deployed: Front, *bodies: dict[str, Any], path: str = ATTRIBUTION)
     return deployed.queued()
 
 
-def test_reports_of_one_api_and_hour_stand_in_one_object(deployed: Front) -> None:
+def test_reports_of_one_api_and_hour_are_in_one_object(deployed: Front) -> None:
     messages = collected(
         deployed,
         *(body(number=n) for n in range(3)),
@@ -55,7 +55,7 @@ def test_a_stored_report_can_be_opened(deployed: Front) -> None:
     assert b"histogram" in opened(report, made.RULES)
 
 
-def test_events_of_one_hour_stand_in_one_object_of_lines(deployed: Front) -> None:
+def test_events_of_one_hour_are_in_one_object_of_lines(deployed: Front) -> None:
     messages = collected(deployed, EVENT, {**EVENT, "trigger_data": "1"}, path=EVENTS)
     assert deployed.store(messages) == []
     ((name, stored),) = deployed.objects().items()
@@ -109,7 +109,7 @@ POISON: list[Any] = [
 ]
 
 
-def test_a_message_that_cannot_be_read_holds_up_no_other(deployed: Front) -> None:
+def test_an_unreadable_message_does_not_stop_the_others(deployed: Front) -> None:
     poison = [
         {"messageId": f"poison-{n}", "body": one if isinstance(one, str) else json.dumps(one)}
         for n, one in enumerate(POISON)

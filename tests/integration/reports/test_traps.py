@@ -45,7 +45,7 @@ from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, ReportJobs, Sta
 from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import OUTPUT, WORK, Aggregation, aggregation
 from tests.integration.reports.issuing import issuing
-from tests.integration.reports.tables import CAP, unit
+from tests.integration.reports.tables import CAP, CLAIM, unit
 from tests.integration.reports.test_collect import CLEAR, body
 from tests.unit.reports import made
 
@@ -63,7 +63,7 @@ def service(engine: Running, monkeypatch: Patch) -> Aggregation:
 def wins(service: Aggregation, jobs: int, amount: Amount) -> int:
     """How many of so many jobs commit over one unit."""
     outcomes = [
-        service.tables.committing().commit(service.tables.job(f"job {n}"), charges([unit()]), amount)
+        service.tables.committing().commit(service.tables.job(f"job {n}"), charges([unit()]), amount, CLAIM)
         for n in range(jobs)
     ]
     return outcomes.count(Outcome.COMMITTED)
@@ -91,8 +91,8 @@ def admits_what_delta_allows(service: Aggregation) -> None:
 def plant_no_delta(patch: Patch, _: Aggregation) -> None:
     original = Budgets.take
 
-    def take(self: Budgets, charge: Charge, job: str, amount: Amount) -> list[dict[str, Any]]:
-        return original(self, charge, job, replace(amount, delta=0))
+    def take(self: Budgets, charge: Charge, job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
+        return original(self, charge, job, replace(amount, delta=0), claim)
 
     patch.setattr(Budgets, "take", take)
 
@@ -126,10 +126,10 @@ def unit_of_report() -> Any:
 def plant_early_result(patch: Patch, _: Aggregation) -> None:
     original = Stages._part
 
-    def visible(self: Stages, row: Any, plan: Any, part: int) -> list[Any]:
-        name, size = original(self, row, plan, part)
+    def visible(self: Stages, row: Any, plan: Any, part: int) -> str:
+        name = original(self, row, plan, part)
         self.bucket(OUTPUT).put_new("out/summary-1-of-1.avro", self.work.read(name))
-        return [name, size]
+        return name
 
     patch.setattr(Stages, "_part", visible)
 
@@ -140,7 +140,7 @@ def plant_early_spending(patch: Patch, service: Aggregation) -> None:
     def spending(self: Stages, row: Any) -> Any:
         tables = service.tables
         for charge in charges(unit_of_report()):
-            assert all_or_none(tables.client, tables.budgets.take(charge, row.job, TENTH)) is None
+            assert all_or_none(tables.client, tables.budgets.take(charge, row.job, TENTH, row.claim)) is None
         return original(self, row)
 
     patch.setattr(Stages, "_match", spending)
@@ -149,7 +149,7 @@ def plant_early_spending(patch: Patch, service: Aggregation) -> None:
 def takes_nothing_back_that_an_abort_returned(service: Aggregation) -> None:
     tables, (charge,) = service.tables, charges([unit()])
     job = tables.job("a", State.ABORTING)
-    hold = [tables.jobs.still(job, State.COMMITTING, tables.now), *tables.budgets.take(charge, job, HALF)]
+    hold = [tables.jobs.still(job, State.COMMITTING, tables.now), *tables.budgets.take(charge, job, HALF, CLAIM)]
     all_or_none(tables.client, hold)
     assert tables.spent(unit()) == Amount(0, 0)
 
@@ -168,13 +168,13 @@ def returns_a_part_once(service: Aggregation) -> None:
     tables, wanted = service.tables, charges([unit()])
     job = tables.job("a")
     other = tables.job("b")
-    assert tables.committing().commit(other, wanted, HALF) is Outcome.COMMITTED
-    assert all_or_none(tables.client, tables.budgets.take(wanted[0], job, TENTH)) is None
+    assert tables.committing().commit(other, wanted, HALF, CLAIM) is Outcome.COMMITTED
+    assert all_or_none(tables.client, tables.budgets.take(wanted[0], job, TENTH, CLAIM)) is None
     row = tables.jobs.read(job)
     assert row is not None
     assert tables.jobs.move(row, State.ABORTING, tables.now)
     for _ in range(2):
-        assert tables.committing().abort(job, wanted, TENTH)
+        assert tables.committing().abort(job, wanted, TENTH, CLAIM)
     assert tables.spent(unit()) == HALF
 
 

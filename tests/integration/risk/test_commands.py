@@ -62,7 +62,7 @@ def test_several_columns_are_a_list_in_json_with_the_dangerous_ones_named(log: P
     assert [one["verdict"] for one in told["columns"]] == ["not flagged", "dangerous"]
 
 
-def test_the_service_needs_a_k_and_the_report_tells_what_it_loses_there(log: Path) -> None:
+def test_the_report_shows_the_loss_through_the_service(log: Path) -> None:
     shown = run("uniqueness", log, "--k", 60, "--profile", "sharp", "--window", 24).stdout
     assert "profile sharp, 24 steps" in shown
     assert "(set) through the service: k = 60 loses 100.0% of rows" in shown

@@ -38,7 +38,7 @@ def stated(printed: str, *texts: str) -> None:
 
 
 @pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not beside the checkout")
-def test_the_guide_states_what_its_report_prints() -> None:
+def test_the_guide_shows_the_output_of_its_report() -> None:
     stated(
         run(command("risk uniqueness joins.csv.gz"), REAL_LOG),
         "(set): 22.7% of 11,454 values have one user, 95.5% have at most 10.",
@@ -52,12 +52,12 @@ def test_the_guide_states_what_its_report_prints() -> None:
 
 
 @pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not beside the checkout")
-def test_the_guide_states_what_the_attack_prints() -> None:
+def test_the_guide_shows_the_output_of_the_attack() -> None:
     printed = run(command("risk sketch-leak"), REAL_LOG)
     stated(printed, "72 of 72 | 8 of 6,602", "0.00146")
 
 
-def test_the_guide_states_what_a_threshold_without_noise_is_worth(tmp_path: Path) -> None:
+def test_the_guide_shows_the_privacy_of_a_threshold_without_noise(tmp_path: Path) -> None:
     printed = run(command("risk no-noise"), tmp_path)
     stated(printed, "1.85e-19", "7.18e-06", "0.0886", "2.56e-07", "0.273")
 

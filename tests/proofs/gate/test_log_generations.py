@@ -96,7 +96,7 @@ def pieces(lengths: tuple[int, ...], begin: int, end: int) -> Iterator[tuple[boo
     ],
 )
 @pytest.mark.parametrize(("shape", "window", "most"), CASES)
-def test_a_change_of_the_log_costs_no_more_than_said(
+def test_a_change_of_the_log_costs_at_most_its_bound(
     shape: Shape, window: int, most: int, cases: Callable[[Small], Iterator[Case]], least: float
 ) -> None:
     tried = [(small, worst(small, cases(small))) for small in mechanisms(shape, window, most)]

@@ -173,7 +173,7 @@ def with_holes(steps: Steps) -> list[Steps]:
         pytest.param("two-sided", 3, 2, marks=pytest.mark.prove),
     ],
 )
-def test_a_shared_token_costs_no_more_than_said(shape: Shape, window: int, most: int) -> None:
+def test_a_shared_token_costs_at_most_its_bound(shape: Shape, window: int, most: int) -> None:
     cases = [(s, worst(s, shared_token(s, 3))) for s in mechanisms(shape, window, most)]
     ratio = largest(cases, f"{shape}, shared token over 3 instances")
     assert 0.5 < ratio.value <= 1
@@ -213,7 +213,7 @@ def key_change(small: Small, pieces: int = 3) -> Iterator[Case]:
         pytest.param("two-sided", 4, 3, marks=pytest.mark.prove),
     ],
 )
-def test_a_forced_key_change_costs_no_more_than_said(shape: Shape, window: int, most: int) -> None:
+def test_a_forced_key_change_costs_at_most_its_bound(shape: Shape, window: int, most: int) -> None:
     ratio = largest([(s, worst(s, key_change(s))) for s in mechanisms(shape, window, most)], f"{shape}, key change")
     assert 0.3 < ratio.value <= 1
 
@@ -227,7 +227,7 @@ def test_a_forced_key_change_can_cost_more_than_the_theorem_says_without_one() -
 
 @pytest.mark.parametrize("adding", [False, True])
 @pytest.mark.parametrize("law", [one_sided, two_sided])
-def test_what_instances_leak_together_is_what_trying_everything_finds(
+def test_the_leak_of_two_instances_equals_that_of_an_exhaustive_search(
     law: Callable[[Fraction, int], Law], adding: bool
 ) -> None:
     """The edges of ``composition`` against every sequence of counts after every outcome, one by one."""

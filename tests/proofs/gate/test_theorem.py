@@ -81,7 +81,7 @@ def test_every_sequence_and_its_neighbours_are_enumerated() -> None:
     assert surely[0] == pytest.approx(1)
 
 
-def test_a_join_timed_by_the_answers_can_leak_more_than_one_that_is_not_and_not_more_than_said() -> None:
+def test_a_join_timed_by_the_answers_can_leak_more_than_the_theorem_and_at_most_its_own_bound() -> None:
     """Wait for an instance whose first step shows that mu is at its maximum; join in the next step of that one.
 
     Without the join nothing crosses there with some probability, with it the crossing is certain.

@@ -104,7 +104,7 @@ class Coarse(NoisyTotal):
 
 
 @pytest.mark.parametrize("text", [one for one in ASKED if not one.startswith("var")])
-def test_count_and_total_of_a_group_keep_to_the_sum_of_their_claims(text):
+def test_count_and_total_of_a_group_stay_within_the_sum_of_their_claims(text):
     check_together(text, users=3, truncation=Fraction(1, 20))
 
 
@@ -194,7 +194,7 @@ def test_the_weights_of_a_quantile_are_floors_of_the_exact_exponentials():
     assert one.weights_by_loss[-1] >= 1 << 38 > int(mpmath.mpf(2) ** 128 * mpmath.exp(-rate * len(one.weights_by_loss)))
 
 
-def test_every_multiset_of_values_is_looked_at():
+def test_every_multiset_of_values_is_enumerated():
     assert len({fewer for fewer, _ in neighbours(POINTS)}) == sum(
         len(list(combinations_with_replacement(POINTS, number))) for number in range(4)
     )

@@ -23,7 +23,7 @@ def test_no_interleaving_spends_without_release_or_refuses_what_is_left() -> Non
 @pytest.mark.prove
 @pytest.mark.parametrize("spent", SPENT.values(), ids=SPENT)
 @pytest.mark.parametrize("rows", SHAPES.values(), ids=SHAPES)
-def test_no_interleaving_goes_wrong_whichever_rows_start_spent(
+def test_no_interleaving_fails_for_any_rows_spent_at_the_start(
     rows: tuple[tuple[int, ...], ...], spent: frozenset[int]
 ) -> None:
     worlds, problem = Model(rows, spent).explore()

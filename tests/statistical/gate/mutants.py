@@ -171,7 +171,6 @@ NUS = "instance, to)[WORD_BYTES * at :]"
 NEEDED = "needed = (thresholds - sizes)[owners] + left - law.min"
 INDEX = "np.clip(needed, 0, len(smallest) - 1)"
 WORDS = 'words = np.frombuffer(tapes, ">u8").astype(np.uint64)'
-CROSSES = "crosses(count, noise.nu(i), parameters.k, noise.mu)"
 
 STATISTICAL = [
     Mutant(

@@ -50,7 +50,7 @@ def run(*arguments):
     return CliRunner().invoke(app, ["audit", "--service-trials", "0", "--trials", "200", "--seed", "1", *arguments])
 
 
-def test_the_report_says_what_was_tested_on_how_many_sets_and_what_came_out():
+def test_the_report_names_tests_numbers_of_sets_and_results():
     result = run("--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)

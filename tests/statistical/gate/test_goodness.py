@@ -40,7 +40,7 @@ def test_merged_cells_keep_their_order_and_expect_enough():
     assert (np.bincount(groups, expected) >= 5.0).all()
 
 
-def test_an_outcome_that_cannot_happen_rejects_whatever_the_rest_says():
+def test_an_impossible_outcome_always_rejects():
     law = np.array([0.5, 0.5, 0.0])
     observed = np.array([0, 1] * 500 + [2])
     assert goodness.marginal(observed, law).p_value == 0.0
@@ -90,7 +90,7 @@ def test_right_data_exceed_a_statistic_less_often_than_bounded_and_not_much_less
             assert bound < 10 * math.sqrt(2 * math.pi * trials) * beyond / 100_000
 
 
-def test_where_it_matters_chi_square_alone_would_raise_false_alarms():
+def test_chi_square_alone_would_raise_false_alarms():
     expected = next(cells_of_an_audit(500))
     statistic = 90.0
     assert goodness.tail(statistic, expected.size - 1) < 1e-8

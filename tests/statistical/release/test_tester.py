@@ -115,7 +115,7 @@ PLANTED: dict[str, tuple[Callable[[int], Outcome], tuple[int, ...], float, int]]
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_the_tester_finds_what_is_planted(name: str) -> None:
+def test_the_tester_finds_planted_mistakes(name: str) -> None:
     make, points, epsilon, runs = PLANTED[name]
     tried = list(datasets(points, 2, 8))
     violation = find_violation(make(1), tried, epsilon, float(DELTA), runs, 2 * len(tried))

@@ -65,7 +65,7 @@ def test_an_epsilon_written_as_a_number_stays_the_decimal_that_is_written() -> N
         (None, None, "types.json cannot be read: No such file or directory"),
     ],
 )
-def test_what_is_no_type_is_refused(
+def test_an_invalid_type_is_refused(
     tmp_path: Path, given: list[str] | None, content: str | bytes | None, message: str
 ) -> None:
     file = tmp_path / "types.json"

@@ -14,7 +14,7 @@ def run(*arguments: str) -> Result:
     return CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(app, ["plan", *arguments])
 
 
-def test_the_table_tells_laws_bounds_and_zone() -> None:
+def test_the_table_shows_laws_bounds_and_zone() -> None:
     shown = run("--window", "168").output
     for expected in (
         "k = 50, window = 168 steps of 3600 s",
@@ -57,7 +57,7 @@ def test_a_comparison_shows_the_profiles_side_by_side() -> None:
     assert [int(cell) for cell in zone.replace("│", " ").split()[-4:]] == [22, 16, 12, 12]
 
 
-def test_a_comparison_tells_which_laws_meet_the_target() -> None:
+def test_a_comparison_shows_which_laws_meet_the_target() -> None:
     shown = run("--compare", "--window", "168", "--epsilon", "2.5", "--delta", "1.1e-6").output
     (row,) = (line for line in shown.splitlines() if "within (2.5, 1.10e-6)" in line)
     assert row.replace("│", " ").split()[-4:] == ["yes", "no", "no", "yes"]

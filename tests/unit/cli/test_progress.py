@@ -49,7 +49,7 @@ def test_commands_that_read_a_log_say_so(told: list[str]) -> None:
     ]
 
 
-def test_encrypting_and_opening_reports_says_so(told: list[str]) -> None:
+def test_commands_that_encrypt_or_open_reports_say_so(told: list[str]) -> None:
     run("reports keys")
     run("reports simulate events.csv")
     run("reports domain keys.txt")
@@ -57,12 +57,12 @@ def test_encrypting_and_opening_reports_says_so(told: list[str]) -> None:
     assert told == ["encrypting reports", "opening and adding up the reports"]
 
 
-def test_drawing_says_so(told: list[str]) -> None:
+def test_commands_that_draw_say_so(told: list[str]) -> None:
     run("plan --paper figure.png")
     assert told == ["drawing Figure 1"]
 
 
-def test_a_service_that_starts_says_so(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_starts_the_service_says_so(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     class RefusedError(Exception):
         pass
 

@@ -26,7 +26,7 @@ def test_progress_off_a_terminal_is_a_line_every_few_seconds(capsys: pytest.Capt
     ]
 
 
-def test_the_rest_is_estimated_when_a_twentieth_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_remaining_time_is_shown_after_a_twentieth_of_the_work(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter([0.0, 3.0, 9.0])
     with screen.progress("steps", 400, lambda: next(times)) as advance:
         advance(1)
@@ -42,7 +42,7 @@ def test_work_of_less_than_two_seconds_shows_no_progress(capsys: pytest.CaptureF
     assert capsys.readouterr().err == ""
 
 
-def test_work_whose_end_is_unknown_says_what_it_is_after_2_4_and_8_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_work_of_unknown_length_is_named_after_2_4_and_8_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     waits = []
 
     def wait(seconds: float) -> bool:
@@ -58,7 +58,7 @@ def test_work_whose_end_is_unknown_says_what_it_is_after_2_4_and_8_seconds(capsy
     ]
 
 
-def test_work_that_ends_or_fails_is_no_longer_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_or_failed_work_is_no_longer_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = []
 
     def said(_: str, wait: Callable[[float], bool]) -> None:

@@ -134,7 +134,7 @@ def test_wrong_input_gets_one_line_that_says_what_to_change(log: str, arguments:
     assert ran.exception is None or isinstance(ran.exception, SystemExit)
 
 
-def test_crossings_stand_with_the_answers_and_not_with_the_cost(log: str) -> None:
+def test_crossings_are_shown_with_the_answers_and_not_with_the_cost(log: str) -> None:
     shown = run(log).output
     headings = "How well the answers fit the exact counts", "Privacy", "Cost"
     answers, privacy, cost = (shown.index(f"│ {heading} ") for heading in headings)

@@ -68,7 +68,7 @@ def test_joins_go_500_a_call_and_every_one_gets_its_result() -> None:
     assert service.sent[0][2]["joins"][1] == {"type": "a", "set": "AA", "client": "1"}
 
 
-def test_no_joins_are_no_call() -> None:
+def test_an_empty_list_of_joins_makes_no_call() -> None:
     service = Service(lambda _: {})
     assert Client(service).batch_join([]) == []
     Client(service).join_all([])
@@ -107,7 +107,7 @@ def test_answers_of_two_calls_are_of_the_earlier_step(steps: list[int | None], e
     assert Client(service).query(("a", str(n)) for n in range(101)).step == expected
 
 
-def test_to_ask_for_no_set_is_no_call() -> None:
+def test_an_empty_query_makes_no_call() -> None:
     service = Service(lambda _: {})
     assert Client(service).query([]) == Answers(frozenset(), None)
     assert service.sent == []
@@ -160,7 +160,7 @@ def test_a_batch_refused_in_part_says_which_joins_and_when_to_repeat_them() -> N
 
 
 @pytest.mark.parametrize("told", [b"", b"<html>", b"\xff", [], "text", None])
-def test_what_is_not_a_json_object_is_unexpected(told: Any) -> None:
+def test_an_answer_that_is_not_a_json_object_is_unexpected(told: Any) -> None:
     with pytest.raises(UnexpectedAnswerError, match=r"GET /v1/types/a: .*dict expected.*: check that the address"):
         Client(Service(lambda _: told)).type("a")
 

@@ -78,7 +78,7 @@ def test_a_connection_closed_between_calls_is_opened_again() -> None:
         assert (server.connections, len(server.requests)) == (3, 3)
 
 
-def test_a_server_that_never_answers_is_not_asked_for_ever() -> None:
+def test_a_server_that_never_answers_is_called_once() -> None:
     with serving(answers=0) as server:
         with Client(server.url) as client, pytest.raises(NoAnswerError):
             client.types()
@@ -118,7 +118,7 @@ def test_a_refused_connection_says_what_to_check() -> None:
     assert "check the address, and that the service runs" in str(found.value)
 
 
-def test_what_does_not_speak_http_is_no_answer() -> None:
+def test_a_server_without_http_gives_no_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
@@ -145,6 +145,6 @@ def test_a_slow_service_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://a.example", "https://", "http://a.example/?x=1"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_text_that_is_not_an_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="is not an address of the service: give http"):
         Client(url)

@@ -112,7 +112,7 @@ def test_the_limits_that_a_job_meets_are_named(
         ({"of_reports": -1.0}, "reports of a job must lie between"),
     ],
 )
-def test_a_load_that_the_service_does_not_take_is_refused(change: dict[str, float], message: str) -> None:
+def test_a_load_beyond_the_limits_of_the_service_is_refused(change: dict[str, float], message: str) -> None:
     with pytest.raises(CostError, match=message):
         replace(LOAD, **change)  # type: ignore[arg-type]
 

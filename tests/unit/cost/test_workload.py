@@ -171,12 +171,12 @@ def test_counting_by_queries_reads_every_item_of_the_window() -> None:
         ({"architecture": "arm"}, "architecture must be arm64 or x86_64, not arm"),
     ],
 )
-def test_a_workload_that_the_service_does_not_take_is_refused(change: dict[str, object], message: str) -> None:
+def test_a_workload_beyond_the_limits_of_the_service_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(CostError, match=message):
         replace(LOAD, **change)  # type: ignore[arg-type]
 
 
-def test_a_workload_needs_as_many_slots_as_its_rows_and_its_workers_take() -> None:
+def test_a_workload_needs_enough_slots_for_its_rows_and_workers() -> None:
     slow = {**MEASURED, "evaluated_set_ms": 1.0, "row_ms": 0.0, "packed_join_ms": 0.0}
     alike = Workload(PARAMETERS, 5_000.0, sets=10**9, exponent=0.0)
     needed = scale.needs(alike, slow)

@@ -105,7 +105,7 @@ def test_of_items_with_the_same_key_the_last_one_is_put_once() -> None:
     assert table.calls == [[{"PutRequest": {"Item": twice[-1]}}]]
 
 
-def test_a_key_asked_twice_is_read_once() -> None:
+def test_a_repeated_key_is_read_once() -> None:
     table = Table()
     _put(table, _items(1))
     table.calls.clear()
@@ -113,7 +113,7 @@ def test_a_key_asked_twice_is_read_once() -> None:
     assert table.calls == [[{"key": {"B": b"\0\0"}}, {"key": {"B": b"\0\1"}}]]
 
 
-def test_unprocessed_items_are_sent_again_alone_until_none_is_left(slept: list[float]) -> None:
+def test_only_unprocessed_items_are_sent_again_until_none_is_left(slept: list[float]) -> None:
     table = Table(keep=lambda call, requests: 10 - call if call < 4 else 0)
     assert _put(table, _items(25)) == []
     assert [len(call) for call in table.calls] == [25, 9, 8, 7]
@@ -121,7 +121,7 @@ def test_unprocessed_items_are_sent_again_alone_until_none_is_left(slept: list[f
     assert len(slept) == 3
 
 
-def test_unprocessed_keys_are_asked_again_alone_until_all_are_answered(slept: list[float]) -> None:
+def test_only_unprocessed_keys_are_read_again_until_all_are_answered(slept: list[float]) -> None:
     table = Table()
     _put(table, _items(50))
     table.calls.clear()

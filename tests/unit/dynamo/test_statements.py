@@ -46,7 +46,7 @@ def test_an_insert_names_every_attribute_of_the_item() -> None:
     }
 
 
-def test_a_replacement_sets_what_is_there_removes_what_is_not_and_compares_what_was_read() -> None:
+def test_a_replacement_sets_present_attributes_removes_absent_ones_and_compares_the_read_ones() -> None:
     assert replace("t", ITEM, "key", ["wake_up", "p"], {"evaluated": {"N": "5"}}) == {
         "Statement": 'UPDATE "t" SET "members"=? SET "evaluated"=? REMOVE "wake_up" REMOVE "p"'
         ' WHERE "key"=? AND "evaluated"=?',
@@ -54,7 +54,7 @@ def test_a_replacement_sets_what_is_there_removes_what_is_not_and_compares_what_
     }
 
 
-def test_the_local_stack_reads_back_what_is_sent() -> None:
+def test_the_local_stack_parses_the_sent_statements() -> None:
     assert read(insert("t", ITEM)) == ("t", ITEM, (), None)
     sent = read(replace("t", ITEM, "key", ["wake_up"], {"evaluated": {"N": "5"}}))
     changed = {name: value for name, value in ITEM.items() if name != "key"}

@@ -8,7 +8,7 @@ from kanon.dynamo.tables import created
 MADE = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
 
-def test_a_table_is_as_old_as_dynamodb_says() -> None:
+def test_the_age_of_a_table_is_that_of_its_description() -> None:
     description: Any = {"CreationDateTime": MADE}
     assert created(description) == MADE.timestamp()
 

@@ -222,7 +222,7 @@ def nearly_true() -> SetState:
     ("quiet", "call_seconds", "page_seconds"),
     [(0, 1.0, 0.05), (7_000, 1.0, 0.05), (7_000, 1.0, 1.0), (8_000, 0.25, 1.0)],
 )
-def test_a_worker_that_dies_in_a_chunk_with_many_writes_does_not_keep_the_next_one_from_it(
+def test_after_a_worker_dies_in_a_chunk_with_many_writes_the_next_one_completes_it(
     quiet: int, call_seconds: float, page_seconds: float
 ) -> None:
     """After quiet sets follow 500 that all cross: with slow calls their chunk takes ten times as long as any before."""
@@ -250,7 +250,7 @@ def test_crowded_sets_behind_very_slow_pages_are_done_over_several_workers() -> 
     assert len(tables.states) == 1_440
 
 
-def test_after_an_error_the_next_run_goes_on_behind_the_last_chunk() -> None:
+def test_after_an_error_the_next_run_continues_after_the_last_chunk() -> None:
     log = SlowLog({set_key(n): 1 for n in range(3_000)}, 0.05)
     tables = Tables(log, fail_after=2_600)
     with pytest.raises(ConnectionError):

@@ -40,7 +40,7 @@ def test_of_a_short_outage_allowance_a_seventh_is_kept_in_reserve() -> None:
 
 
 @given(TIMES)
-def test_what_is_written_now_is_shown_at_the_first_tick_a_margin_away(now: float) -> None:
+def test_rows_written_now_become_visible_at_the_first_tick_after_the_margin(now: float) -> None:
     tick = SCHEDULE.visible_from(now)
     assert now + 60 < tick <= now + 60 + 3600
     assert tick == tick_of(tick // 3600 - 1, 3600, 1800)

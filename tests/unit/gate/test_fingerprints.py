@@ -47,7 +47,7 @@ def _check(control: Recorded, entries: list[tuple[str, int]], step: int, types: 
     check_evaluate(control, settings, types, KEYS, step, {})  # type: ignore[arg-type]
 
 
-def test_types_slots_deployment_and_keys_have_a_fingerprint_each_and_so_has_what_rows_live_by() -> None:
+def test_types_slots_deployment_keys_and_lifetimes_of_rows_have_a_fingerprint_each() -> None:
     pepper = Secret.derived("set-pepper", "text")
     query = QuerySettings.model_construct(
         slots=(SlotsEntry(slots=8, from_step=0),), deployment="stack", publish_delay=1800

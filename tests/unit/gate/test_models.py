@@ -193,11 +193,11 @@ class TestQuestions:
         ],
         ids=str,
     )
-    def test_a_wrong_question_is_refused(self, model: type[BaseModel], field: str, value: Any) -> None:
+    def test_a_wrong_query_is_refused(self, model: type[BaseModel], field: str, value: Any) -> None:
         with pytest.raises(ValidationError):
             self.read(model, field, value)
 
-    def test_the_place_of_a_wrong_hash_is_told(self, model: type[BaseModel], field: str) -> None:
+    def test_the_error_names_the_place_of_a_wrong_hash(self, model: type[BaseModel], field: str) -> None:
         with pytest.raises(ValidationError) as refused:
             self.read(model, field, [{"type": "fledge", "hashes": ["asdf", "?"]}])
         assert refused.value.errors()[0]["loc"] == (field, 0, "hashes", 1)

@@ -59,7 +59,7 @@ def test_the_page_states_the_figures_of_the_profiles(name: str, window: int) -> 
 
 
 @pytest.mark.parametrize(("label", "steps"), [("one hour", 1), ("one week", 168), ("30 days", 720), ("one year", 8760)])
-def test_the_page_states_what_rejoining_costs(label: str, steps: int) -> None:
+def test_the_page_states_the_cost_of_rejoining(label: str, steps: int) -> None:
     assert rejoining_row(label, steps) in PAGE
 
 
@@ -72,7 +72,7 @@ def test_the_page_states_what_rejoining_costs(label: str, steps: int) -> None:
         ("two changes, Members kept", 2, 0),
     ],
 )
-def test_the_page_states_what_a_change_of_the_log_costs(label: str, changes: int, forgotten: int) -> None:
+def test_the_page_states_the_cost_of_a_change_of_the_log(label: str, changes: int, forgotten: int) -> None:
     types = [of_profile(name, w) for name in ("published", "sharp") for w in (168, 720)]
     cells = [cell(over_generations(parameters, changes, forgotten)) for parameters in types]
     assert f"| {label} | {' | '.join(cells)} |" in PAGE
@@ -92,7 +92,7 @@ def test_the_page_states_the_laws_the_planner_finds() -> None:
         assert f"(one-sided {law(p.threshold_law)} and {law(p.query_law)})" in PAGE
 
 
-def test_the_page_states_what_a_year_of_watching_costs() -> None:
+def test_the_page_states_the_cost_of_a_year_of_watching() -> None:
     assert instances_in_a_year(168, 3600) == 54
     assert "54 instances" in PAGE
     for name, stated in (("published", "1.06e-6"), ("balanced", "1.60e-4"), ("sharp", "1.16e-4")):
@@ -100,6 +100,6 @@ def test_the_page_states_what_a_year_of_watching_costs() -> None:
         assert stated in PAGE
 
 
-def test_the_page_states_what_a_belief_of_a_tenth_becomes() -> None:
+def test_the_page_states_the_belief_after_the_answers() -> None:
     stated = [f"{written_up(100 * posterior(PRIOR, Fraction(epsilon)), 3)}% at {epsilon}" for epsilon in ("2.25", "3")]
     assert ", ".join(stated) in PAGE

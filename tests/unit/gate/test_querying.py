@@ -130,7 +130,7 @@ def test_every_set_is_read_at_every_query_and_every_horizon_once_until_the_next_
     assert table.asked[-1] == ({_key(b"a")}, {slot_of(_key(b"a"), 2)})
 
 
-def test_a_query_asked_before_sees_the_later_horizon_of_the_next_tick(table: Table, querying: Querying) -> None:
+def test_a_repeated_query_sees_the_horizon_of_the_next_tick(table: Table, querying: Querying) -> None:
     table.crossings[_key(b"a")] = (STEP + 1,)
     assert querying.query([("small", b"a")], NOW).above == (False,)
     table.horizons = dict.fromkeys(range(2), Horizon(STEP + 1, int(NOW) + PERIOD, STEP, int(NOW)))
@@ -139,13 +139,13 @@ def test_a_query_asked_before_sees_the_later_horizon_of_the_next_tick(table: Tab
     assert (answer.above, answer.step) == ((True,), STEP + 1)
 
 
-def test_no_set_is_remembered(querying: Querying) -> None:
+def test_no_set_is_cached(querying: Querying) -> None:
     querying.query([("small", b"a")], NOW)
     kept = {name: value for name, value in vars(querying).items() if name.startswith("_")}
     assert kept.keys() == {"_tick", "_horizons"}
 
 
-def test_a_table_that_does_not_answer_is_an_error_and_nothing_is_remembered(table: Table, querying: Querying) -> None:
+def test_a_table_that_does_not_answer_is_an_error_and_nothing_is_cached(table: Table, querying: Querying) -> None:
     table.crossings[_key(b"a")] = (_first_of_instance(b"a"),)
     table.throttled = True
     with pytest.raises(ThrottledError):

@@ -170,7 +170,7 @@ def test_wake_ups_of_an_older_layout_are_read_for_one_window_and_no_longer() -> 
         assert [each.set_key for each in read(log, slot)] == ([A] if last + WINDOW > STEP else [])
 
 
-def test_an_entry_that_was_removed_too_early_is_noticed() -> None:
+def test_an_entry_that_was_removed_too_early_is_detected() -> None:
     removed = Layouts(CHANGED.entries[1:])
     message = r"^Slots has no entry before step 471998, and step 472000 still has rows of it: put the removed entry"
     with pytest.raises(ConfigurationError, match=message):

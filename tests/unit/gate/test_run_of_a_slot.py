@@ -171,7 +171,7 @@ LATE = TICK + (STEPS - 1) * PERIOD - 100.0  # the last of four closed steps is i
 
 
 @pytest.mark.parametrize("busy", range(2**STEPS))
-def test_lateness_does_not_tell_in_which_steps_somebody_joined(busy: int) -> None:
+def test_lateness_does_not_depend_on_the_steps_with_joins(busy: int) -> None:
     rows = {STEP + n: touched("a") for n in range(STEPS) if busy >> n & 1}
     service = Service(rows, LATE)
     outcome = service.run()

@@ -42,5 +42,5 @@ def test_evaluation_continues_only_if_no_table_is_older_than_one_that_is_written
 
 
 @pytest.mark.parametrize("members", STEPS)
-def test_a_mark_of_a_version_without_stamps_is_believed(members: int | None) -> None:
+def test_a_mark_of_a_version_without_stamps_is_accepted(members: int | None) -> None:
     assert agreed(6, members, None, stamped=False) == 6

@@ -134,7 +134,7 @@ def test_bare_keys_and_single_quotes_read_like_json(body: dict[str, Any]) -> Non
     ],
     ids=lambda value: value[:30],
 )
-def test_what_is_not_json_is_refused_with_its_reason(text: str, reason: str) -> None:
+def test_a_body_that_is_not_json_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(RequestError) as refused:
         read_json(text)
     error = refused.value.answer.error
@@ -144,7 +144,7 @@ def test_what_is_not_json_is_refused_with_its_reason(text: str, reason: str) -> 
 
 
 @pytest.mark.parametrize("text", ["[]", '[{"number": 1}]', "null", '"a"', "1", "true"])
-def test_a_body_that_is_no_object_is_refused(text: str, service: Service) -> None:
+def test_a_body_that_is_not_an_object_is_refused(text: str, service: Service) -> None:
     assert service.refusal(text)["message"] == "the body must be a JSON object"
 
 
@@ -180,7 +180,7 @@ def test_no_small_body_takes_long_to_refuse(part: str) -> None:
     "content_type",
     ["application/json", "application/json; charset=utf-8", "Application/JSON ;x=y", "", None],
 )
-def test_json_is_taken_under_every_spelling_of_its_type(content_type: str | None, service: Service) -> None:
+def test_json_is_accepted_under_every_spelling_of_its_type(content_type: str | None, service: Service) -> None:
     headers = {} if content_type is None else {"content-type": content_type}
     assert service.send('{"number": 7}', headers)["statusCode"] == 200
     assert service.numbers == [7]
@@ -237,7 +237,7 @@ def test_no_body_is_400(body: str | None, service: Service) -> None:
 
 
 @pytest.mark.parametrize("encoded", [False, True])
-def test_a_mebibyte_is_taken_and_a_byte_more_is_413(encoded: bool, service: Service) -> None:
+def test_a_mebibyte_is_accepted_and_a_byte_more_is_413(encoded: bool, service: Service) -> None:
     def sent(size: int, filler: str) -> str:
         head = '{"number": 7, "x": "'
         room = size - len(head) - 2

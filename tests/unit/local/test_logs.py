@@ -37,13 +37,13 @@ def test_dates_cut_whole_days(path: Path) -> None:
         read_log(path, datetime(2020, 1, 1), datetime(2020, 1, 2))
 
 
-def test_every_step_comes_once_silent_ones_included() -> None:
+def test_every_step_occurs_once_including_steps_without_joins() -> None:
     log = JoinLog("log", 3600, [Join(3600, "a", "1"), Join(7199.9, "a", "2"), Join(18000, "b", "1")])
     steps = [(step, [join.client for join in joins]) for step, joins in log.by_step(3600)]
     assert steps == [(1, ["1", "2"]), (2, []), (3, []), (4, []), (5, ["1"])]
 
 
-def test_the_generated_log_is_its_seeds_and_as_large_as_promised() -> None:
+def test_the_generated_log_depends_on_its_seed_and_has_the_stated_size() -> None:
     log = generated_log(1)
     assert log.joins == generated_log(1).joins
     assert log.joins[:100] != generated_log(2).joins[:100]
@@ -52,7 +52,7 @@ def test_the_generated_log_is_its_seeds_and_as_large_as_promised() -> None:
     assert all(0 <= join.time - log.start < 45 * 86400 for join in log.joins)
 
 
-def test_the_generated_log_has_a_heavy_tail_and_clients_who_come_back() -> None:
+def test_the_generated_log_has_a_heavy_tail_and_returning_clients() -> None:
     joins = generated_log(1).joins
     sizes = sorted(Counter(join.set for join in joins).values(), reverse=True)
     assert sizes[0] > 100 * sizes[-1]

@@ -65,7 +65,7 @@ RISE_AND_FALL = [*range(1, 9), *range(8, 0, -1)]
         (range(105, 111), [], "turns true at 6 clients"),
     ],
 )
-def test_a_panel_says_what_happens_to_its_set(true: Sequence[int], restarts: list[int], story: str) -> None:
+def test_a_panel_describes_the_history_of_its_set(true: Sequence[int], restarts: list[int], story: str) -> None:
     history = History(100, RISE_AND_FALL, [100 + n in true for n in range(16)])
     assert _story(history, restarts) == story
 
@@ -87,6 +87,6 @@ def test_the_set_that_stays_true_below_k_until_a_restart_comes_first(monkeypatch
 
 
 @pytest.mark.parametrize(("counts", "spot"), [([90] * 100, (10, 15.0)), ([5] * 50 + [90] * 50, (60, 15.0))])
-def test_the_explanation_stands_where_the_curve_is_far(counts: list[int], spot: tuple[int, float]) -> None:
+def test_the_explanation_is_placed_far_from_the_curve(counts: list[int], spot: tuple[int, float]) -> None:
     assert _empty_spot(counts, 0, 100, 10, 100.0) == spot
     assert _empty_spot(counts, 30, 40, 10, 100.0)[0] == 40  # an instance narrower than the text

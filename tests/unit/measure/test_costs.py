@@ -30,7 +30,7 @@ def test_another_time_on_the_page_is_another_value() -> None:
     assert made["join_ms"]["value"] == 1.5
 
 
-def test_a_time_is_converted_to_ms_and_a_hash_is_what_the_query_takes_beyond_a_request() -> None:
+def test_a_time_is_converted_to_ms_and_a_hash_costs_the_difference_to_a_minimal_request() -> None:
     entries = {
         "a_ms": {"from": "make bench, row `a (b)`"},
         "query_ms": {"from": "make bench: the other side of the row `c`"},

@@ -125,7 +125,7 @@ def test_every_weight_but_that_of_zero_is_the_floor_of_its_ideal(law: Law) -> No
 
 
 @each_shipped_law
-def test_the_tails_are_truncated_and_not_added_to_the_ends(law: Law) -> None:
+def test_the_tails_are_truncated_and_not_clamped(law: Law) -> None:
     for inner, outer in ((law.max - 1, law.max), (law.min + 1, law.min)):
         if abs(outer) > abs(inner):
             fall = law.weight(outer) / law.weight(inner)

@@ -53,7 +53,7 @@ def test_figure_1b_the_error_of_one_step_is_at_least_minus_8_with_99_percent() -
     assert errors[at_least >= 0.99].max() == -7
 
 
-def test_both_panels_as_the_service_draws_are_the_sums_they_stand_for() -> None:
+def test_both_panels_of_the_service_are_sums_over_the_tables() -> None:
     outcomes = np.arange(-25, 26)
     chance = np.exp(-0.75 * abs(outcomes))
     chance /= chance.sum()

@@ -55,7 +55,7 @@ def test_the_same_release_again_costs_nothing_and_has_the_same_bytes(place):
     assert spent(place) == Bound(Fraction(1), Fraction("1e-5"))
 
 
-def test_a_new_name_on_equal_data_spends_and_draws_anew(place):
+def test_a_new_name_on_equal_data_costs_again_and_draws_new_noise(place):
     results = [made(place, name=f"week {i}") for i in range(8)]
     assert len({bytes_of(result) for result in results}) > 1
     assert len({result.id for result in results}) == 8
@@ -168,7 +168,7 @@ def test_forgetting_that_was_interrupted_is_completed_by_forgetting_again(place,
     assert not (place / "secrets" / f"noise-{result.id}").exists()
 
 
-def test_a_paid_release_without_its_secret_is_refused_for_ever(place):
+def test_a_paid_release_without_its_secret_is_always_refused(place):
     result = made(place)
     (place / "secrets" / f"noise-{result.id}").unlink()
     assert Ledger.at(place).without_secret() == [result.id]
@@ -360,7 +360,7 @@ def test_a_private_table_shows_nothing_of_what_it_holds():
     assert keyed_digest(table, b"a" * 32) != keyed_digest(table, b"b" * 32)
 
 
-def test_what_a_crash_left_of_a_long_line_is_removed_by_the_next_append(place):
+def test_the_rest_of_a_long_line_after_a_crash_is_removed_by_the_next_append(place):
     made(place, name="1")
     path = place / "ledger.jsonl"
     path.write_bytes(path.read_bytes() + b'{"event":"note","text":"' + b"x" * 5000)

@@ -82,7 +82,7 @@ def test_a_clear_field_that_is_wrong_raises_its_counter(name):
     assert str(caught.value) == counter
 
 
-def test_white_space_around_the_clear_part_is_read():
+def test_white_space_around_the_clear_fields_is_read():
     assert parse(f"\n {changed()}\t ") == parse(changed())
 
 
@@ -176,7 +176,7 @@ def test_times_are_read_as_text_as_number_and_as_decimal():
     assert parse(text).scheduled_report_time == 1_640_995_200
 
 
-def test_a_report_too_many_in_error_ends_the_job(tmp_path):
+def test_one_report_too_many_in_error_ends_the_job(tmp_path):
     reports = [made.report([(1, 1)], number) for number in range(9)] + [made.report(key=made.OTHER_KEY)]
     assert made.run(tmp_path, reports, error_threshold=Fraction(10)).accepted == 9
     with pytest.raises(JobError, match="DECRYPTION_ERROR 1") as caught:
@@ -197,7 +197,7 @@ def test_cleartext_reports_need_no_key():
     assert map_reports([report], rules, Selection()).partitions[0].sums.tolist() == [1]
 
 
-def test_reports_of_one_length_and_odd_ones_among_them_are_all_read(monkeypatch):
+def test_reports_of_one_length_and_several_layouts_are_all_read(monkeypatch):
     """A report that only claims a layout goes through ``cbor2`` alone; it does not take the others with it."""
     good = [payload_of(number) for number in range(50)]
     odd = bytearray(good[0])

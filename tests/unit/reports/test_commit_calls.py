@@ -50,7 +50,7 @@ class Sent:
 def commit(client: Any, rows: int, hours: range) -> Outcome:
     wanted = charges(Unit(f"{n}", "https://report.test", DAY * 24 + hour) for n in range(rows) for hour in hours)
     jobs, budgets = ReportJobs(client, "jobs"), Budgets(client, "budgets", CAP)
-    return Committing(client, jobs, budgets, "an epoch", lambda: DAY * 86_400).commit("job", wanted, AMOUNT)
+    return Committing(client, jobs, budgets, "an epoch", lambda: DAY * 86_400).commit("job", wanted, AMOUNT, "0" * 32)
 
 
 @pytest.mark.parametrize(("rows", "calls"), [(0, 1), (1, 1), (49, 1), (50, 2), (98, 2), (99, 3), (MOST_ROWS, 613)])
@@ -79,10 +79,11 @@ def test_the_row_of_the_largest_job_is_within_the_limit_of_an_item() -> None:
     """A request of two-byte characters, each of which is stored as six, and the parts of a discovery of all shards."""
     largest = [[Stored("reports", MOST_OBJECT_BYTES, "etag")]] * MOST_SHARDS
     name = f"{bytes(32).hex()}/staged/{bytes(32).hex()}"
-    parts = [[name, 1 << 30]] * _partitions(None, largest)
+    parts = [name] * _partitions(None, largest)
     sent = Sent.checked()
     jobs, budgets = ReportJobs(sent.client, "jobs"), Budgets(sent.client, "budgets", CAP)
-    assert Committing(sent.client, jobs, budgets, "an epoch", lambda: 0).commit("job", [], AMOUNT, parts=parts)
+    committing = Committing(sent.client, jobs, budgets, "an epoch", lambda: 0)
+    assert committing.commit("job", [], AMOUNT, "0" * 32, parts=parts)
     request = json.dumps({"more": "\u00e4" * (JOB_BODIES.most // 2)})
     rest = 16 << 10  # names, digests, counters and messages
     assert 200_000 < len(request) + len(sent.bodies[0]) < MOST_ITEM_BYTES - rest

@@ -120,7 +120,7 @@ ENTRY = json.loads(public_document(KEYS))["keys"][0]
     (json.dumps({"keys": [ENTRY | {"key": "AAAA"}]}), "32 bytes"), (json.dumps({"keys": [ENTRY] * 2}), "the same id"),
     (json.dumps({"keys": [ENTRY | {"id": str(uuid.UUID(int=n))} for n in range(6)]}), "at most 5"),
 ])  # fmt: skip
-def test_a_bad_key_document_is_refused(document, message):
+def test_an_invalid_key_document_is_refused(document, message):
     with pytest.raises(KeyDocumentError, match=message):
         public_keys(document)
 

@@ -12,6 +12,6 @@ def test_epsilon_and_delta_are_rounded_up():
     assert "An epsilon of 10.0001 protects nobody" in text
 
 
-def test_what_somebody_believes_is_bounded_except_with_probability_delta():
+def test_the_belief_is_bounded_except_with_probability_delta():
     assert "afterwards, except with that probability." in of_all(Fraction(1), Fraction("1e-8"))[0]
     assert of_all(Fraction(1), Fraction(0))[0].endswith("% sure of it afterwards.")

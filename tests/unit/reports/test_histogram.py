@@ -50,7 +50,7 @@ def test_merging_is_adding_up_at_once(first, second, third):
 
 
 @given(pairs, st.sets(st.integers(0, 8) | st.just(1 << 64)).map(sorted))
-def test_a_key_that_is_not_there_has_the_sum_0(contributions, asked):
+def test_a_missing_key_has_the_sum_0(contributions, asked):
     sums = histogram(contributions).at(keys16(*asked))
     assert sums.tolist() == [plain(contributions).get(key, 0) for key in asked]
 

@@ -16,18 +16,18 @@ LAW = DiscreteLaplace(Fraction(10, 65_536))
     (Fraction(10, 65_536), None), (Fraction(64, 65_536), 83_689), (Fraction(1), None), (Fraction(1, 3), 2),
     (Fraction(1, 65_536_000), None),
 ])  # fmt: skip
-def test_noise_is_that_of_the_plain_sampler(a, most):
+def test_the_noise_equals_that_of_the_plain_sampler(a, most):
     seed = bytes(reversed(range(32)))
     assert DiscreteLaplace(a, most).draw(Tape(seed), 1200).tolist() == drawn(a, most, seed, 1200)
 
 
-def test_a_key_has_its_noise_whatever_comes_behind_it():
+def test_the_noise_of_a_key_does_not_depend_on_later_keys():
     tape = Tape(bytes(32))
     assert (LAW.draw(tape, 5000)[:1700] == LAW.draw(tape, 1700)).all()
     assert len(LAW.draw(tape, 0)) == 0
 
 
-def test_the_same_work_has_the_same_noise_and_any_other_work_other_noise():
+def test_the_same_job_has_the_same_noise_and_any_other_job_has_other_noise():
     other_key = replace(RANDOMNESS, key=NoiseKey("key", bytes(32)))
     other_id = replace(RANDOMNESS, key=NoiseKey("other", bytes(range(32))))
     changes = {"deployment": "x", "job": "x", "job_secret": b"x" * 32, "plan_digest": b"x" * 32, "mode": "discover"}

@@ -41,7 +41,7 @@ def by_template(cleartext):
 
 
 @given(reports())
-def test_what_is_encoded_is_decoded_on_both_paths(made):
+def test_encoded_reports_are_decoded_on_both_paths(made):
     layout, contributions = made
     cleartext = encode([Contribution(*each) for each in contributions], layout)
     padding = [Contribution(0, 0)] * (layout.slots - len(contributions))
@@ -108,7 +108,7 @@ def test_a_template_refuses_every_change_of_a_fixed_byte():
     )),
     b"\x81" * 100_000, b"\x9b" + b"\xff" * 8, b"\xa2ddata\x80ddata\x80",
 ])  # fmt: skip
-def test_what_is_no_report_is_refused(cleartext):
+def test_a_payload_that_is_not_a_report_is_refused(cleartext):
     with pytest.raises(PayloadError):
         decode(cleartext)
 
@@ -125,7 +125,7 @@ def test_short_numbers_any_order_and_other_entries_are_read():
     ([ONE._replace(value=-1)], Layout(2)), ([ONE._replace(filtering_id=256)], Layout(2)),
     ([ONE._replace(filtering_id=1)], Layout(2, None)),
 ])  # fmt: skip
-def test_what_does_not_fit_is_not_encoded(contributions, layout):
+def test_contributions_that_do_not_fit_are_refused(contributions, layout):
     with pytest.raises(PayloadError):
         encode(contributions, layout)
 
@@ -144,7 +144,7 @@ def test_lengths_are_those_of_the_design(layout, length):
     assert layout.length == length
 
 
-def test_many_reports_of_several_layouts_are_told_apart():
+def test_many_reports_of_several_layouts_are_distinguished():
     randomness = random.Random(5)
     rows = [encode([Contribution(randomness.getrandbits(128), 5)], Layout(20)) for _ in range(50)]
     rows[7] = rows[7][:100] + b"\xff" + rows[7][101:]

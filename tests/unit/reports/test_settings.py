@@ -101,7 +101,7 @@ def test_jobs_may_name_the_buckets_of_the_stack_and_the_listed_ones():
 
 
 @pytest.mark.parametrize("name", ["Upper", "a/b", "x", "s3://bucket"])
-def test_what_is_no_name_of_a_bucket_is_refused(name):
+def test_an_invalid_bucket_name_is_refused(name):
     with pytest.raises(ConfigurationError, match="KANON_REPORT_BUCKETS"):
         JobsSettings.from_environment({**JOBS, "KANON_REPORT_BUCKETS": f"fine-name,{name}"})
 

@@ -33,7 +33,7 @@ def modules(function: str, then: str = "") -> frozenset[str]:
 
 
 @pytest.mark.parametrize("function", ["collect", "jobs"])
-def test_what_answers_requests_starts_without_large_libraries(function: str) -> None:
+def test_functions_that_answer_requests_start_without_large_libraries(function: str) -> None:
     assert "kanon.http.edge" in modules(function)
     assert not LARGE & modules(function)
 

@@ -26,7 +26,7 @@ def test_a_threshold_is_at_least_the_bound():
     assert threshold(Fraction(64), Fraction(4, 10), 100) == 100
 
 
-def test_more_bits_are_taken_until_a_comparison_is_certain(monkeypatch):
+def test_a_comparison_uses_more_bits_until_it_is_certain(monkeypatch):
     coarse = []
 
     def bounds(x, bits=256):
@@ -62,7 +62,7 @@ def test_parameters_out_of_range_are_refused(fields):
         Parameters(**{"mode": "declared", "epsilon": Fraction(10)} | fields)
 
 
-def test_declared_keys_have_no_threshold_and_noise_without_an_end():
+def test_declared_keys_have_no_threshold_and_unbounded_noise():
     declared = Parameters("declared", Fraction(10))
     assert (declared.threshold, DiscreteLaplace.of(declared).most) == (None, None)
     discover = Parameters("discover", Fraction(10), Fraction(1, 10**8))

@@ -33,7 +33,7 @@ def test_users_values_combinations_and_other_keys_share_no_hash() -> None:
     assert len(np.unique(np.concatenate(sources))) == len(sources) * len(NAMES)
 
 
-def test_combinations_that_read_alike_have_different_hashes() -> None:
+def test_combinations_with_equal_joined_texts_have_different_hashes() -> None:
     pairs = [(b"ab", b"c"), (b"a", b"bc"), (b"", b"abc"), (b"abc", b"")]
     assert len(set(KEY.values([length_prefixed(*pair) for pair in pairs], 2).tolist())) == len(pairs)
 
@@ -74,6 +74,6 @@ def test_a_key_of_another_length_is_refused() -> None:
         Key(b"short")
 
 
-def test_a_key_file_in_no_folder_is_one_clear_error(tmp_path: Path) -> None:
+def test_a_key_file_in_a_missing_folder_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(RiskError, match="cannot be written"):
         Key.kept_in(tmp_path / "none" / "key")

@@ -42,7 +42,7 @@ def test_registers_of_a_union_are_the_largest_of_both(first: list[int], second: 
     assert both.tolist() == np.maximum(one, other).tolist()
 
 
-def test_nothing_inserted_is_estimated_as_zero() -> None:
+def test_an_empty_sketch_is_estimated_as_zero() -> None:
     assert estimate(np.zeros(1024, np.uint8)) == 0
 
 

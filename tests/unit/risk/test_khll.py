@@ -52,7 +52,7 @@ def test_seven_parts_merge_in_any_order_to_the_same_bytes(rows, size, random) ->
 
 
 @given(logs, logs, logs, st.integers(1, 40), st.integers(1, 40))
-def test_of_several_sizes_the_smallest_is_kept_in_any_order(a, b, c, size, other) -> None:
+def test_a_merge_keeps_the_smallest_size_in_any_order(a, b, c, size, other) -> None:
     parts = [sketched(a, size), sketched(b, other), sketched(c, 20)]
     expected = to_bytes(sketched([*a, *b, *c], min(size, other, 20)))
     assert {to_bytes(merge_all(order)) for order in permutations(parts)} == {expected}

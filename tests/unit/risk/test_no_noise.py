@@ -107,21 +107,21 @@ def test_a_group_that_expects_more_than_the_threshold_has_no_bound_but_an_exact_
     assert told["exact_delta_at_eps_bound"] is None
 
 
-def test_as_many_fakes_as_the_threshold_leave_nothing_of_it() -> None:
+def test_fakes_up_to_the_threshold_leave_no_privacy() -> None:
     case = PlainThreshold(1_000, 0.001, 49, fakes=49)
     assert case.delta_bound is None
     assert case.as_json()["r"] is None
     assert case.exact_delta(3) > 0.35  # the one client is alone with probability 0.37, and then shows
 
 
-def test_a_group_of_all_clients_hides_nobody_once_it_is_published() -> None:
+def test_a_published_group_of_all_clients_protects_nobody() -> None:
     assert PlainThreshold(10, 1.0, 5).exact_delta(3) == 1
     assert PlainThreshold(10, 1.0, 9).exact_delta(3) == 1
     assert PlainThreshold(10, 1.0, 10).exact_delta(3) == 0
     assert PlainThreshold(10, 1.0, 10).delta_bound is None
 
 
-def test_a_threshold_above_the_number_of_clients_gives_nothing_away() -> None:
+def test_a_threshold_above_the_number_of_clients_reveals_nothing() -> None:
     case = PlainThreshold(10, 0.1, 10)
     assert (case.delta_bound, case.exact_delta(0.1), case.tail_exact) == (0.0, 0.0, 0.0)
 

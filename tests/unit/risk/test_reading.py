@@ -106,7 +106,7 @@ def test_times_may_be_iso_8601_or_unix_seconds(times: list[str], tmp_path: Path)
     assert read(path, "day") == [("2012-02-05",), ("2012-02-05",)]
 
 
-def test_a_column_of_that_name_goes_before_the_one_taken_from_time(tmp_path: Path) -> None:
+def test_a_column_of_that_name_replaces_the_one_derived_from_time(tmp_path: Path) -> None:
     assert read(written(tmp_path / "log.csv", "time,day\n0,Monday\n"), "day") == [("Monday",)]
 
 
@@ -176,7 +176,7 @@ def test_a_file_that_cannot_be_read_is_one_line_without_its_content(
 
 
 @pytest.mark.parametrize("time", [SECRET, "1328464132000", "1e300", "2012-13-01"])
-def test_a_time_that_is_none_is_refused_without_being_shown(time: str, tmp_path: Path) -> None:
+def test_an_invalid_time_is_refused_without_being_shown(time: str, tmp_path: Path) -> None:
     path = written(tmp_path / "log.csv", f"time\n5\n{time}\n")
     with pytest.raises(RiskError, match="must hold unix seconds or ISO 8601 times to give 'day'") as refused:
         read(path, "day")

@@ -26,7 +26,7 @@ def with_crc(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("sketch", [empty(8, CHECK), small()], ids=["empty", "small"])
-def test_what_is_written_is_read(sketch: Sketch) -> None:
+def test_a_written_sketch_is_read_unchanged(sketch: Sketch) -> None:
     read = from_bytes(to_bytes(sketch))
     for name in Sketch.__dataclass_fields__:
         assert np.array_equal(getattr(read, name), getattr(sketch, name)), name
@@ -48,7 +48,7 @@ def test_a_file_is_no_larger_than_promised() -> None:
     assert len(to_bytes(exact)) == HEADER_AND_CRC + size * (8 + 8 + 1024)
 
 
-def test_every_changed_byte_and_every_cut_is_noticed() -> None:
+def test_every_changed_byte_and_every_truncation_is_detected() -> None:
     data = to_bytes(small())
     for at in range(len(data)):
         with pytest.raises(RiskError):

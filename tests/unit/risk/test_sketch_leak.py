@@ -28,7 +28,7 @@ def test_the_closed_form_is_the_chance_that_a_random_register_is_large_enough() 
 
 
 @pytest.mark.parametrize(("p", "n"), [(4, 3), (6, 100), (9, 1_000), (9, 20)])
-def test_strangers_are_ignored_as_often_as_predicted_and_vary_as_predicted(p: int, n: int) -> None:
+def test_the_false_rate_and_its_spread_are_as_predicted(p: int, n: int) -> None:
     """400 sketches, 100 strangers each: the mean within 5 standard errors, the spread within a fifth."""
     random = np.random.default_rng(1000 * p + n)
     rates = [
@@ -73,7 +73,7 @@ def test_the_chance_is_the_hypergeometric_tail() -> None:
                     assert Attack(members, strangers, found, false).chance == pytest.approx(float(expected))
 
 
-def test_an_attacker_who_has_the_key_needs_no_public_hash() -> None:
+def test_an_attacker_with_the_key_succeeds_as_with_a_public_hash() -> None:
     members, candidates = people(200), people(2_000)
     taken = ignored(registers_of(KEY.users(members), 12), KEY.users(candidates), 12)
     assert taken[:200].all()

@@ -89,6 +89,10 @@ class Control(Fingerprints):
         """Store where the next run continues if this holder dies: (step, last set key committed)."""
         self._update(_slot(slot), KEEP_PLACE, IF_STILL_HELD, {":holder": {"S": holder}, **_place(place)})
 
+    def forget_place(self, slot: int, holder: str) -> None:
+        """Let the next run continue at the begin of its step. An operator's command that replaces Members calls it."""
+        self._update(_slot(slot), "REMOVE resume_step, resume_after", IF_STILL_HELD, {":holder": {"S": holder}})
+
     def advance(self, slot: int, before: int | None, step: int, leaving: str | None = None) -> None:
         """Move the mark of a slot from ``before`` (None: it has none) to ``step``. Stamp Members and Statuses before.
 

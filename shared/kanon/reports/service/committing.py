@@ -63,7 +63,7 @@ class Committing:
     epoch: str
     clock: Callable[[], float]
 
-    def commit(self, job: str, charges: Sequence[Charge], amount: Amount, **values: Any) -> Outcome:
+    def commit(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str, **values: Any) -> Outcome:
         """Take the amount from every hour of the charges, and commit the job with these values; or do neither.
 
         It may be called again after any crash, and by several workers at once.
@@ -72,6 +72,7 @@ class Committing:
             job: the job, in state COMMITTING.
             charges: ascending.
             amount: from each hour.
+            claim: tells the job from an earlier one of its id.
             values: recorded in the job's row with the commit.
         """
         parts = list(chunks(charges, ROWS_A_CHUNK)) or [()]
@@ -79,19 +80,19 @@ class Committing:
             now = self.clock()
             last = number == len(parts) - 1
             state = self.jobs.commit(job, now, **values) if last else self.jobs.still(job, State.COMMITTING, now)
-            taken = [write for charge in part for write in self.budgets.take(charge, job, amount)]
+            taken = [write for charge in part for write in self.budgets.take(charge, job, amount, claim)]
             refused = all_or_none(self.client, [state, self.budgets.same_epoch(self.epoch), *taken])
             if refused is not None and (stopped := self._why(job, part, amount, refused, last=last)) is not None:
                 return stopped
         return Outcome.COMMITTED
 
-    def abort(self, job: str, charges: Sequence[Charge], amount: Amount) -> bool:
+    def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> bool:
         """Return what the job holds; False if it is not ABORTING. It may be called again after any crash.
 
         If a chunk is not held (never taken, or already returned), its transaction is refused as a whole.
         """
         for part in chunks(charges, ROWS_A_CHUNK):
-            returned = [write for charge in part for write in self.budgets.give_back(charge, job, amount)]
+            returned = [write for charge in part for write in self.budgets.give_back(charge, job, amount, claim)]
             refused = all_or_none(self.client, [self.jobs.still(job, State.ABORTING), *returned])
             if refused is not None and refused[0] is not None:
                 return False

@@ -29,6 +29,8 @@ MOST_OBJECT_BYTES = 256 << 20
 SHARD_BYTES = 64 << 20
 MOST_KEYS = 10**7
 """The largest number of declared keys: a worker holds all of them while it divides them into partitions."""
+MOST_KEY_BYTES = 20 * MOST_KEYS
+"""The largest size of their files together, in bytes: a key takes 17. It is checked before a file is read."""
 
 Bucket = Callable[[str], Objects]
 
@@ -168,6 +170,8 @@ def _declared(request: JobRequest, bucket: Bucket) -> NDArray[np.bytes_]:
         raise ValueError("discovery declares no keys")
     place = bucket(request.domain.bucket)
     objects = place.listed(request.domain.prefix, MOST_OBJECTS)
+    if sum(one.size for one in objects) > MOST_KEY_BYTES:
+        raise JobError("INVALID_JOB", f"a job declares at most {MOST_KEYS:,} keys: split the domain")
     read = [read_domain(BytesIO(place.read(one.key, one.etag))) for one in objects]
     keys = distinct(np.concatenate([np.empty(0, "S16"), *read]))
     if not len(keys):

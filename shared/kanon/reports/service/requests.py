@@ -201,6 +201,14 @@ def _object(value: Any, field: str) -> Mapping[str, Any]:
     return value
 
 
+def _ours(fields: Mapping[str, Any], name: str, *known: str, within: str = "") -> Mapping[str, Any]:
+    """An object that only kanon has. The aggregation service ignores unknown fields, but a misspelt epsilon spends."""
+    found = _object(fields.get(name, {}), within + name)
+    if not found.keys() <= set(known):
+        raise RequestRefusedError("VALIDATION_FAILED", within + name, f"give only {' and '.join(known)} there")
+    return found
+
+
 def _text(fields: Mapping[str, Any], name: str, within: str = "") -> str:
     if fields.get(name) in (None, ""):
         raise RequestRefusedError("ARGUMENT_MISSING", within + name, "is missing")
@@ -283,7 +291,7 @@ def _domain(
     fields: Mapping[str, Any], parameters: Mapping[str, Any], buckets: frozenset[str]
 ) -> tuple[Mode, Domain | None]:
     """The mode, and where the declared keys are."""
-    asked = _object(fields.get("output_domain", {}), "output_domain").get("mode", "declared")
+    asked = _ours(fields, "output_domain", "mode").get("mode", "declared")
     if asked == "kanon":
         raise RequestRefusedError(
             "VALIDATION_FAILED", "output_domain.mode", "kanon is not built yet: use declared or discover"
@@ -306,8 +314,8 @@ def _amounts(
     fields: Mapping[str, Any], parameters: Mapping[str, Any], mode: Mode, epsilon_cap: Fraction, delta_cap: Fraction
 ) -> tuple[Fraction, Fraction]:
     """Epsilon and delta, exactly."""
-    ours = _object(fields.get("privacy_params", {}), "privacy_params")
-    ours = _object(ours.get("laplace_dp_params", {}), "privacy_params.laplace_dp_params")
+    ours = _ours(fields, "privacy_params", "laplace_dp_params")
+    ours = _ours(ours, "laplace_dp_params", "job_epsilon", "job_delta", within="privacy_params.")
     theirs = _optional(parameters, "debug_privacy_epsilon")
     where = "privacy_params.laplace_dp_params.job_epsilon"
     if theirs is not None:

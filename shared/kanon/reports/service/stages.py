@@ -9,6 +9,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from io import BytesIO
 from itertools import chain
 from typing import Any
@@ -107,6 +108,8 @@ class Stages:
             except JobError as error:
                 if fail(self.jobs, row, error, self.clock()):
                     self.ended(error.code)
+                elif self._is_stuck(row):
+                    raise
                 continue
             except Exception as error:
                 error.add_note(row.state)
@@ -130,6 +133,11 @@ class Stages:
         if row.state is State.REDUCING:
             return self._unreduced(row) or [StageMessage(job=job)]
         return [StageMessage(job=job)]
+
+    def _is_stuck(self, row: Row) -> bool:
+        """Whether a job that has begun to commit is still where an error met it: no worker has taken it further."""
+        now = self.jobs.read(row.job)
+        return row.state not in BEFORE_COMMIT and now is not None and now.state is row.state
 
     def _stage(self, row: Row, part: int | None) -> list[Message] | None:
         """Run the stage of the job's state; None if the job may be in another state now."""
@@ -265,8 +273,8 @@ class Stages:
         self.jobs.move(row, State.COMMITTING, self.clock())
         return None
 
-    def _part(self, row: Row, plan: Plan, part: int) -> list[Any]:
-        """Add noise to one part of the summary and store it; its name and size."""
+    def _part(self, row: Row, plan: Plan, part: int) -> str:
+        """Add noise to one part of the summary and store it; its name, which tells nothing of it."""
         if row.secret is None:
             raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
         work, request = Work(self.work, row.job), self.request(row)
@@ -280,7 +288,7 @@ class Stages:
         release = reduce_partition(sums, keys, plan.parameters(request), randomness, part).release()
         file = BytesIO()
         write_summary(file, release.keys, release.metrics)
-        return [work.put_part(file.getvalue()), len(file.getvalue())]
+        return work.put_part(file.getvalue())
 
     def _commit(self, row: Row) -> list[Message] | None:
         plan, request = self._plan_of(row), self.request(row)
@@ -289,7 +297,7 @@ class Stages:
         outcome = Outcome.REPLACED
         if self._is_in_force(plan.epoch):
             outcome = self.committing(plan.epoch).commit(
-                row.job, wanted, amount, parts=[parts[number] for number in sorted(parts)]
+                row.job, wanted, amount, row.claim, parts=[parts[number] for number in sorted(parts)]
             )
         if outcome is Outcome.WAIT:
             raise WaitError("a unit is held by another job")
@@ -309,7 +317,7 @@ class Stages:
     def _abort(self, row: Row) -> list[Message] | None:
         request = self.request(row)
         wanted, amount = self._charged(row, request)
-        if not self.committing(self._plan_of(row).epoch).abort(row.job, wanted, amount):
+        if not self.committing(self._plan_of(row).epoch).abort(row.job, wanted, amount, row.claim):
             return None
         if row.values["code"] == EXHAUSTED:
             self._name_exhausted(row, request, self._sources(row), "exhausted")
@@ -327,10 +335,8 @@ class Stages:
         bucket, prefix = row.values.get("output", [request.output_bucket, request.output_prefix])
         place = self.bucket(bucket)
         try:
-            for (name, _), output in zip(
-                row.values["parts"], part_names(prefix, len(row.values["parts"])), strict=True
-            ):
-                place.put_new(output, self.work.read(name))
+            for name, output in zip(row.values["parts"], part_names(prefix, len(row.values["parts"])), strict=True):
+                place.put_new(output, work.part(name))
         except TakenError:
             return self._not_written(row, "an object of the output's name exists: publish under another prefix")
         except ClientError as error:
@@ -366,7 +372,8 @@ class Stages:
         budgets, amount = self.committing("").budgets, Amount.of(request.epsilon, request.delta)
         received = datetime.fromtimestamp(row.received_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         folder = request.output_prefix.rpartition("/")[0]
-        name = f"{folder}/" * bool(folder) + f"privacy_budget_{what}_{received}.json"
+        job = sha256(row.job.encode()).hexdigest()[:8]
+        name = f"{folder}/" * bool(folder) + f"privacy_budget_{what}_{received}_{job}.json"
         body = json.dumps(named_exhausted(budgets, sources, request.filtering_ids, amount), indent=1).encode()
         try:
             self.bucket(request.output_bucket).put_new(name, body)

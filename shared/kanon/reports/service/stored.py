@@ -1,20 +1,25 @@
 """Reads the request of a stored job."""
 
 from collections.abc import Callable
+from fractions import Fraction
 
 from kanon.reports.errors import JobError
-from kanon.reports.service.requests import JobRequest, RequestRefusedError, read_request
+from kanon.reports.parameters import EPSILON_CAP
+from kanon.reports.service.requests import JobRequest, RequestRefusedError, named_buckets, read_request
 from kanon.reports.settings import Jobs
-from kanon.reports.storage.report_jobs import Row
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, Row
 
 
 def reader(settings: Jobs) -> Callable[[Row], JobRequest]:
     """Read stored requests under the settings of a function.
 
-    The reader raises a ``JobError`` if the settings no longer allow the request.
+    The reader raises a ``JobError`` if the settings no longer allow the request. They are not asked for a job
+    that has begun to commit: its budget is returned, or its summary published, whatever a deployment has changed.
     """
 
     def read(row: Row) -> JobRequest:
+        if row.state not in BEFORE_COMMIT:
+            return read_request(row.request, Fraction(1), named_buckets(row.request), Fraction(EPSILON_CAP))
         try:
             return read_request(row.request, settings.delta_cap, settings.buckets, settings.epsilon_cap)
         except RequestRefusedError as error:

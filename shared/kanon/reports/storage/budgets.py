@@ -26,6 +26,8 @@ REPORT_AGE, ONE_JOB, SLACK = MAX_AGE, DAY, 7 * DAY
 """A row may expire when no job can accept a report of its day: age of a report, time of a job, slack."""
 
 LEFT, JOB = "left", "job#"
+BAR = "|"
+"""Between the id of a job, which has no bar, and its claim."""
 EPOCH = b"epoch"
 
 IF_NOT_TAKEN = "attribute_not_exists(#row)"
@@ -107,8 +109,11 @@ class Budgets:
 
     # Parts of a transaction.
 
-    def take(self, charge: Charge, job: str, amount: Amount) -> list[dict[str, Any]]:
-        """Two writes: take the amount from each hour, and record it. Refused if an hour has less, or if recorded."""
+    def take(self, charge: Charge, job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
+        """Two writes: take the amount from each hour, and record it. Refused if an hour has less, or if recorded.
+
+        ``claim`` tells the job from an earlier one of its id that table ReportJobs has lost.
+        """
         pairs = [(f"e{hour:02}", ":e", ":ecap") for hour in charge.hours]
         values = {":e": _number(amount.epsilon), ":ecap": _number(self.cap.epsilon), ":ttl": _number(charge.expires)}
         if amount.delta:
@@ -117,7 +122,7 @@ class Budgets:
         update = ", ".join(f"{name} = if_not_exists({name}, {cap}) - {part}" for name, part, cap in pairs)
         enough = " AND ".join(f"(attribute_not_exists({name}) OR {name} >= {part})" for name, part, _ in pairs)
         taken = {
-            **self._key(charge.row, f"{JOB}{job}"),
+            **self._key(charge.row, _taker(job, claim)),
             "epsilon": _number(amount.epsilon),
             "delta": _number(amount.delta),
             "hours": {"NS": [str(hour) for hour in charge.hours]},
@@ -144,7 +149,7 @@ class Budgets:
             },
         ]
 
-    def give_back(self, charge: Charge, job: str, amount: Amount) -> list[dict[str, Any]]:
+    def give_back(self, charge: Charge, job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
         """Two writes that undo :meth:`take`. Refused if the job did not take it, or has returned it."""
         pairs = [(f"e{hour:02}", ":e") for hour in charge.hours]
         values = {":e": _number(amount.epsilon)}
@@ -164,7 +169,7 @@ class Budgets:
             {
                 "Delete": {
                     "TableName": self.table,
-                    "Key": self._key(charge.row, f"{JOB}{job}"),
+                    "Key": self._key(charge.row, _taker(job, claim)),
                     "ConditionExpression": IF_TAKEN,
                     "ExpressionAttributeNames": {"#row": "row"},
                 }
@@ -215,7 +220,7 @@ class Budgets:
         )
         for item in (item for page in pages for item in page["Items"]):
             amount = Amount(int(item["epsilon"]["N"]), int(item["delta"]["N"]))
-            yield item["part"]["S"].removeprefix(JOB), tuple(sorted(map(int, item["hours"]["NS"]))), amount
+            yield _job_of(item), tuple(sorted(map(int, item["hours"]["NS"]))), amount
 
     def holders(self) -> Iterator[tuple[bytes, str]]:
         """Every row of the table and every job that took from it. Reads the whole table, for operators."""
@@ -227,7 +232,7 @@ class Budgets:
             ExpressionAttributeValues={":job": {"S": JOB}},
         )
         for item in (item for page in pages for item in page["Items"]):
-            yield bytes(item["row"]["B"]), item["part"]["S"].removeprefix(JOB)
+            yield bytes(item["row"]["B"]), _job_of(item)
 
     def epoch(self) -> str | None:
         """The epoch of this table, strongly consistent; None if it has none yet."""
@@ -256,6 +261,14 @@ class Budgets:
     @staticmethod
     def _key(row: bytes, part: str) -> dict[str, Any]:
         return {"row": {"B": row}, "part": {"S": part}}
+
+
+def _taker(job: str, claim: str) -> str:
+    return f"{JOB}{job}{BAR}{claim}"
+
+
+def _job_of(item: Item) -> str:
+    return str(item["part"]["S"]).removeprefix(JOB).partition(BAR)[0]
 
 
 def _number(number: int) -> Mapping[str, str]:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from kanon.dynamo.batches import Item
@@ -83,6 +84,13 @@ class Row:
     def deadline(self) -> int:
         """When the job may no longer commit, unix seconds."""
         return self.received_at + SECONDS_TO_COMMIT
+
+    @property
+    def claim(self) -> str:
+        """Tells the job from another one of its id, for as long as it may take or return budget."""
+        if self.secret is None:
+            raise ValueError("a job without its secret claims nothing")
+        return sha256(b"kanon/reports/claim/1" + self.secret).hexdigest()[:32]
 
     @property
     def committed(self) -> bool:

@@ -1,10 +1,12 @@
 """The work bucket: intermediate results of stages. It holds exact sums; only ``decrypt`` and ``aggregate`` read it.
 
-Every object is named by its content. So a repeated stage writes the same objects, and different results get different
-objects.
+Every object is named by the SHA-256 of its content, so different results get different objects. Table ReportJobs holds
+these names, and other roles read it. So exact sums and parts of a summary begin with 32 random bytes: nobody can check
+a guess of their content against a name.
 """
 
 import json
+import secrets
 from collections import Counter as Tally
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ from kanon.reports.mapping import Mapped
 from kanon.reports.storage.objects import Objects
 
 _ROW = np.dtype([("key", KEY), ("sum", ">i8")])
+BLIND_BYTES = 32
+"""Random bytes in front of an object whose name must not tell its content."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,7 @@ class Work:
 
     def put_shard(self, mapped: Mapped) -> str:
         """Write a mapped shard. Returns the name of its description."""
-        partitions = [
-            self.objects.put_named(f"{self.folder}sums/", _bytes_of(histogram)) for histogram in mapped.partitions
-        ]
+        partitions = [self._put_blinded("sums", _bytes_of(histogram)) for histogram in mapped.partitions]
         ids = self.objects.put_named(f"{self.folder}ids/", mapped.report_ids.tobytes())
         return self.put_json(
             "map",
@@ -102,7 +104,7 @@ class Work:
 
     def sums(self, name: str) -> Histogram:
         """The sums of one partition of one shard."""
-        rows = np.frombuffer(self.objects.read(name), _ROW)
+        rows = np.frombuffer(self._blinded(name), _ROW)
         return Histogram(np.ascontiguousarray(rows["key"]), rows["sum"].astype(np.int64))
 
     def put_keys(self, keys: NDArray[np.bytes_]) -> str:
@@ -115,7 +117,24 @@ class Work:
 
     def put_part(self, body: bytes) -> str:
         """Write one part of the summary, which is not final yet. Returns the name."""
-        return self.objects.put_named(f"{self.folder}staged/", body)
+        return self._put_blinded("staged", body)
+
+    def part(self, name: str) -> bytes:
+        """One part of the summary.
+
+        Raises:
+            RuntimeError: it is not what its name says.
+        """
+        return bytes(self._blinded(name))
+
+    def _put_blinded(self, kind: str, body: bytes) -> str:
+        return self.objects.put_named(f"{self.folder}{kind}/", secrets.token_bytes(BLIND_BYTES) + body)
+
+    def _blinded(self, name: str) -> memoryview:
+        body = self.objects.read(name)
+        if sha256(body).hexdigest() != name.rpartition("/")[2]:
+            raise RuntimeError("an object of the work bucket is not what its name says")
+        return memoryview(body)[BLIND_BYTES:]
 
     def forget_sums(self) -> None:
         """Delete everything but the parts of the summary. It may be called again."""

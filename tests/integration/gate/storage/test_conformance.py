@@ -128,7 +128,7 @@ def test_a_step_of_more_than_a_megabyte_is_read_page_by_page_without_loss(tables
     assert all(page.asked["ConsistentRead"] for page in pages)
 
 
-def test_rows_the_log_does_not_take_at_once_are_put_again(tables: Tables, slept: list[float]) -> None:
+def test_unprocessed_rows_are_put_again(tables: Tables, slept: list[float]) -> None:
     leave_unprocessed(tables, "BatchWriteItem", lambda n, size: size // 2 if n <= 4 else 0)
     rows = [_join(name, 1) for name in SETS[:100]]
     assert tables.log.put_all(rows) == set()
@@ -136,7 +136,7 @@ def test_rows_the_log_does_not_take_at_once_are_put_again(tables: Tables, slept:
     assert len(slept) >= 1
 
 
-def test_rows_the_log_never_takes_are_named_and_the_others_are_stored(tables: Tables, slept: list[float]) -> None:
+def test_rows_that_stay_unprocessed_are_named_and_the_others_are_stored(tables: Tables, slept: list[float]) -> None:
     leave_unprocessed(tables, "BatchWriteItem", lambda n, size: 1)
     rows = [_join(name, 1) for name in SETS[:25]]
     assert tables.log.put_all(rows) == {tables.log.key_of(rows[-1])}
@@ -150,7 +150,7 @@ def test_a_throttled_batch_is_put_again(tables: Tables) -> None:
     assert len(_touched(tables)) == 30
 
 
-def test_wake_ups_the_log_does_not_take_are_an_error(tables: Tables) -> None:
+def test_wake_ups_that_stay_unprocessed_are_an_error(tables: Tables) -> None:
     leave_unprocessed(tables, "BatchWriteItem", lambda n, size: size)
     with pytest.raises(ThrottledError, match=r"^the log did not store every wake-up; evaluate the step again$"):
         tables.log.put_wake_ups([_join(SETS[0], None)])
@@ -184,7 +184,7 @@ def test_members_are_only_replaced_by_a_later_step(tables: Tables, first: int, s
     assert state == (_state(first, 1) if kept == first else _state(second, 2))
 
 
-def test_a_crossing_and_a_wake_up_that_are_gone_leave_no_attribute_behind(tables: Tables) -> None:
+def test_a_removed_crossing_or_wake_up_leaves_no_attribute(tables: Tables) -> None:
     write(tables.members, SETS[0], "fledge", _state(5, 1), 16, 99)
     bare = SetState((), (), 6, None)
     write(tables.members, SETS[0], "fledge", bare, 16, 99)
@@ -258,7 +258,7 @@ def test_many_members_are_read_consistently_in_calls_of_a_hundred_without_duplic
     assert all(next(iter(call.asked["RequestItems"].values()))["ConsistentRead"] for call in tables.calls)
 
 
-def test_members_not_answered_at_once_are_asked_again(tables: Tables, slept: list[float]) -> None:
+def test_unprocessed_members_are_read_again(tables: Tables, slept: list[float]) -> None:
     for name in SETS[:40]:
         write(tables.members, name, "fledge", _state(STEP, 1), 16, 99)
     leave_unprocessed(tables, "BatchGetItem", lambda n, size: size // 2)
@@ -308,7 +308,7 @@ def test_an_item_of_a_version_without_zeros_is_read(tables: Tables) -> None:
     assert states_of(tables.members, SETS[:1]) == {SETS[0]: _state(STEP, 1)}
 
 
-def test_the_sets_that_wake_before_a_step_are_found_whatever_else_there_is(tables: Tables) -> None:
+def test_the_sets_that_wake_before_a_step_are_found_among_others(tables: Tables) -> None:
     for n, wake_up in enumerate((None, STEP + 1, STEP + 4, STEP + 5)):
         write(tables.members, SETS[n], "fledge", SetState((), (), STEP, wake_up), 16, 99)
     assert sorted(tables.members.waking(STEP + 5)) == [(SETS[1], "fledge"), (SETS[2], "fledge")]
@@ -325,7 +325,7 @@ def test_the_stamp_of_a_slot_moves_forward_only_and_is_never_taken_for_a_set(tab
     assert list(tables.members.waking(STEP + 9)) == []
 
 
-def test_statuses_tell_whether_they_are_stamped_without_being_read_or_changed(tables: Tables) -> None:
+def test_stamps_of_statuses_are_checked_without_reading_or_changing_them(tables: Tables) -> None:
     assert not tables.statuses.is_stamped(3, 0)
     assert tables.items("Statuses") == []
     tables.statuses.move_horizon(3, STEP, 100)
@@ -447,7 +447,7 @@ def test_sets_and_horizons_are_read_together_and_never_taken_for_each_other(tabl
     assert horizons == {3: Horizon(STEP, 1_699_203_800, None)}
 
 
-def test_statuses_not_answered_at_once_are_asked_again(tables: Tables) -> None:
+def test_unprocessed_statuses_are_read_again(tables: Tables) -> None:
     for name in SETS[:60]:
         tables.statuses.write(name, (5,), 99)
     leave_unprocessed(tables, "BatchGetItem", lambda n, size: size // 2)
@@ -522,7 +522,7 @@ def test_a_worker_whose_clock_is_behind_shows_nothing_sooner(tables: Tables) -> 
     assert tables.statuses.read((), [0])[1][0] == Horizon(8, 300)
 
 
-def test_horizons_move_as_rule_3_says_in_any_history(tables: Tables) -> None:
+def test_horizons_follow_rule_3_in_any_history(tables: Tables) -> None:
     random_ = random.Random(3)
     for slot in range(8):
         stored: Horizon | None = None
@@ -556,7 +556,7 @@ def test_the_visible_step_never_goes_back_and_changes_at_ticks_only(tables: Tabl
 # Control: leases, marks, places to resume
 
 
-def test_a_lease_is_held_by_one_until_it_is_given_back_or_runs_out(tables: Tables) -> None:
+def test_a_lease_is_held_by_one_worker_until_it_is_released_or_expires(tables: Tables) -> None:
     assert tables.control.lease(0, "a", NOW, NOW + 150) == Mark(None, None)
     assert tables.control.lease(0, "b", NOW + 149.5, NOW + 300) is None
     assert tables.control.lease(1, "b", NOW, NOW + 150) == Mark(None, None)  # another slot is free
@@ -578,7 +578,7 @@ def test_only_the_holder_of_a_lease_can_release_it(tables: Tables) -> None:
     assert "resume_step" not in tables.items("Control")[0]
 
 
-def test_a_mark_moves_from_where_its_worker_found_it(tables: Tables) -> None:
+def test_a_mark_moves_only_from_the_step_that_its_worker_read(tables: Tables) -> None:
     tables.control.advance(0, None, STEP)
     tables.control.advance(0, STEP, STEP + 1)
     tables.control.advance(0, STEP + 1, STEP + 9)
@@ -611,7 +611,7 @@ def test_a_worker_that_leaves_after_its_lease_was_taken_moves_nothing(tables: Ta
     assert tables.control.lease(0, "c", NOW + 152, NOW + 302) is None
 
 
-def test_a_worker_that_expects_a_mark_never_makes_the_first_one(tables: Tables) -> None:
+def test_a_worker_that_expects_a_mark_never_creates_it(tables: Tables) -> None:
     with pytest.raises(LeaseLostError):
         tables.control.advance(7, STEP - 1, STEP)
 

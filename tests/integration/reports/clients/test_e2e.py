@@ -83,7 +83,7 @@ def test_every_case_is_claimed_or_left_out_for_a_reason():
 
 
 @pytest.mark.parametrize("name", sorted(CLAIMED))
-def test_the_reports_of_a_case_come_out(name):
+def test_a_case_gives_its_recorded_reports(name):
     case = load(CASES[name])
     made = Run(steps_of_e2e(case), E2E, null_rates(case))
 

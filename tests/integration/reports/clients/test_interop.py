@@ -26,7 +26,7 @@ def test_there_are_eleven_cases() -> None:
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_the_reports_of_a_case_come_out(path):
+def test_a_case_gives_its_recorded_reports(path):
     case = load(path)
     made = Run(steps_of_interop(case), INTEROP)
 

@@ -30,7 +30,7 @@ JOINS = st.lists(st.one_of(st.just(frozenset()), st.frozensets(st.integers(0, 11
 
 @given(TYPES, SETS, JOINS, st.integers(-50, 50))
 @settings(max_examples=200)
-def test_a_set_evaluated_only_when_touched_is_true_exactly_when_the_algorithm_says_so(
+def test_a_set_evaluated_only_when_touched_has_the_answers_of_the_algorithm(
     parameters: Parameters, name: bytes, joins: list[frozenset[int]], start: int
 ) -> None:
     naive = Naive(parameters, tapes(parameters))
@@ -65,7 +65,7 @@ def test_evaluating_a_set_without_new_joins_changes_no_answer(
 
 @given(TYPES, SETS, st.lists(st.tuples(st.integers(0, 11), st.integers(0, 40))), st.integers(0, 40))
 @settings(max_examples=200)
-def test_the_look_ahead_finds_the_step_that_trying_every_later_step_finds(
+def test_the_look_ahead_finds_the_same_step_as_trying_every_later_step(
     parameters: Parameters, name: bytes, joins: list[tuple[int, int]], ago: int
 ) -> None:
     window = parameters.window
@@ -127,7 +127,7 @@ class Observed(int):
 
 @pytest.mark.parametrize("visible", [0, 8, 9, 12, 13, 99])
 @pytest.mark.parametrize("step", [3, 9, 14, 99])
-def test_every_crossing_is_looked_at_whatever_the_answer_is(visible: int, step: int) -> None:
+def test_every_crossing_is_tested_for_every_answer(visible: int, step: int) -> None:
     seen: list[list[str]] = []
     crossings = []
     for at in (9, 13):

@@ -70,11 +70,11 @@ def test_invalid_parameters_are_refused_with_what_to_change(change: dict[str, An
         replace(SMALL, **change)
 
 
-def test_what_the_message_about_an_empty_set_asks_for_is_enough() -> None:
+def test_the_change_named_in_the_message_about_an_empty_set_is_enough() -> None:
     assert replace(SMALL, k=2 + 2).never_true_below == 1
 
 
-def test_the_least_client_bits_are_those_that_tell_eight_times_the_members_apart() -> None:
+def test_the_least_client_bits_distinguish_eight_times_the_members() -> None:
     exact = replace(SMALL, k=64 - 3, client_bits=9)  # M = 64, 8 M = 2^9
     assert exact.members_kept == 64
     with pytest.raises(InvalidParametersError, match="between 10"):

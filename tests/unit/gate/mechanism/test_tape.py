@@ -77,7 +77,7 @@ def test_another_set_or_instance_has_another_tape() -> None:
     assert _share_no_word(TAPES.words(SET, -7, 721), TAPES.words(SET, 7, 721))
 
 
-def test_no_word_is_read_for_two_steps_or_for_two_roles() -> None:
+def test_no_word_is_used_for_two_steps_or_two_roles() -> None:
     words = TAPES.words(SET, 7, 721)
     assert len({words[at : at + 8] for at in range(0, len(words), 8)}) == 721
 

@@ -70,7 +70,7 @@ def test_the_key_is_the_sources_piece_or_the_triggers_pieces(attribution):
 
 
 @both
-def test_a_source_without_budget_sends_a_null_report_and_not_silence(attribution):
+def test_a_source_without_budget_sends_a_null_report(attribution):
     reported, outcomes = run(attribution, [source()], *[trigger(value) for value in (6, 5, 4, 1)])
 
     assert reported == [6, 0, 4, 0]
@@ -92,7 +92,7 @@ def test_a_trigger_without_a_matching_source_has_a_null_report(attribution):
 
 
 @both
-def test_a_trigger_that_asks_for_nothing_has_no_report_whatever_the_device_holds(attribution):
+def test_a_trigger_that_asks_for_no_report_gets_none_on_any_device(attribution):
     silent = trigger(pieces=(), values=())
     device = add_source(attribution, (), source())
 
@@ -125,7 +125,7 @@ def test_the_policy_of_browsers_goes_by_priority_and_then_by_recency():
     assert run(WEB, [source(0), source(0)], trigger())[1][0].source == 1
 
 
-def test_filters_are_looked_at_after_the_source_is_chosen():
+def test_filters_are_checked_after_the_source_is_chosen():
     sources = [source(0), source(1, filter_data={"product": frozenset({"1"})})]
 
     assert run(WEB, sources, trigger(filters=only(product="2")))[0] == [0]
@@ -160,7 +160,7 @@ def test_filters_match_as_browsers_match_them(attribution, filters, value):
 
 
 @both
-def test_of_several_lists_of_values_the_first_that_matches_counts(attribution):
+def test_the_first_matching_list_of_values_is_used(attribution):
     lists = (Values({"a": Amount(1)}, only(p="2")), Values({"a": Amount(2, 7)}, only(p="1")), Values({"a": Amount(3)}))
     _, (outcome,) = run(attribution, [source(filter_data={"p": frozenset("1")})], trigger(values=lists))
 
@@ -202,7 +202,7 @@ def test_the_sparsity_bound_counts_reports_with_a_value(attribution):
 
 
 @both
-def test_the_day_of_the_source_is_told_only_if_the_trigger_asks(attribution):
+def test_the_day_of_the_source_is_reported_only_if_the_trigger_asks_for_it(attribution):
     start = 3 * DAY + 5
     _, (silent, told) = run(
         attribution, [source(start)], trigger(time=5 * DAY), trigger(11, time=5 * DAY, tells_source_day=True)
@@ -230,7 +230,7 @@ def test_a_finished_source_is_inactive_for_event_level_reports_of_the_papers_pol
     assert [stored.events.truth for stored in outcomes[-1].device] == [((1,),), ((1,),)]
 
 
-def test_a_source_that_could_tell_too_much_is_not_registered():
+def test_a_source_with_too_much_information_gain_is_not_registered():
     event = source(kind="event", events=default_spec("navigation", 30 * DAY))
 
     assert add_source(WEB, (), event) == ()
@@ -246,7 +246,7 @@ def test_a_source_that_could_tell_too_much_is_not_registered():
         (lambda: run(WEB, [source()], trigger(-1)), "from 0"),
     ],
 )
-def test_what_cannot_be_used_is_refused(make, message):
+def test_an_invalid_source_or_trigger_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

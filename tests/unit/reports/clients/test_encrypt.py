@@ -44,7 +44,7 @@ def test_a_null_report_has_the_length_and_the_clear_fields_of_any_other():
     assert (full.shared_info, full.key_id) == (null.shared_info, null.key_id)
 
 
-def test_clear_fields_say_what_the_service_reads():
+def test_clear_fields_have_the_form_that_the_service_reads():
     attribution = Report(PAIRS, 5_500, "https://report.test", "attribution-reporting", "https://shop.test", DAY)
     info = parse(encrypt(attribution, KEYS, Layout(20, None)).shared_info)
 
@@ -119,7 +119,7 @@ def test_the_body_is_what_browsers_send():
     assert (b64decode(payload["payload"]), payload["key_id"]) == (encrypted.payload, encrypted.key_id)
 
 
-def test_a_collector_takes_a_report_by_answering_200():
+def test_a_collector_accepts_a_report_by_answering_200():
     got = []
 
     class Collector(BaseHTTPRequestHandler):

@@ -112,7 +112,7 @@ def test_the_default_specifications_are_those_of_browsers():
     assert not navigation.allowed("event", Fraction(14))
 
 
-def test_a_source_with_too_many_outputs_is_not_allowed_however_little_it_tells():
+def test_a_source_with_too_many_outputs_is_refused_for_any_information_gain():
     huge = EventSpec((TriggerSpec(tuple(range(8)), (1, 2, 3, 4, 5), tuple(range(1, 21))),), 20)
 
     assert huge.outputs.count > 2**32
@@ -135,7 +135,7 @@ def test_a_source_with_too_many_outputs_is_not_allowed_however_little_it_tells()
         (lambda: EventTrigger(0, value=0), "from 1"),
     ],
 )
-def test_a_specification_that_cannot_be_used_is_refused(make, message):
+def test_an_invalid_specification_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -158,7 +158,7 @@ def test_the_draw_is_made_at_registration_and_never_again():
     assert drawn == [256]
 
 
-def test_a_source_without_triggers_tells_what_was_drawn_for_it():
+def test_a_source_without_triggers_reports_its_drawn_output():
     output = ((0, 1), (2, 0))
     device = add_source(Attribution(), (), source(0), replace_by(PAPER, output))
 
@@ -175,7 +175,7 @@ def test_a_replaced_truth_is_replaced_in_all_windows():
     assert events.reports(0, 1000) == []
 
 
-def test_every_output_the_truth_included_may_take_the_place_of_the_truth():
+def test_every_output_including_the_true_one_may_replace_the_truth():
     scripts = [lambda bits, n=n: n if bits == 5 else 2**256 - 1 for n in range(27)]
     drawn = {register(PAPER, random_bits=script).replaced for script in scripts}
 
@@ -186,7 +186,7 @@ def source(time, campaign=SHOP, spec=PAPER):
     return Source(time, ORIGIN, frozenset({campaign}), events=spec)
 
 
-def test_an_inactive_source_still_tells_its_reports():
+def test_an_inactive_source_still_sends_its_reports():
     device = ()
     for time in (0, 1):
         device = add_source(Attribution(), device, source(time), keep)
@@ -269,7 +269,7 @@ triggers = st.lists(
 
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(specs, st.integers(1, 5), triggers)
-def test_the_truth_is_an_output_and_what_was_told_stays_told(windows, most, history):
+def test_the_truth_is_an_output_and_sent_reports_never_change(windows, most, history):
     spec = EventSpec(
         tuple(TriggerSpec((d,), tuple(e), tuple(b), "value_sum") for d, (e, b) in enumerate(windows)), most, "exact"
     )

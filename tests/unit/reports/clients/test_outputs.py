@@ -65,7 +65,7 @@ def test_the_known_examples_have_their_numbers_of_outputs(data, windows, buckets
 
 
 @pytest.mark.skipif(not VECTORS.exists(), reason="the public vectors are not beside this checkout")
-def test_the_published_numbers_of_outputs_come_out():
+def test_the_published_numbers_of_outputs_are_reproduced():
     for case in json.loads(VECTORS.read_text())["states"]:
         data = (Datum(case["windows"], case["buckets"]),) * case["data"]
         assert Outputs(data, case["reports"]).count == case["states"], case["what"]
@@ -95,7 +95,7 @@ def test_a_number_without_an_output_is_refused(number):
 
 
 @pytest.mark.parametrize("output", [((1, 2), (0, 0)), ((2, 0), (2, 0)), ((-1, 0), (0, 0)), ((0,), (0, 0)), ((0, 0),)])
-def test_a_matrix_that_is_no_output_has_no_number(output):
+def test_a_matrix_that_is_not_an_output_has_no_number(output):
     with pytest.raises(ValueError, match="not an output"):
         Outputs((Datum(2, 2),) * 2, 3).rank(output)
 

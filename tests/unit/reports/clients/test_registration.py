@@ -68,7 +68,7 @@ def test_amounts_have_filtering_ids_and_filters_have_a_lookback():
 
 
 @pytest.mark.parametrize(("mode", "told"), [("include", True), ("INCLUDE", True), ("exclude", False), (None, False)])
-def test_the_day_of_the_source_is_told_if_the_registration_asks(mode, told):
+def test_the_day_of_the_source_is_reported_if_the_registration_asks_for_it(mode, told):
     fields = {} if mode is None else {"aggregatable_source_registration_time": mode}
 
     assert read_trigger(**fields).tells_source_day is told
@@ -90,7 +90,7 @@ def test_the_day_of_the_source_is_told_if_the_registration_asks(mode, told):
         ({"priority": 1.5}, "`priority` must be a whole number"),
     ],
 )
-def test_a_source_that_cannot_be_used_is_refused(fields, message):
+def test_an_invalid_source_is_refused(fields, message):
     with pytest.raises(RegistrationError, match=message):
         read_source(**fields)
 
@@ -113,6 +113,6 @@ def test_a_source_that_cannot_be_used_is_refused(fields, message):
         ({"aggregatable_values": {"a": {"value": 5, "filtering_id": 1}}, "layout": Layout(20, None)}, "below 1 "),
     ],
 )
-def test_a_trigger_that_cannot_be_used_is_refused(fields, message):
+def test_an_invalid_trigger_is_refused(fields, message):
     with pytest.raises(RegistrationError, match=message):
         read_trigger(**fields)

@@ -87,7 +87,7 @@ def test_the_law_is_exact_over_all_outputs(outputs, epsilon):
 
 @pytest.mark.parametrize("epsilon", EPSILONS, ids=str)
 @pytest.mark.parametrize("outputs", [PAPER, EVENT, UNEVEN], ids=["paper", "event", "uneven"])
-def test_no_output_tells_two_truths_apart_by_more_than_epsilon(outputs, epsilon):
+def test_no_output_distinguishes_two_truths_by_more_than_epsilon(outputs, epsilon):
     laws = [law(Response(outputs, epsilon), outputs.unrank(number)) for number in range(outputs.count)]
     low, _ = exp_bounds(epsilon, 600)
 
@@ -166,17 +166,17 @@ def test_counts_without_any_information_are_not_debiased():
         Response(PAPER, Fraction(0)).debias(((0, 0), (0, 0)), 1)
 
 
-def test_the_published_flip_probabilities_come_out_to_the_last_digit():
+def test_the_published_flip_probabilities_are_reproduced_to_the_last_digit():
     for case in published("flip_probability"):
         assert replace_probability(case["states"], number(case["epsilon"])) == case["value"]
 
 
-def test_the_published_information_gains_come_out():
+def test_the_published_information_gains_are_reproduced():
     for case in published("information_gain"):
         assert abs(information_gain(case["states"], number(case["epsilon"])) - case["bits"]) < 2e-14
 
 
-def test_the_published_epsilons_for_a_bounded_information_gain_come_out():
+def test_the_published_epsilons_for_a_bounded_information_gain_are_reproduced():
     for case in published("epsilon_for_information_gain"):
         epsilon = epsilon_for_information_gain(case["states"], case["bits"], case["epsilon_cap"])
         assert epsilon == pytest.approx(case["epsilon"], abs=1e-12)
@@ -187,5 +187,5 @@ def test_an_information_gain_within_the_bound_leaves_epsilon_at_its_cap():
 
 
 @pytest.mark.parametrize(("outputs", "rate"), [(EVENT, 2.5e-06), (Outputs((Datum(3, 3),) * 8, 3), 0.0024263)])
-def test_the_trigger_rates_that_browsers_print_come_out(outputs, rate):
+def test_the_trigger_rates_of_browsers_are_reproduced(outputs, rate):
     assert round(Response(outputs, Fraction(14)).trigger_rate, 7) == rate

@@ -69,7 +69,7 @@ def test_events_are_sorted_by_time_and_keep_their_order_within_it(tmp_path):
         (HEADER + "1\n", "line 2"),
     ],
 )
-def test_a_table_that_cannot_be_used_is_refused_with_its_line(tmp_path, text, message):
+def test_an_invalid_table_is_refused_with_its_line(tmp_path, text, message):
     with pytest.raises(EventsError, match=message) as found:
         read_events(table(tmp_path, text), WINDOW_COLUMNS)
 
@@ -82,7 +82,7 @@ def test_an_event_of_attribution_needs_its_kind_and_its_destination(tmp_path, ro
         read_events(table(tmp_path, "time,client,key,event,destination\n" + row + "\n"), ATTRIBUTION_COLUMNS)
 
 
-def test_a_folder_is_no_table(tmp_path):
+def test_a_folder_is_refused_as_a_table(tmp_path):
     with pytest.raises(EventsError, match="cannot be read"):
         read_events(tmp_path, WINDOW_COLUMNS)
 

@@ -28,7 +28,7 @@ def test_a_contribution_within_the_budget_is_reported_as_it_is():
     assert (report.reporting_origin, report.api) == (ORIGIN, "kanon")
 
 
-def test_an_event_over_the_budget_gives_a_null_report_and_not_silence():
+def test_an_event_over_the_budget_gives_a_null_report():
     reports = run(WINDOWS, ("a", 1, 7, 6), ("a", 2, 7, 5), ("a", 3, 7, 4))
 
     assert values(reports) == [6, 0, 4]

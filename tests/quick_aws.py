@@ -1,0 +1,108 @@
+"""Make botocore and moto quicker and change none of their answers: what depends on the code alone is found once.
+
+A call takes one or two milliseconds, a session ten, and the suite makes hundreds of thousands of calls.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import pytest
+from botocore import hooks
+from botocore.auth import SigV4Auth
+from botocore.hooks import EVENT_ALIASES, EventAliaser
+from moto import backend_index
+from moto.core import models, responses
+from moto.core.base_backend import BaseBackend
+from moto.core.serialize import AttributePickerContext, XFormedAttributePicker
+from moto.dynamodb.parsing.expressions import UpdateExpressionParser
+
+CALLED_MOST = ("dynamodb", "sqs", "secretsmanager")
+Method = Callable[..., Any]
+
+
+@contextmanager
+def quick_aws() -> Iterator[None]:
+    """Sessions, calls and the emulator are quick meanwhile."""
+    patterns = sorted(backend_index.backend_url_patterns, key=lambda each: each[0] not in CALLED_MOST)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EventAliaser, "_alias_event_name", _by_name(EventAliaser._alias_event_name))
+        patch.setattr(hooks, "accepts_kwargs", _by_code(hooks.accepts_kwargs))
+        patch.setattr(SigV4Auth, "add_auth", _unsigned(SigV4Auth.add_auth))
+        patch.setattr(models, "RESPONSES_METHODS", [])  # the library requests, with which nothing here calls
+        patch.setattr(backend_index, "backend_url_patterns", patterns)
+        patch.setattr(BaseBackend, "urls", property(_by_class(BaseBackend.urls.fget)))
+        patch.setattr(responses, "method_names_from_class", cache(responses.method_names_from_class))
+        patch.setattr(responses, "camelcase_to_underscores", cache(responses.camelcase_to_underscores))
+        patch.setattr(XFormedAttributePicker, "get_possible_keys", _by_shape(XFormedAttributePicker.get_possible_keys))
+        patch.setattr(UpdateExpressionParser, "make", cache(UpdateExpressionParser.make))  # calls change a copy
+        yield
+
+
+def _by_name(alias: Method) -> Method:
+    """The name of an event under which its handlers are kept."""
+    known: dict[str, str] = {}
+
+    def found(events: EventAliaser, name: str) -> str:
+        if events._event_aliases is not EVENT_ALIASES:
+            return str(alias(events, name))
+        if name not in known:
+            known[name] = alias(events, name)
+        return known[name]
+
+    return found
+
+
+def _by_code(accepts_kwargs: Method) -> Method:
+    """Whether a handler takes any keyword; found by its code, so that no handler is kept alive."""
+    known: dict[Any, Any] = {}
+
+    def found(handler: Any) -> Any:
+        code = getattr(handler, "__code__", None)
+        if code is None:
+            return accepts_kwargs(handler)
+        if code not in known:
+            known[code] = accepts_kwargs(handler)
+        return known[code]
+
+    return found
+
+
+def _unsigned(sign: Method) -> Method:
+    """A call to moto names its region and service as a signed one does; moto checks no signature."""
+
+    def named(auth: SigV4Auth, request: Any) -> None:
+        if type(auth) is not SigV4Auth or ".amazonaws.com/" not in request.url or auth.credentials is None:
+            sign(auth, request)
+            return
+        request.context["timestamp"] = "20260101T000000Z"
+        request.headers["Authorization"] = f"AWS4-HMAC-SHA256 Credential={auth.scope(request)}"
+
+    return named
+
+
+def _by_class(urls: Method) -> Method:
+    """The addresses of a service."""
+    known: dict[type[BaseBackend], Any] = {}
+
+    def found(backend: BaseBackend) -> Any:
+        if type(backend) not in known:
+            known[type(backend)] = urls(backend)
+        return known[type(backend)]
+
+    return found
+
+
+def _by_shape(possible_keys: Method) -> Method:
+    """The names that a member of an answer may have in the objects of a class."""
+    known: dict[Any, tuple[str, ...]] = {}
+
+    def found(picker: XFormedAttributePicker, context: AttributePickerContext) -> tuple[str, ...]:
+        member = context.shape
+        place = (type(context.obj), context.key, member, getattr(member, "parent", None))
+        if place not in known:
+            known[place] = tuple(dict.fromkeys(possible_keys(picker, context)))
+        return known[place]
+
+    return found
