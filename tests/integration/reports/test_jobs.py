@@ -412,9 +412,9 @@ def test_a_finished_job_reports_its_result_and_its_guarantee(fresh: Front) -> No
         "delta_cap": "0.0000001",
         "e_epsilon_cap": "6.23515e+27",
     }
-    assert any(line.startswith("For any one impression this stack was told of") for line in sentences)
+    assert any(line.startswith("If the contributions of any one unit (") for line in sentences)
     assert any("standard deviation of 9,268" in line for line in sentences)
-    assert any("not a guarantee for a person with many impressions" in line for line in sentences)
+    assert any("not a guarantee for a person with many units" in line for line in sentences)
 
 
 def test_a_job_that_discovers_its_keys_reports_its_threshold(service: Front) -> None:
