@@ -2,7 +2,7 @@
 
 One history is run without a fault, then again for every call and every kind of fault. At the end each run must
 have written the same summaries, byte for byte, ended each job with the same code, and spent exactly what it released.
-The short form takes some of the places; `make faults` takes all.
+The short form runs some of the places; `make faults` runs all.
 """
 
 import os
@@ -115,7 +115,7 @@ def work(service: Aggregation, disorder: random.Random | None) -> None:
 
 
 def sweep(service: Aggregation) -> None:
-    """What the schedule does. If it fails, the next one comes in five minutes."""
+    """Run the sweep, as the schedule does. If it fails, the next one follows in five minutes."""
     try:
         service.sweep()
     except (ClientError, ReadTimeoutError, KilledError):
@@ -123,7 +123,7 @@ def sweep(service: Aggregation) -> None:
 
 
 def ended(service: Aggregation) -> dict[str, Any]:
-    """All that the outside sees."""
+    """The visible results."""
     found: dict[str, Any] = {job: service.row(job).values["code"] for job in JOBS}
     found |= {name: service.bucket(OUTPUT).read(name) for name in service.names(OUTPUT)}
     found["spent"] = [service.tables.spent(unit) for unit in UNITS]
