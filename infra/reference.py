@@ -17,9 +17,9 @@ PAGE, COST = DOCS / "reference" / "cli.md", DOCS / "guides" / "cost.md"
 KINDS = {int: "NUMBER", float: "NUMBER", Path: "PATH", datetime: "DATE"}
 HEAD = """# Commands
 
-This page is generated from the code by `make reference`. `kanon COMMAND --help` prints the same. In a checkout the
-program is `.venv-demo/bin/kanon` after `make demo`, `make serve` or `make simulate`, which call it, and
-`.venv/bin/kanon` after `make install`.
+`make reference` generates this page from the code. `kanon COMMAND --help` prints the same. In a checkout the program is
+`.venv/bin/kanon` after `make install`. `make demo`, `make serve` and `make simulate` install `.venv-demo/bin/kanon`,
+which lacks the libraries of `kanon release` and `kanon risk`.
 
 | status | meaning |
 |---|---|
@@ -27,8 +27,8 @@ program is `.venv-demo/bin/kanon` after `make demo`, `make serve` or `make simul
 | 1 | The command failed: a check or an audit fails, an emulator does not work, a library is missing. |
 | 2 | An option, a file or a log is invalid, or the stack cannot be reached. One line says what to change. |
 
-The description of a command names the other statuses that it has. Results are printed on standard output, messages and
-progress on standard error. `--json` prints camelCase names. `kanon --install-completion` sets up completion for your
+Some commands have other statuses too; their description names them. Results go to standard output, messages and
+progress to standard error. `--json` prints camelCase names. `kanon --install-completion` sets up completion for your
 shell, `kanon --version` prints the version.
 """
 

@@ -50,6 +50,7 @@ class Snapshot(Generic[T]):
         """Put the stack back; a copy of the state, for one test."""
         stack = self.stack
         stack.clock.set(self._moment)
+        stack.clock.install()  # another stack may have run since
         stack._swept = self._swept
         for name, items in pickle.loads(self._rows).items():
             self._table(name).items = items

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def audit(
-    trials: Annotated[int, typer.Option(min=200, help="Sets per type decided in this process.")] = 10_000,
+    trials: Annotated[int, typer.Option(min=200, help="Sets per type, evaluated in this process.")] = 10_000,
     service_trials: Annotated[
-        int, typer.Option(min=0, help="Sets per type through the local service; 0 skips the service.")
+        int, typer.Option(min=0, help="Sets per type, evaluated by the local service; 0 skips the service.")
     ] = 100,
     type_: OneType = None,
     types_file: TypesFile = None,

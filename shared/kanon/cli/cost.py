@@ -51,16 +51,20 @@ def cost(
     period: Annotated[int, typer.Option(min=1, help="Seconds per step.")] = 3600,
     architecture: Annotated[str, typer.Option(help="Architecture of the functions: arm64 or x86_64.")] = "arm64",
     reports: Annotated[float, typer.Option(help="Encrypted reports per day; 0 for a stack without reports.")] = 0.0,
-    report_bytes: Annotated[int, typer.Option(help="Bytes of a stored report; 20 slots take about 1,300.")] = 1_300,
+    report_bytes: Annotated[
+        int, typer.Option(help="Bytes of a stored report; 20 contributions take about 1,300.")
+    ] = 1_300,
     jobs: Annotated[float, typer.Option(help="Jobs per day.")] = 1.0,
     job_reports: Annotated[float | None, typer.Option(help="Reports per job; by default the reports of a day.")] = None,
     keys: Annotated[int, typer.Option(help="Declared keys per job.")] = 10_000,
     budget_rows: Annotated[int, typer.Option(help="Budget rows that a job charges, 0 to 30,000.")] = 24,
     map_concurrency: Annotated[int, typer.Option(help="Parameter MapConcurrency.")] = 50,
     prices: Annotated[Path | None, typer.Option(help="Price file; by default the prices of the package.")] = None,
-    measured: Annotated[Path | None, typer.Option(help="File of measured values and assumptions.")] = None,
+    measured: Annotated[
+        Path | None, typer.Option(help="File of measured values and assumptions; by default that of the package.")
+    ] = None,
     table: Annotated[
-        Shown | None, typer.Option(help="Show a table instead: rates of joins and their needs, or jobs of reports.")
+        Shown | None, typer.Option(help="Show a table instead: scale (rates of joins) or reports (sizes of jobs).")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -56,11 +56,11 @@ def demo(
     ] = "time,set,client",
     first: Annotated[
         datetime | None,
-        typer.Option("--from", parser=_day, metavar="DATE", help="First day of the log, as 2026-01-31."),
+        typer.Option("--from", parser=_day, metavar="DATE", help="First day to replay, as 2026-01-31."),
     ] = None,
     last: Annotated[
         datetime | None,
-        typer.Option("--to", parser=_day, metavar="DATE", help="Last day of the log, as 2026-01-31."),
+        typer.Option("--to", parser=_day, metavar="DATE", help="Last day to replay, as 2026-01-31."),
     ] = None,
     type_: OneType = None,
     types_file: TypesFile = None,

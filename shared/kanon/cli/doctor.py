@@ -18,7 +18,7 @@ def doctor(
     region: Region = None,
     profile: Profile = None,
     url: Url = None,
-    secrets: Annotated[bool, typer.Option("--secrets", help="Read the secrets and compare them too.")] = False,
+    secrets: Annotated[bool, typer.Option("--secrets", help="Also read the secrets and compare them.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check the health of a running stack; exit with 1 if something is wrong, 2 if it cannot be checked.

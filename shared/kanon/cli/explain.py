@@ -24,7 +24,7 @@ def explain(
 ) -> None:
     """Explain why a set reads false, step by step, without any count; exit with 2 if it cannot be read.
 
-    It reads the raw tables and needs their permissions. The role of the function query has none of them.
+    It reads the tables, so it needs permissions that the role of query does not have.
 
     Example: kanon explain --stack kanon --type fledge --set aGVsbG8
     """

@@ -57,7 +57,7 @@ def add(
     delta: Annotated[str, typer.Option(help="Delta spent elsewhere.")] = "0",
     unit: Annotated[str, typer.Option(help="user, user-day or user-month.")] = "user",
     period: Annotated[str | None, typer.Option(help="UTC days or months of the cost.")] = None,
-    note: Annotated[str, typer.Option(help="Where the cost arose, or a remark.")] = "",
+    note: Annotated[str, typer.Option(help="Origin of the cost, or a remark.")] = "",
     budget: Annotated[
         bool, typer.Option("--budget", help="Set the budget of the dataset and unit, instead of a cost.")
     ] = False,

@@ -21,7 +21,7 @@ Place = Annotated[str, typer.Argument(metavar="TYPE/SET", help="The type, and th
 @operate.command()
 @on_stack
 def skip(stack: "RunningStack", yes: Yes = False) -> None:
-    """Skip steps of slots that are too far behind, so that they continue.
+    """Skip steps of slots that are too far behind, so that evaluation continues.
 
     Example: kanon operate skip --stack kanon-prod
     """
@@ -128,9 +128,9 @@ def new_generation(stack: "RunningStack", yes: Yes = False) -> None:
 @on_stack
 def replay(
     stack: "RunningStack",
-    from_: Annotated[int, typer.Option("--from", metavar="STEP", help="The states are complete through this step.")],
+    from_: Annotated[int, typer.Option("--from", metavar="STEP", help="Last step whose states are complete.")],
     members: Annotated[
-        str | None, typer.Option(metavar="TABLE", help="The table with the states; by default the stack's own Members.")
+        str | None, typer.Option(metavar="TABLE", help="Table with the states; by default the stack's own Members.")
     ] = None,
     yes: Yes = False,
 ) -> None:
@@ -196,7 +196,7 @@ def destroy_noise_key(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key, as in NoiseKeys.")],
     yes: Yes = False,
 ) -> None:
-    """Destroy an old noise key in all versions of its secret, which takes AWS some 17 hours; it can be interrupted.
+    """Destroy an old noise key in all versions of its secret. It takes about 17 hours; you can interrupt it.
 
     Example: kanon operate destroy-noise-key 1 --stack kanon-prod
     """

@@ -20,16 +20,24 @@ if TYPE_CHECKING:
 
 def plan(
     context: typer.Context,
-    k: Annotated[int, typer.Option(min=1, max=1_000_000, help="Threshold, clients.")] = 50,
-    window: Annotated[int, typer.Option(min=2, max=65_535, help="Window, steps.")] = 720,
-    epsilon: Annotated[str, typer.Option(help="Target for one join, a decimal.")] = "3",
-    delta: Annotated[str, typer.Option(help="Target for one join, a decimal.")] = "1e-5",
+    k: Annotated[int, typer.Option(min=1, max=1_000_000, help="Threshold k, in clients.")] = 50,
+    window: Annotated[int, typer.Option(min=2, max=65_535, help="Window, in steps.")] = 720,
+    epsilon: Annotated[str, typer.Option(help="Largest epsilon of one join, a decimal.")] = "3",
+    delta: Annotated[str, typer.Option(help="Largest delta of one join, a decimal.")] = "1e-5",
     period: Annotated[int, typer.Option(min=1, max=86_400, help="Seconds per step.")] = 3600,
-    profile: Annotated[str | None, typer.Option(help="Use the shape and the split of epsilon of a profile.")] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Compare the profiles and the best noise.")] = False,
+    profile: Annotated[
+        str | None, typer.Option(help="Use the shape and epsilons of this profile; --delta sets the rest.")
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Compare the profiles and the noise that the planner finds.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Write the operating curve and the delay as a PNG.")] = None,
-    paper: Annotated[Path | None, typer.Option(help="Write the paper's Figure 1 as a PNG, print its numbers.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write the status probability and the delay by count as a PNG.")
+    ] = None,
+    paper: Annotated[
+        Path | None, typer.Option(help="Write the paper's Figure 1 as a PNG and print its numbers.")
+    ] = None,
 ) -> None:
     """Find noise distributions for a privacy target, and show how a type with them behaves.
 

@@ -54,7 +54,7 @@ def release(
         typer.Argument(help="CSV (.csv, .csv.gz) or Parquet files with a header.", show_default=False),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Name of the data in the ledger.", show_default=False)] = None,
-    user: Annotated[str, typer.Option(help="Column that names the owner of a row.")] = "client",
+    user: Annotated[str, typer.Option(help="Column of the user who owns a row.")] = "client",
     unit: Annotated[str, typer.Option(help="Unit of privacy: user, user-day or user-month (UTC).")] = "user",
     groups_per_user: Annotated[int, typer.Option(help="kappa: number of groups in which a user counts.")] = 1,
     floor: Annotated[int, typer.Option(help="Groups with fewer users are never released.")] = 1,
@@ -67,15 +67,16 @@ def release(
         ),
     ] = None,
     weight: Annotated[
-        str | None, typer.Option(help="Shares of epsilon: the count's, then each aggregate's: 2,1,1.")
+        str | None, typer.Option(help="Shares of epsilon for the count and each aggregate, such as 2,1,1.")
     ] = None,
     values_per_group: Annotated[int, typer.Option(help="Number of values of a user that count in a group.")] = 1,
-    scale: Annotated[int, typer.Option(help="Decimal places of values.")] = 0,
-    cells: Annotated[int, typer.Option(help="Cells of the grid of quantiles.")] = 4096,
+    scale: Annotated[int, typer.Option(help="Decimal places of the values.")] = 0,
+    cells: Annotated[int, typer.Option(help="Cells of the grid for quantiles.")] = 4096,
     noise: Annotated[str, typer.Option(help="Noise of the count: auto, laplace or gaussian.")] = "auto",
     only: Annotated[str | None, typer.Option(help="groups: release only the names of the groups.")] = None,
     groups: Annotated[
-        Path | None, typer.Option(help="CSV of public groups, its header the group columns: all are released.")
+        Path | None,
+        typer.Option(help="CSV with the public groups; its header names the group columns. All are released."),
     ] = None,
     period: Annotated[
         str | None, typer.Option(help="Use only rows of these UTC days or months: 2026-01, 2026-01-05..2026-01-09.")
@@ -93,17 +94,17 @@ def release(
         "released.csv"
     ),
     engine: Annotated[
-        str, typer.Option(help="duckdb: this machine. spark: a cluster, as the environment configures it.")
+        str, typer.Option(help="duckdb: this machine. spark: the Spark session of the environment.")
     ] = "duckdb",
-    memory: Annotated[str, typer.Option(help="Memory of DuckDB; the rest is spilled to disk.")] = "1GiB",
+    memory: Annotated[str, typer.Option(help="Memory of DuckDB; it stores the rest on disk.")] = "1GiB",
     explain: Annotated[
-        str | None, typer.Option(help="Print the SQL of the bounding for duckdb, spark or athena, and stop.")
+        str | None, typer.Option(help="Print the SQL of the bounding for duckdb, spark or athena. Release nothing.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the expected accuracy, without reading data, and stop.")
     ] = False,
     operator_report: Annotated[
-        Path | None, typer.Option(help="Write exact numbers of rows, users and groups. NOT private.")
+        Path | None, typer.Option(help="Write exact numbers of rows, users and groups. NOT private: do not publish.")
     ] = None,
 ) -> None:
     """Publish counts and other statistics per group once, with a privacy guarantee for all rows of a user.

@@ -27,8 +27,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Epsilon = Annotated[str, typer.Option(help="Privacy parameter, a decimal of at most 3 places, up to 64.")]
-Delta = Annotated[str, typer.Option(help="Privacy parameter of discovery, a decimal from 1e-12 to 0.001.")]
+Epsilon = Annotated[str, typer.Option(help="Epsilon, up to 64, with at most 3 decimals.")]
+Delta = Annotated[str, typer.Option(help="Delta of discovery, from 1e-12 to 0.001.")]
 Bound = Annotated[int, typer.Option(help="Largest sum of the values in one unit's reports.")]
 
 
@@ -70,22 +70,27 @@ command(demo_service)
 def aggregate(
     reports: Annotated[list[Path], typer.Argument(help="Files of reports (Avro), or folders of them.")],
     output: Annotated[Path, typer.Option(help="Name of the summary; no file is overwritten.")] = Path("summary.avro"),
-    domain: Annotated[list[Path] | None, typer.Option(help="Declared keys (Avro), may be repeated.")] = None,
-    discover: Annotated[bool, typer.Option("--discover", help="Release the keys above the threshold.")] = False,
+    domain: Annotated[list[Path] | None, typer.Option(help="File of declared keys (Avro); may be repeated.")] = None,
+    discover: Annotated[
+        bool, typer.Option("--discover", help="Discover the keys: release those above the threshold.")
+    ] = False,
     keys: Annotated[Path | None, typer.Option(help="File of private keys, from `kanon reports keys`.")] = None,
     cleartext: Annotated[bool, typer.Option("--cleartext", help="Payloads are not encrypted: test data.")] = False,
     epsilon: Epsilon = "10",
     delta: Annotated[str | None, typer.Option(help="Delta of discovery, from 1e-12 to 0.001. Default: 1e-8.")] = None,
     threshold_rule: Annotated[str, typer.Option("--threshold", help="Rule of discovery: sharp or paper.")] = "sharp",
-    sparsity: Annotated[int, typer.Option(help="Keys of one unit, for --threshold paper.")] = 1,
+    sparsity: Annotated[int, typer.Option(help="Number of keys of one unit, for --threshold paper.")] = 1,
     filtering_ids: Annotated[str, typer.Option(help="Filtering ids to count, with commas.")] = "0",
-    attribution_report_to: Annotated[str | None, typer.Option(help="The only reporting origin.")] = None,
-    reporting_site: Annotated[str | None, typer.Option(help="The only site of reporting origins.")] = None,
+    attribution_report_to: Annotated[str | None, typer.Option(help="Count only reports of this origin.")] = None,
+    reporting_site: Annotated[str | None, typer.Option(help="Count only reports of this site.")] = None,
     error_threshold: Annotated[str, typer.Option(help="Largest percentage of reports in error.")] = "10",
     processes: Annotated[int, typer.Option(min=1, help="Processes that read files, one file at a time.")] = 1,
     any_age: Annotated[bool, typer.Option("--any-age", help="Accept reports older than 90 days.")] = False,
     no_contribution_bound: Annotated[
-        bool, typer.Option("--no-contribution-bound", help="Accept values of any size: no guarantee.")
+        bool,
+        typer.Option(
+            "--no-contribution-bound", help="Accept values of any size. Without the bound there is no guarantee."
+        ),
     ] = False,
     no_noise: Annotated[bool, typer.Option("--no-noise", help="Write exact sums, for tests. Needs --debug.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Write exact sums and noise to a second file.")] = False,
@@ -269,7 +274,7 @@ def threshold(
     epsilon: Epsilon = "10",
     delta: Delta = "1e-8",
     bound: Bound = 65_536,
-    sparsity: Annotated[int, typer.Option(min=1, help="Keys of one unit, for the paper's rule.")] = 1,
+    sparsity: Annotated[int, typer.Option(min=1, help="Number of keys of one unit, for the paper's rule.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the noisy sum above which discovery shows a key.

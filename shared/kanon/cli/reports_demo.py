@@ -59,13 +59,13 @@ def demo(
     log: Log = None,
     window: Window = 24,
     joins: Joins = 2,
-    epsilon: Annotated[str, typer.Option(help="Privacy parameter of each of the two summaries.")] = "1",
-    delta: Annotated[str, typer.Option(help="Privacy parameter of key discovery.")] = "1e-8",
+    epsilon: Annotated[str, typer.Option(help="Epsilon of each of the two summaries.")] = "1",
+    delta: Annotated[str, typer.Option(help="Delta of key discovery.")] = "1e-8",
     picture: Annotated[Path, typer.Option(help="File for the picture.")] = Path("build/demo-reports.png"),
     seed: Seed = 1,
     processes: Annotated[int, typer.Option(min=1, help="Processes that open reports.")] = 2,
 ) -> None:
-    """Encrypt a join log's joins as reports, aggregate them twice, check every number and draw it.
+    """Turn a join log into encrypted reports, aggregate them twice, check every number and draw a picture.
 
     Example: kanon reports demo --log joins.csv --window 6 --epsilon 2
     """

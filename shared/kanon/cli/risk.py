@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 risk = typer.Typer(help="Show the privacy risks of a log before it is collected or published.", no_args_is_help=True)
 
 Log = Annotated[Path, typer.Argument(help="CSV (.csv, .csv.gz) or Parquet file with a header.", show_default=False)]
-User = Annotated[str, typer.Option(help="Column that names the owner of a row.")]
+User = Annotated[str, typer.Option(help="Column of the user who owns a row.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -56,15 +56,15 @@ def uniqueness(
     value: Annotated[str, typer.Option(help="Value column.")] = "set",
     columns: Annotated[
         str | None,
-        typer.Option(help="Several at once, + joins columns: set,set+day. day, hour, month come from time (UTC)."),
+        typer.Option(help="Several columns, + combines two: set,set+day. day, hour and month come from time (UTC)."),
     ] = None,
     user: User = "client",
     k: Annotated[list[int] | None, typer.Option(min=2, max=200, help="Thresholds to show; may be repeated.")] = None,
     key: Annotated[Path | None, typer.Option(help="Key file; created if missing. Default: a key for this run.")] = None,
     size: Annotated[int, typer.Option(min=16, max=1 << 20, help="Number of values kept in a sketch.")] = 2_048,
-    profile: Annotated[str, typer.Option(help="Noise of the service: published, balanced or sharp.")] = "published",
-    window: Annotated[int, typer.Option(min=2, max=65_535, help="Window of the service, steps.")] = 720,
-    out: Annotated[Path | None, typer.Option(help="Write the sketch (.khll) to merge or join it later.")] = None,
+    profile: Annotated[str, typer.Option(help="Noise of the service: published, balanced-2 or sharp-2.")] = "published",
+    window: Annotated[int, typer.Option(min=2, max=65_535, help="Window of the service, in steps.")] = 720,
+    out: Annotated[Path | None, typer.Option(help="Write the sketch (.khll), to merge or join it later.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write the curve as a PNG.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page.")] = None,
     as_json: Json = False,
@@ -172,7 +172,7 @@ def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:
 @risk.command()
 @_one_line_errors
 def merge(
-    sketches: Annotated[list[Path], typer.Argument(help="Sketch files of parts of a log, under one key.")],
+    sketches: Annotated[list[Path], typer.Argument(help="Sketch files of the parts of a log, made with one key.")],
     out: Annotated[Path, typer.Option(help="File for the merged sketch.")],
 ) -> None:
     """Merge sketches of parts of a log, in any order. The result equals the sketch of the whole log.
@@ -191,7 +191,9 @@ def merge(
 @_one_line_errors
 def join(
     first: Annotated[Path, typer.Argument(help="Sketch file of one column.", show_default=False)],
-    second: Annotated[Path, typer.Argument(help="Sketch file of another, under the same key.", show_default=False)],
+    second: Annotated[
+        Path, typer.Argument(help="Sketch file of another column, made with the same key.", show_default=False)
+    ],
     estimator: Annotated[str, typer.Option(help="Estimator of the verdict: matched or thesis.")] = "matched",
     as_json: Json = False,
 ) -> None:
@@ -241,7 +243,7 @@ def sketch_leak(
     group: Annotated[str, typer.Option(help="The values whose users are in the sketch; * and ? are wildcards.")],
     value: Annotated[str, typer.Option(help="Value column.")] = "set",
     user: User = "client",
-    precision: Annotated[int, typer.Option(min=4, max=20, help="p: the sketch has 2^p registers.")] = 15,
+    precision: Annotated[int, typer.Option(min=4, max=20, help="The sketch has 2^precision registers.")] = 15,
     as_json: Json = False,
 ) -> None:
     """Attack a stored HyperLogLog: how well it reveals its members.
@@ -285,19 +287,21 @@ def _show_leak(result: "Leak", candidates: int) -> None:
 @risk.command("no-noise")
 @_one_line_errors
 def no_noise(
-    log: Annotated[Path | None, typer.Argument(help="Log to take the rates from.", show_default=False)] = None,
+    log: Annotated[
+        Path | None, typer.Argument(help="Log from which the rates are computed.", show_default=False)
+    ] = None,
     k: Annotated[int, typer.Option(min=1, help="A count of at least k clients is published (T = k - 1).")] = 50,
     fakes: Annotated[list[int] | None, typer.Option(min=0, help="The attacker's fakes; may be repeated.")] = None,
-    clients: Annotated[int | None, typer.Option(min=2, help="Without a log: n, real clients.")] = None,
+    clients: Annotated[int | None, typer.Option(min=2, help="Without a log: number of real clients.")] = None,
     expected: Annotated[
         list[float] | None, typer.Option(help="Without a log: expected clients in the group; may be repeated.")
     ] = None,
     value: Annotated[str, typer.Option(help="Value column.")] = "set",
     user: User = "client",
     window_days: Annotated[
-        int | None, typer.Option(min=1, help="With a log: count per window of so many days, from time (UTC).")
+        int | None, typer.Option(min=1, help="With a log: length of a window in days (UTC).")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="With a log: groups to show, those nearest below k.")] = 10,
+    top: Annotated[int, typer.Option(min=1, help="With a log: number of groups to show, those nearest below k.")] = 10,
     as_json: Json = False,
 ) -> None:
     """Estimate the privacy of a threshold without noise against an attacker who only watches.

@@ -49,7 +49,7 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help='Parameters of the template (JSON): {"NoiseKeys": [...]}, "LogGenerations".'),
     ] = None,
-    reports: Annotated[bool, typer.Option("--reports/--no-reports", help="Run reports, too.")] = True,
+    reports: Annotated[bool, typer.Option("--reports/--no-reports", help="Also run reports.")] = True,
     engine: EngineName = Engine.ministack,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of the functions.")] = False,
 ) -> None:

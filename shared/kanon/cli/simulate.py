@@ -44,7 +44,7 @@ def simulate(
     type_: OneType = None,
     types_file: TypesFile = None,
     period: Annotated[int, typer.Option(min=1, max=86_400, help="Seconds per step.")] = 3600,
-    seed: Annotated[int, typer.Option(help="Seed of the keys. No deployment's keys can be used.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the keys. The keys of a deployment cannot be used.")] = 1,
     batch: Annotated[int, typer.Option(min=1, max=500, help="Joins per request, for the price.")] = 1,
     prices: Annotated[Path | None, typer.Option(help="Price file in the form of kanon cost.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a report with pictures as one HTML page.")] = None,

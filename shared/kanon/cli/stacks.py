@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kanon.operate.stacks import RunningStack
 
 Stack = Annotated[str | None, typer.Option(help="Name of the deployed stack.")]
-Region = Annotated[str | None, typer.Option(help="Its region; by default the shell's.")]
+Region = Annotated[str | None, typer.Option(help="Region of the stack; by default the shell's.")]
 Profile = Annotated[str | None, typer.Option(help="AWS profile; by default the shell's.")]
 Url = Annotated[
     str | None,

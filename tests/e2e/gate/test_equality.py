@@ -110,6 +110,14 @@ class Recorded:
     slots: str = "1"
 
 
+SIX_DAYS_PACKED = Recorded(
+    days=6,
+    type={"k": 14, "window": 48, "profile": "sharp"},
+    answers="f21f3d3ef9d51355c25c6c83633e9f137b673b465d19fafc14bd2cf5aeee6257",
+    rows="e8845e11b929a6872376796bfdb24860b1b0a99438a0fc1c6a5a8026eb07003f",
+    units=1_542,
+    slots='[{"slots":1,"partitions":1,"from_step":0}]',
+)
 PACKED = Recorded(
     days=12,
     type={"k": 14, "window": 48, "profile": "sharp"},
@@ -168,7 +176,8 @@ def joins_by_step(first: int, days: int) -> dict[int, list[tuple[str, bytes, str
 @pytest.mark.parametrize(
     "recorded",
     [
-        pytest.param(PACKED, id="12 days, packed"),
+        pytest.param(SIX_DAYS_PACKED, id="6 days, packed"),
+        pytest.param(PACKED, id="12 days, packed", marks=pytest.mark.replay),
         pytest.param(TWELVE_DAYS, id="12 days", marks=pytest.mark.replay),
         pytest.param(SIXTY_DAYS, id="60 days", marks=pytest.mark.replay),
     ],

@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
 from infra.openapi import description
 from kanon.local import Stack, gateway
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "15"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "10"))
 START = 1_700_000_000.0
 URL = "http://kanon.test"
 TYPES = json.dumps({"fledge": {"k": 50, "window": 720, "profile": "published"}})

@@ -24,8 +24,8 @@ from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SCHEDULE_OFFSE
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
 ALL = os.environ.get("FAULTS") == "all"
-ONE_IN = 1 if ALL else 24
-"""By default every 24th call is made to fail, a different selection for every way."""
+ONE_IN = 1 if ALL else 48
+"""By default every 48th call is made to fail, a different selection for every way."""
 
 HISTORY = 12
 BEHIND = 3
