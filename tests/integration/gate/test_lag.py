@@ -1,4 +1,4 @@
-"""How far evaluation is behind: what CloudWatch is told, also of a slot that cannot tell itself."""
+"""The lag of evaluation in CloudWatch, also of a stuck slot, which cannot report its own."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ def join(stack: Stack) -> None:
 
 
 def told(stack: Stack) -> dict[str, list[float]]:
-    """What is told in an hour, in order of size."""
+    """The emitted values of an hour, sorted."""
     before = {name: len(metrics(stack, name)) for name in LAG}
     stack.advance(HOUR)
     return {name: sorted(metrics(stack, name)[before[name] :]) for name in LAG}
