@@ -1,4 +1,4 @@
-"""Answers: from statuses and horizons alone, the same between two ticks, false where anything is missing."""
+"""Answers come from statuses and horizons alone, do not change between two ticks, and are false for missing data."""
 
 from collections.abc import Iterable
 
