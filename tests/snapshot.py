@@ -1,4 +1,4 @@
-"""Start many tests from the same used stack: build it once, and put it back before each test."""
+"""Start many tests from the same used stack: build it once, and restore it before each test."""
 
 import io
 import pickle

@@ -52,10 +52,10 @@ def fetch_secret(client: "SecretsManagerClient", name: str, arn: str) -> Secret:
 
 
 def fetch_edge_values(client: "SecretsManagerClient", arn: str) -> tuple[str, ...]:
-    """Read what the edge may send: the values of a JSON object. There are two while the value changes.
+    """Read the values that the edge may send, from a JSON object. There are two while the value changes.
 
     Raises:
-        ConfigurationError: the secret is no JSON object of texts, or holds an empty one.
+        ConfigurationError: the secret is not a JSON object of texts, or has an empty one.
     """
     return tuple(_texts(client, arn, "edge secret").values())
 
@@ -64,8 +64,8 @@ def fetch_noise_keys(client: "SecretsManagerClient", arn: str, ids: Sequence[str
     """Read the noise keys with the given ids. The secret is a JSON object of random strings by key id.
 
     Raises:
-        ConfigurationError: the secret lacks one of the ids, is no JSON object of texts, or holds an empty one: anybody
-            could compute the noise of an empty text.
+        ConfigurationError: the secret lacks one of the ids, is not a JSON object of texts, or has an empty one, whose
+            noise anybody could compute.
     """
     texts = _texts(client, arn, "noise key secret")
     missing = [key_id for key_id in ids if key_id not in texts]
@@ -79,7 +79,7 @@ def _texts(client: "SecretsManagerClient", arn: str, what: str) -> dict[str, str
     """The texts in a secret by their names.
 
     Raises:
-        ConfigurationError: it is no JSON object of texts, or holds an empty one.
+        ConfigurationError: it is not a JSON object of texts, or has an empty one.
     """
     try:
         texts = json.loads(client.get_secret_value(SecretId=arn)["SecretString"])

@@ -61,11 +61,11 @@ class Outage:
         stack.sweep()  # what has expired is gone
 
     def join(self, joins: Joins) -> None:
-        """Join over HTTP and in the log that loses nothing."""
+        """Join over HTTP and in the complete log."""
         self.whole.join_all(joins)
 
     def next_tick(self) -> int:
-        """Let the schedule and a tick come; which step that tick shows."""
+        """Let the schedule and a tick come. Returns the step that the tick shows."""
         step = int(self.stack.clock.now() // 3600)
         self.stack.advance_to(end_of(step, 3600) + 1800)
         return step
@@ -133,14 +133,15 @@ def test_evaluation_stops_after_a_long_outage_and_resumes_once_an_operator_skips
     assert outage.catch_up(first) == 0
     assert "evaluation" not in wrong(stack)
     assert any(outage.whole.answers().values())
-    for steps in [1] * 16 + [4] * (WINDOW // 4 - 4):  # to where nothing of the time before matters any more
+    for steps in [1] * 16 + [4] * (WINDOW // 4 - 4):  # until no earlier step matters any more
         assert outage.finish(steps) == 0
     code, output = operate(stack, "skip", "--yes")
     assert (code, "loses nothing" in output) == (2, True)
 
 
 def test_sets_whose_wake_ups_were_skipped_are_evaluated_again(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without that they would be false until somebody joins them: and true at once then, which shows that join."""
+    """Without that they would be false until a client joins them and then true at once, which would reveal that
+    join."""
     now = outage.stack.clock.now()
     lost = list(seen(outage.stack).members.waking(seen(outage.stack).schedule.first_after_skip(now)))
     assert len(lost) > 5

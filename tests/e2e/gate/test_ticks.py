@@ -16,7 +16,7 @@ from tests.snapshot import Snapshot
 START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
 HOUR = 3600
 TICK = HOUR + 1800  # of a step, seconds after its beginning
-CROWD = [f"c{n}" for n in range(150)]  # more than M = 99: crosses whatever is drawn
+CROWD = [f"c{n}" for n in range(150)]  # more than M = 99: crosses with any noise
 WINDOW = 24
 TYPES = {"fledge": {"k": 50, "window": WINDOW, "profile": "published"}}
 
@@ -72,7 +72,7 @@ def test_a_crossing_is_invisible_before_its_tick_and_visible_from_it_on(stack, o
     oracle.join_all(crowd(b"ad"))
     for second in (TICK - HOUR, HOUR + 179, HOUR + 200, TICK - 1):
         stack.advance_to(START + second)
-        stack.restart("query")  # nothing may depend on what an environment remembers
+        stack.restart("query")  # nothing may depend on the memory of an environment
         assert oracle.answers() == {("fledge", b"ad"): False}
     stack.advance_to(START + TICK)
     assert oracle.answers() == {("fledge", b"ad"): True}

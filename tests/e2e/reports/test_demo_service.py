@@ -1,4 +1,4 @@
-"""``kanon reports demo-service`` against a whole stack over HTTP: what it shows, and that its checks can fail."""
+"""``kanon reports demo-service`` against a whole stack over HTTP: its output, and that its checks can fail."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,7 +22,7 @@ DECLARED = Parameters("declared", Fraction(4))
 
 @dataclass(frozen=True)
 class Ran:
-    """A service on which the demo has run, and what it sent."""
+    """A service on which the demo has run, and the sent reports."""
 
     service: demo.Service
     log: JoinLog

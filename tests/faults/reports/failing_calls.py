@@ -1,4 +1,4 @@
-"""One call of a run fails, in one of the ways in which calls fail."""
+"""Makes one call of a run fail, in one of several ways."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +9,7 @@ KINDS = ("refused", "answer lost", "killed before", "killed after")
 
 
 class KilledError(BaseException):
-    """The worker ends here, at once: no handler of the product sees this."""
+    """The worker ends here at once; no handler of the product catches this."""
 
 
 @dataclass

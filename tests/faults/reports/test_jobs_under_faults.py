@@ -2,8 +2,8 @@
 
 One history is run without a fault, then again for every call and every kind of fault. At the end each run must
 have written the same summaries, byte for byte, ended each job with the same code, and spent exactly what it released.
-The short form takes one call for each kind, `make faults` takes all; the short form of
-``test_functions_under_faults.py`` lets calls of the same stages fail in some forty ways.
+The short form runs one call for each kind, `make faults` runs all. The short form of ``test_functions_under_faults.py``
+makes calls of the same stages fail in about forty ways.
 """
 
 import os
@@ -121,7 +121,7 @@ def work(service: Aggregation, disorder: random.Random | None) -> None:
 
 
 def sweep(service: Aggregation) -> None:
-    """What the schedule does. If it fails, the next one comes in five minutes."""
+    """Run the sweep, as the schedule does. If it fails, the next one follows in five minutes."""
     try:
         service.sweep()
     except (ClientError, ReadTimeoutError, KilledError):
@@ -129,7 +129,7 @@ def sweep(service: Aggregation) -> None:
 
 
 def ended(service: Aggregation) -> dict[str, Any]:
-    """All that the outside sees."""
+    """The visible results."""
     found: dict[str, Any] = {job: service.row(job).values["code"] for job in JOBS}
     found |= {name: service.bucket(OUTPUT).read(name) for name in service.names(OUTPUT)}
     found["spent"] = [service.tables.spent(unit) for unit in UNITS]

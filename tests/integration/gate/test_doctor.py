@@ -1,4 +1,4 @@
-"""`kanon doctor`: what it finds in a stack, what it advises, and that it shows no secret."""
+"""`kanon doctor`: its findings, its advice, and that it shows no secret."""
 
 import json
 import os
@@ -84,7 +84,7 @@ def deploy(stack: Stack, **variables: str) -> None:
         stack.restart(name)
 
 
-# All is well
+# Stacks without problems
 
 
 def test_nothing_is_wrong_with_a_stack_in_use(new_stack: Callable[..., Stack]) -> None:
@@ -273,7 +273,7 @@ def test_an_environment_that_a_function_refuses_is_reported(stack: Stack) -> Non
     assert re.search(r"environment +│ FAIL +│ KANON_SLOTS: .*power of two", output)
 
 
-# What can be wrong
+# Problems
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ def test_consecutive_slots_are_shown_as_ranges(slots: list[int], text: str) -> N
     assert slots_text(slots) == text
 
 
-# What it points to
+# Its links
 
 
 def test_every_section_that_the_doctor_names_exists_in_the_operating_page() -> None:

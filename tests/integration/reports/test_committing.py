@@ -1,4 +1,4 @@
-"""What the commit of a job promises, on every engine that runs here."""
+"""The contract of a job's commit, on every engine available here."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +39,7 @@ def tables(engine: Running) -> ReportTables:
 
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long every wait would have been."""
+    """The length of every wait, which is skipped."""
     waited: list[float] = []
     monkeypatch.setattr(clock, "sleep", waited.append)
     return waited
