@@ -1,7 +1,7 @@
 """One fixture starts the whole service: handlers, tables, queue, schedule, HTTP and clock.
 
-No outcome depends on chance, on the shell or on how busy the machine is: examples are the same in every run, and what
-a shell or a CI service sets is taken away before anything reads it.
+No outcome depends on chance, on the shell or on the load of the machine. Examples are the same in every run, and
+variables of a shell or a CI service are removed before they are read.
 """
 
 import gc
@@ -30,7 +30,7 @@ HERE = "127.0.0.1,localhost"
 ALONE = {
     "AWS_CONFIG_FILE": os.devnull,
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-    "AWS_EC2_METADATA_DISABLED": "true",  # a machine of AWS gives its credentials to anybody on it
+    "AWS_EC2_METADATA_DISABLED": "true",  # an EC2 instance gives credentials to every process
     **{name: ",".join(filter(None, (os.environ.get(name), HERE))) for name in ("NO_PROXY", "no_proxy")},
 }
 
@@ -38,7 +38,7 @@ for variable in [name for name in os.environ if name in OF_THE_SCREEN or name.st
     del os.environ[variable]
 os.environ.update(ALONE)
 
-# A busy machine is no reason to fail. Examples are those of every run, unless `make fuzz` asks for others.
+# A busy machine must not fail a test. Examples are the same in every run, except with `make fuzz`.
 settings.register_profile(
     "kanon",
     deadline=None,
@@ -57,7 +57,7 @@ def _monitor_every_stack() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _show_no_progress() -> Iterator[None]:
-    """Whether a command says how far it is depends on how busy the machine is."""
+    """Hide the progress of commands: it depends on the load of the machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(screen, "QUIET", 3600.0)
         yield
@@ -65,7 +65,7 @@ def _show_no_progress() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _draw_the_same_secrets() -> Iterator[None]:
-    """The secrets of a stack, and so its noise and its tokens, are the same in every run, if a test names no seed."""
+    """Without a seed of the test, the secrets of a stack, its noise and its tokens are the same in every run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(Stack.__init__.__kwdefaults__, "seed", 1)  # type: ignore[misc]
         yield
@@ -73,9 +73,9 @@ def _draw_the_same_secrets() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _collect_no_libraries() -> Iterator[None]:
-    """Leave the imported libraries out of every garbage collection: no test left them open, and they take long.
+    """Exclude the imported libraries from garbage collection, for speed.
 
-    Collect less often, too: most of what a call to moto makes is free before. Every module ends with a collection.
+    Also collect less often: most objects of a moto call are freed earlier. Every module ends with a collection.
     """
     before = gc.get_threshold()
     gc.freeze()
@@ -107,7 +107,7 @@ def _fail_on_forbidden_calls_and_output() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _report_leaks_in_their_module() -> Iterator[None]:
-    """Report what a module leaves open in that module, and not in a later one."""
+    """Report unclosed resources in the module that leaves them open, not in a later one."""
     yield
     gc.collect()
     gc.freeze()
@@ -115,7 +115,7 @@ def _report_leaks_in_their_module() -> Iterator[None]:
 
 @pytest.fixture
 def new_stack() -> Iterator[Callable[..., Stack]]:
-    """Starts stacks on moto at a simulated time; takes what ``Stack`` takes."""
+    """Starts stacks on moto at a simulated time, with the arguments of ``Stack``."""
     with ExitStack() as running:
 
         def start(parameters: dict[str, str] | None = None, **options: Any) -> Stack:

@@ -1,4 +1,4 @@
-"""How far two distributions of answers are apart: the yardstick of the tests of privacy."""
+"""The distance of two distributions of answers, for the tests of privacy."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The published algorithm, written down once more, plainly: the oracle of the equality tests.
+"""A second, plain implementation of the published algorithm: the oracle of the equality tests.
 
 Keeps every join, recounts the distinct client tokens of the window at every step, and runs the paper's
 Algorithms 1 and 2 with the same tape. Nothing here is shared with the service but laws and tape.

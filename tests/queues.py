@@ -1,4 +1,4 @@
-"""What waits in the queues of a stack."""
+"""The waiting messages in the queues of a stack."""
 
 from kanon.local import Stack
 

@@ -1,4 +1,4 @@
-"""Start many tests from the same used stack: build it once, and put it back before each test."""
+"""Start many tests from the same used stack: build it once, and restore it before each test."""
 
 import io
 import pickle
@@ -51,6 +51,7 @@ class Snapshot(Generic[T]):
         stack = self.stack
         stack.clock.install()  # another stack may have been the last to start or to end
         stack.clock.set(self._moment)
+        stack.clock.install()  # another stack may have run since
         stack._swept = self._swept
         for name, items in pickle.loads(self._rows).items():
             self._table(name).items = items

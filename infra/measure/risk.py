@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def compare(log: Path, turns: int) -> bool:
-    """Print the ratio of the median times; whether it meets the target."""
+    """Print the ratio of the median times. Returns whether it meets the target."""
     key = Key.fresh()
     ours, theirs = alternating(lambda: sketch(log, "set", key=key), lambda: exact(log), turns)
     ratio = ours / theirs
@@ -72,7 +72,7 @@ def exact(log: Path) -> pl.DataFrame:
 
 
 def alternating(ours: Callable[[], object], theirs: Callable[[], object], turns: int) -> tuple[float, float]:
-    """The median wall time of each, s; both take turns, the first turn is not counted."""
+    """The median wall time of each, in seconds. Both take turns; the first turn is not counted."""
     taken: list[list[float]] = [[], []]
     for turn in range(turns + 1):
         for work, times in list(zip((ours, theirs), taken, strict=True))[:: 1 if turn % 2 else -1]:
@@ -83,7 +83,7 @@ def alternating(ours: Callable[[], object], theirs: Callable[[], object], turns:
 
 
 def memory(log: Path) -> bool:
-    """Print the peak resident memory of a process that sketches the log; whether it meets the target."""
+    """Print the peak resident memory of a process that sketches the log. Returns whether it meets the target."""
     began = time.perf_counter()
     ran = subprocess.run([sys.executable, "-c", _CHILD, str(log)], capture_output=True, text=True, check=True)
     rows, values, peak = ran.stdout.split()

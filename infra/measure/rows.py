@@ -1,4 +1,4 @@
-"""The rows of ``make bench``. A module of ``infra.measure`` adds its own rows; no list of modules has to change.
+"""The rows of ``make bench``. Each module of ``infra.measure`` adds its own rows; there is no list of modules.
 
 ::
 
@@ -8,8 +8,7 @@
     def pack(form: Form) -> Iterator[Result]:
         yield compare("pack members", ..., turns=form.size(9, 1))
 
-The function is one unit of failure: if it raises, only what it has not yielded yet is missing. So it starts the stack
-it needs itself.
+If the function raises, only the rows that it has not yielded are missing. So it starts its own stack.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Result = Count | Ratio | Taken
 
 @dataclass(frozen=True)
 class Form:
-    """The form of a run. The short one checks counts and that every row runs; its times say little."""
+    """The form of a run. The short form checks counts and that every row runs; its times are rough."""
 
     short: bool = False
 
@@ -58,7 +57,7 @@ def row(name: str) -> Callable[[Measure], Measure]:
     """
 
     def add(measure: Measure) -> Measure:
-        if measure.__module__ == "__main__":  # a module that is run is imported a second time, by its name
+        if measure.__module__ == "__main__":  # a module run as a program is imported a second time, by its name
             return measure
         if name in _ROWS:
             raise ValueError(f"two rows are named {name!r}")

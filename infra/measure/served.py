@@ -114,7 +114,7 @@ def _serve(connection: Connection, engine: str, environments: int) -> None:
 @contextmanager
 def _forked(stack: Stack, throttle: Throttle, environments: int) -> Iterator[list[str]]:
     """Copies of this process, each of which serves the stack. Yields their addresses; they end with the block."""
-    stack.cold_start("join")  # import once what the copies share
+    stack.cold_start("join")  # import shared modules once, before the copies
     ends, alive = os.pipe()
     url_reader, url_writer = os.pipe()
     copies = []
@@ -126,7 +126,7 @@ def _forked(stack: Stack, throttle: Throttle, environments: int) -> Iterator[lis
             _environment(stack, url_writer, ends)
         copies.append(copy)
     os.close(url_writer)
-    with os.fdopen(url_reader) as lines:  # read to its end: every copy closes it
+    with os.fdopen(url_reader) as lines:  # read to its end, because every copy closes it
         urls = lines.read().split()
     try:
         yield urls
@@ -145,7 +145,7 @@ def _environment(stack: Stack, url_writer: int, ends: int) -> NoReturn:
         os.close(url_writer)
         os.read(ends, 1)
     finally:
-        os._exit(0)  # the first process stops what the copies share
+        os._exit(0)  # the first process stops the shared engine
 
 
 class Throttle:

@@ -41,7 +41,7 @@ _BETWEEN_SAMPLES = 0.1
 
 @dataclass(frozen=True)
 class Spent:
-    """What a process and its children took: seconds of processor time, seconds, MiB at most."""
+    """The usage of a process and its children: seconds of processor time, elapsed seconds, peak MiB."""
 
     processor: float
     elapsed: float
@@ -94,7 +94,7 @@ def _names(prefix: str, numbers: np.ndarray[tuple[int], np.dtype[np.int64]]) -> 
 
 
 def parse_and_hash(log: Path) -> None:
-    """Read the log and name every set once and the client of every join: what any simulation must do."""
+    """Read the log, compute the key of every set once and the token of every join: the work of any simulation."""
     keys = Keys.from_seed(1)
     known: dict[bytes, bytes] = {}
     for batch in read_batches(log):
@@ -107,12 +107,12 @@ def parse_and_hash(log: Path) -> None:
 
 
 def simulate_all(log: Path) -> None:
-    """What ``kanon simulate`` does with one type."""
+    """Run ``kanon simulate`` with one type."""
     simulate(read_batches(log), list(read_types(TYPES, PERIOD).values()), Keys.from_seed(1), PERIOD)
 
 
 def spent(work: Callable[[Path], None], log: Path) -> Spent:
-    """Run the work in a process of its own and measure it."""
+    """Run the work in its own process and measure it."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_measured, args=(work, log, sender))
@@ -152,7 +152,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _memory(pid: int) -> float:
-    """MiB of a process; what it shares with others is divided among them."""
+    """MiB of a process; shared memory is divided among its processes."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

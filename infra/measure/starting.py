@@ -1,4 +1,4 @@
-"""What the start of a function costs, part by part: ``python -m infra.measure.starting``.
+"""The processor time of the parts of a function's start: ``python -m infra.measure.starting``.
 
 Each part runs in a new interpreter. Processor time, the median of several turns.
 """
@@ -32,7 +32,7 @@ PARTS = {
 
 
 def seconds(text: str, environment: Mapping[str, str]) -> float:
-    """What one run of a part tells of itself."""
+    """The processor time that one run of a part prints."""
     done = subprocess.run(
         [sys.executable, "-c", text], env=dict(environment), check=True, capture_output=True, text=True
     )

@@ -1,7 +1,7 @@
-"""``python -m infra.measure.throttling``: simulates how many single joins a second the log takes before it throttles.
+"""``python -m infra.measure.throttling``: simulates the rate of single joins at which the log throttles.
 
-DynamoDB puts each partition key on one of its own partitions, which takes 1,000 write units a second. The keys of the
-log change every step, so every step places them anew. This simulation places them independently and evenly, and
+DynamoDB puts each partition key on one of its own partitions, which allows 1,000 write units per second. The keys of
+the log change every step, so every step has new places. This simulation places them independently and evenly, and
 spreads joins evenly over slots. It leaves out adaptive capacity, which moves keys of a busy partition after minutes,
 and bursts.
 """
@@ -16,7 +16,7 @@ SEED = 1
 
 
 def limits(keys: int, partitions: int) -> np.ndarray:
-    """The joins a second at which the busiest partition is full, for each of many steps, sorted."""
+    """The joins per second at which the busiest partition is full, for each of many steps, sorted."""
     chance = np.random.default_rng(SEED)
     placed = chance.integers(partitions, size=(STEPS, keys)) + partitions * np.arange(STEPS)[:, None]
     busiest = np.bincount(placed.ravel(), minlength=STEPS * partitions).reshape(STEPS, partitions).max(axis=1)

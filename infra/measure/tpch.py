@@ -2,8 +2,8 @@
 
 The thesis measures its mechanism on five queries of TPC-H (Desfontaines 2020, tables 4.4 and 4.5). This module makes
 the data with ``tpchgen-cli``, counts the users of every group with DuckDB, and compares the counts with the recorded
-ones in ``tests/vectors/tpch.json``. The tables themselves need the counts alone, so ``make test`` computes them without
-the data (``tests/unit/release/test_reference_tables.py``).
+ones in ``tests/vectors/tpch.json``. The tables need only the counts, so ``make test`` computes them without the data
+(``tests/unit/release/test_reference_tables.py``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MEDIANS = f"""
     select least({CELLS - 1}, floor(price * {CELLS} / {HIGHEST_PRICE}))::int cell, count(*) from (
         select median(price) price from ({PRICING}) group by usr) group by cell
 """
-"""Query 1: how many suppliers have their median price in each cell of the grid of quantiles."""
+"""Query 1: the number of suppliers with their median price in each cell of the grid of quantiles."""
 SUPPLIER_ROWS = """
     select max(n) from (
         select count(*) n from lineitem where l_shipdate <= date '1998-09-02'
@@ -69,7 +69,7 @@ SAMPLED = f"""
         select exp(sum(ln(1 - q))) none, exp(sum(ln(1 - q + q * exp({EPSILON_A_GROUP})))) moment from (
             select grp, least(q, 1 - 1e-12) q from kept) group by grp)
 """
-"""Query 16 with 5 groups a supplier, chosen at random: the mean over the groups of P(X = 0) and of E[exp(0.01 X)],
+"""Query 16 with 5 groups per supplier, chosen at random: the mean over the groups of P(X = 0) and of E[exp(0.01 X)],
 where X is the number of suppliers left in a group."""
 WAITING = """
     select s_suppkey usr, s_name grp
@@ -149,7 +149,7 @@ def counts(folder: Path) -> dict[str, Any]:
 
 
 def _histogram(query: str, of: str, by: str) -> str:
-    """How many groups have so many users."""
+    """The number of groups by their number of users."""
     return f"select n, count(*) from (select count(distinct {of}) n from ({query}) group by {by}) group by n"
 
 

@@ -1,8 +1,8 @@
 """One evaluate worker in its own process: reads its settings from stdin, reports on stdout.
 
 It handles the queue as Lambda does, message by message, each with its own time limit, and measures its own memory;
-the engine and the load run in other processes. With ``seconds_per_call``, DynamoDB calls measure the time that is
-left, so the point at which a worker stops does not depend on the machine.
+the engine and the load run in other processes. With ``seconds_per_call``, each DynamoDB call takes this time of the
+limit, so the point at which a worker stops does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main() -> None:
 
     from kanon import aws, clock
 
-    # The emulator sorts the whole partition for every page, which DynamoDB does not: give it time.
+    # Unlike DynamoDB, the emulator sorts the whole partition for every page, which takes time.
     aws.CONFIG = aws.CONFIG.merge(Config(read_timeout=60))
     offset = asked["now"] - time.time()
     clock.now = lambda: time.time() + offset

@@ -22,7 +22,7 @@ class Joined:
 
     @property
     def encoded_set(self) -> str:
-        """The set id as it stands in a path: base64url without padding."""
+        """The set id in the form of a path: base64url without padding."""
         return encoded(self.set_id)
 
 

@@ -52,29 +52,39 @@ def fetch_secret(client: "SecretsManagerClient", name: str, arn: str) -> Secret:
 
 
 def fetch_edge_values(client: "SecretsManagerClient", arn: str) -> tuple[str, ...]:
-    """Read what the edge may send: the values of a JSON object. There are two while the value changes.
+    """Read the values that the edge may send, from a JSON object. There are two while the value changes.
 
     Raises:
-        ConfigurationError: the secret is no JSON object of texts, or holds an empty one.
+        ConfigurationError: the secret is not a JSON object of texts, or has an empty one.
     """
-    try:
-        values = json.loads(client.get_secret_value(SecretId=arn)["SecretString"])
-    except ValueError:
-        values = None
-    if not isinstance(values, dict) or not values or not all(isinstance(v, str) and v for v in values.values()):
-        raise ConfigurationError('the edge secret must be a JSON object such as {"current": "..."} without empty texts')
-    return tuple(values.values())
+    return tuple(_texts(client, arn, "edge secret").values())
 
 
 def fetch_noise_keys(client: "SecretsManagerClient", arn: str, ids: Sequence[str]) -> dict[str, NoiseKey]:
     """Read the noise keys with the given ids. The secret is a JSON object of random strings by key id.
 
     Raises:
-        ConfigurationError: the secret lacks one of the ids.
+        ConfigurationError: the secret lacks one of the ids, is not a JSON object of texts, or has an empty one, whose
+            noise anybody could compute.
     """
-    texts = json.loads(client.get_secret_value(SecretId=arn)["SecretString"])
+    texts = _texts(client, arn, "noise key secret")
     missing = [key_id for key_id in ids if key_id not in texts]
     if missing:
         named = ", ".join(f"key {key_id}" for key_id in missing)
         raise ConfigurationError(f"the noise key secret lacks {named}: add it to the secret first")
     return {key_id: NoiseKey(key_id, Secret.derived(f"noise-key/{key_id}", texts[key_id]).key) for key_id in ids}
+
+
+def _texts(client: "SecretsManagerClient", arn: str, what: str) -> dict[str, str]:
+    """The texts in a secret by their names.
+
+    Raises:
+        ConfigurationError: it is not a JSON object of texts, or has an empty one.
+    """
+    try:
+        texts = json.loads(client.get_secret_value(SecretId=arn)["SecretString"])
+    except ValueError:
+        texts = None
+    if not isinstance(texts, dict) or not texts or not all(isinstance(text, str) and text for text in texts.values()):
+        raise ConfigurationError(f'the {what} must be a JSON object such as {{"name": "..."}} without empty texts')
+    return texts

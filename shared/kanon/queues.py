@@ -46,6 +46,6 @@ def send_all(client: "SQSClient", url: str, messages: Sequence[BaseModel]) -> No
 
 
 def _problem(model: type[BaseModel], error: ErrorDetails) -> str:
-    """Which field is wrong and how. The name of a field that the model does not have is content, too."""
+    """The invalid field and its problem. The name of an unknown field is content, too, and is not shown."""
     field = next(iter(error["loc"]), None)
     return f"{field if field in model.model_fields else 'body'}: {error['type']}"

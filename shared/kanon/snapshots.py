@@ -1,4 +1,4 @@
-"""A start from a snapshot (Lambda SnapStart): what is done before it is taken, and after each restore.
+"""A start from a snapshot (Lambda SnapStart): the work before it is taken, and after each restore.
 
 All environments of a version begin as copies of one process. So nothing that must be fresh, or differ between them, may
 exist before the snapshot: no secret, no AWS client with its credentials and connections, no random state. The functions
@@ -19,4 +19,4 @@ def on_snapshot(prepare: Callable[[], None]) -> None:
     except ModuleNotFoundError:
         return
     hooks.register_before_snapshot(prepare)
-    hooks.register_after_restore(random.seed)  # of the pauses between attempts: equal ones would come together
+    hooks.register_after_restore(random.seed)  # for different pauses between attempts

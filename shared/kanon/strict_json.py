@@ -13,7 +13,7 @@ def parse(text: str) -> Any:
     """Parse a JSON text.
 
     Raises:
-        NotJSONError: a key is given twice, or a number is NaN, infinite, or not the integer it is read as.
+        NotJSONError: a key is given twice, or a number is NaN, infinite, or not exactly the integer that it is read as.
         json.JSONDecodeError: the text is not JSON.
         RecursionError, ValueError: it is nested too deeply, or a number has too many digits.
     """

@@ -1,4 +1,4 @@
-"""Builds once a session: what AWS runs, and what this machine can run."""
+"""Builds once per session: for AWS, and for this machine."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def make(target: str, variable: str, directory: Path, *path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that records what a build calls of docker and python3.13; both fail when called."""
+    """A file that records calls of docker and python3.13 by a build; both fail when called."""
     return tmp_path_factory.mktemp("calls") / "calls"
 
 

@@ -1,8 +1,8 @@
-"""Stands for the Lambda runtime: given directories and events, imports app.py and answers them.
+"""Replaces the Lambda runtime: imports app.py from given directories and answers events.
 
 Run as ``python -I -S runtime.py``, so that nothing is importable but the standard library and the
-directories of the first line of standard input. The second line holds the events, the third one by how many seconds the
-clock is ahead.
+directories of the first line of standard input. The second line holds the events, the third one the seconds by which
+the clock is ahead.
 """
 
 import importlib.util
@@ -25,7 +25,7 @@ clock.now = lambda: time.time() + ahead
 
 
 class Context:
-    """What Lambda passes as the second argument."""
+    """Lambda's second argument of a handler."""
 
     function_name = os.environ["AWS_LAMBDA_FUNCTION_NAME"]
     function_version = "$LATEST"

@@ -1,4 +1,4 @@
-"""What `sam build` makes: for AWS without Docker and without Python 3.13, and for this machine to run."""
+"""The builds of `sam build`: for AWS without Docker and without Python 3.13, and for this machine."""
 
 import base64
 import hashlib
@@ -32,7 +32,7 @@ MEGABYTE = 1_000_000
 AARCH64 = 183
 PERIOD = 3600
 REPORTS = ("Collect", "Store", "Jobs", "Decrypt", "Aggregate", "Rotate")
-CROWD = 120  # more than M = 99: crosses whatever is drawn
+CROWD = 120  # more than M = 99: crosses with any noise
 MOVED = {
     "http.py": ("http/answers.py", "http/bodies.py", "http/edge.py", "http/encoding.py"),
     "keys.py": ("keys.py", "gate/names.py"),
@@ -124,7 +124,7 @@ def answered(
 
 
 def http_event(stack: Stack, method: str, target: str, body: bytes = b"") -> dict[str, Any]:
-    """What API Gateway hands the function for a request."""
+    """The event of API Gateway for a request."""
     request = Request(method, target, [("content-type", "application/json")], body)
     found = stack.gateway.find(request)
     assert found is not None
@@ -235,7 +235,7 @@ def test_built_template_is_the_template_with_built_paths(aws_build: Path) -> Non
 def let_a_crowd_have_joined(stack: Stack) -> tuple[bytes, int]:
     """Rows of SET in the last two closed steps: a crowd, then one client. Returns its key and the last closed step.
 
-    What the tick just passed showed of the slot is written too, so that what is evaluated now can be seen now.
+    The horizon of the last tick is written too, so that the results of this evaluation are visible at once.
     """
     environment = {**stack.functions["query"].environment, **stack.functions["evaluate"].environment}
     client = stack.session.client("dynamodb")

@@ -1,4 +1,4 @@
-"""What SAM makes of the template at a deployment: which versions are published, and in which order they go live."""
+"""The effect of a deployment by SAM: which versions are published, and the order in which they go live."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def changed(name: str) -> str:
 
 
 def versions(resources: Resources) -> dict[str, tuple[str, str]]:
-    """What identifies the version of each function: CloudFormation publishes a new one if either value changes."""
+    """The values that identify the version of each function: CloudFormation publishes a new one if either changes."""
     found = {}
     for name, resource in resources.items():
         if resource["Type"] == "AWS::Lambda::Version":
@@ -106,7 +106,7 @@ def needed(node: Any, names: set[str]) -> Iterator[str]:
 
 
 def order(resources: Resources) -> dict[str, set[str]]:
-    """Everything that CloudFormation finishes before it begins with a resource."""
+    """The resources that CloudFormation finishes before it begins with a resource."""
     names = set(resources)
     graph = {name: set(needed(resource, names)) for name, resource in resources.items()}
     before: dict[str, set[str]] = {}

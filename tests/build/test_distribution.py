@@ -1,4 +1,4 @@
-"""`make release` gives the same bytes every time, and they hold what they should."""
+"""`make release` gives the same bytes every time, with the right contents."""
 
 import hashlib
 import tarfile

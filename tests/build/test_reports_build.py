@@ -1,4 +1,4 @@
-"""What `sam build` makes of reports: small functions that find what they import, and two layers that fit together."""
+"""The build of reports: small functions that find their imports, and two layers without conflicts."""
 
 import ast
 import shutil

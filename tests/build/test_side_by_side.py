@@ -100,7 +100,7 @@ def stack() -> Iterator[Stack]:
 
 
 def clients(number: int) -> range:
-    """Who joins in the n-th step: a crowd, then one client more each step."""
+    """The clients of the n-th step: a crowd, then one more client each step."""
     return range(CROWD) if number == 0 else range(CROWD + number - 1, CROWD + number)
 
 
@@ -148,11 +148,11 @@ def test_neighbouring_releases_take_turns_at_every_function(
         joining, evaluating = (second, third) if number % 2 else (third, second)
         stack.clock.set(START + number * PERIOD)
         joining.join(stack, clients(number))
-        evaluating.join(stack, clients(number))  # sent again, to the other release: counted once
+        evaluating.join(stack, clients(number))  # sent again to the other release; counts once
         stack.clock.set(closed(number))
         assert evaluating.evaluate(stack)
         forms.append(form(stack))
-    assert forms == [1, 2, 1, 2]  # the third wrote what the second read, and the other way round
+    assert forms == [1, 2, 1, 2]  # the second and the third release read each other's rows
     stack.clock.set(closed(STEPS) - 100)
     body, state = expected
     assert [second.query(stack), third.query(stack)] == [body, body]

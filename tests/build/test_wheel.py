@@ -1,4 +1,4 @@
-"""What `pip install kanon` brings: the wheel, installed into empty environments, runs from any folder.
+"""The wheel, installed into empty environments, runs from any folder.
 
 The environments hold the pinned versions and nothing else, so these tests need a package registry, as `make install`
 does. They fail with the installer's reason where there is none.

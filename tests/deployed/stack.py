@@ -33,7 +33,7 @@ PARAMETERS = {
     "Grace": "30",
     "PublishDelay": "180",  # the schedule fires a minute after a step, and the margin is another
     "OutageAllowance": "172800",
-    # A new slot first looks at every step of the allowance: 2,880 of them, in each partition.
+    # A new slot first reads every step of the allowance: 2,880 steps in each partition.
     "Slots": '[{"slots":1,"partitions":2,"from_step":0}]',
     "Alarms": "OFF",  # the emulator refuses metric mathematics
     "Canary": "AllAtOnce",  # it has no CodeDeploy
@@ -74,11 +74,11 @@ class Deployed:
         assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
 
     def _mend_what_the_emulator_does_otherwise(self) -> None:
-        """Four differences from AWS, each mended as narrowly as it can be; :func:`expanded` mends a fifth.
+        """Correct four differences from AWS, each as narrowly as possible; :func:`expanded` corrects a fifth.
 
         A number given by a parameter stays text. Ref of a secret gives its name instead of its ARN. The batch call of
-        SQS asks for an action that IAM does not have: on AWS it is covered by sqs:SendMessage. So does the batch of
-        PartiQL statements, which names no table here: on AWS each statement needs the action of its kind.
+        SQS requires an action that IAM does not have: on AWS, sqs:SendMessage covers it. The same holds for the batch
+        of PartiQL statements, which names no table here: on AWS each statement needs the action of its kind.
         """
         functions = self.client("lambda")
         for mapping in functions.list_event_source_mappings()["EventSourceMappings"]:
@@ -104,7 +104,7 @@ class Deployed:
         self._mend_policies_of_buckets()
 
     def _mend_policies_of_buckets(self) -> None:
-        """Two more differences, in what the policies of buckets see: the emulator enforces them.
+        """Correct two more differences, in the policies of buckets, which the emulator enforces.
 
         It speaks no TLS, so the statement that refuses clear text is taken away. The principal of a session is the ARN
         of the session instead of that of its role.
@@ -138,7 +138,7 @@ class Deployed:
         return [(answer["VersionId"], answer["SecretString"]) for answer in answers]
 
     def service(self) -> smoke.Service:
-        """The deployed API as `make smoke` sees it, at the address that needs no name server."""
+        """The deployed API for `make smoke`, at the address that needs no name server."""
         api = self.outputs["ApiUrl"].removeprefix("http://").split(".")[0]
         url = f"{self.engine.endpoint}/_aws/execute-api/{api}/$default"
         return smoke.Service(url, Credentials("test", "test"), REGION)
@@ -171,8 +171,8 @@ def with_defaults(parameters: dict[str, str]) -> Path:
 def expanded(parameters: dict[str, dict]) -> str:
     """The path of the built template of reports, expanded by SAM, with one layer for two.
 
-    The emulator expands no nested template. It also keeps layers apart, where Lambda unpacks them into one directory:
-    so no function would find ``kanon.reports`` beside the rest of ``kanon``.
+    The emulator expands no nested template. It also keeps layers in separate directories, where Lambda unpacks them
+    into one. So functions would not find ``kanon.reports`` beside the rest of ``kanon``.
     """
     directory = BUILT.parent / "ReportsStack"
     source = directory / "template.yaml"
@@ -186,7 +186,7 @@ def expanded(parameters: dict[str, dict]) -> str:
     (document,) = json.loads(done.stdout.splitlines()[-1])
     for resource in document["Resources"].values():
         for word in {"Code", "Content"} & set(resource["Properties"]):
-            resource["Properties"][word] = resource["Properties"][word]["S3Key"]  # what is built stands beside it
+            resource["Properties"][word] = resource["Properties"][word]["S3Key"]  # the build is in the same folder
         if resource["Type"] == "AWS::Lambda::Function":
             resource["Properties"]["Layers"].remove({"Ref": "Shared"})
         if resource["Type"] == "AWS::Lambda::LayerVersion":

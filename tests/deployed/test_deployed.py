@@ -24,8 +24,8 @@ from tests.deployed.stack import PARAMETERS, REGION, STACK, Deployed, deployment
 
 pytestmark = pytest.mark.deployed
 
-CROWDS, CLIENTS = 4, 150  # more than M = 99: true whatever is drawn
-COUPLES = 4  # sets of two clients: false for sure
+CROWDS, CLIENTS = 4, 150  # more than M = 99: true with any noise
+COUPLES = 4  # sets of two clients: certainly false
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_a_role_cannot_make_calls_that_it_is_not_granted(deployed, function, ser
 
 
 def test_a_second_deployment_changes_its_parameters_and_no_secret(deployed):
-    """Other parameters arrive in a route, the log groups and all functions, which go on under the keys there were."""
+    """Other parameters arrive in a route, the log groups and all functions, which keep their keys."""
     join = f"/v1/types/fledge/sets/{set_id('second')}:join".replace("=", "")
     assert deployed.request("POST", join, {"client": "c"})[0] == 403
     before = deployed.secrets()
@@ -162,7 +162,7 @@ def documented(*options: str) -> list[str]:
 
 
 def doctor(deployed: Deployed, actions: list[str], *options: str) -> tuple[int, str]:
-    """`kanon doctor` on the deployed stack by somebody who may do just this."""
+    """`kanon doctor` on the deployed stack with just these permissions."""
     iam = deployed.client("iam")
     trust = {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": "sts:AssumeRole"}
     name = f"operator-{time.monotonic_ns()}"

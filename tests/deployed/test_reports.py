@@ -1,7 +1,7 @@
 """Reports deployed with `sam deploy` to an emulator that enforces permissions (`make e2e`).
 
-One job from the encrypted report to the summary, then what each role may not do. The queue of reports waits for a
-minute until it hands over what it has, so the test waits for it.
+One job from the encrypted report to the summary, then what each role may not do. The queue of reports passes on its
+messages after a minute, so the test waits for it.
 """
 
 import base64
@@ -41,7 +41,7 @@ def deployed():
 
 
 def rotate(deployed) -> None:
-    """What the schedule does every five minutes."""
+    """Run ``rotate``, as the schedule does every five minutes."""
     function = deployed.outputs["RotateFunction"]
     answer = deployed.client("lambda").invoke(FunctionName=function, Payload=json.dumps({"schedule": True}))
     assert "FunctionError" not in answer, answer["Payload"].read()
@@ -233,7 +233,7 @@ def administrator(deployed) -> str:
 
 
 def test_no_other_role_can_access_objects_of_the_work_bucket(deployed, administrator):
-    """The policy of the bucket refuses also a role with every permission."""
+    """The policy of the bucket also refuses a role with every permission."""
     s3, outputs = client(deployed, administrator, "s3"), deployed.outputs
     s3.put_object(Bucket=outputs["SummariesBucket"], Key="domains/x", Body=b"")
     for call in ("get_object", "put_object", "delete_object"):

@@ -1,4 +1,4 @@
-"""The commands a person types."""
+"""The commands `kanon demo` and `kanon serve`, end to end."""
 
 import http.client
 import json
@@ -76,7 +76,7 @@ def test_demo_replays_the_given_types_side_by_side(tmp_path: Path) -> None:
     code, output = run(*arguments, "--picture", str(tmp_path / "demo.png"))
     assert code == 0, output
     (flips,) = [line for line in output.splitlines() if "flips" in line]
-    assert re.findall(r"\d+", flips) == ["1", "0"]  # 40 clients are enough for the first type alone
+    assert re.findall(r"\d+", flips) == ["1", "0"]  # 40 clients are enough only for the first type
     assert sorted(path.name for path in tmp_path.glob("*.png")) == ["demo-high.png", "demo-low.png"]
     assert "large is the first set that reads true: 40 clients by 2023-11-14 23:00 UTC" in output
 
@@ -96,7 +96,7 @@ def test_an_unknown_command_lists_the_known_ones() -> None:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Ask again and again, as an operator does who watches; fail if it never holds."""
+    """Wait until a condition holds; fail if it never does."""
     deadline = time.monotonic() + SECONDS
     while not holds():
         assert time.monotonic() < deadline, "it did not come true"

@@ -1,4 +1,4 @@
-"""The commands of docs/start.md, run as they stand: every block of `sh`, and the output shown below it."""
+"""The commands of docs/start.md, run unchanged: every block of `sh`, and the output shown below it."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def outside() -> dict[str, str]:
 
 
 def demo() -> str:
-    """What `make` runs for the demo of the page, on the engine that lives in one process."""
+    """The command of `make` for the demo of the page, on the engine in this process."""
     asked = ["make", "--dry-run", *DEMO.split()[1:]]
     made = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=ROOT, env=outside()).stdout
     (command,) = [line for line in made.splitlines() if "/kanon demo" in line]
@@ -41,7 +41,7 @@ def demo() -> str:
 
 
 def shows(output: str, promised: str) -> bool:
-    """Whether every promised line is a line of the output, in this order. ``...`` stands for any text."""
+    """Whether every line of the page is a line of the output, in this order. ``...`` stands for any text."""
     lines = iter(output.splitlines())
     patterns = [re.compile(".*".join(map(re.escape, line.split("...")))) for line in promised.splitlines()]
     return all(any(pattern.fullmatch(line) for line in lines) for pattern in patterns)

@@ -26,7 +26,7 @@ def test_a_new_type_a_suppression_and_a_rotation_are_deployed_while_the_service_
         until(lambda: not client.status("fledge", popular).k_anonymous)
         assert run("operate", "unsuppress", f"fledge/{popular}", "--yes", "--url", address)[0] == 0
 
-        types.write_text("{")  # is refused, and the service goes on
+        types.write_text("{")  # is refused, and the service continues
         types.write_text(json.dumps({"fledge": TYPE, "search": {**TYPE, "k": 9}}))
         until(lambda: _knows(client, "search"))
         client.join("search", popular, "client 1")
@@ -59,7 +59,7 @@ def _knows(client: Client, name: str) -> bool:
 
 
 def _noise_keys(address: str) -> str:
-    """What the doctor says of the noise keys."""
+    """The doctor's finding about the noise keys."""
     _, output = run("doctor", "--url", address, "--secrets", "--json")
     found = json.loads(output)["findings"]
     return " ".join(finding["seen"] for finding in found if finding["check"] == "noise keys")

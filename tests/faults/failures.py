@@ -28,11 +28,11 @@ Action = Callable[[Call, PassTime], AWSResponse]
 
 
 def _read_timeout(call: Call) -> float:
-    """Seconds after which a client of the service gives up on an answer."""
+    """Seconds after which a client of the service stops waiting for an answer."""
     return float((OBJECTS if call.on_objects else CONFIG).read_timeout)
 
 
-# What may happen to one request
+# What can happen to one request
 
 
 def refused(call: Call, _: PassTime) -> AWSResponse:
@@ -82,13 +82,13 @@ def error_after_effect(call: Call, _: PassTime) -> AWSResponse:
 
 
 def unprocessed(taken: Callable[[int], int]) -> Action:
-    """Of n requests of a batch ``taken(n)`` are done; DynamoDB hands the others back."""
+    """Of n requests of a batch ``taken(n)`` are done; DynamoDB returns the others as unprocessed."""
 
     def action(call: Call, _: PassTime) -> AWSResponse:
         ((table, asked),) = call.body["RequestItems"].items()
         writes = isinstance(asked, list)
         entries = asked if writes else asked["Keys"]
-        # The later half first: what is handed back must not always be the tail.
+        # The later half first: the unprocessed requests must not always be the last ones.
         cut = len(entries) - taken(len(entries))
         left, done = entries[:cut], entries[cut:]
         answered: dict[str, Any] = {} if writes else {"Responses": {table: []}}
@@ -126,7 +126,8 @@ def expired(call: Call, _: PassTime) -> AWSResponse:
 
 
 def not_taken(taken: Callable[[int], int]) -> Action:
-    """Of n messages the queue takes ``taken(n)`` and names the others as failed, in an answer that is no error."""
+    """Of n messages the queue accepts ``taken(n)`` and names the others as failed, in an answer that is not an
+    error."""
 
     def action(call: Call, _: PassTime) -> AWSResponse:
         entries = call.body["Entries"]
@@ -149,7 +150,7 @@ def cut_short(call: Call, _: PassTime) -> AWSResponse:
 
 
 def cancelled(reason: str) -> Action:
-    """A transaction is not done, for a reason that its last item meets."""
+    """A transaction is refused because of its last item."""
 
     def action(call: Call, _: PassTime) -> AWSResponse:
         others = len(call.body["TransactItems"]) - 1
@@ -174,7 +175,7 @@ def partly_done(part: Action, then: Action) -> Action:
     return action
 
 
-# Which requests it happens to, counted from the n-th call
+# The requests to which it happens, counted from the n-th call
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class Failure:
 
     ``lasts``: "once" (the first attempt only: botocore repeats it), "call" (all attempts of one
     call), "operation" (every call of the kind until the worker gives up), "outage" (every call).
-    ``only``: the operations it can happen to; all if there are none.
+    ``only``: the operations to which it can happen; empty for all.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Injects faults between a function and AWS, below botocore's own retries, where every call can be made to fail.
+"""Injects faults between a function and AWS, below botocore's own retries, where every call can fail.
 
-A *behaviour* is asked for the answer of each request. It may let it pass, change it, answer in the
-engine's place, or raise: a network error as botocore raises it, or ``ProcessDied``.
+A *behaviour* answers each request. It may let it pass, change it, answer instead of the engine, or raise: a network
+error as botocore raises it, or ``ProcessDied``.
 """
 
 import json
@@ -24,7 +24,7 @@ SECONDS_A_CALL = 0.01
 
 
 class ProcessDied(BaseException):
-    """The process of a worker is gone: no handler of its own can catch this, no call of it arrives."""
+    """The process of a worker has died: its code cannot catch this, and its later calls do not arrive."""
 
 
 @dataclass
@@ -39,12 +39,12 @@ class Call:
 
     @property
     def on_objects(self) -> bool:
-        """Whether S3 is asked: it speaks XML, and its bodies are those of objects."""
+        """Whether the call is to S3, which uses XML and bodies of objects."""
         return self.operation.startswith("s3.")
 
     @property
     def body(self) -> dict[str, Any]:
-        """What is asked, as JSON: all services here but S3 speak it."""
+        """The request as JSON, which all services here but S3 use."""
         body: dict[str, Any] = json.loads(self.request.body)
         return body
 
@@ -72,7 +72,7 @@ class Call:
         return str(named).rpartition("-")[2]
 
     def send(self, body: dict[str, Any] | bytes | None = None) -> AWSResponse:
-        """Let the request, or another body in its place, take effect; returns the engine's answer."""
+        """Send the request, or another body instead, to the engine. Returns the engine's answer."""
         request = self.request
         if body is not None:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -90,7 +90,7 @@ class Call:
         return AWSResponse(self.request.url, status, {"Content-Type": "application/x-amz-json-1.0"}, raw)
 
     def error(self, status: int, code: str) -> AWSResponse:
-        """An error of the service, in the form in which it says it."""
+        """An error of the service, in its own form."""
         if not self.on_objects:
             return self.answer(status, {"__type": f"com.amazonaws#{code}", "message": "on purpose"})
         raw = MockRawResponse(f"<Error><Code>{escape(code)}</Code><Message>on purpose</Message></Error>")
@@ -107,7 +107,7 @@ def undisturbed(call: Call) -> AWSResponse:
 
 @dataclass
 class Worker:
-    """One invocation of a function, its place in time and what its calls meet.
+    """One invocation of a function, with its clock and the behaviour of its calls.
 
     ``skew`` is how far its clock is ahead, ``deadline`` the true time at which Lambda ends it.
     """
@@ -140,7 +140,7 @@ class FaultInjector:
         self._local.worker = worker
 
     def attach(self, session: boto3.Session) -> boto3.Session:
-        """Let every client that the session will create pass this injector."""
+        """Route all clients that the session will create through this injector."""
         session.events.unregister("before-send", botocore_stubber)
         session.events.register("before-send", self._before_send)
         return session
@@ -161,7 +161,7 @@ class FaultInjector:
         except (BotoCoreError, ProcessDied):
             raise
         except Exception as error:
-            self.mistake = error  # of the test itself: the service must not be able to swallow it
+            self.mistake = error  # an error of the test itself: the service must not catch it
             raise
         self.check_alive(worker)
         return response

@@ -1,21 +1,21 @@
-"""The time of a simulated stack: workers may have clocks of their own."""
+"""The time of a simulated stack. Workers may have their own clocks."""
 
 from kanon.local import Stack
 from tests.faults.fault_injector import FaultInjector
 
 
 class SimulatedTime:
-    """What a simulated stack does with its clock, and with that of the worker of this thread."""
+    """The clock of a simulated stack, and that of the worker of this thread."""
 
     stack: Stack
     wire: FaultInjector
 
     def true_time(self) -> float:
-        """Unix seconds, whatever a worker's clock says."""
+        """Unix seconds, independent of a worker's clock."""
         return self.stack.clock.now()
 
     def now(self) -> float:
-        """What ``kanon.clock.now`` tells the worker of this thread."""
+        """The result of ``kanon.clock.now`` for the worker of this thread."""
         worker = self.wire.worker
         return self.true_time() + (worker.skew if worker is not None else 0.0)
 

@@ -1,4 +1,4 @@
-"""The fault injector on calls of S3: an object is written once and whole, or the caller learns that it was not."""
+"""The fault injector on calls of S3: an object is written once and completely, or the caller gets an error."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The house's rules for infra/reports.yaml. Each takes the document and tells what breaks it."""
+"""The rules for infra/reports.yaml. Each takes the document and yields the violations."""
 
 import json
 import re
@@ -49,7 +49,7 @@ READ_SECRET = {"secretsmanager:GetSecretValue"}
 SEND = {"sqs:SendMessage"}
 BOTH_WAYS = {"kms:Decrypt", "kms:GenerateDataKey"}
 
-# Role, then resource with the condition on its use: what may be done to it. Nothing else may be.
+# By role, then resource with the condition on its use: the allowed actions, and no others.
 PERMISSIONS: dict[str, dict[str, set[str]]] = {
     "CollectRole": {
         "Arrivals": SEND,
@@ -238,7 +238,7 @@ def statements(document: Document, role: str) -> list[tuple[str | None, Any]]:
 
 
 def named(resource: Any) -> str:
-    """What a statement is about, in one word; the JSON of anything unexpected."""
+    """The resource of a statement, in one word; the JSON of an unexpected one."""
     match resource:
         case {"Ref": str(name)}:
             return name.removesuffix("Arn")
@@ -308,7 +308,7 @@ def roles_allow_exactly_what_the_design_says(document: Document) -> Problems:
 
 @rule
 def nobody_sees_sums_and_keys_and_budgets_together(_: Document) -> Problems:
-    """What the table of permissions itself must keep."""
+    """A rule for the table of permissions itself."""
     granted = {role: " ".join(where) for role, where in PERMISSIONS.items()}
     seen = {
         "WorkBucket": {"DecryptRole", "AggregateRole"},

@@ -1,4 +1,4 @@
-"""The house's rules for its template. Each takes the document and tells what breaks it."""
+"""The rules for template.yaml. Each takes the document and yields the violations."""
 
 import json
 import re
@@ -33,7 +33,7 @@ TABLES = {
 }
 EXPIRING = ("StepLog", "Members", "Statuses")
 
-# Role, then resource: what may be done to it. Nothing else may be.
+# By role, then resource: the allowed actions, and no others.
 PERMISSIONS = {
     "JoinRole": {
         "StepLog": {"dynamodb:PutItem", "dynamodb:BatchWriteItem"},
@@ -187,7 +187,7 @@ UNITS_OF_A_HASH = 0.5
 """Read units of one status, read eventually consistent."""
 SEGMENT = re.compile(r"\{[\w.:-]+\+?\}|[a-zA-Z0-9.:_-]+")
 
-# What an access log may say: nothing of a path, a query, a header, a body or a caller.
+# The allowed fields of an access log: none of a path, a query, a header, a body or a caller.
 LOGGED = {
     "$context.requestId",
     "$context.requestTime",
@@ -303,7 +303,7 @@ def every_asynchronous_edge_has_a_dead_letter_queue(document: Document) -> Probl
         for mapping in of_type(document, "AWS::Lambda::EventSourceMapping").values()
     }
     ends = {name for name in queues if name not in read and "RedrivePolicy" not in queues[name]["Properties"]}
-    lost = ends - dead  # for what was no message of a queue: a redrive has no queue to put it into
+    lost = ends - dead  # for events that were not queue messages, which cannot be redriven
     used: set[str | None] = set()
     for name in set(queues) - ends:
         if "RedrivePolicy" not in queues[name]["Properties"]:
@@ -699,9 +699,9 @@ def the_key_belongs_to_the_account_alone(document: Document) -> Problems:
 @rule
 def state_outlives_the_stack(document: Document) -> Problems:
     for name, resource in of_type(document, *STATEFUL).items():
-        if name == "EdgeSecret":  # it guards nothing that outlives the stack
+        if name == "EdgeSecret":  # it protects nothing that outlives the stack
             continue
-        # A creation that fails leaves nothing behind; whatever was in use is kept.
+        # A failed creation leaves nothing behind; tables that were in use are kept.
         for word, kept in (("DeletionPolicy", "RetainExceptOnCreate"), ("UpdateReplacePolicy", "Retain")):
             if resource.get(word) != kept:
                 yield f"{name} has no {word}: {kept}"
@@ -940,7 +940,7 @@ def requests_are_throttled(document: Document) -> Problems:
 
 @rule
 def queries_leave_the_table_room(document: Document) -> Problems:
-    """By default no group of callers can use up a table: not those without a signature, nor all together."""
+    """By default no group of callers can exhaust a table: neither those without a signature, nor all together."""
     default = {name: given["Default"] for name, given in document["Parameters"].items()}
     anonymous = 2 * default["AnonymousRate"] * default["AnonymousHashes"] * UNITS_OF_A_HASH
     signed = default["BatchQueryRate"] * MOST_HASHES * UNITS_OF_A_HASH

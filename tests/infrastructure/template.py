@@ -1,4 +1,4 @@
-"""template.yaml as a plain document, and questions to it."""
+"""template.yaml as a plain document, and queries on it."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""What the pages say of parameters, links, outputs and commands is so."""
+"""The statements of the pages about parameters, links, outputs and commands are true."""
 
 import ast
 import json
@@ -22,7 +22,7 @@ PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / ".g
 
 
 def rows(text: str) -> dict[str, tuple[str, str]]:
-    """What the tables say of each parameter: default and allowed values."""
+    """The default and allowed values of each parameter in the tables."""
     found = re.findall(r"^\| `([A-Z]\w*)` \| (.+?) \| (.+?) \| .+ \|$", text, re.MULTILINE)
     assert len({name for name, *_ in found}) == len(found), "a parameter is described twice"
     return {name: (default, allowed) for name, default, allowed in found}
@@ -157,7 +157,7 @@ def test_the_examples_of_the_cost_guide_are_what_the_commands_print() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """What the headings of a page are linked by."""
+    """The link targets of the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

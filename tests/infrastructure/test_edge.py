@@ -1,4 +1,4 @@
-"""The template of the edge keeps nothing of a request and sends the secret header, and each rule notices a change."""
+"""The template of the edge stores nothing of a request and sends the secret header; each rule detects a change."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,7 +23,7 @@ def distribution(edge: Document) -> Any:
 
 
 def problems(edge: Document) -> Iterator[str]:
-    """What the edge would keep of a request, show of it, or let past."""
+    """The parts of a request that the edge would store, show, or pass on without a check."""
     given, behaviour = distribution(edge), distribution(edge)["DefaultCacheBehavior"]
     if behaviour.get("CachePolicyId") != NO_CACHE or "CacheBehaviors" in given or "ForwardedValues" in behaviour:
         yield "answers are cached: a fast one shows that somebody asked"

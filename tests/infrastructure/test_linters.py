@@ -1,4 +1,4 @@
-"""cfn-lint, with the rules of cfn-lint-serverless, and sam have nothing to say about the template."""
+"""cfn-lint, with the rules of cfn-lint-serverless, and sam report no problem of the template."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The alarms watch the service levels, know only metrics that exist, and each has its entry in the runbook."""
+"""The alarms watch the service levels and use only existing metrics; each has its entry in the runbook."""
 
 import copy
 import json
@@ -64,7 +64,7 @@ def alarms_without_an_entry(watched: Document, runbook: str) -> list[str]:
 
 
 def unknown_metrics(watched: Document) -> Iterator[str]:
-    """Metrics nobody emits, or with a dimension they do not have."""
+    """Metrics that no function emits, or with a dimension that they do not have."""
     filtered = {
         change["MetricName"]
         for found in of_type(watched, "AWS::Logs::MetricFilter").values()
@@ -154,7 +154,7 @@ def step_lengths() -> list[str]:
 
 
 def what_alarms_do_not_see(watched: Document, service: Document) -> Iterator[str]:
-    """Functions and tables that a cause alarm forgets."""
+    """Functions and tables without a cause alarm."""
     wanted = {
         "FunctionErrors": of_type(service, "AWS::Serverless::Function"),
         "FunctionsThrottled": of_type(service, "AWS::Serverless::Function"),

@@ -12,7 +12,7 @@ SECRETS = ("SetPepper", "ClientKey", "NoiseKey")
 
 
 def stateful(document: Document, **more: Document) -> str:
-    """What of the template outlives its functions; SAM passes these resources on as they are."""
+    """The stateful resources of the template, which SAM passes on unchanged."""
     return json.dumps(
         {
             "AWSTemplateFormatVersion": document["AWSTemplateFormatVersion"],

@@ -1,4 +1,4 @@
-"""The guide of reports as a service: its return codes are those of the code, and it says first what cannot be done."""
+"""The guide of reports as a service: its return codes are those of the code, and it begins with its limits."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""infra/reports.yaml keeps every rule, every rule notices a change, and without reports the stack is as before."""
+"""infra/reports.yaml keeps every rule, every rule detects a change, and without reports the stack is unchanged."""
 
 import copy
 import json
@@ -301,7 +301,7 @@ def test_without_reports_every_resource_is_unchanged(parameters: dict[str, str])
 
 @pytest.mark.parametrize("parameters", VARIANTS)
 def test_with_reports_one_resource_is_added_and_none_is_changed(parameters: dict[str, str]) -> None:
-    """No parameter of reports changes anything of the gate, also not the layer's name."""
+    """No parameter of reports changes a resource of the gate or the layer's name."""
     document = template.read()
     given = {
         "EpsilonCap": "10",

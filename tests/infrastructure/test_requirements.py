@@ -1,4 +1,4 @@
-"""What is installed is pinned, by hash, to the end, and from wherever the installer is told: no file names a place."""
+"""Every installed package is pinned by hash, with all its dependencies. No file names a package index."""
 
 import re
 from importlib import metadata
@@ -19,7 +19,7 @@ ELSEWHERE = {
         for name in ("store", "jobs", "decrypt", "aggregate", "rotate")
     },
 }
-PARTS = {"tools", "reports", "release", "emulator"}  # included by others, installed by nobody
+PARTS = {"tools", "reports", "release", "emulator"}  # included by others, never installed alone
 FOLDERS = ("requirements", "shared", "functions")
 
 PIN = re.compile(r"[a-z0-9-]+==[\w.!+]+( ; [\w. <>=!'()]+)?( --hash=sha256:[0-9a-f]{64})+")

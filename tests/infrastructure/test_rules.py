@@ -1,4 +1,4 @@
-"""The template keeps every rule of the house, and every rule notices what it is there for."""
+"""The template keeps every rule, and every rule detects a planted violation."""
 
 import json
 from collections.abc import Callable

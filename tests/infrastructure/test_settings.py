@@ -1,4 +1,4 @@
-"""What the template tells each function is what the function reads, and defaults are taken."""
+"""The template gives each function exactly the variables that it reads, and the functions accept the defaults."""
 
 from pathlib import Path
 

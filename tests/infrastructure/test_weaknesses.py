@@ -1,4 +1,4 @@
-"""What looks for weaknesses, in code and in templates, finds what is planted; no exception from it is idle."""
+"""The tools that look for weaknesses in code and templates find planted ones, and every exception is needed."""
 
 import json
 import os

@@ -1,8 +1,8 @@
-"""What a function may output: the fields of its log lines, its metrics, its responses and errors.
+"""The allowed output of a function: the fields of its log lines, metrics, responses and errors.
 
-Each check takes an output and yields what is wrong with it. Numbers are allowed by field and not by value: a
-count of a set may look like any other number, so no field may take any number. What remains is free text: reasons and
-messages. In it a number must follow a word that says what it is.
+Each check takes an output and yields its problems. Numbers are allowed by field and not by value, because a count of a
+set may look like any other number. In free text (reasons and messages) a number must follow a word that says what it
+is.
 """
 
 import ast
@@ -22,7 +22,7 @@ Problems = Iterator[str]
 
 @cache
 def messages() -> frozenset[str]:
-    """What the service's own log calls say: each a constant, so that no value can be in it."""
+    """The messages of the service's own log calls: constants, so that they contain no value."""
     found = set()
     for path in [*(ROOT / "functions").rglob("*.py"), *(ROOT / "shared").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -108,7 +108,7 @@ MESSAGES: dict[str, list[dict[str, Callable[[Any], bool]]]] = {
 
 
 def wrong_message(queue: str, body: str) -> Problems:
-    """A message to a queue: it says where to work or what arrived, and nothing else."""
+    """A message to a queue: it names a part of the work or holds a received report, and nothing else."""
     message = json.loads(body)
     if not any(
         set(message) == set(form) and all(form[name](value) for name, value in message.items())
@@ -225,7 +225,7 @@ def wrong_headers(headers: Mapping[str, str]) -> Problems:
 
 
 def wrong_answer(method: str, path: str, asked: str, status: int, headers: Mapping[str, str], body: str) -> Problems:
-    """The answer to a request whose body was ``asked``: a good one only tells what the interface says it does."""
+    """The answer to a request whose body was ``asked``: a success has only the described fields."""
     yield from wrong_headers(headers)
     if status != 200:
         answer = json.loads(body)

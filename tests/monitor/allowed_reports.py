@@ -1,4 +1,4 @@
-"""What the functions of reports may answer: each answer has fields of its own, and nothing beside them."""
+"""The allowed answers of the functions of reports: each answer has its own fields, and no others."""
 
 import json
 import re

@@ -1,7 +1,7 @@
 """Monitors every deployment that a test starts: the AWS calls of its functions, their input and their output.
 
-Fails any test in which a function exceeds its role or leaks data. ``watching`` sees to it
-that no stack of the local engine goes unseen; the rest of the suite need not know of it.
+Fails any test in which a function exceeds its role or leaks data. ``monitor_every_stack`` monitors all stacks of the
+local engine; the other tests do not mention it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Monitor:
         """The watch of a running stack."""
         return _by_function[stack.functions["join"].name]
 
-    # What a function does
+    # Calls of a function
 
     def started(self, function: Function) -> None:
         """A copy of a function starts, one of the gate perhaps with another period than the template's."""
@@ -103,12 +103,12 @@ class Monitor:
             self.secret(params["SecretString"])
 
     def secret(self, text: str) -> None:
-        """A secret was read; what is derived from it is as secret."""
+        """A secret was read; values derived from it are as secret."""
         texts = json.loads(text).values() if text.startswith("{") else [text]
         for each in texts:
             self.private.add(each, *(Secret.derived(name, each).key for name in SECRETS))
 
-    # What goes in, and what is said
+    # Input and output
 
     def asked(self, event: Any) -> None:
         """An event arrives."""
@@ -133,7 +133,7 @@ class Monitor:
             self._problems.add(f"{function} returns {result}")
 
     def raised(self, payload: Mapping[str, str]) -> None:
-        """A handler raised: Lambda shows the type and the message to whoever called, and to the log."""
+        """A handler raised: Lambda shows the type and the message to the caller and in the log."""
         self._problems |= set(allowed_output.wrong_text(payload["errorMessage"]))
         self.private.say(payload["errorMessage"])
 
@@ -141,10 +141,10 @@ class Monitor:
         """A function wrote to its log."""
         self._said[function].append(text)
 
-    # What is wrong with it
+    # Problems
 
     def look(self) -> list[str]:
-        """What was wrong since the last look."""
+        """The problems since the last call."""
         said, self._said = self._said, defaultdict(list)
         for function, texts in said.items():
             for line in "".join(texts).splitlines():
@@ -170,7 +170,7 @@ class Monitor:
 
 
 def find_problems() -> list[str]:
-    """What was wrong, since the last look, with any deployment."""
+    """The problems of all deployments since the last call."""
     problems = [problem for monitor in _live for problem in monitor.look()]
     _live[:] = [monitor for monitor in _live if not monitor.closed]
     return problems
@@ -209,7 +209,7 @@ def _written(params: Mapping[str, Any]) -> Iterator[bytes]:
 def _objects(params: Mapping[str, Any]) -> Iterator[str]:
     """The bucket and the objects a call names; of a key also its last part: the first ones may be of any object.
 
-    Of a bucket its end, because it begins with the name of the stack, which functions may tell.
+    Of a bucket its end, because it begins with the name of the stack, which is public.
     """
     yield params["Bucket"][-LONGEST:]
     keys = [params.get("Key", ""), *(entry["Key"] for entry in params.get("Delete", {}).get("Objects", []))]
@@ -221,7 +221,7 @@ def _objects(params: Mapping[str, Any]) -> Iterator[str]:
 def _named(event: Mapping[str, Any]) -> Iterator[bytes | str]:
     """Sets and clients a request names, as text and decoded."""
     sets, clients = set(_SET.findall(event["rawPath"])), set()
-    with suppress(RequestError, ValueError, TypeError, AttributeError):  # then it is not what a client means to send
+    with suppress(RequestError, ValueError, TypeError, AttributeError):  # then it is not a valid body
         text = event.get("body") or ""
         body = _read(binascii.a2b_base64(text).decode() if event.get("isBase64Encoded") else text)
         joins, asked = body.get("joins", []), body.get("setsForType", body.get("sets", []))
@@ -240,7 +240,7 @@ def _named(event: Mapping[str, Any]) -> Iterator[bytes | str]:
 def _reported(event: Mapping[str, Any]) -> Iterator[str]:
     """What a request of reports names: origins, reports, jobs, buckets by their ends, objects, encrypted payloads."""
     named: dict[str, Any] = dict(event.get("queryStringParameters", {}))
-    with suppress(RequestError, ValueError, TypeError):  # then it is not what a client means to send
+    with suppress(RequestError, ValueError, TypeError):  # then it is not a valid body
         text = event.get("body") or "{}"
         body = _read(binascii.a2b_base64(text).decode() if event.get("isBase64Encoded") else text)
         named |= body

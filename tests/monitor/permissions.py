@@ -1,4 +1,4 @@
-"""What the roles of a template allow, and what an AWS call asks for, both in ARNs."""
+"""The permissions of a template's roles, and those that an AWS call needs, both in ARNs."""
 
 import base64
 import fnmatch
@@ -23,7 +23,7 @@ TRANSACTED = {"Put": "PutItem", "Update": "UpdateItem", "Delete": "DeleteItem", 
 
 
 class Call(NamedTuple):
-    """Something a function did to a resource; ``key`` is the leading key where one item is named."""
+    """A function's action on a resource; ``key`` is the leading key if one item is named."""
 
     function: str
     action: str
@@ -49,7 +49,7 @@ class Permission:
 
 
 def permissions(template: Template) -> dict[str, list[Permission]]:
-    """What each function's role allows, by the name of the function's folder."""
+    """The permissions of each function's role, by the name of the function's folder."""
     parts = [part for _, part in template.every()]
     roles = {
         part.resolve({"Fn::GetAtt": [role.logical_id, "Arn"]}): role.properties
@@ -83,7 +83,7 @@ class Resources:
     arns: Mapping[str, str]
 
     def calls(self, function: str, service: str, operation: str, params: Mapping[str, Any]) -> Iterator[Call]:
-        """What one SDK call does, resource by resource."""
+        """The actions of one SDK call, by resource."""
         if operation == "BatchExecuteStatement":  # IAM has one action for each kind of statement
             for write in map(read, params["Statements"]):
                 action = "dynamodb:PartiQLInsert" if write.stored is None else "dynamodb:PartiQLUpdate"

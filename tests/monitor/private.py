@@ -1,4 +1,4 @@
-"""What must never be said, in every form it may be said in."""
+"""Private values, in every form in which a text may contain them."""
 
 import base64
 from functools import cache
@@ -13,7 +13,7 @@ LONGEST = 16
 
 
 def forms(value: bytes) -> set[str]:
-    """How a value may show in a text, cut to its first characters."""
+    """The forms of a value in a text, cut to its first characters."""
     standard = base64.b64encode(value).decode().rstrip("=")
     shown = {value.hex(), value.hex().upper(), standard, standard.replace("+", "-").replace("/", "_")}
     shown |= {repr(value)[2:-1], quote(value, safe="")}
@@ -24,12 +24,12 @@ def forms(value: bytes) -> set[str]:
 
 @cache
 def public() -> str:
-    """What the service says by itself: a value that is a word of it, such as a client called "client", is no secret."""
+    """The service's own words. A value that is one of them, such as a client called "client", is not private."""
     return "\n".join(path.read_text() for folder in ("functions", "shared") for path in (ROOT / folder).rglob("*.py"))
 
 
 class Private:
-    """The private values of a deployment, and a search for them that does not go through them text by text."""
+    """The private values of a deployment, and a search for all of them at once."""
 
     def __init__(self) -> None:
         self._values: set[bytes] = set()
@@ -42,11 +42,11 @@ class Private:
         )
 
     def say(self, text: str) -> None:
-        """Remember a text that was said."""
+        """Remember a text that was output."""
         self._texts.add(text)
 
     def told(self) -> list[str]:
-        """The texts that hold a private value; forgets the texts and keeps the values."""
+        """The texts that contain a private value. Forgets the texts and keeps the values."""
         texts, self._texts = self._texts, set()
         return [text for text in texts if self._tells(text)] if texts and self._tells("\n".join(texts)) else []
 

@@ -1,4 +1,4 @@
-"""The watch sees what is planted: whatever the service could tell, in whatever form, and every call beyond a role."""
+"""The monitor finds planted leaks of every value in every form, and every planted call beyond a role."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publis
 
 
 def plant(found: str) -> Callable[[Plant], Plant]:
-    """Enter a leak into the list, with what the watch says of it."""
+    """Enter a leak into the list, with the problem that the monitor must report."""
 
     def enter(leak: Plant) -> Plant:
         PLANTS[leak.__name__.replace("_", " ")] = (leak, found)

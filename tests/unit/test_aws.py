@@ -1,4 +1,4 @@
-"""What the client of the tables reads is what botocore reads: its own parser is the oracle of the faster one."""
+"""The client of the tables parses answers like botocore, whose own parser is the oracle."""
 
 import json
 from base64 import b64encode

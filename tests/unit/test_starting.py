@@ -1,4 +1,4 @@
-"""A function's start is made once; a refusal by the configuration is kept for a minute."""
+"""A function's start runs once; a configuration error is kept for a minute."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""JSON as the standard has it, and no number that becomes another one."""
+"""Standard JSON only, and no number that is rounded."""
 
 import pytest
 

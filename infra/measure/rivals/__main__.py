@@ -1,7 +1,7 @@
 """``python -m infra.measure.rivals LOG``: run the job with each library and print the ratios.
 
-The processor time counts: all run with two threads, and a neighbour on the machine does not change it. Beside each
-library stands the median number of released sets.
+The ratio is of processor time, because other programs on the machine do not change it; all libraries have two threads.
+The table also has the median number of released sets.
 """
 
 import argparse

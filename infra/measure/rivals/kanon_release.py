@@ -1,4 +1,4 @@
-"""The job with ``kanon release``: ``python kanon_release.py LOG TURNS``. Each turn has a ledger of its own."""
+"""The job with ``kanon release``: ``python kanon_release.py LOG TURNS``. Each turn has its own ledger."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ SPEC = Spec(groups=("set",), epsilon=Fraction(1), delta=Fraction(1, 10**6), grou
 
 
 def main() -> None:
-    """Release, once more than asked for."""
+    """Release TURNS times after one warm-up turn."""
     for _ in range(int(sys.argv[2]) + 1):
         with TemporaryDirectory() as folder:
             processor, wall = time.process_time(), time.perf_counter()

@@ -1,4 +1,4 @@
-"""How joins spread over sets: Zipf's law, in groups of sets of about equal popularity.
+"""The distribution of joins over sets: Zipf's law, in groups of sets of about equal popularity.
 
 The set of rank ``r`` gets a share proportional to ``r ** -exponent``; exponent 0 gives all sets the same share. A
 step's joins are independent draws, so a set with share ``p`` is touched by ``n`` joins with probability ``1 - (1 -

@@ -37,7 +37,7 @@ class Answer(BaseModel):
 
 
 class Problem(Answer):
-    """What is wrong with one field."""
+    """The problem of one field."""
 
     field: str
     reason: str

@@ -1,4 +1,4 @@
-"""Where a ledger and its secrets are kept.
+"""Storage of a ledger and its secrets.
 
 A store appends a line only after the last line that its caller has read, and the line is durable when ``append``
 returns. So two processes cannot both spend the rest of a budget. A secret is durable when ``keep`` returns.

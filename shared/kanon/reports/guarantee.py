@@ -29,12 +29,12 @@ def of_job(parameters: Parameters) -> list[str]:
 
 def of_all(epsilon: Fraction, delta: Fraction) -> list[str]:
     """The guarantee of all summaries, if the jobs of any one report spend at most ``epsilon`` and ``delta``."""
-    change = _change("what all summaries together show", epsilon, delta)
+    change = _change("all summaries together", epsilon, delta)
     condition = (
         "It holds if the jobs that include a report spend at most this epsilon and delta together, also if later jobs"
         " are chosen after seeing earlier summaries."
     )
-    unit = "For any one impression this stack was told of: if its contributions were zero,"
+    unit = "If the contributions of any one unit (a source, or a device in one window) were zero,"
     return [f"{unit} {change}", condition, *_limits(epsilon)]
 
 
@@ -45,7 +45,7 @@ def _change(what: str, epsilon: Fraction, delta: Fraction) -> str:
     but = f", except with a probability of {_up(delta)} (delta)" if delta else ""
     except_then = ", except with that probability" if delta else ""
     return (
-        f"{what} would change in probability by a factor of at most {shown} (e^epsilon, epsilon = {_up(epsilon)})"
+        f"the probability of {what} would change by a factor of at most {shown} (e^epsilon, epsilon = {_up(epsilon)})"
         f"{but}. Somebody who was {float(100 * PRIOR):g}% sure of something about the unit is at most"
         f" {belief}% sure of it afterwards{except_then}."
     )
@@ -58,7 +58,7 @@ def _up(number: Fraction) -> str:
 
 def _limits(epsilon: Fraction) -> list[str]:
     lines = [
-        "It is not a guarantee for a person with many impressions: k of them have k times this epsilon.",
+        "It is not a guarantee for a person with many units: k of them have k times this epsilon.",
         "Their delta is (e^(k epsilon) - 1) / (e^epsilon - 1) times as large.",
         f"The random numbers add less than 2^-{SAMPLER_BITS} (1 + e^epsilon) to delta.",
     ]

@@ -28,7 +28,7 @@ class TapesByInstance:
 
 
 class Oracle:
-    """Joins a stack over HTTP and tells what it must answer."""
+    """Joins sets of a stack over HTTP and computes the right answers."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -91,7 +91,7 @@ class Oracle:
         self.hear(joins)
 
     def hear(self, joins: list[tuple[str, bytes, str]]) -> None:
-        """Put joins of now into the naive log alone."""
+        """Put current joins only into the naive log."""
         for type_name, set_id, client in joins:
             self.watch(type_name, set_id)
             key, bits = self._keys[type_name, set_id], self.types[type_name].parameters.client_bits
@@ -107,7 +107,7 @@ class Oracle:
         return sum(self.answered[place] != expected[place] for place in expected)
 
     def pass_step(self) -> dict[tuple[str, bytes], bool]:
-        """Let the naive algorithm alone finish a step; what it answers at it."""
+        """Let only the naive algorithm finish a step. Returns its answers."""
         step, self.now_step = self.now_step, self.now_step + 1
         return {place: self._naive[place[0]].step(key, step) for place, key in self._keys.items()}
 

@@ -26,7 +26,7 @@ Entry = tuple[int, int] | tuple[int, int, int]
 
 
 class Changing:
-    """A stack in use. The same joins in the same steps, whatever its slots are."""
+    """A stack in use, with the same joins in the same steps for any slots."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -39,7 +39,7 @@ class Changing:
         return int(self.stack.clock.now() // HOUR)
 
     def join(self) -> None:
-        """Joins of some sets: the others are idle, and cross in a step to which a wake-up leads."""
+        """Join some sets. The others are idle, and cross in the step of a wake-up."""
         joined = self.random.sample(SETS, 6)
         self.oracle.join_all([(*name, f"c{self.random.randrange(14)}") for name in joined for _ in range(9)])
 
@@ -61,7 +61,7 @@ class Changing:
             self.stack.restart(name)
 
     def stops(self) -> str:
-        """Why evaluation does not go on; it is tried once more."""
+        """The reason why evaluation stops; it is tried once more."""
         self.stack.tick()
         lines = self.stack.logs.getvalue().splitlines()  # type: ignore[attr-defined]
         reason: str = json.loads([line for line in lines if '"evaluation stopped"' in line][-1])["reason"]
@@ -97,7 +97,7 @@ def stacks() -> Iterator[list[Stack]]:
 
 
 def begun(stacks: list[Stack], slots: int, steps: int = 3) -> Changing:
-    """A stack with so many slots, after some steps in use."""
+    """A stack with the given number of slots, after some steps in use."""
     stacks.append(Stack({"Types": json.dumps(TYPES), "Slots": str(slots)}, start=START, seed=8).__enter__())
     changing = Changing(stacks[-1])
     changing.steps(steps)

@@ -25,7 +25,7 @@ BACKUP = int(START // 3600) + 1
 
 @dataclass
 class Drill:
-    """A stack after four steps, with Members as they were two steps before, and somebody who types commands."""
+    """A stack after four steps, with Members as they were two steps before, and an operator's commands."""
 
     stack: Stack
     oracle: Oracle

@@ -1,4 +1,4 @@
-"""Tables of different times, when no id tells: evaluation stops, or the answers are those of the plain algorithm."""
+"""Tables of different times with unchanged ids: evaluation stops, or the answers are those of the naive algorithm."""
 
 import json
 import random

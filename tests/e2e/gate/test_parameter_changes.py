@@ -23,7 +23,7 @@ CHANGED_AT = 5
 
 
 class Observer:
-    """Asks for every set again and again, and fails when an answer is taken back."""
+    """Queries every set again and again, and fails if an answer is taken back."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -51,7 +51,7 @@ class Observer:
             self.true += status
 
     def pass_hour(self, hour: int) -> None:
-        """Join some sets and look at every tenth minute."""
+        """Join some sets and query every tenth minute."""
         for minute in range(0, 60, 10):
             joins = [
                 {"type": "small", "set": set_id, "client": f"{hour % 7} {minute} {client}"}
@@ -82,7 +82,7 @@ def used_stack() -> Iterator[Snapshot[Observer]]:
 
 @pytest.fixture
 def observer(used_stack: Snapshot[Observer]) -> Observer:
-    """Who asked the used stack; the stack is as it was."""
+    """The observer of the used stack, which is restored."""
     return used_stack.restore()
 
 

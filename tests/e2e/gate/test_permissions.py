@@ -1,6 +1,6 @@
-"""No permission of a role lies idle: one full flow makes a call for each.
+"""Every permission of a role is used: one full flow makes a call for each.
 
-That no call is refused holds for every test of the suite: ``tests/monitor`` sees to it.
+``tests/monitor`` checks in every test that no call exceeds a role.
 """
 
 import json
@@ -34,7 +34,7 @@ BY_AWS_FOR_EVALUATE = {
 
 @pytest.fixture(scope="module")
 def stack():
-    """A stack through which everything its functions ever do has gone."""
+    """A stack whose functions have made every kind of call."""
     with Stack({"Types": json.dumps(TYPES), "JoinAuth": "OPEN"}, start=START, seed=5) as stack:
         join = "/v1/types/fledge/sets/YWQ:join"
         for n in range(130):  # crosses for sure

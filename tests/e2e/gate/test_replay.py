@@ -1,4 +1,5 @@
-"""`kanon operate replay`: Members of an earlier step, evaluated again, are taken only if nothing released differs."""
+"""`kanon operate replay`: Members of an earlier step are used only if a second evaluation gives the released
+answers."""
 
 import json
 import random
@@ -301,7 +302,7 @@ def test_a_step_before_a_change_by_an_operator_is_refused(used: Used, what: str)
 
 
 def test_steps_that_were_skipped_are_never_evaluated_again(used: Used) -> None:
-    """The log still reaches back to them, and so do Statuses: only the record of the skip refuses."""
+    """The log and Statuses still reach back to them: only the record of the skip prevents the replay."""
     oracle = used.oracle()
     stack = oracle.stack
     stack.clock.set(stack.clock.now() + 45 * 3600)
@@ -438,7 +439,7 @@ def test_another_noise_key_is_refused_before_anything_is_evaluated(used: Used) -
 
 
 def test_the_states_of_the_backup_differ_from_the_current_ones(used: Used) -> None:
-    """So the tests above compare something."""
+    """This shows that the tests above compare different states."""
     now = {item["set_key"]["B"]: item for item in stored(used.oracle().stack) if "members" in item}
     then = [item for item in used.backup if "members" in item]
     assert len(then) == len(SETS)

@@ -1,4 +1,4 @@
-"""A table is restored, or made again: under the same noise its answers leak, so a new log generation begins first."""
+"""A table is restored or created again. With the same noise its answers leak, so a new log generation must begin."""
 
 import io
 import json
@@ -39,7 +39,7 @@ def ids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Service:
-    """A stack in use, and the plain algorithm beside it."""
+    """A stack in use, and the naive algorithm with the same joins."""
 
     stack: Stack
     oracle: Oracle = field(init=False)
@@ -74,7 +74,7 @@ class Service:
         self.stack.advance_to((self.oracle.now_step + 1) * 3600 + 180)
 
     def restore(self, backup: Rows, *tables: str) -> None:
-        """Put new tables with the rows of a backup in the place of some."""
+        """Replace some tables by new ones with the rows of a backup."""
         for table in tables:
             name = self.stack.storage.tables[table]
             old = self.client.describe_table(TableName=name)["Table"]
@@ -114,7 +114,7 @@ class Service:
         return first
 
     def stops(self) -> str:
-        """Why evaluation does not go on; it is tried once more."""
+        """The reason why evaluation stops; it is tried once more."""
         before, already = self.marks, len(metrics(self.stack, "EvaluationStopped"))
         self.stack.tick()
         assert self.marks == before
@@ -139,12 +139,13 @@ def service() -> Iterator[Service]:
 
 
 def without(rows: list[dict[str, Any]], keys: set[bytes]) -> list[dict[str, Any]]:
-    """The rows but those of some sets."""
+    """The rows without those of some sets."""
     return [row for row in rows if row["set_token"]["B"][:32] not in keys]
 
 
 def flips(service: Service, lost: list[bytes]) -> set[bytes]:
-    """Restore everything, the log without the last joins of the sets ``lost``; who turns false inside an instance."""
+    """Restore everything, with a log that lacks the last joins of the sets ``lost``. Returns the sets that turn false
+    inside an instance."""
     service.steps(1)
     service.join_some(each=20)
     backup = service.rows()
@@ -170,7 +171,7 @@ def flips(service: Service, lost: list[bytes]) -> set[bytes]:
 
 
 def test_under_the_same_noise_a_shorter_log_shows_exactly_which_sets_held_the_missing_joins(service: Service) -> None:
-    """The leak: without the ids of its tables the service cannot know."""
+    """The leak: without the ids of its tables the service cannot detect the restore."""
     lost = SETS[::2]
     shown = flips(service, lost)
     assert shown
@@ -231,11 +232,11 @@ def test_a_new_generation_has_new_noise_repeats_no_step_and_evaluates_every_set(
     service.oracle.lose(range(before + 1, first))
     if "Members" in tables:
         service.oracle.lose(range(saved + 1, before + 1))
-    if tables == TABLES:  # what crossed since the backup is forgotten everywhere
+    if tables == TABLES:  # crossings since the backup are lost in all tables
         forget_crossings(service, saved)
-    service.oracle.now_step = first  # nothing crosses at the steps given up
+    service.oracle.now_step = first  # nothing crosses at the skipped steps
     if "Statuses" not in tables:
-        assert service.oracle.answers() == released  # nothing that was released is taken back
+        assert service.oracle.answers() == released  # no released answer is taken back
 
     assert service.oracle.finish_step() == 0
     assert min(steps) >= first

@@ -31,7 +31,7 @@ class Rotating:
         self.steps(2)
 
     def steps(self, count: int) -> None:
-        """Some steps with joins; every answer is that of the plain algorithm with the keys by instance."""
+        """Some steps with joins; every answer is that of the naive algorithm with the keys by instance."""
         for _ in range(count):
             joins = [("a", name, f"c{self.random.randrange(14)}") for name in SETS for _ in range(2)]
             self.oracle.join_all(joins)
@@ -47,12 +47,12 @@ class Rotating:
 
     @property
     def step(self) -> int:
-        """The step of now."""
+        """The current step."""
         return int(self.stack.clock.now() // 3600)
 
     @property
     def mark(self) -> int:
-        """How far evaluation is."""
+        """The mark."""
         (progress,) = seen(self.stack).control.progress()
         assert progress.evaluated_through is not None
         return progress.evaluated_through
@@ -68,7 +68,7 @@ class Rotating:
         return self.stack.functions["evaluate"].environment["KANON_NOISE_KEY_SECRET"]
 
     def remove_old_versions(self, seconds: float) -> None:
-        """As Secrets Manager does, which keeps the newest hundred."""
+        """Remove old versions as Secrets Manager does, which keeps the newest hundred."""
         assert seconds == 600
         remove_old_versions(self.arn)
 
@@ -79,7 +79,7 @@ class Rotating:
         self.stack.restart("evaluate")
 
     def stops(self) -> str:
-        """Why evaluation does not go on; it is tried once more."""
+        """The reason why evaluation stops; it is tried once more."""
         before = self.mark
         self.stack.tick()
         assert self.mark == before
@@ -123,7 +123,7 @@ def test_rotating_a_noise_key_and_destroying_the_old_one_changes_no_answer(
     assert (code, needed in output) == (2, True), output
     rotating.deploy(("1", 0), ("2", first))
     rotating.steps(WINDOW + 1)
-    assert rotating.different  # so the example tells the keys apart
+    assert rotating.different  # so the example distinguishes the keys
     assert findings(rotating.stack)["noise keys"][0].seen == "key 1 is no longer needed: it can be destroyed"
 
     assert operate(rotating.stack, "destroy-noise-key", "1", "--yes") == (

@@ -1,4 +1,4 @@
-"""`kanon simulate` gives the service's answers, bit for bit: with a stack's keys, those that its replay recorded."""
+"""`kanon simulate` with the keys of a stack gives the answers recorded in its replay, bit for bit."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ def keys_of(stack: Stack) -> Keys:
 
 @pytest.fixture(scope="module", params=[TWELVE_DAYS, SIXTY_DAYS], ids=["12 days", "60 days"])
 def stack_of_a_replay(request):
-    """A stack with the types and the seed of a recorded replay; nobody joins it."""
+    """A stack with the types and the seed of a recorded replay, without joins."""
     with Stack({"Types": json.dumps({"fledge": request.param.type})}, start=START, seed=1) as stack:
         yield request.param, stack
 
@@ -55,7 +55,7 @@ def joined(recorded: Recorded) -> Part:
 
 
 def answers_digest(recorded: Recorded, keys: Keys, type_: Type) -> str:
-    """The digest of all answers, as the replay over HTTP makes it."""
+    """The digest of all answers, in the form of the replay over HTTP."""
     first, part = START // 3600, joined(recorded)
     crossings = decided(
         part, named(part, "fledge", keys, from_hex), type_, keys, range(first, first + 24 * recorded.days)

@@ -1,7 +1,7 @@
 """The work of a join does not depend on other joins, and that of a query not on its answer.
 
-The work is counted, not timed. Counted is what takes time: the AWS calls with the shape and length of request and
-response, and the steps that the code takes in between.
+The work is counted, not timed: the AWS calls with the shape and length of request and response, and the steps of the
+code between them.
 """
 
 import base64
@@ -38,7 +38,7 @@ OWN = (
 
 
 class Work:
-    """What the functions of a stack do, in an order and in lengths that can be compared."""
+    """The calls and steps of a stack's functions, in order and with lengths, for comparison."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -64,7 +64,8 @@ class Work:
 
     @contextmanager
     def _stepping(self) -> Iterator[None]:
-        """Note each call of the functions and their use cases; storage and mechanism read the row, if there is one."""
+        """Record each call of the functions and their use cases. Storage and mechanism are left out: they read the row,
+        if there is one."""
 
         def step(frame: Any, event: str, _: Any) -> None:
             if event == "call" and any(part in frame.f_code.co_filename for part in OWN):
@@ -77,7 +78,7 @@ class Work:
             sys.setprofile(None)
 
     def of(self, method: str, target: str, body: Any = None) -> tuple[list[Any], Any]:
-        """The work that a request is, and its answer."""
+        """The work of a request, and its answer."""
         self._seen = []
         with self._stepping():
             response = self.stack.request(method, target, body)
@@ -85,7 +86,7 @@ class Work:
         return self._seen, response
 
     def forget(self) -> None:
-        """Let the next query meet a process that was asked once, about another set: it knows how far the slot is."""
+        """Let the next query meet a process that has answered one query for another set: it has cached the horizon."""
         self.stack.restart("query")
         self.asking(ANOTHER)
 
@@ -115,7 +116,7 @@ def calls(work: list[Any]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def work() -> Iterator[Work]:
-    """One set is true, one was and no longer is, one is suppressed, and of one nobody knows."""
+    """One set is true, one was true, one is suppressed, and one is unknown."""
     with Stack({"Types": json.dumps(TYPES)}, start=START, seed=11) as stack:
         crowd = [f"client {n}" for n in range(200)]
         work = Work(stack)

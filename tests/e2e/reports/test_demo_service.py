@@ -1,4 +1,4 @@
-"""``kanon reports demo-service`` against a whole stack over HTTP: what it shows, and that its checks can fail."""
+"""``kanon reports demo-service`` against a whole stack over HTTP: its output, and that its checks can fail."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,7 +22,7 @@ DECLARED = Parameters("declared", Fraction(4))
 
 @dataclass(frozen=True)
 class Ran:
-    """A service on which the demo has run, and what it sent."""
+    """A service on which the demo has run, and the sent reports."""
 
     service: demo.Service
     log: JoinLog
@@ -58,9 +58,9 @@ def ran() -> Iterator[Ran]:
             send = demo.send
             patch.setattr(demo, "send", lambda service, sealed: (sent.extend(sealed), send(service, sealed)))
             patch.setattr(demo.typer, "echo", lambda text, **_: said.append(text))
-            log = generated_log(3, days=9, joins=300, sets=20)
-            demo.run(service, log, 24, 2, 200)
-        yield Ran(service, demo.recent(log, 24, 200, stack.clock.now()), sent, "\n".join(said))
+            log = generated_log(3, days=9, joins=90, sets=20)
+            demo.run(service, log, 24, 2, 60)
+        yield Ran(service, demo.recent(log, 24, 60, stack.clock.now()), sent, "\n".join(said))
         assert stack.failures == []
 
 

@@ -1,4 +1,5 @@
-"""The drills of reports in docs/guides/operate.md: something breaks on a local stack, and the runbook mends it."""
+"""The drills of reports in docs/guides/operate.md: each breaks something on a local stack, and the runbook repairs
+it."""
 
 import json
 import re
@@ -33,7 +34,7 @@ PUBLIC = "/.well-known/aggregation-service/v1/public-keys"
 
 @dataclass
 class Service:
-    """A stack with reports, its clients, and somebody who creates jobs."""
+    """A stack with reports, its clients, and an operator of jobs."""
 
     stack: Stack
     numbers: Iterator[int] = field(default_factory=count)
@@ -71,7 +72,7 @@ class Service:
         self.stack.advance(120)
 
     def create(self, epsilon: str = "4") -> str:
-        """A job over everything."""
+        """Create a job over all reports."""
         job = f"job-{next(self.numbers)}"
         body = {
             "job_request_id": job,
@@ -106,7 +107,7 @@ class Service:
         return [hour["epsilon_left"] for hour in hours if hour["epsilon_left"] != "64"]
 
     def sections(self) -> set[Section | None]:
-        """Where the doctor sends the operator."""
+        """The sections of the runbook that the doctor names."""
         return {section for _, section in wrong(self.stack).values()}  # type: ignore[misc]
 
 

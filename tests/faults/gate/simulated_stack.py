@@ -1,8 +1,8 @@
 """The whole service on moto with time as a value, faults on the wire, and a queue that redelivers.
 
-The handlers, the template's environment and the engine are the real ones. What this adds: every AWS call
-of a worker passes a ``FaultInjector``, time moves only when told or by what calls cost, the tables can be put back
-to an earlier moment, and SQS's redelivery follows the simulated clock.
+The handlers, the template's environment and the engine are the real ones. This module adds: every AWS call of a worker
+passes a ``FaultInjector``, time moves only on command or by the cost of calls, the tables can be restored to an earlier
+moment, and SQS's redelivery follows the simulated clock.
 """
 
 import base64
@@ -67,9 +67,9 @@ TYPES = {
 
 
 class ScatteredWriters:
-    """Stands in for the pool of writers: one thread, but in an order nobody may rely on.
+    """Replaces the pool of writers: one thread, in a random order.
 
-    As in a pool, a failed write does not stop the ones that other threads have begun.
+    As in a pool, a failed write does not stop writes that have begun.
     """
 
     def __init__(self, workers: int) -> None:
@@ -140,11 +140,11 @@ class SimulatedStack(SimulatedTime):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         botocore.endpoint.time, clock.sleep, reading.SETS_A_CHUNK, evaluation.ThreadPoolExecutor = self._saved
-        clock.now = self.stack.clock.now  # what the stack put there and takes away again
+        clock.now = self.stack.clock.now  # the stack sets these and removes them again
         self.stack.__exit__(kind, error, trace)
 
     def _connect(self) -> None:
-        """What the tests use beside the functions: calls that never fail."""
+        """The clients of the tests, whose calls never fail."""
         session, storage = self.stack.session, self.stack.storage
         self.dynamodb, self.sqs = session.client("dynamodb"), session.client("sqs")
         secrets = session.client("secretsmanager")
@@ -172,7 +172,7 @@ class SimulatedStack(SimulatedTime):
             self.configured[name].parameters,
             Tapes(noise_key, environment["KANON_DEPLOYMENT"], name, self.configured[name].parameters),
         )
-        for slot in range(self.slots):  # else the first run would look through a week of empty steps
+        for slot in range(self.slots):  # otherwise the first run would read a week of empty steps
             mark = {"name": {"S": f"slot#{slot}"}, "evaluated_through": {"N": str(FIRST_STEP - 1)}}
             self.dynamodb.put_item(TableName=storage.tables["Control"], Item=mark)
 
@@ -235,7 +235,7 @@ class SimulatedStack(SimulatedTime):
         *,
         until: float = float("inf"),
     ) -> list[Worker]:
-        """Work off one message per slot as SQS and Lambda would; the first worker meets ``first``.
+        """Process one message per slot as SQS and Lambda would; the first worker meets ``first``.
 
         A message that is not acknowledged returns after the visibility timeout; after three receives it
         is given up. Ends when the queue is empty or the next message is due after ``until``.
@@ -310,7 +310,7 @@ class SimulatedStack(SimulatedTime):
     # What is stored and what is answered
 
     def answers(self, at: float | None = None) -> tuple[int | None, dict[tuple[str, bytes], bool]]:
-        """What a fresh query process answers for every set: the step and the statuses."""
+        """The answer of a fresh query process for every set: the step and the statuses."""
         answer = self.new_querying().query(self.sets, self.true_time() if at is None else at)
         return answer.step, dict(zip(self.sets, answer.above, strict=True))
 
@@ -323,7 +323,7 @@ class SimulatedStack(SimulatedTime):
         return tables[self.stack.storage.tables[name]]
 
     def save(self) -> bytes:
-        """Everything the tables hold, and the time."""
+        """The rows of all tables, and the time."""
         return pickle.dumps((self.true_time(), {name: self._rows(name).items for name in TABLES}))
 
     def restore(self, saved: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Evaluators that run side by side and move one AWS call at a time, when told to."""
+"""Evaluators that run in parallel and advance by one AWS call on command."""
 
 import json
 import threading
@@ -24,13 +24,13 @@ def dies(call: Call, _: Any) -> AWSResponse:
 
 
 class SteppedEvaluator:
-    """One invocation of evaluate in a thread of its own; it stands still before each of its calls.
+    """One invocation of evaluate in its own thread; it waits before each of its calls.
 
     Exactly one thread runs at any time, so a sequence of steps is one interleaving and can be repeated.
 
     Args:
         skew: how far its clock is ahead of true time, seconds.
-        unaware: whether it believes to have time left for ever, as a zombie does.
+        unaware: whether it believes to have unlimited time, as a paused worker does.
     """
 
     def __init__(self, simulation: SimulatedStack, environment: Any, slot: int, skew: float, *, unaware: bool) -> None:
@@ -57,7 +57,7 @@ class SteppedEvaluator:
         return self.pending is None
 
     def step(self, action: Action = arrives) -> None:
-        """Let the pending call happen in a way, and go on to the next."""
+        """Let the pending call happen in the given way, and continue to the next one."""
         if self.ended:
             return
         self._action, self.pending = action, None
@@ -71,7 +71,7 @@ class SteppedEvaluator:
         self.worker.skew = skew
 
     def finish(self, action: Action = arrives) -> None:
-        """Go on to the end."""
+        """Run to the end."""
         while not self.ended:
             self.step(action)
 

@@ -1,4 +1,4 @@
-"""Every parser against anything: it reads, or it refuses in the way it says, and nothing else.
+"""Every parser against any input: it reads it, or refuses it with its own error.
 
 `FUZZ_EXAMPLES` says how many examples each parser gets; `make fuzz` asks for thousands.
 """
@@ -183,7 +183,7 @@ def test_any_path_query_string_and_header_get_a_valid_response(
     answer = service.send(method, target, b'{"client":"c"}' if method == "POST" else b"", headers)
     if answer.status != 200:
         error = answer.json()
-        assert error == {"message": "Not Found"} or set(error) == {"error"}  # the gateway's, or ours
+        assert error == {"message": "Not Found"} or set(error) == {"error"}  # of the gateway or of the service
 
 
 # The queue

@@ -20,12 +20,12 @@ from tests.faults.failures import FAILURES, QUEUE_FAILURES, Failure
 from tests.faults.fault_injector import Behaviour, Call, ProcessDied, Worker
 from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, VISIBILITY, Message, SimulatedStack
 
-# Powertools says so of every handler that has nothing to count, as when it fails.
+# Powertools warns about every handler without a metric, for example after a failure.
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
 ALL = os.environ.get("FAULTS") == "all"
-ONE_IN = 1 if ALL else 24
-"""By default every 24th call is made to fail, a different selection for every way."""
+ONE_IN = 1 if ALL else 48
+"""By default every 48th call is made to fail, a different selection for every way."""
 
 HISTORY = 12
 BEHIND = 3
@@ -41,7 +41,7 @@ def chosen(calls: list[str], failure: Failure, one_in: int = ONE_IN) -> list[int
 
 @dataclass(frozen=True)
 class Ending:
-    """What a run leaves: the tables without leases, and the answers at and around the next tick."""
+    """The results of a run: the tables without leases, and the answers at and around the next tick."""
 
     log: dict[Any, Any]
     members: dict[Any, Any]
@@ -71,7 +71,7 @@ class Hour:
         self.calls = worker.calls
 
     def run(self, first: Behaviour = Call.send) -> tuple[Ending, list[Worker]]:
-        """The hour once, its first worker disturbed."""
+        """Run the hour once, with its first worker disturbed."""
         simulation = self.simulation
         simulation.restore(self.beginning)
         tick = (LAST + 1) * PERIOD + simulation.publish_delay
@@ -80,7 +80,7 @@ class Hour:
         return self.ending(tuple(answers)), workers
 
     def next_hour(self) -> Ending:
-        """The hour after it, in which nothing fails and nobody joins."""
+        """Run the next hour, without failures and joins."""
         simulation = self.simulation
         simulation.set_time((LAST + 2) * PERIOD + SCHEDULE_OFFSET)
         simulation.run_queue()
@@ -152,7 +152,7 @@ def undisturbed_next_hour(hour: Hour) -> Ending:
 
 @dataclass
 class SlowUntil:
-    """Every call up to the ``number``-th takes so many seconds; from that one on they meet ``fails``."""
+    """Every call before the ``number``-th takes ``seconds``; from that one on they meet ``fails``."""
 
     simulation: SimulatedStack
     seconds: float
@@ -176,7 +176,7 @@ STOPS = {4.7: 0, 3.1: 1, 2.2: 2}
 
 @pytest.fixture(scope="module")
 def slow_hours(hour: Hour) -> Callable[[float], list[Worker]]:
-    """The workers of an hour whose first one is so slow, and nothing fails."""
+    """The workers of an hour with a slow first worker and no failure."""
 
     @cache
     def slow_hour(seconds: float) -> list[Worker]:
@@ -223,10 +223,10 @@ def test_a_failure_of_the_last_calls_of_a_worker_out_of_time_changes_nothing(
 
 
 class Rival:
-    """Before the n-th call of a worker its process stops for longer than the lease; another one comes.
+    """Before the n-th call of a worker its process stops for longer than the lease; another worker starts.
 
-    The other one works to its end, or dies at its own ``dies_at``-th call. Then the first wakes up and goes
-    on: every condition it meets is one that has failed for a reason.
+    The other one works to its end, or dies at its own ``dies_at``-th call. Then the first worker continues, and its
+    conditions fail.
     """
 
     def __init__(self, simulation: SimulatedStack, number: int, dies_at: int | None) -> None:
@@ -244,7 +244,7 @@ class Rival:
             with suppress(ProcessDied):
                 if simulation.evaluate(environment, message.body, self.other):
                     simulation.queue.remove(message)
-            zombie.deadline = simulation.true_time() + 60.0  # Lambda would have ended it: be harsher
+            zombie.deadline = simulation.true_time() + 60.0  # Lambda would have ended it; the test lets it continue
             simulation.wire.worker = zombie
         return call.send()
 

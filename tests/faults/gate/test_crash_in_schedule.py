@@ -1,6 +1,6 @@
 """Every AWS call of the scheduled event fails in every possible way: every slot still gets its message.
 
-Lambda repeats an asynchronous invocation twice. The event of the next hour makes up for failures that last longer.
+Lambda repeats an asynchronous invocation twice. The event of the next hour repairs failures that last longer.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def test_every_slot_gets_its_message_if_any_call_of_the_scheduled_event_fails(si
 
 
 def test_a_batch_of_messages_that_is_accepted_in_part_is_sent_again_completely(simulation):
-    """The answer is no error: only who reads it knows."""
+    """The answer is not an error: the failed messages are named only in its body."""
     simulation.restore(simulation.beginning)
     (failure,) = (failure for failure in QUEUE_FAILURES if failure.name == "half-not-taken")
     first, second = simulation.run_schedule(failure.at(1, CALLS[0], simulation.pass_time))

@@ -1,6 +1,6 @@
 """Every AWS call of a batch of joins fails in every possible way: acknowledged joins are in the log.
 
-What is not acknowledged may be repeated; the log then equals that of requests in which nothing failed.
+Unacknowledged joins may be repeated; the log then equals that of requests without failures.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The load tool in its short form: what it promises to find, and a real worker process near its time limit."""
+"""The load tool in its short form: it finds lost joins, and runs a real worker process near its time limit."""
 
 from collections import Counter
 from itertools import islice

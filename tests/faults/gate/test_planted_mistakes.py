@@ -1,9 +1,9 @@
-"""The fault tests are only worth what they catch: the service with one mistake planted must show a difference.
+"""The fault tests must detect mistakes: the service with one planted mistake must show a difference.
 
 Each mistake is a wrong order of writes, a missing condition or a forgotten check (docs/architecture.md, rule 8).
-Each is planted beside its control: the right behaviour, planted through the same helper. With the fault that shows
-the mistake, the control changes nothing. Without a fault the mistake changes nothing: so what shows is the mistake
-itself, and not an error in the code that plants it.
+Each is planted beside its control: the right behaviour, planted through the same helper. With the same fault, the
+control shows no difference. Without a fault the mistake shows no difference. So the difference comes from the mistake,
+and not from an error in the code that plants it.
 """
 
 import random
@@ -36,7 +36,7 @@ STEP = 472_012
 
 
 class Mistake(NamedTuple):
-    """A function of the service, its right and its wrong form, and the fault that tells them apart."""
+    """A function of the service, its right and its wrong form, and the fault that distinguishes them."""
 
     owner: Any
     name: str
@@ -46,7 +46,7 @@ class Mistake(NamedTuple):
     operation: str
 
 
-# What is planted: each helper makes the right and the wrong form
+# Each helper makes the right and the wrong form
 
 
 def commit_in_order(*order: str) -> Function:
@@ -86,7 +86,7 @@ def complete_in_order(*order: str) -> Function:
 
 
 def put_wake_ups(*, checked: bool) -> Function:
-    """Puts wake-ups; ``checked``: those that were not taken are an error."""
+    """Puts wake-ups; ``checked``: unprocessed ones are an error."""
 
     def put(self, rows) -> None:
         if self.put_all(rows) and checked:
@@ -96,7 +96,7 @@ def put_wake_ups(*, checked: bool) -> Function:
 
 
 def lease_longer(seconds: float) -> Function:
-    """Takes a lease that ends so many seconds later."""
+    """Takes a lease that ends ``seconds`` later."""
     real = Control.lease
     return lambda self, slot, holder, now, until: real(self, slot, holder, now, until + seconds)
 
@@ -116,7 +116,7 @@ def update_slot_without(clause: str) -> Function:
 def write_members(*, expected: bool = True, repeated: bool = True, **condition: str) -> Function:
     """Writes the states of sets.
 
-    ``expected``: only in place of what was read; ``repeated``: what is refused is put, on this condition.
+    ``expected``: only in place of the read item; ``repeated``: a refused item is put, with this condition.
     """
 
     def write(self, changes) -> None:
@@ -137,13 +137,13 @@ def write_members(*, expected: bool = True, repeated: bool = True, **condition: 
 
 
 def release_resuming_at(default: tuple[int, bytes] | None) -> Function:
-    """Gives a lease back; a run that stopped inside no step resumes here."""
+    """Returns a lease; a run that stopped between two steps resumes here."""
     real = Control.release
     return lambda self, slot, holder, resume=None: real(self, slot, holder, resume or default)
 
 
 def release_ignoring(*errors: type[Exception]) -> Function:
-    """Gives a lease back and ignores these errors."""
+    """Returns a lease and ignores these errors."""
     real = Control.release
 
     def release(self, *arguments) -> None:
@@ -154,7 +154,7 @@ def release_ignoring(*errors: type[Exception]) -> Function:
 
 
 def queue_client(*, told: bool) -> Function:
-    """A client of the queue that is ``told`` which messages were not taken."""
+    """A client of the queue that is ``told`` which messages were rejected."""
     real = aws.sqs
 
     def sqs():
@@ -243,7 +243,7 @@ AT_THE_LIMIT = {
 }
 
 
-# Whether they show
+# Whether they show a difference
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +253,7 @@ def hour() -> Iterator[Hour]:
 
 
 def differs(hour: Hour, behaviour: Any) -> bool:
-    """Whether an hour whose first worker meets this behaviour ends in another way than an undisturbed one."""
+    """Whether an hour whose first worker meets this behaviour ends differently from an undisturbed one."""
     ending, _ = hour.run(first=behaviour)
     try:
         assert_equal(ending, hour.undisturbed)
@@ -278,7 +278,7 @@ def calls_of(calls: list[str], operation: str) -> list[int]:
 
 @pytest.fixture(scope="module")
 def shows_at(hour: Hour) -> Callable[[str], int | None]:
-    """Which call of its kind shows a planted mistake if it fails; None if none does."""
+    """The call of its kind whose failure shows a planted mistake; None if there is none."""
 
     @cache
     def place_of_call(mistake: str) -> int | None:
@@ -287,7 +287,7 @@ def shows_at(hour: Hour) -> Callable[[str], int | None]:
             _, (worker,) = hour.run()  # a wrong order gives the calls other numbers
             numbers = list(enumerate(calls_of(worker.calls, planted.operation)))
             if planted.fault == "dies-after":
-                numbers.reverse()  # late deaths show more often: no later step repairs what is missing
+                numbers.reverse()  # late deaths show a difference more often: no later step repairs the missing rows
             return next(
                 (place for place, n in numbers if differs(hour, failing(hour, planted.fault, n, worker.calls))), None
             )

@@ -1,7 +1,8 @@
-"""Several evaluators on one slot, interleaved at every call, with faults, zombies and clocks that disagree and jump.
+"""Several evaluators on one slot, interleaved at every call, with faults, paused workers and clocks that differ and
+jump.
 
-A random history of joins, messages in any number and order, workers that stop anywhere and go on at any
-later time. Every answer at every tick equals the naive algorithm on what is in the log.
+A random history of joins, messages in any number and order, and workers that stop anywhere and continue at any later
+time. Every answer at every tick equals the naive algorithm on the rows of the log.
 """
 
 import os
@@ -51,7 +52,7 @@ ACTIONS = (
 BOUNDARIES = (-1.0, 1.0, GRACE - MOST_SKEW + 1, GRACE + 1.0, DELAY - 61.0, DELAY - 59.0, DELAY - 1.0, DELAY + 1.0)
 HORIZON_CALL = 29
 """The call that moves the horizon after a step in which every set was joined."""
-MOST_BEHIND = 120  # steps; at 144 an evaluator stops and calls for its operator
+MOST_BEHIND = 120  # steps; at 144 an evaluator stops and needs an operator
 FORGOTTEN_AFTER = 7 * 24 - 10  # steps, less a window: older rows may have expired
 JUMPS = (1.0, 35.0, 151.0, 720.0, 1800.0, 3600.0, 3600.0, 4 * 3600.0)
 
@@ -182,7 +183,7 @@ class Disorder(RuleBasedStateMachine):
         calls=st.sampled_from((0, 1, 1, 2, 5)),
     )
     def clock_jumps(self, which, skew, moment, calls) -> None:
-        """A worker's clock jumps, back or forth, while it stands before a call; perhaps at a boundary."""
+        """A worker's clock jumps back or forth while it waits before a call, perhaps at a boundary."""
         worker = self.workers[which % len(self.workers)]
         if moment is not None:
             self.wait_for_a_boundary(moment)
@@ -255,7 +256,7 @@ class Disorder(RuleBasedStateMachine):
         self.simulation.stack.sweep()
 
     def _advance_to(self, moment: float) -> None:
-        """Requests of joins end in time; answers are looked at around every tick on the way."""
+        """Requests of joins end in time; answers are checked around every tick on the way."""
         while True:
             now = self.simulation.true_time()
             tick = (step_at(now - DELAY, PERIOD) + 1) * PERIOD + DELAY
@@ -269,7 +270,7 @@ class Disorder(RuleBasedStateMachine):
                 self.write_joins(again=False)
             self.answers_are_the_naive_ones()
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def answers_are_the_naive_ones(self) -> None:
@@ -311,7 +312,7 @@ class Disorder(RuleBasedStateMachine):
             return
         if self.unwritten:
             self.write_joins(again=False)
-        for worker in list(self.workers):  # some zombies wake up at last, the others never
+        for worker in list(self.workers):  # some paused workers continue at the end, the others never
             self._go_on(worker, 3)
         for worker in self.workers:
             worker.finish(dies)

@@ -1,4 +1,5 @@
-"""What a worker does with its time: stops before its end, goes on from there, takes what closes meanwhile."""
+"""Workers near their time limit: they stop before it, the next one continues, and steps that close meanwhile are
+evaluated."""
 
 import json
 

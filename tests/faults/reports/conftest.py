@@ -1,4 +1,4 @@
-"""What the faults of reports without a stack share."""
+"""Shared by the fault tests of reports without a stack."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
-"""One call of a run fails, in one of the ways in which calls fail."""
+"""Makes one call of a run fail, in one of several ways."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from botocore.exceptions import ClientError, ReadTimeoutError
@@ -9,7 +9,7 @@ KINDS = ("refused", "answer lost", "killed before", "killed after")
 
 
 class KilledError(BaseException):
-    """The worker ends here, at once: no handler of the product sees this."""
+    """The worker ends here at once; no handler of the product catches this."""
 
 
 @dataclass
@@ -18,14 +18,19 @@ class Fault:
 
     at: int
     kind: str
-    calls: int = 0
+    operations: list[str] = field(default_factory=list)
     watching: bool = True
+
+    @property
+    def calls(self) -> int:
+        return len(self.operations)
 
     def watch(self, client: Any) -> None:
         call = client._make_api_call
 
         def disturbed(operation: str, asked: Any) -> Any:
-            self.calls += self.watching
+            if self.watching:
+                self.operations.append(operation)
             if not self.watching or self.calls - 1 != self.at:
                 return call(operation, asked)
             if self.kind == "refused":

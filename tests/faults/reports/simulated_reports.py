@@ -1,9 +1,9 @@
 """The functions of reports on moto, with time and randomness as values, faults on the wire, and queues that redeliver.
 
-The handlers, the template's environment, the roles and the engine are the real ones. What this adds: every AWS call of
-a worker passes a ``FaultInjector``, time moves only when told or by what calls cost, job secrets are the same in every
-run, and the whole stack can be put back to an earlier moment. The product has no setting for any of this: it is patched
-here, in the process of the test.
+The handlers, the template's environment, the roles and the engine are the real ones. This module adds: every AWS call
+of a worker passes a ``FaultInjector``, time moves only on command or by the cost of calls, job secrets are the same in
+every run, and the whole stack can be restored to an earlier moment. The product has no setting for this: the test
+patches its own process.
 """
 
 import base64
@@ -84,7 +84,7 @@ class SimulatedReports(SimulatedTime):
         bodies: the reports that clients send.
         waiting: the messages of all queues.
         runs: the invocations since the stack was put back.
-        disturb: what the workers of these invocations meet; the others are undisturbed.
+        disturb: the behaviour of calls for some invocations; the others are undisturbed.
         disorder: makes messages come twice, late and in any order, and workers' clocks differ; None for good order.
         touched: which functions called which bucket, by the bucket's logical id.
         said: what the service answered to requests that failed.
@@ -120,7 +120,7 @@ class SimulatedReports(SimulatedTime):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self.patch.undo()
-        clock.now = self.stack.clock.now  # what the stack put there and takes away again
+        clock.now = self.stack.clock.now  # the stack sets these and removes them again
         self.stack.__exit__(kind, error, trace)
 
     def begin(self, waiting: list[Waiting]) -> None:
@@ -224,7 +224,7 @@ class SimulatedReports(SimulatedTime):
             sent._messages = []
 
     def work(self) -> None:
-        """Go on until no message waits and no job is open. While a job is open, the sweep runs every five minutes."""
+        """Work until no message waits and no job is open. While a job is open, the sweep runs every five minutes."""
         sweep = _next_sweep(self.true_time())
         for _ in range(400):
             due = min((one.visible_at for one in self.waiting), default=math.inf)
@@ -240,7 +240,7 @@ class SimulatedReports(SimulatedTime):
         raise AssertionError("the work never ends")
 
     def alone(self, do: Callable[[], None]) -> None:
-        """Do something while the worker of this thread stands still."""
+        """Run something while the worker of this thread waits."""
         outer, self.wire.worker = self.wire.worker, None
         try:
             do()
@@ -248,7 +248,8 @@ class SimulatedReports(SimulatedTime):
             self.wire.worker = outer
 
     def work_again(self) -> None:
-        """Other workers do all the work, with copies of their functions; the messages of the one at work come again."""
+        """Other workers do all the work, with copies of their functions; the messages of the current worker come
+        again."""
         for message in self.waiting:
             message.visible_at = self.true_time()
         for function in FUNCTIONS:
@@ -257,7 +258,7 @@ class SimulatedReports(SimulatedTime):
 
     # What is stored
 
-    # It is read from moto itself, not with calls: tests look at all of it hundreds of times.
+    # Read from moto's memory, without calls, because tests read all of it hundreds of times.
 
     def _items(self, table: str) -> Any:
         return get_backend("dynamodb")[ACCOUNT][REGION].tables[self.stack.storage.tables[table]].items
@@ -281,7 +282,7 @@ class SimulatedReports(SimulatedTime):
         return {row["job"]["S"]: row for row in self.rows("ReportJobs") if row["part"]["S"] == "job"}
 
     def codes(self) -> dict[str, str]:
-        """How each job ended; its state if it has not."""
+        """The return code of each job, or its state."""
         return {
             job: json.loads(row["v_code"]["S"]) if row["state"]["S"] == "FINISHED" else row["state"]["S"]
             for job, row in self.jobs().items()
@@ -344,7 +345,7 @@ class SimulatedReports(SimulatedTime):
 
     @contextmanager
     def noise_without_plan(self) -> Iterator[None]:
-        """Noise that does not depend on how reports were spread over objects, nor on when a job was received."""
+        """Noise that does not depend on the objects of the reports or on the time of the job."""
         named = stages.Randomness
 
         def same(key: Any, deployment: str, job: str, secret: bytes, _: bytes, mode: Any) -> Any:
@@ -361,11 +362,11 @@ def _next_sweep(now: float) -> float:
     return (now // SWEEP + 1) * SWEEP
 
 
-# The history that is disturbed
+# The disturbed history
 
 
 class Origin:
-    """What the reports of the history say: nothing of it may be told."""
+    """The private contents of the reports in the history."""
 
     KEYS = tuple(int.from_bytes(random.Random(number).randbytes(16), "big") for number in range(7))
     DESTINATIONS = ("https://shop-of-the-history.test", "https://other-of-the-history.test")
@@ -424,7 +425,7 @@ class History:
         return Snapshot(self.service.stack, list(map(replace, self.service.waiting)))
 
     def _committing(self) -> State:
-        """The moment at which the job's worker dies, about to commit."""
+        """The moment at which the job's worker dies just before the commit."""
         service = self.service
 
         def dies(call: Call) -> AWSResponse:
@@ -457,7 +458,7 @@ class History:
         self.acknowledged("/v1alpha/createJob", request, 202, 409)
 
     def acknowledged(self, target: str, body: Any, *good: int) -> None:
-        """Ask until the request is acknowledged, as a client does."""
+        """Repeat the request until it is acknowledged, as a client does."""
         for _ in range(4):
             answer = self.service.ask("POST", target, body)
             if answer is not None and answer[0] in good:

@@ -1,4 +1,4 @@
-"""Every AWS call of every function of reports fails in every possible way, and no summary changes by a bit.
+"""Every AWS call of every function of reports fails in every possible way, and no summary changes.
 
 The handlers run as the template defines them, from the same moment each time. Afterwards the summaries are those of a
 run without failures, byte for byte; every unit has spent what was released; a day later no sum and no part is left. The
@@ -27,7 +27,7 @@ from tests.faults.fault_injector import Call
 from tests.faults.reports.simulated_reports import DAY, HIGH, START, History, SimulatedReports
 from tests.faults.reports.undisturbed import Point, Undisturbed, check_budgets, check_nothing_is_told, ending
 
-# Powertools says so of every handler that has nothing to count, as when it fails.
+# Powertools warns about every handler without a metric, for example after a failure.
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
 ALL = os.environ.get("FAULTS") == "all"
@@ -121,7 +121,7 @@ def test_a_failure_of_any_call_changes_no_summary_and_loses_no_report(
 
 
 def middle(case: Undisturbed, state: str, function: str, operation: str = "") -> Point:
-    """The call in the middle of those that a function makes while the job is in a state."""
+    """The middle one of a function's calls while the job is in a state."""
     found = [
         point
         for point in case.points
@@ -191,7 +191,7 @@ def test_messages_may_come_twice_late_and_in_any_order_to_workers_whose_clocks_d
 class Paused:
     """Before the n-th call its worker stops for a while; ``meanwhile`` happens. Lambda does not end it.
 
-    The call was signed before. AWS takes it for some minutes more.
+    The call was signed before; AWS accepts it for some minutes.
     """
 
     def __init__(self, service: SimulatedReports, number: int, meanwhile: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """Rotation under faults: any call fails in any way, and the next runs leave the keys as if nothing had happened.
 
-The short form takes some of the calls; `make faults` takes all.
+The short form runs some of the calls; `make faults` runs all.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What is done from a moment of a history, how it ends if nothing fails, and what it must never leave or tell."""
+"""Runs from a moment of a history, with and without a failure, and the checks of their results."""
 
 import json
 import random
@@ -25,7 +25,7 @@ class Point:
 
 
 class Undisturbed:
-    """A moment to start from, what is done then, and how it ends if nothing fails."""
+    """A moment to start from, the actions from then on, and their result without a failure."""
 
     def __init__(self, history: History, moment: State, act: Callable[[], None], *functions: str) -> None:
         self.history, self.service, self.moment, self.act = history, history.service, moment, act
@@ -39,13 +39,13 @@ class Undisturbed:
         ]
 
     def run(self, disturb: Callable[[SimulatedReports], None] = lambda service: None) -> dict[str, Any]:
-        """Do it once; what it leaves."""
+        """Run it once. Returns its result."""
         disturb(self.history.restore(self.moment))
         self.act()
         return ending(self.service)
 
     def fail(self, point: Point, failure: Failure) -> dict[str, Any]:
-        """Do it once, with a call that fails."""
+        """Run it once with a failing call. Returns its result."""
         fails = failure.at(point.call, point.operation, self.service.pass_time)
         random.seed(point.call)
         found = self.run(lambda service: service.disturb.update({point.run: fails}))
@@ -63,9 +63,9 @@ class Undisturbed:
 
 
 def ending(service: SimulatedReports) -> dict[str, Any]:
-    """All that the outside sees, after the time that the service may take to clean up.
+    """The visible results, after the time that the service has to clean up.
 
-    A file of exhausted units counts by its name: what other jobs had spent when it was written is theirs.
+    A file of exhausted units is compared by its name only: its contents depend on other jobs.
     """
     found: dict[str, Any] = {
         name: "privacy_budget" in name or body for name, body in service.objects("SummariesBucket").items()
@@ -79,7 +79,7 @@ def ending(service: SimulatedReports) -> dict[str, Any]:
 
 
 def check_budgets(service: SimulatedReports) -> None:
-    """What is spent is what was released: by jobs that published a summary, and by no other."""
+    """Check that exactly the jobs that published a summary have spent budget."""
     released = {job for job, code in service.codes().items() if code.startswith("SUCCESS")}
     assert service.spent().keys() == released
     summaries = {name.rpartition("/")[2].partition("-")[0] for name in service.objects("SummariesBucket")}
@@ -87,7 +87,8 @@ def check_budgets(service: SimulatedReports) -> None:
 
 
 def check_nothing_is_left(service: SimulatedReports) -> None:
-    """No sums and no parts a day later, no record of a worker eight days later, and what is to last is there."""
+    """Check that no sums and parts remain after a day, and no worker's records after eight days, and that lasting rows
+    remain."""
     before = service.objects("ReportsBucket"), service.objects("SummariesBucket"), service.rows("Budgets")
     service.set_time(service.true_time() + DAY)
     service.wake("aggregate")
@@ -104,7 +105,8 @@ def check_nothing_is_left(service: SimulatedReports) -> None:
 
 
 def check_nothing_is_told(service: SimulatedReports) -> None:
-    """No bucket, sum, report id, origin or job in a log, a metric, an error or a message of the queue of jobs."""
+    """Check that no log, metric, error or message of the queue of jobs holds a bucket, sum, report id, origin or
+    job."""
     logs: Any = service.stack.logs
     told = "\n".join([logs.getvalue(), *map(str, service.stack.failures), *service.said])
     words = [text for key in Origin.KEYS for text in (str(key), f"{key:x}", made.key16(key).hex())]

@@ -1,4 +1,4 @@
-"""The model of reports in `kanon cost` against what the functions of the local stack really take."""
+"""The model of reports in `kanon cost` against the usage of the functions of the local stack."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +21,7 @@ WORKERS = ("jobs", "decrypt", "aggregate")
 
 @dataclass
 class Counted:
-    """What collecting reports and one job over them took, by function and call."""
+    """The usage of collecting reports and of one job over them, by function and call."""
 
     calls: Counter[tuple[str, str]]
     written: float

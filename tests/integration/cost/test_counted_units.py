@@ -1,4 +1,4 @@
-"""The model of `kanon cost` against what the functions of the local stack really take and print."""
+"""The model of `kanon cost` against the usage and the output of the functions of the local stack."""
 
 import io
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A local stack as `kanon doctor` sees it: directly, and behind CloudFormation as a deployed one."""
+"""A local stack for `kanon doctor`: directly, and behind CloudFormation like a deployed one."""
 
 import io
 import json
@@ -20,7 +20,7 @@ def seen(stack: Stack) -> RunningStack:
 
 
 def findings(stack: Stack, *, secrets: bool = True) -> dict[str, list[Finding]]:
-    """What the doctor finds now, by check."""
+    """The current findings of the doctor, by check."""
     found: dict[str, list[Finding]] = {}
     for finding in examine(seen(stack), stack.clock.now(), secrets=secrets):
         found.setdefault(finding.check, []).append(finding)
@@ -28,7 +28,7 @@ def findings(stack: Stack, *, secrets: bool = True) -> dict[str, list[Finding]]:
 
 
 def wrong(stack: Stack, *, secrets: bool = True) -> dict[str, tuple[Verdict, str]]:
-    """What is not as it should be: verdict and where to read on, by check."""
+    """The findings that are not good, by check: verdict and section of the runbook."""
     return {
         check: (finding.verdict, finding.section)
         for check, each in findings(stack, secrets=secrets).items()
@@ -48,7 +48,7 @@ def operate(stack: Stack, *arguments: str, answer: str = "") -> tuple[int, str]:
 
 
 def run_on(stack: Stack, *arguments: str, answer: str = "") -> tuple[int, str]:
-    """A command on the stack, which CloudFormation and Lambda are told of before."""
+    """Run a command on the stack, after it is registered with CloudFormation and Lambda."""
     _register(stack)
     options = ("--stack", stack.template.stack_name, "--region", "us-east-1")
     environment = {"COLUMNS": "250", "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
@@ -59,7 +59,7 @@ def run_on(stack: Stack, *arguments: str, answer: str = "") -> tuple[int, str]:
 
 
 def metrics(stack: Stack, name: str) -> list[float]:
-    """Every value of a metric that a function told CloudWatch, in order."""
+    """Every value of a metric that a function emitted, in order."""
     lines = stack.logs.getvalue().splitlines()  # type: ignore[attr-defined]
     told = [json.loads(line) for line in lines if line.startswith("{") and '"CloudWatchMetrics"' in line]
     return [value for entry in told for value in entry.get(name, [])]

@@ -1,7 +1,7 @@
 """The functions join and query over moto's tables, called as API Gateway calls them.
 
-No HTTP and no template here: the event goes in, the result comes out, and everything the functions do
-beside that, calls to AWS and output, is kept for the test to look at.
+No HTTP and no template here: the event goes in, the result comes out. The functions' AWS calls and output are recorded
+for the tests.
 """
 
 import base64
@@ -47,7 +47,7 @@ RESOURCES = {
     "KANON_STEP_LOG_TABLE": "step-log",
     "KANON_STATUSES_TABLE": "statuses",
 }
-# What the template calls that which has these names here.
+# The template's names of the resources with these names.
 ARNS = {
     "control": {"Fn::GetAtt": ["Control", "Arn"]},
     "step-log": {"Fn::GetAtt": ["StepLog", "Arn"]},
@@ -259,7 +259,7 @@ class Edge:
     def get(self, target: str) -> Result:
         return self.request("GET", target)
 
-    # What the tables hold
+    # Contents of the tables
 
     def clear(self) -> None:
         """Empty the log."""

@@ -1,4 +1,4 @@
-"""The four tables of the template on an engine, and an eye on every call that is made to them."""
+"""The four tables of the template on an engine, with a record of every call."""
 
 import itertools
 import re
@@ -42,7 +42,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Call:
-    """One call: what was asked and what was answered."""
+    """One call: its request and its answer."""
 
     operation: str
     asked: dict[str, Any]
@@ -126,7 +126,7 @@ class Tables:
         return sorted(found, key=lambda item: [next(iter(item[name].values())) for name in KEYS[table]])
 
     def other_client(self) -> Any:
-        """A client that nobody watches or disturbs."""
+        """A client that is neither watched nor disturbed."""
         return self.running.client()
 
     def expire(self, now: float) -> int:
@@ -144,7 +144,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class Running:
-    """A started engine, and one session for all its clients: a session loads what it knows of AWS slowly."""
+    """A started engine, and one session for all its clients, because a session is slow to load."""
 
     engine: Engine
     session: boto3.Session
@@ -203,7 +203,7 @@ def fresh(running: Running) -> Tables:
 
 
 def watch(tables: Tables) -> None:
-    """Record every call and stop at the first one that AWS would refuse, whatever the engine does."""
+    """Record every call and fail at the first one that AWS would refuse, even if the engine accepts it."""
 
     def before(params: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> None:
         context["asked"] = params

@@ -1,4 +1,4 @@
-"""The description of the interface is made from the code, and tells the truth about it."""
+"""The description of the interface is generated from the code and matches it."""
 
 import json
 import re

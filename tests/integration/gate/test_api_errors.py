@@ -1,4 +1,4 @@
-"""Every field wrong in every way: the error it gets, nothing written, and nothing private told to the log."""
+"""Every field wrong in every way: it gets its error, nothing is written, and no private value is logged."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ def edge() -> Iterator[Edge]:
 
 @pytest.fixture(autouse=True)
 def quiet(edge: Edge) -> Iterator[None]:
-    """No case writes, and none says more than it may."""
+    """No case writes, and none outputs more than is allowed."""
     edge.calls.clear()
     edge.output.truncate(0)
     edge.output.seek(0)
@@ -76,7 +76,7 @@ def assert_private(text: str) -> None:
             assert shown not in text
 
 
-# (method, target, body, code, where, what the message says)
+# (method, target, body, code, field, part of the message)
 PATHS: list[tuple[str, str, Any, int, list[str], str]] = [
     ("POST", f"/v1/types/unknown/sets/{SET}:join", WHO, 404, ["type"], "GET /v1/types lists"),
     ("POST", f"/v1/types/FLEDGE/sets/{SET}:join", WHO, 400, ["type"], "should match"),
@@ -208,7 +208,7 @@ ROUTES = (JOIN, "/v1:batchJoin", "/v1:query", "/v1:batchQuery", "/v1:validateHas
 
 
 def refused(edge: Edge, method: str, target: str, body: Any = None, **more: Any) -> dict[str, Any]:
-    """The error of a request, in its one form, telling nothing of the request."""
+    """The error of a request, which has the common form and no part of the request."""
     result = edge.request(method, target, body, **more)
     assert result.headers["Content-Type"] == "application/json"
     assert result.headers["Cache-Control"] == "no-store"

@@ -1,4 +1,4 @@
-"""The examples of docs/reference/api.md, run as they stand against a service on this machine."""
+"""The examples of docs/reference/api.md, run unchanged against a service on this machine."""
 
 import base64
 import os
@@ -16,7 +16,7 @@ from kanon.local import Stack
 from tests.paths import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "api.md"
-# Every curl of the page says what it sent and fails if it is refused.
+# Every curl of the page prints its request and fails if it is refused.
 CURL = 'curl() { command curl --silent --show-error --fail-with-body "$@" || exit 1; echo; }\n'
 
 STEP = 500_000  # of the page's answers

@@ -1,4 +1,4 @@
-"""Joins over the functions' events: what is logged, under which name, by which calls."""
+"""Joins over the functions' events: their rows in the log, and their calls."""
 
 import json
 from base64 import urlsafe_b64decode
@@ -127,7 +127,7 @@ def test_five_hundred_joins_are_one_request(edge: Edge) -> None:
     assert edge.post("/v1:batchJoin", {"joins": [*joins, joins[0]]}).status == 400
 
 
-# What a join's calls may depend on
+# The calls of a join
 
 
 def test_a_warm_join_is_one_put_and_reads_nothing(edge: Edge) -> None:
@@ -212,7 +212,7 @@ def held(edge: Edge) -> Counter[tuple[str, bytes, int]]:
 
 
 def entry_of(join: dict[str, Any]) -> tuple[str, bytes, int]:
-    """What the log holds of a join."""
+    """The entry of a join in the log."""
     key = key_of(join["type"], urlsafe_b64decode(join["set"] + "=="))
     return (
         join["type"],

@@ -1,4 +1,4 @@
-"""Queries over the functions' events: what is told, until when, and what cannot be told apart."""
+"""Queries over the functions' events: their answers, how long these last, and sets that cannot be distinguished."""
 
 import base64
 import json
@@ -123,7 +123,7 @@ def test_before_the_first_evaluation_everything_reads_false_at_no_step() -> None
         assert (answer["kAnonymousSets"], answer["step"]) == ([{"type": "fledge", "hashes": []}], None)
 
 
-# What cannot be told apart
+# Sets that cannot be distinguished
 
 
 @pytest.mark.parametrize("warm", [False, True])

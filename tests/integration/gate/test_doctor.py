@@ -1,11 +1,12 @@
-"""`kanon doctor`: what it finds in a stack, what it advises, and that it shows no secret."""
+"""`kanon doctor`: its findings, its advice, and that it shows no secret."""
 
 import json
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import count
 from threading import Thread
 
 import boto3
@@ -26,8 +27,10 @@ from tests.conftest import START
 from tests.e2e.gate.backups import runbook_commands
 from tests.infrastructure.test_documents import anchors
 from tests.integration.gate.doctor_view import doctor, findings, operate, seen, wrong
+from tests.snapshot import Snapshot
 
 HOUR = 3600
+NUMBERS = count()
 JOIN = "/v1/types/fledge/sets/YWJj:join"
 
 
@@ -37,6 +40,25 @@ def used(stack: Stack) -> Stack:
     stack.advance(3 * HOUR)
     assert stack.request("GET", "/v1/types/fledge/sets/YWJj").status == 200
     return stack
+
+
+@pytest.fixture(scope="module")
+def used_stack() -> Iterator[Snapshot[None]]:
+    with Stack(start=START) as stack:
+        yield Snapshot(used(stack), None)
+
+
+@pytest.fixture
+def stack(used_stack: Snapshot[None]) -> Stack:
+    """A stack after a few hours in use. Tables, secrets, messages, time and variables are put back; nothing else is."""
+    used_stack.restore()
+    return used_stack.stack
+
+
+@pytest.fixture
+def own_stack(new_stack: Callable[..., Stack]) -> Stack:
+    """Such a stack for one test, which may delete anything."""
+    return used(new_stack(name=f"own-{next(NUMBERS)}"))
 
 
 def control(stack: Stack) -> Control:
@@ -62,7 +84,7 @@ def deploy(stack: Stack, **variables: str) -> None:
         stack.restart(name)
 
 
-# All is well
+# Stacks without problems
 
 
 def test_nothing_is_wrong_with_a_stack_in_use(new_stack: Callable[..., Stack]) -> None:
@@ -75,30 +97,28 @@ def test_nothing_is_wrong_with_a_stack_in_use(new_stack: Callable[..., Stack]) -
 
 
 def test_nothing_is_wrong_at_any_moment_of_an_hour(stack: Stack) -> None:
-    used(stack)
     for _ in range(24):
         stack.advance(151)
         assert wrong(stack) == {}
 
 
-def test_nothing_is_wrong_with_a_stack_nobody_has_used_yet(stack: Stack) -> None:
+def test_nothing_is_wrong_with_a_stack_nobody_has_used_yet(new_stack: Callable[..., Stack]) -> None:
+    stack = new_stack()
     assert wrong(stack) == {}
     assert {f.verdict for f in findings(stack)["fingerprints of evaluate"]} == {Verdict.NOT_SEEN}
 
 
-def test_the_doctor_changes_nothing_and_reads_no_secret_without_an_option(stack: Stack) -> None:
-    used(stack)
+def test_the_doctor_changes_nothing_and_reads_no_secret_without_an_option(own_stack: Stack) -> None:
     calls: list[str] = []
-    stack.session.events.register("before-parameter-build", lambda model, **_: calls.append(model.name))
-    found = findings(stack, secrets=False)
+    own_stack.session.events.register("before-parameter-build", lambda model, **_: calls.append(model.name))
+    found = findings(own_stack, secrets=False)
     assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "DescribeTable", "GetQueueAttributes"}  # no UpdateItem
     assert [f.verdict for f in found["keys of join"]] == [Verdict.NOT_SEEN]
-    findings(stack, secrets=True)
+    findings(own_stack, secrets=True)
     assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "DescribeTable", "GetQueueAttributes", "GetSecretValue"}
 
 
 def test_the_doctor_shows_no_secret_no_fingerprint_and_no_set(stack: Stack) -> None:
-    used(stack)
     deploy(stack, KANON_TYPES='{"fledge":{"k":51,"window":720,"profile":"published"}}')
     _, table = doctor(stack, "--secrets")
     _, text = doctor(stack, "--secrets", "--json")
@@ -113,7 +133,6 @@ def test_the_doctor_shows_no_secret_no_fingerprint_and_no_set(stack: Stack) -> N
 
 
 def test_the_command_prints_a_table_and_ends_with_status_0_without_problems(stack: Stack) -> None:
-    used(stack)
     code, output = doctor(stack, "--secrets")
     assert code == 0, output
     assert re.search(r"evaluation +│ OK +│ slot 0: evaluated through step \d+, on time", output)
@@ -122,7 +141,6 @@ def test_the_command_prints_a_table_and_ends_with_status_0_without_problems(stac
 
 
 def test_the_command_ends_with_1_and_says_what_to_do_if_something_is_wrong(stack: Stack) -> None:
-    used(stack)
     put_mark_back(stack, 2)
     code, output = doctor(stack)
     assert code == 1
@@ -147,7 +165,6 @@ def test_the_command_ends_with_1_and_says_what_to_do_if_something_is_wrong(stack
 def test_an_impossible_change_ends_with_status_2_before_the_question(
     stack: Stack, arguments: list[str], problem: str
 ) -> None:
-    used(stack)
     code, output = operate(stack, *arguments)
     assert (code, problem in " ".join(output.replace("│", " ").split())) == (2, True), output
     assert "[y/N]" not in output
@@ -203,11 +220,11 @@ def test_missing_credentials_or_region_are_reported(
     assert "permissions" not in result.stderr
 
 
-def test_a_stack_of_another_project_is_reported(stack: Stack) -> None:
+def test_a_stack_of_another_project_is_reported(own_stack: Stack) -> None:
     template = {"Resources": {"Q": {"Type": "AWS::SQS::Queue"}}}
-    stack.session.client("cloudformation").create_stack(StackName="other", TemplateBody=json.dumps(template))
-    with pytest.raises(StackError, match=r"^stack other has no 'JoinFunction': is it a stack of kanon\?$"):
-        deployed_stack("other", stack.session)
+    own_stack.session.client("cloudformation").create_stack(StackName="foreign", TemplateBody=json.dumps(template))
+    with pytest.raises(StackError, match=r"^stack foreign has no 'JoinFunction': is it a stack of kanon\?$"):
+        deployed_stack("foreign", own_stack.session)
 
 
 def test_a_served_stack_with_unreachable_tables_is_reported(stack: Stack) -> None:
@@ -250,14 +267,13 @@ def test_an_address_without_a_server_is_reported() -> None:
 
 
 def test_an_environment_that_a_function_refuses_is_reported(stack: Stack) -> None:
-    used(stack)
     deploy(stack, KANON_SLOTS="3")
     code, output = doctor(stack)
     assert code == 1
     assert re.search(r"environment +│ FAIL +│ KANON_SLOTS: .*power of two", output)
 
 
-# What can be wrong
+# Problems
 
 
 @pytest.mark.parametrize(
@@ -272,7 +288,6 @@ def test_an_environment_that_a_function_refuses_is_reported(stack: Stack) -> Non
 def test_a_forbidden_change_is_reported_for_each_function_that_refuses_it(
     stack: Stack, variable: str, value: str, named: str
 ) -> None:
-    used(stack)
     deploy(stack, **{variable: value})
     for owner in ("join", "query", "evaluate"):
         (finding,) = (f for f in findings(stack)[f"fingerprints of {owner}"] if f.wrong)
@@ -280,7 +295,6 @@ def test_a_forbidden_change_is_reported_for_each_function_that_refuses_it(
 
 
 def test_functions_with_inconsistent_environments_are_reported(stack: Stack) -> None:
-    used(stack)
     stack.functions["query"].environment.update(KANON_SLOTS="2")  # type: ignore[attr-defined]
     (finding,) = findings(stack)["environment"]
     assert (finding.verdict, finding.seen) == (Verdict.FAIL, "the functions have inconsistent environments: slots")
@@ -297,7 +311,6 @@ def test_functions_with_inconsistent_environments_are_reported(stack: Stack) -> 
 def test_a_changed_key_is_reported_if_the_doctor_may_read_secrets(
     stack: Stack, secret: str, variable: str, failing: set[str]
 ) -> None:
-    used(stack)
     arn = next(f.environment[variable] for f in stack.functions.values() if variable in f.environment)
     value = json.dumps({"1": "another"}) if secret == "NoiseKey" else "another"
     stack.session.client("secretsmanager").put_secret_value(SecretId=arn, SecretString=value)
@@ -305,17 +318,15 @@ def test_a_changed_key_is_reported_if_the_doctor_may_read_secrets(
     assert wrong(stack, secrets=False) == {}
 
 
-def test_secrets_that_the_doctor_may_not_read_are_reported_as_unknown(stack: Stack) -> None:
-    used(stack)
-    arn = stack.functions["join"].environment["KANON_CLIENT_KEY_SECRET"]
-    stack.session.client("secretsmanager").delete_secret(SecretId=arn)
-    (finding,) = findings(stack)["keys of join"]
+def test_secrets_that_the_doctor_may_not_read_are_reported_as_unknown(own_stack: Stack) -> None:
+    arn = own_stack.functions["join"].environment["KANON_CLIENT_KEY_SECRET"]
+    own_stack.session.client("secretsmanager").delete_secret(SecretId=arn)
+    (finding,) = findings(own_stack)["keys of join"]
     assert (finding.verdict, finding.seen[:24]) == (Verdict.NOT_SEEN, "GetSecretValue answered ")
-    assert wrong(stack) == {}
+    assert wrong(own_stack) == {}
 
 
 def test_a_slot_past_its_tick_is_late_and_one_before_it_is_not(stack: Stack) -> None:
-    used(stack)
     start = stack.clock.now() // HOUR * HOUR
     stack.clock.set(start + HOUR + 1799)  # nothing is evaluated, but the tick has not come
     assert wrong(stack) == {}
@@ -341,7 +352,6 @@ def test_a_slot_that_is_too_far_behind_is_reported_with_the_advice_to_skip_steps
 
 
 def test_a_lease_that_is_too_long_is_reported_and_an_expired_one_is_not(stack: Stack) -> None:
-    used(stack)
     now = stack.clock.now()
     control(stack).lease(0, "worker", now, now + 150)
     assert findings(stack)["leases"][0].seen == "slot 0 held by a worker"
@@ -356,20 +366,17 @@ def test_a_lease_that_is_too_long_is_reported_and_an_expired_one_is_not(stack: S
 
 
 def test_a_slot_beyond_the_configured_number_is_reported(stack: Stack) -> None:
-    used(stack)
     control(stack).advance(1, None, int(START) // HOUR)
     assert wrong(stack) == {"slots": (Verdict.FAIL, "evaluationstopped")}
 
 
 def test_a_horizon_far_in_the_future_is_reported(stack: Stack) -> None:
-    used(stack)
     step = int(stack.clock.now()) // HOUR
     seen(stack).statuses.move_horizon(0, step, int(stack.clock.now()) + 10 * HOUR)
     assert wrong(stack) == {"answers": (Verdict.WARN, "publishlate")}
 
 
 def test_dead_letters_and_a_growing_queue_are_reported(stack: Stack) -> None:
-    used(stack)
     queue = stack.session.client("sqs")
     for _ in range(2):
         queue.send_message(QueueUrl=seen(stack).evaluate.queue_url, MessageBody="{}")
@@ -382,26 +389,24 @@ def test_dead_letters_and_a_growing_queue_are_reported(stack: Stack) -> None:
     }
 
 
-def test_a_disabled_schedule_is_reported(stack: Stack) -> None:
-    used(stack)
-    assert doctor(stack)[0] == 0
-    name = f"{stack.template.stack_name}-schedule"
-    scheduler = stack.session.client("scheduler")
+def test_a_disabled_schedule_is_reported(own_stack: Stack) -> None:
+    assert doctor(own_stack)[0] == 0
+    name = f"{own_stack.template.stack_name}-schedule"
+    scheduler = own_stack.session.client("scheduler")
     known = scheduler.get_schedule(Name=name)
     changed = {k: known[k] for k in ("ScheduleExpression", "FlexibleTimeWindow", "Target")}
     scheduler.update_schedule(Name=name, State="DISABLED", **changed)
-    code, output = doctor(stack)
+    code, output = doctor(own_stack)
     assert code == 1
     assert re.search(r"schedule +│ FAIL +│ disabled", output)
 
 
-def test_queues_and_a_schedule_that_the_doctor_may_not_read_are_reported_as_unknown(stack: Stack) -> None:
-    used(stack)
-    doctor(stack)
-    stack.session.client("scheduler").delete_schedule(Name=f"{stack.template.stack_name}-schedule")
-    queue = stack.session.client("sqs")
-    queue.delete_queue(QueueUrl=seen(stack).dead_letters_url)
-    code, output = doctor(stack)
+def test_queues_and_a_schedule_that_the_doctor_may_not_read_are_reported_as_unknown(own_stack: Stack) -> None:
+    doctor(own_stack)
+    own_stack.session.client("scheduler").delete_schedule(Name=f"{own_stack.template.stack_name}-schedule")
+    queue = own_stack.session.client("sqs")
+    queue.delete_queue(QueueUrl=seen(own_stack).dead_letters_url)
+    code, output = doctor(own_stack)
     assert code == 0
     assert re.search(r"schedule +│ not seen", output)
     assert re.search(r"dead letters +│ not seen", output)
@@ -414,7 +419,7 @@ def test_consecutive_slots_are_shown_as_ranges(slots: list[int], text: str) -> N
     assert slots_text(slots) == text
 
 
-# What it points to
+# Its links
 
 
 def test_every_section_that_the_doctor_names_exists_in_the_operating_page() -> None:
@@ -438,7 +443,6 @@ def key(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_key_that_cannot_be_used_is_reported_before_the_tables_are_archived(stack: Stack, key: str) -> None:
-    used(stack)
     kms = stack.session.client("kms")
     assert [f.verdict for f in findings(stack)["encryption key"]] == [Verdict.OK]
     kms.disable_key(KeyId=key)
@@ -458,7 +462,6 @@ def test_a_key_that_cannot_be_used_is_reported_before_the_tables_are_archived(st
 def test_without_the_key_the_doctor_reports_it_though_no_table_can_be_read(
     stack: Stack, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used(stack)
     error = {"Error": {"Code": "AccessDeniedException", "Message": "KMS"}}
 
     def refuse(*_: object, **__: object) -> None:
@@ -472,7 +475,6 @@ def test_without_the_key_the_doctor_reports_it_though_no_table_can_be_read(
 
 
 def test_tables_that_dynamodb_archives_are_reported(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    used(stack)
     monkeypatch.setattr(
         module, "described", lambda client, tables: {
             name: {**each, "TableStatus": "INACCESSIBLE_ENCRYPTION_CREDENTIALS"} if name == "Members" else each
@@ -483,15 +485,14 @@ def test_tables_that_dynamodb_archives_are_reported(stack: Stack, monkeypatch: p
     assert (finding.verdict, "cannot use the key of Members" in finding.seen) == (Verdict.FAIL, True)
 
 
-def test_tables_without_deletion_protection_are_a_warning(stack: Stack) -> None:
-    used(stack)
-    assert doctor(stack)[0] == 0
-    stack.session.client("cloudformation").update_stack(
-        StackName=stack.template.stack_name,
+def test_tables_without_deletion_protection_are_a_warning(own_stack: Stack) -> None:
+    assert doctor(own_stack)[0] == 0
+    own_stack.session.client("cloudformation").update_stack(
+        StackName=own_stack.template.stack_name,
         UsePreviousTemplate=True,
         Parameters=[{"ParameterKey": "DeletionProtection", "ParameterValue": "OFF"}],
     )
-    code, output = doctor(stack)
+    code, output = doctor(own_stack)
     assert code == 1
     assert re.search(r"deletion protection .*WARN.* off ", output), output
     assert "set DeletionProtection=ON and deploy again" in output

@@ -1,4 +1,4 @@
-"""Evaluation on real tables: the same answers whatever happens to a worker, and no work for idle sets."""
+"""Evaluation on real tables: the same answers after any failure of a worker, and no work for idle sets."""
 
 import copy
 import random
@@ -80,7 +80,7 @@ def closing(step: int) -> float:
 
 @dataclass
 class Scenario:
-    """The tables, what was joined, and the plain algorithm beside it."""
+    """The tables, the joins, and the naive algorithm with the same joins."""
 
     tables: Tables
     types: dict[str, Type] = field(default_factory=lambda: dict(TYPES))
@@ -137,7 +137,7 @@ class Scenario:
             assert self.run(closing(step), **options).steps == 1
 
     def shown(self, step: int) -> dict[bytes, bool]:
-        """What the crossings say of every set at ``step``."""
+        """The status of every set at ``step``, from its crossings."""
         crossings, _ = self.tables.statuses.read(self.type_of, ())
         return {name: self._above(name, crossings.get(name, ()), step) for name in self.type_of}
 
@@ -146,11 +146,11 @@ class Scenario:
         return is_above(crossings, step, step, phase_of(name, p.window, p.phase), p.window)
 
     def expected(self, step: int) -> dict[bytes, bool]:
-        """What the algorithm says; steps must be asked in order."""
+        """The answer of the naive algorithm; steps must be queried in order."""
         return {name: self.naive[type_name].step(name, step) for name, type_name in self.type_of.items()}
 
     def states(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """All that is remembered of the sets."""
+        """The stored states of the sets."""
         members, statuses = (
             [item for item in self.tables.items(name) if len(item["set_key"]["B"]) > 1]
             for name in ("Members", "Statuses")
@@ -187,7 +187,7 @@ def test_every_answer_of_every_step_equals_the_reference_algorithm(scenario: Sce
 
 @dataclass(frozen=True)
 class Hourly:
-    """What is remembered when every step is evaluated in its hour: after the history, and after three days."""
+    """The stored states if every step is evaluated in its hour: after the history, and after three days."""
 
     after_history: Any
     after_three_days: Any
@@ -404,7 +404,7 @@ def test_an_evaluator_that_is_too_far_behind_stops_before_rows_expire(scenario: 
     assert scenario.shown(START) == {NAMES[0]: True}
 
 
-# What stops a slot, and what does not
+# Errors that stop a slot, and errors that do not
 
 
 def test_the_sets_of_a_type_that_is_not_configured_stop_their_step_until_it_is_retired_then_they_are_skipped(
@@ -552,7 +552,7 @@ def test_steps_caught_up_are_shown_together(scenario: Scenario) -> None:
     assert scenario.horizon() == Horizon(START + 50, tick, START, tick - 50 * PERIOD)
 
 
-# How long rows live (rule 9)
+# Lifetimes of rows (rule 9)
 
 
 def test_a_join_expires_one_outage_allowance_after_the_end_of_its_step(scenario: Scenario) -> None:
@@ -611,7 +611,7 @@ def test_expired_rows_that_are_not_yet_deleted_give_the_same_answers_as_none(
         scenario.start()
     for step in range(START, START + 60):
         for n, name in enumerate(NAMES[:6]):
-            # Long silences: a set comes back when all that was known of it has expired.
+            # Long silences: a set returns after all its rows have expired.
             if random_.random() < (0.5 if (step + 5 * n) % 30 < 6 else 0.0):
                 tokens = [random_.randrange(12) for _ in range(random_.choice((2, 4, 8)))]
                 for scenario in (swept, kept):
@@ -624,7 +624,7 @@ def test_expired_rows_that_are_not_yet_deleted_give_the_same_answers_as_none(
     assert len(swept.tables.items("Members")) < len(kept.tables.items("Members"))
 
 
-# Idle sets cost nothing
+# Idle sets take no work
 
 
 def _put_idle_sets(tables: Tables, count: int) -> None:

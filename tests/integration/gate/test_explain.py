@@ -22,6 +22,7 @@ from kanon.operate.stacks import described_stack
 from tests.integration.gate.doctor_view import run_on, seen
 from tests.monitor.monitor import Monitor
 from tests.monitor.private import Private
+from tests.snapshot import Snapshot
 
 START = 1_772_323_200
 TYPES = {
@@ -38,11 +39,17 @@ JOINED, CLOSED, EVALUATED, VISIBLE, SUPPRESSED, CROSSED = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def stack() -> Iterator[Stack]:
+@pytest.fixture(scope="module")
+def used_stack() -> Iterator[Snapshot[None]]:
     with Stack({"Types": json.dumps(TYPES)}, start=START, seed=3) as running:
         running.advance_to(START + 3600 + 1800)  # one step is evaluated and visible
-        yield running
+        yield Snapshot(running, None)
+
+
+@pytest.fixture
+def stack(used_stack: Snapshot[None]) -> Stack:
+    used_stack.restore()
+    return used_stack.stack
 
 
 def join(stack: Stack, clients: int, set_id: bytes = SET, type_name: str = "few") -> None:

@@ -1,23 +1,36 @@
-"""How far evaluation is behind: what CloudWatch is told, also of a slot that cannot tell itself."""
+"""The lag of evaluation in CloudWatch, also of a stuck slot, which cannot report its own."""
 
 import time
-from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from kanon.client import Client, Join, encoded
 from kanon.local import Stack
+from tests.conftest import START
 from tests.integration.gate.doctor_view import metrics
+from tests.snapshot import Snapshot
 
 HOUR = 3600
 SLOTS = 4
 LAG = ("StepsBehind", "PublishLag")
 
 
+@pytest.fixture(scope="module")
+def used_stack() -> Iterator[Snapshot[None]]:
+    with Stack({"Slots": str(SLOTS)}, start=START) as stack:
+        yield Snapshot(used(stack), None)
+
+
 @pytest.fixture
-def stack(new_stack: Callable[..., Stack]) -> Stack:
+def stack(used_stack: Snapshot[None]) -> Stack:
     """Four slots with a few sets each, after three hours in time."""
-    stack = new_stack({"Slots": str(SLOTS)})
+    used_stack.restore()
+    return used_stack.stack
+
+
+def used(stack: Stack) -> Stack:
+    """The stack after three hours in use."""
     for _ in range(3):
         join(stack)
         stack.advance(HOUR)
@@ -25,13 +38,11 @@ def stack(new_stack: Callable[..., Stack]) -> Stack:
 
 
 def join(stack: Stack) -> None:
-    for n in range(40):
-        name = urlsafe_b64encode(b"%03d" % n).decode()
-        assert stack.request("POST", f"/v1/types/fledge/sets/{name}:join", {"client": "a"}).status == 200
+    Client(stack.request).join_all(Join("fledge", encoded(b"%03d" % n), "a") for n in range(40))
 
 
 def told(stack: Stack) -> dict[str, list[float]]:
-    """What is told in an hour, in order of size."""
+    """The emitted values of an hour, sorted."""
     before = {name: len(metrics(stack, name)) for name in LAG}
     stack.advance(HOUR)
     return {name: sorted(metrics(stack, name)[before[name] :]) for name in LAG}
@@ -58,7 +69,8 @@ def test_a_stopped_slot_is_reported_as_behind_and_late_while_the_others_are_on_t
         assert told(stack) == {"StepsBehind": [*in_time, hours], "PublishLag": [*in_time, hours * HOUR]}
 
 
-def test_slots_without_a_secret_are_reported_as_behind_and_late(stack: Stack) -> None:
+def test_slots_without_a_secret_are_reported_as_behind_and_late(new_stack: Callable[..., Stack]) -> None:
+    stack = used(new_stack({"Slots": str(SLOTS)}))
     secret = str(stack.template.resolve({"Ref": "NoiseKey"}))
     stack.session.client("secretsmanager").delete_secret(SecretId=secret, ForceDeleteWithoutRecovery=True)
     stack.restart("evaluate")

@@ -1,4 +1,4 @@
-"""How much a request makes the service log: one line, whose length does not depend on what is asked."""
+"""The log volume of a request: one line, whose length does not depend on the request."""
 
 import json
 import re

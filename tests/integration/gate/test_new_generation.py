@@ -1,4 +1,5 @@
-"""`kanon operate new-generation` on the tables themselves: its first step, what it keeps, and being cut short."""
+"""`kanon operate new-generation` on the tables themselves: its first step, the data that it keeps, and
+interruptions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -129,7 +130,7 @@ def test_the_first_step_follows_the_marks_and_every_set_is_woken_in_it(service: 
 
 @pytest.mark.parametrize("trace", ["mark", "resume", "horizon", "set", "crossing"])
 def test_the_first_step_is_after_every_trace_of_an_evaluation(service: Service, trace: str) -> None:
-    """A worker that died inside the next step has left one of these; what it wrote will be seen."""
+    """A worker that died inside the next step has left one of these traces; its writes will become visible."""
     if trace == "mark":
         service.control.advance(1, START, START + 1)
     if trace == "resume":
@@ -265,7 +266,7 @@ def test_no_step_is_evaluated_while_tables_are_replaced(service: Service) -> Non
 def test_a_wake_up_at_the_step_of_a_lost_one_is_written_again(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stored Members name the same step, but the row was in the log that is gone."""
+    """The stored Members name the same step, but the row was in the replaced log."""
     crowd = tuple(Member(token, START) for token in range(SMALL.members_kept))
     service.replace("StepLog")
     service.members.put(NAMES[0], "small", SetState(crowd, (START,), START), 8, 10**10)

@@ -1,4 +1,4 @@
-"""What is wrong and stays wrong costs little: refused starts, and messages and numbers nobody can read."""
+"""Persistent errors cost little: refused starts, unreadable messages and numbers."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What stops the service until an operator acts: which functions stop, and that the runbook gets them going."""
+"""Errors that stop the service until an operator acts: the functions that stop, and the repair by the runbook."""
 
 import json
 from base64 import urlsafe_b64encode
@@ -40,7 +40,7 @@ def used_stack() -> Iterator[Snapshot[Oracle]]:
 
 @pytest.fixture
 def oracle(used_stack: Snapshot[Oracle]) -> Oracle:
-    """What the used stack must answer; the stack is as it was."""
+    """The right answers of the used stack, which is restored."""
     return used_stack.restore()
 
 
@@ -77,7 +77,7 @@ def query(stack: Stack) -> int:
 
 
 def evaluates(stack: Stack) -> bool:
-    """Whether the schedule's next evaluation gets anywhere."""
+    """Whether the schedule's next evaluation makes progress."""
     before = mark(stack)
     stack.advance(3600)
     return mark(stack) > before
@@ -212,7 +212,7 @@ def test_repairing_damaged_members_resets_their_count_and_resumes_their_slot(sta
     assert (code, "2 Members items cannot be decoded" in output) == (0, True), output
     assert "newer version" not in output
 
-    rest = Oracle(stack)  # for the two sets nothing counts that was before
+    rest = Oracle(stack)  # for the two sets no earlier join counts
     rest.now_step = oracle.now_step
     rest.hear([("a", name, "one more") for name in (true, false)])
     last = int(stack.clock.now() // 3600)
@@ -318,7 +318,7 @@ NAMED_C = "the log has joins of type 'c', which is not configured"
 
 @pytest.fixture
 def taken_back(stack: Stack) -> Stack:
-    """A deployment added the type c, was taken back before ``evaluate`` started, and took joins meanwhile."""
+    """A deployment added the type c and accepted joins, and was rolled back before ``evaluate`` started."""
     deploy(stack, KANON_TYPES=json.dumps(C))
     joins = [stack.request("POST", "/v1/types/c/sets/bmV3:join", {"client": f"client {n}"}) for n in range(18)]
     assert {answer.status for answer in joins} == {200}

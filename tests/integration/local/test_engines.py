@@ -1,4 +1,4 @@
-"""ministack as a child process: where it listens, and that it ends with its parent."""
+"""ministack as a child process: it listens on loopback only, and ends with its parent."""
 
 import signal
 import socket

@@ -1,7 +1,7 @@
 """Record and replay: the whole service on a log D and on D' with one join removed, under the same keys.
 
-What privacy rests on, observed on the running service: both runs meet the same noise, and their counts differ
-by at most one, on one contiguous run of at most w steps of one set.
+This observes the assumptions of the proof on the running service: both runs read the same noise, and their counts
+differ by at most one, on one contiguous run of at most w steps of one set.
 """
 
 import csv
@@ -56,7 +56,7 @@ class Event(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A word of noise: where it stands."""
+    """The place of a word of noise."""
 
     key_id: str
     deployment: str
@@ -69,7 +69,7 @@ class Place(NamedTuple):
 
 @dataclass
 class Recording:
-    """What one run of the service did, by set key.
+    """The record of one run of the service, by set key.
 
     ``words``: the noise it read. ``rows``: the tokens in the log by step. ``states``: the sets as evaluated, by
     step. ``crossings``: when each set crossed. ``answers``: the statuses as published, by step.
@@ -139,7 +139,7 @@ def joins_of(item: dict[str, Any]) -> list[bytes]:
 
 
 def record(moto: Running, types: dict[str, Type], events: Sequence[Event], steps: range) -> Recording:
-    """Run joining, evaluation and querying on fresh tables: every step joined, evaluated, published, asked."""
+    """Run joining, evaluation and querying on fresh tables: every step is joined, evaluated, published and queried."""
     tables = fresh(moto)
     period = next(iter(types.values())).parameters.period
     schedule = Schedule(period, 120, 150, 1800, 60, 400 * DAY)
@@ -198,7 +198,7 @@ def assert_neighbours(
     assert differing == list(range(differing[0], differing[-1] + 1)) if differing else True
     assert all(removed.step <= step < removed.step + window for step in differing), (removed, window, differing)
 
-    # What is decided with is what is in the log, capped where more cannot matter.
+    # The counts used for decisions are those of the log, capped where more cannot matter.
     for recording in (one, other):
         for step in steps:
             logged = min(recording.count(changed, step, window), parameters.members_kept)

@@ -1,4 +1,4 @@
-"""The local server stops when it is told to, whatever it is doing."""
+"""The local server stops on request at any time."""
 
 import pytest
 

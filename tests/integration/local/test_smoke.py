@@ -1,7 +1,7 @@
 """The checks of a deployment (`make smoke`), over HTTP against the local stack behind a gateway that wants signatures.
 
-The gateway here computes a signature as API Gateway does, so what is checked is the request as it arrives. That the
-real one reads a path with a colon in the same way is for a real deployment to show.
+The gateway here computes a signature as API Gateway does, so the received request is checked. Only a real deployment
+shows that API Gateway reads a path with a colon in the same way.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What the tests of releases share."""
+"""Shared by the tests of releases."""
 
 import random
 from types import SimpleNamespace

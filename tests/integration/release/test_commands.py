@@ -1,4 +1,4 @@
-"""``kanon release`` and ``kanon ledger``: what they print, write and refuse."""
+"""``kanon release`` and ``kanon ledger``: their output, files and errors."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""docs/guides/release.md: its commands run in their order, and print what it states."""
+"""docs/guides/release.md: its commands run in their order and print the shown output."""
 
 import re
 import shlex

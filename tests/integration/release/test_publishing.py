@@ -1,4 +1,4 @@
-"""What is published from real files: values without noise, noise of its own for every cell, public groups, floors."""
+"""Releases of real files: values without noise, independent noise for every cell, public groups, floors."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""A ledger in a DynamoDB table keeps what one in a directory keeps, on every engine that runs here."""
+"""A ledger in a DynamoDB table has the guarantees of one in a directory, on every engine available here."""
 
 import itertools
 from collections.abc import Iterator

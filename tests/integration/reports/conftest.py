@@ -1,4 +1,4 @@
-"""What the tests of the public functions of reports share."""
+"""Shared by the tests of the public functions of reports."""
 
 from collections.abc import Iterator
 

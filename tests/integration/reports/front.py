@@ -1,7 +1,7 @@
 """The functions collect, store and jobs over moto, called as API Gateway and the queue call them.
 
-No HTTP and no template here: the event goes in, the result comes out. Everything that a function says beside that is
-kept, and so is every call that it makes.
+No HTTP and no template here: the event goes in, the result comes out. The output of a function and its AWS calls are
+recorded.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class Deployed(Aggregation):
 
 @dataclass
 class Front:
-    """The functions of reports that others can reach, over empty tables, buckets and queues."""
+    """The public functions of reports, over empty tables, buckets and queues."""
 
     service: Deployed
     sqs: Any
@@ -171,10 +171,10 @@ class Front:
             self.environment = {}
             self.modules.clear()
 
-    # What stands where
+    # Contents of queues and buckets
 
     def queued(self, queue: str = "arrivals") -> list[dict[str, str]]:
-        """Take every message of a queue, as the function behind it gets them."""
+        """Take every message of a queue, in the form of the function's event."""
         found: list[dict[str, str]] = []
         while messages := self.sqs.receive_message(QueueUrl=self.urls[queue], MaxNumberOfMessages=10).get("Messages"):
             for message in messages:
@@ -188,7 +188,7 @@ class Front:
         return [failure["itemIdentifier"] for failure in result["batchItemFailures"]]
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
-        """What stands in the bucket of reports."""
+        """The objects in the bucket of reports."""
         place = Objects(self.service.s3, self.reports_bucket)
         return {one.key: place.read(one.key) for one in place.listed(prefix, 10**6)}
 
@@ -205,7 +205,7 @@ class Front:
         )
 
     def run_jobs(self) -> None:
-        """Do what the queue of stages asks for, to the end."""
+        """Process the queue of stages until it is empty."""
         self.service.queue += [StageMessage.model_validate_json(message["body"]) for message in self.queued("stages")]
         self.service.run()
 

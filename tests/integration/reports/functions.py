@@ -41,7 +41,7 @@ class Functions:
     def keys(self) -> Issuing:
         return Issuing(self.running, self.name)
 
-    @property
+    @cached_property
     def sqs(self) -> Any:
         return self.running.session.client("sqs")
 

@@ -54,7 +54,7 @@ class ReportTables:
         return row.state
 
     def spent(self, unit: Unit) -> Amount:
-        """What is gone of a unit, and whether the ledger says the same."""
+        """The spent budget of a unit, after a comparison with the ledger."""
         left = self.budgets.left([unit.row])[unit.row].get(unit.hour % 24, CAP)
         gone = Amount(CAP.epsilon - left.epsilon, CAP.delta - left.delta)
         ledger = Amount(0, 0)
@@ -89,5 +89,5 @@ def fresh_tables(running: Running) -> ReportTables:
 
 
 def unit(number: int = 0, hour: int = 5) -> Unit:
-    """A unit: units of different numbers stand in different rows."""
+    """A unit; different numbers are in different rows."""
     return Unit(f"key {number}", "https://report.test", NOW // 3600 // 24 * 24 + hour)

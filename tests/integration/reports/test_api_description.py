@@ -1,4 +1,4 @@
-"""The description of the routes of reports is made from the code, and tells the truth about them."""
+"""The description of the routes of reports is generated from the code and matches it."""
 
 import json
 import re

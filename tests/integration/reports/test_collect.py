@@ -1,4 +1,4 @@
-"""The collector: what it takes, what it refuses, and what never gets behind it."""
+"""The collector: what it accepts, what it refuses, and what it never passes on."""
 
 import base64
 import json

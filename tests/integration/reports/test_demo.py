@@ -1,4 +1,4 @@
-"""The demo of reports on a small log: what it checks, and that its checks can fail."""
+"""The demo of reports on a small log: its checks, and that they can fail."""
 
 import csv
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What `kanon doctor` finds in reports: every defect is planted once, and nothing else is reported."""
+"""The findings of `kanon doctor` for reports: every defect is planted once, and nothing else is reported."""
 
 from dataclasses import dataclass, replace
 from fractions import Fraction

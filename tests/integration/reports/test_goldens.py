@@ -1,4 +1,4 @@
-"""Reports of real browsers open, and come out again to the byte."""
+"""Reports of real browsers can be opened, and encode to the same bytes."""
 
 import json
 from collections import Counter

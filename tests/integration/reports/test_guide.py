@@ -1,4 +1,4 @@
-"""The guide and the proofs of reports: every command runs, every number is right, every test that is named exists."""
+"""The guide and the proofs of reports: every command runs, every number is right, every named test exists."""
 
 import re
 import shlex

@@ -412,9 +412,9 @@ def test_a_finished_job_reports_its_result_and_its_guarantee(fresh: Front) -> No
         "delta_cap": "0.0000001",
         "e_epsilon_cap": "6.23515e+27",
     }
-    assert any(line.startswith("For any one impression this stack was told of") for line in sentences)
+    assert any(line.startswith("If the contributions of any one unit (") for line in sentences)
     assert any("standard deviation of 9,268" in line for line in sentences)
-    assert any("not a guarantee for a person with many impressions" in line for line in sentences)
+    assert any("not a guarantee for a person with many units" in line for line in sentences)
 
 
 def test_a_job_that_discovers_its_keys_reports_its_threshold(service: Front) -> None:
@@ -513,7 +513,7 @@ def test_preflight_names_the_units_that_are_short_of_budget(fresh: Front) -> Non
     assert (short["epsilon_left"], short["delta_left"], short["jobs"]) == ("4", "0.0000001", ["spends"])
     unit = short["aggregateable_input_budget_id"]
     assert unit["relevant_shared_info"]["reporting_origin"] == made.ORIGIN
-    # What preflight says of the budget is what a job meets.
+    # The budget of a preflight is that of a job.
     assert create(fresh, "refused", **_epsilon("4.001")).status == 202
     assert create(fresh, "passes", output_data_blob_prefix="out/b", **_epsilon("4")).status == 202
     fresh.run_jobs()
@@ -699,7 +699,7 @@ def test_a_publication_without_a_valid_place_is_refused(service: Front, changes:
     assert "secret" not in result.body
 
 
-# What is said
+# Logs
 
 
 def test_no_log_line_names_a_job_an_origin_or_a_bucket(fresh: Front) -> None:

@@ -1,4 +1,4 @@
-"""The key ring in Control: what it says of keys at a moment, and who may change it."""
+"""The key ring in Control: the state of keys at a moment, and changes by several workers."""
 
 import itertools
 import subprocess

@@ -1,4 +1,4 @@
-"""The aggregation service's own test sets, units and sample give the sums its makers state."""
+"""The aggregation service's own test inputs, units and sample give their stated sums."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""``kanon operate new-report-keys``: what it says and asks, and a crash at any of its calls."""
+"""``kanon operate new-report-keys``: its output and question, and a crash at any of its calls."""
 
 import os
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ ALL = bool(os.environ.get("FAULTS"))
 
 @dataclass
 class Stack:
-    """What the command needs of a running stack."""
+    """The part of a running stack that the command needs."""
 
     issued: Issuing
     fault: Fault | None = None

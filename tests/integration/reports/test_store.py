@@ -1,4 +1,4 @@
-"""From messages to objects: nothing that was acknowledged is lost, and nothing counts twice."""
+"""From messages to objects: no acknowledged report is lost or counts twice."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The mistakes of the service, each planted once: what checks it must pass as it is, and fail with the mistake.
+"""The mistakes of the service, each planted once: its check must pass without the mistake and fail with it.
 
 | trap | mistake |
 |---|---|
@@ -61,7 +61,7 @@ def service(engine: Running, monkeypatch: Patch) -> Aggregation:
 
 
 def wins(service: Aggregation, jobs: int, amount: Amount) -> int:
-    """How many of so many jobs commit over one unit."""
+    """The number of jobs that commit over one unit."""
     outcomes = [
         service.tables.committing().commit(service.tables.job(f"job {n}"), charges([unit()]), amount, CLAIM)
         for n in range(jobs)

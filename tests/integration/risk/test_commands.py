@@ -1,4 +1,4 @@
-"""``kanon risk``: what each command prints, writes and refuses."""
+"""``kanon risk``: the output, files and errors of each command."""
 
 import json
 import stat

@@ -1,4 +1,4 @@
-"""docs/guides/risk.md: its commands run, and print the figures it states."""
+"""docs/guides/risk.md: its commands run and print the stated figures."""
 
 import re
 import shlex

@@ -1,8 +1,8 @@
-"""What several instances leak together, at the worst counts, when everybody else's joins may answer to answers.
+"""The leak of several instances together, at the worst counts, when the joins of other clients may react to answers.
 
-For two laws p and q every test has a power under p and one under q. All that matters about a pair of mechanisms
-is the upper edge of these points: for any odds x the most of ``p(O) - x q(O)`` is reached on it. The edges of the
-instances that follow make the edge of the instance before them, so nothing is sampled and nothing is left out.
+For two laws p and q every test has a power under p and one under q. Only the upper edge of these points matters for a
+pair of mechanisms: for any odds x the maximum of ``p(O) - x q(O)`` is on it. The edge of an instance is computed from
+those of the following instances. So the computation is exhaustive, without sampling.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -42,7 +42,7 @@ def test_no_two_larger_instances_leak_more_than_the_theorem_says(shape: Shape, w
 
 @dataclass(frozen=True)
 class WithoutQueryEpsilon(Small):
-    """The claim one might hope for: a join costs the threshold's epsilon alone in its first instance."""
+    """A claim that is too strong: a join costs only the threshold's epsilon in its first instance."""
 
     def removing(self, counted: tuple[int, ...]) -> Claim:
         return Claim((self.threshold_law.epsilon,), super().removing(counted).delta)

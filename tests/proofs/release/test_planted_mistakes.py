@@ -1,4 +1,4 @@
-"""Mistakes that others have made, or that lie near, each found exactly: what delta it really costs.
+"""Known and likely mistakes, each with its exact delta.
 
 The numbers are those of an independent computation in floating point (laws truncated at 28 scales).
 """

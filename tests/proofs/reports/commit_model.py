@@ -9,14 +9,17 @@ summary that nobody could publish until then may be given up: its budget stays s
 A worker reads its clock, signs its request and sends it as one step: AWS refuses a request that arrives minutes after
 it was signed, and rows expire days after the deadline.
 
+Worlds are tuples: an exploration compares some hundred thousand of them.
+
 The model is written from the design, not from the product's code. ``tests/integration/reports/test_committing.py``
 tests ``kanon.reports.service.committing`` against the tables.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import Any, NamedTuple
 
 CAP = 1
 """Each row's budget. A job asks for all of it."""
@@ -35,16 +38,14 @@ class Flaw(Enum):
     NO_EPOCH = "no write names the epoch of the table"
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """What the tables hold of a job, and what became of it."""
 
     state: str = "COMMITTING"
     published: bool = False
 
 
-@dataclass(frozen=True)
-class Worker:
+class Worker(NamedTuple):
     """A worker of a job: what it does next, and at which of the job's rows."""
 
     job: int
@@ -55,8 +56,7 @@ class Worker:
     spent: int = 0
 
 
-@dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """A state of everything.
 
     Attributes:
@@ -103,11 +103,11 @@ class Model:
     def next(self, world: World) -> Iterator[World]:
         """Every world one step later."""
         if world.late == "in time":
-            yield replace(world, late="deadline")
+            yield world._replace(late="deadline")
         elif world.late == "deadline":
-            yield replace(_emptied(world), late="expired")
+            yield _emptied(world)._replace(late="expired")
         if not world.replaced:
-            yield replace(_emptied(world), replaced=True)
+            yield _emptied(world)._replace(replaced=True)
         for number, worker in enumerate(world.workers):
             if worker.does != "load":
                 yield _with(world, number, Worker(worker.job))  # a crash
@@ -125,7 +125,7 @@ class Model:
                 yield self._take(world, number, worker, rows)
             case "look":
                 holders = frozenset(holder for holder, held in world.taken if held == rows[worker.at])
-                yield _with(world, number, replace(worker, does="ask", seen=holders, spent=0))
+                yield _with(world, number, worker._replace(does="ask", seen=holders, spent=0))
             case "ask":
                 yield self._ask(world, number, worker, rows)
             case "abort":
@@ -150,21 +150,21 @@ class Model:
         if world.replaced and self.flaw is not Flaw.NO_EPOCH:
             return _with(world, number, Worker(worker.job, "abort"))
         if (worker.job, row) in world.taken:
-            return _with(world, number, replace(worker, at=worker.at + 1) if not last else Worker(worker.job))
+            return _with(world, number, worker._replace(at=worker.at + 1) if not last else Worker(worker.job))
         if world.left[row] < CAP:
-            return _with(world, number, replace(worker, does="look"))
-        world = replace(
-            world, left=_changed(world.left, row, -CAP), taken=world.taken | {(worker.job, row)}
+            return _with(world, number, worker._replace(does="look"))
+        world = world._replace(
+            left=_changed(world.left, row, -CAP), taken=world.taken | {(worker.job, row)}
         )  # fmt: skip
         if not last:
-            doing = replace(worker, at=worker.at + 1)
+            doing = worker._replace(at=worker.at + 1)
             if self.flaw is Flaw.RESULT_BEFORE_COMMIT and worker.at == len(rows) - 2:
                 doing = Worker(worker.job, "publish")
             return _with(world, number, doing)
         spent = world.spent
         for held in rows:
             spent = _changed(spent, held, CAP)
-        return _with(_job(replace(world, spent=spent), worker.job, state="COMMITTED"), number, Worker(worker.job))
+        return _with(_job(world._replace(spent=spent), worker.job, state="COMMITTED"), number, Worker(worker.job))
 
     def _ask(self, world: World, number: int, worker: Worker, rows: tuple[int, ...]) -> World:
         """Read the state of one holder; at the end decide."""
@@ -177,7 +177,7 @@ class Model:
         if self.flaw is Flaw.ABORT_BY_STATES:
             counts = state in (*SPENT, "COMMITTING")
         spent = worker.spent + CAP * counts
-        return _with(world, number, replace(worker, seen=worker.seen - {holder}, spent=spent))
+        return _with(world, number, worker._replace(seen=worker.seen - {holder}, spent=spent))
 
     def _return(self, world: World, number: int, worker: Worker, rows: tuple[int, ...]) -> World:
         """One transaction: a part comes back; after the last one the job is finished."""
@@ -189,10 +189,10 @@ class Model:
         held = (worker.job, row) in world.taken
         aborting = world.jobs[worker.job].state == "ABORTING"
         if aborting and (held or self.flaw is Flaw.REFUND_WITHOUT_CONDITION):
-            world = replace(
-                world, left=_changed(world.left, row, CAP), taken=world.taken - {(worker.job, row)}
+            world = world._replace(
+                left=_changed(world.left, row, CAP), taken=world.taken - {(worker.job, row)}
             )  # fmt: skip
-        return _with(world, number, replace(worker, at=worker.at + 1))
+        return _with(world, number, worker._replace(at=worker.at + 1))
 
     def wrong(self, world: World) -> str | None:
         """What is wrong in a world, in words."""
@@ -245,22 +245,22 @@ def _all_can_end(worlds: set[World], before: dict[World, list[World]]) -> bool:
 
 def _emptied(world: World) -> World:
     """The table without what was left and what was taken."""
-    return replace(world, left=tuple(CAP for _ in world.left), taken=frozenset())
+    return world._replace(left=tuple(CAP for _ in world.left), taken=frozenset())
 
 
 def _with(world: World, number: int, worker: Worker) -> World:
     """The worker's next state. Workers of one job are alike, so they are kept in one order."""
     workers = (*world.workers[:number], worker, *world.workers[number + 1 :])
-    return replace(world, workers=tuple(sorted(workers, key=_order)))
+    return world._replace(workers=tuple(sorted(workers, key=_order)))
 
 
 def _order(worker: Worker) -> tuple[int, str, int, tuple[int, ...], int]:
     return worker.job, worker.does, worker.at, tuple(sorted(worker.seen)), worker.spent
 
 
-def _job(world: World, number: int, **changes: object) -> World:
-    job = replace(world.jobs[number], **changes)  # type: ignore[arg-type]
-    return replace(world, jobs=(*world.jobs[:number], job, *world.jobs[number + 1 :]))
+def _job(world: World, number: int, **changes: Any) -> World:
+    job = world.jobs[number]._replace(**changes)
+    return world._replace(jobs=(*world.jobs[:number], job, *world.jobs[number + 1 :]))
 
 
 def _changed(numbers: tuple[int, ...], at: int, by: int) -> tuple[int, ...]:

@@ -1,6 +1,5 @@
-"""Small budgets end to end: encrypted reports and their null twins, through the whole job, and the exact
-distribution of what is released, from the integers that the sampler draws from. R1 and Theorem T, with the sampler's
-own rounding."""
+"""Small budgets end to end: encrypted reports and their null twins through the whole job, with the exact distribution
+of the released values, from the integers of the sampler. R1 and Theorem T, with the sampler's own rounding."""
 
 from collections import defaultdict
 from dataclasses import replace

@@ -32,7 +32,7 @@ def job(shares, included, values, present):
 
 
 def transcripts(strategy, values, present, seen=()):
-    """The distribution of everything released, for an analyst that asks as ``strategy`` says until it stops."""
+    """The distribution of all releases, for an analyst that follows ``strategy`` until it stops."""
     asked = strategy(seen)
     if asked is None:
         return {seen: Fraction(1)}

@@ -1,4 +1,4 @@
-"""An audit is worth what it can catch: every planted bug is rejected, the unchanged code never."""
+"""The audit rejects every planted bug, and never the unchanged code."""
 
 import pytest
 

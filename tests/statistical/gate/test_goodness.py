@@ -1,4 +1,4 @@
-"""The tests behind the audit's verdicts are themselves right: tails, merged cells, false alarms."""
+"""The audit's statistical tests are right: tails, merged cells, false alarms."""
 
 import math
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""What holds for every command, also for those to come: an example in its help, JSON in one case, no traceback."""
+"""Rules for all commands, also new ones: an example in the help, JSON in one case, no traceback."""
 
 import ast
 import json

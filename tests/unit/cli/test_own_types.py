@@ -1,4 +1,4 @@
-"""``--type`` and ``--types``: what they read and what they refuse."""
+"""``--type`` and ``--types``: valid and invalid types."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""``kanon plan``: what it prints, writes and refuses."""
+"""``kanon plan``: its output, files and errors."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Commands that may take longer than two seconds say what they do meanwhile."""
+"""Commands that may take longer than two seconds show what they do."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""``kanon simulate``: what it prints, writes and refuses."""
+"""``kanon simulate``: its output, files and errors."""
 
 import gzip
 import json

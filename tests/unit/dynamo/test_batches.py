@@ -1,4 +1,4 @@
-"""Batches to the end: in chunks, without duplicates, retried with backoff, and honest about what is left."""
+"""Complete batches: in chunks, without duplicates, retried with backoff, with the unprocessed rest as the result."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What DynamoDB refuses is refused before it is sent."""
+"""Items that DynamoDB would refuse are refused before they are sent."""
 
 import pytest
 

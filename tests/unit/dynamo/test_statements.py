@@ -1,4 +1,4 @@
-"""Statements: 25 a call, repeated by the code of each one's error, and nothing taken for done that is not."""
+"""Statements: 25 per call, retried by the error code of each; no failed statement counts as done."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What must never change: named apart, compared as a whole, noise keys only added far ahead."""
+"""Fingerprints of immutable values: one for each, compared together; noise keys are only added far ahead."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Answers: from statuses and horizons alone, the same between two ticks, false where anything is missing."""
+"""Answers come from statuses and horizons alone, do not change between two ticks, and are false for missing data."""
 
 from collections.abc import Iterable
 
@@ -116,6 +116,18 @@ def test_the_step_of_an_answer_is_the_least_of_the_slots_asked(table: Table, que
     assert querying.query([("small", _in_slot(0))], NOW).step == STEP
     assert querying.query([("small", _in_slot(1))], NOW).step == STEP - 3
     assert querying.query([("small", _in_slot(0)), ("small", _in_slot(1))], NOW).step == STEP - 3
+
+
+def test_a_new_slot_that_is_late_shows_nothing_though_the_old_slot_of_its_sets_goes_on_in_the_new_layout(
+    table: Table, querying: Querying
+) -> None:
+    """The old slot and the first new one have the same number, so the same horizon."""
+    querying.layouts = Layouts((Layout(1, 0), Layout(2, STEP)))
+    late = _in_slot(1)
+    table.crossings[_key(late)] = (STEP,)
+    table.horizons = {0: Horizon(STEP, int(NOW))}
+    answer = querying.query([("small", late)], NOW)
+    assert (answer.above, answer.step) == ((False,), STEP - 1)
 
 
 def test_every_set_is_read_at_every_query_and_every_horizon_once_until_the_next_tick(

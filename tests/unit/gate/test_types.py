@@ -1,4 +1,4 @@
-"""The type document: what it says, and every way it can be wrong."""
+"""The type document: valid and invalid ones."""
 
 import json
 import re

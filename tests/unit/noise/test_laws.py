@@ -1,4 +1,4 @@
-"""The noise laws: what the tables are, and that what is drawn is what they say."""
+"""The noise laws: the tables, and draws from them."""
 
 import random
 from collections import Counter

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,16 +13,12 @@ from kanon.gate.mechanism.exact_law import first_crossing, first_crossing_exact
 from kanon.gate.mechanism.parameters import InvalidParametersError, Parameters
 from kanon.gate.types import read_types
 from kanon.noise.bound import Bound
-from kanon.plan.planner import (
-    Plan,
-    Target,
-    best_plan,
-    compare,
-    decimal_text,
-    law_as_json,
-    profile_plan,
-)
+from kanon.plan import planner
+from kanon.plan.planner import Plan, Target, decimal_text, law_as_json, profile_plan
 from tests.unit.examples import ONE_SIDED, SMALL
+
+best_plan, compare = cache(planner.best_plan), cache(planner.compare)
+"""A plan takes a third of a second, and several tests look at the same one."""
 
 GOAL = Target(50, 168, 3600, Fraction(3), Fraction(1, 100_000))
 CONFIDENCE = Fraction(99, 100)

@@ -1,4 +1,4 @@
-"""The ledger: what is paid, in which order things are written, and what a crash anywhere leaves behind."""
+"""The ledger: costs, the order of writes, and recovery after a crash at any write."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Exact numbers are seen by the noisy half alone."""
+"""Only the noisy half reads exact numbers."""
 
 import ast
 from pathlib import Path

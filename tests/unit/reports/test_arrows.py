@@ -1,4 +1,5 @@
-"""The mathematics of reports is pure: it imports no AWS, no clock and no capability, and little of each other."""
+"""The mathematics of reports is pure: it imports no AWS, no clock and no other capability, and its modules import few
+of each other."""
 
 import ast
 import subprocess

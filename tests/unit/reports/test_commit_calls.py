@@ -35,9 +35,9 @@ class Sent:
     client: Any
 
     @classmethod
-    def by(cls, *, checked: bool) -> "Sent":
-        """A client as the functions have it; if ``checked``, it checks parameters against the model of DynamoDB."""
-        config = aws.CONFIG.merge(Config(parameter_validation=checked, signature_version=UNSIGNED))
+    def checked(cls) -> "Sent":
+        """A client as the functions have it, but it checks parameters against the model of DynamoDB."""
+        config = aws.CONFIG.merge(Config(parameter_validation=True, signature_version=UNSIGNED))
         sent = cls([], aws.session().create_client("dynamodb", region_name="us-east-1", config=config))
         sent.client.meta.events.register("before-call.dynamodb.TransactWriteItems", sent._answer)
         return sent
@@ -55,13 +55,15 @@ def commit(client: Any, rows: int, hours: range) -> Outcome:
 
 @pytest.mark.parametrize(("rows", "calls"), [(0, 1), (1, 1), (49, 1), (50, 2), (98, 2), (99, 3), (MOST_ROWS, 613)])
 def test_a_commit_makes_one_call_for_each_49_rows(rows: int, calls: int) -> None:
-    sent = Sent.by(checked=False)
-    assert commit(sent.client, rows, ALL_HOURS[:1]) is Outcome.COMMITTED
-    assert len(sent.bodies) == calls <= 620
+    sent: list[int] = []
+    client = SimpleNamespace(transact_write_items=lambda TransactItems: sent.append(len(TransactItems)))  # noqa: N803
+    assert commit(client, rows, ALL_HOURS[:1]) is Outcome.COMMITTED
+    assert len(sent) == calls <= 620
+    assert max(sent) <= MOST_ITEMS
 
 
 def test_a_chunk_of_whole_days_is_within_the_limits_of_a_transaction() -> None:
-    sent = Sent.by(checked=True)
+    sent = Sent.checked()
     assert commit(sent.client, 49, ALL_HOURS) is Outcome.COMMITTED
     (body,) = sent.bodies
     items = json.loads(body)["TransactItems"]
@@ -78,7 +80,7 @@ def test_the_row_of_the_largest_job_is_within_the_limit_of_an_item() -> None:
     largest = [[Stored("reports", MOST_OBJECT_BYTES, "etag")]] * MOST_SHARDS
     name = f"{bytes(32).hex()}/staged/{bytes(32).hex()}"
     parts = [name] * _partitions(None, largest)
-    sent = Sent.by(checked=True)
+    sent = Sent.checked()
     jobs, budgets = ReportJobs(sent.client, "jobs"), Budgets(sent.client, "budgets", CAP)
     committing = Committing(sent.client, jobs, budgets, "an epoch", lambda: 0)
     assert committing.commit("job", [], AMOUNT, "0" * 32, parts=parts)

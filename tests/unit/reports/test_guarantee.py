@@ -1,4 +1,4 @@
-"""The guarantee in words: every number is at least what it stands for."""
+"""The guarantee in words: every number is rounded up."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""What the functions of reports import when they start: each in a process of its own."""
+"""The imports of the functions of reports at their start, each in its own process."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The mistakes of this design, each planted once: what checks it must pass as it is, and fail with the mistake.
+"""The mistakes of this design, each planted once: its check must pass without the mistake and fail with it.
 
 | trap | mistake |
 |---|---|

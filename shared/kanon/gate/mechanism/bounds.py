@@ -24,7 +24,7 @@ PRIOR = Fraction(1, 10)
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What the service states about a type.
+    """The proved bounds of a type.
 
     Attributes:
         unit: what the bounds protect.

@@ -72,7 +72,7 @@ class Committing:
             job: the job, in state COMMITTING.
             charges: ascending.
             amount: from each hour.
-            claim: tells the job from an earlier one of its id.
+            claim: distinguishes the job from an earlier one with its id.
             values: recorded in the job's row with the commit.
         """
         parts = list(chunks(charges, ROWS_A_CHUNK)) or [()]

@@ -274,7 +274,7 @@ class Stages:
         return None
 
     def _part(self, row: Row, plan: Plan, part: int) -> str:
-        """Add noise to one part of the summary and store it; its name, which tells nothing of it."""
+        """Add noise to one part of the summary and store it. Returns its name, which reveals nothing about it."""
         if row.secret is None:
             raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
         work, request = Work(self.work, row.job), self.request(row)

@@ -112,7 +112,7 @@ class Budgets:
     def take(self, charge: Charge, job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
         """Two writes: take the amount from each hour, and record it. Refused if an hour has less, or if recorded.
 
-        ``claim`` tells the job from an earlier one of its id that table ReportJobs has lost.
+        ``claim`` distinguishes the job from an earlier one with its id that table ReportJobs has lost.
         """
         pairs = [(f"e{hour:02}", ":e", ":ecap") for hour in charge.hours]
         values = {":e": _number(amount.epsilon), ":ecap": _number(self.cap.epsilon), ":ttl": _number(charge.expires)}

@@ -87,7 +87,7 @@ class Row:
 
     @property
     def claim(self) -> str:
-        """Tells the job from another one of its id, for as long as it may take or return budget."""
+        """Distinguishes the job from another one with its id while it may take or return budget."""
         if self.secret is None:
             raise ValueError("a job without its secret claims nothing")
         return sha256(b"kanon/reports/claim/1" + self.secret).hexdigest()[:32]

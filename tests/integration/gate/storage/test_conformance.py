@@ -1,4 +1,4 @@
-"""What the storage layer promises, on every engine that runs here."""
+"""The contract of the storage layer, on every engine available here."""
 
 import itertools
 import random
@@ -62,7 +62,7 @@ def tables(engine: Running) -> Tables:
 
 @pytest.fixture(autouse=True)
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long every wait would have been."""
+    """The length of every wait, which is skipped."""
     waits: list[float] = []
     monkeypatch.setattr(clock, "sleep", waits.append)
     return waits
@@ -198,7 +198,7 @@ STORED = (None, 5, 6, 7)
 def test_members_are_only_replaced_by_a_later_step_whatever_was_read_before(
     tables: Tables, expected: int | None
 ) -> None:
-    """The stored step is as it was read, or it has changed since: another worker wrote, or the item expired."""
+    """The stored step is the read one, or it has changed since: another worker wrote, or the item expired."""
     for name, stored in zip(SETS, STORED, strict=False):
         if stored is not None:
             write(tables.members, name, "fledge", _state(stored, 1), 16, 99)
@@ -708,7 +708,7 @@ def test_fingerprints_too_many_for_one_update_are_refused(tables: Tables) -> Non
         tables.control.check("join", {f"type {n}": "01" for n in range(100)})
 
 
-# What expires
+# Expiry
 
 
 def test_only_rows_whose_time_has_passed_are_deleted(tables: Tables) -> None:
@@ -722,7 +722,7 @@ def test_only_rows_whose_time_has_passed_are_deleted(tables: Tables) -> None:
     assert tables.statuses.read(SETS[:1], [0]) == ({}, {0: Horizon(7, 200)})  # a horizon has no time to live
 
 
-# The eye on the calls
+# The checks of calls
 
 
 @pytest.mark.parametrize(

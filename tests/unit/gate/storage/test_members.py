@@ -1,4 +1,4 @@
-"""Packed members: a format that never changes, and items that never lie."""
+"""Packed members: a format that never changes, and items that are read exactly or refused."""
 
 from dataclasses import replace
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""The mistakes of this design that concern clients, each planted: what checks it must pass as it is, and fail then.
+"""The mistakes of clients, each planted: its check must pass without the mistake and fail with it.
 
 | trap | mistake |
 |---|---|
