@@ -11,9 +11,9 @@ from tests.infrastructure.template import PATH, ROOT
 
 CFN_LINT = Path(sys.executable).with_name("cfn-lint")
 SAM = ROOT / ".venv-sam" / "bin" / "sam"
-
-
 NESTED = [ROOT / "infra" / name for name in ("observability.yaml", "edge.yaml", "reports.yaml")]
+
+pytestmark = pytest.mark.build
 
 
 def cfn_lint(*templates: Path) -> subprocess.CompletedProcess[str]:
@@ -52,7 +52,6 @@ def test_cfn_lint_finds_a_planted_error(tmp_path: Path) -> None:
     assert [finding for finding in PLANTED if finding not in result.stdout] == [], result.stdout + result.stderr
 
 
-@pytest.mark.build
 def test_sam_validate_finds_nothing() -> None:
     result = subprocess.run(
         [str(SAM), "validate", "--lint", "--template-file", str(PATH)],
