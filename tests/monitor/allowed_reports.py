@@ -31,6 +31,7 @@ def _texts(value: Any) -> bool:
 JOB: Form = {
     "job_status": matches("RECEIVED|IN_PROGRESS|FINISHED"),
     "request_received_at": _MOMENT,
+    "request_processing_started_at?": _MOMENT,
     "request_updated_at": _MOMENT,
     "job_request_id": _text,
     "input_data_bucket_name": _text,

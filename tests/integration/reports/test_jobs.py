@@ -379,6 +379,16 @@ def test_a_job_is_in_progress_between_its_stages(service: Front) -> None:
         assert told["privacy"]["rows_charged"] == 0
 
 
+def test_a_job_reports_when_its_processing_started(fresh: Front) -> None:
+    reports(fresh, 10)
+    assert create(fresh, "begun").status == 202
+    assert "request_processing_started_at" not in get(fresh, "begun")
+    fresh.service.tables.now += 5
+    fresh.run_jobs()
+    fresh.service.tables.now += 5
+    assert get(fresh, "begun")["request_processing_started_at"] == "2026-01-01T00:00:05Z"
+
+
 def test_a_finished_job_reports_its_result_and_its_guarantee(fresh: Front) -> None:
     reports(fresh, 10)
     fresh.service.put_reports("in/b.avro", [made.report([(5, 1)], 20, scheduled_report_time=made.NOW - 91 * DAY)])

@@ -172,10 +172,11 @@ class Privacy(BaseModel):
 
 
 class JobAnswer(BaseModel):
-    """A job. ``result_info`` is there once it is finished."""
+    """A job. ``request_processing_started_at`` is there once it is planned, ``result_info`` once it is finished."""
 
     job_status: Literal["RECEIVED", "IN_PROGRESS", "FINISHED"]
     request_received_at: str
+    request_processing_started_at: str | None = None
     request_updated_at: str
     job_request_id: str
     input_data_bucket_name: str
@@ -201,6 +202,7 @@ def job_answer(row: Row, request: JobRequest, epsilon_cap: Fraction, delta_cap: 
     return JobAnswer(
         job_status=status,
         request_received_at=moment(row.received_at),
+        request_processing_started_at=moment(row.values["started"]) if "started" in row.values else None,
         request_updated_at=moment(row.updated_at),
         job_request_id=row.job,
         input_data_bucket_name=request.input_bucket,

@@ -168,7 +168,8 @@ class Stages:
     def _plan(self, row: Row) -> list[Message] | None:
         work, request = Work(self.work, row.job), self.request(row)
         name, plan = write_plan(row, request, self.ring(), work, self.bucket)
-        if not self.jobs.move(row, State.MAPPING, self.clock(), plan=name):
+        now = self.clock()
+        if not self.jobs.move(row, State.MAPPING, now, plan=name, started=int(now)):
             return None
         mapping = self.jobs.read(row.job)
         return [] if mapping is None else [*missing_shards(self.jobs, mapping, plan, None)]
