@@ -110,20 +110,18 @@ def _local(place: Path | str) -> Path:
 def _file(path: Path, columns: Sequence[str]) -> str:
     names = header(path)
     require(path, columns, names)
-    twice = [column for column in columns if names.count(column) > 1]
+    parquet = path.suffix == ".parquet"
+    twice = [name for name in (columns if parquet else names) if names.count(name) > 1]
     if twice:
         raise InputError(f"{path} has two columns {twice[0]!r}: rename one")
     if set("*?[") & set(str(path)):
         raise InputError(f"{path}: DuckDB reads *, ? and [ in a name as a pattern: rename the file or its directory")
     literal, identifier = DUCKDB.literal(str(path)), DUCKDB.identifier
-    if path.suffix == ".parquet":
+    if parquet:
         wanted = ", ".join(f"cast({identifier(column)} as varchar) as {identifier(column)}" for column in columns)
         return f"select {wanted} from read_parquet({literal})"
     wanted = ", ".join(identifier(column) for column in columns)
-    unique = dict.fromkeys(names)
-    types = ", ".join(f"{DUCKDB.literal(name)}: 'VARCHAR'" for name in unique)
-    if len(unique) < len(names):
-        raise InputError(f"{path} has two columns of one name in its header: rename one")
+    types = ", ".join(f"{DUCKDB.literal(name)}: 'VARCHAR'" for name in names)
     return (
         f"select {wanted} from read_csv({literal}, auto_detect = false, header = true, delim = ',', quote = '\"',"
         f" escape = '\"', nullstr = '', ignore_errors = true, columns = {{{types}}})"
