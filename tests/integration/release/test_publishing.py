@@ -207,7 +207,7 @@ def test_the_real_log_in_another_order_and_in_parts_gives_the_same_table(tmp_pat
         path.write_text(header + "".join(some))
     digests = set()
     for sources in ([REAL_LOG], parts, parts[::-1]):
-        with DuckDB().table(sources, bounding, "a" * 64, None) as table:
+        with DuckDB().table(sources, bounding, "a" * 64) as table:
             digests.add(keyed_digest(table, b"k" * 32))
     assert len(digests) == 1
 
