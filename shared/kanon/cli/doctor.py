@@ -28,16 +28,14 @@ def doctor(
     """
     from kanon import clock
     from kanon.errors import ConfigurationError
-    from kanon.operate.doctor import examine
-    from kanon.operate.findings import Finding, Section, Verdict
+    from kanon.operate.doctor import examine, unusable
 
     with stack_errors(": docs/guides/operate.md#kanon-doctor names the permissions"):
         try:
             with working("checking the stack"):
                 findings = examine(find(stack, region, profile, url), clock.now(), secrets=secrets)
         except ConfigurationError as error:
-            advice = "undo the change and deploy"
-            findings = [Finding("environment", Verdict.FAIL, str(error), advice, Section.EVALUATION_STOPPED)]
+            findings = [unusable(error)]
     wrong = any(finding.wrong for finding in findings)
     if as_json:
         entries = [

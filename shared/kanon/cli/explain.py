@@ -1,5 +1,6 @@
 """``kanon explain``: explains why a set reads false, to operators who may read the tables."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,10 +51,7 @@ def explain(
 
 def _show(told: "Explanation", *, as_json: bool) -> None:
     if as_json:
-        findings = [
-            {"question": f.question, "reply": f.reply, "seen": f.seen, "advice": f.advice} for f in told.findings
-        ]
-        show_json({"kAnonymous": told.status, "findings": findings})
+        show_json({"kAnonymous": told.status, "findings": list(map(asdict, told.findings))})
         return
     from rich.table import Table
 

@@ -29,6 +29,8 @@ from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
+from kanon.keys import fetch_noise_keys
+from kanon.noise.words import NoiseKey
 from kanon.operate.running_reports import FUNCTIONS, QUEUES, SCHEDULES, RunningReports
 
 CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
@@ -84,6 +86,26 @@ class RunningStack:
     def control(self) -> Control:
         """Marks, leases and fingerprints."""
         return Control(self.client("dynamodb"), self.evaluate.control_table)
+
+    @property
+    def marks(self) -> dict[int, int | None]:
+        """The last evaluated step of every slot that was ever leased."""
+        return {progress.slot: progress.evaluated_through for progress in self.control.progress()}
+
+    @property
+    def longest_window(self) -> int:
+        """The longest window of its types, in steps."""
+        return max(type_.parameters.window for type_ in self.evaluate.read_types().values())
+
+    def noise_keys(self) -> dict[str, NoiseKey]:
+        """The configured noise keys by id, read from their secret.
+
+        Raises:
+            ConfigurationError: the secret lacks one of them, or is no JSON object of texts.
+        """
+        settings = self.evaluate
+        ids = [entry.id for entry in settings.noise_keys]
+        return fetch_noise_keys(self.client("secretsmanager"), settings.noise_key_secret, ids)
 
     @property
     def statuses(self) -> Statuses:
