@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.options import Json
-from kanon.cli.screen import screen, show_json, working
+from kanon.cli.screen import new_table, screen, show_json, working
 from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
 
 if TYPE_CHECKING:
@@ -51,12 +51,11 @@ def doctor(
 
 def _show(findings: "Sequence[Finding]") -> None:
     from rich.markup import escape
-    from rich.table import Table
 
     from kanon.operate.findings import Verdict
 
     styles = {Verdict.FAIL: "bold red", Verdict.WARN: "yellow", Verdict.NOT_SEEN: "dim"}
-    table = Table("check", "verdict", "seen", "what to do")
+    table = new_table("check", "verdict", "seen", "what to do")
     for finding in findings:
         advice = "\n".join(part for part in (finding.advice, finding.page) if part)
         table.add_row(finding.check, finding.verdict, escape(finding.seen), advice, style=styles.get(finding.verdict))
