@@ -8,10 +8,10 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from botocore.exceptions import BotoCoreError, ClientError
+from pydantic import BaseModel
 
 from kanon.errors import ConfigurationError
 from kanon.operate.stacks import reason
-from kanon.settings import Settings
 
 P = ParamSpec("P")
 PAGE = "docs/guides/operate.md"
@@ -102,7 +102,7 @@ def readable(
 
 
 def environment_finding(
-    check: str, settings: Collection[Settings], names: Iterable[str], good: str, section: Section
+    check: str, settings: Collection[BaseModel], names: Iterable[str], good: str, section: Section
 ) -> Finding:
     """A finding about the settings of functions: an interrupted deployment leaves some of these names inconsistent."""
     differing = [name for name in names if len({getattr(each, name) for each in settings if hasattr(each, name)}) > 1]

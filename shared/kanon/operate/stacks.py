@@ -136,26 +136,23 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
         given = {entry["ParameterKey"]: entry["ParameterValue"] for entry in described.get("Parameters", [])}
         protection = given.get("DeletionProtection")
         environments = {part: _environment(session, outputs, part) for part in ("join", "query", "evaluate")}
-        dead_letters_url, lost_events_url = outputs["DeadLettersUrl"], outputs["LostEventsUrl"]
-        url = outputs["ApiUrl"]
-        reports = _deployed_reports(name, outputs, session) if "RotateFunction" in outputs else None
+        return RunningStack(
+            name,
+            JoinSettings.from_environment(environments["join"]),
+            QuerySettings.from_environment(environments["query"]),
+            EvaluateSettings.from_environment(environments["evaluate"]),
+            outputs["DeadLettersUrl"],
+            outputs["LostEventsUrl"],
+            _physical(session, name, "EvaluateSchedule"),
+            session,
+            protected=None if protection is None else protection == "ON",
+            reports=_deployed_reports(name, outputs, session) if "RotateFunction" in outputs else None,
+            url=outputs["ApiUrl"],
+        )
     except KeyError as error:
         raise StackError(f"stack {name} has no {error}: is it a stack of kanon?") from error
     except (BotoCoreError, ClientError) as error:
         raise StackError(f"stack {name} cannot be read: {reason(error)}") from error
-    return RunningStack(
-        name,
-        JoinSettings.from_environment(environments["join"]),
-        QuerySettings.from_environment(environments["query"]),
-        EvaluateSettings.from_environment(environments["evaluate"]),
-        dead_letters_url,
-        lost_events_url,
-        _physical(session, name, "EvaluateSchedule"),
-        session,
-        protected=None if protection is None else protection == "ON",
-        reports=reports,
-        url=url,
-    )
 
 
 def _environment(session: boto3.Session, outputs: Mapping[str, str], function: str) -> dict[str, str]:
