@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from infra.measure.measure import Ratio, Turn, compare
@@ -61,15 +62,13 @@ def start(form: Form) -> Iterator[Ratio]:
             "PATH": os.environ["PATH"],
         }
 
-        def run(text: str, variables: dict[str, str] = variables) -> None:
-            subprocess.run([sys.executable, "-c", text], env=variables, check=True)
-
+        run = partial(subprocess.run, env=variables, check=True)
         yield compare(
             f"start of {Path(function).name}",
             against,
             "start",
-            lambda _, run=run: Turn(1, lambda: run(OURS)),  # type: ignore[misc]
-            lambda _, run=run, least=least: Turn(1, lambda: run(least)),  # type: ignore[misc]
+            partial(Turn, 1, partial(run, [sys.executable, "-c", OURS])),
+            partial(Turn, 1, partial(run, [sys.executable, "-c", least])),
             inside="a new interpreter: imports, settings and models of the function, one client; no call",
             turns=form.size(9, 1),
             target=1.2,

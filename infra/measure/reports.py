@@ -20,7 +20,6 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import cbor2
 import fastavro
@@ -110,7 +109,7 @@ def mapping(reports: Made, turns: int) -> Ratio:
 
     return compare(
         "map of Avro reports (20 slots, 10 contributions)", "bare HPKE decryptions", "report",
-        lambda _: Turn(len(wires), partial(_mapped, reports)), lambda _: Turn(len(wires), bare),
+        partial(Turn, len(wires), partial(_mapped, reports)), partial(Turn, len(wires), bare),
         inside="Avro file, clear fields, decryption, parsing, duplicates, sums by key",
         turns=turns, target=0.75, at_least=True,
     )  # fmt: skip
@@ -186,7 +185,7 @@ def parsing(reports: Made, turns: int) -> Ratio:
     count = len(cleartexts)
     return compare(
         "template parse of payloads", "cbor2.loads and a loop", "report",
-        lambda _: Turn(count, template), lambda _: Turn(count, bare),
+        partial(Turn, count, template), partial(Turn, count, bare),
         inside="512 payloads at once, by their common layout", turns=turns, target=8, at_least=True,
     )  # fmt: skip
 
@@ -213,16 +212,15 @@ def reducing(output: Path, keys: int, turns: int) -> Iterator[Ratio]:
     def noise() -> None:
         DiscreteLaplace.of(PARAMETERS).draw(Tape(os.urandom(32)), len(domain))
 
-    def turn(work: Any) -> Any:
-        return lambda _: Turn(len(domain), work)
-
+    turn = partial(Turn, len(domain))
     yield compare(
-        "noise of declared keys, epsilon 10", "bare Avro writer", "key", turn(noise), turn(bare),
+        "noise of declared keys, epsilon 10", "bare Avro writer", "key", partial(turn, noise), partial(turn, bare),
         inside="drawing the noise of all keys",
         turns=turns, target=5, at_least=True,
     )  # fmt: skip
     yield compare(
-        f"reduce of {len(domain):,} declared keys, 4 shards", "bare Avro writer", "key", turn(ours), turn(bare),
+        f"reduce of {len(domain):,} declared keys, 4 shards", "bare Avro writer", "key",
+        partial(turn, ours), partial(turn, bare),
         inside="merging the shards, noise, threshold, the Avro file", turns=turns, target=1.4,
     )  # fmt: skip
 

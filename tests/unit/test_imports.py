@@ -67,7 +67,7 @@ GATE: dict[str, set[str]] = {
     "fingerprints": {"storage", "mechanism", "generations", "settings", "slots", "types"},
     "joining": {"storage", "mechanism", "names", "types"},
     "stamps": {"storage"},
-    "reading": {"storage", "mechanism", "slots"},
+    "reading": {"storage", "mechanism", "slots", "types"},
     "evaluation": {"storage", "mechanism", "fingerprints", "reading", "schedule", "stamps", "types"},
     "querying": {"storage", "mechanism", "names", "publishing", "slots", "types"},
     "models": {"mechanism", "types"},

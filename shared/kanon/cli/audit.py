@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kanon.cli.errors import one_line
 from kanon.cli.extras import extra
+from kanon.cli.options import Json
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import screen, show_json, working
 
@@ -24,7 +26,7 @@ def audit(
     type_: OneType = None,
     types_file: TypesFile = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Repeat the audit with this seed.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Compare the crossing steps of many sets with the exact distribution; exit with 1 if they differ.
 
@@ -57,11 +59,8 @@ def _service(types: "Mapping[str, Parameters]", trials: int, seed: int) -> "tupl
     from kanon.audit.service import LateError, audit_service
     from kanon.client import ApiError
 
-    try:
+    with one_line(ApiError, LateError, status=1):
         return audit_service(types, trials, seed)
-    except (ApiError, LateError) as error:
-        typer.echo(f"kanon audit: {error}", err=True)
-        raise typer.Exit(1) from error
 
 
 def _show(report: "Report", seed: int) -> None:
@@ -71,11 +70,8 @@ def _show(report: "Report", seed: int) -> None:
     for check in report.checks:
         figures = ["", "", ""]
         if check.statistic is not None and check.p_value is not None:
-            figures = [
-                "" if check.cells is None else str(check.cells),
-                f"{check.statistic:.1f}",
-                f"{check.p_value:.2g}",
-            ]
+            cells = "" if check.cells is None else str(check.cells)
+            figures = [cells, f"{check.statistic:.1f}", f"{check.p_value:.2g}"]
         detail = f": {check.detail}" if check.detail else ""
         table.add_row(
             check.name, check.subject, check.path, str(check.trials), *figures, f"{check.verdict}{detail}",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kanon.cli.errors import one_line
+from kanon.cli.options import Json
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import show_json
 from kanon.cli.unused import refuse_unused
@@ -67,7 +69,7 @@ def cost(
         Shown | None, typer.Option(help="Show a table instead: scale (rates of joins) or reports (sizes of jobs).")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Estimate the monthly bill of a workload by service, at list prices.
 
@@ -88,7 +90,7 @@ def cost(
     if own is None or len(own.types) != 1:
         raise typer.BadParameter("give one type only: a bill is for one type")
     (type_,) = own.types.values()
-    try:
+    with one_line(CostError):
         listed, values = read_prices(prices), read_measured(measured)
         if table is Shown.SCALE:
             _scale(list(scale.table(type_.parameters, values, listed)), listed, as_json=as_json)
@@ -107,9 +109,6 @@ def cost(
         others = {name: bill(used, listed).total for name, used in alternatives(load, values, more).items()}
         needs = replace(needs, limits=(*needs.limits, *of_reports.limits(sent, values)))
         part = ReportsPart(sent, of_reports.times(sent, values), bill(more, listed).total) if reports else None
-    except CostError as error:
-        typer.echo(f"kanon cost: {error}", err=True)
-        raise typer.Exit(2) from error
     estimate = Estimate(load, needs, made, others, listed, part)
     if as_json:
         show_json(estimate.document)

@@ -12,6 +12,7 @@ import typer
 from kanon.cli.extras import extra
 from kanon.cli.files import picture as checked_picture
 from kanon.cli.local import Engine, EngineName, local_errors
+from kanon.cli.options import COLUMNS, ColumnNames, log_columns
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import program, progress, screen, working
 from kanon.cli.unused import refuse_unused
@@ -51,9 +52,7 @@ def demo(
             exists=True, allow_dash=True, help="Join log: CSV, JSON lines or Parquet, plain or gzipped; - for stdin."
         ),
     ] = None,
-    columns: Annotated[
-        str, typer.Option(help="Names of the log's columns of time, set and client, with commas.")
-    ] = "time,set,client",
+    columns: ColumnNames = COLUMNS,
     first: Annotated[
         datetime | None,
         typer.Option("--from", parser=_day, metavar="DATE", help="First day to replay, as 2026-01-31."),
@@ -96,15 +95,11 @@ def demo(
 
 
 def _log(log: Path | None, first: datetime | None, last: datetime | None, columns: str, seed: int) -> "JoinLog":
-    from kanon.joinlog import Columns
     from kanon.local.logs import generated_log, read_log
 
-    names = columns.split(",")
-    if len(set(names) - {""}) != 3 or len(names) != 3:
-        raise typer.BadParameter(f"give three names such as time,set,client, not {columns}", param_hint="--columns")
     if log is None:
         return generated_log(seed, days=16, joins=12_000, sets=120)
-    return read_log(log, first, last, Columns(*names))
+    return read_log(log, first, last, log_columns(columns))
 
 
 def _demo(stack: "Stack", log: "JoinLog", picture: Path, began: float) -> None:

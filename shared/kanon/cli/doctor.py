@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kanon.cli.options import Json
 from kanon.cli.screen import screen, show_json, working
-from kanon.cli.stacks import Profile, Region, Stack, Url, find, one_line_errors
+from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,7 @@ def doctor(
     profile: Profile = None,
     url: Url = None,
     secrets: Annotated[bool, typer.Option("--secrets", help="Also read the secrets and compare them.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check the health of a running stack; exit with 1 if something is wrong, 2 if it cannot be checked.
 
@@ -30,7 +31,7 @@ def doctor(
     from kanon.operate.doctor import examine
     from kanon.operate.findings import Finding, Section, Verdict
 
-    with one_line_errors("kanon doctor"):
+    with stack_errors(": docs/guides/operate.md#kanon-doctor names the permissions"):
         try:
             with working("checking the stack"):
                 findings = examine(find(stack, region, profile, url), clock.now(), secrets=secrets)

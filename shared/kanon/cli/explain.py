@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kanon.cli.errors import CommandError
+from kanon.cli.options import Json
 from kanon.cli.screen import screen, show_json
-from kanon.cli.stacks import Profile, Region, Stack, Url, find
+from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
 
 if TYPE_CHECKING:
     from kanon.operate.explain import Explanation
@@ -20,7 +22,7 @@ def explain(
     region: Region = None,
     profile: Profile = None,
     url: Url = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Explain why a set reads false, step by step, without any count; exit with 2 if it cannot be read.
 
@@ -28,32 +30,21 @@ def explain(
 
     Example: kanon explain --stack kanon --type fledge --set aGVsbG8
     """
-    from botocore.exceptions import BotoCoreError, ClientError
-
     from kanon import clock
-    from kanon.errors import KanonError, UndecodableMembersError
+    from kanon.errors import UndecodableMembersError
     from kanon.http.encoding import decode_base64url
     from kanon.operate.explain import PERMISSIONS
     from kanon.operate.explain import explain as explained
-    from kanon.operate.stacks import reason
 
     try:
         id_ = decode_base64url(set_id)
     except ValueError as error:
         raise typer.BadParameter(f"the set id {error}", param_hint="--set") from error
-    try:
-        told = explained(find(stack, region, profile, url), type_name, id_, clock.now())
-    except UndecodableMembersError as error:
-        typer.echo("kanon explain: the state of this set cannot be read: see kanon operate repair", err=True)
-        raise typer.Exit(2) from error
-    except KanonError as error:
-        needed = f"\nThe command needs {PERMISSIONS}." if isinstance(error.__cause__, ClientError) else ""
-        typer.echo(f"kanon explain: {error}{needed}", err=True)
-        raise typer.Exit(2) from error
-    except (BotoCoreError, ClientError) as error:
-        needed = f"\nThe command needs {PERMISSIONS}." if isinstance(error, ClientError) else ""
-        typer.echo(f"kanon explain: {reason(error)}{needed}", err=True)
-        raise typer.Exit(2) from error
+    with stack_errors(f"\nThe command needs {PERMISSIONS}."):
+        try:
+            told = explained(find(stack, region, profile, url), type_name, id_, clock.now())
+        except UndecodableMembersError as error:
+            raise CommandError("the state of this set cannot be read: see kanon operate repair") from error
     _show(told, as_json=as_json)
 
 

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kanon.cli.release import exact, fail, one_line_errors
+from kanon.cli.errors import CommandError
+from kanon.cli.options import Json
+from kanon.cli.release import exact, release_errors, spent
 from kanon.cli.screen import show_json
 
 if TYPE_CHECKING:
@@ -19,38 +21,37 @@ DEFAULT = "kanon-ledger"
 
 
 @ledger.command()
-@one_line_errors
+@release_errors()
 def show(
     dataset: Annotated[str | None, typer.Option(help="Only this dataset.", show_default=False)] = None,
     place: Place = DEFAULT,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show what was spent on each dataset and unit, and every release.
 
     Example: kanon ledger show --dataset joins
     """
+    from kanon.noise.bound import Bound
+
     kept = _opened(place)
     accounts = kept.accounts(dataset)
     spends = [spend for spend in kept.spends() if dataset in (None, spend.dataset)]
     if as_json:
-        told = {"accounts": [_account_json(one) for one in accounts], "releases": [_spend_json(one) for one in spends]}
-        show_json(told)
+        show_json({"accounts": list(map(_account_json, accounts)), "releases": list(map(_spend_json, spends))})
         return
     if not accounts:
         typer.echo("Nothing is spent, and no budget is set.")
     for account in accounts:
-        left = f" of {account.budget}" if account.budget else ", no budget set"
-        typer.echo(f"{account.dataset}, unit {account.unit}: {account.spent} spent{left}")
+        typer.echo(spent(account))
     for spend in spends:
         period = f", period {spend.period}" if spend.period else ""
+        cost = Bound(spend.epsilon, spend.delta)
         state = ", forgotten" if spend.forgotten else ""
-        typer.echo(
-            f"  {spend.id}  {spend.dataset}, unit {spend.unit}{period}: {_cost(spend)}, name {spend.name[:40]}{state}"
-        )
+        typer.echo(f"  {spend.id}  {spend.dataset}, unit {spend.unit}{period}: {cost}, name {spend.name[:40]}{state}")
 
 
 @ledger.command()
-@one_line_errors
+@release_errors()
 def add(
     dataset: Annotated[str, typer.Option(help="Name of the data.")],
     epsilon: Annotated[str | None, typer.Option(help="Epsilon spent elsewhere.", show_default=False)] = None,
@@ -76,31 +77,26 @@ def add(
     from kanon.release.spec import UNITS
 
     if unit not in UNITS:
-        fail(f"--unit must be one of {', '.join(UNITS)}")
+        raise CommandError(f"--unit must be one of {', '.join(UNITS)}")
     kept = Ledger.at(place)
     if epsilon is None:
         if not note or budget:
-            fail("give --epsilon and --delta, or a --note")
+            raise CommandError("give --epsilon and --delta, or a --note")
         kept.add_note(dataset, note)
         return
     figures = Bound(exact(epsilon, "--epsilon"), exact(delta, "--delta"))
     if figures.epsilon < 0 or not 0 <= figures.delta <= 1:
-        fail("--epsilon must be at least 0, --delta from 0 to 1")
+        raise CommandError("--epsilon must be at least 0, --delta from 0 to 1")
     if budget:
         kept.set_budget(dataset, unit, figures)
     else:
         kept.add_spend(dataset, unit, Period.read(period) if period else None, figures, note, past_budget=past_budget)
-    _report(kept, dataset)
-
-
-def _report(kept: "Ledger", dataset: str) -> None:
     for account in kept.accounts(dataset):
-        left = f" of {account.budget}" if account.budget else ", no budget set"
-        typer.echo(f"{account.dataset}, unit {account.unit}: {account.spent} spent{left}")
+        typer.echo(spent(account))
 
 
 @ledger.command()
-@one_line_errors
+@release_errors()
 def verify(place: Place = DEFAULT) -> None:
     """Check the chain of hashes and the secret of every release. Exit status 6: the ledger is damaged.
 
@@ -109,12 +105,14 @@ def verify(place: Place = DEFAULT) -> None:
     kept = _opened(place)
     missing = kept.without_secret()
     if missing:
-        fail(f"{len(missing)} releases have lost their secret and cannot be repeated: {', '.join(missing)}", 6)
+        raise CommandError(
+            f"{len(missing)} releases have lost their secret and cannot be repeated: {', '.join(missing)}", 6
+        )
     typer.echo(f"{len(kept.spends())} spends, the chain is whole; its last hash is {kept.head()}.")
 
 
 @ledger.command()
-@one_line_errors
+@release_errors()
 def forget(release: Annotated[str, typer.Argument(help="Id of the release.")], place: Place = DEFAULT) -> None:
     """Destroy the secret of a release. Then nobody can repeat the release or remove its noise.
 
@@ -128,14 +126,8 @@ def _opened(place: str) -> "Ledger":
     from kanon.release.ledger import Ledger
 
     if not place.startswith("dynamodb:") and not Path(place).is_dir():
-        fail(f"there is no ledger {place}")
+        raise CommandError(f"there is no ledger {place}")
     return Ledger.at(place)
-
-
-def _cost(spend: "Spend") -> str:
-    from kanon.noise.bound import Bound
-
-    return str(Bound(spend.epsilon, spend.delta))
 
 
 def _bound_json(bound: "Bound | None") -> dict[str, str] | None:

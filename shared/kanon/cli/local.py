@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from kanon.cli.errors import one_line
+
 
 class Engine(StrEnum):
     """An emulator of the AWS services behind the stack."""
@@ -30,11 +32,5 @@ def local_errors() -> Iterator[None]:
     from kanon.local.replay import ReplayError
     from kanon.local.template import TemplateError
 
-    try:
+    with one_line(LogError, TemplateError), one_line(ApiError, EngineError, ReplayError, status=1):
         yield
-    except (LogError, TemplateError) as error:
-        typer.echo(f"kanon: {error}", err=True)
-        raise typer.Exit(2) from error
-    except (ApiError, EngineError, ReplayError) as error:
-        typer.echo(f"kanon: {error}", err=True)
-        raise typer.Exit(1) from error

@@ -16,6 +16,7 @@ from kanon.cli.audit import audit
 from kanon.cli.cost import cost
 from kanon.cli.demo import demo
 from kanon.cli.doctor import doctor
+from kanon.cli.errors import CommandError
 from kanon.cli.explain import explain
 from kanon.cli.ledger import ledger
 from kanon.cli.operate import operate
@@ -56,10 +57,10 @@ def _one_line() -> Iterator[None]:
             raise
         where = "kanon" if error.ctx is None else error.ctx.command_path
         text = error.format_message().replace("Value error, ", "")
-        if type(error) is not typer.BadParameter:  # a command or an option is unknown or missing
+        if type(error) not in (typer.BadParameter, CommandError):  # a command or an option is unknown or missing
             text = f"{text.rstrip('.')}: see {where} --help"
         typer.echo(f"{where}: {text}", err=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(error.exit_code) from error
     except BrokenPipeError:
         raise
     except OSError as error:  # of a file that could be opened, and then not read or written: a full disk
@@ -69,6 +70,7 @@ def _one_line() -> Iterator[None]:
 
 
 app = typer.Typer(
+    name="kanon",
     cls=_OneLineErrors,
     help="Run, plan, audit and operate kanon, a differentially private k-anonymity service.",
     no_args_is_help=True,

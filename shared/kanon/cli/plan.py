@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kanon.cli.errors import one_line
 from kanon.cli.extras import extra
 from kanon.cli.files import picture
+from kanon.cli.options import Json, StepLength
 from kanon.cli.screen import screen, show_json, working
 from kanon.cli.unused import refuse_unused
 
@@ -24,14 +26,14 @@ def plan(
     window: Annotated[int, typer.Option(min=2, max=65_535, help="Window, in steps.")] = 720,
     epsilon: Annotated[str, typer.Option(help="Largest epsilon of one join, a decimal.")] = "3",
     delta: Annotated[str, typer.Option(help="Largest delta of one join, a decimal.")] = "1e-5",
-    period: Annotated[int, typer.Option(min=1, max=86_400, help="Seconds per step.")] = 3600,
+    period: StepLength = 3600,
     profile: Annotated[
         str | None, typer.Option(help="Use the shape and epsilons of this profile; --delta sets the rest.")
     ] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare the profiles and the noise that the planner finds.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     plot: Annotated[
         Path | None, typer.Option(help="Write the status probability and the delay by count as a PNG.")
     ] = None,
@@ -58,25 +60,20 @@ def plan(
         k, window, period,
         _decimal(epsilon, "--epsilon", Fraction(1, 100), 20), _decimal(delta, "--delta", Fraction(1, 10**15), 1),
     )  # fmt: skip
-    try:
-        with working("finding noise distributions"):
-            if compare:
-                plans = planner.compare(target)
-            elif profile:
-                plans = [planner.profile_plan(profile, target)]
-            else:
-                plans = [planner.best_plan(target)]
-    except InvalidParametersError as error:
-        typer.echo(f"kanon plan: {error}", err=True)
-        raise typer.Exit(2) from error
+    with one_line(InvalidParametersError), working("finding noise distributions"):
+        if compare:
+            plans = planner.compare(target)
+        elif profile:
+            plans = [planner.profile_plan(profile, target)]
+        else:
+            plans = [planner.best_plan(target)]
     if plot is not None:
         from kanon.plan.figures import draw_plans
 
         with extra("plot"), working("drawing"):
             draw_plans(plans, plot)
     if as_json:
-        shown = [p.as_json() for p in plans]
-        show_json(shown if compare else shown[0])
+        show_json([p.as_json() for p in plans] if compare else plans[0].as_json())
     else:
         _show(plans, target)
 
@@ -115,12 +112,10 @@ def _facts(plans: "list[Plan]", target: "Target") -> "Table":
         table.add_column(one.name, justify="right")
     facts = [one.as_json() for one in plans]
 
-    def row(label: str, *cells: str) -> None:
-        table.add_row(label, *cells)
-
     def law(role: str) -> list[str]:
         return ["{shape} {epsilon}, A={truncation}".format(**f["laws"][role]) for f in facts]
 
+    row = table.add_row
     row("threshold noise (mu)", *law("threshold"))
     row("query noise (nu)", *law("query"))
     row("one join: paper's bound", *(str(one.proved.paper or "does not apply") for one in plans))

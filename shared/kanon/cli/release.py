@@ -1,50 +1,40 @@
 """``kanon release``: publishes statistics of a log or table once, with a privacy guarantee for all rows of a user."""
 
 import csv
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.cli.extras import missing_library
+from kanon.cli.errors import CommandError
+from kanon.cli.extras import extra
+from kanon.cli.options import User
 from kanon.cli.screen import working
 
 if TYPE_CHECKING:
     from kanon.release.bounding import Where
-    from kanon.release.ledger import Ledger
+    from kanon.release.ledger import Account, Ledger
     from kanon.release.mechanism import Mechanism
     from kanon.release.releasing import Engine, Release
     from kanon.release.spec import Spec
 
 
-def fail(message: str, status: int = 2) -> NoReturn:
-    """Print one line on standard error, and exit."""
-    typer.echo(f"kanon: {message}", err=True)
-    raise typer.Exit(status)
+@contextmanager
+def release_errors() -> Iterator[None]:
+    """End the command with one line if its input is invalid or a library is missing."""
+    from kanon.release.errors import ReleaseError
+
+    try:
+        with extra():
+            yield
+    except ReleaseError as error:
+        raise CommandError(str(error), error.status) from error
 
 
-def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn invalid input, or a missing library, into one line that says what to change."""
-
-    @wraps(command)
-    def guarded(*arguments: Any, **options: Any) -> None:
-        from kanon.release.errors import ReleaseError
-
-        try:
-            command(*arguments, **options)
-        except ReleaseError as error:
-            fail(str(error), error.status)
-        except ModuleNotFoundError as error:
-            missing_library(error)
-
-    return guarded
-
-
-@one_line_errors
+@release_errors()
 def release(
     group: Annotated[str, typer.Option(help="Columns that name a group, such as set or country,device.")],
     epsilon: Annotated[str, typer.Option(help="Epsilon of the whole release.")],
@@ -54,7 +44,7 @@ def release(
         typer.Argument(help="CSV (.csv, .csv.gz) or Parquet files with a header.", show_default=False),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Name of the data in the ledger.", show_default=False)] = None,
-    user: Annotated[str, typer.Option(help="Column of the user who owns a row.")] = "client",
+    user: User = "client",
     unit: Annotated[str, typer.Option(help="Unit of privacy: user, user-day or user-month (UTC).")] = "user",
     groups_per_user: Annotated[int, typer.Option(help="kappa: number of groups in which a user counts.")] = 1,
     floor: Annotated[int, typer.Option(help="Groups with fewer users are never released.")] = 1,
@@ -115,11 +105,12 @@ def release(
     Example: kanon release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6
     """
     from kanon.release.mechanism import Mechanism
+    from kanon.release.periods import Period
     from kanon.release.spec import Spec
 
     columns = tuple(part.strip() for part in group.split(","))
     if only not in (None, "groups"):
-        fail("--only must be: groups")
+        raise CommandError("--only must be: groups")
     spec = Spec(
         groups=columns, epsilon=exact(epsilon, "--epsilon"), delta=exact(delta, "--delta"), user=user,
         unit=unit,  # type: ignore[arg-type]  # Spec refuses other texts
@@ -127,16 +118,16 @@ def release(
         weights=_weights(weight), values_per_group=values_per_group, scale=scale, cells=cells,
         noise=noise,  # type: ignore[arg-type]  # as above
         only_groups=only is not None, public_groups=_public(groups, columns) if groups else None,
-        period=_period(period), where=tuple(map(_condition, where or ())), time=time,
+        period=None if period is None else Period.read(period), where=tuple(map(_condition, where or ())), time=time,
     )  # fmt: skip
     if explain is not None:
         _explain(spec, explain)
     elif dry_run:
         _dry_run(Mechanism(spec))
     elif not logs:
-        fail("give at least one file")
+        raise CommandError("give at least one file")
     elif dataset is None:
-        fail("--dataset names the data in the ledger: give it")
+        raise CommandError("--dataset names the data in the ledger: give it")
     else:
         _release(logs, spec, ledger, dataset, name, out, _engine(engine, memory), operator_report)
 
@@ -150,9 +141,9 @@ def _release(
     from kanon.release.releasing import release as released
 
     if out.suffix not in (".csv", ".parquet"):
-        fail("--out must end with .csv or .parquet")
+        raise CommandError("--out must end with .csv or .parquet")
     if not out.parent.is_dir():
-        fail(f"there is no directory {out.parent}")
+        raise CommandError(f"there is no directory {out.parent}")
     ledger = Ledger.at(place)
     with working("reading the log and adding up"):
         made = released(logs, spec, ledger, dataset=dataset, name=name, engine=engine)
@@ -172,7 +163,7 @@ def _engine(name: str, memory: str) -> "Engine":
 
         return Spark()
     if name != "duckdb":
-        fail("--engine must be duckdb or spark")
+        raise CommandError("--engine must be duckdb or spark")
     from kanon.release.engines.duckdb import DuckDB
 
     return DuckDB(memory)
@@ -195,30 +186,31 @@ def _write(made: "Release", out: Path) -> None:
 
 
 def _say(made: "Release", ledger: "Ledger") -> None:
+    from kanon.noise.bound import Bound
     from kanon.release.output import protects
 
     spec = made.mechanism.spec
     typer.echo(f"Guarantee: {made.guarantee} for {protects(made.mechanism)}.")
     if made.new:
-        typer.echo(f"Release {made.id} is charged {_bound(spec.epsilon, spec.delta)}.")
+        typer.echo(f"Release {made.id} is charged {Bound(spec.epsilon, spec.delta)}.")
     else:
         typer.echo(f"Release {made.id} was paid for before: this run costs nothing.")
     for account in ledger.accounts(made.dataset):
-        budget = f" of {account.budget}" if account.budget else ", no budget set"
-        typer.echo(f"Dataset {account.dataset}, unit {account.unit}: {account.spent} spent{budget}.")
+        typer.echo(f"Dataset {spent(account)}.")
 
 
-def _bound(epsilon: Fraction, delta: Fraction) -> str:
-    from kanon.noise.bound import Bound
-
-    return str(Bound(epsilon, delta))
+def spent(account: "Account") -> str:
+    """The spends and the budget of a dataset and unit, in words."""
+    budget = f" of {account.budget}" if account.budget else ", no budget set"
+    return f"{account.dataset}, unit {account.unit}: {account.spent} spent{budget}"
 
 
 def exact(text: str, option: str) -> Fraction:
     """A decimal read exactly, not as a float."""
-    with suppress(ValueError, ZeroDivisionError):
+    try:
         return Fraction(text)
-    fail(f"{option} must be a number such as 0.5 or 1e-6, not {text!r}")
+    except (ValueError, ZeroDivisionError) as error:
+        raise CommandError(f"{option} must be a number such as 0.5 or 1e-6, not {text!r}") from error
 
 
 def _weights(text: str | None) -> tuple[int, ...]:
@@ -226,14 +218,8 @@ def _weights(text: str | None) -> tuple[int, ...]:
         return ()
     try:
         return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        fail("--weight must be whole numbers such as 2,1,1")
-
-
-def _period(text: str | None) -> Any:
-    from kanon.release.periods import Period
-
-    return None if text is None else Period.read(text)
+    except ValueError as error:
+        raise CommandError("--weight must be whole numbers such as 2,1,1") from error
 
 
 def _condition(text: str) -> "Where":
@@ -241,7 +227,7 @@ def _condition(text: str) -> "Where":
 
     column, sign, wanted = text.partition("=")
     if not sign or not column.rstrip("!"):
-        fail("--where must be column=text or column!=text")
+        raise CommandError("--where must be column=text or column!=text")
     return Where(column.removesuffix("!"), not column.endswith("!"), wanted)
 
 
@@ -251,12 +237,12 @@ def _public(path: Path, columns: tuple[str, ...]) -> tuple[tuple[str, ...], ...]
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file, strict=True))
         listed = tuple(tuple(row[column] for column in columns) for row in rows)
-    except KeyError:
-        fail(f"{path}: the header must have {', '.join(columns)}")
-    except (OSError, UnicodeDecodeError, csv.Error):
-        fail(f"{path} cannot be read: it must be CSV in UTF-8")
+    except KeyError as error:
+        raise CommandError(f"{path}: the header must have {', '.join(columns)}") from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise CommandError(f"{path} cannot be read: it must be CSV in UTF-8") from error
     if not listed or not all(all(group) for group in listed):
-        fail(f"{path}: every line must name a group, and there must be one")
+        raise CommandError(f"{path}: every line must name a group, and there must be one")
     return listed
 
 
@@ -264,7 +250,7 @@ def _explain(spec: "Spec", engine: str) -> None:
     from kanon.release.engines import sql
 
     if engine not in sql.DIALECTS:
-        fail(f"--explain must be one of {', '.join(sql.DIALECTS)}")
+        raise CommandError(f"--explain must be one of {', '.join(sql.DIALECTS)}")
     typer.echo("-- source_table: your table. SAMPLING_SECRET: secret letters and digits of your choice.")
     for text in sql.plan(spec.bounding, sql.DIALECTS[engine]):
         typer.echo(f"{text};")

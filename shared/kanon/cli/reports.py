@@ -2,16 +2,17 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from functools import wraps
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kanon.cli.errors import CommandError, one_line
 from kanon.cli.extras import extra
+from kanon.cli.options import Json
 from kanon.cli.reports_demo import demo
 from kanon.cli.reports_demo_service import demo_service
 from kanon.cli.screen import show_json, working
@@ -21,11 +22,7 @@ if TYPE_CHECKING:
     from kanon.reports.aggregate import Job, Outcome
     from kanon.reports.parameters import Parameters
 
-app = typer.Typer(
-    help="Noisy histograms of encrypted reports, on this machine.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(help="Noisy histograms of encrypted reports, on this machine.", no_args_is_help=True)
 
 Epsilon = Annotated[str, typer.Option(help="Epsilon, up to 64, with at most 3 decimals.")]
 Delta = Annotated[str, typer.Option(help="Delta of discovery, from 1e-12 to 0.001.")]
@@ -33,40 +30,27 @@ Bound = Annotated[int, typer.Option(help="Largest sum of the values in one unit'
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Print an error as one line. Status 2: an invalid option; 1: an invalid input."""
-    from kanon.reports.clients.simulation import EventsError
-    from kanon.reports.errors import JobError
-    from kanon.reports.keys import KeyDocumentError
-    from kanon.reports.parameters import ParameterError
+def _report_errors() -> Iterator[None]:
+    """End the command with one line on an invalid option (status 2), an invalid input or a missing library (1)."""
+    with extra("reports"):
+        from kanon.reports.clients.simulation import EventsError
+        from kanon.reports.errors import JobError
+        from kanon.reports.keys import KeyDocumentError
+        from kanon.reports.parameters import ParameterError
 
-    try:
-        yield
-    except (ParameterError, KeyDocumentError, EventsError) as error:
-        typer.echo(f"kanon reports: {error}", err=True)
-        raise typer.Exit(2) from error
-    except JobError as error:
-        typer.echo(f"kanon reports: {error.code}: {error}", err=True)
-        raise typer.Exit(2 if error.code == "INVALID_JOB" else 1) from error
+        try:
+            with one_line(ParameterError, KeyDocumentError, EventsError):
+                yield
+        except JobError as error:
+            raise CommandError(f"{error.code}: {error}", 2 if error.code == "INVALID_JOB" else 1) from error
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a function a command whose errors are one line, also if an extra is not installed."""
-
-    @wraps(function)
-    def guarded(*arguments: Any, **options: Any) -> None:
-        with extra("reports"), _told():
-            function(*arguments, **options)
-
-    app.command()(guarded)
-    return function
+for command in (demo, demo_service):
+    app.command()(_report_errors()(command))
 
 
-command(demo)
-command(demo_service)
-
-
-@command
+@app.command()
+@_report_errors()
 def aggregate(
     reports: Annotated[list[Path], typer.Argument(help="Files of reports (Avro), or folders of them.")],
     output: Annotated[Path, typer.Option(help="Name of the summary; no file is overwritten.")] = Path("summary.avro"),
@@ -94,7 +78,7 @@ def aggregate(
     ] = False,
     no_noise: Annotated[bool, typer.Option("--no-noise", help="Write exact sums, for tests. Needs --debug.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Write exact sums and noise to a second file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Add up encrypted reports by key and write a noisy summary.
 
@@ -142,7 +126,8 @@ def aggregate(
     _show(job, outcome, written, _warnings(rules, no_noise=no_noise, debug=debug), as_json=as_json)
 
 
-@command
+@app.command()
+@_report_errors()
 def simulate(
     events: Annotated[Path, typer.Argument(help="CSV with a header: time, client, key, ... (see --client).")],
     keys: Annotated[Path, typer.Option(help="Public keys, from `kanon reports keys`.")] = Path("public-keys.json"),
@@ -188,7 +173,8 @@ def simulate(
     typer.echo(f"Unit of privacy: {simulation.unit}. Its reports carry at most {bound:,} in all.")
 
 
-@command
+@app.command()
+@_report_errors()
 def domain(
     keys: Annotated[
         Path, typer.Argument(help="Text with one key per line, as in the column `key` of `simulate`; - for stdin.")
@@ -215,7 +201,8 @@ def domain(
     typer.echo(f"{len(declared):,} declared keys. Written: {output}")
 
 
-@command
+@app.command()
+@_report_errors()
 def decode(
     file: Annotated[Path, typer.Argument(help="Reports, domain, summary or debug summary (Avro).")],
     keys: Annotated[Path | None, typer.Option(help="File of private keys, to decrypt reports.")] = None,
@@ -237,7 +224,8 @@ def decode(
         typer.echo(json.dumps(line, ensure_ascii=False))
 
 
-@command
+@app.command()
+@_report_errors()
 def keys(
     private: Annotated[Path, typer.Option(help="File for the private keys.")] = Path("private-keys.json"),
     public: Annotated[Path, typer.Option(help="File for the public keys, for clients.")] = Path("public-keys.json"),
@@ -269,13 +257,14 @@ def keys(
     typer.echo(f"Private keys: {private} (keep them secret). Public keys: {public} (give them to clients).")
 
 
-@command
+@app.command()
+@_report_errors()
 def threshold(
     epsilon: Epsilon = "10",
     delta: Delta = "1e-8",
     bound: Bound = 65_536,
     sparsity: Annotated[int, typer.Option(min=1, help="Number of keys of one unit, for the paper's rule.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Print the noisy sum above which discovery shows a key.
 
@@ -297,7 +286,8 @@ def threshold(
     typer.echo("A key is shown if its sum with noise is above the threshold.")
 
 
-@command
+@app.command()
+@_report_errors()
 def explain(
     epsilon: Epsilon = "10",
     delta: Annotated[str, typer.Option(help="Delta of all jobs, a decimal up to 0.001; 0 without discovery.")] = "0",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kanon.cli.errors import one_line
 from kanon.cli.extras import extra
 from kanon.cli.files import picture as checked_picture
 from kanon.cli.screen import progress, working
@@ -109,12 +110,8 @@ def log_of(path: Path | None, seed: int) -> "JoinLog":
     """The log of a file, or a generated one. If the log cannot be read, the command ends with one line."""
     with extra("local"):
         from kanon.local.logs import generated_log, read_log
-    try:
-        with working("reading the log"):
-            return read_log(path, None, None) if path else generated_log(seed)
-    except LogError as error:
-        typer.echo(f"kanon reports: {error}", err=True)
-        raise typer.Exit(2) from error
+    with one_line(LogError), working("reading the log"):
+        return read_log(path, None, None) if path else generated_log(seed)
 
 
 def declared_keys(exact: dict[bytes, int]) -> set[bytes]:

@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 import typer
 
+from kanon.cli.errors import CommandError
 from kanon.cli.reports_demo import (
     Joins,
     Log,
@@ -28,7 +29,7 @@ from kanon.cli.reports_demo import (
     log_of,
 )
 from kanon.cli.screen import progress, working
-from kanon.cli.stacks import Profile, Region, Stack, Url, find, one_line_errors
+from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
 from kanon.client import Client, Connection
 from kanon.client.connection import Sign
 from kanon.client.signing import signer
@@ -144,13 +145,12 @@ def demo_service(
 
     Example: kanon reports demo-service --url http://127.0.0.1:8000
     """
-    with one_line_errors("kanon reports demo-service"):
+    with stack_errors(": docs/guides/operate.md#kanon-doctor names the permissions"):
         service = Service.of(find(stack, region, profile, url))
         try:
             run(service, log_of(log, seed), window, joins, reports)
         except AssertionError as error:
-            typer.echo(f"kanon reports demo-service: a check failed: {error}", err=True)
-            raise typer.Exit(1) from error
+            raise CommandError(f"a check failed: {error}", 1) from error
 
 
 def run(service: Service, log: "JoinLog", window: int, joins: int, most: int) -> None:

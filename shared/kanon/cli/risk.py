@@ -1,15 +1,17 @@
 """``kanon risk``: the privacy risks of a log before it is collected or published."""
 
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kanon.cli.extras import missing_library
+from kanon.cli.errors import CommandError, one_line
+from kanon.cli.extras import extra
 from kanon.cli.files import picture as picture_file
 from kanon.cli.files import writable
+from kanon.cli.options import Json, User
 from kanon.cli.screen import screen, show_json, working
 
 if TYPE_CHECKING:
@@ -20,37 +22,20 @@ if TYPE_CHECKING:
 risk = typer.Typer(help="Show the privacy risks of a log before it is collected or published.", no_args_is_help=True)
 
 Log = Annotated[Path, typer.Argument(help="CSV (.csv, .csv.gz) or Parquet file with a header.", show_default=False)]
-User = Annotated[str, typer.Option(help="Column of the user who owns a row.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def fail(message: str) -> NoReturn:
-    """Print one line and exit with status 2."""
-    typer.echo(f"kanon risk: {message}", err=True)
-    raise typer.Exit(2)
+@contextmanager
+def _risk_errors() -> Iterator[None]:
+    """End the command with one line if its input is invalid or a library is missing."""
+    from kanon.gate.mechanism.parameters import InvalidParametersError
+    from kanon.risk.errors import RiskError
 
-
-def _one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn invalid input, or a missing library, into one line that says what to change."""
-
-    @wraps(command)
-    def guarded(*arguments: Any, **options: Any) -> None:
-        from kanon.risk.errors import RiskError
-
-        try:
-            command(*arguments, **options)
-        except RiskError as error:
-            fail(str(error))
-        except typer.BadParameter as error:
-            fail(error.format_message())
-        except ModuleNotFoundError as error:
-            missing_library(error)
-
-    return guarded
+    with extra(), one_line(RiskError, InvalidParametersError):
+        yield
 
 
 @risk.command()
-@_one_line_errors
+@_risk_errors()
 def uniqueness(
     log: Log,
     value: Annotated[str, typer.Option(help="Value column.")] = "set",
@@ -73,7 +58,6 @@ def uniqueness(
 
     Example: kanon risk uniqueness joins.csv --value set --user client --k 20 --k 50
     """
-    from kanon.gate.mechanism.parameters import InvalidParametersError
     from kanon.risk.hashing import Key
     from kanon.risk.sketching import sketches
     from kanon.risk.uniqueness import report
@@ -82,14 +66,11 @@ def uniqueness(
     writable(html, "--html")
     asked = _columns(columns) if columns else [(value,)]
     if out is not None and len(asked) > 1:
-        fail("--out writes one sketch: name one value or combination with --value or --columns")
+        raise CommandError("--out writes one sketch: name one value or combination with --value or --columns")
     with working("reading the log"):
         made = sketches(log, asked, user, key=Key.kept_in(key) if key else Key.fresh(), size=size)
-    try:
-        with working("computing the report"):
-            reports = [report(one, user, profile, window) for one in made]
-    except InvalidParametersError as error:
-        fail(str(error))
+    with working("computing the report"):
+        reports = [report(one, user, profile, window) for one in made]
     if out is not None:
         _save(made[0].sketch, out)
     thresholds = k or [5, 10, 50]
@@ -111,7 +92,7 @@ def _columns(text: str) -> list[tuple[str, ...]]:
     asked = [tuple(part.strip() for part in one.split("+")) for one in text.split(",")]
     for one in asked:
         if not all(one) or len(set(one)) < len(one):
-            fail(f"--columns must look like set,set+day, not {text!r}")
+            raise CommandError(f"--columns must look like set,set+day, not {text!r}")
     return asked
 
 
@@ -136,7 +117,7 @@ def _write(path: Path, content: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     except OSError as error:
-        fail(f"{path} cannot be written: {error.strerror}")
+        raise CommandError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:
@@ -170,7 +151,7 @@ def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:
 
 
 @risk.command()
-@_one_line_errors
+@_risk_errors()
 def merge(
     sketches: Annotated[list[Path], typer.Argument(help="Sketch files of the parts of a log, made with one key.")],
     out: Annotated[Path, typer.Option(help="File for the merged sketch.")],
@@ -188,7 +169,7 @@ def merge(
 
 
 @risk.command()
-@_one_line_errors
+@_risk_errors()
 def join(
     first: Annotated[Path, typer.Argument(help="Sketch file of one column.", show_default=False)],
     second: Annotated[
@@ -205,7 +186,7 @@ def join(
     from kanon.risk.sketch_file import load
 
     if estimator not in ("matched", "thesis"):
-        fail(f"--estimator must be matched or thesis, not {estimator!r}")
+        raise CommandError(f"--estimator must be matched or thesis, not {estimator!r}")
     result = joinability(load(first), load(second), estimator)  # type: ignore[arg-type]
     if as_json:
         show_json(result.as_json())
@@ -237,7 +218,7 @@ def _show_join(result: "Joinability", first: str, second: str) -> None:
 
 
 @risk.command("sketch-leak")
-@_one_line_errors
+@_risk_errors()
 def sketch_leak(
     log: Log,
     group: Annotated[str, typer.Option(help="The values whose users are in the sketch; * and ? are wildcards.")],
@@ -285,7 +266,7 @@ def _show_leak(result: "Leak", candidates: int) -> None:
 
 
 @risk.command("no-noise")
-@_one_line_errors
+@_risk_errors()
 def no_noise(
     log: Annotated[
         Path | None, typer.Argument(help="Log from which the rates are computed.", show_default=False)
@@ -313,7 +294,7 @@ def no_noise(
     busy = 0
     if log is not None:
         if clients is not None or expected:
-            fail("give either a log, or --clients and --expected")
+            raise CommandError("give either a log, or --clients and --expected")
         from kanon.risk.rates import rates
 
         with working("reading the log"):
@@ -322,7 +303,7 @@ def no_noise(
         busy = sum(m >= k for _, m in told.groups)
         cases = [(name, m) for name, m in told.groups if m < k][:top]
     elif clients is None or not expected:
-        fail("give a log, or --clients and at least one --expected")
+        raise CommandError("give a log, or --clients and at least one --expected")
     else:
         cases = [("", m) for m in expected]
     with working("computing epsilon and delta"):

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kanon.cli.errors import CommandError
 from kanon.cli.extras import extra
 from kanon.cli.files import writable
+from kanon.cli.options import COLUMNS, ColumnNames, Json, StepLength, log_columns
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import progress, screen, show_json, working
 from kanon.cli.unused import refuse_unused
@@ -33,9 +35,7 @@ def simulate(
         Path,
         typer.Argument(help="Join log: CSV, JSON lines or Parquet, plain or gzipped; - for stdin.", show_default=False),
     ],
-    columns: Annotated[
-        str, typer.Option(help="Names of the log's columns of time, set and client, with commas.")
-    ] = "time,set,client",
+    columns: ColumnNames = COLUMNS,
     k: Annotated[str, typer.Option("--k", help="Thresholds, separated by commas.")] = "50",
     window: Annotated[str, typer.Option(help="Windows in steps, separated by commas.")] = "720",
     profile: Annotated[
@@ -43,12 +43,12 @@ def simulate(
     ] = "published,balanced-2,sharp-2",
     type_: OneType = None,
     types_file: TypesFile = None,
-    period: Annotated[int, typer.Option(min=1, max=86_400, help="Seconds per step.")] = 3600,
+    period: StepLength = 3600,
     seed: Annotated[int, typer.Option(help="Seed of the keys. The keys of a deployment cannot be used.")] = 1,
     batch: Annotated[int, typer.Option(min=1, max=500, help="Joins per request, for the price.")] = 1,
     prices: Annotated[Path | None, typer.Option(help="Price file in the form of kanon cost.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a report with pictures as one HTML page.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Simulate types on a log: which sets become k-anonymous and when, the errors of answers, the privacy loss.
 
@@ -60,7 +60,7 @@ def simulate(
     with extra("log"):
         from kanon.joinlog.batches import read_batches
     from kanon.cost.billing import CostError, read_measured, read_prices
-    from kanon.joinlog import Columns, LogError
+    from kanon.joinlog import LogError
     from kanon.simulate.cost import Pricing
     from kanon.simulate.figures import as_json as told
     from kanon.simulate.figures import judged
@@ -71,9 +71,7 @@ def simulate(
     if html is not None:
         with extra("plot"):
             import matplotlib as mpl  # noqa: F401, fail now and not after the simulation
-    names = columns.split(",")
-    if len(set(names) - {""}) != 3 or len(names) != 3:
-        raise typer.BadParameter(f"--columns must be three names such as time,set,client, not {columns}")
+    named = log_columns(columns)
     own = own_types(type_, types_file, period)
     if own:
         refuse_unused(context, ("k", "window", "profile"), "with --type or --types: change the type")
@@ -82,13 +80,12 @@ def simulate(
         pricing = Pricing(read_prices(prices), read_measured(), batch)
         with ExitStack() as open_:
             with working("reading the log"):
-                gathered_log = open_.enter_context(gathered(read_batches(log, Columns(*names)), period))
+                gathered_log = open_.enter_context(gathered(read_batches(log, named), period))
             result = _decided(gathered_log, types, Keys.from_seed(seed))
         found = judged(result, pricing)
     except (CostError, LogError) as error:
         hint = " with --columns TIME,SET,CLIENT" if str(error).endswith("names of the columns") else ""
-        typer.echo(f"kanon simulate: {error}{hint}", err=True)
-        raise typer.Exit(2) from error
+        raise CommandError(f"{error}{hint}") from error
     if html is not None:
         from kanon.simulate.page import page
 

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import typer
 
+from kanon.cli.errors import CommandError
+
 if TYPE_CHECKING:
     from kanon.operate.stacks import RunningStack
 
@@ -55,8 +57,11 @@ def _is_on_this_machine(url: str) -> bool:
 
 
 @contextmanager
-def one_line_errors(command: str) -> Iterator[None]:
-    """End the command with one line and status 2 if the stack cannot be reached or refuses a call."""
+def stack_errors(needed: str) -> Iterator[None]:
+    """End the command with one line if the stack cannot be reached or refuses a call.
+
+    ``needed`` names the permissions of the command. It follows the message of a refused call.
+    """
     from botocore.exceptions import BotoCoreError, ClientError
 
     from kanon.client import ApiError
@@ -65,17 +70,10 @@ def one_line_errors(command: str) -> Iterator[None]:
 
     try:
         yield
-    except (ApiError, KanonError) as error:
-        problem: Exception = error
-        text = str(error)
-    except (BotoCoreError, ClientError) as error:
-        page = f": docs/guides/operate.md#{command.replace(' ', '-')} names the permissions"
-        problem = error
-        text = f"{reason(error)}{page if isinstance(error, ClientError) else ''}"
-    else:
-        return
-    typer.echo(f"{command}: {text}", err=True)
-    raise typer.Exit(2) from problem
+    except (ApiError, KanonError, BotoCoreError, ClientError) as error:
+        text = reason(error) if isinstance(error, BotoCoreError | ClientError) else str(error)
+        refused = isinstance(error, ClientError) or isinstance(error.__cause__, ClientError)
+        raise CommandError(f"{text}{needed if refused else ''}") from error
 
 
 def on_stack(command: Callable[..., None]) -> Callable[..., None]:
@@ -85,7 +83,7 @@ def on_stack(command: Callable[..., None]) -> Callable[..., None]:
     def named(
         *, stack: Stack = None, region: Region = None, profile: Profile = None, url: Url = None, **own: Any
     ) -> None:
-        with one_line_errors("kanon operate"):
+        with stack_errors(": docs/guides/operate.md#kanon-operate names the permissions"):
             command(find(stack, region, profile, url), **own)
 
     own = list(inspect.signature(command).parameters.values())[1:]

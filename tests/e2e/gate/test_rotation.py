@@ -128,7 +128,7 @@ def test_rotating_a_noise_key_and_destroying_the_old_one_changes_no_answer(
 
     assert operate(rotating.stack, "destroy-noise-key", "1", "--yes") == (
         2,
-        "kanon operate: noise key 1 is configured: first remove it from NoiseKeys and deploy\n",
+        "kanon operate destroy-noise-key: noise key 1 is configured: first remove it from NoiseKeys and deploy\n",
     )
     rotating.deploy(("2", first))
     rotating.steps(2)

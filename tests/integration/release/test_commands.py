@@ -49,7 +49,8 @@ def run(*arguments, status=0):
     assert result.exit_code == status, result.output
     if status:
         assert result.stderr.count("\n") == 1
-        assert result.stderr.startswith("kanon: ")
+        command = " ".join(map(str, arguments[: 2 if arguments[0] == "ledger" else 1]))
+        assert result.stderr.startswith(f"kanon {command}: ")
     return result.stderr if status else result.stdout
 
 
@@ -246,7 +247,7 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(log, monkeypatc
     monkeypatch.delitem(sys.modules, "kanon.release.engines.duckdb", raising=False)
     ran = CliRunner().invoke(app, ["release", str(log), *ASKED])
     said = "duckdb is missing: pip install 'kanon[release]', or run `make install` in a checkout of kanon\n"
-    assert (ran.exit_code, ran.stderr) == (1, said)
+    assert (ran.exit_code, ran.stderr) == (1, f"kanon release: {said}")
 
 
 def test_the_picture_of_groups_in_any_script_is_drawn_without_a_warning(place):

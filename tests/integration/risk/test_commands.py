@@ -23,7 +23,7 @@ def refused(*arguments: object) -> str:
     result = run(*arguments)
     assert result.exit_code == 2, result.output
     assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith("kanon risk: ")
+    assert result.stderr.startswith(f"kanon risk {arguments[0]}: ")
     return result.stderr
 
 
@@ -233,7 +233,8 @@ def test_a_missing_library_names_the_extra_that_brings_it(
         monkeypatch.delitem(sys.modules, f"kanon.risk.{name}", raising=False)
     ran = run(*(argument.replace("LOG", str(log)) for argument in arguments))
     assert ran.exit_code == 1
-    assert ran.stderr.startswith(f"{missing} is missing: pip install 'kanon[{extra}]'")
+    said = f"kanon risk {arguments[0]}: {missing} is missing: pip install 'kanon[{extra}]'"
+    assert ran.stderr.startswith(said)
     assert ran.stderr.count("\n") == 1
 
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
+from botocore.exceptions import ClientError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kanon
 from kanon import cli
 from kanon.cli.screen import show_json
-from kanon.cli.stacks import one_line_errors
 from kanon.client import NoAnswerError
+from tests.paths import ROOT
 from tests.unit.cli.commands import commands, run
 
 COMMANDS = commands()
@@ -59,9 +59,10 @@ def test_an_example_with_an_unknown_option_would_be_noticed() -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_every_command_prints_json_with_one_function(path: Path) -> None:
     tree = ast.parse(path.read_text())
-    has_json = any(isinstance(n, ast.Constant) and n.value == "--json" for n in ast.walk(tree))
+    own = any(isinstance(n, ast.Constant) and n.value == "--json" for n in ast.walk(tree))
+    assert not own or path.name == "options.py", "declare --json with kanon.cli.options.Json"
     names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    assert not has_json or "show_json" in names or "Json" in names, "print JSON with kanon.cli.screen.show_json"
+    assert own or "Json" not in names or "show_json" in names, "print JSON with kanon.cli.screen.show_json"
     indented = [
         n
         for n in ast.walk(tree)
@@ -191,12 +192,33 @@ def test_a_port_that_is_in_use_is_named() -> None:
     assert output.count("\n") == 1
 
 
-def test_a_service_that_stops_answering_ends_a_command_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as ended, one_line_errors("kanon reports demo-service"):
+STACK_COMMANDS = ["doctor", "explain --type fledge --set aGVsbG8", "operate skip", "reports demo-service"]
+
+
+@pytest.mark.parametrize("command", STACK_COMMANDS)
+def test_an_error_of_a_stack_is_one_line_that_names_the_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stops(*_: Any) -> None:
         raise NoAnswerError("no answer from http://127.0.0.1:1: check the address")
-    assert ended.value.exit_code == 2
-    said = "kanon reports demo-service: no answer from http://127.0.0.1:1: check the address\n"
-    assert capsys.readouterr().err == said
+
+    monkeypatch.setattr("kanon.operate.stacks.local_stack", stops)
+    name = command.partition(" --")[0]
+    assert run(*command.split()) == (2, f"kanon {name}: no answer from http://127.0.0.1:1: check the address\n")
+
+
+@pytest.mark.parametrize("command", STACK_COMMANDS)
+def test_a_refused_call_names_the_permissions_that_the_command_needs(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: Any) -> None:
+        raise ClientError({"Error": {"Code": "AccessDenied"}}, "DescribeStacks")
+
+    monkeypatch.setattr("kanon.operate.stacks.local_stack", refuses)
+    status, output = run(*command.split())
+    assert status == 2
+    assert "DescribeStacks answered AccessDenied" in output
+    page = re.search(r"docs/guides/operate\.md#(.+) names the permissions", output)
+    headings = (ROOT / "docs" / "guides" / "operate.md").read_text().splitlines()
+    assert "The command needs cloudformation" in output or (page and f"## {page[1].replace('-', ' ')}" in headings)
 
 
 # Words that an option may be given, of which most are wrong for it.

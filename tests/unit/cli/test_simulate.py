@@ -114,7 +114,7 @@ def test_the_seed_chooses_the_noise(log: str) -> None:
         (["--window", "1.5"], "whole numbers separated by commas"),
         (["--k", "20", "--profile", "published"], "no combination of --k, --window and --profile can be used"),
         (["--profile", "sharpest"], "profile must be one of"),
-        (["--columns", "a,b"], "--columns must be three names"),
+        (["--columns", "a,b"], "--columns: give three names"),
         (
             ["--columns", "a,b,c"],
             "no column a, b, c: add a header line, or give the names of the columns with --columns",

@@ -304,7 +304,7 @@ def test_pages_are_split_into_chunks_without_reading_ahead() -> None:
             read.append(n)
             yield _page(range(700 * n, 700 * (n + 1)), 700)
 
-    chunks = chunked(pages())
+    chunks = chunked(pages(), {})
     assert len(next(chunks)) == 500
     assert read == [0]
     assert [len(chunk) for chunk in chunks] == [0, 500, 0, 400]
@@ -312,11 +312,11 @@ def test_pages_are_split_into_chunks_without_reading_ahead() -> None:
 
 def test_a_chunk_of_crowded_sets_is_closed_by_its_rows() -> None:
     pages = [_page(range(0), 9_999), _page(range(1), 9_999), _page(range(1, 2), 2), _page(range(2, 3), 1)]
-    assert [len(chunk) for chunk in chunked(pages)] == [0, 0, 2, 0, 1]
+    assert [len(chunk) for chunk in chunked(pages, {})] == [0, 0, 2, 0, 1]
 
 
 def test_a_step_without_rows_has_no_chunk_with_a_set() -> None:
-    assert list(chunked([Page((), 0)])) == [[]]
+    assert list(chunked([Page((), 0)], {})) == [[]]
 
 
 def test_a_chunk_ends_when_the_members_of_its_sets_may_be_too_many_whatever_their_number() -> None:

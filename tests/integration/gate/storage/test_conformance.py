@@ -269,7 +269,7 @@ def test_unprocessed_members_are_read_again(tables: Tables, slept: list[float]) 
 def test_members_without_an_answer_are_not_treated_as_missing(tables: Tables) -> None:
     write(tables.members, SETS[0], "fledge", _state(STEP, 1), 16, 99)
     leave_unprocessed(tables, "BatchGetItem", lambda n, size: 1)
-    with pytest.raises(ThrottledError, match=r"^Members did not answer for every set; evaluate the step again$"):
+    with pytest.raises(ThrottledError, match=r"^a table did not answer for every key; try again$"):
         states_of(tables.members, SETS[:2])
 
 
@@ -458,7 +458,7 @@ def test_unprocessed_statuses_are_read_again(tables: Tables) -> None:
 def test_a_status_or_horizon_never_answered_is_never_read_as_false(tables: Tables, all_of_them: bool) -> None:
     tables.statuses.write(SETS[0], (5,), 99)
     leave_unprocessed(tables, "BatchGetItem", lambda n, size: size if all_of_them else 1)
-    with pytest.raises(ThrottledError, match=r"^Statuses did not answer for every set; repeat the query$"):
+    with pytest.raises(ThrottledError, match=r"^a table did not answer for every key; try again$"):
         tables.statuses.read(SETS[:2], [0])
 
 
