@@ -671,6 +671,16 @@ def test_a_summary_is_published_at_its_place_once_the_name_is_free(fresh: Front)
     assert list(fresh.service.summary()) == [5]
 
 
+def test_no_summary_may_go_to_the_bucket_of_reports(fresh: Front) -> None:
+    committed(fresh)
+    another, again = asked(fresh, "another"), {"job_request_id": "job"}
+    for path, sent in ((CREATE, another), (PREFLIGHT, another), (PUBLISH, again)):
+        result = fresh.send("jobs", "POST", path, sent | {"output_data_bucket_name": fresh.reports_bucket})
+        assert result.status == 400
+        assert error(result)["details"][0]["metadata"] == {"field": "output_data_bucket_name"}
+        assert "name the bucket of summaries" in error(result)["message"]
+
+
 def test_a_summary_that_cannot_be_published_says_what_to_do(fresh: Front) -> None:
     assert publish(fresh, "unknown").status == 404
     assert create(fresh, "waits").status == 202

@@ -184,6 +184,20 @@ def read_publication(body: Any, buckets: frozenset[str]) -> Publication:
     )
 
 
+def check_output(bucket: str | None, reports_bucket: str) -> None:
+    """Refuse the bucket of reports as the place of a summary: no function of jobs may write to it.
+
+    Raises:
+        RequestRefusedError: ``bucket`` is the bucket of reports.
+    """
+    if bucket == reports_bucket:
+        raise invalid(
+            "output_data_bucket_name",
+            "no summary may go to the bucket of reports: name the bucket of summaries, or one of the parameter"
+            " ReportBuckets",
+        )
+
+
 def named_buckets(body: Mapping[str, Any]) -> frozenset[str]:
     """The buckets that a stored request names."""
     names = {body[name] for name in ("input_data_bucket_name", "output_data_bucket_name")}

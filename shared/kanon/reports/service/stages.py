@@ -234,7 +234,7 @@ class Stages(Worker):
         mine = 0 if plan.partitions == 1 else part
         if mine is not None and mine < plan.partitions and mine not in recorded:
             value = self._part(row, plan, mine)
-            recorded[mine] = self.jobs.record(row.job, "reduce", mine, value, self.clock())
+            self.jobs.record(row.job, "reduce", mine, value, self.clock())
             recorded = self.jobs.recorded(row.job, "reduce")
         if len(recorded) < plan.partitions:
             return None  # if the job has ended meanwhile, what this late worker wrote is deleted
