@@ -60,7 +60,7 @@ GATE: dict[str, set[str]] = {
     "types": {"mechanism"},
     "settings": {"slots", "types"},
     "names": set(),
-    "slots": {"mechanism", "names"},
+    "slots": {"mechanism"},
     "publishing": {"mechanism"},
     "schedule": {"mechanism", "publishing", "settings"},
     "generations": {"mechanism", "settings"},

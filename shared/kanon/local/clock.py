@@ -32,12 +32,19 @@ class Clock:
 
     def install(self) -> None:
         """Become the service's clock."""
+        self.uninstall()
+        _installed.append(self)
         service_clock.now = self.now
 
     def uninstall(self) -> None:
-        """Restore the real clock of the service, unless another one has been installed."""
+        """Give the service the clock that was installed before, or the real one; unless it has another one now."""
+        if self in _installed:
+            _installed.remove(self)
         if service_clock.now == self.now:
-            service_clock.now = time.time
+            service_clock.now = _installed[-1].now if _installed else time.time
+
+
+_installed: list[Clock] = []
 
 
 class Trigger(Protocol):

@@ -170,11 +170,8 @@ def _puts(requests: dict[str, list[dict[str, Any]]]) -> int:
 
 def _read(operation: str, params: dict[str, Any], parsed: dict[str, Any]) -> float:
     match operation:
-        case "GetItem":
-            size = item_size(parsed.get("Item", {}))
-            return read_units(size, consistent=params.get("ConsistentRead", False))
-        case "Query":
-            size = sum(item_size(item) for item in parsed.get("Items", []))
+        case "GetItem" | "Query":
+            size = sum(map(item_size, parsed.get("Items", [parsed.get("Item", {})])))
             return read_units(size, consistent=params.get("ConsistentRead", False))
         case "BatchGetItem" if "Error" not in parsed:
             return sum(
