@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from infra.measure.measure import Count
 from infra.measure.rows import Form, row
-from infra.measure.service import PERIOD, START
-from kanon.dynamo.batches import chunks
+from infra.measure.service import PERIOD, START, TYPES, fledge
+from infra.measure.workload import mark
+from kanon.client import Client, Join, encoded
+from kanon.dynamo.batches import chunks, put_all
 from kanon.dynamo.units import item_size
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
 from kanon.gate.names import set_key
 from kanon.gate.storage.members import to_item
-from kanon.gate.types import read_types
 from kanon.keys import Secret
 from kanon.local import Stack
 
-TYPES = json.dumps({"fledge": {"k": 50, "window": 720, "profile": "published"}})
 BATCH = 500
 
 
@@ -55,24 +52,22 @@ def idle_sets(form: Form) -> Iterator[Count]:
     )
 
 
-def encoded(number: int) -> str:
-    """A set id in the encoding of the API."""
-    return base64.urlsafe_b64encode(number.to_bytes(32, "big")).decode().rstrip("=")
+def join(number: int, client: str) -> Join:
+    """A join of the set with this number."""
+    return Join("fledge", encoded(number.to_bytes(32, "big")), client)
 
 
-def log(stack: Stack, joins: list[dict[str, str]], size: int = BATCH) -> None:
+def log(stack: Stack, joins: Sequence[Join], size: int = BATCH) -> None:
     """Send joins in batches of ``size``; the join of a batch of one is stored as a single join is."""
     for part in chunks(joins, size):
-        answer = stack.request("POST", "/v1:batchJoin", {"joins": part})
-        if answer.json()["results"] != [{}] * len(part):
-            raise RuntimeError("a join was refused")
+        Client(stack.request).join_all(part)
 
 
 def long_tail(sets: int, size: int) -> float:
     """Write units per join when every set gets one join per hour, each of a new client."""
     with Stack({"Types": TYPES}, start=START, seed=1) as stack:
         for hour in range(3):
-            log(stack, [{"type": "fledge", "set": encoded(n), "client": f"{hour}-{n}"} for n in range(sets)], size)
+            log(stack, [join(n, f"{hour}-{n}") for n in range(sets)], size)
             stack.advance(PERIOD)
         stack.advance(PERIOD)  # wait for the grace of the last step
         assert not stack.failures
@@ -82,7 +77,7 @@ def long_tail(sets: int, size: int) -> float:
 def hot(joins: int, size: int) -> float:
     """Write units per join when all joins of an hour are in one set."""
     with Stack({"Types": TYPES}, start=START, seed=1) as stack:
-        log(stack, [{"type": "fledge", "set": encoded(1), "client": str(n)} for n in range(joins)], size)
+        log(stack, [join(1, str(n)) for n in range(joins)], size)
         stack.advance(2 * PERIOD)
         assert not stack.failures
         return sum(stack.meter.written.values()) / joins
@@ -90,7 +85,7 @@ def hot(joins: int, size: int) -> float:
 
 def members_item() -> int:
     """Bytes of the largest item of Members with the published profile."""
-    parameters = read_types(TYPES, PERIOD)["fledge"].parameters
+    parameters = fledge().parameters
     step = START // PERIOD
     members = tuple(Member(token, step) for token in range(parameters.members_kept))
     state = SetState(members, (step - parameters.window, step), step, step + parameters.window)
@@ -100,19 +95,14 @@ def members_item() -> int:
 def work_among(idle: int, joined: int = 20) -> tuple[int, int]:
     """Items read and written by evaluating a step in which ``joined`` sets have joins and ``idle`` sets exist."""
     with Stack({"Types": TYPES}, start=START, seed=1) as stack:
-        client, members = stack.session.client("dynamodb"), stack.storage.tables["Members"]
+        client, step = stack.session.client("dynamodb"), START // PERIOD - 1
         pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
-        step = START // PERIOD - 1
-        control = stack.storage.tables["Control"]
-        mark = {"name": {"S": "slot#0"}, "evaluated_through": {"N": str(step)}}
-        client.put_item(TableName=control, Item=mark)
-        puts: list[Any] = [
-            {"PutRequest": {"Item": to_item(name, "fledge", SetState((Member(7, step),), (), step), 32, START + 10**7)}}
-            for name in (set_key(pepper, "fledge", number.to_bytes(32, "big")) for number in range(idle))
-        ]
-        for start in range(0, idle, 25):
-            client.batch_write_item(RequestItems={members: puts[start : start + 25]})
-        log(stack, [{"type": "fledge", "set": encoded(n), "client": "someone"} for n in range(joined)])
+        mark(stack, client, step)
+        state = SetState((Member(7, step),), (), step)
+        names = (set_key(pepper, "fledge", number.to_bytes(32, "big")) for number in range(idle))
+        items = (to_item(name, "fledge", state, 32, START + 10**7) for name in names)
+        assert not put_all(client, stack.storage.tables["Members"], items, ["set_key"])
+        log(stack, [join(n, "someone") for n in range(joined)])
         read, written = stack.meter.items_read["evaluate"], stack.meter.items_written["evaluate"]
         stack.advance(2 * PERIOD)
         assert not stack.failures

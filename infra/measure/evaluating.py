@@ -15,16 +15,15 @@ from typing import Any
 import numpy as np
 
 from infra.measure import plain
-from infra.measure.counted import TYPES
 from infra.measure.measure import Ratio, Turn, compare
 from infra.measure.one_step import KEY, SCHEDULE, evaluate_step, evaluation_of
 from infra.measure.rows import Form, row
-from infra.measure.service import PERIOD, START, Service, service
+from infra.measure.service import PERIOD, START, TYPES, Service, fledge, service
+from infra.measure.workload import joining_of, mark
 from infra.measure.workload import joins as workload
 from kanon.dynamo.batches import KEYS_A_CALL, Item, chunks
 from kanon.dynamo.statements import STATEMENTS_A_CALL, insert
 from kanon.gate.evaluation import WRITERS
-from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism import vectorised
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.exact_law import first_crossing, first_crossing_exact
@@ -32,12 +31,10 @@ from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, Tapes
 from kanon.gate.reading import SETS_A_CHUNK, touched
-from kanon.gate.settings import JoinSettings
 from kanon.gate.slots import Layout
 from kanon.gate.storage.members import to_item
-from kanon.gate.storage.step_log import StepLog, partition
-from kanon.gate.types import Type, read_types
-from kanon.keys import Secret
+from kanon.gate.storage.step_log import partition
+from kanon.gate.types import Type
 from kanon.local.partiql import read
 from kanon.noise.words import WORD_BYTES, length_prefixed
 
@@ -51,33 +48,16 @@ class Steps:
     joins: int
 
     def __post_init__(self) -> None:
-        environment = self.service.environments["join"]
-        secrets = self.service.stack.storage.secrets
-        self._joining = Joining(
-            read_types(environment["KANON_TYPES"], PERIOD),
-            Secret.derived("set-pepper", secrets["SetPepper"]),
-            Secret.derived("client-key", secrets["ClientKey"]),
-            StepLog(
-                self.service.dynamodb,
-                self.service.tables["StepLog"],
-                JoinSettings.from_environment(environment).layouts,
-            ),
-            PERIOD,
-            604_800,
-        )
+        self._joining = joining_of(self.service.stack, self.service.dynamodb)
         self._stream = workload("fledge", self.sets, seed=1)
         self.step = START // PERIOD
-        control, mark = self.service.tables["Control"], str(self.step - 1)
-        self.service.dynamodb.put_item(
-            TableName=control, Item={"name": {"S": "slot#0"}, "evaluated_through": {"N": mark}}
-        )
+        mark(self.service.stack, self.service.dynamodb, self.step - 1)
 
     def fill(self) -> int:
         """Log the joins of the next step; returns how many sets they touch."""
         joined = list(islice(self._stream, self.joins))
-        rows = [Join(j.type_name, j.set_id, "client", j.client.encode()) for j in joined]
-        assert all(self._joining.join_all(rows, self.step * PERIOD + 5.0))
-        return len({j.set_id for j in joined})
+        assert all(self._joining.join_all(joined, self.step * PERIOD + 5.0))
+        return len({join.set_id for join in joined})
 
     def evaluate(self) -> None:
         """Let the function evaluate the step, which has closed, as the queue would."""
@@ -95,12 +75,12 @@ def evaluate(form: Form) -> Iterator[Ratio]:
         steps, bare = Steps(running, 2 * joins, joins), BareStep(running)
         filled = steps.fill()
 
-        def ours(_: int) -> Turn:
+        def ours() -> Turn:
             nonlocal filled
             filled = steps.fill()
             return Turn(filled, steps.evaluate)
 
-        def theirs(_: int) -> Turn:
+        def theirs() -> Turn:
             bare.prepare(steps.step - 1)
             return Turn(len(bare.keys), bare.work)
 
@@ -128,8 +108,7 @@ class BareStep:
 
     def __post_init__(self) -> None:
         self._table = self.service.new_table("bare-members", "set_key")
-        layouts = JoinSettings.from_environment(self.service.environments["join"]).layouts
-        self._log = StepLog(self.service.dynamodb, self.service.tables["StepLog"], layouts)
+        self._log = joining_of(self.service.stack, self.service.dynamodb).log
         self._chance = Random(4)
 
     def prepare(self, step: int) -> None:
@@ -234,11 +213,6 @@ class Needed(Tapes):
         return work
 
 
-def fledge() -> Type:
-    """The type of the rows."""
-    return read_types(TYPES, PERIOD)["fledge"]
-
-
 @row("decide")
 def decide(form: Form) -> Iterator[Ratio]:
     """Decisions with look-ahead on arrays that are ready, in evaluation's chunks; relative to hashing alone."""
@@ -256,8 +230,8 @@ def decide(form: Form) -> Iterator[Ratio]:
         f"decide, one of {sets:,} sets",
         "hashing the same tapes, and nothing else",
         "set",
-        partial(_turn, sets, partial(decided, Tapes(KEY, "bench", "fledge", parameters))),
-        partial(_turn, sets, needed.hash_alone()),
+        partial(Turn, sets, partial(decided, Tapes(KEY, "bench", "fledge", parameters))),
+        partial(Turn, sets, needed.hash_alone()),
         inside="decisions alone, from arrays to arrays: no unpacking, folding or packing",
         turns=form.size(5, 1),
         target=2.0,
@@ -289,8 +263,8 @@ def evaluate_without_calls(form: Form) -> Iterator[Ratio]:
             f"evaluate without calls, one of {sets:,} sets",
             against,
             "set",
-            partial(_turn, sets, lambda: step.evaluate(Memory(step), type_)),
-            partial(_turn, sets, theirs),
+            partial(Turn, sets, lambda: step.evaluate(Memory(step), type_)),
+            partial(Turn, sets, theirs),
             inside="reading rows, unpacking, folding, deciding, packing, handing over to writers; no SDK, no network",
             turns=form.size(9, 1),
             target=target,
@@ -412,14 +386,10 @@ def exact_law(form: Form) -> Iterator[Ratio]:
         f"the exact law of an instance of {parameters.window} steps",
         "the same in exact rationals",
         "law",
-        partial(_turn, 100, floats),
-        partial(_turn, 1, partial(first_crossing_exact, parameters, counts)),
+        partial(Turn, 100, floats),
+        partial(Turn, 1, partial(first_crossing_exact, parameters, counts)),
         inside="the probability of the first crossing at each step, in floats",
         turns=form.size(3, 1),
         target=100.0,
         at_least=True,
     )
-
-
-def _turn(units: int, work: Callable[[], object], _: int) -> Turn:
-    return Turn(units, work)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +14,7 @@ from infra.measure.before import SetBySet
 from infra.measure.measure import Count, Ratio, Turn, compare
 from infra.measure.one_step import ONE_SLOT, evaluate_step, evaluation_of
 from infra.measure.rows import Form, row
-from infra.measure.service import PERIOD, START, Service, service, variables
+from infra.measure.service import PERIOD, START, Service, fledge, service, variables
 from kanon.dynamo.batches import Item, put_all
 from kanon.gate.evaluation import Evaluation
 from kanon.gate.mechanism.above_threshold import SetState
@@ -24,13 +23,13 @@ from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import to_item
 from kanon.gate.storage.step_log import Row, StepLog
-from kanon.gate.types import Type, read_types
 from kanon.local.meter import Meter
 
 KEYS = {
     "StepLog": ("step_slot", "set_token"),
     "Members": ("set_key",),
     "Statuses": ("set_key",),
+    "Control": ("name:S",),
 }
 FIRST = START // PERIOD
 
@@ -43,12 +42,7 @@ class Workload:
     sets: int
     k: int
     members: tuple[int, int]
-    target: float | None
-
-    def type(self) -> Type:
-        """The type of the sets."""
-        document = json.dumps({"fledge": {"k": self.k, "window": 720, "profile": "published"}})
-        return read_types(document, PERIOD)["fledge"]
+    target: float
 
 
 @dataclass
@@ -67,14 +61,7 @@ class Side:
             table: self.service.new_table(f"{name}-{self.workload.k}-{self.workload.sets}-{table}", *keys)
             for table, keys in KEYS.items()
         }
-        self.tables["Control"] = f"{name}-{self.workload.k}-{self.workload.sets}-Control"
-        client.create_table(
-            TableName=self.tables["Control"],
-            BillingMode="PAY_PER_REQUEST",
-            AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
-            KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
-        )
-        self.type = self.workload.type()
+        self.type = fledge(k=self.workload.k)
         self.evaluation = self.evaluation_on(client)
         chance = Random(1)
         self.keys = [chance.randbytes(32) for _ in range(self.workload.sets)]
@@ -100,7 +87,7 @@ class Side:
         state = SetState(tuple(members), crossings, FIRST - 1)
         return to_item(set_key, "fledge", state, parameters.client_bits, START + 10**8)
 
-    def turn(self, _: int) -> Turn:
+    def turn(self) -> Turn:
         """A step whose joins are in the log."""
         token = (1 << 15) + self.step - FIRST
         rows = (Row(self.step, key, token, "fledge", START + 10**8) for key in self.keys)
@@ -132,7 +119,7 @@ class Side:
             session = boto3.Session()
             meter.attach(session, "evaluate")
             self.evaluation = self.evaluation_on(session.client("dynamodb"))
-        self.turn(0).work()
+        self.turn().work()
         return meter.written["evaluate"]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,14 +17,14 @@ from pydantic import BaseModel
 
 from infra.measure.measure import Ratio, Turn, compare
 from infra.measure.rows import Form, row
-from infra.measure.service import CONTEXT, PERIOD, START, Service, service
-from kanon.dynamo.batches import KEYS_A_CALL, WRITES_A_CALL
+from infra.measure.service import CONTEXT, PERIOD, START, TYPES, Service, service
+from kanon.client import encoded
+from kanon.dynamo.batches import KEYS_A_CALL, WRITES_A_CALL, chunks
 from kanon.gate.names import set_key
 from kanon.gate.storage.statuses import SHOWN, Statuses
 from kanon.keys import Secret
 
 TYPE = "fledge"
-TYPES = json.dumps({TYPE: {"k": 50, "window": 720, "profile": "published"}})
 SLOTS = 16
 LAYOUT = json.dumps([{"slots": SLOTS, "partitions": 16, "from_step": 0}], separators=(",", ":"))
 """The default of template.yaml."""
@@ -73,8 +74,8 @@ def minimal_query(service: Service, more_keys: tuple[bytes, ...]) -> Handler:
     def query(body: MinimalQuery) -> dict[str, list[str]]:
         asked = [*map(base64.urlsafe_b64decode, body.hashes), *more_keys]
         found = set()
-        for start in range(0, len(asked), KEYS_A_CALL):
-            keys: Any = [{"set_key": {"B": key}} for key in asked[start : start + KEYS_A_CALL]]
+        for part in chunks(asked, KEYS_A_CALL):
+            keys: Any = [{"set_key": {"B": key}} for key in part]
             wanted: Any = {"Keys": keys, "ConsistentRead": False, "ProjectionExpression": f"set_key, {SHOWN}"}
             answer = service.dynamodb.batch_get_item(RequestItems={table: wanted})
             found |= {item["set_key"]["B"] for item in answer["Responses"][table]}
@@ -92,7 +93,7 @@ def at_path(asked: dict[str, Any], path: str) -> dict[str, Any]:
 
 def names(chance: Random, count: int) -> list[str]:
     """Set ids in the encoding of the API."""
-    return [base64.urlsafe_b64encode(chance.randbytes(32)).decode().rstrip("=") for _ in range(count)]
+    return [encoded(chance.randbytes(32)) for _ in range(count)]
 
 
 @row("join")
@@ -102,22 +103,22 @@ def join(form: Form) -> Iterator[Ratio]:
         chance, requests = Random(1), form.size(25, 5)
         bare = minimal_join(running, running.new_table("bare-join", "step_slot", "set_token"))
 
-        def events(_: int) -> list[dict[str, Any]]:
+        def events() -> list[dict[str, Any]]:
             return [
                 running.request("POST", f"/v1/types/{TYPE}/sets/{name}:join", {"client": f"client-{chance.random()}"})
                 for name in names(chance, requests)
             ]
 
-        def ours(turn: int) -> Turn:
-            asked = events(turn)
+        def ours() -> Turn:
+            asked = events()
             return Turn(requests, lambda: [running.call("join", each) for each in asked])
 
-        def theirs(turn: int) -> Turn:
-            asked = [at_path(each, each["rawPath"].removesuffix(":join")) for each in events(turn)]
+        def theirs() -> Turn:
+            asked = [at_path(each, each["rawPath"].removesuffix(":join")) for each in events()]
             return Turn(requests, lambda: [bare(each, CONTEXT) for each in asked])
 
-        answered(ours(0).work())
-        answered(theirs(0).work())
+        answered(ours().work())
+        answered(theirs().work())
         yield compare(
             "join, a request",
             "a Powertools handler with validation and one put_item of the same client",
@@ -134,33 +135,28 @@ def join(form: Form) -> Iterator[Ratio]:
 def batch_join(form: Form) -> Iterator[Ratio]:
     """Batches of 500 joins relative to the same items in bare calls."""
     with service({"Types": TYPES, "Slots": LAYOUT}) as running:
-        chance, requests = Random(2), 1
+        chance = Random(2)
         table = running.new_table("bare-batch", "step_slot", "set_token")
 
-        def ours(_: int) -> Turn:
+        def ours() -> Turn:
             joins = [{"type": TYPE, "set": name, "client": f"client-{name}"} for name in names(chance, BATCH)]
-            asked = [running.request("POST", "/v1:batchJoin", {"joins": joins}) for _ in range(requests)]
-            return Turn(BATCH * requests, lambda: [running.call("join", each) for each in asked])
+            asked = running.request("POST", "/v1:batchJoin", {"joins": joins})
+            return Turn(BATCH, lambda: running.call("join", asked))
 
-        def theirs(_: int) -> Turn:
-            puts: list[Any] = [
+        def theirs() -> Turn:
+            items = [
                 {
-                    "PutRequest": {
-                        "Item": {
-                            "step_slot": {"B": chance.randbytes(9)},
-                            "set_token": {"B": chance.randbytes(36)},
-                            "type": {"S": TYPE},
-                            "ttl": {"N": "1700000000"},
-                        }
-                    }
+                    "step_slot": {"B": chance.randbytes(9)},
+                    "set_token": {"B": chance.randbytes(36)},
+                    "type": {"S": TYPE},
+                    "ttl": {"N": "1700000000"},
                 }
-                for _ in range(BATCH * requests)
+                for _ in range(BATCH)
             ]
-            calls = [puts[start : start + WRITES_A_CALL] for start in range(0, len(puts), WRITES_A_CALL)]
-            return Turn(len(puts), lambda: [running.dynamodb.batch_write_item(RequestItems={table: c}) for c in calls])
+            calls: list[Any] = list(chunks([{"PutRequest": {"Item": item}} for item in items], WRITES_A_CALL))
+            return Turn(BATCH, lambda: [running.dynamodb.batch_write_item(RequestItems={table: c}) for c in calls])
 
-        answer = ours(0).work()[0]
-        if json.loads(answer["body"]) != {"results": [{}] * BATCH}:
+        if json.loads(ours().work()["body"]) != {"results": [{}] * BATCH}:
             raise RuntimeError("a join of the batch was refused")
         yield compare(
             "batchJoin, a join",
@@ -198,7 +194,7 @@ class Queries:
         bodies = [{"setsForType": [{"type": TYPE, "hashes": hashes}]} for hashes in self._hashes]
         return [self._service.request("POST", "/v1:query", body) for body in bodies]
 
-    def cold(self, _: int) -> Turn:
+    def cold(self) -> Turn:
         """Each request is the first after a tick. It also reads the horizons of all slots: 116 keys in two calls."""
         asked = self.asked()
 
@@ -209,7 +205,7 @@ class Queries:
 
         return Turn(len(asked), work)
 
-    def new(self, _: int) -> Turn:
+    def new(self) -> Turn:
         """The horizons are cached: one call of 100 keys."""
         asked = self.asked()
         self.tick()
@@ -239,7 +235,7 @@ def query(form: Form) -> Iterator[Ratio]:
                 f"a Powertools handler with validation and {calls} of the same client, for the same items",
                 "request",
                 ours,
-                lambda _, bare=bare: queries.bare(bare),  # type: ignore[misc]
+                partial(queries.bare, bare),
                 inside=REQUEST,
                 turns=form.size(25, 1),
                 target=1.3,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from infra.measure.measure import Ratio, Turn, compare
@@ -47,29 +48,26 @@ assert found == (["numpy"] if "evaluate" in app.__file__ else []), found
 """
 
 
+def interpreter(function: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a new interpreter that imports a function, by its folder, as ``app``."""
+    paths = os.pathsep.join([str(ROOT / "functions" / function), str(ROOT / "shared")])
+    return {**variables, "AWS_DEFAULT_REGION": "us-east-1", "PYTHONPATH": paths, "PATH": os.environ["PATH"]}
+
+
 @row("start")
 def start(form: Form) -> Iterator[Ratio]:
     """Importing a function and creating its client, relative to the libraries alone."""
     with service({"Reports": "ON"}) as running:
         environments = running.environments
     for function, (least, against) in LEAST.items():
-        paths = [str(ROOT / "functions" / function), str(ROOT / "shared")]
-        variables = {
-            **environments[Path(function).name],
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "PYTHONPATH": os.pathsep.join(paths),
-            "PATH": os.environ["PATH"],
-        }
-
-        def run(text: str, variables: dict[str, str] = variables) -> None:
-            subprocess.run([sys.executable, "-c", text], env=variables, check=True)
-
+        name = Path(function).name
+        run = partial(subprocess.run, env=interpreter(function, environments[name]), check=True)
         yield compare(
-            f"start of {Path(function).name}",
+            f"start of {name}",
             against,
             "start",
-            lambda _, run=run: Turn(1, lambda: run(OURS)),  # type: ignore[misc]
-            lambda _, run=run, least=least: Turn(1, lambda: run(least)),  # type: ignore[misc]
+            partial(Turn, 1, partial(run, [sys.executable, "-c", OURS])),
+            partial(Turn, 1, partial(run, [sys.executable, "-c", least])),
             inside="a new interpreter: imports, settings and models of the function, one client; no call",
             turns=form.size(9, 1),
             target=1.2,

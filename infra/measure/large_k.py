@@ -7,20 +7,32 @@ is the largest resident memory of that process, with the interpreter and the SDK
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
 import os
-import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from multiprocessing import get_context
+from typing import Any
 
+import numpy as np
+
+from infra.measure import wire
+from infra.measure.one_step import evaluate_step, evaluation_of
+from infra.measure.service import START, fledge
 from infra.measure.worker import resident
-
-if TYPE_CHECKING:
-    from kanon.gate.types import Type
+from kanon import aws
+from kanon.dynamo.units import item_size, read_units, write_units
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.columns import Tokens
+from kanon.gate.mechanism.members import Member
+from kanon.gate.mechanism.parameters import token_bytes
+from kanon.gate.slots import Layout, Layouts
+from kanon.gate.storage.members import to_item
+from kanon.gate.storage.packing import pack_all
+from kanon.gate.types import Type
 
 ROWS = ((50, 720), (1_000, 720), (8_000, 720), (20_000, 168), (50_000, 168), (50_000, 720), (79_000, 720))
 SETS = 64
@@ -32,20 +44,11 @@ HEADER = (
 )
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Print the table; 1 if a row takes too much memory, or a chunk more than the time a worker keeps in reserve."""
-    parser = argparse.ArgumentParser(prog="python -m infra.measure.large_k", description=__doc__)
-    parser.add_argument("--k", type=int, help="measure this k only, in this process, and print it as JSON")
-    parser.add_argument("--window", type=int, default=720)
-    asked = parser.parse_args(arguments)
-    if asked.k is not None:
-        print(json.dumps(measured(asked.k, asked.window)))
-        return 0
     print(HEADER, flush=True)
     failed = False
-    for k, window in ROWS:
-        command = [sys.executable, "-m", "infra.measure.large_k", "--k", str(k), "--window", str(window)]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    for (k, window), found in in_processes(measured, ROWS):
         print(
             f"| {k:,} | {window} | {found['bytes']:,} | {found['write']} | {found['read']:g} | {found['chunk']} |"
             f" {found['slowest']:.2f} | {1000 * found['processor']:.2f} | {found['memory']:.0f} |",
@@ -55,11 +58,19 @@ def main(arguments: list[str] | None = None) -> int:
     return int(failed)
 
 
+def in_processes(
+    measure: Callable[..., dict[str, float]], rows: Iterable[tuple[int, ...]]
+) -> Iterator[tuple[tuple[int, ...], dict[str, float]]]:
+    """Each row with what ``measure`` finds for it in a process of its own."""
+    with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for row in rows:
+            yield row, pool.apply(measure, row)
+
+
 def measured(k: int, window: int) -> dict[str, float]:
     """One row, measured in this process."""
-    from kanon.dynamo.units import item_size, read_units, write_units
-
-    tables = Answers(type_of(k, window), SETS)
+    bits = max(16, (8 * (k + 100) - 1).bit_length())  # enough for the tokens of its members
+    tables = Answers(fledge(k=k, window=window, client_bits=bits), SETS)
     found = evaluated(tables)
     size = item_size(tables.full)
     return {
@@ -72,22 +83,9 @@ def measured(k: int, window: int) -> dict[str, float]:
     }
 
 
-def type_of(k: int, window: int) -> Type:
-    """A type with enough bits for the tokens of its members."""
-    from kanon.gate.types import read_types
-
-    bits = max(16, (8 * (k + 100) - 1).bit_length())
-    entry = {"k": k, "window": window, "profile": "published", "client_bits": bits}
-    return read_types(json.dumps({"fledge": entry}), 3600)["fledge"]
-
-
 def evaluated(tables: Answers, partitions: int | None = None) -> dict[str, float]:
     """Evaluate one step in this process: seconds of the slowest page and chunk, processor seconds, and MiB."""
     os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
-    from infra.measure.one_step import evaluate_step, evaluation_of
-    from kanon import aws
-    from kanon.gate.slots import Layout, Layouts
-
     client = aws.dynamodb()
     client.meta.events.register("before-send.dynamodb", tables.answer)
     evaluation = evaluation_of(client, tables.type, layouts=Layouts((Layout(1, 0, partitions),)))
@@ -108,14 +106,6 @@ class Answers:
     """The part of DynamoDB that one step of one slot needs. Rows and items are created when they are read."""
 
     def __init__(self, type_: Type, sets: int) -> None:
-        import numpy as np
-
-        from kanon.gate.mechanism.above_threshold import SetState
-        from kanon.gate.mechanism.columns import Tokens
-        from kanon.gate.mechanism.members import Member
-        from kanon.gate.storage.members import to_item, token_bytes
-        from kanon.gate.storage.packing import pack_all
-
         self.type = type_
         self.most_asked = 0
         parameters, chance = type_.parameters, np.random.default_rng(1)
@@ -129,16 +119,12 @@ class Answers:
             self._packed.append(base64.b64encode(packed).decode())
         full = tuple(Member(n, STEP) for n in range(parameters.members_kept))
         state = SetState(full, (STEP - 1, STEP), STEP, STEP + 1)
-        self.full = to_item(bytes(32), "fledge", state, parameters.client_bits, 1_700_000_000)
+        self.full = to_item(bytes(32), "fledge", state, parameters.client_bits, START)
 
     def answer(self, request: Any, **_: Any) -> Any:
         """The response to a request."""
-        from botocore.awsrequest import AWSResponse
-
         operation = request.headers["X-Amz-Target"].decode().partition(".")[2]
-        body = json.dumps(getattr(self, operation)(json.loads(request.body))).encode()
-        headers: Any = {"Content-Type": "application/x-amz-json-1.0"}
-        return AWSResponse(request.url, 200, headers, _Raw(body))
+        return wire.answer(request, 200, getattr(self, operation)(json.loads(request.body)))
 
     def Query(self, _: Any) -> dict[str, Any]:  # noqa: N802, the operation's name
         """The rows of the step: one new client for each set."""
@@ -179,17 +165,6 @@ class Answers:
     def UpdateItem(self, _: Any) -> dict[str, Any]:  # noqa: N802
         """Statuses, the horizon, and the lease with the mark."""
         return {"Attributes": {"evaluated_through": {"N": str(STEP - 1)}}}
-
-
-class _Raw:
-    """A body as urllib3 has it."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def stream(self, **_: Any) -> Any:
-        """The whole body."""
-        yield self._body
 
 
 if __name__ == "__main__":

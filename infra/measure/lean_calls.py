@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import urllib3
@@ -46,8 +47,8 @@ def lean_call(form: Form) -> Iterator[Ratio]:
             "one call, get_item of one small item",
             "JSON, botocore's signature and one request of urllib3, without retries and errors",
             "call",
-            lambda _: Turn(calls, ours),
-            lambda _: Turn(calls, bare),
+            partial(Turn, calls, ours),
+            partial(Turn, calls, bare),
             inside="the service's client: parameters, endpoint, signature, retries, HTTP, parsing",
             turns=form.size(15, 1),
             target=None,

@@ -16,8 +16,9 @@ from itertools import islice
 from queue import SimpleQueue
 
 from infra.measure.served import Row, Served
-from infra.measure.workload import Joined
-from kanon.client import Client, Join, NoAnswerError, RefusedError
+from kanon.client import Client, NoAnswerError, RefusedError, encoded
+from kanon.client import Join as Sent
+from kanon.gate.joining import Join
 
 SENDERS = 64
 NO_ANSWER = 0
@@ -35,7 +36,7 @@ class Tally:
 
     rate: float
     joins: int = 0
-    acknowledged: list[Joined] = field(default_factory=list)
+    acknowledged: list[Join] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
     refused: int = 0
     refused_alone: int = 0
@@ -66,14 +67,14 @@ HEADER = (
 )
 
 
-def drive(served: Served, workload: Iterator[Joined], rate: float, seconds: float, seed: int = 0) -> Tally:
+def drive(served: Served, workload: Iterator[Join], rate: float, seconds: float, seed: int = 0) -> Tally:
     """Send requests for ``seconds`` at ``rate`` per second, then check that every acknowledged join is in the log."""
     tally, lock, chance = Tally(rate), threading.Lock(), random.Random(seed)
     free: SimpleQueue[Client] = SimpleQueue()
     for url in served.urls:
         free.put(Client(url))
 
-    def send(due: float, joins: Sequence[Joined]) -> None:
+    def send(due: float, joins: Sequence[Join]) -> None:
         client = free.get()  # to an idle environment
         try:
             status, retry_after, taken = _request(client, joins)
@@ -106,13 +107,14 @@ def drive(served: Served, workload: Iterator[Joined], rate: float, seconds: floa
     return tally
 
 
-def _request(client: Client, joins: Sequence[Joined]) -> tuple[int, bool, list[bool]]:
+def _request(client: Client, joins: Sequence[Join]) -> tuple[int, bool, list[bool]]:
     """The status, whether Retry-After is set, and for each join whether it was acknowledged."""
     try:
-        if len(joins) == 1:
-            client.join(joins[0].type_name, joins[0].encoded_set, joins[0].client)
+        sent = [Sent(join.type_name, encoded(join.set_id), join.client.decode()) for join in joins]
+        if len(sent) == 1:
+            client.join(*sent[0])
             return 200, False, [True]
-        results = client.batch_join(Join(join.type_name, join.encoded_set, join.client) for join in joins)
+        results = client.batch_join(sent)
     except NoAnswerError:
         return NO_ANSWER, False, [False] * len(joins)
     except RefusedError as error:

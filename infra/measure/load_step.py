@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -13,12 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from infra.measure import worker
-from infra.measure.workload import joins
-from kanon.gate.joining import Join, Joining
-from kanon.gate.settings import JoinSettings
-from kanon.gate.storage.step_log import StepLog
-from kanon.gate.types import read_types
-from kanon.keys import Secret
+from infra.measure.workload import joining_of, joins, mark
+from kanon.dynamo.batches import chunks
+from kanon.gate.storage.control import Control
 from kanon.local import Stack
 from kanon.local.source import ROOT
 
@@ -33,15 +31,14 @@ class Figures:
 
     joins: int
     sets: int
+    complete: bool
     resident_at_start: float
     resident_at_most: float
     pages: int
-    rows: int
     largest_page: int
     hops: int
-    invocations: tuple[float, ...]
-    evaluated: int
-    complete: bool
+    invocations: Sequence[float]
+    failed: bool
 
     def line(self) -> str:
         """The figures as a row of a table."""
@@ -68,11 +65,8 @@ def evaluate_step(
     """
     with Stack({}, engine=engine, start=START, seed=3) as stack:
         sets = _fill(stack, count)
-        control = stack.storage.tables["Control"]
-        client = stack.session.client("dynamodb")
-        step = int(START) // 3600
-        mark = {"name": {"S": "slot#0"}, "evaluated_through": {"N": str(step - 1)}}
-        client.put_item(TableName=control, Item=mark)
+        client, step = stack.session.client("dynamodb"), int(START) // 3600
+        mark(stack, client, step - 1)
         function = stack.functions["evaluate"]
         url = function.environment["KANON_QUEUE_URL"]
         stack.session.client("sqs").send_message(QueueUrl=url, MessageBody='{"slot": 0, "hop": 0}')
@@ -84,35 +78,22 @@ def evaluate_step(
             "seconds_per_call": seconds_per_call,
         }
         report = _worker(asked)
-        item = client.get_item(TableName=control, Key={"name": mark["name"]}, ConsistentRead=True)["Item"]
         pages = client.get_paginator("scan").paginate(
             TableName=stack.storage.tables["Members"],
             Select="COUNT",
             FilterExpression="attribute_exists(members)",
         )
         evaluated = sum(page["Count"] for page in pages)
-        complete = item["evaluated_through"]["N"] == str(step) and evaluated == sets and "failed" not in report
-    return Figures(
-        joins=count,
-        sets=sets,
-        resident_at_start=report["resident_at_start"],
-        resident_at_most=report["resident_at_most"],
-        pages=report["pages"],
-        rows=report["rows"],
-        largest_page=report["largest"],
-        hops=report["hops"],
-        invocations=tuple(report["invocations"]),
-        evaluated=evaluated,
-        complete=complete,
-    )
+        marked = Control(client, stack.storage.tables["Control"]).evaluated_through(0)
+    complete = marked == step and evaluated == sets and not report["failed"]
+    return Figures(count, sets, complete, **report)
 
 
 def _worker(asked: dict[str, object]) -> dict[str, Any]:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'shared'}{os.pathsep}{ROOT}"}
     done = subprocess.run(
         [sys.executable, str(Path(worker.__file__))],
         input=json.dumps(asked),
-        env=environment,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'shared'}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,
         check=False,
@@ -125,26 +106,10 @@ def _worker(asked: dict[str, object]) -> dict[str, Any]:
 
 def _fill(stack: Stack, count: int) -> int:
     """Write joins of the first step to the log; returns the number of their sets."""
-    environment = stack.functions["join"].environment
-    joining = Joining(
-        read_types(environment["KANON_TYPES"], 3600),
-        Secret.derived("set-pepper", stack.storage.secrets["SetPepper"]),
-        Secret.derived("client-key", stack.storage.secrets["ClientKey"]),
-        StepLog(
-            stack.session.client("dynamodb"),
-            stack.storage.tables["StepLog"],
-            JoinSettings.from_environment(environment).layouts,
-        ),
-        3600,
-        604_800,
-    )
-    workload = [
-        Join(joined.type_name, joined.set_id, "client", joined.client.encode())
-        for joined in islice(joins("fledge", int(count * SETS_A_JOIN), seed=1), count)
-    ]
-    portions = [workload[start : start + 500] for start in range(0, count, 500)]
+    joining = joining_of(stack, stack.session.client("dynamodb"))
+    workload = list(islice(joins("fledge", int(count * SETS_A_JOIN), seed=1), count))
     with ThreadPoolExecutor(4) as writers:
-        for logged in writers.map(lambda portion: joining.join_all(portion, START + 5), portions):
+        for logged in writers.map(lambda portion: joining.join_all(portion, START + 5), chunks(workload, 500)):
             if not all(logged):
                 raise RuntimeError("the engine did not store every join; run again")
     return len({join.set_id for join in workload})

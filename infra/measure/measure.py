@@ -126,8 +126,8 @@ def compare(
     name: str,
     against: str,
     unit: str,
-    ours: Callable[[int], Turn],
-    bare: Callable[[int], Turn],
+    ours: Callable[[], Turn],
+    bare: Callable[[], Turn],
     *,
     inside: str,
     turns: int,
@@ -154,7 +154,7 @@ def compare(
     for number in range(turns + 1):
         # The first one alternates.
         for prepare, taken in [(ours, mine), (bare, theirs)][:: 1 if number % 2 else -1]:
-            turn = prepare(number)
+            turn = prepare()
             gc.collect()
             began = spent(children)
             turn.work()

@@ -7,16 +7,17 @@ order, so each set has joins in most items. DynamoDB answers from memory behind 
 
 from __future__ import annotations
 
-import argparse
 import base64
-import json
-import subprocess
 import sys
 from typing import Any
 
-from infra.measure.large_k import MOST_MEMORY, Answers, evaluated, type_of
+import numpy as np
 
-ROWS = (1_000, 100_000, 1_000_000, 2_000_000)
+from infra.measure.large_k import MOST_MEMORY, Answers, evaluated, in_processes
+from infra.measure.service import fledge
+from kanon.gate.storage.step_log import FIRST_PACKED, LAST_PACKED, pack_joins
+
+ROWS = ((1_000,), (100_000,), (1_000_000,), (2_000_000,))
 SETS = 5_000
 JOINS_AN_ITEM, ITEMS_A_PAGE = 500, 50
 """A page of 1 MB holds some more: an item takes 17 KB."""
@@ -26,19 +27,11 @@ HEADER = (
 )
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Print the table; 1 if a row takes too much memory."""
-    parser = argparse.ArgumentParser(prog="python -m infra.measure.packed_step", description=__doc__)
-    parser.add_argument("--joins", type=int, help="measure this row only, in this process, and print it as JSON")
-    asked = parser.parse_args(arguments)
-    if asked.joins is not None:
-        print(json.dumps(measured(asked.joins)))
-        return 0
     print(HEADER, flush=True)
     failed = False
-    for joins in ROWS:
-        command = [sys.executable, "-m", "infra.measure.packed_step", "--joins", str(joins)]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    for (joins,), found in in_processes(measured, ROWS):
         print(
             f"| {joins:,} | {found['calls']} | {found['slowest']:.2f} | {found['processor']:.0f} |"
             f" {found['memory']:.0f} |",
@@ -58,14 +51,12 @@ class PackedAnswers(Answers):
     """The same tables with a log of packed items; each page is made when it is asked for."""
 
     def __init__(self, joins: int) -> None:
-        super().__init__(type_of(50, 720), min(SETS, joins))
+        super().__init__(fledge(), min(SETS, joins))
         self._joins = joins
         self.calls = 0
 
     def Query(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802, the operation's name
         """A page of packed items. The key of an item names its page."""
-        from kanon.gate.storage.step_log import FIRST_PACKED, LAST_PACKED
-
         self.calls += 1
         first = base64.b64decode(asked["ExpressionAttributeValues"][":first"]["B"])
         if first > LAST_PACKED:
@@ -80,10 +71,6 @@ class PackedAnswers(Answers):
         }
 
     def _page(self, page: int, joins: int) -> list[dict[str, Any]]:
-        import numpy as np
-
-        from kanon.gate.storage.step_log import FIRST_PACKED, pack_joins
-
         sets = np.resize(np.random.default_rng(page).permutation(len(self.keys)), joins).tolist()
         tokens = np.random.default_rng((page, 1)).integers(0, 1 << 16, joins).tolist()
         key = base64.b64encode(FIRST_PACKED + page.to_bytes(8, "big") + bytes(8)).decode()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
-from infra.measure.counted import TYPES
 from infra.measure.measure import Count, Ratio, Turn, compare
 from infra.measure.rows import Form, row
-from infra.measure.service import PERIOD, START, Service, service
+from infra.measure.service import PERIOD, START, TYPES, fledge, service
 from kanon.dynamo.units import item_size, write_units
 from kanon.gate.joining import Join, Joining
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.step_log import StepLog
-from kanon.gate.types import read_types
 from kanon.keys import Secret
 
 BATCHES, TARGETS = 20, {(16, 500): 0.06, (16, 100): 0.2}
@@ -36,7 +35,7 @@ class Written:
 def joining(client: Any, table: str, layout: Layout) -> Joining:
     """The use case on this client, with secrets of its own."""
     secrets = Secret.derived("set-pepper", "bench"), Secret.derived("client-key", "bench")
-    return Joining(read_types(TYPES, PERIOD), *secrets, StepLog(client, table, Layouts((layout,))), PERIOD, 604_800)
+    return Joining({"fledge": fledge()}, *secrets, StepLog(client, table, Layouts((layout,))), PERIOD, 604_800)
 
 
 def batch(size: int, chance: Random) -> list[Join]:
@@ -65,8 +64,8 @@ def units(_: Form) -> Iterator[Count]:
 def time(form: Form) -> Iterator[Ratio]:
     """A batch of 500 as packed items and as rows, with the service's client and engine."""
     with service({"Types": TYPES}) as running:
-        packed, rows = (_on(running, layout) for layout in (Layout(16, 0, 16), Layout(16, 0)))
-        chance = Random(7)
+        log, chance = running.tables["StepLog"], Random(7)
+        packed, rows = (joining(running.dynamodb, log, layout) for layout in (Layout(16, 0, 16), Layout(16, 0)))
 
         def turn(use_case: Joining) -> Turn:
             joins = batch(500, chance)
@@ -76,14 +75,10 @@ def time(form: Form) -> Iterator[Ratio]:
             "batch of 500 in packed items, a join",
             "the same batch as one row for each join",
             "join",
-            lambda _: turn(packed),
-            lambda _: turn(rows),
+            partial(turn, packed),
+            partial(turn, rows),
             inside="naming, packing, the calls with their client; no HTTP, no validation",
             turns=form.size(15, 1),
             target=4.5,
             at_least=True,
         )
-
-
-def _on(running: Service, layout: Layout) -> Joining:
-    return joining(running.dynamodb, running.tables["StepLog"], layout)

@@ -19,15 +19,14 @@ from typing import Any, NoReturn, Self, cast
 
 import boto3
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse, HeadersDict
-from botocore.compat import HTTPHeaders
 from botocore.httpsession import URLLib3Session
 
-from infra.measure.workload import Joined
+from infra.measure.wire import answer
+from infra.measure.workload import joining_of
+from kanon.gate.joining import Join
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.names import client_token, set_key
 from kanon.gate.reading import touched
-from kanon.gate.settings import JoinSettings
-from kanon.gate.storage.step_log import StepLog
 from kanon.gate.types import read_types
 from kanon.keys import Secret
 from kanon.local import Stack
@@ -70,11 +69,11 @@ class Served:
         rows: set[Row] = self._connection.recv()
         return rows
 
-    def row(self, join: Joined) -> Row:
+    def row(self, join: Join) -> Row:
         """The set key and the token that a join must have in the log."""
         name = set_key(self._pepper, join.type_name, join.set_id)
         bits = self._types[join.type_name].parameters.client_bits
-        return name, client_token(self._client_key, name, "client", join.client.encode(), bits)
+        return name, client_token(self._client_key, name, join.kind, join.client, bits)
 
 
 def _serve(connection: Connection, engine: str, environments: int) -> None:
@@ -92,8 +91,7 @@ def _serve(connection: Connection, engine: str, environments: int) -> None:
                     "types": join.environment["KANON_TYPES"],
                 }
             )
-            layouts = JoinSettings.from_environment(join.environment).layouts
-            log = StepLog(stack.session.client("dynamodb"), stack.storage.tables["StepLog"], layouts)
+            log = joining_of(stack, stack.session.client("dynamodb")).log
             while (asked := connection.recv())[0] != "stop":
                 if asked[0] == "throttle":
                     throttle.share.value = asked[1]
@@ -104,7 +102,7 @@ def _serve(connection: Connection, engine: str, environments: int) -> None:
                         {
                             (each.set_key, token)
                             for step in (now - 1, now)
-                            for slot in layouts.slots
+                            for slot in log.layouts.slots
                             for each in touched(log, step, slot, 1 << 32, window=1)
                             for token in each.joined
                         }
@@ -171,7 +169,7 @@ class Throttle:
         if event_name.endswith("BatchWriteItem") and self.chance.random() < 0.5:
             return self._half(request)
         body = {"__type": "com.amazonaws#ProvisionedThroughputExceededException", "message": "on purpose"}
-        return _answer(request, 400, body)
+        return answer(request, 400, body)
 
     def _half(self, request: AWSPreparedRequest) -> AWSResponse:
         """Write only the second half of a batch."""
@@ -184,18 +182,7 @@ class Throttle:
             written = self._http.send(part)
             if written.status_code != 200 or json.loads(written.content).get("UnprocessedItems"):
                 raise RuntimeError(f"the engine did not store half of a batch: {written.status_code}")
-        return _answer(request, 200, {"UnprocessedItems": {table: asked[:cut]}})
-
-
-def _answer(request: AWSPreparedRequest, status: int, body: object) -> AWSResponse:
-    return AWSResponse(request.url, status, HTTPHeaders(), _Raw(json.dumps(body).encode()))
-
-
-class _Raw(io.BytesIO):
-    """A body that botocore can read."""
-
-    def stream(self, **_: object) -> Iterator[bytes]:
-        yield self.read()
+        return answer(request, 200, {"UnprocessedItems": {table: asked[:cut]}})
 
 
 class _Discard(io.StringIO):

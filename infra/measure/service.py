@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-import boto3
 import botocore.session
 
 from kanon import aws
+from kanon.gate.types import Type, read_types
 from kanon.local import Stack
 from kanon.local.functions import Context
 from kanon.local.gateway import Request, event
@@ -26,8 +26,15 @@ from kanon.local.gateway import Request, event
 PERIOD = 3600
 START = 1_700_000_000 // PERIOD * PERIOD
 """The start of the service's clock: the first second of a step."""
+TYPES = json.dumps({"fledge": {"k": 50, "window": 720, "profile": "published"}})
 
 CONTEXT = Context("bench", "1769", lambda: 120.0)
+
+
+def fledge(**changed: int) -> Type:
+    """The type of the rows, with some parameters changed."""
+    (entry,) = json.loads(TYPES).values()
+    return read_types(json.dumps({"fledge": {**entry, **changed}}), PERIOD)["fledge"]
 
 
 class Service:
@@ -42,7 +49,6 @@ class Service:
         self.tables = stack.storage.tables
         self.environments = {name: dict(function.environment) for name, function in stack.functions.items()}
         with variables(self.environments["join"]):
-            boto3.setup_default_session()
             self.dynamodb = aws.dynamodb()
         self._handlers: dict[str, Any] = {}
 
@@ -93,10 +99,10 @@ def variables(wanted: Mapping[str, str]) -> Iterator[None]:
 @contextlib.contextmanager
 def service(parameters: Mapping[str, str] | None = None) -> Iterator[Service]:
     """A service that runs until the block ends, on a simulated clock."""
-    session, made_by = boto3.DEFAULT_SESSION, aws.session
+    made_by = aws.session
     with Stack(parameters or {}, engine="ministack", start=START, seed=1) as stack:
         aws.session = cache(botocore.session.get_session)  # the functions' own, as their environment variables say
         try:
             yield Service(stack)
         finally:
-            boto3.DEFAULT_SESSION, aws.session = session, made_by
+            aws.session = made_by

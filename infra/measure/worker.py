@@ -46,12 +46,12 @@ def main() -> None:
     session.register("before-call.dynamodb", count_call)
 
     def spent() -> float:
-        per_call: float | None = asked.get("seconds_per_call")
+        per_call: float | None = asked["seconds_per_call"]
         return time.monotonic() if per_call is None else calls * per_call
 
     handler = runpy.run_path(asked["handler"])["handler"]
     queue, url = session.create_client("sqs"), os.environ["KANON_QUEUE_URL"]
-    report: dict[str, Any] = {"resident_at_start": resident(), "invocations": [], "hops": 0}
+    report: dict[str, Any] = {"resident_at_start": resident(), "invocations": [], "hops": 0, "failed": False}
     while messages := queue.receive_message(QueueUrl=url).get("Messages"):
         (message,) = messages
         began = time.monotonic()
@@ -64,19 +64,13 @@ def main() -> None:
             get_remaining_time_in_millis=lambda deadline=deadline: int((deadline - spent()) * 1000),
         )
         record = {"messageId": "m", "body": message["Body"], "eventSource": "aws:sqs", "receiptHandle": "r"}
-        failed = handler({"Records": [record]}, context)["batchItemFailures"]
+        report["failed"] = bool(handler({"Records": [record]}, context)["batchItemFailures"])
         report["invocations"].append(time.monotonic() - began)
         report["hops"] = max(report["hops"], json.loads(message["Body"])["hop"])
-        if failed:
-            report["failed"] = True
+        if report["failed"]:
             break
         queue.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-    report |= {
-        "resident_at_most": resident(),
-        "pages": len(pages),
-        "rows": sum(pages),
-        "largest": max(pages, default=0),
-    }
+    report |= {"resident_at_most": resident(), "pages": len(pages), "largest_page": max(pages, default=0)}
     json.dump(report, out)
 
 

@@ -4,10 +4,12 @@ import itertools
 from fractions import Fraction
 from hashlib import sha256
 
+from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.gate.mechanism.tape import Noise, Tapes
 from kanon.gate.slots import Layout, Layouts
+from kanon.gate.storage.members import to_item
 from kanon.gate.storage.packing import unpack_all
 from kanon.noise.laws import one_sided, two_sided
 from kanon.noise.words import NoiseKey
@@ -42,6 +44,12 @@ ONE_SLOT, TWO_SLOTS, SIXTEEN_SLOTS = (Layouts((Layout(slots, 0),)) for slots in 
 def set_key(name: object) -> bytes:
     """A set key like any other: 32 uniform bytes."""
     return sha256(f"set {name}".encode()).digest()
+
+
+def pack(state: SetState, token_bytes: int) -> bytes:
+    """The packed members in the item of a state."""
+    packed: bytes = to_item(bytes(32), "", state, 8 * token_bytes, 0)["members"]["B"]
+    return packed
 
 
 def unpack(packed: bytes) -> tuple[int, tuple[Member, ...]]:

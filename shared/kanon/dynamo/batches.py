@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 
 from kanon import clock
 from kanon.dynamo.limits import check_item
+from kanon.errors import ThrottledError
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -63,11 +64,11 @@ def put_all(client: "DynamoDBClient", table: str, items: Iterable[Item], key_nam
 
 def get_all(
     client: "DynamoDBClient", table: str, keys: Iterable[bytes], key_name: str, attributes: str, *, consistent: bool
-) -> tuple[dict[bytes, Item], set[bytes]]:
-    """Get the ``attributes`` (a projection expression) of the items with these keys. Missing items are left out.
+) -> dict[bytes, Item]:
+    """Get the ``attributes`` (a projection expression) of the items with these keys, by key. Missing ones are left out.
 
-    Returns:
-        The items found, by key, and the keys that were not answered after all retries.
+    Raises:
+        ThrottledError: some keys were not answered after all retries; do not treat their items as absent.
     """
     found: dict[bytes, Item] = {}
 
@@ -87,8 +88,9 @@ def get_all(
             found.update((item[key_name]["B"], item) for item in answer["Responses"][table])
         return left
 
-    left = drain([{key_name: {"B": key}} for key in dict.fromkeys(keys)], KEYS_A_CALL, ask)
-    return found, {key[key_name]["B"] for key in left}
+    if drain([{key_name: {"B": key}} for key in dict.fromkeys(keys)], KEYS_A_CALL, ask):
+        raise ThrottledError("a table did not answer for every key; try again")
+    return found
 
 
 def drain(requests: list[Any], size: int, send: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:

@@ -1,20 +1,17 @@
 """Fingerprints of immutable values in table Control: one item for each function, compared when it starts."""
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kanon.dynamo.conditions import unless_refused
 from kanon.dynamo.limits import MOST_EXPRESSION_BYTES
+from kanon.dynamo.tables import Table
 from kanon.errors import ConfigurationError, FingerprintMismatchError
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
 
 DEPLOYMENT = "deployment"
 """The attribute that every function records when it first starts."""
 
 
-class Fingerprints:
+class Fingerprints(Table):
     """The recorded fingerprints.
 
     Attributes:
@@ -22,19 +19,15 @@ class Fingerprints:
         too_many: the message for too many fingerprints in one update.
     """
 
+    key_name = "name"
+    key_type = "S"
     changed = "an immutable value differs from what this deployment started with; restore it"
     too_many = "fingerprints are more than one deployment can hold; split it"
 
-    def __init__(self, client: "DynamoDBClient", table: str) -> None:
-        self._client = client
-        self._table = table
-
     def recorded(self, owner: str) -> dict[str, str]:
         """The fingerprints recorded for a function, strongly consistent."""
-        answer = self._client.get_item(
-            TableName=self._table, Key={"name": {"S": f"function#{owner}"}}, ConsistentRead=True
-        )
-        return {name: value["S"] for name, value in answer.get("Item", {}).items() if name != "name"}
+        item = self._item(f"function#{owner}")
+        return {name: value["S"] for name, value in item.items() if name != self.key_name}
 
     def check(self, owner: str, fingerprints: Mapping[str, str], old: Collection[str] = ()) -> None:
         """Record new fingerprints and compare known ones, in one conditional update.
@@ -79,17 +72,3 @@ class Fingerprints:
                 ExpressionAttributeNames={"#name": name},
                 ExpressionAttributeValues={":value": {"S": value}},
             )
-
-    def _update(
-        self, name: str, update: str, condition: str, values: dict[str, Any], **more: Any
-    ) -> Mapping[str, Any] | None:
-        """The answer of the update, or None if its condition failed."""
-        return unless_refused(
-            self._client.update_item,
-            TableName=self._table,
-            Key={"name": {"S": name}},
-            UpdateExpression=update,
-            ConditionExpression=condition,
-            ExpressionAttributeValues=values,
-            **more,
-        )

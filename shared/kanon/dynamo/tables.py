@@ -1,11 +1,59 @@
-"""Ids and ages of tables. A table that was restored, or deleted and created again, has another id under its name."""
+"""The base of the table modules, and the ids and ages of tables."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kanon.dynamo.batches import Item, get_all
+from kanon.dynamo.conditions import unless_refused
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_dynamodb.type_defs import TableDescriptionTypeDef
+
+
+class Table:
+    """A table whose primary key is one attribute.
+
+    Attributes:
+        key_name: the name of this attribute.
+        key_type: its DynamoDB type.
+    """
+
+    key_name: str
+    key_type: str
+
+    def __init__(self, client: "DynamoDBClient", table: str) -> None:
+        self._client = client
+        self._table = table
+
+    def _get(self, keys: Iterable[bytes], attributes: str, *, consistent: bool = True) -> dict[bytes, Item]:
+        """:func:`get_all` of this table."""
+        return get_all(self._client, self._table, keys, self.key_name, attributes, consistent=consistent)
+
+    def _item(self, key: Any) -> Item:
+        """The item with this key, strongly consistent; ``{}`` if there is none."""
+        key_of_item = {self.key_name: {self.key_type: key}}
+        answer = self._client.get_item(TableName=self._table, Key=key_of_item, ConsistentRead=True)
+        return dict(answer.get("Item", {}))
+
+    def _scan(self, **more: Any) -> Iterator[Item]:
+        """Every item, strongly consistent."""
+        pages = self._client.get_paginator("scan").paginate(TableName=self._table, ConsistentRead=True, **more)
+        return (item for page in pages for item in page["Items"])
+
+    def _update(
+        self, key: Any, update: str, condition: str, values: dict[str, Any], **more: Any
+    ) -> Mapping[str, Any] | None:
+        """The answer of a conditional update; None if its condition failed."""
+        return unless_refused(
+            self._client.update_item,
+            TableName=self._table,
+            Key={self.key_name: {self.key_type: key}},
+            UpdateExpression=update,
+            ConditionExpression=condition,
+            ExpressionAttributeValues=values,
+            **more,
+        )
 
 
 def table_ids(client: "DynamoDBClient", tables: Mapping[str, str]) -> dict[str, str]:

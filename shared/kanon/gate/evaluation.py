@@ -206,7 +206,7 @@ class Evaluation:
 
         The loop reads the time before each page of the log and before each chunk: one page may take a second.
         """
-        read = read_sets(self.log, run.step, run.slot, self._most_kept, self._longest_window, run.after, self._largest)
+        read = read_sets(self.log, run.step, run.slot, run.after, self.types)
         left = time_left()
         while left >= run.reserve:
             chunk = next(read, None)
@@ -243,10 +243,11 @@ class Evaluation:
 
         If the run is ``leaving``, the same write releases its lease.
         """
+        visible_from = self.schedule.visible_from(now)
         if run.through is not None:  # the first steps of a new slot do not count as late
-            late = self._late(run.through + 1, now)
+            late = visible_from - self.schedule.tick_of(run.through + 1)
             run.outcome = replace(run.outcome, late=max(run.outcome.late, late))
-        self.statuses.move_horizon(run.slot, step, self.schedule.visible_from(now))
+        self.statuses.move_horizon(run.slot, step, visible_from)
         self.members.stamp(run.slot, step)
         self.control.advance(run.slot, run.through, step, run.holder if leaving else None)
         run.through, run.idle, run.leased = step, 0, not leaving
@@ -385,10 +386,6 @@ class Evaluation:
         left = window - 1 - (newest - phases_of(d.after.keys, parameters)) % window
         return np.where(newest == NEVER, NEVER, newest + left)
 
-    def _late(self, step: int, now: float) -> int:
-        """Seconds by which a step completed at ``now`` misses its tick."""
-        return max(0, self.schedule.visible_from(now) - self.schedule.tick_of(step))
-
     def _tapes_of(self, type_name: str, first: int) -> Tapes:
         """The tapes of a type's instances that begin at step ``first``."""
         key = self.noise_keys.for_instance(first)
@@ -403,19 +400,6 @@ class Evaluation:
     def _begun_at(self) -> int:
         """The first step of the log generation; 0 for the first one."""
         return 0 if self.generation is None else self.generation.from_step
-
-    @property
-    def _most_kept(self) -> int:
-        return max(t.parameters.members_kept for t in self.types.values())
-
-    @property
-    def _largest(self) -> dict[str, int]:
-        """The bytes of the members of a full set of each type."""
-        return {name: t.parameters.members_kept * t.parameters.member_bytes for name, t in self.types.items()}
-
-    @property
-    def _longest_window(self) -> int:
-        return max(t.parameters.window for t in self.types.values())
 
 
 def _each(writers: ThreadPoolExecutor, write: Callable[[T], None], parts: Iterable[T]) -> None:

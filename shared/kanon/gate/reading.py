@@ -11,7 +11,6 @@ when all sets before them are done.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -20,10 +19,10 @@ from numpy.typing import NDArray
 from kanon.gate.mechanism.tape import SET_KEY_BYTES
 from kanon.gate.slots import Layout
 from kanon.gate.storage.step_log import FIRST_PACKED, LAST_PACKED, PAST_ANY_TOKEN, StepLog, unpack_joins
+from kanon.gate.types import Type
 
 SETS_A_CHUNK = 500
 """Sets decided at once. Chunks of half this size cost a tenth more (docs/evidence/performance.md)."""
-NO_LIMITS: Mapping[str, int] = MappingProxyType({})
 BYTES_A_CHUNK = 4_000_000
 """The largest number of bytes of a chunk's members; its memory is about 25 times as much
 (docs/evidence/performance.md)."""
@@ -68,15 +67,13 @@ class Rows(NamedTuple):
 
 
 def read_sets(
-    log: StepLog,
-    step: int,
-    slot: int,
-    keep: int,
-    window: int,
-    after: bytes | None = None,
-    largest: Mapping[str, int] = NO_LIMITS,
+    log: StepLog, step: int, slot: int, after: bytes | None, types: Mapping[str, Type]
 ) -> Iterator[list[Touched]]:
     """The sets of :func:`pages` in chunks (:func:`chunked`); an empty list after each call that fills no chunk."""
+    parameters = {name: type_.parameters for name, type_ in types.items()}
+    keep = max(p.members_kept for p in parameters.values())
+    window = max(p.window for p in parameters.values())
+    largest = {name: p.members_kept * p.member_bytes for name, p in parameters.items()}
     return chunked(pages(log, step, slot, keep, window, after), largest)
 
 
@@ -87,7 +84,7 @@ def touched(
     return (each for page in pages(log, step, slot, keep, window, after) for each in page.sets)
 
 
-def chunked(pages: Iterable[Page], largest: Mapping[str, int] = NO_LIMITS) -> Iterator[list[Touched]]:
+def chunked(pages: Iterable[Page], largest: Mapping[str, int]) -> Iterator[list[Touched]]:
     """Split the sets of pages into chunks of at most SETS_A_CHUNK. A page that fills no chunk gives an empty list.
 
     A chunk also ends after ROWS_A_CHUNK rows, so that sets with many rows do not delay a commit, and when the members

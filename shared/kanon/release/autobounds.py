@@ -5,6 +5,8 @@ Every user adds one entry, the sum of the values in one of the kept groups chose
 the least integer that the noise of the other 128 bins exceeds with probability at most 1e-9.
 """
 
+import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,7 +17,7 @@ from kanon.noise.words import TOTAL
 from kanon.release.bounding import bin_edges
 from kanon.release.bounds import shift_delta
 from kanon.release.errors import NoBoundsError
-from kanon.release.selection import below_or_at, widest
+from kanon.release.selection import widest
 from kanon.release.tape import Tape
 
 BINS = tuple(range(-64, 65))
@@ -68,9 +70,5 @@ class AutomaticBounds:
 
 def least_threshold(law: Table, bins: int, certainty: Fraction) -> int:
     """The least K with ``(1 - P(X > K))**(bins - 1) >= certainty``."""
-    needed = certainty * TOTAL ** (bins - 1)
-    below, above = law.min - 1, law.max
-    while above - below > 1:
-        middle = (below + above) // 2
-        below, above = (below, middle) if below_or_at(law, middle) ** (bins - 1) >= needed else (middle, above)
-    return above
+    needed = math.ceil(certainty * TOTAL ** (bins - 1))
+    return law.min + bisect_left(law.cumulative, needed, key=lambda below: below ** (bins - 1))

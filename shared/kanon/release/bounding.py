@@ -22,50 +22,40 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Sum:
+class Clamped:
+    """A measure of numbers that are clamped to [low, high]."""
+
+    column: str
+    low: int
+    high: int
+
+
+class Sum(Clamped):
     """Sum over users of their values' sum, clamped to [low, high]."""
 
-    column: str
-    low: int
-    high: int
 
-
-@dataclass(frozen=True)
-class UserMeans:
+class UserMeans(Clamped):
     """Sum over users of ``2 x - low - high``, x the mean of the user's values, rounded and clamped to [low, high]."""
 
-    column: str
-    low: int
-    high: int
-
 
 @dataclass(frozen=True)
-class Centred:
+class Centred(Clamped):
     """Sum over each user's ``values`` sampled values of ``w = 2 x - low - high``, x clamped to [low, high]."""
 
-    column: str
-    low: int
-    high: int
     values: int
 
 
 @dataclass(frozen=True)
-class Squares:
+class Squares(Clamped):
     """Sum over the same values of ``2 w^2 - (high - low)^2``, which is at most ``(high - low)^2`` in size."""
 
-    column: str
-    low: int
-    high: int
     values: int
 
 
 @dataclass(frozen=True)
-class Cells:
+class Cells(Clamped):
     """A histogram of one sampled value of each user in ``cells`` equal cells from low to high."""
 
-    column: str
-    low: int
-    high: int
     cells: int
 
 
@@ -84,7 +74,7 @@ class Bins:
     column: str
 
 
-Measure = Rows | Sum | UserMeans | Centred | Squares | Cells | Distinct | Bins
+Measure = Rows | Clamped | Distinct | Bins
 
 
 def bin_edges(bin_: int) -> tuple[int, int]:
@@ -119,7 +109,7 @@ class Bounding:
         time: column of the time.
         period: days since 1970 as half-open intervals, None for all rows.
         where: conditions on rows.
-        listed: whether a relation ``listed(grp)`` names the only groups that count.
+        listed: the only groups that count, as :func:`encoded` names them; None for all groups.
     """
 
     user: str
@@ -131,7 +121,7 @@ class Bounding:
     time: str = "time"
     period: tuple[tuple[int, int], ...] | None = None
     where: tuple[Where, ...] = ()
-    listed: bool = False
+    listed: tuple[str, ...] | None = None
 
     @property
     def numbers(self) -> tuple[str, ...]:

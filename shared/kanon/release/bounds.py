@@ -53,13 +53,7 @@ def of_all(delta: Fraction, groups: int) -> Fraction:
 def _root_up(x: int, n: int) -> int:
     """The least integer r with ``r**n >= x``, for x >= 1."""
     root = 1 << -(-x.bit_length() // n)
-    while root**n >= x:
-        better = ((n - 1) * root + -(-x // root ** (n - 1))) // n
-        if better >= root:
-            break
+    # Newton's iteration from above ends at the root rounded down.
+    while (better := ((n - 1) * root + x // root ** (n - 1)) // n) < root:
         root = better
-    while root > 1 and (root - 1) ** n >= x:
-        root -= 1
-    while root**n < x:
-        root += 1
-    return root
+    return root if root**n == x else root + 1

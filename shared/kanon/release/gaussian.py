@@ -31,17 +31,15 @@ _STEPS = 256
 
 @dataclass(frozen=True)
 class GaussianChoice:
-    """Width and threshold for kappa groups per user, and the delta of each.
+    """The rule for kappa groups per user, and the delta of its noise and thresholds.
 
     Attributes:
         selection: the rule of one group.
-        sigma: the width.
         noise_delta: delta of the noise of all kappa groups.
         delta: delta of noise and thresholds of all kappa groups.
     """
 
     selection: GaussianSelection
-    sigma: Fraction
     noise_delta: Fraction
     delta: Fraction
 
@@ -166,15 +164,15 @@ def gaussian_choice(groups: int, epsilon: Fraction, delta: Fraction, floor: int 
         raise SpecificationError(f"Gaussian noise allows at most {MOST_GROUPS} groups per user, not {groups}")
     steps = math.ceil(best_width(groups, epsilon, delta) * _STEPS)
     for wider in range(64):
-        sigma = Fraction(steps + wider, _STEPS)
-        noise = noise_delta(sigma**2, groups, epsilon)
+        variance = Fraction(steps + wider, _STEPS) ** 2
+        noise = noise_delta(variance, groups, epsilon)
         if noise >= delta:
             continue
-        table = gaussian(sigma**2)
+        table = gaussian(variance)
         threshold = least_threshold(table, groups, delta - noise)
         if threshold is not None:
             selection = GaussianSelection(table, threshold, floor)
-            return GaussianChoice(selection, sigma, noise, noise + of_all(selection.delta, groups))
+            return GaussianChoice(selection, noise, noise + of_all(selection.delta, groups))
     raise SpecificationError(
         f"no Gaussian noise reaches ({float(epsilon):.3g}, {float(delta):.3g}): raise --delta or choose --noise laplace"
     )

@@ -6,7 +6,7 @@ be run again at no cost: it finds both and draws the same noise.
 
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
@@ -34,6 +34,9 @@ COARSER = {"user": ("user",), "user-month": ("user", "user-month"), "user-day": 
 
 IN_A_TABLE = "dynamodb:"
 
+Entry = dict[str, Any]
+"""A line of the ledger."""
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -42,8 +45,9 @@ class Wanted:
     Attributes:
         dataset: name of the data, chosen by the operator.
         name: of the release; a new name always draws new noise.
-        unit, period, epsilon, delta: its cost. specification, mechanism: digests of the specification and of the
-        tables. version: of the program.
+        unit, period, epsilon, delta: its cost.
+        specification, mechanism: digests of the specification and of the tables; None for a cost entered by hand.
+        version: of the program; None for a cost entered by hand.
     """
 
     dataset: str
@@ -52,26 +56,17 @@ class Wanted:
     period: Period | None
     epsilon: Fraction
     delta: Fraction
-    specification: str
-    mechanism: str
-    version: str
+    specification: str | None = None
+    mechanism: str | None = None
+    version: str | None = None
 
 
-@dataclass(frozen=True)
-class Spend:
-    """A line of kind ``spend``; entries by hand have neither specification nor input."""
+@dataclass(frozen=True, kw_only=True)
+class Spend(Wanted):
+    """A line of kind ``spend``. ``input``: the keyed digest of the bounded table; None for a cost entered by hand."""
 
     id: str
-    dataset: str
-    name: str
-    unit: str
-    period: Period | None
-    epsilon: Fraction
-    delta: Fraction
-    specification: str | None
-    mechanism: str | None
-    input: str | None
-    version: str | None
+    input: str | None = None
     forgotten: bool = False
 
 
@@ -93,23 +88,16 @@ class Ledger:
 
     @classmethod
     def at(cls, place: str | Path) -> "Ledger":
-        """The ledger in a directory, created if missing, or in a table, ``dynamodb:NAME``.
+        """The ledger in a directory, created if missing, or in a DynamoDB table, ``dynamodb:NAME``.
+
+        A table is reached with the credentials and the region of the environment.
 
         Raises:
-            LedgerError: the directory cannot be used.
+            LedgerError: the directory cannot be used, or the environment names no region.
         """
-        if str(place).startswith(IN_A_TABLE):
-            return cls.in_table(str(place).removeprefix(IN_A_TABLE))
-        directory = private_directory(Path(place))
-        return cls(FileStore(directory), FileSecrets(directory))
-
-    @classmethod
-    def in_table(cls, table: str) -> "Ledger":
-        """The ledger in a DynamoDB table, with the credentials and the region of the environment.
-
-        Raises:
-            LedgerError: the environment names no region.
-        """
+        if not str(place).startswith(IN_A_TABLE):
+            directory = private_directory(Path(place))
+            return cls(FileStore(directory), FileSecrets(directory))
         from botocore.exceptions import BotoCoreError
 
         from kanon import aws
@@ -119,6 +107,7 @@ class Ledger:
             client = aws.dynamodb()
         except BotoCoreError as error:
             raise LedgerError(f"no table can be reached: {error}") from error
+        table = str(place).removeprefix(IN_A_TABLE)
         return cls(TableStore(client, table), TableSecrets(client, table))
 
     def sampling_secret(self, dataset: str, specification: str) -> bytes:
@@ -150,7 +139,8 @@ class Ledger:
             OverBudgetError: a budget does not allow it.
             LedgerError: the ledger is broken.
         """
-        self._refuse(list(self._entries()), wanted.dataset, wanted.unit, wanted.period, wanted.epsilon, wanted.delta)
+        entries, _ = self._read()
+        _refuse(entries, wanted)
 
     def begin(self, wanted: Wanted, digest: Callable[[bytes], str]) -> tuple[Spend, Tape]:
         """Pay for a release, unless it is paid for already. Noise may be drawn after this returns.
@@ -178,12 +168,12 @@ class Ledger:
 
     def _paid(self, wanted: Wanted, digest: Callable[[bytes], str]) -> tuple[Spend, Tape] | None:
         """Write secret and spend; None if another process has written to the ledger since it was read."""
-        lines = self._store.lines()
-        self._refuse(list(_entries(lines)), wanted.dataset, wanted.unit, wanted.period, wanted.epsilon, wanted.delta)
+        entries, last = self._read()
+        _refuse(entries, wanted)
         id_ = secrets.token_hex(16)
         secret = self._secrets.keep(f"noise-{id_}", secrets.token_bytes(SECRET_BYTES))
-        spend = Spend(id_, **vars(wanted), input=digest(derived(secret, "input")))
-        if self._append({"event": "spend", **_spend_json(spend)}, lines):
+        spend = Spend(**vars(wanted), id=id_, input=digest(derived(secret, "input")))
+        if self._append(_spend_json(spend), last):
             return spend, Tape(secret, id_)
         self._secrets.destroy(f"noise-{id_}")
         return None
@@ -197,14 +187,8 @@ class Ledger:
             OverBudgetError: the budget does not allow it. With ``past_budget`` it is entered anyway.
         """
         id_ = secrets.token_hex(16)
-        spend = Spend(id_, dataset, note or "by hand", unit, period, cost.epsilon, cost.delta, None, None, None, None)
-        while True:
-            lines = self._store.lines()
-            entries = list(_entries(lines))
-            if not past_budget:
-                self._refuse(entries, dataset, unit, period, cost.epsilon, cost.delta)
-            if self._append({"event": "spend", **_spend_json(spend)}, lines):
-                return
+        spend = Spend(dataset, note or "by hand", unit, period, cost.epsilon, cost.delta, id=id_)
+        self._enter(_spend_json(spend), None if past_budget else spend)
 
     def set_budget(self, dataset: str, unit: str, budget: Bound) -> None:
         """Enter a budget; the last one of a dataset and unit counts."""
@@ -235,8 +219,7 @@ class Ledger:
 
     def head(self) -> str:
         """The hash of the last line. Keep a copy to detect removed lines later."""
-        lines = self._checked_lines()
-        return hash_of(lines[-1]) if lines else BEGINNING
+        return self._read()[1]
 
     def spends(self) -> list[Spend]:
         """All spends in order.
@@ -244,103 +227,86 @@ class Ledger:
         Raises:
             LedgerError: the ledger is broken.
         """
-        entries = list(self._entries())
+        entries, _ = self._read()
         forgotten = {entry["id"] for entry in entries if entry["event"] == "forget"}
         return [_spend(entry, forgotten) for entry in entries if entry["event"] == "spend"]
 
     def accounts(self, dataset: str | None = None) -> list[Account]:
         """The account of each dataset and unit with a spend or a budget of its own."""
-        entries = list(self._entries())
+        entries, _ = self._read()
         named = [e for e in entries if e["event"] in ("spend", "budget") and dataset in (None, e["dataset"])]
         pairs = dict.fromkeys((entry["dataset"], entry["unit"]) for entry in named)
         return [_account(entries, one, unit) for one, unit in sorted(pairs)]
 
-    def _refuse(
-        self, entries: list[dict[str, Any]], dataset: str, unit: str, period: Period | None, *cost: Fraction
-    ) -> None:
-        for budgeted, counted in COARSER.items():
-            if unit not in counted:
-                continue
-            account = _account(entries, dataset, budgeted, (period, cost[0], cost[1]))
-            budget = account.budget
-            if budget and (account.spent.epsilon > budget.epsilon or account.spent.delta > budget.delta):
-                before = _account(entries, dataset, budgeted).spent
-                raise OverBudgetError(
-                    f"over budget: dataset {dataset}, unit {budgeted}: {before} of {budget} is spent, and this costs"
-                    f" {Bound(*cost)}. Nothing was drawn"
-                )
+    def _enter(self, entry: Entry, budgeted: Wanted | None = None) -> None:
+        """Add a line, after a check of the budget for ``budgeted``."""
+        while True:
+            entries, last = self._read()
+            if budgeted is not None:
+                _refuse(entries, budgeted)
+            if self._append(entry, last):
+                return
 
-    def _enter(self, entry: dict[str, Any]) -> None:
-        while not self._append(entry, self._checked_lines()):
-            pass
+    def _append(self, entry: Entry, last: str) -> bool:
+        line = json.dumps({**entry, "previous": last}, separators=(",", ":"), sort_keys=True)
+        return self._store.append(line, last)
 
-    def _append(self, entry: dict[str, Any], lines: list[str]) -> bool:
-        previous = hash_of(lines[-1]) if lines else BEGINNING
-        line = json.dumps({**entry, "previous": previous}, separators=(",", ":"), sort_keys=True)
-        return self._store.append(line, previous)
-
-    def _checked_lines(self) -> list[str]:
-        lines = self._store.lines()
-        list(_entries(lines))
-        return lines
-
-    def _entries(self) -> Iterator[dict[str, Any]]:
-        return _entries(self._store.lines())
+    def _read(self) -> tuple[list[Entry], str]:
+        """The lines as objects, after a check of the chain, and the hash of the last line."""
+        entries, previous = [], BEGINNING
+        for number, line in enumerate(self._store.lines(), 1):
+            try:
+                entry = json.loads(line)
+                known = entry["event"] in ("spend", "budget", "forget", "note")
+                chained = entry["previous"] == previous
+            except (ValueError, TypeError, KeyError) as error:
+                raise LedgerError(f"line {number} of the ledger is damaged: restore it from a copy") from error
+            if not known or not chained:
+                raise LedgerError(f"line {number} of the ledger does not follow the one before: restore it from a copy")
+            previous = hash_of(line)
+            entries.append(entry)
+        return entries, previous
 
 
-def _entries(lines: list[str]) -> Iterator[dict[str, Any]]:
-    """The lines as objects, after a check of the chain."""
-    previous = BEGINNING
-    for number, line in enumerate(lines, 1):
-        try:
-            entry = json.loads(line)
-            known = entry["event"] in ("spend", "budget", "forget", "note")
-            chained = entry["previous"] == previous
-        except (ValueError, TypeError, KeyError) as error:
-            raise LedgerError(f"line {number} of the ledger is damaged: restore it from a copy") from error
-        if not known or not chained:
-            raise LedgerError(f"line {number} of the ledger does not follow the one before: restore it from a copy")
-        previous = hash_of(line)
-        yield entry
+def _refuse(entries: list[Entry], wanted: Wanted) -> None:
+    """Refuse a cost over any budget."""
+    for unit, counted in COARSER.items():
+        if wanted.unit not in counted:
+            continue
+        account = _account(entries, wanted.dataset, unit, wanted)
+        budget = account.budget
+        if budget and (account.spent.epsilon > budget.epsilon or account.spent.delta > budget.delta):
+            before = _account(entries, wanted.dataset, unit).spent
+            raise OverBudgetError(
+                f"over budget: dataset {wanted.dataset}, unit {unit}: {before} of {budget} is spent, and this costs"
+                f" {Bound(wanted.epsilon, wanted.delta)}. Nothing was drawn"
+            )
 
 
-def _spend_json(spend: Spend) -> dict[str, Any]:
+def _spend_json(spend: Spend) -> Entry:
     told = {name: value for name, value in vars(spend).items() if name != "forgotten" and value is not None}
-    return {**told, "epsilon": str(spend.epsilon), "delta": str(spend.delta)} | (
-        {"period": str(spend.period)} if spend.period else {}
-    )
+    texts: Entry = {name: str(told[name]) for name in ("period", "epsilon", "delta") if name in told}
+    return {"event": "spend", **told, **texts}
 
 
-def _spend(entry: dict[str, Any], forgotten: set[str]) -> Spend:
+def _spend(entry: Entry, forgotten: Container[str] = ()) -> Spend:
     try:
         return Spend(
-            entry["id"], entry["dataset"], entry["name"], entry["unit"], _period(entry),
-            Fraction(entry["epsilon"]), Fraction(entry["delta"]), entry.get("specification"), entry.get("mechanism"),
-            entry.get("input"), entry.get("version"), entry["id"] in forgotten,
+            entry["dataset"], entry["name"], entry["unit"],
+            Period.read(entry["period"]) if "period" in entry else None,
+            Fraction(entry["epsilon"]), Fraction(entry["delta"]),
+            entry.get("specification"), entry.get("mechanism"), entry.get("version"),
+            id=entry["id"], input=entry.get("input"), forgotten=entry["id"] in forgotten,
         )  # fmt: skip
     except (KeyError, ValueError, TypeError) as error:
         raise LedgerError("a spend of the ledger is damaged: restore it from a copy") from error
 
 
-def _period(entry: dict[str, Any]) -> Period | None:
-    return Period.read(entry["period"]) if "period" in entry else None
-
-
-def _account(
-    entries: list[dict[str, Any]],
-    dataset: str,
-    unit: str,
-    more: tuple[Period | None, Fraction, Fraction] | None = None,
-) -> Account:
-    """The account of a dataset and unit after a further spend ``more`` (period, epsilon, delta)."""
-    costs = [(places(more[0], unit), more[1:])] if more else []
-    budget = None
-    for entry in entries:
-        if entry.get("dataset") != dataset:
-            continue
-        if entry["event"] == "spend" and entry["unit"] in COARSER[unit]:
-            spend = _spend(entry, set())
-            costs.append((places(spend.period, unit), (spend.epsilon, spend.delta)))
-        if entry["event"] == "budget" and entry["unit"] == unit:
-            budget = Bound(Fraction(entry["epsilon"]), Fraction(entry["delta"]))
+def _account(entries: list[Entry], dataset: str, unit: str, *more: Wanted) -> Account:
+    """The account of a dataset and unit after further costs."""
+    own = [entry for entry in entries if entry.get("dataset") == dataset]
+    spends = [_spend(entry) for entry in own if entry["event"] == "spend" and entry["unit"] in COARSER[unit]]
+    costs = [(places(one.period, unit), (one.epsilon, one.delta)) for one in (*spends, *more)]
+    budgets = [entry for entry in own if entry["event"] == "budget" and entry["unit"] == unit]
+    budget = Bound(Fraction(budgets[-1]["epsilon"]), Fraction(budgets[-1]["delta"])) if budgets else None
     return Account(dataset, unit, Bound(*most_spent(costs)), budget)

@@ -100,7 +100,7 @@ class Mechanism:
             else:
                 tables = self.quantiles(i) if isinstance(asked, Quantiles) else self.totals(i)
             group_delta = sum((one.delta for one in tables), Fraction(0))
-            digests = tuple(one.law.digest if isinstance(one, NoisyTotal) else one.digest for one in tables)
+            digests = tuple(map(_digest, tables))
             epsilon = kappa * sum((one.epsilon for one in tables), Fraction(0))
             parts.append(Part(name, epsilon, of_all(group_delta, kappa), digests))
         return tuple(parts)
@@ -146,7 +146,7 @@ class Mechanism:
             delta = self._gaussian.delta
         else:
             delta = of_all(rule.delta, self.spec.groups_per_user)
-        return Part("selection" if self.spec.only_groups else "users", self.shares[0], delta, (rule.digest,))
+        return Part("selection" if self.spec.only_groups else "users", self.shares[0], delta, (_digest(rule),))
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -177,3 +177,8 @@ class Mechanism:
         thresholds = f"{type(rule).__name__}/{rule.sure_from}/{rule.floor}"
         tables = [digest for part in self.parts for digest in part.tables]
         return sha256(length_prefixed(*(text.encode() for text in (thresholds, *tables)))).hexdigest()
+
+
+def _digest(one: Rule | NoisyTotal | Quantile) -> str:
+    """SHA-256 of its noise table, in hexadecimal."""
+    return one.digest if isinstance(one, OptimalSelection | Quantile) else one.law.digest

@@ -61,12 +61,12 @@ def parquet_bytes(released: Released, groups: Sequence[str]) -> bytes:
     return content
 
 
-def described(mechanism: Mechanism, released: Released | None, facts: Mapping[str, str]) -> dict[str, Any]:
+def described(mechanism: Mechanism, released: Released, facts: Mapping[str, str]) -> dict[str, Any]:
     """The guarantee and the specification, for the readers of the released table.
 
     Args:
         mechanism: the tables.
-        released: has the drawn bounds; None before anything is drawn.
+        released: has the drawn bounds.
         facts: id, name, dataset and version.
     """
     spec, rule = mechanism.spec, mechanism.rule
@@ -101,9 +101,7 @@ def described(mechanism: Mechanism, released: Released | None, facts: Mapping[st
         "selection": selection,
         "intervals": {"level": float(LEVEL), "meaning": "of the noise; without clamping and selection"},
         "cautions": cautions,
-        "automatic_bounds": {
-            text: [number(low), number(high)] for text, (low, high) in (released.bounds if released else {}).items()
-        },
+        "automatic_bounds": {text: [number(low), number(high)] for text, (low, high) in released.bounds.items()},
         "specification": {**spec.as_json(), "digest": spec.digest},
     }  # fmt: skip
 
@@ -170,27 +168,22 @@ def _short(name: str) -> str:
 def write(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write a file in one step: a reader sees all of it or what was there before.
 
-    Args:
-        path: of the file.
-        content: of the file.
-        private: whether only its owner may read it.
+    Only its owner may read a ``private`` file.
 
     Raises:
         SpecificationError: the file cannot be written.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
-        try:
-            with part.open("xb") as file:
-                if private:
-                    part.chmod(0o600)
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
-            raise
+        with part.open("xb") as file:
+            if private:
+                part.chmod(0o600)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
     except OSError as error:
         raise SpecificationError(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)

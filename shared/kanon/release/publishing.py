@@ -111,17 +111,14 @@ def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
         if isinstance(one, AutomaticSum)
     }
     columns = [_Column.of(mechanism, i, bounds) for i in range(len(spec.asked))]
-    around = None if spec.only_groups else _users_interval(mechanism, LEVEL)
+    width = None if spec.only_groups else _users_width(mechanism, LEVEL)
     rows = []
     for group in _listed(_groups(table), spec.listed, spec.measures):
         noisy = mechanism.rule.released(group.users, tape.word("users", group.name))
         if noisy is None:
             continue
         users = Fraction(noisy)
-        cells: list[Cell] = []
-        if around is not None:
-            interval = around(users)
-            cells = [users, interval.low, interval.high]
+        cells: list[Cell] = [] if width is None else [users, users - width, users + width]
         for column in columns:
             cells += column.cells(group, users, tape)
         rows.append((decoded(group.name, len(spec.groups)), tuple(cells)))
@@ -144,12 +141,10 @@ def _listed(groups: Iterator[Group], listed: Sequence[str] | None, measures: Seq
             yield Group(name, 0, empty)
 
 
-def _users_interval(mechanism: Mechanism, level: Fraction) -> Callable[[Fraction], Interval]:
-    """The function that gives the interval of a noisy number of users."""
-    rule = mechanism.rule
-    assert not isinstance(rule, OptimalSelection)
-    width = half_width(rule.law, level)
-    return lambda users: Interval(users, users - width, users + width)
+def _users_width(mechanism: Mechanism, level: Fraction) -> int:
+    """Half the width of the interval of a noisy number of users."""
+    assert not isinstance(mechanism.rule, OptimalSelection)
+    return half_width(mechanism.rule.law, level)
 
 
 @dataclass(frozen=True)
@@ -178,14 +173,14 @@ def _total_cells(mechanism: Mechanism, i: int, asked: Totals, wanted: int) -> Ca
     level = 1 - (1 - LEVEL) / (len(totals) + asked.uses_users)
     widths = [total.half_width(level) for total in totals]
     roles = [f"{spec.roles[i]}/{part}" for part in range(len(totals))]
-    around = _users_interval(mechanism, level)
+    users_width = _users_width(mechanism, level)
 
     def cells(group: Group, users: Fraction, tape: Tape) -> list[Cell]:
         drawn = []
         for total, place, width, role in zip(totals, places, widths, roles, strict=True):
             noisy = total.noisy(group.measures[place], tape.word(role, group.name))
             drawn.append(Interval(noisy, noisy - width, noisy + width))
-        result = asked.value(drawn, around(users))
+        result = asked.value(drawn, Interval(users, users - users_width, users + users_width))
         return [result.value, result.low, result.high][:wanted]
 
     return cells

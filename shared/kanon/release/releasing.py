@@ -26,15 +26,11 @@ class Engine(Protocol):
 
     name: str
 
-    def table(
-        self, sources: Sequence[Place], bounding: Bounding, secret: str, listed: Sequence[str] | None
-    ) -> AbstractContextManager[PrivateTable]:
-        """The bounded table of the sources, as long as the context lasts."""
+    def table(self, sources: Sequence[Place], bounding: Bounding, secret: str) -> AbstractContextManager[PrivateTable]:
+        """The bounded table of the sources, as long as the context lasts. ``secret`` keys the sampling."""
         ...
 
-    def operator_counts(
-        self, sources: Sequence[Place], bounding: Bounding, secret: str, listed: Sequence[str] | None
-    ) -> tuple[int, ...]:
+    def operator_counts(self, sources: Sequence[Place], bounding: Bounding, secret: str) -> tuple[int, ...]:
         """Exact numbers for the operator alone."""
         ...
 
@@ -111,9 +107,7 @@ def release(
     paid_before = ledger.find(wanted)
     if paid_before is None:
         ledger.refuse_over_budget(wanted)
-    with (engine or _duckdb()).table(
-        _paths(source), spec.bounding, sampling_text(ledger, dataset, spec), spec.listed
-    ) as table:
+    with (engine or _duckdb()).table(_paths(source), spec.bounding, sampling_text(ledger, dataset, spec)) as table:
         spend, tape = ledger.begin(wanted, lambda key: keyed_digest(table, key))
         released = publish(table, mechanism, tape)
     return Release(
@@ -125,19 +119,11 @@ def operator_report(
     source: Source, spec: Spec, ledger: Ledger, *, dataset: str, engine: Engine | None = None
 ) -> dict[str, Any]:
     """Exact numbers of rows and groups that the bounding drops. Not private: for the operator alone."""
-    counts = (engine or _duckdb()).operator_counts(
-        _paths(source), spec.bounding, sampling_text(ledger, dataset, spec), spec.listed
-    )
-    rows, valid, users, bounded, groups, kept = counts
-    return {
-        "warning": "NOT PRIVATE: exact numbers, outside any guarantee. Do not publish.",
-        "rows": rows,
-        "rows_used": valid,
-        "users": users,
-        "users_with_too_many_groups": bounded,
-        "groups": groups,
-        "groups_after_bounding": kept,
-    }
+    text = sampling_text(ledger, dataset, spec)
+    counts = (engine or _duckdb()).operator_counts(_paths(source), spec.bounding, text)
+    names = ("rows", "rows_used", "users", "users_with_too_many_groups", "groups", "groups_after_bounding")
+    warning = "NOT PRIVATE: exact numbers, outside any guarantee. Do not publish."
+    return {"warning": warning, **dict(zip(names, counts, strict=True))}
 
 
 def sampling_text(ledger: Ledger, dataset: str, spec: Spec) -> str:

@@ -4,7 +4,7 @@ Every rule looks at ``m = max(0, n - floor + 1)`` for a group of n users, and re
 released group always has n >= floor. One user changes m by at most one, so a guarantee for m holds for n.
 
 ``released`` takes a uniform 64-bit word. ``delta`` is that of one user in one group, exact or rounded up. From
-``sure_from`` users on, a group is certainly released. ``digest`` is the SHA-256 of the noise table, in hexadecimal.
+``sure_from`` users on, a group is certainly released.
 """
 
 from bisect import bisect_left
@@ -46,44 +46,35 @@ class CountedSelection:
 
     @cached_property
     def delta(self) -> Fraction:
-        """The worst hockey-stick over m = 0 .. 2A + 1 and both directions; from 2A + 1 on, all are equal."""
-        return counted_delta(self.law)
+        """The worst hockey-stick over m = 0 .. 2A + 1 and both directions of m users against m + 1.
+
+        From 2A + 1 on, all are equal. Outcome ``v > A`` of m users has the weight of ``X = v - m``; "nothing" has the
+        weight of ``X <= A - m``. The outcomes above A are a suffix of the table, so the sums for all m are suffix sums.
+        """
+        law = self.law
+        low, _ = exp_bounds(law.epsilon)
+        top, bottom = low.numerator, low.denominator
+        span = 2 * law.truncation
+        # Outcome v is X = v - m with m users and X = v - m - 1 with m + 1: neighbours in the table.
+        fewer, more = [*law.weights, 0], [0, *law.weights]
+        fewer_excess = _suffix_sums([max(0, p * bottom - q * top) for p, q in zip(fewer, more, strict=True)])
+        more_excess = _suffix_sums([max(0, q * bottom - p * top) for p, q in zip(fewer, more, strict=True)])
+        below = (0, *law.cumulative)
+        worst = 0
+        for m in range(span + 2):
+            first = max(0, span + 1 - m)  # position of the outcome A + 1
+            fewer_nothing, more_nothing = below[first], below[max(0, first - 1)]
+            worst = max(
+                worst,
+                fewer_excess[first] + max(0, fewer_nothing * bottom - more_nothing * top),
+                more_excess[first] + max(0, more_nothing * bottom - fewer_nothing * top),
+            )
+        return Fraction(worst, bottom * TOTAL)
 
     @property
     def sure_from(self) -> int:
         """``2A + floor``."""
         return 2 * self.law.truncation + self.floor
-
-    @property
-    def digest(self) -> str:
-        """The digest of the law."""
-        return self.law.digest
-
-
-def counted_delta(law: Law) -> Fraction:
-    """The delta of counted selection: the worst over all m and both directions of m users against m + 1.
-
-    Outcome ``v > A`` of m users has the weight of ``X = v - m``; "nothing" has the weight of ``X <= A - m``. The
-    outcomes above A are a suffix of the table, so the sums for all m are suffix sums.
-    """
-    low, _ = exp_bounds(law.epsilon)
-    top, bottom = low.numerator, low.denominator
-    span = 2 * law.truncation
-    # Outcome v is X = v - m with m users and X = v - m - 1 with m + 1: neighbours in the table.
-    fewer, more = [*law.weights, 0], [0, *law.weights]
-    fewer_excess = _suffix_sums([max(0, p * bottom - q * top) for p, q in zip(fewer, more, strict=True)])
-    more_excess = _suffix_sums([max(0, q * bottom - p * top) for p, q in zip(fewer, more, strict=True)])
-    below = (0, *law.cumulative)
-    worst = 0
-    for m in range(span + 2):
-        first = max(0, span + 1 - m)  # position of the outcome A + 1
-        fewer_nothing, more_nothing = below[first], below[max(0, first - 1)]
-        worst = max(
-            worst,
-            fewer_excess[first] + max(0, fewer_nothing * bottom - more_nothing * top),
-            more_excess[first] + max(0, more_nothing * bottom - fewer_nothing * top),
-        )
-    return Fraction(worst, bottom * TOTAL)
 
 
 def _suffix_sums(terms: list[int]) -> list[int]:
@@ -105,7 +96,7 @@ def counted_selection(epsilon: Fraction, delta: Fraction, floor: int = 1) -> Cou
 
     def fits(truncation: int) -> bool:
         try:
-            return counted_delta(two_sided(epsilon, truncation)) <= delta
+            return CountedSelection(two_sided(epsilon, truncation)).delta <= delta
         except ValueError as error:
             raise SpecificationError(
                 f"no noise table of epsilon {float(epsilon):.3g} a group reaches delta {float(delta):.3g} a group:"
@@ -115,11 +106,8 @@ def counted_selection(epsilon: Fraction, delta: Fraction, floor: int = 1) -> Cou
     above = 1
     while not fits(above):
         above = min(2 * above, above + LARGEST_TRUNCATION // 4)
-    below = above // 2 if above > 1 else 0
-    while above - below > 1:
-        middle = (below + above) // 2
-        below, above = (below, middle) if fits(middle) else (middle, above)
-    return CountedSelection(two_sided(epsilon, above), floor)
+    least = bisect_left(range(above), x=True, lo=above // 2 + 1, key=fits)
+    return CountedSelection(two_sided(epsilon, least), floor)
 
 
 @dataclass(frozen=True)
@@ -152,7 +140,7 @@ class OptimalSelection:
     @property
     def sure_from(self) -> int:
         """``N + floor - 1``, N the first m that is always kept."""
-        return len(self.weights) - 1 + self.floor - 1
+        return len(self.weights) + self.floor - 2
 
     @property
     def digest(self) -> str:
@@ -207,11 +195,6 @@ class PublicCount:
         """0: every listed group is released."""
         return 0
 
-    @property
-    def digest(self) -> str:
-        """The digest of the law."""
-        return self.law.digest
-
 
 @dataclass(frozen=True)
 class GaussianSelection:
@@ -238,12 +221,7 @@ class GaussianSelection:
     @property
     def sure_from(self) -> int:
         """The least n that is released even with the lowest noise."""
-        return self.threshold + 1 - self.law.min + self.floor - 1
-
-    @property
-    def digest(self) -> str:
-        """The digest of the law."""
-        return self.law.digest
+        return self.threshold - self.law.min + self.floor
 
 
 def below_or_at(table: Table, x: int) -> int:

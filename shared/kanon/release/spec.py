@@ -132,7 +132,7 @@ class Spec:
         return Bounding(
             user=self.user, groups=self.groups, measures=self.measures, kappa=self.groups_per_user, scale=self.scale,
             unit=self.unit, time=self.time, period=self.period.days if self.period else None, where=self.where,
-            listed=self.public_groups is not None,
+            listed=self.listed,
         )  # fmt: skip
 
     @cached_property

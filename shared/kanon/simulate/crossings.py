@@ -126,7 +126,7 @@ def _tested(
     lengths[before > 0] = 0
     found = _rows_cross(law, tapes, keys, pieces, possible, starts, lengths, needed)
     found[found == NEVER] = np.iinfo(np.int64).max
-    first_rows = np.flatnonzero(np.concatenate(([True], groups[starts][1:] != groups[starts][:-1])))
+    first_rows = np.unique(groups[starts], return_index=True)[1]
     crossing = np.minimum.reduceat(found, first_rows)
     return np.where(crossing == np.iinfo(np.int64).max, NEVER, crossing)
 

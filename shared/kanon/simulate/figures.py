@@ -77,10 +77,10 @@ class Judged:
             "answers": {
                 "total": o.answers,
                 "true": o.answers_true,
-                "trueBelowK": o.answers_true - o.answers_both,
-                "falseFromK": o.answers_reached - o.answers_both,
-                "shareOfTrueBelowK": _share(o.answers_true - o.answers_both, o.answers_true),
-                "shareOfFalseFromK": _share(o.answers_reached - o.answers_both, o.answers - o.answers_true),
+                "trueBelowK": o.true_below_k,
+                "falseFromK": o.false_from_k,
+                "shareOfTrueBelowK": _share(o.true_below_k, o.answers_true),
+                "shareOfFalseFromK": _share(o.false_from_k, o.answers - o.answers_true),
             },
             "delay": {
                 "atOnce": int((o.delays == 0).sum()),
@@ -100,7 +100,7 @@ class Judged:
             "membersKept": {"inASet": p.members_kept, "mostAtOnce": o.most_members},
             "evaluations": o.touched,
             "cost": self.cost.as_json(self.prices),
-            "crossings": {"total": o.crossings, "belowK": o.crossings - o.crossings_reached},
+            "crossings": {"total": o.crossings, "belowK": o.crossings_below_k},
         }
 
 
@@ -216,25 +216,23 @@ SECTIONS: Sequence[tuple[str, Sequence[Row]]] = (
             ),
             Row(
                 "true answers below k",
-                lambda j: _percent(j.outcome.answers_true - j.outcome.answers_both, j.outcome.answers_true),
+                lambda j: _percent(j.outcome.true_below_k, j.outcome.answers_true),
                 "share of the true answers",
             ),
             Row("crossings", lambda j: f"{j.outcome.crossings:,}", "of a set in an instance"),
             Row(
                 "crossings below k",
-                lambda j: _percent(j.outcome.crossings - j.outcome.crossings_reached, j.outcome.crossings),
+                lambda j: _percent(j.outcome.crossings_below_k, j.outcome.crossings),
                 "share of the crossings; a set that crossed stays true until its instance ends",
             ),
             Row(
                 "false answers at k or more",
-                lambda j: _percent(
-                    j.outcome.answers_reached - j.outcome.answers_both, j.outcome.answers - j.outcome.answers_true
-                ),
+                lambda j: _percent(j.outcome.false_from_k, j.outcome.answers - j.outcome.answers_true),
                 "share of the false answers",
             ),
             Row(
                 "answers at k or more that are false",
-                lambda j: _percent(j.outcome.answers_reached - j.outcome.answers_both, j.outcome.answers_reached),
+                lambda j: _percent(j.outcome.false_from_k, j.outcome.answers_reached),
                 "share of the answers whose exact count is at least k",
             ),
             Row(

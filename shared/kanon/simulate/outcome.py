@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from kanon.cost.workload import members_bytes
 from kanon.dynamo.units import READ_UNIT, WRITE_UNIT, write_units
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.simulate.crossings import Crossings
-from kanon.simulate.presence import Ints, Runs, Stretches
+from kanon.simulate.presence import Bools, Ints, Runs, Stretches
 from kanon.simulate.rejoining import Classes, merged
 
 _WRITES_A_READ = READ_UNIT // WRITE_UNIT
@@ -26,20 +26,6 @@ class Touched:
     sets: Ints
     steps: Ints
     joins: Ints
-
-    @classmethod
-    def of(cls, sets: Ints, steps: Ints) -> "Touched":
-        """Group joins."""
-        if not sets.size:
-            return cls(sets, steps, sets)
-        low, span = int(steps.min()), int(np.ptp(steps)) + 1
-        keys = sets * span + (steps - low)
-        keys.sort()
-        heads = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-        joins = np.diff(np.append(heads, len(keys)))
-        keys = keys[heads]
-        owners = keys // span
-        return cls(owners, keys - owners * span + low, joins)
 
 
 @dataclass
@@ -103,6 +89,21 @@ class Outcome:
     def never(self) -> int:
         """Sets whose exact count reached k and that did not read true afterwards."""
         return self.sets_reached - len(self.delays)
+
+    @property
+    def true_below_k(self) -> int:
+        """True answers with an exact count below k."""
+        return self.answers_true - self.answers_both
+
+    @property
+    def false_from_k(self) -> int:
+        """False answers with an exact count of at least k."""
+        return self.answers_reached - self.answers_both
+
+    @property
+    def crossings_below_k(self) -> int:
+        """Crossings with an exact count below k in their step."""
+        return self.crossings - self.crossings_reached
 
     @property
     def most_members(self) -> int:
@@ -212,26 +213,20 @@ def outcome_of(
     )
 
 
-def second_unit(parameters: Parameters) -> int:
-    """The least number of members whose item takes more than one write unit; above the cap if there is none."""
-    return 1 + bisect_left(range(1, parameters.members_kept + 1), 2, key=partial(_units_of, parameters))
-
-
-def _units_of(parameters: Parameters, members: int) -> int:
-    return write_units(members_bytes(parameters, members))
-
-
 @lru_cache(maxsize=64)
-def _more_units_from(parameters: Parameters) -> tuple[int, ...]:
-    """The numbers of members at which an item needs one more write unit."""
+def more_units_from(parameters: Parameters) -> tuple[int, ...]:
+    """The numbers of members at which an item needs one more write unit, in ascending order."""
+
+    def units(members: int) -> int:
+        return write_units(members_bytes(parameters, members))
+
     kept = range(1, parameters.members_kept + 1)
-    most = _units_of(parameters, kept[-1])
-    return tuple(1 + bisect_left(kept, n, key=partial(_units_of, parameters)) for n in range(2, most + 1))
+    return tuple(1 + bisect_left(kept, n, key=units) for n in range(2, units(kept[-1]) + 1))
 
 
 def _write_units(parameters: Parameters, exact: Stretches, touched: Touched, key: Callable[[Ints, Ints], Ints]) -> Ints:
     """The write units of the Members item of each touched set. A set without an exact count takes one."""
-    more = _more_units_from(parameters)
+    more = more_units_from(parameters)
     if not more or not exact.sets.size:
         return np.ones(len(touched.sets), np.int64)
     begins, at = key(exact.sets, exact.begins), key(touched.sets, touched.steps)
@@ -249,7 +244,7 @@ def most_counted(parameters: Parameters) -> int:
 
 def _heads(sets: Ints) -> Ints:
     """The first position of each set in a sorted array."""
-    return np.flatnonzero(np.concatenate((np.full(min(1, len(sets)), True), sets[1:] != sets[:-1])))  # noqa: FBT003
+    return np.unique(sets, return_index=True)[1]
 
 
 @dataclass(frozen=True)
@@ -272,11 +267,11 @@ class _Intervals:
         """For each given interval, the number of its integers in these intervals."""
         return self.before(ends) - self.before(begins)
 
-    def covers(self, at: Ints) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    def covers(self, at: Ints) -> Bools:
         """For each integer, whether it is in the intervals."""
         number = np.searchsorted(self.begins, at, side="right")
-        held: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.append(self.ends, 0)[number - 1] > at
-        return held & (number > 0)
+        held: Bools = (number > 0) & (np.append(self.ends, 0)[number - 1] > at)
+        return held
 
     def wait(self, at: Ints, limits: Ints) -> Ints:
         """For each integer, the distance to the next integer in the intervals, where that is below a limit."""

@@ -13,8 +13,8 @@ from kanon.gate.names import client_token, set_key
 from kanon.gate.types import Type
 from kanon.simulate.crossings import Crossings, crossings_of
 from kanon.simulate.keys import Keys
-from kanon.simulate.outcome import Outcome, Touched, outcome_of, second_unit
-from kanon.simulate.presence import Ints, Joins, Runs, Stretches, runs_of, stretches_of
+from kanon.simulate.outcome import Outcome, Touched, more_units_from, outcome_of
+from kanon.simulate.presence import Bools, Ints, Joins, Runs, Stretches, distinct, runs_of, stretches_of
 from kanon.simulate.rejoining import classes_of, costs_of
 
 TOKEN_BITS = 32
@@ -63,7 +63,7 @@ class Part:
             set_of,
             pairs - set_of * number,
             Joins.of(set_of, rows.astype(np.int64, copy=False), steps),
-            Touched.of(set_codes, steps),
+            Touched(*distinct(set_codes, steps)),
         )
 
 
@@ -113,7 +113,7 @@ def _outcome(part: Part, names: Named, type_: Type, keys: Keys, steps: range, ru
     token_runs = runs if joins is part.joins else runs_of(joins, parameters.window)
     counted = _stretches_in(token_runs, clients >= parameters.never_true_below, steps)
     crossings = _decided(names, type_, keys, counted)
-    near = clients >= min(parameters.k, second_unit(parameters))
+    near = clients >= min((parameters.k, *more_units_from(parameters)))
     near[crossings.sets] = True
     exact = _stretches_in(runs, near, steps)
     costs = costs_of(runs, phases_of(names.set_keys, parameters), parameters.window)
@@ -133,6 +133,6 @@ def _token_joins(part: Part, names: Named, bits: int) -> Joins:
     return Joins.of(tokens >> bits, rows.astype(np.int64, copy=False)[part.joins.members], part.joins.steps)
 
 
-def _stretches_in(runs: Runs, chosen: "np.ndarray[tuple[int], np.dtype[np.bool_]]", steps: range) -> Stretches:
+def _stretches_in(runs: Runs, chosen: Bools, steps: range) -> Stretches:
     kept = chosen[runs.sets]
     return stretches_of(Runs(runs.members[kept], runs.sets[kept], runs.begins[kept], runs.ends[kept]), steps.stop)

@@ -30,14 +30,18 @@ class Joins:
     @classmethod
     def of(cls, set_of: Ints, members: Ints, steps: Ints) -> "Joins":
         """Sort the joins and drop repeated joins of a member within a step."""
-        if not steps.size:
-            return cls(set_of, members, steps)
-        low, span = int(steps.min()), int(np.ptp(steps)) + 1
-        keys = members * span + (steps - low)
-        keys.sort()
-        keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))]
-        owners = keys // span
-        return cls(set_of, owners, keys - owners * span + low)
+        members, steps, _ = distinct(members, steps)
+        return cls(set_of, members, steps)
+
+
+def distinct(owners: Ints, steps: Ints) -> tuple[Ints, Ints, Ints]:
+    """The owners and steps of the distinct (owner, step), sorted, and the number of times of each."""
+    if not steps.size:
+        return owners, steps, steps
+    low, span = int(steps.min()), int(np.ptp(steps)) + 1
+    keys, times = np.unique(owners * span + (steps - low), return_counts=True)
+    owners = keys // span
+    return owners, keys - owners * span + low, times
 
 
 @dataclass(frozen=True)

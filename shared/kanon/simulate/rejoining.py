@@ -6,7 +6,6 @@ leaves before their end (``interrupted``). Clients with equal numbers are one *c
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
@@ -39,13 +38,13 @@ def costs_of(runs: Runs, phases: Ints, window: int) -> Costs:
     until = np.where(np.append(shared[1:], False), np.append(runs.begins[1:], 0), end)
     outside = until - runs.ends
     interrupted = outside > 0  # at most one per instance: a run is at least as long as an instance
-    heads = np.flatnonzero(np.concatenate(([True], ~same))) if len(runs.members) else np.zeros(0, np.int64)
+    members, heads = np.unique(runs.members, return_index=True)
 
     def summed(values: Ints) -> Ints:
         return np.add.reduceat(values, heads) if heads.size else values
 
     return Costs(
-        runs.members[heads],
+        members,
         summed(last - first + 1 - shared),
         summed(interrupted.astype(np.int64)),
         summed(outside),
@@ -79,17 +78,12 @@ def merged(classes: Iterable[Classes]) -> Classes:
     return total
 
 
-def epsilon_of(parameters: Parameters, instances: int, interrupted: int) -> Fraction:
-    """The epsilon of a class: ``max(I e1 + g e2, I e2)``."""
-    first, second = parameters.threshold_law.epsilon, parameters.query_law.epsilon
-    return max(instances * first + interrupted * second, instances * second)
-
-
 def bounds_of(parameters: Parameters, classes: Classes) -> list[tuple[int, Bound]]:
     """The number of clients and the bound of each class, by ascending epsilon."""
+    e1, e2 = parameters.threshold_law.epsilon, parameters.query_law.epsilon
     d1, d2 = parameters.threshold_law.shift_delta, parameters.query_law.tail_delta
-    found = [
-        (clients, Bound(epsilon_of(parameters, *name), max(name[0] * d1 + outside * d2, present * d2)))
-        for name, (clients, outside, present) in classes.items()
-    ]
+    found = []
+    for (instances, interrupted), (clients, outside, present) in classes.items():
+        epsilon = max(instances * e1 + interrupted * e2, instances * e2)
+        found.append((clients, Bound(epsilon, max(instances * d1 + outside * d2, present * d2))))
     return sorted(found, key=lambda entry: entry[1].epsilon)

@@ -24,7 +24,7 @@ from kanon.joinlog import LogError
 from kanon.joinlog.batches import Batch
 from kanon.simulate.keys import Keys
 from kanon.simulate.outcome import Outcome, added
-from kanon.simulate.part import Part, SetId, digest, outcomes
+from kanon.simulate.part import Part, outcomes
 from kanon.simulate.presence import Ints
 
 ROWS_IN_MEMORY = 1 << 19
@@ -43,12 +43,10 @@ class Simulation:
     outcomes: tuple[Outcome, ...]
 
 
-def simulate(
-    batches: Iterable[Batch], types: Sequence[Type], keys: Keys, period: int, set_id: SetId = digest
-) -> Simulation:
+def simulate(batches: Iterable[Batch], types: Sequence[Type], keys: Keys, period: int) -> Simulation:
     """Run :func:`gathered`, then :func:`decide`."""
     with gathered(batches, period) as log:
-        return decide(log, types, keys, set_id)
+        return decide(log, types, keys)
 
 
 @contextmanager
@@ -67,11 +65,7 @@ def gathered(batches: Iterable[Batch], period: int) -> Iterator["Log"]:
 
 
 def decide(
-    log: "Log",
-    types: Sequence[Type],
-    keys: Keys,
-    set_id: SetId = digest,
-    advance: Callable[[int], None] = lambda _: None,
+    log: "Log", types: Sequence[Type], keys: Keys, advance: Callable[[int], None] = lambda _: None
 ) -> Simulation:
     """The outcome of each type on a log. Types of one name share set keys and tokens, which saves time.
 
@@ -79,10 +73,9 @@ def decide(
         log: the log.
         types: the types; their parameters have the log's period.
         keys: the keys.
-        set_id: a function from the text of a set to its set id.
         advance: called with 1 after each part.
     """
-    work = partial(_outcomes, types=tuple(types), keys=keys, steps=log.steps, set_id=set_id)
+    work = partial(_outcomes, types=tuple(types), keys=keys, steps=log.steps)
     found: list[list[Outcome]] = []
     for part in _each(work, log.parts):
         found.append(part)
@@ -90,12 +83,11 @@ def decide(
     return Simulation(log.steps, log.period, tuple(types), tuple(map(added, zip(*found, strict=True))))
 
 
-def _outcomes(part: "pa.Table | Path", types: Sequence[Type], keys: Keys, steps: range, set_id: SetId) -> list[Outcome]:
+def _outcomes(part: "pa.Table | Path", types: Sequence[Type], keys: Keys, steps: range) -> list[Outcome]:
     if isinstance(part, Path):
         with pa.memory_map(str(part)) as file:
             part = pa.ipc.open_stream(file).read_all()
-    codes = part["step"].to_numpy()
-    return outcomes(Part.of(codes, part["set"], part["client"]), types, keys, steps, set_id)
+    return outcomes(Part.of(part["step"].to_numpy(), part["set"], part["client"]), types, keys, steps)
 
 
 def _each(

@@ -8,7 +8,6 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -17,11 +16,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kanon.errors import ConfigurationError, UndecodableMembersError
+from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.settings import EvaluateSettings
 from kanon.gate.storage import members
 from kanon.gate.types import Type, read_types
 from kanon.local import Stack, gateway
-from tests.unit.examples import unpack
+from tests.unit.examples import pack, unpack
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
 START = 1_700_000_000.0
@@ -248,8 +248,7 @@ def test_packed_members_are_read_exactly_or_refused(packed: bytes) -> None:
         evaluated, read = unpack(packed)
     except UndecodableMembersError:
         return
-    state = SimpleNamespace(evaluated=evaluated, members=read)
-    assert members.pack(state, packed[1]) == packed  # type: ignore[arg-type]
+    assert pack(SetState(read, (), evaluated), packed[1]) == packed
 
 
 NUMBERS = st.integers().map(str) | st.sampled_from(["0", "1.5", "1E3", "-0", "9" * 38, "NaN", ""])

@@ -83,8 +83,8 @@ def write(path, made):
     return path
 
 
-def table(paths, bounding, listed=None):
-    with DuckDB().table(paths, bounding, SECRET, listed) as found:
+def table(paths, bounding):
+    with DuckDB().table(paths, bounding, SECRET) as found:
         groups = [(group.name, group.users, group.measures) for group in _groups(found)]
         return groups, dict(found._bins), keyed_digest(found, b"k" * 32)
 
@@ -109,17 +109,16 @@ def test_the_engine_computes_the_definition(tmp_path, kappa, unit):
         {"period": Period.read("2025-12-31,2026-02-01..2026-02-28").days, "unit": "user-day"},
         {"where": (Where("country", equal=True, text="1:y"), Where("page", equal=False, text="p"))},
         {"where": (Where("set", equal=True, text="f'f"),)},
-        {"listed": True},
+        {"listed": ("a", "nowhere", "é")},
     ],
     ids=str,
 )
 def test_groups_of_several_columns_periods_conditions_and_lists_follow_the_definition(tmp_path, more):
     made = rows(7)
     bounding = Bounding(**{"user": "client", "groups": ("set",), "measures": MEASURES, "kappa": 2, "scale": 2, **more})
-    listed = ["a", "nowhere", "é"] if bounding.listed else None
-    groups, bins, _ = table([write(tmp_path / "log.csv", made)], bounding, listed)
-    assert groups == naive.bounded(made, bounding, SECRET, listed)
-    assert bins == {"amount": naive.entries(made, bounding, "amount", SECRET, listed)}
+    groups, bins, _ = table([write(tmp_path / "log.csv", made)], bounding)
+    assert groups == naive.bounded(made, bounding, SECRET)
+    assert bins == {"amount": naive.entries(made, bounding, "amount", SECRET)}
     assert groups
 
 
@@ -186,7 +185,7 @@ def test_a_damaged_file_is_refused_without_its_content(tmp_path):
         table([path], Bounding("client", ("set",)))
     assert "SECRET" not in str(caught.value)
     assert caught.value.__suppress_context__
-    with pytest.raises(SpecificationError, match="--memory"), DuckDB("much").table([], Bounding("c", ("s",)), "", None):
+    with pytest.raises(SpecificationError, match="--memory"), DuckDB("much").table([], Bounding("c", ("s",)), ""):
         pass
 
 

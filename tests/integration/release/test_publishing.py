@@ -168,7 +168,7 @@ def test_a_user_that_is_removed_changes_only_what_it_touches_before_noise(log, t
     fewer.write_text("".join(row for row in rows if not row.startswith("b,b7,")))
     tables = []
     for path in (log, fewer):
-        with DuckDB().table([path], bounding, "s", None) as table:
+        with DuckDB().table([path], bounding, "s") as table:
             tables.append({group.name: (group.users, group.measures) for group in _groups(table)})
     changed = {name for name in tables[0] if tables[0][name] != tables[1].get(name)}
     assert changed == {"b"}
@@ -207,7 +207,7 @@ def test_the_real_log_in_another_order_and_in_parts_gives_the_same_table(tmp_pat
         path.write_text(header + "".join(some))
     digests = set()
     for sources in ([REAL_LOG], parts, parts[::-1]):
-        with DuckDB().table(sources, bounding, "a" * 64, None) as table:
+        with DuckDB().table(sources, bounding, "a" * 64) as table:
             digests.add(keyed_digest(table, b"k" * 32))
     assert len(digests) == 1
 

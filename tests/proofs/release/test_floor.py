@@ -16,7 +16,7 @@ from tests.unit.release.made import spec
 @pytest.mark.parametrize("number", [20, pytest.param(1000, marks=pytest.mark.prove)])
 def test_with_a_floor_of_50_no_smaller_group_of_the_real_log_is_ever_released(number):
     mechanism = Mechanism(spec(groups_per_user=3, floor=50, delta=Fraction("1e-6")))
-    with DuckDB().table([REAL_LOG], mechanism.spec.bounding, "a" * 64, None) as table:
+    with DuckDB().table([REAL_LOG], mechanism.spec.bounding, "a" * 64) as table:
         kept = [(group.name, group.users) for group in _groups(table)]
         clients = dict(kept)
         near = [pair for pair in kept if pair[1] >= 40 or number > 20]

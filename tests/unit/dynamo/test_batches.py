@@ -18,6 +18,7 @@ from kanon.dynamo.batches import (
     is_throttle,
     put_all,
 )
+from kanon.errors import ThrottledError
 
 Keep = Callable[[int, list[Any]], int]
 """How many of the requests of the n-th call are left unprocessed."""
@@ -76,7 +77,7 @@ def _put(table: Table, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return put_all(table, "t", items, ["key"])  # type: ignore[arg-type]
 
 
-def _get(table: Table, keys: list[bytes]) -> tuple[dict[bytes, Any], set[bytes]]:
+def _get(table: Table, keys: list[bytes]) -> dict[bytes, Any]:
     return get_all(table, "t", keys, "key", "value", consistent=True)  # type: ignore[arg-type]
 
 
@@ -93,9 +94,9 @@ def test_a_call_reads_at_most_100_keys(count: int, calls: list[int]) -> None:
     table = Table()
     _put(table, _items(count))
     table.calls.clear()
-    found, unanswered = _get(table, _keys(count))
+    found = _get(table, _keys(count))
     assert [len(call) for call in table.calls] == calls
-    assert (set(found), unanswered) == (set(_keys(count)), set())
+    assert set(found) == set(_keys(count))
 
 
 def test_of_items_with_the_same_key_the_last_one_is_put_once() -> None:
@@ -109,7 +110,7 @@ def test_a_repeated_key_is_read_once() -> None:
     table = Table()
     _put(table, _items(1))
     table.calls.clear()
-    assert _get(table, [b"\0\0", b"\0\1", b"\0\0"]) == ({b"\0\0": _items(1)[0]}, set())
+    assert _get(table, [b"\0\0", b"\0\1", b"\0\0"]) == {b"\0\0": _items(1)[0]}
     assert table.calls == [[{"key": {"B": b"\0\0"}}, {"key": {"B": b"\0\1"}}]]
 
 
@@ -126,8 +127,8 @@ def test_only_unprocessed_keys_are_read_again_until_all_are_answered(slept: list
     _put(table, _items(50))
     table.calls.clear()
     table.keep = lambda call, requests: 30 if call == 1 else 0
-    found, unanswered = _get(table, _keys(50))
-    assert (len(found), unanswered, [len(call) for call in table.calls]) == (50, set(), [50, 30])
+    found = _get(table, _keys(50))
+    assert (len(found), [len(call) for call in table.calls]) == (50, [50, 30])
     assert len(slept) == 1
 
 
@@ -138,7 +139,7 @@ def test_a_throttled_call_is_repeated_whole(code: str) -> None:
     assert [len(call) for call in table.calls] == [3, 3]
     again = Table(throttled=1, code=code)
     again.items = table.items
-    assert len(_get(again, _keys(3))[0]) == 3
+    assert len(_get(again, _keys(3))) == 3
 
 
 def test_items_that_are_never_accepted_are_reported_and_the_rest_is_written(slept: list[float]) -> None:
@@ -163,17 +164,18 @@ def test_no_further_call_is_made_in_a_round_after_a_throttled_one(slept: list[fl
     assert len(hopeless.calls) == 2  # the client repeats each of them by itself
 
 
-def test_keys_that_are_never_answered_are_reported_and_not_treated_as_missing() -> None:
+def test_keys_that_are_never_answered_are_an_error_and_not_treated_as_missing() -> None:
     table = Table()
     _put(table, _items(3))
     table.keep = lambda call, requests: 1
-    found, unanswered = _get(table, _keys(3))
-    assert (set(found), unanswered) == ({b"\0\0", b"\0\1"}, {b"\0\2"})
+    with pytest.raises(ThrottledError, match=r"^a table did not answer for every key; try again$"):
+        _get(table, _keys(3))
 
 
 def test_calls_that_are_throttled_to_the_end_leave_everything_undone() -> None:
     assert _put(Table(throttled=99), _items(3)) == _items(3)
-    assert _get(Table(throttled=99), _keys(3)) == ({}, set(_keys(3)))
+    with pytest.raises(ThrottledError):
+        _get(Table(throttled=99), _keys(3))
 
 
 def test_an_error_that_no_retry_can_solve_is_raised_at_once(slept: list[float]) -> None:

@@ -18,6 +18,7 @@ from kanon.gate.storage.step_log import (
     PAST_ANY_TOKEN,
     Row,
     StepLog,
+    key_of,
     pack_all,
     pack_joins,
     partition,
@@ -65,7 +66,7 @@ def log_of(
         table.setdefault(item["step_slot"]["B"], set()).add((item["set_token"]["B"], item["joins"]["B"]))
     for log, some in ((StepLog(None, "log", layouts), rows), (StepLog(None, "log", first(layouts)), older)):  # type: ignore[arg-type]
         for row in some:
-            place, key = log.key_of(row)
+            place, key = key_of(log.item(row))
             table.setdefault(place, set()).add((key, row.type_name))
     return StepLog(Table({place: list(found) for place, found in table.items()}, size), "log", layouts)  # type: ignore[arg-type]
 
@@ -304,7 +305,7 @@ def test_pages_are_split_into_chunks_without_reading_ahead() -> None:
             read.append(n)
             yield _page(range(700 * n, 700 * (n + 1)), 700)
 
-    chunks = chunked(pages())
+    chunks = chunked(pages(), {})
     assert len(next(chunks)) == 500
     assert read == [0]
     assert [len(chunk) for chunk in chunks] == [0, 500, 0, 400]
@@ -312,11 +313,11 @@ def test_pages_are_split_into_chunks_without_reading_ahead() -> None:
 
 def test_a_chunk_of_crowded_sets_is_closed_by_its_rows() -> None:
     pages = [_page(range(0), 9_999), _page(range(1), 9_999), _page(range(1, 2), 2), _page(range(2, 3), 1)]
-    assert [len(chunk) for chunk in chunked(pages)] == [0, 0, 2, 0, 1]
+    assert [len(chunk) for chunk in chunked(pages, {})] == [0, 0, 2, 0, 1]
 
 
 def test_a_step_without_rows_has_no_chunk_with_a_set() -> None:
-    assert list(chunked([Page((), 0)])) == [[]]
+    assert list(chunked([Page((), 0)], {})) == [[]]
 
 
 def test_a_chunk_ends_when_the_members_of_its_sets_may_be_too_many_whatever_their_number() -> None:

@@ -132,9 +132,7 @@ def test_a_ratio_takes_turns_and_leaves_out_the_first() -> None:
         called.append(name)
         return Turn(1, lambda: sum(range(seconds)))
 
-    ratio = compare(
-        "a", "b", "c", lambda _: side("ours", 1), lambda _: side("bare", 1), inside="all", turns=3, target=1
-    )
+    ratio = compare("a", "b", "c", lambda: side("ours", 1), lambda: side("bare", 1), inside="all", turns=3, target=1)
     assert "".join(name[0] for name in called) == "boobboob"
     assert len(ratio.ratios) == 3
 

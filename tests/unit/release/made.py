@@ -20,7 +20,7 @@ class Given:
         self.rows, self.bins, self.queries = sorted(rows), bins or {}, 0
 
     @contextmanager
-    def table(self, sources, bounding, secret, listed):
+    def table(self, sources, bounding, secret):
         self.queries += 1
         yield PrivateTable(bounding, lambda: iter(self.rows), self.bins)
 

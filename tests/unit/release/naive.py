@@ -71,11 +71,11 @@ def valid_rows(rows, b):
         yield unit, encoded([row[g] for g in b.groups]), numbers, {c: row[c] for c in b.texts}
 
 
-def kept_pairs(rows, b, secret, listed):
+def kept_pairs(rows, b, secret):
     """The rows of each kept (user, group) pair."""
     pairs = defaultdict(list)
     for unit, group, numbers, texts in valid_rows(rows, b):
-        if listed is None or group in listed:
+        if b.listed is None or group in b.listed:
             pairs[unit, group].append((numbers, texts))
     groups = defaultdict(list)
     for unit, group in pairs:
@@ -136,10 +136,10 @@ def measured(m, pairs, b, secret):
     return sum(ws) if isinstance(m, Centred) else sum(2 * w * w - (m.high - m.low) ** 2 for w in ws)
 
 
-def bounded(rows, b, secret, listed=None):
+def bounded(rows, b, secret):
     """(group, users, measures) of each group, sorted by the bytes of its name."""
     groups = defaultdict(dict)
-    for (unit, group), pair_rows in kept_pairs(rows, b, secret, listed).items():
+    for (unit, group), pair_rows in kept_pairs(rows, b, secret).items():
         groups[group][unit, group] = pair_rows
     return [
         (name, len(pairs), tuple(measured(m, pairs, b, secret) for m in b.measures))
@@ -147,10 +147,10 @@ def bounded(rows, b, secret, listed=None):
     ]
 
 
-def entries(rows, b, column, secret, listed=None):
+def entries(rows, b, column, secret):
     """The number of users in each bin: each user counts for one kept pair."""
     sums = defaultdict(list)
-    for (unit, group), pair_rows in kept_pairs(rows, b, secret, listed).items():
+    for (unit, group), pair_rows in kept_pairs(rows, b, secret).items():
         order = keyed(secret, f"bins/{column}", unit, group)
         sums[unit].append((order, sum(numbers[column] for numbers, _ in pair_rows)))
     return dict(Counter(bin_of(min(found)[1]) for found in sums.values()))

@@ -13,7 +13,7 @@ from kanon.release.autobounds import CERTAINTY, least_threshold
 from kanon.release.bounds import of_all, of_each
 from kanon.release.errors import SpecificationError
 from kanon.release.gaussian import gaussian_choice, noise_delta
-from kanon.release.selection import counted_delta, counted_selection, optimal_selection, widest
+from kanon.release.selection import CountedSelection, counted_selection, optimal_selection, widest
 from kanon.release.widths import continuous_delta, continuous_thresholds
 from tests.paths import SHARED
 
@@ -56,14 +56,14 @@ def test_counted_selection_at_one_and_a_hundred_thousandth_is_the_known_one():
 @pytest.mark.parametrize(("epsilon", "truncation"), [("1", 11), ("1/2", 3), ("2", 6), ("1/10", 60), ("3", 1)])
 def test_the_delta_of_counted_selection_is_that_of_every_outcome_by_itself(epsilon, truncation):
     law = two_sided(Fraction(epsilon), truncation)
-    assert counted_delta(law) == brute_force(law)
+    assert CountedSelection(law).delta == brute_force(law)
 
 
 @pytest.mark.parametrize("text", BUDGETS)
 def test_the_truncation_is_the_least_that_fits(text):
     epsilon, delta = budget(text)
     law = counted_selection(epsilon, delta).law
-    assert counted_delta(law) <= delta < counted_delta(two_sided(epsilon, law.truncation - 1))
+    assert CountedSelection(law).delta <= delta < CountedSelection(two_sided(epsilon, law.truncation - 1)).delta
 
 
 @needs_numbers

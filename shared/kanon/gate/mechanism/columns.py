@@ -118,6 +118,11 @@ def crossing_columns(crossings: Iterable[Sequence[int]]) -> Ints:
     return np.array([(NEVER, NEVER, *steps)[-2:] for steps in crossings], np.int64).reshape(-1, 2)
 
 
+def ranks(sizes: Ints) -> Ints:
+    """0, 1, 2, ... for each of n groups of these sizes, group after group, (sum of sizes,)."""
+    return np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
 def _or_none(step: int) -> int | None:
     return None if step == NEVER else step
 
@@ -138,8 +143,7 @@ def most_recent_of_all(before: States, joined: Tokens, step: int, window: int, k
     # A stable sort: within a set, members that joined now stay before the earlier ones.
     order = np.argsort(owners, kind="stable")
     sizes = np.bincount(owners, minlength=sets)
-    ranks = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    order = order[ranks < keep]
+    order = order[ranks(sizes) < keep]
     return Tokens(np.minimum(sizes, keep), tokens[order]), lasts[order]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.columns import NEVER, Bools, Ints, States, Tokens, most_recent_of_all
+from kanon.gate.mechanism.columns import NEVER, Bools, Ints, States, Tokens, most_recent_of_all, ranks
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
 from kanon.noise.laws import Law
@@ -83,21 +83,20 @@ def decide(
     phases = phases_of(keys, parameters)
     instances = (step - phases) // window
     firsts = instances * window + phases
-    sets = _Sets(keys, lasts, np.concatenate(([0], np.cumsum(sizes))))
+    sets = _Sets(parameters, tapes_of, keys, sizes, lasts)
     above = newest >= firsts
 
     # This instance: the test of the step itself, and the look-ahead.
     crossing = np.full(len(keys), NEVER)
     asked = np.flatnonzero(~above)
-    crossing[asked] = _first_crossings(parameters, tapes_of, sets, asked, instances, firsts, sizes, step)
+    crossing[asked] = sets.first_crossings(asked, instances, firsts, sizes, step)
     crossed = crossing == step
     wake_ups = np.where(crossed, NEVER, crossing)
 
     # The next instance. If nobody joins, the set is empty from the instance after that.
     asked = np.flatnonzero((above | crossed | (crossing == NEVER)) & (sizes > 0))
     nexts = firsts + window
-    left = sets.count_at(nexts, window)
-    wake_ups[asked] = _first_crossings(parameters, tapes_of, sets, asked, instances + 1, nexts, left, NEVER)
+    wake_ups[asked] = sets.first_crossings(asked, instances + 1, nexts, sets.count_at(nexts), NEVER)
     return crossed, wake_ups
 
 
@@ -111,48 +110,67 @@ def phases_of(keys: Sequence[bytes], parameters: Parameters) -> Ints:
 
 @dataclass(frozen=True)
 class _Sets:
-    """Set keys, and the last steps of the members of set n in ``lasts[starts[n]:starts[n+1]]``."""
+    """n sets of one type without their crossings.
 
+    Attributes:
+        parameters: the constants of the type.
+        tapes_of: the tapes by first step of an instance.
+        keys: n set keys.
+        sizes: members per set, (n,).
+        lasts: the last steps of all members, set after set, latest first, (sum of sizes,).
+    """
+
+    parameters: Parameters
+    tapes_of: TapesOf
     keys: Sequence[bytes]
+    sizes: Ints
     lasts: Ints
-    starts: Ints
 
-    def count_at(self, steps: Ints, window: int) -> Ints:
+    def count_at(self, steps: Ints) -> Ints:
         """The count of set n at ``steps[n]`` if nobody joins."""
-        owners = np.repeat(np.arange(len(self.keys)), np.diff(self.starts))
+        window, owners = self.parameters.window, np.repeat(np.arange(len(self.keys)), self.sizes)
         return np.bincount(owners[self.lasts > steps[owners] - window], minlength=len(self.keys))
 
+    def first_crossings(self, asked: Ints, instances: Ints, firsts: Ints, counts: Ints, step: int) -> Ints:
+        """The first crossing at or after ``step`` of each set in ``asked``, within one instance per set.
 
-def _first_crossings(
-    parameters: Parameters,
-    tapes_of: TapesOf,
-    sets: _Sets,
-    asked: Ints,
-    instances: Ints,
-    firsts: Ints,
-    counts: Ints,
-    step: int,
-) -> Ints:
-    """The first crossing at or after ``step`` of each set in ``asked``, within one instance per set.
+        ``counts`` holds the counts at the first step in question. They only fall while nobody joins. So they show,
+        without any query noise, which sets cannot cross and which cross at once.
+        """
+        parameters = self.parameters
+        result = np.full(len(self.keys), NEVER)
+        sure = asked[counts[asked] >= parameters.surely_true_from]
+        result[sure] = np.maximum(firsts[sure], step)
+        open_ = asked[(counts[asked] >= parameters.never_true_below) & (counts[asked] < parameters.surely_true_from)]
+        if open_.size:
+            keys = [self.keys[row] for row in open_.tolist()]
+            mus = threshold_noise(parameters.threshold_law, self.tapes_of, keys, instances[open_], firsts[open_])
+            thresholds = parameters.k + mus
+            reachable = counts[open_] + parameters.query_law.max >= thresholds
+            rows, thresholds = open_[reachable], thresholds[reachable]
+            for block in _blocks(self.sizes[rows]):
+                result[rows[block]] = self.block_crossings(rows[block], instances, firsts, thresholds[block], step)
+        return result[asked]
 
-    ``counts`` holds the counts at the first step in question. They only fall while nobody joins. So they show,
-    without any query noise, which sets cannot cross and which cross at once.
-    """
-    result = np.full(len(sets.keys), NEVER)
-    sure = asked[counts[asked] >= parameters.surely_true_from]
-    result[sure] = np.maximum(firsts[sure], step)
-    open_ = asked[(counts[asked] >= parameters.never_true_below) & (counts[asked] < parameters.surely_true_from)]
-    if open_.size:
-        keys = [sets.keys[row] for row in open_.tolist()]
-        mus = threshold_noise(parameters.threshold_law, tapes_of, keys, instances[open_], firsts[open_])
-        thresholds = parameters.k + mus
-        reachable = counts[open_] + parameters.query_law.max >= thresholds
-        rows, thresholds = open_[reachable], thresholds[reachable]
-        for block in _blocks(np.diff(sets.starts)[rows]):
-            result[rows[block]] = _block_crossings(
-                parameters, tapes_of, sets, rows[block], instances, firsts, thresholds[block], step
-            )
-    return result[asked]
+    def block_crossings(self, rows: Ints, instances: Ints, firsts: Ints, thresholds: Ints, step: int) -> Ints:
+        """The first crossings at or after ``step`` of a block of rows. Tapes are read up to the last possible one only.
+
+        Until the next member leaves, the count is constant, and so is the smallest word that crosses. So each row is
+        cut into stretches of steps: the oldest member leaves at the end of the first one, and so on. The stretches of
+        all rows are concatenated. Every row has a member; without members it cannot cross (``k + min - max >= 1``).
+        """
+        window, law, first, sizes = self.parameters.window, self.parameters.query_law, firsts[rows], self.sizes[rows]
+        begins = np.maximum(step, first) - first
+        owners = np.repeat(np.arange(len(rows)), sizes)
+        left = ranks(sizes)  # members that left before the stretch
+        members = np.cumsum(self.sizes)[rows][owners] - 1 - left
+        # A member leaves one window after its last join, and its stretch ends there, clipped to the steps in question.
+        leaves = np.clip(self.lasts[members] + window - first[owners], begins[owners], window)
+        lengths = leaves - np.where(left == 0, begins[owners], np.roll(leaves, 1))
+        needed = (thresholds - sizes)[owners] + left - law.min
+        lengths[needed >= len(law.weights)] = 0  # no word crosses here or in later stretches
+        keys = [self.keys[row] for row in rows.tolist()]
+        return stretches_cross(law, self.tapes_of, keys, instances[rows], first, begins, sizes, lengths, needed)
 
 
 def _blocks(sizes: Ints) -> Iterator[slice]:
@@ -174,37 +192,6 @@ def threshold_noise(law: Law, tapes_of: TapesOf, keys: Iterable[bytes], instance
     bounds = np.array(law.cumulative[:-1], np.uint64)
     outcomes: Ints = np.searchsorted(bounds, np.frombuffer(words, ">u8"), side="right")
     return law.min + outcomes
-
-
-def _block_crossings(
-    parameters: Parameters,
-    tapes_of: TapesOf,
-    sets: _Sets,
-    rows: Ints,
-    instances: Ints,
-    firsts: Ints,
-    thresholds: Ints,
-    step: int,
-) -> Ints:
-    """The first crossings at or after ``step`` of a block of rows. Tapes are read only up to the last possible one.
-
-    Until the next member leaves, the count is constant, and so is the smallest word that crosses. So each row is
-    cut into stretches of steps: the oldest member leaves at the end of the first one, and so on. The stretches of
-    all rows are concatenated. Every row has a member; without members it cannot cross (``k + min - max >= 1``).
-    """
-    window, law, first = parameters.window, parameters.query_law, firsts[rows]
-    begins = np.maximum(step, first) - first
-    sizes = np.diff(sets.starts)[rows]
-    owners = np.repeat(np.arange(len(rows)), sizes)
-    left = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # members that left before the stretch
-    members = sets.starts[rows + 1][owners] - 1 - left
-    # A member leaves one window after its last join, and its stretch ends there, clipped to the steps in question.
-    leaves = np.clip(sets.lasts[members] + window - first[owners], begins[owners], window)
-    lengths = leaves - np.where(left == 0, begins[owners], np.roll(leaves, 1))
-    needed = (thresholds - sizes)[owners] + left - law.min
-    lengths[needed >= len(law.weights)] = 0  # no word crosses here or in later stretches
-    keys = [sets.keys[row] for row in rows.tolist()]
-    return stretches_cross(law, tapes_of, keys, instances[rows], first, begins, sizes, lengths, needed)
 
 
 def stretches_cross(

@@ -76,7 +76,7 @@ class Control(Fingerprints):
         if answer is None:
             return None
         item = answer["Attributes"]
-        mark = int(item["evaluated_through"]["N"]) if "evaluated_through" in item else None
+        mark = _marked(item)
         resumes = "resume_step" in item and mark is not None and int(item["resume_step"]["N"]) == mark + 1
         return Mark(mark, bytes(item["resume_after"]["B"]) if resumes else None, _is_stamped(item))
 
@@ -115,26 +115,23 @@ class Control(Fingerprints):
 
     def evaluated_through(self, slot: int) -> int | None:
         """The mark of a slot, strongly consistent; None before its first step."""
-        answer = self._client.get_item(TableName=self._table, Key={"name": {"S": _slot(slot)}}, ConsistentRead=True)
-        mark = answer.get("Item", {}).get("evaluated_through")
-        return None if mark is None else int(mark["N"])
+        return _marked(self._item(_slot(slot)))
 
     def progress(self) -> Iterator[Progress]:
         """Every slot that was ever leased, strongly consistent, in no particular order."""
-        pages = self._client.get_paginator("scan").paginate(
-            TableName=self._table,
-            ConsistentRead=True,
+        for item in self._scan(
             FilterExpression="begins_with(#name, :slot)",
             ExpressionAttributeNames={"#name": "name"},
             ExpressionAttributeValues={":slot": {"S": _slot("")}},
-        )
-        for item in (item for page in pages for item in page["Items"]):
-            yield Progress(
-                int(item["name"]["S"].removeprefix(_slot(""))),
-                int(item["evaluated_through"]["N"]) if "evaluated_through" in item else None,
-                float(item["lease_until"]["N"]) if "lease_until" in item else None,
-                _is_stamped(item),
-            )
+        ):
+            slot = int(item["name"]["S"].removeprefix(_slot("")))
+            until = float(item["lease_until"]["N"]) if "lease_until" in item else None
+            yield Progress(slot, _marked(item), until, _is_stamped(item))
+
+
+def _marked(item: Mapping[str, Any]) -> int | None:
+    """The mark in a slot's item."""
+    return int(item["evaluated_through"]["N"]) if "evaluated_through" in item else None
 
 
 def _is_stamped(item: Mapping[str, Any]) -> bool:

@@ -4,11 +4,11 @@ One more item for each slot, the stamp, names the step through which all states 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from kanon.dynamo.batches import Item, get_all, put_all
+from kanon.dynamo.batches import Item, put_all
 from kanon.dynamo.conditions import unless_refused
 from kanon.dynamo.limits import check_item
 from kanon.dynamo.statements import STATEMENTS_A_CALL, Statement, execute_all, insert, replace
@@ -16,12 +16,10 @@ from kanon.dynamo.units import WRITE_UNIT, item_size
 from kanon.errors import ThrottledError, UndecodableMembersError
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.columns import NEVER, Bools, Ints, States, Tokens, crossing_columns, step_column
+from kanon.gate.mechanism.parameters import token_bytes
 from kanon.gate.mechanism.tape import check_set_key
 from kanon.gate.storage.packing import FORMAT, pack_all, unpack_all
-from kanon.gate.storage.slot_rows import key_of_slot, read_stamps
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
+from kanon.gate.storage.slot_rows import SetsAndSlots, key_of_slot
 
 PAD = "p"
 """The attribute that fills up an item; one letter, so that it can fill a gap of a single byte."""
@@ -36,23 +34,20 @@ UNLESS_EVALUATED = "attribute_not_exists(evaluated) OR evaluated < :step"
 UNLESS_REPLACED = "attribute_not_exists(members) OR members = :damaged"
 
 
-def pack(state: SetState, token_bytes: int) -> bytes:
-    """The members of one set, packed."""
+def to_item(set_key: bytes, type_name: str, state: SetState, client_bits: int, expires: int) -> Item:
+    """The state of one set as an item: :func:`to_items`."""
     if state.evaluated is None:
         raise ValueError("only an evaluated state can be packed")
-    lasts = np.array([member.last for member in state.members], np.int64)
-    members = Tokens.of([[member.token for member in state.members]])
-    return pack_all(members, lasts, state.evaluated, token_bytes)[0]
-
-
-def to_item(set_key: bytes, type_name: str, state: SetState, client_bits: int, expires: int) -> Item:
-    """The state of a set as an item; a token takes as many bytes as ``client_bits`` need."""
-    packed = pack(state, token_bytes(client_bits))
-    return _item(set_key, type_name, packed, state.crossings, str(state.evaluated), state.wake_up, expires)
+    (item,) = to_items(type_name, States.of([(set_key, state)]), state.evaluated, client_bits, [expires])
+    return item
 
 
 def to_items(type_name: str, states: States, step: int, client_bits: int, expires: Sequence[int]) -> list[Item]:
-    """The states of sets of one type that were evaluated at ``step``, as items."""
+    """The states of sets of one type that were evaluated at ``step``, as items.
+
+    A token takes as many bytes as ``client_bits`` need. Zeros fill up an item to a whole number of write units. So the
+    size of the table reveals only the write units. No code reads the zeros.
+    """
     columns = zip(
         states.keys,
         pack_all(states.members, states.lasts, step, token_bytes(client_bits)),
@@ -61,55 +56,25 @@ def to_items(type_name: str, states: States, step: int, client_bits: int, expire
         expires,
         strict=True,
     )
-    evaluated = str(step)
-    return [
-        _item(
-            set_key,
-            type_name,
-            packed,
-            [at for at in crossings if at != NEVER],
-            evaluated,
-            None if wake_up == NEVER else wake_up,
-            expiry,
-        )
-        for set_key, packed, crossings, wake_up, expiry in columns
-    ]
-
-
-def _item(
-    set_key: bytes,
-    type_name: str,
-    packed: bytes,
-    crossings: Sequence[int],
-    evaluated: str,
-    wake_up: int | None,
-    expires: int,
-) -> Item:
-    """An item; zeros fill it up to a whole number of write units.
-
-    So the size of the table reveals only the write units. No code reads them.
-    """
-    check_set_key(set_key)
-    item: Item = {
-        "set_key": {"B": set_key},
-        "type": {"S": type_name},
-        "members": {"B": packed},
-        "evaluated": {"N": evaluated},
-        "ttl": {"N": str(expires)},
-    }
-    if crossings:
-        item["crossings"] = {"L": [{"N": str(step)} for step in crossings]}
-    if wake_up is not None:
-        item["wake_up"] = {"N": str(wake_up)}
-    check_item(item, ("set_key",))
-    if gap := -item_size(item) % WRITE_UNIT:
-        item[PAD] = {"B": bytes(gap - len(PAD))}
-    return item
-
-
-def token_bytes(client_bits: int) -> int:
-    """Bytes of a client token in an item."""
-    return -(-client_bits // 8)
+    items = []
+    for set_key, packed, crossings, wake_up, expiry in columns:
+        check_set_key(set_key)
+        item: Item = {
+            "set_key": {"B": set_key},
+            "type": {"S": type_name},
+            "members": {"B": packed},
+            "evaluated": {"N": str(step)},
+            "ttl": {"N": str(expiry)},
+        }
+        if known := [{"N": str(at)} for at in crossings if at != NEVER]:
+            item["crossings"] = {"L": known}
+        if wake_up != NEVER:
+            item["wake_up"] = {"N": str(wake_up)}
+        check_item(item, ("set_key",))
+        if gap := -item_size(item) % WRITE_UNIT:
+            item[PAD] = {"B": bytes(gap - len(PAD))}
+        items.append(item)
+    return items
 
 
 def is_newer(item: Item) -> bool:
@@ -187,12 +152,8 @@ def batches(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
         yield changes[first:]
 
 
-class Members:
+class Members(SetsAndSlots):
     """The states of the sets."""
-
-    def __init__(self, client: "DynamoDBClient", table: str) -> None:
-        self._client = client
-        self._table = table
 
     def read(self, set_keys: Iterable[bytes]) -> dict[bytes, Item]:
         """The items of the sets that have one, for :func:`from_items`, strongly consistent.
@@ -200,28 +161,20 @@ class Members:
         Raises:
             ThrottledError: some sets were not answered; do not treat them as absent.
         """
-        found, unanswered = get_all(
-            self._client, self._table, set_keys, "set_key", "members, evaluated, crossings, wake_up", consistent=True
-        )
-        if unanswered:
-            raise ThrottledError("Members did not answer for every set; evaluate the step again")
-        return found
+        return self._get(set_keys, "members, evaluated, crossings, wake_up")
 
     def waking(self, before: int) -> Iterator[tuple[bytes, str]]:
         """The set key and type of every set with a wake-up before step ``before``, strongly consistent.
 
         Reads the whole table.
         """
-        pages = self._client.get_paginator("scan").paginate(
-            TableName=self._table,
-            ConsistentRead=True,
+        found = self._scan(
             FilterExpression="wake_up < :before",
             ProjectionExpression="set_key, #type",
             ExpressionAttributeNames={"#type": "type"},
             ExpressionAttributeValues={":before": {"N": str(before)}},
         )
-        for item in (item for page in pages for item in page["Items"]):
-            yield item["set_key"]["B"], item["type"]["S"]
+        return ((item["set_key"]["B"], item["type"]["S"]) for item in found)
 
     def states(self) -> Iterator[tuple[bytes, str, SetState]]:
         """Set key, type and state of every set, strongly consistent: reads the whole table.
@@ -238,18 +191,11 @@ class Members:
         Raises:
             ThrottledError: some slots were not answered.
         """
-        return read_stamps(self._client, self._table, slots, "evaluated")
+        return self._stamps(slots, "evaluated")
 
     def stamp(self, slot: int, step: int) -> None:
         """Record that all states of a slot are stored through ``step``, unless a later step is recorded."""
-        evaluated = {"N": str(step)}
-        unless_refused(
-            self._client.put_item,
-            TableName=self._table,
-            Item={"set_key": {"B": key_of_slot(slot)}, "evaluated": evaluated},
-            ConditionExpression=UNLESS_EVALUATED,
-            ExpressionAttributeValues={":step": evaluated},
-        )
+        self._put_unless_evaluated({"set_key": {"B": key_of_slot(slot)}, "evaluated": {"N": str(step)}})
 
     def put(self, set_key: bytes, type_name: str, state: SetState, client_bits: int, expires: int) -> None:
         """Put the state of a set without a condition; only under the lease of its slot."""
@@ -258,8 +204,7 @@ class Members:
 
     def items(self) -> Iterator[Item]:
         """The item of every set as it is stored, strongly consistent: reads the whole table."""
-        pages = self._client.get_paginator("scan").paginate(TableName=self._table, ConsistentRead=True)
-        return (item for page in pages for item in page["Items"] if len(item["set_key"]["B"]) > 1)
+        return (item for item in self._scan() if len(item["set_key"]["B"]) > 1)
 
     def put_all(self, items: Iterable[Item]) -> None:
         """Put items as they were stored in another table, without a condition; only under the leases of their slots.
@@ -313,14 +258,17 @@ class Members:
         if left:
             raise ThrottledError("Members did not store every set; evaluate the step again")
         for number in refused:
-            item = changes[number].item
-            unless_refused(
-                self._client.put_item,
-                TableName=self._table,
-                Item=item,
-                ConditionExpression=UNLESS_EVALUATED,
-                ExpressionAttributeValues={":step": item["evaluated"]},
-            )
+            self._put_unless_evaluated(changes[number].item)
+
+    def _put_unless_evaluated(self, item: Item) -> None:
+        """Put an item, unless the stored one is from its step or a later one."""
+        unless_refused(
+            self._client.put_item,
+            TableName=self._table,
+            Item=item,
+            ConditionExpression=UNLESS_EVALUATED,
+            ExpressionAttributeValues={":step": item["evaluated"]},
+        )
 
     def _statement(self, change: Change) -> Statement:
         item, stored = change

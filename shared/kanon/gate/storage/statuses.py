@@ -2,16 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kanon.dynamo.batches import Item, get_all
-from kanon.dynamo.conditions import refused_by, unless_refused
-from kanon.errors import ThrottledError
+from kanon.dynamo.batches import Item
+from kanon.dynamo.conditions import refused_by
 from kanon.gate.mechanism.tape import check_set_key
-from kanon.gate.storage.slot_rows import key_of_slot, read_stamps
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
+from kanon.gate.storage.slot_rows import SetsAndSlots, key_of_slot
 
 UNLESS_NEWER = "(attribute_not_exists(newest) OR newest < :newest)"
 UNLESS_SUPPRESSED = "attribute_not_exists(suppressed)"
@@ -47,12 +43,8 @@ class Horizon:
         return self.earlier if now >= self.earlier_from else self.earliest
 
 
-class Statuses:
+class Statuses(SetsAndSlots):
     """The table that queries read."""
-
-    def __init__(self, client: "DynamoDBClient", table: str) -> None:
-        self._client = client
-        self._table = table
 
     def write(self, set_key: bytes, crossings: tuple[int, ...], expires: int) -> None:
         """Record a crossing (the last of ``crossings``), unless it or a later one is already recorded.
@@ -110,13 +102,14 @@ class Statuses:
 
     def show(self, set_key: bytes, expires: int) -> bool:
         """Stop suppressing a set; False if it was not suppressed. Its item may expire at ``expires`` (Unix s)."""
-        return self._update(
+        shown = self._update(
             set_key,
             "SET #ttl = :expires REMOVE suppressed",
             IF_SUPPRESSED,
             {":expires": {"N": str(expires)}},
             ExpressionAttributeNames={"#ttl": "ttl"},
         )
+        return shown is not None
 
     def move_horizon(self, slot: int, step: int, visible_from: int) -> None:
         """Complete ``step`` for a slot: it becomes visible at the tick ``visible_from``.
@@ -132,7 +125,7 @@ class Statuses:
             IF_LATER_TICK,
             {**values, ":none": {"NULL": True}},
         )
-        if not shifted:
+        if shifted is None:
             self._update(
                 key_of_slot(slot),
                 "SET through = :step, visible_from = if_not_exists(visible_from, :from), stamped = :step",
@@ -152,7 +145,8 @@ class Statuses:
 
         This is an update without a change, because evaluation may write this table and not read it.
         """
-        return self._update(key_of_slot(slot), "SET stamped = stamped", IF_STAMPED, {":least": {"N": str(least)}})
+        same = self._update(key_of_slot(slot), "SET stamped = stamped", IF_STAMPED, {":least": {"N": str(least)}})
+        return same is not None
 
     def stamps(self, slots: Iterable[int]) -> dict[int, int]:
         """The step through which the crossings of each slot are stored, strongly consistent.
@@ -160,7 +154,7 @@ class Statuses:
         Raises:
             ThrottledError: some slots were not answered.
         """
-        return read_stamps(self._client, self._table, slots, "stamped")
+        return self._stamps(slots, "stamped")
 
     def read(
         self, set_keys: Iterable[bytes], slots: Iterable[int]
@@ -173,9 +167,7 @@ class Statuses:
             ThrottledError: some keys were not answered; do not read them as false.
         """
         keys = [*set_keys, *(key_of_slot(slot) for slot in slots)]
-        found, unanswered = get_all(self._client, self._table, keys, "set_key", SHOWN, consistent=False)
-        if unanswered:
-            raise ThrottledError("Statuses did not answer for every set; repeat the query")
+        found = self._get(keys, SHOWN, consistent=False)
         crossings = {key: _shown(item) for key, item in found.items() if len(key) > 1}
         return crossings, _horizons(found)
 
@@ -185,10 +177,7 @@ class Statuses:
         Raises:
             ThrottledError: some keys were not answered.
         """
-        found, unanswered = get_all(self._client, self._table, set_keys, "set_key", "crossings", consistent=True)
-        if unanswered:
-            raise ThrottledError("Statuses did not answer for every set; run the command again")
-        return {key: _crossings(item) for key, item in found.items()}
+        return {key: _crossings(item) for key, item in self._get(set_keys, "crossings").items()}
 
     def is_suppressed(self, set_key: bytes) -> bool:
         """Whether a set is suppressed, strongly consistent.
@@ -196,34 +185,21 @@ class Statuses:
         Raises:
             ThrottledError: the table did not answer.
         """
-        found, unanswered = get_all(self._client, self._table, [set_key], "set_key", "suppressed", consistent=True)
-        if unanswered:
-            raise ThrottledError("Statuses did not answer; run the command again")
-        return set_key in found and found[set_key].get("suppressed", {}).get("BOOL", False)
+        return any(map(_is_suppressed, self._get([set_key], "suppressed").values()))
 
     def released(self) -> tuple[dict[bytes, tuple[int, ...]], dict[int, Horizon]]:
         """Every set's crossings and every slot's horizon, strongly consistent: reads the whole table."""
-        pages = self._client.get_paginator("scan").paginate(TableName=self._table, ConsistentRead=True)
-        items = {item["set_key"]["B"]: item for page in pages for item in page["Items"]}
+        items = {item["set_key"]["B"]: item for item in self._scan()}
         crossings = {key: _crossings(item) for key, item in items.items() if len(key) > 1}
         return crossings, _horizons(items)
 
-    def _update(self, key: bytes, update: str, condition: str, values: dict[str, Any], **more: Any) -> bool:
-        """Whether the condition held and the update was made."""
-        answer = unless_refused(
-            self._client.update_item,
-            TableName=self._table,
-            Key={"set_key": {"B": key}},
-            UpdateExpression=update,
-            ConditionExpression=condition,
-            ExpressionAttributeValues=values,
-            **more,
-        )
-        return answer is not None
+
+def _is_suppressed(item: Item) -> bool:
+    return bool(item.get("suppressed", {}).get("BOOL"))
 
 
 def _shown(item: Item) -> tuple[int, ...]:
-    return () if item.get("suppressed", {}).get("BOOL") else _crossings(item)
+    return () if _is_suppressed(item) else _crossings(item)
 
 
 def _crossings(item: Item) -> tuple[int, ...]:

@@ -11,10 +11,12 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kanon.release.bounding import Bins, Bounding
-from kanon.release.engines.sql import DUCKDB, Texts
+from kanon.release.bounding import Bounding
+from kanon.release.engines.sql import DUCKDB, UNREADABLE, Texts, require
 from kanon.release.errors import InputError, SpecificationError
 from kanon.release.publishing import PrivateTable, Row
+
+Run = Callable[[str], duckdb.DuckDBPyConnection]
 
 _FETCHED = 4096
 _TABLE = "bounded"
@@ -33,32 +35,16 @@ class DuckDB:
         self._memory = memory
 
     @contextmanager
-    def table(
-        self, sources: Sequence[Path | str], bounding: Bounding, secret: str, listed: Sequence[str] | None
-    ) -> Iterator[PrivateTable]:
-        """The bounded table of the files, as long as the context lasts.
-
-        Args:
-            sources: files with a header; all must have the columns of the bounding.
-            bounding: what to compute.
-            secret: keys the sampling; it appears in the engine's texts.
-            listed: the public groups as the engine names them, if there are any.
+    def table(self, sources: Sequence[Path | str], bounding: Bounding, secret: str) -> Iterator[PrivateTable]:
+        """The bounded table of local files with a header. The secret appears in the engine's texts.
 
         Raises:
             InputError: a file cannot be read, or lacks a column. No message holds anything of a row.
             SpecificationError: the memory limit is invalid.
         """
-        with self._connected() as (connection, run):
-            if listed is not None:
-                names = pa.table({"grp": pa.array(listed, pa.string())})
-                connection.register("listed", names)
-            texts = Texts(bounding, DUCKDB, source(sources, bounding.columns), secret)
+        with self._prepared(sources, bounding, secret) as (texts, run):
             run(f"create temp table {_TABLE} as {texts.table()}")
-            bins = {
-                m.column: {int(b): int(n) for b, n in run(texts.bins(m.column)).fetchall()}
-                for m in bounding.measures
-                if isinstance(m, Bins)
-            }
+            bins = {column: dict(run(text).fetchall()) for column, text in texts.bins().items()}
 
             def rows() -> Iterator[Row]:
                 result = run(f"select * from {_TABLE} order by grp")
@@ -67,19 +53,15 @@ class DuckDB:
 
             yield PrivateTable(bounding, rows, bins)
 
-    def operator_counts(
-        self, sources: Sequence[Path | str], bounding: Bounding, secret: str, listed: Sequence[str] | None
-    ) -> tuple[int, ...]:
+    def operator_counts(self, sources: Sequence[Path | str], bounding: Bounding, secret: str) -> tuple[int, ...]:
         """Exact numbers for the operator alone, in the order of ``Texts.operator_counts``."""
-        with self._connected() as (connection, run):
-            if listed is not None:
-                connection.register("listed", pa.table({"grp": pa.array(listed, pa.string())}))
-            texts = Texts(bounding, DUCKDB, source(sources, bounding.columns), secret)
+        with self._prepared(sources, bounding, secret) as (texts, run):
             (counts,) = run(texts.operator_counts()).fetchall()
-        return tuple(int(count) for count in counts)
+        return tuple(counts)
 
     @contextmanager
-    def _connected(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Callable[[str], duckdb.DuckDBPyConnection]]]:
+    def _prepared(self, sources: Sequence[Path | str], bounding: Bounding, secret: str) -> Iterator[tuple[Texts, Run]]:
+        """The SQL texts of a bounding, and the function that runs them where their source and list are known."""
         with tempfile.TemporaryDirectory(prefix="kanon-") as directory:  # mode 0700
             try:
                 connection = duckdb.connect(
@@ -94,7 +76,10 @@ class DuckDB:
             except duckdb.Error:
                 raise SpecificationError(f"--memory {self._memory}: write a size such as 1GiB or 800MB") from None
             with connection:
-                yield connection, lambda text: _run(connection, text)
+                if bounding.listed is not None:
+                    connection.register("listed", pa.table({"grp": pa.array(bounding.listed, pa.string())}))
+                texts = Texts(bounding, DUCKDB, source(sources, bounding.columns), secret)
+                yield texts, lambda text: _run(connection, text)
 
 
 def _run(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyConnection:
@@ -104,7 +89,7 @@ def _run(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyCon
     except duckdb.OutOfMemoryException:
         raise InputError("the engine ran out of memory or disk: raise --memory or free space for spilling") from None
     except duckdb.Error:
-        raise InputError("the engine cannot read the input: check that it is valid CSV or Parquet") from None
+        raise InputError(UNREADABLE) from None
 
 
 def source(files: Sequence[Path | str], columns: Sequence[str]) -> str:
@@ -124,23 +109,19 @@ def _local(place: Path | str) -> Path:
 
 def _file(path: Path, columns: Sequence[str]) -> str:
     names = header(path)
-    missing = [column for column in columns if column not in names]
-    if missing:
-        raise InputError(f"{path} has no column {missing[0]!r}: its header names {', '.join(names) or 'nothing'}")
-    twice = [column for column in columns if names.count(column) > 1]
+    require(path, columns, names)
+    parquet = path.suffix == ".parquet"
+    twice = [name for name in (columns if parquet else names) if names.count(name) > 1]
     if twice:
         raise InputError(f"{path} has two columns {twice[0]!r}: rename one")
     if set("*?[") & set(str(path)):
         raise InputError(f"{path}: DuckDB reads *, ? and [ in a name as a pattern: rename the file or its directory")
     literal, identifier = DUCKDB.literal(str(path)), DUCKDB.identifier
-    if path.suffix == ".parquet":
+    if parquet:
         wanted = ", ".join(f"cast({identifier(column)} as varchar) as {identifier(column)}" for column in columns)
         return f"select {wanted} from read_parquet({literal})"
     wanted = ", ".join(identifier(column) for column in columns)
-    unique = dict.fromkeys(names)
-    types = ", ".join(f"{DUCKDB.literal(name)}: 'VARCHAR'" for name in unique)
-    if len(unique) < len(names):
-        raise InputError(f"{path} has two columns of one name in its header: rename one")
+    types = ", ".join(f"{DUCKDB.literal(name)}: 'VARCHAR'" for name in names)
     return (
         f"select {wanted} from read_csv({literal}, auto_detect = false, header = true, delim = ',', quote = '\"',"
         f" escape = '\"', nullstr = '', ignore_errors = true, columns = {{{types}}})"

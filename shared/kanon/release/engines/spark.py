@@ -8,19 +8,17 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from kanon.release.bounding import Bins, Bounding
-from kanon.release.engines.sql import SPARK, Texts
+from kanon.release.bounding import Bounding
+from kanon.release.engines.sql import SPARK, UNREADABLE, Texts, require
 from kanon.release.errors import InputError
 from kanon.release.publishing import PrivateTable, Row
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _SOURCE = "kanon_source"
 _CSV = {
@@ -52,29 +50,19 @@ class Spark:
             self._session.conf.set(name, value)
 
     @contextmanager
-    def table(
-        self, sources: Sequence[Path | str], bounding: Bounding, secret: str, listed: Sequence[str] | None
-    ) -> Iterator[PrivateTable]:
-        """The bounded table of the files, as long as the context lasts.
+    def table(self, sources: Sequence[Path | str], bounding: Bounding, secret: str) -> Iterator[PrivateTable]:
+        """The bounded table of files in the session's file system, such as ``s3://bucket/name.parquet``.
 
-        Args:
-            sources: files with a header, in the file system of the session, such as ``s3://bucket/name.parquet``.
-            bounding: what to compute.
-            secret: keys the sampling; it appears in the engine's texts and so in the history of its queries.
-            listed: the public groups as the engine names them, if there are any.
+        The secret appears in the engine's texts and so in the history of its queries.
 
         Raises:
             InputError: a file cannot be read, or lacks a column. No message holds anything of a row.
         """
         texts = Texts(bounding, SPARK, _SOURCE, secret)
-        with self._registered(sources, bounding, listed), tempfile.TemporaryDirectory(prefix="kanon-") as folder:
+        with self._registered(sources, bounding), tempfile.TemporaryDirectory(prefix="kanon-") as folder:
             fetched = Path(folder) / "bounded.jsonl"  # the folder has mode 0700
             self._fetch(texts.table(), fetched)
-            bins = {
-                m.column: {int(b): int(n) for b, n in self._run(texts.bins(m.column))}
-                for m in bounding.measures
-                if isinstance(m, Bins)
-            }
+            bins: dict[str, dict[int, int]] = {column: dict(self._run(text)) for column, text in texts.bins().items()}
 
             def rows() -> Iterator[Row]:
                 with fetched.open(encoding="utf-8") as lines:
@@ -82,26 +70,19 @@ class Spark:
 
             yield PrivateTable(bounding, rows, bins)
 
-    def operator_counts(
-        self, sources: Sequence[Path | str], bounding: Bounding, secret: str, listed: Sequence[str] | None
-    ) -> tuple[int, ...]:
+    def operator_counts(self, sources: Sequence[Path | str], bounding: Bounding, secret: str) -> tuple[int, ...]:
         """Exact numbers for the operator alone, in the order of ``Texts.operator_counts``."""
-        with self._registered(sources, bounding, listed):
+        with self._registered(sources, bounding):
             (counts,) = self._run(Texts(bounding, SPARK, _SOURCE, secret).operator_counts())
-        return tuple(int(count) for count in counts)
+        return tuple(counts)
 
     @contextmanager
-    def _registered(
-        self, sources: Sequence[Path | str], bounding: Bounding, listed: Sequence[str] | None
-    ) -> Iterator[None]:
+    def _registered(self, sources: Sequence[Path | str], bounding: Bounding) -> Iterator[None]:
         """Register the source and the public groups under the names in the SQL."""
         frames = [self._file(str(source), bounding.columns) for source in sources]
-        whole = frames[0]
-        for frame in frames[1:]:
-            whole = whole.unionByName(frame)
-        whole.createOrReplaceTempView(_SOURCE)
-        if listed is not None:
-            names = self._session.createDataFrame([(name,) for name in listed], "grp string")
+        reduce(DataFrame.unionByName, frames).createOrReplaceTempView(_SOURCE)
+        if bounding.listed is not None:
+            names = self._session.createDataFrame([(name,) for name in bounding.listed], "grp string")
             names.createOrReplaceTempView("listed")
         try:
             yield
@@ -109,7 +90,7 @@ class Spark:
             for view in (_SOURCE, "listed"):
                 self._session.catalog.dropTempView(view)
 
-    def _file(self, place: str, columns: Sequence[str]) -> "DataFrame":
+    def _file(self, place: str, columns: Sequence[str]) -> DataFrame:
         """The columns of a file, as texts."""
         try:
             read = self._session.read
@@ -117,9 +98,7 @@ class Spark:
             names = found.columns
         except PySparkException:
             raise InputError(f"{place} cannot be read: it must be CSV (.csv, .csv.gz) or Parquet (.parquet)") from None
-        missing = [column for column in columns if column not in names]
-        if missing:
-            raise InputError(f"{place} has no column {missing[0]!r}: its header names {', '.join(names) or 'nothing'}")
+        require(place, columns, names)
         return found.select([found[SPARK.identifier(column)].cast("string").alias(column) for column in columns])
 
     def _fetch(self, text: str, at: Path) -> None:
@@ -129,8 +108,8 @@ class Spark:
                 cells = [cell if isinstance(cell, str) else int(cell) for cell in row]
                 file.write(json.dumps(cells) + "\n")
 
-    def _run(self, text: str) -> Iterator[Sequence[Any]]:
+    def _run(self, text: str) -> Iterator[Any]:
         try:
             yield from self._session.sql(text).toLocalIterator()
         except PySparkException:
-            raise InputError("the engine cannot read the input: check that it is valid CSV or Parquet") from None
+            raise InputError(UNREADABLE) from None

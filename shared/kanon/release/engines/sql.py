@@ -6,6 +6,7 @@ value becomes NULL, and its row is left out.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from kanon.release.bounding import (
     LARGEST_VALUE,
@@ -13,6 +14,7 @@ from kanon.release.bounding import (
     Bounding,
     Cells,
     Centred,
+    Clamped,
     Distinct,
     Measure,
     Rows,
@@ -21,6 +23,9 @@ from kanon.release.bounding import (
     UserMeans,
     bin_edges,
 )
+from kanon.release.errors import InputError
+
+UNREADABLE = "the engine cannot read the input: check that it is valid CSV or Parquet"
 
 _DAYS_TO_YEAR_10000 = 2_932_897
 _NUMBER = "^-?[0-9]{1,19}([.][0-9]{1,18})?"
@@ -117,8 +122,14 @@ class Texts:
         """One row for each group: ``grp``, ``users``, ``m0``, ``m1``, .. in the order of the measures."""
         return f"{self._kept_pairs()}{self._sampled_values()}{self._per_group()}"
 
-    def bins(self, column: str) -> str:
-        """One row for each bin: the number of users whose one entry, of a random kept pair, falls into it."""
+    def bins(self) -> dict[str, str]:
+        """By column with automatic bounds, one row for each bin: the users whose one entry falls into it.
+
+        The entry of a user is that of a random kept pair.
+        """
+        return {m.column: self._users_in_bins(m.column) for m in self.bounding.measures if isinstance(m, Bins)}
+
+    def _users_in_bins(self, column: str) -> str:
         sums = f"s{self.bounding.numbers.index(column)}"
         place = f"row_number() over (partition by usr order by {self._hash(f'bins/{column}', 'usr', 'grp')}, grp)"
         return (
@@ -191,7 +202,7 @@ class Texts:
             "user-month": f"{self._month()} || ':' || u",
         }[b.unit]
         numbers = "".join(f", v{i}" for i in range(len(b.numbers))) + "".join(f", t{i}" for i in range(len(b.texts)))
-        listed = "\n  where exists (select 1 from listed where listed.grp = named.grp)" if b.listed else ""
+        listed = "\n  where exists (select 1 from listed where listed.grp = named.grp)" if b.listed is not None else ""
         group = self._group()
         return (
             f"  select usr, grp{numbers} from (\n"
@@ -363,7 +374,7 @@ select {", ".join(columns)} from pair_counts{joined}"""
                 return f"(2 * {self._clamped(mean, measure)} - ({low + high}))"
         return None
 
-    def _clamped(self, expression: str, measure: Sum | UserMeans | Centred | Squares | Cells) -> str:
+    def _clamped(self, expression: str, measure: Clamped) -> str:
         whole = self.dialect.whole
         return f"least(greatest({expression}, {whole(str(measure.low))}), {whole(str(measure.high))})"
 
@@ -387,7 +398,18 @@ def _bin_case(sums: str) -> str:
     return f"case {' '.join(cases)} when {sums} > 0 then 64 else -64 end"
 
 
+def require(place: Path | str, columns: Sequence[str], names: Sequence[str]) -> None:
+    """Check that a file with these names in its header has the columns.
+
+    Raises:
+        InputError: one is missing.
+    """
+    missing = [column for column in columns if column not in names]
+    if missing:
+        raise InputError(f"{place} has no column {missing[0]!r}: its header names {', '.join(names) or 'nothing'}")
+
+
 def plan(bounding: Bounding, dialect: Dialect) -> Sequence[str]:
     """The SQL texts for an engine that the operator runs."""
     texts = Texts(bounding, dialect, "source_table", "SAMPLING_SECRET")
-    return [texts.table(), *(texts.bins(m.column) for m in bounding.measures if isinstance(m, Bins))]
+    return [texts.table(), *texts.bins().values()]

@@ -69,17 +69,17 @@ def test_more_sets_than_one_block_get_the_same_decisions_as_one_by_one() -> None
 
 def test_the_only_row_of_a_last_block_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks: list[int] = []
-    decide_block = vectorised._block_crossings
+    decide_block = vectorised._Sets.block_crossings
 
     def counted(*given: Any) -> Any:
-        blocks.append(len(given[3]))
+        blocks.append(len(given[1]))
         return decide_block(*given)
 
     def crosses_now(name: int) -> bool:
         return _alone(SMALL, set_key(name), SetState(), range(5), 11).crossings == (11,)
 
     names = [n for n in range(1_000) if crosses_now(n)][: ROWS_A_BLOCK + 1]
-    monkeypatch.setattr(vectorised, "_block_crossings", counted)
+    monkeypatch.setattr(vectorised._Sets, "block_crossings", counted)
     together = evaluate_all(SMALL, lambda first: tapes(SMALL), 11, [(set_key(n), SetState(), range(5)) for n in names])
     assert blocks[:2] == [ROWS_A_BLOCK, 1]
     assert [state.crossings for state in together] == [(11,)] * (ROWS_A_BLOCK + 1)

@@ -64,7 +64,7 @@ CONSISTENT: dict[str, Callable[[Any], object]] = {
 
 
 def promising() -> set[str]:
-    """The methods of the storage whose docstring says "strongly consistent"."""
+    """The public methods of the storage whose docstring says "strongly consistent"."""
     modules = [
         importlib.import_module(f"{storage.__name__}.{found.name}") for found in pkgutil.iter_modules(storage.__path__)
     ]
@@ -74,7 +74,7 @@ def promising() -> set[str]:
         for kind in classes
         if kind.__module__.startswith(storage.__name__)
         for name, method in inspect.getmembers(kind, inspect.isfunction)
-        if "strongly consistent" in " ".join((method.__doc__ or "").split())
+        if not name.startswith("_") and "strongly consistent" in " ".join((method.__doc__ or "").split())
     }
 
 

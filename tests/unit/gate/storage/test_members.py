@@ -16,9 +16,9 @@ from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.columns import States
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import MOST_MEMBER_BYTES, InvalidParametersError, Parameters, profile
-from kanon.gate.storage.members import from_item, from_items, pack, to_item, to_items
+from kanon.gate.storage.members import from_item, from_items, to_item, to_items
 from kanon.noise.laws import two_sided
-from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL, set_key, unpack
+from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL, pack, set_key, unpack
 
 STEPS = st.integers(-(2**40), 2**40)
 
