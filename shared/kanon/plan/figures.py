@@ -115,7 +115,8 @@ def draw_figure_1(path: Path) -> None:
         panel.set_title(title, fontsize=10, color=TEXT, loc="left")
         panel.set_xlabel("additive error")
         panel.set_ylabel("CDF")
-    figure.suptitle(f"Figure 1 of the paper; each noise has epsilon = {epsilon:g} and truncation A = {truncation:g}", x=0.012, ha="left", color=TEXT)
+    title = f"Figure 1 of the paper; each noise has epsilon = {epsilon:g} and truncation A = {truncation:g}"
+    figure.suptitle(title, x=0.012, ha="left", color=TEXT)
     _save(figure, path)
 
 
