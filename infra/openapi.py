@@ -4,9 +4,9 @@ One covers the routes of join and query, the other those of reports, which only 
 stored beside the function that serves it, and in docs.
 """
 
-import importlib.util
 import json
 import os
+import runpy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,14 +104,9 @@ def _untitled(value: Any) -> Any:
 
 
 def _of(function: str) -> dict[str, Any]:
-    path = ROOT / "functions" / function / "app.py"
-    spec = importlib.util.spec_from_file_location(f"kanon_openapi_{path.parent.name}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
     with mock.patch.dict(os.environ, ENVIRONMENT):
-        spec.loader.exec_module(module)
-    part: dict[str, Any] = json.loads(module.app.get_openapi_json_schema())
+        module = runpy.run_path(str(ROOT / "functions" / function / "app.py"))
+    part: dict[str, Any] = json.loads(module["app"].get_openapi_json_schema())
     return part
 
 

@@ -70,6 +70,11 @@ class Answer:
         if not error.get("message"):
             raise WrongError(f"{code} has no message")
 
+    def expect_refused(self, calls: str) -> None:
+        """Check that a request without a signature was refused."""
+        if self.status not in (401, 403):
+            raise WrongError(f"answered {self.status} without a signature: anyone may send {calls}")
+
     def expect_cached_until(self, moment: str) -> None:
         """Check that ``Cache-Control`` lets caches keep the answer until the next update, but no longer."""
         left = datetime.fromisoformat(moment).timestamp() - clock.now()
@@ -156,56 +161,46 @@ def description(service: Service) -> str:
     return f"OpenAPI {served['openapi']}, {len(served['paths'])} paths"
 
 
-def page(service: Service) -> str:
+def page(service: Service) -> None:
     """The page at /docs may load nothing from other origins."""
     answer = service.ask("GET", "/docs")
     if answer.status != 200 or not answer.headers.get("content-type", "").startswith("text/html"):
         raise WrongError(f"/docs is {answer.status} {answer.headers.get('content-type')}")
     if "default-src 'none'" not in answer.headers.get("content-security-policy", ""):
         raise WrongError("/docs has no Content-Security-Policy")
-    return ""
 
 
 def join(service: Service) -> str:
-    """A join on the path with a colon; signed if the service requires it."""
-    body, path = {"client": service.client}, f"{service.set_path}:join"
-    answer, signed = service.ask("POST", path, body), ""
-    if answer.status == 403:
-        answer, signed = service.ask("POST", path, body, signed=True), "signed; unsigned is refused"
-    if answer.expect(200) != {}:
-        raise WrongError("a join was not answered {}")
-    return signed or "open to anyone"
+    """A join on the path with a colon."""
+    return _join(service, f"{service.set_path}:join", {"client": service.client})
 
 
 def encoded_colon(service: Service) -> str:
     """A join with an escaped colon, which some clients send: the path is the same."""
-    body, path = {"client": service.client}, f"{service.set_path}%3Ajoin"
-    answer = service.ask("POST", path, body)
-    if answer.status == 403:
-        answer = service.ask("POST", path, body, signed=True)
-    answer.expect(200)
-    return ""
+    return _join(service, f"{service.set_path}%3Ajoin", {"client": service.client})
 
 
 def lenient_body(service: Service) -> str:
     """A join with the relaxed JSON body that browsers send."""
-    body, path = b"{name: 'type/any/sets/any', shortClientIdentifier: 2}", f"{service.set_path}:join"
-    answer = service.ask("POST", path, body)
+    return _join(service, f"{service.set_path}:join", b"{name: 'type/any/sets/any', shortClientIdentifier: 2}")
+
+
+def _join(service: Service, path: str, body: object) -> str:
+    """Send a join, signed if the service requires it."""
+    answer, remark = service.ask("POST", path, body), "open to anyone"
     if answer.status == 403:
-        answer = service.ask("POST", path, body, signed=True)
-    answer.expect(200)
-    return ""
+        answer, remark = service.ask("POST", path, body, signed=True), "signed; unsigned is refused"
+    if answer.expect(200) != {}:
+        raise WrongError("a join was not answered {}")
+    return remark
 
 
-def batch_refused(service: Service) -> str:
+def batch_refused(service: Service) -> None:
     """A batch that is not signed never reaches the service."""
-    answer = service.ask("POST", "/v1:batchJoin", {"joins": []})
-    if answer.status not in (401, 403):
-        raise WrongError(f"answered {answer.status} without a signature: anyone may send batches")
-    return ""
+    service.ask("POST", "/v1:batchJoin", {"joins": []}).expect_refused("batches")
 
 
-def batch(service: Service) -> str:
+def batch(service: Service) -> None:
     """A signed batch; an invalid join does not affect the other one."""
     good = {"type": service.type_name, "set": service.set_id, "client": service.client}
     joins = [good, {**good, "set": "?"}]
@@ -214,7 +209,6 @@ def batch(service: Service) -> str:
         raise WrongError(f"results are {results}")
     if results[1].get("error", {}).get("code") != 400:
         raise WrongError("the invalid join of the batch is not answered 400")
-    return ""
 
 
 def query(service: Service) -> str:
@@ -230,31 +224,26 @@ def query(service: Service) -> str:
     return f"step {body['step']}, next update {body['nextUpdate']}"
 
 
-def batch_query(service: Service) -> str:
+def batch_query(service: Service) -> None:
     """A signed query for many hashes; without a signature it is refused."""
     asked = {"setsForType": [{"type": service.type_name, "hashes": [service.set_id] * 1000}]}
-    answer = service.ask("POST", "/v1:batchQuery", asked)
-    if answer.status not in (401, 403):
-        raise WrongError(f"answered {answer.status} without a signature: anyone may send large queries")
+    service.ask("POST", "/v1:batchQuery", asked).expect_refused("large queries")
     service.ask("POST", "/v1:batchQuery", asked, signed=True).expect(200)
-    return ""
 
 
-def validate(service: Service) -> str:
+def validate(service: Service) -> None:
     """The same query in the format of Bidding and Auction servers."""
     asked = {"sets": [{"type": service.type_name, "hashes": [service.set_id]}]}
     service.ask("POST", "/v1:validateHashes", asked).expect(200)
-    return ""
 
 
-def one_set(service: Service) -> str:
+def one_set(service: Service) -> None:
     """The status of one set."""
     answer = service.ask("GET", service.set_path)
     body = answer.expect(200)
     if body.get("kAnonymous") is not False:
         raise WrongError("a set of two clients is not reported as not k-anonymous")
     answer.expect_cached_until(body["nextUpdate"])
-    return ""
 
 
 def errors(service: Service) -> str:
@@ -276,7 +265,7 @@ def errors(service: Service) -> str:
     return f"{len(wrong)} kinds"
 
 
-CHECKS: dict[str, Callable[[Service], str]] = {
+CHECKS: dict[str, Callable[[Service], str | None]] = {
     "types": types,
     "description": description,
     "page": page,
@@ -309,7 +298,7 @@ def run(service: Service) -> Iterator[Result]:
     """Run every check in turn; stop if no type is known."""
     for name, check in CHECKS.items():
         try:
-            yield Result(name, "ok", check(service))
+            yield Result(name, "ok", check(service) or "")
         except SkippedError as error:
             yield Result(name, "skip", str(error))
         except WrongError as error:

@@ -34,17 +34,15 @@ from kanon.gate.storage.statuses import Statuses
 from kanon.http.answers import NOWHERE
 from kanon.http.bodies import RequestError
 from kanon.http.edge import described, handle, json_answer, resolver
-from kanon.http.origin import Origin
-from kanon.keys import fetch_edge_values, fetch_secret
+from kanon.http.origin import edge_of
+from kanon.keys import fetch_secret
 from kanon.starting import Once
 
 SETTINGS = QuerySettings.from_environment()
 TYPES = SETTINGS.read_types()
 HERE = Path(__file__).parent
 
-ORIGIN = (
-    Origin(lambda: fetch_edge_values(aws.secrets_manager(), SETTINGS.edge_secret)) if SETTINGS.edge_secret else None
-)
+ORIGIN = edge_of(SETTINGS.edge_secret)
 
 snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "secretsmanager"))
 

@@ -28,8 +28,9 @@ from kanon.dynamo.units import item_size, read_units, write_units
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.columns import Tokens
 from kanon.gate.mechanism.members import Member
+from kanon.gate.mechanism.parameters import token_bytes
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.members import to_item, token_bytes
+from kanon.gate.storage.members import to_item
 from kanon.gate.storage.packing import pack_all
 from kanon.gate.types import Type
 

@@ -1,25 +1,20 @@
-"""``python -m infra.measure.reports``: the time of aggregating reports against the bare libraries.
-
-Every figure is a ratio of processor times of one run. The references are necessary work: decrypting each payload,
-reading CBOR, writing Avro.
-"""
+"""The time of aggregating reports against necessary work: decrypting each payload, reading CBOR, writing Avro."""
 
 from __future__ import annotations
 
 import os
 import pickle
-import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import cbor2
 import fastavro
@@ -28,11 +23,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from infra.measure.measure import Ratio, Turn, compare
 from infra.measure.rows import Form, row
+from kanon.dynamo.batches import chunks
 from kanon.noise.words import NoiseKey
 from kanon.reports import avro
 from kanon.reports.acceptance import Rules
 from kanon.reports.histogram import Histogram
 from kanon.reports.hpke import PREFIX, SUITE, seal
+from kanon.reports.keys import PublicKey
 from kanon.reports.mapping import BATCH, Mapped, Selection, map_reports, read_cleartexts
 from kanon.reports.noise import DiscreteLaplace, Randomness, Tape
 from kanon.reports.parameters import Parameters
@@ -44,52 +41,64 @@ NOW = 1_767_225_600
 KEY_ID = "k"
 ROUNDS = 4
 """Maps of each file in a turn of two processes. A single map is too short: noise would decide the larger time."""
-REAL = 10
-"""Contributions of a report, of 20 slots."""
+ORIGIN, DESTINATION = "https://report.test", "https://shop.test"
+REAL, SLOTS = 10, 20
+"""Contributions of a report, and its slots."""
+PRIVATE = X25519PrivateKey.from_private_bytes(bytes(range(32)))
 PARAMETERS = Parameters("declared", Fraction(10))
 RANDOMNESS = Randomness(NoiseKey("bench", bytes(32)), "bench", "bench", bytes(32), bytes(32), "declared")
 
 
-@dataclass(frozen=True)
-class Made:
-    """Reports on disk and in memory, with equal layouts and different contents."""
+class Made(NamedTuple):
+    """A report and what it encrypts."""
 
-    path: Path
-    key: X25519PrivateKey
-    reports: Sequence[avro.Report]
-    cleartexts: Sequence[bytes]
+    report: avro.Report
+    cleartext: bytes
 
     @property
-    def rules(self) -> Rules:
-        """The rules of a job that accepts them."""
-        return Rules(NOW, {KEY_ID: self.key})
+    def wire(self) -> tuple[bytes, bytes]:
+        """What HPKE decrypts: the payload and its info."""
+        return self.report.payload, PREFIX + self.report.shared_info.encode()
 
 
-def made(path: Path, count: int, seed: int) -> Made:
-    """Write ``count`` reports of ten contributions in twenty slots, to 100,000 keys."""
-    random, key, layout = Random(seed), X25519PrivateKey.from_private_bytes(bytes(range(32))), Layout(20)
-    reports, cleartexts = [], []
+def made(seed: int, count: int, keys: int, key: PublicKey) -> list[Made]:
+    """Reports of ten contributions to any of the keys, in twenty slots."""
+    random, layout = Random(seed), Layout(SLOTS)
+    reports = []
     for _ in range(count):
         info = SharedInfo(
-            "attribution-reporting", "1.0", str(uuid.UUID(int=random.getrandbits(128), version=4)),
-            "https://report.test", NOW - random.randrange(86_400), "https://shop.test", NOW - 2 * 86_400,
+            "attribution-reporting", "1.0", str(uuid.UUID(int=random.getrandbits(128), version=4)), ORIGIN,
+            NOW - random.randrange(86_400), DESTINATION, NOW - 2 * 86_400,
         ).text()  # fmt: skip
-        pairs = [Contribution(random.randrange(100_000) << 64, random.randrange(1, 6000)) for _ in range(REAL)]
-        cleartexts.append(encode(pairs, layout))
-        reports.append(avro.Report(seal(cleartexts[-1], key.public_key(), info), KEY_ID, info))
-    avro.write_reports(path, reports)
-    return Made(path, key, reports, cleartexts)
+        pairs = [Contribution(bucket(random.randrange(keys)), random.randrange(1, 6_000)) for _ in range(REAL)]
+        cleartext = encode(pairs, layout)
+        reports.append(Made(avro.Report(seal(cleartext, key.key, info), key.id, info), cleartext))
+    return reports
+
+
+def bucket(number: int) -> int:
+    """A key of 128 bits: any two differ in their first half."""
+    return (number * 0x9E3779B97F4A7C15 % (1 << 64)) << 64 | number
+
+
+def decrypt(wires: Iterable[tuple[bytes, bytes]], key: X25519PrivateKey) -> None:
+    """The bare decryptions of some reports."""
+    for wire, info in wires:
+        SUITE.decrypt(wire, key, info=info)
 
 
 @row("reports: map")
 def map_rows(form: Form) -> Iterator[Ratio]:
     """Reading reports: the whole map, the map in two processes, the parser of payloads."""
-    turns, reports = form.size(9, 1), form.size(4_000, 200)
+    turns, count = form.size(9, 1), form.size(4_000, 200)
     with tempfile.TemporaryDirectory() as folder:
-        both = [made(Path(folder) / f"{seed}.avro", reports, seed) for seed in (1, 2)]
-        yield mapping(both[0], turns)
-        yield two_processes(both, turns)
-        yield parsing(both[0], turns)
+        paths = [Path(folder) / f"{seed}.avro" for seed in (1, 2)]
+        both = [made(seed, count, 100_000, PublicKey(KEY_ID, PRIVATE.public_key())) for seed in (1, 2)]
+        for path, reports in zip(paths, both, strict=True):
+            avro.write_reports(path, [each.report for each in reports])
+        yield mapping(paths[0], both[0], turns)
+        yield two_processes(paths, 2 * count, turns)
+        yield parsing([each.cleartext for each in both[0]], turns)
 
 
 @row("reports: reduce")
@@ -99,42 +108,35 @@ def reduce_rows(form: Form) -> Iterator[Ratio]:
         yield from reducing(Path(folder) / "summary.avro", form.size(1_000_000, 10_000), form.size(5, 1))
 
 
-def mapping(reports: Made, turns: int) -> Ratio:
+def mapping(path: Path, reports: Sequence[Made], turns: int) -> Ratio:
     """The whole map, from the Avro file to sums by key, against decrypting the same payloads from memory."""
-    wires = [(report.payload, PREFIX + report.shared_info.encode()) for report in reports.reports]
+    wires = [each.wire for each in reports]
 
-    def bare() -> None:
-        for wire, info in wires:
-            SUITE.decrypt(wire, reports.key, info=info)
+    def whole() -> None:
+        if len(_map_file(path).report_ids) != len(wires):
+            raise RuntimeError("a report was not accepted")
 
     return compare(
         "map of Avro reports (20 slots, 10 contributions)", "bare HPKE decryptions", "report",
-        partial(Turn, len(wires), partial(_mapped, reports)), partial(Turn, len(wires), bare),
+        partial(Turn, len(wires), whole), partial(Turn, len(wires), partial(decrypt, wires, PRIVATE)),
         inside="Avro file, clear fields, decryption, parsing, duplicates, sums by key",
         turns=turns, target=0.75, at_least=True,
     )  # fmt: skip
 
 
-def _mapped(reports: Made) -> None:
-    found = map_reports(avro.read_reports(reports.path), reports.rules, Selection())
-    if len(found.report_ids) != len(reports.reports):
-        raise RuntimeError("a report was not accepted")
-
-
-def two_processes(both: Sequence[Made], turns: int) -> Ratio:
-    """Two files, one in each of two workers, against both in one process.
+def two_processes(paths: Sequence[Path], reports: int, turns: int) -> Ratio:
+    """Two files with so many reports, one in each of two workers, against both in one process.
 
     A job ends when its busiest process does, so the time of two processes is the largest processor time of parent and
     workers. Processor time has no waiting for a core. So it shows whether the work is split evenly and the cost of
     passing results, also on a shared machine.
     """
     one, two = [], []
-    paths = [reports.path for reports in both]
-    count = ROUNDS * sum(len(reports.reports) for reports in both)
+    count = ROUNDS * reports
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         for number in range(turns + 1):
             began = time.process_time()
-            for path in paths * ROUNDS:
+            for path in [*paths] * ROUNDS:
                 _map_file(path)
             alone = time.process_time() - began
             began = time.process_time()
@@ -156,8 +158,7 @@ def two_processes(both: Sequence[Made], turns: int) -> Ratio:
 
 
 def _map_file(path: Path) -> Mapped:
-    rules = Rules(NOW, {KEY_ID: X25519PrivateKey.from_private_bytes(bytes(range(32)))})
-    return map_reports(avro.read_reports(path), rules, Selection())
+    return map_reports(avro.read_reports(path), Rules(NOW, {KEY_ID: PRIVATE}), Selection())
 
 
 def _map_and_pass(path: Path) -> tuple[bytes, float]:
@@ -167,13 +168,12 @@ def _map_and_pass(path: Path) -> tuple[bytes, float]:
     return data, time.process_time() - began
 
 
-def parsing(reports: Made, turns: int) -> Ratio:
+def parsing(cleartexts: Sequence[bytes], turns: int) -> Ratio:
     """Reading cleartexts with the template against ``cbor2.loads`` and a loop over its pairs."""
-    cleartexts = list(reports.cleartexts)
 
     def template() -> None:
-        for start in range(0, len(cleartexts), BATCH):
-            list(read_cleartexts(cleartexts[start : start + BATCH]))
+        for some in chunks(cleartexts, BATCH):
+            list(read_cleartexts(some))
 
     def bare() -> None:
         for cleartext in cleartexts:
@@ -223,9 +223,3 @@ def reducing(output: Path, keys: int, turns: int) -> Iterator[Ratio]:
         partial(turn, ours), partial(turn, bare),
         inside="merging the shards, noise, threshold, the Avro file", turns=turns, target=1.4,
     )  # fmt: skip
-
-
-if __name__ == "__main__":
-    from infra.measure.bench import main
-
-    sys.exit(main(["--rows", "reports: ", *sys.argv[1:]]))

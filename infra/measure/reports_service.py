@@ -16,34 +16,27 @@ import argparse
 import json
 import sys
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from multiprocessing import get_context
-from random import Random
 from typing import Any
 
 import numpy as np
 
 from infra.measure.measure import Ratio
+from infra.measure.reports import NOW, ORIGIN, Made, bucket, decrypt, made
 from infra.measure.rows import Form, row
 from kanon.dynamo.batches import chunks
 from kanon.local import Stack
-from kanon.reports.avro import Report, read_summary, write_domain, write_reports
-from kanon.reports.hpke import PREFIX, SUITE, seal
-from kanon.reports.keys import PublicKey, public_keys
-from kanon.reports.payload import Contribution, Layout, encode
-from kanon.reports.shared_info import SharedInfo
+from kanon.reports.avro import read_summary, write_domain, write_reports
+from kanon.reports.keys import public_keys
 from kanon.reports.storage.objects import Objects
 
-START = 1_767_225_600
-ORIGIN, DESTINATION = "https://report.test", "https://shop.test"
 AN_OBJECT = 2_000
 """Reports per object, as ``store`` writes them from one batch."""
-REAL, SLOTS = 10, 20
 CORES = 2
 TARGET = 3.0
 ROUTE = "/.well-known/aggregation-service/v1/public-keys"
@@ -99,33 +92,14 @@ class MeteredStack(Stack):
                 self.shards.append(time.process_time() - began)
 
 
-def made(seed: int, count: int, keys: int, key: PublicKey) -> list[Report]:
-    """Reports of ten contributions to any of the keys, in twenty slots."""
-    random, layout = Random(seed), Layout(SLOTS)
-    reports = []
-    for _ in range(count):
-        info = SharedInfo(
-            "attribution-reporting", "1.0", str(uuid.UUID(int=random.getrandbits(128), version=4)), ORIGIN,
-            START - random.randrange(86_400), DESTINATION, START - 2 * 86_400,
-        ).text()  # fmt: skip
-        pairs = [Contribution(_bucket(random.randrange(keys)), random.randrange(1, 6_000)) for _ in range(REAL)]
-        reports.append(Report(seal(encode(pairs, layout), key.key, info), key.id, info))
-    return reports
-
-
-def _bucket(number: int) -> int:
-    """A key of 128 bits: any two differ in their first half."""
-    return (number * 0x9E3779B97F4A7C15 % (1 << 64)) << 64 | number
-
-
 def _domain(keys: int) -> bytes:
-    raw = b"".join(sorted(_bucket(number).to_bytes(16, "big") for number in range(keys)))
+    raw = b"".join(sorted(bucket(number).to_bytes(16, "big") for number in range(keys)))
     file = BytesIO()
     write_domain(file, np.frombuffer(raw, "S16"))
     return file.getvalue()
 
 
-def _made(document: str, seed: int, count: int, keys: int) -> list[Report]:
+def _made(document: str, seed: int, count: int, keys: int) -> list[Made]:
     """The reports of a worker process; it gets the keys as a document."""
     (key,) = public_keys(document)
     return made(seed, count, keys, key)
@@ -137,7 +111,7 @@ def job(reports: int, keys: int) -> Took:
     Raises:
         RuntimeError: the job did not succeed, or the summary does not hold every key.
     """
-    stack = MeteredStack({"Reports": "ON"}, start=START, seed=1)
+    stack = MeteredStack({"Reports": "ON"}, start=NOW, seed=1)
     with stack:
         stack.advance(600)
         document = stack.request("GET", ROUTE).body.decode()
@@ -166,9 +140,9 @@ def _put_reports(s3: Any, bucket: str, document: str, reports: int, keys: int) -
         each = pool.map(partial(_made, document, keys=keys), range(len(sizes)), sizes)
         for number, made_ in enumerate(each):
             file = BytesIO()
-            write_reports(file, made_)
+            write_reports(file, [each.report for each in made_])
             s3.put_object(Bucket=bucket, Key=f"reports/attribution-reporting/{number:06}.avro", Body=file.getvalue())
-            sample += [(one.payload, PREFIX + one.shared_info.encode()) for one in made_[::10]]
+            sample += [each.wire for each in made_[::10]]
     return sample
 
 
@@ -176,15 +150,14 @@ def _private_key(stack: Stack, document: str) -> Any:
     """The private half of the published key, as ``decrypt`` reads it."""
     from kanon.reports.storage.private_keys import PrivateKeys
 
-    ((key_id, _),) = ((entry["id"], entry["key"]) for entry in json.loads(document)["keys"])
+    (key,) = public_keys(document)
     prefix = stack.functions["decrypt"].environment["KANON_REPORT_KEY_PREFIX"]
-    return PrivateKeys(stack.session.client("secretsmanager"), prefix).existing([key_id])[key_id]
+    return PrivateKeys(stack.session.client("secretsmanager"), prefix).existing([key.id])[key.id]
 
 
 def _bare(wires: Sequence[tuple[bytes, bytes]], key: Any) -> float:
     began = time.process_time()
-    for wire, info in wires:
-        SUITE.decrypt(wire, key, info=info)
+    decrypt(wires, key)
     return time.process_time() - began
 
 

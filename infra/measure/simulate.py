@@ -10,11 +10,10 @@ import argparse
 import multiprocessing
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -113,33 +112,22 @@ def simulate_all(log: Path) -> None:
 
 def spent(work: Callable[[Path], None], log: Path) -> Spent:
     """Run the work in its own process and measure it."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_measured, args=(work, log, sender))
-    process.start()
-    sender.close()
-    ended, most = threading.Event(), [0.0]
-    sampler = threading.Thread(target=_sample, args=(process.pid or 0, ended, most))
-    sampler.start()
-    try:
-        processor, elapsed = receiver.recv()
-    finally:
-        ended.set()
-        sampler.join()
-        process.join()
-    return Spent(processor, elapsed, most[0])
+    most = 0.0
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        running = pool.submit(_measured, work, log)
+        (process,) = multiprocessing.active_children()
+        while not running.done():
+            most = max(most, sum(map(_memory, _family(process.pid or 0))))
+            wait([running], _BETWEEN_SAMPLES)
+    return Spent(*running.result(), most)
 
 
-def _measured(work: Callable[[Path], None], log: Path, sender: Connection) -> None:
+def _measured(work: Callable[[Path], None], log: Path) -> tuple[float, float]:
+    """Seconds of processor time, and elapsed seconds."""
     before, began = os.times(), time.perf_counter()
     work(log)
     after = os.times()
-    sender.send((sum(after[:4]) - sum(before[:4]), time.perf_counter() - began))
-
-
-def _sample(pid: int, ended: threading.Event, most: list[float]) -> None:
-    while not ended.wait(_BETWEEN_SAMPLES):
-        most[0] = max(most[0], sum(map(_memory, _family(pid))))
+    return sum(after[:4]) - sum(before[:4]), time.perf_counter() - began
 
 
 def _family(pid: int) -> list[int]:

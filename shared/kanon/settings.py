@@ -14,6 +14,12 @@ from kanon.errors import ConfigurationError, reason
 Seconds = Annotated[int, Field(ge=0, le=366 * 86_400)]
 
 
+class Strict(BaseModel):
+    """A part of a setting that is JSON. Unknown fields are an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
 class Settings(BaseModel):
     """The settings of a function. The field ``period`` is read from ``KANON_PERIOD``."""
 
@@ -26,7 +32,7 @@ class Settings(BaseModel):
         Raises:
             ConfigurationError: the message names every variable that is missing or invalid.
         """
-        values = {name: environment[f"KANON_{name.upper()}"] for name in cls.model_fields if _name(name) in environment}
+        values = {name: environment[_name(name)] for name in cls.model_fields if _name(name) in environment}
         try:
             return cls.model_validate(values)
         except ValidationError as error:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanon.errors import ConfigurationError
-from kanon.gate.names import client_token, set_key, slot_of
+from kanon.gate.names import client_token, set_key
+from kanon.gate.slots import Layout
 from kanon.keys import Secret, fetch_noise_keys, fetch_secret
 
 PEPPER = Secret.derived("set-pepper", "a" * 64)
@@ -94,7 +95,7 @@ def test_the_tokens_of_many_clients_use_every_bit() -> None:
 
 @given(st.binary(min_size=32, max_size=32), st.integers(0, 8))
 def test_the_slot_is_the_leading_bits_of_the_set_key(key: bytes, bits: int) -> None:
-    assert slot_of(key, 1 << bits) == int.from_bytes(key, "big") >> (256 - bits)
+    assert Layout(1 << bits, 0).slot_of(key) == int.from_bytes(key, "big") >> (256 - bits)
 
 
 def test_a_fetched_secret_is_the_one_derived_from_its_text() -> None:

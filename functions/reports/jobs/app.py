@@ -14,8 +14,7 @@ from pydantic import BaseModel
 from kanon import aws, clock, snapshots
 from kanon.http.bodies import RequestError
 from kanon.http.edge import described, handle, resolver
-from kanon.http.origin import Origin
-from kanon.keys import fetch_edge_values
+from kanon.http.origin import edge_of
 from kanon.queues import send_all
 from kanon.reports.errors import JobError
 from kanon.reports.service.answers import (
@@ -38,7 +37,9 @@ from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.service.messages import StageMessage
 from kanon.reports.service.requests import (
     JobRequest,
+    Publication,
     RequestRefusedError,
+    check_output,
     named_buckets,
     read_job_id,
     read_publication,
@@ -52,9 +53,7 @@ from kanon.starting import Once
 
 SETTINGS = JobsSettings.from_environment()
 
-ORIGIN = (
-    Origin(lambda: fetch_edge_values(aws.secrets_manager(), SETTINGS.edge_secret)) if SETTINGS.edge_secret else None
-)
+ORIGIN = edge_of(SETTINGS.edge_secret)
 
 snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "sqs", "secretsmanager"))
 
@@ -102,7 +101,7 @@ def answers(model: type[BaseModel], *codes: int, answer: str, success: int = 200
 )
 def create_job(body: JobBody) -> Response[str]:
     """Store a job: reports, keys and a budget. It spends its budget and releases one noisy histogram, or neither."""
-    request = checked(lambda: read(body, SETTINGS.buckets))
+    request = checked(lambda: read(body))
     if not create(report_jobs(), request.job, body, clock.now()):
         raise RequestError(DUPLICATE)
     wake(request.job)
@@ -132,7 +131,7 @@ def preflight(body: JobBody) -> Response[str]:
     """Count the reports and units of a job, without creating it. It opens no report and spends nothing."""
     from kanon.reports.service import preflight as preflights
 
-    request = checked(lambda: read(body, SETTINGS.buckets))
+    request = checked(lambda: read(body))
     found = checked(
         lambda: preflights.preflight(request, lambda name: Objects(s3_client(), name), budgets(), int(clock.now()))
     )
@@ -175,7 +174,7 @@ def get_budget(
 )
 def publish(body: PublicationBody) -> Response[str]:
     """Publish the summary of a committed job again, elsewhere if asked. It costs no budget."""
-    wanted = checked(lambda: read_publication(body, SETTINGS.buckets))
+    wanted = checked(lambda: read_place(body))
     row = found(wanted.job)
     try:
         publish_again(report_jobs(), row, stored_request(row), wanted, clock.now())
@@ -193,14 +192,23 @@ def checked(read: Callable[[], T]) -> T:
         raise bad_request(error) from None
 
 
-def read(body: Any, buckets: frozenset[str]) -> JobRequest:
+def read(body: Any) -> JobRequest:
     """The job of a request body."""
-    return read_request(body, SETTINGS.delta_cap, buckets, SETTINGS.epsilon_cap)
+    request = read_request(body, SETTINGS.delta_cap, SETTINGS.buckets, SETTINGS.epsilon_cap)
+    check_output(request.output_bucket, SETTINGS.reports_bucket)
+    return request
+
+
+def read_place(body: Any) -> Publication:
+    """The job to publish, and the place of its summary."""
+    wanted = read_publication(body, SETTINGS.buckets)
+    check_output(wanted.bucket, SETTINGS.reports_bucket)
+    return wanted
 
 
 def stored_request(row: Row) -> JobRequest:
     """The request of a job. Its buckets may no longer be listed."""
-    return read(row.request, named_buckets(row.request))
+    return read_request(row.request, SETTINGS.delta_cap, named_buckets(row.request), SETTINGS.epsilon_cap)
 
 
 def found(job: str) -> Row:

@@ -10,16 +10,14 @@ import os
 import statistics
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).parent
 LEAST_RATIO = 5
-TURNS = 5
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """One release: seconds and the number of released sets."""
 
     processor: float
@@ -31,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure; 1 if a rival takes less than five times as long."""
     parser = argparse.ArgumentParser(prog="python -m infra.measure.rivals", description=__doc__)
     parser.add_argument("log", type=Path, help="a CSV log with set and client, plain or gzipped")
-    parser.add_argument("--turns", type=int, default=TURNS, help="times each releases, after one to warm up")
+    parser.add_argument("--turns", type=int, default=5, help="times each releases, after one to warm up")
     parser.add_argument("--python", type=Path, default=Path(".venv-rivals/bin/python"), help="with the libraries")
     asked = parser.parse_args(arguments)
     if not asked.log.exists() or not asked.python.exists():
@@ -47,11 +45,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(python: Path, script: str, log: Path, turns: int) -> list[Turn]:
-    """The turns of one library, without the first one."""
+    """The turns of one library."""
     environment = os.environ | {"POLARS_MAX_THREADS": "2", "OMP_NUM_THREADS": "2"}
-    command: list[str | Path] = [python, HERE / f"{script}.py", log, str(turns)]
+    command: list[str | Path] = [python, HERE / "turns.py", script, log, str(turns)]
     answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    return [Turn(*json.loads(line)) for line in answer.stdout.splitlines()][1:]
+    return [Turn(*json.loads(line)) for line in answer.stdout.splitlines()]
 
 
 def median(turns: list[Turn]) -> float:

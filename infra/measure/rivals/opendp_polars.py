@@ -1,9 +1,6 @@
 # mypy: ignore-errors
-"""The job with OpenDP's Polars engine. Runs in ``.venv-rivals``: ``python opendp_polars.py LOG TURNS``."""
+"""The job with OpenDP's Polars engine. Runs in ``.venv-rivals``."""
 
-import json
-import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -38,10 +35,3 @@ def release(log: Path) -> int:
         .agg(dp.len())
     )
     return int(query.release().collect().height)
-
-
-if __name__ == "__main__":
-    for _ in range(int(sys.argv[2]) + 1):
-        processor, wall = time.process_time(), time.perf_counter()
-        sets = release(Path(sys.argv[1]))
-        print(json.dumps([time.process_time() - processor, time.perf_counter() - wall, sets]))

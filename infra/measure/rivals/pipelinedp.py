@@ -1,11 +1,8 @@
 # mypy: ignore-errors
-"""The job with PipelineDP's local engine. Runs in ``.venv-rivals``: ``python pipelinedp.py LOG TURNS``."""
+"""The job with PipelineDP's local engine. Runs in ``.venv-rivals``."""
 
 import csv
 import gzip
-import json
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,10 +33,3 @@ def release(log: Path) -> int:
     released = engine.aggregate(list(rows(log)), parameters, extractors)
     budget.compute_budgets()
     return len(list(released))
-
-
-if __name__ == "__main__":
-    for _ in range(int(sys.argv[2]) + 1):
-        processor, wall = time.process_time(), time.perf_counter()
-        sets = release(Path(sys.argv[1]))
-        print(json.dumps([time.process_time() - processor, time.perf_counter() - wall, sets]))

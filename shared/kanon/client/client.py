@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from types import TracebackType
+from itertools import islice
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import quote
 
@@ -94,9 +94,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -197,13 +195,8 @@ def _client(client: str | int) -> dict[str, str | int]:
 
 
 def _groups(values: Iterable[_T], size: int) -> Iterator[Sequence[_T]]:
-    group: list[_T] = []
-    for value in values:
-        group.append(value)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
+    remaining = iter(values)
+    while group := list(islice(remaining, size)):
         yield group
 
 

@@ -43,8 +43,7 @@ class Joining:
         """Log many joins. Returns for each whether it is in the log."""
         rows = [self.row(join, now) for join in joins]
         if not rows or not self.log.layouts.at(rows[0].step).partitions:
-            left = self.log.put_all(rows)
-            return [not left or self.log.key_of(row) not in left for row in rows]
+            return self.log.put_groups([[row] for row in rows])
         groups = self._groups(joins, rows)
         stored = dict(zip(groups, self.log.put_groups(list(groups.values())), strict=True))
         logged = {row: stored[place] for place, group in groups.items() for row in group}

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 
 from aws_lambda_powertools.event_handler.openapi.params import Path
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -18,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from kanon.gate.mechanism.bounds import PRIOR, guarantee
+from kanon.gate.mechanism.bounds import PRIOR, UNIT, guarantee
 from kanon.gate.types import TYPE_NAME, Type
 from kanon.http.answers import Answer, Body, ErrorAnswer, Problem, error_answer
 from kanon.http.encoding import BASE64, BASE64URL, decode_base64, decode_base64url
@@ -159,6 +160,9 @@ def _few_hashes(entries: list[Hashes]) -> list[Hashes]:
     return entries
 
 
+Asked = Annotated[list[Hashes], Field(max_length=MOST_HASHES), AfterValidator(_few_hashes), BeforeValidator(_listed)]
+
+
 def too_many_hashes(field: str, most: int) -> ErrorAnswer:
     """The answer to a query without a signature for more hashes than ``most``."""
     reason = f"ask at most {most} hashes at once; split the request, or sign it and call batchQuery"
@@ -168,19 +172,13 @@ def too_many_hashes(field: str, most: int) -> ErrorAnswer:
 class QueryBody(Body):
     """The sets to query, by type: up to 1,000 hashes in total, or what the deployment allows without a signature."""
 
-    sets_for_type: Annotated[list[Hashes], Field(max_length=MOST_HASHES)]
-
-    _list = field_validator("sets_for_type", mode="before")(staticmethod(_listed))
-    _few = field_validator("sets_for_type")(staticmethod(_few_hashes))
+    sets_for_type: Asked
 
 
 class ValidateHashesBody(Body):
     """The same query in the format of Bidding and Auction servers."""
 
-    sets: Annotated[list[Hashes], Field(max_length=MOST_HASHES)]
-
-    _list = field_validator("sets", mode="before")(staticmethod(_listed))
-    _few = field_validator("sets")(staticmethod(_few_hashes))
+    sets: Asked
 
 
 class JoinAnswer(Answer):
@@ -298,7 +296,7 @@ class TypeAnswer(Answer):
             period=p.period,
             profile=type_.profile,
             client_bits=p.client_bits,
-            unit=proved.unit,
+            unit=UNIT,
             bounds=Bounds(
                 paper=None if proved.paper is None else Bound.of(proved.paper),
                 interval_aware=Bound.of(proved.interval_aware),
@@ -306,8 +304,8 @@ class TypeAnswer(Answer):
             ),
             rejoining=[Rejoining.of(bound, days=days) for days, bound in proved.rejoining],
             posterior=Posterior(prior=float(PRIOR), at_most=round_up(proved.posterior)),
-            never_true_below=proved.never_true_below,
-            surely_true_from=proved.surely_true_from,
+            never_true_below=p.never_true_below,
+            surely_true_from=p.surely_true_from,
         )
 
 

@@ -22,8 +22,3 @@ def client_token(client_key: Secret, set_key: bytes, kind: ClientKind, client: b
     """The first ``bits`` bits (at most 32) of the client's HMAC in this set."""
     digest = client_key.mac(set_key, kind.encode(), client)
     return int.from_bytes(digest[:4], "big") >> (32 - bits)
-
-
-def slot_of(set_key: bytes, slots: int) -> int:
-    """The slot of a set: the leading bits of its key; ``slots`` is a power of two up to 256."""
-    return set_key[0] * slots >> 8

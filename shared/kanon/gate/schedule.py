@@ -1,6 +1,6 @@
 """The clock of a deployment: when a step is closed, how far back the log reaches, when a step becomes visible."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 from kanon.gate.mechanism.steps import end_of, step_at
@@ -24,14 +24,7 @@ class Schedule:
     @classmethod
     def of(cls, settings: EvaluateSettings) -> Self:
         """The durations in the settings of a function."""
-        return cls(
-            period=settings.period,
-            grace=settings.grace,
-            lease=settings.lease,
-            publish_delay=settings.publish_delay,
-            publish_margin=settings.publish_margin,
-            outage_allowance=settings.outage_allowance,
-        )
+        return cls(**{duration.name: getattr(settings, duration.name) for duration in fields(cls)})
 
     def last_closed(self, now: float) -> int:
         """The last step that no join can enter any more."""

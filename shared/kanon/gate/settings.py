@@ -3,12 +3,12 @@
 import json
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, ValidationInfo, field_validator
 
 from kanon.errors import ConfigurationError
 from kanon.gate.slots import MOST_PARTITIONS, MOST_SLOTS, Layout, Layouts
 from kanon.gate.types import Type, read_types
-from kanon.settings import Deployment, Edge, Seconds, Settings
+from kanon.settings import Deployment, Edge, Seconds, Settings, Strict
 
 
 def _from_json(text: Any) -> Any:
@@ -18,13 +18,25 @@ def _from_json(text: Any) -> Any:
         raise ValueError("the list is nested too deeply") from error
 
 
+def _some(entries: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not entries:
+        raise ValueError("list at least one entry")
+    return entries
+
+
+def _in_order(entries: tuple[Any, ...]) -> tuple[Any, ...]:
+    steps = [entry.from_step for entry in entries]
+    if steps != sorted(set(steps)):
+        raise ValueError("list the entries in the order of from_step, each step once")
+    return entries
+
+
 FromJson = BeforeValidator(_from_json)
+Some, InOrder = AfterValidator(_some), AfterValidator(_in_order)
 
 
-class SlotsEntry(BaseModel):
+class SlotsEntry(Strict):
     """A number of slots, that of the partitions of each (None: the first form of the log), and their first step."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     slots: Annotated[StrictInt, Field(ge=1, le=MOST_SLOTS)]
     partitions: Annotated[StrictInt, Field(ge=1, le=MOST_PARTITIONS)] | None = None
@@ -48,15 +60,7 @@ class GateSettings(Deployment):
 
     types: str
     period: Annotated[int, Field(ge=1, le=86_400)]
-    slots: Annotated[tuple[SlotsEntry, ...], BeforeValidator(_one_entry), FromJson]
-
-    @field_validator("slots")
-    @classmethod
-    def _slots_in_order(cls, entries: tuple[SlotsEntry, ...]) -> tuple[SlotsEntry, ...]:
-        steps = [entry.from_step for entry in entries]
-        if not entries or steps != sorted(set(steps)):
-            raise ValueError("list at least one entry, in the order of from_step, each step once")
-        return entries
+    slots: Annotated[tuple[SlotsEntry, ...], Some, InOrder, BeforeValidator(_one_entry), FromJson]
 
     @property
     def layouts(self) -> Layouts:
@@ -120,19 +124,15 @@ class QuerySettings(AnswerSettings, Edge, SetPepper):
     anonymous_hashes: Annotated[int, Field(ge=1, le=1_000)]
 
 
-class NoiseKeyEntry(BaseModel):
+class NoiseKeyEntry(Strict):
     """A noise key, and the step from which new instances use it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,32}$")]
     from_step: Annotated[StrictInt, Field(ge=0)]
 
 
-class LogGenerationEntry(BaseModel):
+class LogGenerationEntry(Strict):
     """A later log: the id of its table (``TableId``), and the step from which it is in use."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     log: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,255}$")]
     from_step: Annotated[StrictInt, Field(ge=1)]
@@ -143,8 +143,8 @@ class EvaluateSettings(AnswerSettings, LogWriter):
 
     members_table: str
     noise_key_secret: str
-    noise_keys: Annotated[tuple[NoiseKeyEntry, ...], FromJson]
-    log_generations: Annotated[tuple[LogGenerationEntry, ...], FromJson]
+    noise_keys: Annotated[tuple[NoiseKeyEntry, ...], Some, InOrder, FromJson]
+    log_generations: Annotated[tuple[LogGenerationEntry, ...], InOrder, FromJson]
     queue_url: str
     grace: Seconds
     lease: Seconds
@@ -170,16 +170,7 @@ class EvaluateSettings(AnswerSettings, LogWriter):
 
     @field_validator("noise_keys")
     @classmethod
-    def _ordered(cls, entries: tuple[NoiseKeyEntry, ...]) -> tuple[NoiseKeyEntry, ...]:
-        steps = [entry.from_step for entry in entries]
-        if not entries or steps != sorted(set(steps)) or len({entry.id for entry in entries}) != len(entries):
-            raise ValueError("list at least one noise key, each one once, in the order of from_step")
-        return entries
-
-    @field_validator("log_generations")
-    @classmethod
-    def _oldest_first(cls, entries: tuple[LogGenerationEntry, ...]) -> tuple[LogGenerationEntry, ...]:
-        steps = [entry.from_step for entry in entries]
-        if steps != sorted(set(steps)):
-            raise ValueError("list the log generations in the order of their from_step, each step once")
+    def _each_once(cls, entries: tuple[NoiseKeyEntry, ...]) -> tuple[NoiseKeyEntry, ...]:
+        if len({entry.id for entry in entries}) != len(entries):
+            raise ValueError("list each noise key once")
         return entries

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from kanon.errors import ConfigurationError
 from kanon.gate.mechanism.tape import SET_KEY_BYTES
-from kanon.gate.names import slot_of
 
 MOST_SLOTS = 256
 MOST_PARTITIONS = 16
@@ -38,8 +37,8 @@ class Layout:
         return str(self.slots) if self.partitions is None else f"{self.slots} x {self.partitions}"
 
     def slot_of(self, set_key: bytes) -> int:
-        """The slot of a set."""
-        return slot_of(set_key, self.slots)
+        """The slot of a set: the leading bits of its key."""
+        return set_key[0] * self.slots >> 8
 
     def keys_of(self, slot: int) -> tuple[bytes, bytes]:
         """The smallest and the largest key that a set of ``slot`` can have."""

@@ -12,22 +12,19 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
+from pydantic import Field, StrictInt, ValidationError, model_validator
 
 from kanon import strict_json
 from kanon.errors import ConfigurationError, reason
 from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.gate.mechanism.steps import PhaseRule
 from kanon.noise.laws import SHAPES, Law, Shape
+from kanon.settings import Strict
 
 TYPE_NAME = r"^[a-z0-9][a-z0-9_-]{0,63}$"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class LawConfiguration(_Strict):
+class LawConfiguration(Strict):
     """One noise distribution; ``epsilon`` is a decimal, preferably written as a string."""
 
     shape: Shape
@@ -39,14 +36,14 @@ class LawConfiguration(_Strict):
         return SHAPES[self.shape](Fraction(self.epsilon), self.truncation)
 
 
-class LawsConfiguration(_Strict):
+class LawsConfiguration(Strict):
     """The two noise distributions of a type."""
 
     threshold: LawConfiguration
     query: LawConfiguration
 
 
-class TypeConfiguration(_Strict):
+class TypeConfiguration(Strict):
     """One entry of the document."""
 
     k: Annotated[StrictInt, Field(ge=1, le=1_000_000)]

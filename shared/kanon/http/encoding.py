@@ -9,8 +9,6 @@ MOST_ID_BYTES = 64
 # 1 to 64 bytes: up to 20 full groups and a last one of 3, 2 or 1 byte, or 21 groups and 1 byte.
 BASE64URL = "^(?:C{4}){0,20}C{2,4}$|^C{86}$".replace("C", "[A-Za-z0-9_-]")
 BASE64 = "^(?:C{4}){0,20}(?:C{4}|C{3}=?|C{2}(?:==)?)$|^C{86}(?:==)?$".replace("C", "[0-9A-Za-z+/_-]")
-_BASE64URL = re.compile(BASE64URL)
-_BASE64 = re.compile(BASE64)
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 
 
@@ -20,9 +18,7 @@ def decode_base64url(text: Any) -> bytes:
     Raises:
         ValueError: the text is not of this form.
     """
-    if not isinstance(text, str) or not _BASE64URL.fullmatch(text):
-        raise ValueError(f"must be base64url without padding of 1 to {MOST_ID_BYTES} bytes")
-    return _decoded(text)
+    return _decoded(text, BASE64URL, "base64url without padding")
 
 
 def decode_base64(text: Any) -> bytes:
@@ -31,10 +27,10 @@ def decode_base64(text: Any) -> bytes:
     Raises:
         ValueError: the text is not of this form.
     """
-    if not isinstance(text, str) or not _BASE64.fullmatch(text):
-        raise ValueError(f"must be base64 of 1 to {MOST_ID_BYTES} bytes")
-    return _decoded(text)
+    return _decoded(text, BASE64, "base64")
 
 
-def _decoded(text: str) -> bytes:
+def _decoded(text: Any, pattern: str, form: str) -> bytes:
+    if not isinstance(text, str) or not re.fullmatch(pattern, text):
+        raise ValueError(f"must be {form} of 1 to {MOST_ID_BYTES} bytes")
     return binascii.a2b_base64(text.rstrip("=").encode().translate(_STANDARD) + b"==")

@@ -192,13 +192,12 @@ class Wake:
 
 def wakes(template: Template, functions: Mapping[str, str], replacement: Trigger | None) -> list[Wake]:
     """The template's schedules; ``functions``: name by ARN."""
-    schedule = "AWS::Scheduler::Schedule"
-    found = []
-    for _, part in template.every():
-        if replacement is not None:
+    schedule, found = "AWS::Scheduler::Schedule", []
+    if replacement is not None:
+        for _, part in template.every():
             part.replace(schedule, "ScheduleExpression", "replaced")
-        for properties in (resource.properties for resource in part.resources(schedule)):
-            target = properties["Target"]
-            trigger = replacement or Cron(properties["ScheduleExpression"])
-            found.append(Wake(trigger, functions[target["Arn"]], json.loads(target["Input"])))
+    for _, resource in template.every_resource(schedule):
+        target = resource.properties["Target"]
+        trigger = replacement or Cron(resource.properties["ScheduleExpression"])
+        found.append(Wake(trigger, functions[target["Arn"]], json.loads(target["Input"])))
     return found

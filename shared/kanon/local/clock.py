@@ -6,7 +6,6 @@ import calendar
 import re
 import time
 from dataclasses import dataclass
-from typing import Protocol
 
 from kanon import clock as service_clock
 
@@ -32,19 +31,19 @@ class Clock:
 
     def install(self) -> None:
         """Become the service's clock."""
+        self.uninstall()
+        _installed.append(self)
         service_clock.now = self.now
 
     def uninstall(self) -> None:
-        """Restore the real clock of the service, unless another one has been installed."""
+        """Give the service the clock that was installed before, or the real one; unless it has another one now."""
+        if self in _installed:
+            _installed.remove(self)
         if service_clock.now == self.now:
-            service_clock.now = time.time
+            service_clock.now = _installed[-1].now if _installed else time.time
 
 
-class Trigger(Protocol):
-    """Decides when the evaluation starts."""
-
-    def next_after(self, moment: float) -> float:
-        """The first unix second after ``moment`` at which the schedule fires."""
+_installed: list[Clock] = []
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,9 @@ class Cron:
             raise ValueError(f"{self.expression!r} is not cron(...) with six fields")
         return float(_next_cron(match.groups(), int(moment)))
 
+
+Trigger = Every | Cron
+"""Decides when the evaluation starts."""
 
 _FIELDS = ((0, 59), (0, 23), (1, 31), (1, 12), (1, 7), (1970, 2199))
 _SECONDS_A_DAY = 86400

@@ -28,6 +28,7 @@ import botocore.loaders
 import botocore.session
 from botocore.config import Config
 
+from kanon.dynamo.batches import WRITES_A_CALL, chunks
 from kanon.local.partiql import teach_moto
 from kanon.local.source import ROOT
 from kanon.local.template import ACCOUNT, REGION
@@ -93,8 +94,9 @@ class Engine(ABC):
         }
         core = _Core(session_vars=alone)
         core.register_component("data_loader", _LOADER)
-        # A fixed user agent: botocore would build its own for each call, a seventh of the call's time.
-        core.set_default_client_config(Config(user_agent="kanon-local"))
+        # A fixed user agent: botocore would build its own for each call, a seventh of the call's time. The engine is
+        # on this machine, so a proxy of the shell (HTTP_PROXY) could not reach it.
+        core.set_default_client_config(Config(user_agent="kanon-local", proxies={}))
         self._sessions.append(core)
         config = core.get_component("config_store")
         config.set_config_variable("ignore_configured_endpoint_urls", self.endpoint is None)
@@ -311,8 +313,8 @@ class Ministack(Engine):
             ExpressionAttributeValues={":now": {"N": str(int(now))}},
         )
         expired = [{"DeleteRequest": {"Key": item}} for page in pages for item in page["Items"]]
-        for start in range(0, len(expired), 25):
-            client.batch_write_item(RequestItems={table: expired[start : start + 25]})
+        for some in chunks(expired, WRITES_A_CALL):
+            client.batch_write_item(RequestItems={table: some})
         return len(expired)
 
 

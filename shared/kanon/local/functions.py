@@ -55,20 +55,11 @@ class Context:
     memory_limit_in_mb: str
     left: Callable[[], float]
     aws_request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    function_version: str = "$LATEST"
-    log_stream_name: str = "local"
-    identity: None = None
-    client_context: None = None
 
     @property
     def invoked_function_arn(self) -> str:
         """The function's ARN."""
         return function_arn(self.function_name)
-
-    @property
-    def log_group_name(self) -> str:
-        """Lambda's default log group."""
-        return f"/aws/lambda/{self.function_name}"
 
     def get_remaining_time_in_millis(self) -> int:
         """Milliseconds until the timeout, never negative."""
@@ -171,8 +162,7 @@ class _Process:
     """The state of a Lambda process. Here it belongs to the thread that runs the function.
 
     Every event runs inside it: output goes to the function's log, and its AWS clients come from the function's session.
-    For this, ``sys.stdout``, ``sys.stderr``, ``aws.session`` and boto3's default session are objects that look up the
-    current thread.
+    For this, ``sys.stdout``, ``sys.stderr`` and ``aws.session`` are objects that look up the current thread.
     """
 
     def __init__(self, session: boto3.Session, logs: TextIO) -> None:
@@ -184,8 +174,6 @@ class _Process:
             sys.stdout = cast(TextIO, _Output(sys.stdout))
         if not isinstance(sys.stderr, _Output):
             sys.stderr = cast(TextIO, _Output(sys.stderr))
-        if not isinstance(boto3.DEFAULT_SESSION, _DefaultSession):
-            boto3.DEFAULT_SESSION = cast(boto3.Session, _DefaultSession(boto3.DEFAULT_SESSION))
         if not isinstance(aws.session, _Session):
             aws.session = cast(Any, _Session(aws.session))
         self._outer = getattr(_thread, "process", None)
@@ -213,21 +201,6 @@ class _Output:
         return getattr(self.outside if process is None else process.logs, name)
 
 
-class _DefaultSession:
-    """boto3's default session: the one of the function running in this thread, if any."""
-
-    def __init__(self, outside: boto3.Session | None) -> None:
-        self.outside = outside
-
-    def __getattr__(self, name: str) -> Any:
-        process: _Process | None = getattr(_thread, "process", None)
-        if process is not None:
-            return getattr(process.session, name)
-        if self.outside is None:
-            self.outside = boto3.Session()
-        return getattr(self.outside, name)
-
-
 class _Session:
     """``aws.session``: it makes the clients of the function running in this thread, if any."""
 
@@ -244,14 +217,11 @@ class _Session:
 
 
 def release_process() -> None:
-    """Restore the process's own output and sessions."""
+    """Restore the process's own output and session."""
     if isinstance(sys.stdout, _Output):
         sys.stdout = sys.stdout.outside
     if isinstance(sys.stderr, _Output):
         sys.stderr = sys.stderr.outside
-    session: object = boto3.DEFAULT_SESSION
-    if isinstance(session, _DefaultSession):
-        boto3.DEFAULT_SESSION = session.outside
     maker: object = aws.session
     if isinstance(maker, _Session):
         aws.session = cast(Any, maker.outside)

@@ -7,7 +7,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -108,18 +108,16 @@ class Gateway:
     @classmethod
     def from_template(cls, template: Template, functions: dict[str, str]) -> Gateway:
         """Read the routes; ``functions`` maps a function's ARN to its logical id."""
-        parts = [part for _, part in template.every()]
-        integrations = {
-            f"integrations/{part.resolve({'Ref': resource.logical_id})}": resource
-            for part in parts
-            for resource in part.resources("AWS::ApiGatewayV2::Integration")
+        uris = {
+            f"integrations/{part.resolve({'Ref': resource.logical_id})}": resource.properties["IntegrationUri"]
+            for part, resource in template.every_resource("AWS::ApiGatewayV2::Integration")
         }
         routes = []
-        for resource in (r for part in parts for r in part.resources("AWS::ApiGatewayV2::Route")):
+        for _, resource in template.every_resource("AWS::ApiGatewayV2::Route"):
             key, target = resource.properties["RouteKey"], resource.properties["Target"]
-            if target not in integrations:
+            if target not in uris:
                 raise TemplateError(f"route {key!r}: {target!r} is not an integration")
-            uri = integrations[target].properties["IntegrationUri"]
+            uri = uris[target]
             if uri not in functions:
                 raise TemplateError(f"route {key!r}: no function has the address {uri}")
             routes.append(Route(key, functions[uri]))
@@ -139,17 +137,14 @@ def event(request: Request, route: Route, parameters: dict[str, str], now: float
     """The version 2.0 event of a request that arrives at ``now`` (unix seconds)."""
     raw_path, _, query = request.target.partition("?")
     path = unquote(raw_path)
-    headers: dict[str, list[str]] = {}
-    for name, value in request.headers:
-        headers.setdefault(name.lower(), []).append(value)
-    joined = {name: ",".join(values) for name, values in headers.items()}
-    host = joined.setdefault("host", "127.0.0.1")
+    headers = _joined((name.lower(), value) for name, value in request.headers)
+    host = headers.setdefault("host", "127.0.0.1")
     result: dict[str, Any] = {
         "version": "2.0",
         "routeKey": route.key,
         "rawPath": path,
         "rawQueryString": query,
-        "headers": joined,
+        "headers": headers,
         "requestContext": {
             "accountId": ACCOUNT,
             "apiId": "local",
@@ -160,7 +155,7 @@ def event(request: Request, route: Route, parameters: dict[str, str], now: float
                 "path": path,
                 "protocol": "HTTP/1.1",
                 "sourceIp": request.source,
-                "userAgent": joined.get("user-agent", ""),
+                "userAgent": headers.get("user-agent", ""),
             },
             "requestId": str(uuid.uuid4()),
             "routeKey": route.key,
@@ -171,15 +166,20 @@ def event(request: Request, route: Route, parameters: dict[str, str], now: float
         "isBase64Encoded": False,
     }
     if query:
-        pairs: dict[str, list[str]] = {}
-        for name, value in parse_qsl(query, keep_blank_values=True):
-            pairs.setdefault(name, []).append(value)
-        result["queryStringParameters"] = {name: ",".join(v) for name, v in pairs.items()}
+        result["queryStringParameters"] = _joined(parse_qsl(query, keep_blank_values=True))
     if parameters:
         result["pathParameters"] = parameters
     if request.body:
-        result["body"], result["isBase64Encoded"] = _body(request.body, joined.get("content-type"))
+        result["body"], result["isBase64Encoded"] = _body(request.body, headers.get("content-type"))
     return result
+
+
+def _joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The values of each name, separated by commas."""
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return {name: ",".join(each) for name, each in values.items()}
 
 
 def _body(body: bytes, content_type: str | None) -> tuple[str, bool]:

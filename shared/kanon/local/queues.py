@@ -60,7 +60,7 @@ def queue_mappings(template: Template, functions: Mapping[str, str]) -> list[Map
     """The event source mappings; ``functions``: name by ARN."""
     names = {**functions, **{arn.rpartition(":")[2]: name for arn, name in functions.items()}}
     mapped = []
-    for resource in (r for _, part in template.every() for r in part.resources("AWS::Lambda::EventSourceMapping")):
+    for _, resource in template.every_resource("AWS::Lambda::EventSourceMapping"):
         properties = resource.properties
         if "ReportBatchItemFailures" not in properties.get("FunctionResponseTypes", []):
             raise TemplateError(f"{resource.logical_id} needs FunctionResponseTypes: [ReportBatchItemFailures]")

@@ -12,7 +12,6 @@ import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 import boto3
@@ -97,12 +96,7 @@ class Stack:
         self.clock.install()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.clock.uninstall()
         release_process()
         self.engine.stop()
@@ -119,13 +113,8 @@ class Stack:
             self._warm.clear()
 
     def _build_functions(self) -> dict[str, Function]:
-        return build_functions(
-            self.template,
-            self._prefix,
-            self._function_session,
-            self.engine.environment(),
-            self.logs,
-        )
+        environment = self.engine.environment()
+        return build_functions(self.template, self._prefix, self._function_session, environment, self.logs)
 
     def _session(self) -> boto3.Session:
         session = self.engine.session()
@@ -172,11 +161,7 @@ class Stack:
             return gateway.SERVER_ERROR
 
     def request(
-        self,
-        method: str,
-        target: str,
-        body: Any = None,
-        headers: Mapping[str, str] | None = None,
+        self, method: str, target: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> gateway.Response:
         """A request without a socket; ``body`` is bytes, text, or a value to send as JSON."""
         content = dict(headers or {})
@@ -210,8 +195,7 @@ class Stack:
             "lost_events_url": self.template.resolve({"Ref": "LostEvents"}),
             "queues": {
                 queue.logical_id: part.resolve({"Ref": queue.logical_id})
-                for _, part in self.template.every()
-                for queue in part.resources(QUEUE)
+                for part, queue in self.template.every_resource(QUEUE)
             },
             "functions": {
                 name: {k: v for k, v in function.environment.items() if k.startswith("KANON_")}

@@ -8,7 +8,7 @@ its resources: stacks of alarms are skipped.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -182,6 +182,12 @@ class Template:
             if body["Type"] in types and self._holds(body.get("Condition"))
         ]
 
+    def every_resource(self, type_: str) -> Iterator[tuple[Template, Resource]]:
+        """The resources of a type in this template and in those nested in it, each with its template."""
+        for _, part in self.every():
+            for resource in part.resources(type_):
+                yield part, resource
+
     def _properties(self, body: Mapping[str, Any]) -> dict[str, Any]:
         own = self.resolve({**body.get("Properties", {}), **self._replaced.get(body["Type"], {})})
         section = body["Type"].removeprefix("AWS::Serverless::")
@@ -212,19 +218,25 @@ class Template:
         return node
 
     def _call(self, name: str, argument: Any) -> Any:
-        functions: dict[str, Callable[[Any], Any]] = {
-            "Ref": self._ref,
-            "Fn::GetAtt": self._get_att,
-            "Fn::Sub": self._sub,
-            "Fn::If": self._if,
-            "Fn::FindInMap": self._find_in_map,
-            "Fn::Join": self._join,
-            "Fn::Split": self._split,
-            "Fn::Select": self._select,
-        }
-        if name not in functions:
-            raise TemplateError(f"{name} is not supported by the local stack: add it to kanon/local/template.py")
-        return functions[name](argument)
+        match name, argument:
+            case "Ref", target:
+                return self._ref(target)
+            case "Fn::GetAtt", [logical_id, attribute]:
+                return self._attribute(logical_id, attribute)
+            case "Fn::Sub", text:
+                return _VARIABLE.sub(self._substitute, text)
+            case "Fn::If", [condition, then, otherwise]:
+                return self.resolve(then if self._holds(condition) else otherwise)
+            case "Fn::FindInMap", parts:
+                table, key, entry = (str(self.resolve(part)) for part in parts)
+                return self.resolve(self._document["Mappings"][table][key][entry])
+            case "Fn::Join", [separator, parts]:
+                return separator.join(map(_text, self.resolve(parts)))
+            case "Fn::Split", [separator, text]:
+                return _text(self.resolve(text)).split(separator)
+            case "Fn::Select", [index, values]:
+                return self.resolve(values)[int(index)]
+        raise TemplateError(f"{name} is not supported by the local stack: add it to kanon/local/template.py")
 
     def _ref(self, name: str) -> Any:
         if name in self._pseudo:
@@ -234,9 +246,6 @@ class Template:
             return value.split(",") if self._document["Parameters"][name]["Type"] == "CommaDelimitedList" else value
         logical_id, _, attribute = name.partition(".")  # SAM's own: Function.Alias
         return self._attribute(logical_id, attribute or "Ref")
-
-    def _get_att(self, argument: list[str]) -> str:
-        return self._attribute(argument[0], argument[1])
 
     def _attribute(self, logical_id: str, attribute: str) -> str:
         if logical_id not in self._document["Resources"]:
@@ -271,28 +280,10 @@ class Template:
             raise TemplateError(f"{logical_id} has no alias: give it AutoPublishAlias")
         return str(name)
 
-    def _sub(self, text: str) -> str:
-        def replace(match: re.Match[str]) -> str:
-            name = match[1]
-            return self._get_att(name.split(".", 1)) if "." in name else _text(self._ref(name))
-
-        return _VARIABLE.sub(replace, text)
-
-    def _if(self, argument: list[Any]) -> Any:
-        return self.resolve(argument[1] if self._holds(argument[0]) else argument[2])
-
-    def _find_in_map(self, argument: list[Any]) -> Any:
-        name, key, entry = (str(self.resolve(part)) for part in argument)
-        return self.resolve(self._document["Mappings"][name][key][entry])
-
-    def _join(self, argument: list[Any]) -> str:
-        return str(argument[0]).join(map(_text, self.resolve(argument[1])))
-
-    def _split(self, argument: list[Any]) -> list[str]:
-        return _text(self.resolve(argument[1])).split(argument[0])
-
-    def _select(self, argument: list[Any]) -> Any:
-        return self.resolve(argument[1])[int(argument[0])]
+    def _substitute(self, variable: re.Match[str]) -> str:
+        """The value of a variable in a text: of a parameter or resource, or of an attribute after a dot."""
+        name, dot, attribute = variable[1].partition(".")
+        return self._attribute(name, attribute) if dot else _text(self._ref(name))
 
     def _holds(self, condition: Any) -> bool:
         if condition is None:
@@ -300,15 +291,18 @@ class Template:
         if isinstance(condition, str):
             return self._holds(self._document["Conditions"][condition])
         ((name, argument),) = condition.items()
-        if name == "Condition":
-            return self._holds(argument)
-        if name == "Fn::Equals":
-            left, right = (_text(self.resolve(side)) for side in argument)
-            return left == right
-        if name == "Fn::Not":
-            return not self._holds(argument[0])
-        if name in ("Fn::And", "Fn::Or"):
-            return (all if name == "Fn::And" else any)(self._holds(part) for part in argument)
+        match name:
+            case "Condition":
+                return self._holds(argument)
+            case "Fn::Equals":
+                left, right = (_text(self.resolve(side)) for side in argument)
+                return left == right
+            case "Fn::Not":
+                return not self._holds(argument[0])
+            case "Fn::And":
+                return all(map(self._holds, argument))
+            case "Fn::Or":
+                return any(map(self._holds, argument))
         raise TemplateError(f"{name} is not a condition of the local stack: add it to kanon/local/template.py")
 
 

@@ -25,9 +25,10 @@ from kanon.client import Join as Sent
 from kanon.gate import evaluation, reading
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.tape import Tapes
-from kanon.gate.names import set_key, slot_of
+from kanon.gate.names import set_key
 from kanon.gate.querying import Querying
 from kanon.gate.settings import JoinSettings
+from kanon.gate.slots import Layout
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
 from kanon.gate.types import read_types
@@ -316,7 +317,7 @@ class SimulatedStack(SimulatedTime):
 
     def slot(self, place: tuple[str, bytes]) -> int:
         """The slot of a set."""
-        return slot_of(self.keys[place], self.slots)
+        return Layout(self.slots, 0).slot_of(self.keys[place])
 
     def _rows(self, name: str) -> Any:
         tables = get_backend("dynamodb")[DEFAULT_ACCOUNT_ID][REGION].tables

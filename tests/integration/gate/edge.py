@@ -24,7 +24,8 @@ import botocore.session
 from moto import mock_aws
 
 from kanon import aws, clock
-from kanon.gate.names import set_key, slot_of
+from kanon.gate.names import set_key
+from kanon.gate.slots import Layout
 from kanon.gate.storage.statuses import Statuses
 from kanon.keys import Secret
 from kanon.local.functions import Context
@@ -306,7 +307,7 @@ def key_of(type_name: str, set_id: bytes) -> bytes:
 
 def slot_of_set(type_name: str, set_id: bytes) -> int:
     """The slot of a set."""
-    return slot_of(key_of(type_name, set_id), SLOTS)
+    return Layout(SLOTS, 0).slot_of(key_of(type_name, set_id))
 
 
 def event(

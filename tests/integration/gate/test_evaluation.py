@@ -31,7 +31,7 @@ from kanon.gate.reading import Touched, read_sets
 from kanon.gate.schedule import Schedule
 from kanon.gate.storage.members import to_item
 from kanon.gate.storage.statuses import Horizon
-from kanon.gate.storage.step_log import Row, StepLog
+from kanon.gate.storage.step_log import Row, StepLog, key_of
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.local.engines import ACCOUNT, REGION
@@ -495,7 +495,7 @@ def test_a_wake_up_is_left_out_only_if_the_stored_members_name_it_already(scenar
         for item in scenario.states()[0]:
             if "wake_up" in item and int(item["wake_up"]["N"]) > step:
                 wake_up = Row(int(item["wake_up"]["N"]), item["set_key"]["B"], None, "small", 0)
-                assert scenario.tables.log.key_of(wake_up) in rows
+                assert key_of(scenario.tables.log.item(wake_up)) in rows
                 compared += 1
     assert compared
 

@@ -54,6 +54,18 @@ def test_the_clock_replaces_the_time_of_the_service_and_gives_it_back() -> None:
     assert service_clock.now is time.time
 
 
+def test_a_clock_gives_the_service_back_the_clock_that_was_installed_before() -> None:
+    outer, ended, inner = Clock(1000), Clock(2000), Clock(3000)
+    for clock in (outer, ended, inner):
+        clock.install()
+    ended.uninstall()
+    assert service_clock.now() == 3000
+    inner.uninstall()
+    assert service_clock.now() == 1000
+    outer.uninstall()
+    assert service_clock.now is time.time
+
+
 def test_a_real_clock_cannot_be_set() -> None:
     with pytest.raises(RuntimeError, match="start the stack with a start time"):
         Clock(None).set(1.0)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kanon import aws
 from kanon.local import EngineError, engines
 from kanon.local.engines import Ministack
 from kanon.local.source import ROOT
@@ -49,6 +50,19 @@ def test_ministack_listens_on_loopback_and_nowhere_else() -> None:
         assert engine.endpoint is not None
         port = int(engine.endpoint.rpartition(":")[2])
         assert addresses(engine.pid) == [("0100007F", port)]
+    finally:
+        engine.stop()
+
+
+def test_a_proxy_of_the_shell_is_not_used_for_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    engine = Ministack()
+    engine.start()
+    try:
+        assert engine.session().client("dynamodb", config=aws.CONFIG).list_tables()["TableNames"] == []
     finally:
         engine.stop()
 

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
+import botocore.session
 import pytest
 
+from kanon import aws
 from kanon.local import FunctionError, Stack
 from kanon.local.gateway import PAYLOAD_LIMIT
 from tests.queues import messages
@@ -137,11 +138,10 @@ def test_a_raising_function_is_an_error_of_the_gateway_with_its_trace_in_the_log
     assert "JSONDecodeError" in stack.logs.getvalue()
 
 
-def test_the_default_session_is_the_functions_own_only_while_it_runs(stack: Stack) -> None:
-    stack.request("GET", "/v1/things/known")
-    environment = stack.engine.environment()
-    assert boto3.client("s3", region_name="eu-west-1").meta.region_name == "eu-west-1"
-    assert environment["AWS_ACCESS_KEY_ID"] == "local"
+def test_a_function_makes_its_clients_from_its_own_session_only_while_it_runs(stack: Stack) -> None:
+    assert stack.request("POST", "/v1/things/known", "body").status == 200
+    assert stack.meter.calls["echo", "PutItem"] == 1
+    assert isinstance(aws.session(), botocore.session.Session)
 
 
 def test_secrets_are_generated_by_their_rule_and_reproducible_with_a_seed() -> None:

@@ -12,9 +12,9 @@ from kanon.dynamo.limits import MOST_ITEM_BYTES
 from kanon.dynamo.units import item_size, write_units
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.steps import end_of
-from kanon.gate.names import client_token, set_key, slot_of
+from kanon.gate.names import client_token, set_key
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.step_log import Row, StepLog, partition, unpack_joins
+from kanon.gate.storage.step_log import Row, StepLog, key_of, partition, unpack_joins
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from tests.unit.examples import SMALL
@@ -62,10 +62,10 @@ def test_a_row_names_its_set_and_client_by_key_and_token_only() -> None:
 
 @pytest.mark.parametrize("slots", [1, 2, 256])
 def test_the_slot_of_a_row_depends_on_its_set_alone(slots: int) -> None:
-    joining = _joining(OnlyWrites(), slots)
+    joining, layout = _joining(OnlyWrites(), slots), Layout(slots, 0)
     rows = [joining.row(Join("small", b"set", "client", client), NOW) for client in (b"me", b"you")]
-    assert {joining.log.key_of(row)[0] for row in rows} == {
-        partition(STEP, Layout(slots, 0), slot_of(rows[0].set_key, slots))
+    assert {key_of(joining.log.item(row))[0] for row in rows} == {
+        partition(STEP, layout, layout.slot_of(rows[0].set_key))
     }
 
 
@@ -80,7 +80,7 @@ def test_each_join_of_a_batch_is_answered_by_itself() -> None:
     table = OnlyWrites()
     joins = [Join("small", b"set", "client", str(n).encode()) for n in range(40)]
     joins += joins[:5]
-    keys = [_joining(table).log.key_of(_joining(table).row(join, NOW)) for join in joins]
+    keys = [key_of(_joining(table).log.item(_joining(table).row(join, NOW))) for join in joins]
     table.refused = {keys[3][1]}
     assert _joining(table).join_all(joins, NOW) == [key != keys[3] for key in keys]
     assert {item["set_token"]["B"] for item in table.items} == {key[1] for key in keys} - table.refused

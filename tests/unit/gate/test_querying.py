@@ -7,7 +7,7 @@ import pytest
 from kanon.errors import ThrottledError
 from kanon.gate.mechanism.above_threshold import is_above
 from kanon.gate.mechanism.steps import phase_of
-from kanon.gate.names import set_key, slot_of
+from kanon.gate.names import set_key
 from kanon.gate.publishing import tick_of
 from kanon.gate.querying import Answer, Querying
 from kanon.gate.slots import Layout, Layouts
@@ -18,6 +18,7 @@ from tests.unit.examples import SMALL
 
 PEPPER = Secret.derived("set-pepper", "a")
 PERIOD, DELAY, STEP = 3600, 1800, 472_000
+HALVES = Layout(2, 0)
 NOW = float(tick_of(STEP, PERIOD, DELAY))
 """From here on the clock step is ``STEP``."""
 
@@ -65,7 +66,7 @@ def _first_of_instance(set_id: bytes) -> int:
 
 
 def _in_slot(slot: int) -> bytes:
-    return next(str(n).encode() for n in range(99) if slot_of(_key(str(n).encode()), 2) == slot)
+    return next(str(n).encode() for n in range(99) if HALVES.slot_of(_key(str(n).encode())) == slot)
 
 
 def test_a_set_that_crossed_in_the_instance_of_the_clock_step_is_true(table: Table, querying: Querying) -> None:
@@ -136,10 +137,13 @@ def test_every_set_is_read_at_every_query_and_every_horizon_once_until_the_next_
     for _ in range(2):
         querying.query([("small", b"a"), ("small", b"a"), ("small", b"nobody")], NOW)
     querying.query([("small", b"a")], NOW + PERIOD - 1)
-    both, slots = {_key(b"a"), _key(b"nobody")}, {slot_of(_key(b"a"), 2), slot_of(_key(b"nobody"), 2)}
+    both, slots = (
+        {_key(b"a"), _key(b"nobody")},
+        {HALVES.slot_of(_key(b"a")), HALVES.slot_of(_key(b"nobody"))},
+    )
     assert table.asked == [(both, slots), (both, set()), ({_key(b"a")}, set())]
     querying.query([("small", b"a")], NOW + PERIOD)
-    assert table.asked[-1] == ({_key(b"a")}, {slot_of(_key(b"a"), 2)})
+    assert table.asked[-1] == ({_key(b"a")}, {HALVES.slot_of(_key(b"a"))})
 
 
 def test_a_repeated_query_sees_the_horizon_of_the_next_tick(table: Table, querying: Querying) -> None:

@@ -18,6 +18,7 @@ from kanon.gate.storage.step_log import (
     PAST_ANY_TOKEN,
     Row,
     StepLog,
+    key_of,
     pack_all,
     pack_joins,
     partition,
@@ -65,7 +66,7 @@ def log_of(
         table.setdefault(item["step_slot"]["B"], set()).add((item["set_token"]["B"], item["joins"]["B"]))
     for log, some in ((StepLog(None, "log", layouts), rows), (StepLog(None, "log", first(layouts)), older)):  # type: ignore[arg-type]
         for row in some:
-            place, key = log.key_of(row)
+            place, key = key_of(log.item(row))
             table.setdefault(place, set()).add((key, row.type_name))
     return StepLog(Table({place: list(found) for place, found in table.items()}, size), "log", layouts)  # type: ignore[arg-type]
 

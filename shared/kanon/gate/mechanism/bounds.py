@@ -16,6 +16,7 @@ from kanon.noise.bound import Bound, posterior
 from kanon.noise.laws import Law
 
 UNIT = "one join more or less: one client, one set, one step"
+"""What the bounds protect."""
 DAY = 86_400
 SPANS = (7, 30, 365)
 """Days of repeated joining for which :func:`guarantee` reports a bound."""
@@ -27,22 +28,16 @@ class Guarantee:
     """The proved bounds of a type.
 
     Attributes:
-        unit: what the bounds protect.
         paper: the paper's bound for one join; None where it does not apply (one-sided laws).
         interval_aware: our bound for one join, whose step is fixed beforehand.
         watched: our bound for one join whose step depends on a year of the set's answers.
         rejoining: (days, bound) for a client that keeps joining one set for so many days.
-        never_true_below: the count below which a set cannot become true.
-        surely_true_from: the count from which a set becomes true with certainty.
     """
 
-    unit: str
     paper: Bound | None
     interval_aware: Bound
     watched: Bound
     rejoining: tuple[tuple[int, Bound], ...]
-    never_true_below: int
-    surely_true_from: int
 
     @property
     def posterior(self) -> Fraction:
@@ -56,13 +51,10 @@ def guarantee(parameters: Parameters) -> Guarantee:
     Privacy guarantee: :func:`interval_aware` for one join; see :class:`Guarantee` for the rest.
     """
     return Guarantee(
-        unit=UNIT,
         paper=paper(parameters),
         interval_aware=interval_aware(parameters),
         watched=watching(parameters, instances_in_a_year(parameters.window, parameters.period)),
         rejoining=tuple((days, rejoining(parameters, max(1, days * DAY // parameters.period))) for days in SPANS),
-        never_true_below=parameters.never_true_below,
-        surely_true_from=parameters.surely_true_from,
     )
 
 
@@ -86,11 +78,7 @@ def interval_aware(parameters: Parameters) -> Bound:
     d1 is :attr:`Law.shift_delta` of the threshold law, d2 :attr:`Law.tail_delta` of the query law. The step
     of this join must not depend on the set's answers (see :func:`watching`); the steps of other joins may.
     """
-    first, second = parameters.threshold_law, parameters.query_law
-    return Bound(
-        max(2 * first.epsilon + second.epsilon, 2 * second.epsilon),
-        interval_delta(first, second, parameters.window),
-    )
+    return watching(parameters, 1)
 
 
 def watching(parameters: Parameters, instances: int) -> Bound:
@@ -101,8 +89,10 @@ def watching(parameters: Parameters, instances: int) -> Bound:
     gives :func:`interval_aware`.
     """
     first, second = parameters.threshold_law, parameters.query_law
-    delta = interval_delta(first, second, parameters.window, instances)
-    return Bound(interval_aware(parameters).epsilon, delta)
+    return Bound(
+        max(2 * first.epsilon + second.epsilon, 2 * second.epsilon),
+        interval_delta(first, second, parameters.window, instances),
+    )
 
 
 def over_generations(parameters: Parameters, changes: int, forgotten: int = 0) -> Bound:

@@ -65,7 +65,7 @@ class Parameters:
                 f" lower the truncations by as much"
             )
         needed = max(8, (8 * self.members_kept - 1).bit_length())
-        most = MOST_MEMBER_BYTES // _member_bytes(max(needed, self.client_bits))
+        most = MOST_MEMBER_BYTES // (token_bytes(max(needed, self.client_bits)) + AGE_BYTES)
         if self.members_kept > most:
             raise InvalidParametersError(
                 f"a set would keep {self.members_kept} members, more than the {most} that fit into one DynamoDB item"
@@ -86,7 +86,7 @@ class Parameters:
     @property
     def member_bytes(self) -> int:
         """Bytes of a packed member: its token and its age."""
-        return _member_bytes(self.client_bits)
+        return token_bytes(self.client_bits) + AGE_BYTES
 
     @property
     def surely_true_from(self) -> int:
@@ -114,8 +114,9 @@ class Parameters:
         return sha256("\n".join(map(str, fields)).encode()).digest()
 
 
-def _member_bytes(client_bits: int) -> int:
-    return -(-client_bits // 8) + AGE_BYTES
+def token_bytes(client_bits: int) -> int:
+    """Bytes of a client token in an item."""
+    return -(-client_bits // 8)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from kanon.dynamo.units import WRITE_UNIT, item_size
 from kanon.errors import ThrottledError, UndecodableMembersError
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.columns import NEVER, Bools, Ints, States, Tokens, crossing_columns, step_column
+from kanon.gate.mechanism.parameters import token_bytes
 from kanon.gate.mechanism.tape import check_set_key
 from kanon.gate.storage.packing import FORMAT, pack_all, unpack_all
 from kanon.gate.storage.slot_rows import SetsAndSlots, key_of_slot
@@ -74,11 +75,6 @@ def to_items(type_name: str, states: States, step: int, client_bits: int, expire
             item[PAD] = {"B": bytes(gap - len(PAD))}
         items.append(item)
     return items
-
-
-def token_bytes(client_bits: int) -> int:
-    """Bytes of a client token in an item."""
-    return -(-client_bits // 8)
 
 
 def is_newer(item: Item) -> bool:

@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 
 from kanon.errors import UndecodableMembersError
 from kanon.gate.mechanism.columns import Ints, Tokens
+from kanon.gate.mechanism.parameters import AGE_BYTES
 
 FORMAT = 1
 _HEAD = struct.Struct(">BBq")
-_AGE_BYTES = 2
 _MOST_TOKEN_BYTES = 4
 _WORD_BYTES = 8
 
 
 def pack_all(members: Tokens, lasts: Ints, step: int, token_bytes: int) -> list[bytes]:
     """Pack the members of n sets that were evaluated at ``step``."""
-    width = token_bytes + _AGE_BYTES
+    width = token_bytes + AGE_BYTES
     # Token and age are the last bytes of a word.
-    words = (members.tokens << 8 * _AGE_BYTES | step - lasts).astype(">u8")
+    words = (members.tokens << 8 * AGE_BYTES | step - lasts).astype(">u8")
     body = words.view(np.uint8).reshape(-1, _WORD_BYTES)[:, _WORD_BYTES - width :].tobytes()
     head = _HEAD.pack(FORMAT, token_bytes, step)
     bounds = (members.starts * width).tolist()
@@ -48,7 +48,7 @@ def unpack_all(packed: Sequence[bytes]) -> tuple[Ints, Tokens, Ints]:
     for width in set(widths.tolist()):  # one, unless client_bits differ
         body = b"".join([value[_HEAD.size :] for value, (own, _) in zip(packed, heads, strict=True) if own == width])
         words[widths[owners] == width] = _words(body, width)
-    tokens, ages = words >> 8 * _AGE_BYTES, words & (1 << 8 * _AGE_BYTES) - 1
+    tokens, ages = words >> 8 * AGE_BYTES, words & (1 << 8 * AGE_BYTES) - 1
     return evaluated, Tokens(sizes, tokens), evaluated[owners] - ages
 
 
@@ -57,7 +57,7 @@ def _head(packed: bytes) -> tuple[int, int]:
     if len(packed) < _HEAD.size or packed[0] != FORMAT:
         raise UndecodableMembersError(f"packed members of unknown format {packed[:1].hex() or 'empty'}")
     _, token_bytes, evaluated = _HEAD.unpack_from(packed)
-    width = token_bytes + _AGE_BYTES
+    width = token_bytes + AGE_BYTES
     if not 1 <= token_bytes <= _MOST_TOKEN_BYTES or (len(packed) - _HEAD.size) % width:
         raise UndecodableMembersError("packed members of format 1 end inside a member")
     return width, evaluated

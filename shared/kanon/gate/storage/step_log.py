@@ -159,14 +159,9 @@ class StepLog:
         """Put one row. Putting the same row again changes nothing."""
         self._client.put_item(TableName=self._table, Item=self.item(row))
 
-    def put_all(self, rows: Iterable[Row]) -> set[tuple[bytes, bytes]]:
-        """Put many rows; rows that were not stored are retried.
-
-        Returns:
-            The keys (:meth:`key_of`) of the rows not stored.
-        """
-        left = put_all(self._client, self._table, map(self.item, rows), KEY)
-        return {_key(item) for item in left}
+    def put_all(self, rows: Iterable[Row]) -> list[Item]:
+        """Put many rows; rows that were not stored are retried. Returns the items not stored."""
+        return put_all(self._client, self._table, map(self.item, rows), KEY)
 
     def put_groups(self, groups: Sequence[Sequence[Row]]) -> list[bool]:
         """Put each group of rows of one step and slot as one packed item, and a row alone as itself.
@@ -178,12 +173,8 @@ class StepLog:
             self.item(group[0]) if len(group) == 1 else pack_all(group, self.layouts.at(group[0].step))
             for group in groups
         ]
-        left = {_key(item) for item in put_all(self._client, self._table, items, KEY)}
-        return [_key(item) not in left for item in items]
-
-    def key_of(self, row: Row) -> tuple[bytes, bytes]:
-        """The primary key of a row."""
-        return _key(self.item(row))
+        left = {key_of(item) for item in put_all(self._client, self._table, items, KEY)}
+        return [key_of(item) not in left for item in items]
 
     def put_wake_ups(self, rows: Iterable[Row]) -> None:
         """Put wake-ups.
@@ -228,5 +219,6 @@ class StepLog:
         )
 
 
-def _key(item: Item) -> tuple[bytes, bytes]:
+def key_of(item: Item) -> tuple[bytes, bytes]:
+    """The primary key of an item."""
     return item["step_slot"]["B"], item["set_token"]["B"]

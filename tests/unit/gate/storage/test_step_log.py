@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kanon.errors import ConfigurationError
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.step_log import Found, Row, StepLog, pack, partition
+from kanon.gate.storage.step_log import Found, Row, StepLog, key_of, pack, partition
 from tests.unit.examples import ONE_SLOT, in_slot
 
 STEPS = st.integers(-(2**63), 2**63 - 1)
@@ -37,14 +37,14 @@ def test_each_step_and_slot_has_a_partition_of_its_own(step: int, slot: int) -> 
 
 def test_the_key_of_a_row_is_its_primary_key() -> None:
     log = StepLog(None, "log", Layouts((SIXTEEN,)))  # type: ignore[arg-type]
-    assert log.key_of(Row(1, A, 3, "fledge", 99)) == (partition(1, SIXTEEN, 5), A + bytes([0, 0, 0, 3]))
+    assert key_of(log.item(Row(1, A, 3, "fledge", 99))) == (partition(1, SIXTEEN, 5), A + bytes([0, 0, 0, 3]))
 
 
 def test_a_row_lies_in_the_slot_that_the_layout_of_its_step_gives_its_set() -> None:
     log = StepLog(None, "log", Layouts((Layout(1, 0), Layout(16, 100))))  # type: ignore[arg-type]
     for step, slot in ((99, 0), (100, 5)):
         for token in (3, None):
-            assert log.key_of(Row(step, A, token, "fledge", 99))[0] == partition(step, SIXTEEN, slot)
+            assert key_of(log.item(Row(step, A, token, "fledge", 99)))[0] == partition(step, SIXTEEN, slot)
 
 
 def test_a_row_of_a_step_before_every_layout_is_refused() -> None:

@@ -4,14 +4,12 @@ import json
 import os
 from typing import Any
 
-import boto3
-
-from kanon import clock
+from kanon import aws, clock
 
 VARIABLES = {k: v for k, v in os.environ.items() if k.startswith(("ECHO_", "AWS_", "KANON_"))}
 RECEIVED: list[Any] = []
-dynamodb = boto3.client("dynamodb")
-sqs = boto3.client("sqs")
+dynamodb = aws.dynamodb()
+sqs = aws.sqs()
 
 
 def handler(event: dict[str, Any], context: Any) -> Any:
