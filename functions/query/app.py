@@ -34,17 +34,15 @@ from kanon.gate.storage.statuses import Statuses
 from kanon.http.answers import NOWHERE
 from kanon.http.bodies import RequestError
 from kanon.http.edge import described, handle, json_answer, resolver
-from kanon.http.origin import Origin
-from kanon.keys import fetch_edge_values, fetch_secret
+from kanon.http.origin import origin_of
+from kanon.keys import fetch_secret
 from kanon.starting import Once
 
 SETTINGS = QuerySettings.from_environment()
 TYPES = SETTINGS.read_types()
 HERE = Path(__file__).parent
 
-ORIGIN = (
-    Origin(lambda: fetch_edge_values(aws.secrets_manager(), SETTINGS.edge_secret)) if SETTINGS.edge_secret else None
-)
+ORIGIN = origin_of(SETTINGS.edge_secret)
 
 snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "secretsmanager"))
 
@@ -169,12 +167,8 @@ def _hashes(asked: list[Hashes], field: str, most: int) -> Response[QueryAnswer]
         raise RequestError(too_many_hashes(field, most))
     now = clock.now()
     answer = querying().query([(entry.type, set_id) for entry in asked for _, set_id in entry.hashes], now)
-    found, start = [], 0
-    for entry in asked:
-        above = answer.above[start : start + len(entry.hashes)]
-        hashes = [text for (text, _), is_above in zip(entry.hashes, above, strict=True) if is_above]
-        found.append(HashesAnswer(type=entry.type, hashes=hashes))
-        start += len(entry.hashes)
+    above = iter(answer.above)
+    found = [HashesAnswer(type=entry.type, hashes=[text for text, _ in entry.hashes if next(above)]) for entry in asked]
     body = QueryAnswer(k_anonymous_sets=found, step=answer.step, next_update=_moment(answer.next_update))
     return json_answer(body, _until_next_tick(answer, now))
 

@@ -28,7 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "queues": {"dynamo", "errors"},
     "keys": {"noise", "errors"},
     "dynamo": {"clock", "errors"},
-    "http": {"dynamo", "clock", "errors", "starting", "strict_json"},
+    "http": {"dynamo", "keys", "aws", "clock", "errors", "starting", "strict_json"},
     "gate": {"noise", "dynamo", "http", "keys", "settings", "errors", "strict_json"},
     "joinlog": set(),
     "risk": {"gate", "noise"},

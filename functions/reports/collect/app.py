@@ -13,8 +13,7 @@ from kanon import aws, clock, snapshots
 from kanon.http.answers import error_answer
 from kanon.http.bodies import RequestError
 from kanon.http.edge import described, handle, json_answer, resolver
-from kanon.http.origin import Origin
-from kanon.keys import fetch_edge_values
+from kanon.http.origin import origin_of
 from kanon.reports.collecting import (
     EVENT_BODIES,
     EVENTS,
@@ -41,9 +40,7 @@ HERE = Path(__file__).parent
 NO_KEY = error_answer(503, "there is no public key yet; retry after the time in Retry-After")
 DEBUG_PATHS = frozenset(map(debug_path, REPORTS))
 
-ORIGIN = (
-    Origin(lambda: fetch_edge_values(aws.secrets_manager(), SETTINGS.edge_secret)) if SETTINGS.edge_secret else None
-)
+ORIGIN = origin_of(SETTINGS.edge_secret)
 
 snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "sqs", "secretsmanager"))
 

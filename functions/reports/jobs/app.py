@@ -14,8 +14,7 @@ from pydantic import BaseModel
 from kanon import aws, clock, snapshots
 from kanon.http.bodies import RequestError
 from kanon.http.edge import described, handle, resolver
-from kanon.http.origin import Origin
-from kanon.keys import fetch_edge_values
+from kanon.http.origin import origin_of
 from kanon.queues import send_all
 from kanon.reports.errors import JobError
 from kanon.reports.service.answers import (
@@ -52,9 +51,7 @@ from kanon.starting import Once
 
 SETTINGS = JobsSettings.from_environment()
 
-ORIGIN = (
-    Origin(lambda: fetch_edge_values(aws.secrets_manager(), SETTINGS.edge_secret)) if SETTINGS.edge_secret else None
-)
+ORIGIN = origin_of(SETTINGS.edge_secret)
 
 snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "sqs", "secretsmanager"))
 

@@ -4,9 +4,10 @@ import hmac
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kanon import clock
+from kanon import aws, clock
 from kanon.http.answers import error_answer
 from kanon.http.bodies import RequestError
+from kanon.keys import fetch_edge_values
 from kanon.starting import Once
 
 HEADER = "x-kanon-edge"
@@ -40,3 +41,8 @@ class Origin:
         given = str((event.get("headers") or {}).get(HEADER, "")).encode()
         if not sum(hmac.compare_digest(given, value.encode()) for value in self._values()):
             raise RequestError(NOT_THROUGH_THE_EDGE)
+
+
+def origin_of(secret: str) -> Origin | None:
+    """The check of a deployment whose edge sends a value of this secret; None without an edge: the name is empty."""
+    return Origin(lambda: fetch_edge_values(aws.secrets_manager(), secret)) if secret else None
