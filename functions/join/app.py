@@ -30,14 +30,14 @@ from kanon.gate.storage.step_log import StepLog
 from kanon.http.answers import ErrorAnswer
 from kanon.http.bodies import RequestError
 from kanon.http.edge import RETRY_AFTER, described, handle, invalid, json_answer, resolver
-from kanon.http.origin import origin_of
+from kanon.http.origin import edge_of
 from kanon.keys import fetch_secret
 from kanon.starting import Once
 
 SETTINGS = JoinSettings.from_environment()
 TYPES = SETTINGS.read_types()
 
-ORIGIN = origin_of(SETTINGS.edge_secret)
+ORIGIN = edge_of(SETTINGS.edge_secret)
 
 snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "secretsmanager"))
 

@@ -34,7 +34,7 @@ from kanon.gate.storage.statuses import Statuses
 from kanon.http.answers import NOWHERE
 from kanon.http.bodies import RequestError
 from kanon.http.edge import described, handle, json_answer, resolver
-from kanon.http.origin import origin_of
+from kanon.http.origin import edge_of
 from kanon.keys import fetch_secret
 from kanon.starting import Once
 
@@ -42,7 +42,7 @@ SETTINGS = QuerySettings.from_environment()
 TYPES = SETTINGS.read_types()
 HERE = Path(__file__).parent
 
-ORIGIN = origin_of(SETTINGS.edge_secret)
+ORIGIN = edge_of(SETTINGS.edge_secret)
 
 snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "secretsmanager"))
 

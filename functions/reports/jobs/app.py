@@ -1,7 +1,7 @@
 """Lambda function `jobs`: creates jobs and reports their state. It reads no secret, and no sum of any report."""
 
-from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from functools import partial
+from typing import Annotated, Any
 
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.event_handler import Response
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from kanon import aws, clock, snapshots
 from kanon.http.bodies import RequestError
 from kanon.http.edge import described, handle, resolver
-from kanon.http.origin import origin_of
+from kanon.http.origin import edge_of
 from kanon.queues import send_all
 from kanon.reports.errors import JobError
 from kanon.reports.service.answers import (
@@ -25,7 +25,7 @@ from kanon.reports.service.answers import (
     JobAnswer,
     JobsErrorAnswer,
     PreflightAnswer,
-    bad_request,
+    bad_input,
     conflict,
     job_answer,
     jobs_form,
@@ -37,7 +37,7 @@ from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.service.messages import StageMessage
 from kanon.reports.service.requests import (
     JobRequest,
-    RequestRefusedError,
+    check_output,
     named_buckets,
     read_job_id,
     read_publication,
@@ -51,7 +51,7 @@ from kanon.starting import Once
 
 SETTINGS = JobsSettings.from_environment()
 
-ORIGIN = origin_of(SETTINGS.edge_secret)
+ORIGIN = edge_of(SETTINGS.edge_secret)
 
 snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "sqs", "secretsmanager"))
 
@@ -61,8 +61,6 @@ app = resolver(logger, jobs_form)
 
 sqs_client = Once(aws.sqs)
 s3_client = Once(aws.s3)
-
-T = TypeVar("T")
 
 
 @Once
@@ -99,7 +97,7 @@ def answers(model: type[BaseModel], *codes: int, answer: str, success: int = 200
 )
 def create_job(body: JobBody) -> Response[str]:
     """Store a job: reports, keys and a budget. It spends its budget and releases one noisy histogram, or neither."""
-    request = checked(lambda: read(body, SETTINGS.buckets))
+    request = read(body)
     if not create(report_jobs(), request.job, body, clock.now()):
         raise RequestError(DUPLICATE)
     wake(request.job)
@@ -115,7 +113,7 @@ def create_job(body: JobBody) -> Response[str]:
 )
 def get_job(job_request_id: Annotated[str, Query(description="The id of the job")] = "") -> Response[str]:
     """The state of a job, its result, and its guarantee."""
-    row = found(checked(lambda: read_job_id(job_request_id)))
+    row = found(read_job_id(job_request_id))
     return answered(job_answer(row, stored_request(row), SETTINGS.epsilon_cap, SETTINGS.delta_cap))
 
 
@@ -129,11 +127,12 @@ def preflight(body: JobBody) -> Response[str]:
     """Count the reports and units of a job, without creating it. It opens no report and spends nothing."""
     from kanon.reports.service import preflight as preflights
 
-    request = checked(lambda: read(body, SETTINGS.buckets))
-    found = checked(
-        lambda: preflights.preflight(request, lambda name: Objects(s3_client(), name), budgets(), int(clock.now()))
-    )
-    return answered(found)
+    request = read(body)
+    bucket = partial(Objects, s3_client())
+    try:
+        return answered(preflights.preflight(request, bucket, budgets(), int(clock.now())))
+    except JobError as error:
+        raise RequestError(bad_input(str(error))) from None
 
 
 @app.get(
@@ -161,7 +160,7 @@ def get_budget(
         "filtering_id": filtering_id,
         "day": day,
     }
-    return answered(budget_answer(budgets(), checked(lambda: read_unit(query))))
+    return answered(budget_answer(budgets(), read_unit(query)))
 
 
 @app.post(
@@ -172,7 +171,8 @@ def get_budget(
 )
 def publish(body: PublicationBody) -> Response[str]:
     """Publish the summary of a committed job again, elsewhere if asked. It costs no budget."""
-    wanted = checked(lambda: read_publication(body, SETTINGS.buckets))
+    wanted = read_publication(body, SETTINGS.buckets)
+    check_output(wanted.bucket, SETTINGS.reports_bucket)
     row = found(wanted.job)
     try:
         publish_again(report_jobs(), row, stored_request(row), wanted, clock.now())
@@ -182,22 +182,16 @@ def publish(body: PublicationBody) -> Response[str]:
     return Response(202, "application/json", "{}")
 
 
-def checked(read: Callable[[], T]) -> T:
-    """The result of ``read``; an invalid request is answered 400."""
-    try:
-        return read()
-    except (RequestRefusedError, JobError) as error:
-        raise bad_request(error) from None
-
-
-def read(body: Any, buckets: frozenset[str]) -> JobRequest:
+def read(body: Any) -> JobRequest:
     """The job of a request body."""
-    return read_request(body, SETTINGS.delta_cap, buckets, SETTINGS.epsilon_cap)
+    request = read_request(body, SETTINGS.delta_cap, SETTINGS.buckets, SETTINGS.epsilon_cap)
+    check_output(request.output_bucket, SETTINGS.reports_bucket)
+    return request
 
 
 def stored_request(row: Row) -> JobRequest:
     """The request of a job. Its buckets may no longer be listed."""
-    return read(row.request, named_buckets(row.request))
+    return read_request(row.request, SETTINGS.delta_cap, named_buckets(row.request), SETTINGS.epsilon_cap)
 
 
 def found(job: str) -> Row:

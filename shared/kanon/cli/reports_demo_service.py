@@ -295,7 +295,7 @@ def stored(service: Service, reports: int) -> None:
         try:
             answer = service.call("POST", "/v1/jobs:preflight", asked)
         except RefusedError as error:
-            if "no object stands" in str(error):
+            if "there is no object" in str(error):
                 return False
             raise
         return bool(answer["accepted"] - answer["duplicates"] >= reports)

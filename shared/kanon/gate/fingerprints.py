@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from kanon.dynamo.fingerprints import DEPLOYMENT
 from kanon.errors import ConfigurationError
 from kanon.gate.generations import Ids, Recorded, as_recorded, begun, refuse_log_generations
-from kanon.gate.settings import AnswerSettings, EvaluateSettings, GateSettings, JoinSettings, LogWriter, NoiseKeyEntry
+from kanon.gate.settings import AnswerSettings, EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry
 from kanon.gate.slots import Layouts
 from kanon.gate.storage.control import Control
 from kanon.gate.types import Type
@@ -25,7 +25,7 @@ def fingerprints(settings: GateSettings, types: Mapping[str, Type], keys: Iterab
     change includes the publish delay: a longer delay would take back answers that were already given.
     """
     values = {**slot_fingerprints(settings.layouts), DEPLOYMENT: settings.deployment}
-    if isinstance(settings, LogWriter):
+    if isinstance(settings, JoinSettings | EvaluateSettings):
         values["outage-allowance"] = str(settings.outage_allowance)
     if isinstance(settings, AnswerSettings):
         values["publish-delay"] = str(settings.publish_delay)

@@ -43,6 +43,6 @@ class Origin:
             raise RequestError(NOT_THROUGH_THE_EDGE)
 
 
-def origin_of(secret: str) -> Origin | None:
-    """The check of a deployment whose edge sends a value of this secret; None without an edge: the name is empty."""
+def edge_of(secret: str) -> Origin | None:
+    """The check of a function behind an edge. ``secret`` is the ARN of the values; it is empty without an edge."""
     return Origin(lambda: fetch_edge_values(aws.secrets_manager(), secret)) if secret else None

@@ -55,20 +55,11 @@ class Context:
     memory_limit_in_mb: str
     left: Callable[[], float]
     aws_request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    function_version: str = "$LATEST"
-    log_stream_name: str = "local"
-    identity: None = None
-    client_context: None = None
 
     @property
     def invoked_function_arn(self) -> str:
         """The function's ARN."""
         return function_arn(self.function_name)
-
-    @property
-    def log_group_name(self) -> str:
-        """Lambda's default log group."""
-        return f"/aws/lambda/{self.function_name}"
 
     def get_remaining_time_in_millis(self) -> int:
         """Milliseconds until the timeout, never negative."""

@@ -41,6 +41,11 @@ class Unit(NamedTuple):
         ).digest()
 
 
+def moment(seconds: float) -> str:
+    """A time as RFC 3339, UTC, such as ``2026-01-31T23:59:59Z``."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def source_of(info: SharedInfo) -> Source:
     """The fields of a report that decide its units."""
     return Source(
@@ -65,7 +70,7 @@ def budget_key(
     if api in ATTRIBUTION_APIS:
         parts.append(destination or "")
         if registered is not None:
-            parts.append(datetime.fromtimestamp(registered, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+            parts.append(moment(registered))
     if filtering_id or not version.startswith("0."):
         parts.append(str(filtering_id))
     return hashlib.sha256("-".join(parts).encode()).hexdigest()

@@ -18,23 +18,20 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from kanon.noise.words import NoiseKey, length_prefixed
+from kanon.noise.words import NoiseKey
 from kanon.reports.acceptance import Rules
 from kanon.reports.account import Unit, units
 from kanon.reports.avro import read_domain, read_reports
-from kanon.reports.errors import Counter, JobError
-from kanon.reports.histogram import Histogram, distinct, partition_of
+from kanon.reports.errors import Counter, JobError, check_errors
+from kanon.reports.histogram import Histogram
 from kanon.reports.mapping import Mapped, Selection, map_reports
 from kanon.reports.matching import skip_lists
 from kanon.reports.noise import Randomness
 from kanon.reports.parameters import Parameters
-from kanon.reports.reducing import Noised, reduce_partition
+from kanon.reports.partitions import declared, divided, partitions_of, salt_of
+from kanon.reports.reducing import MECHANISM, Noised, reduce_partition
 
-MECHANISM = "kanon/reports/1"
-"""Version of the mechanism. Change it with every change of the computation: it changes the noise."""
 LOCAL = "local"
-KEYS_A_PARTITION = 1_000_000
-SLOT_BYTES, SLOTS_A_PARTITION = 41, 10_000_000
 
 
 @dataclass(frozen=True)
@@ -127,18 +124,17 @@ def aggregate(job: Job, secrets: Secrets, processes: int = 1) -> Outcome:
     Raises:
         JobError: an input cannot be read, too many reports are in error, or the job is invalid.
     """
-    domain = _domain(job)
-    selection = Selection(tuple(sorted(set(job.filtering_ids))), _partitions(job, domain), _salt(secrets))
+    domain = None if job.domain is None else declared(read_domain(path) for path in job.domain)
+    selection = _selection(job, domain, secrets)
     digest = hashlib.sha256(json.dumps(plan(job, selection), sort_keys=True).encode()).digest()
     mapped = _without_duplicates(job, selection, processes)
     errors = sum((shard.errors for shard in mapped), Tally[Counter]())
     reports = sum(shard.reports for shard in mapped)
-    if errors.total() * 100 > job.error_threshold * reports:
-        raise JobError("REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD", _too_many(errors, reports, job.error_threshold))
+    check_errors(errors, reports, job.error_threshold, "--error-threshold")
     randomness = Randomness(
         secrets.noise_key, LOCAL, job.id, secrets.job_secret, digest, job.parameters.mode
     )  # fmt: skip
-    domains = _split(domain, selection)
+    domains = [None] * selection.partitions if domain is None else divided(domain, selection.salt, selection.partitions)
     shards = [[shard.partitions[number] for shard in mapped] for number in range(selection.partitions)]
     reduced = [
         reduce_partition(shards[number], domains[number], job.parameters, randomness, number)
@@ -186,32 +182,10 @@ def _described(path: Path) -> list[Any]:
         raise JobError("INPUT_DATA_READ_FAILED", f"{path} cannot be opened") from error
 
 
-def _domain(job: Job) -> NDArray[np.bytes_] | None:
-    if job.domain is None:
-        return None
-    keys = distinct(np.concatenate([np.empty(0, "S16"), *(read_domain(path) for path in job.domain)]))
-    if not len(keys):
-        raise JobError("INVALID_JOB", "the domain holds no key: declare at least one, or use discovery")
-    return keys
-
-
-def _partitions(job: Job, domain: NDArray[np.bytes_] | None) -> int:
-    """How many partitions: computed from public sizes, never from sums."""
-    if domain is not None:
-        return -(-len(domain) // KEYS_A_PARTITION)
-    slots = sum(path.stat().st_size for path in job.reports if path.exists()) // SLOT_BYTES
-    return 1 + slots // SLOTS_A_PARTITION
-
-
-def _salt(secrets: Secrets) -> bytes:
-    return hashlib.shake_256(length_prefixed(b"kanon/reports/partition/1", secrets.job_secret)).digest(32)
-
-
-def _split(domain: NDArray[np.bytes_] | None, selection: Selection) -> list[NDArray[np.bytes_] | None]:
-    if domain is None:
-        return [None] * selection.partitions
-    of = partition_of(domain, selection.salt, selection.partitions)
-    return [domain[of == number] for number in range(selection.partitions)]
+def _selection(job: Job, domain: NDArray[np.bytes_] | None, secrets: Secrets) -> Selection:
+    size = sum(path.stat().st_size for path in job.reports if path.exists())
+    partitions = partitions_of(domain, size)
+    return Selection(tuple(sorted(set(job.filtering_ids))), partitions, salt_of(secrets.job_secret))
 
 
 def _without_duplicates(job: Job, selection: Selection, processes: int) -> list[Mapped]:
@@ -238,14 +212,6 @@ def _map_file(
 ) -> Mapped:
     keys = None if raw is None else {name: X25519PrivateKey.from_private_bytes(key) for name, key in raw.items()}
     return map_reports(read_reports(path), replace(rules, keys=keys), selection, skip)
-
-
-def _too_many(errors: Tally[Counter], reports: int, threshold: Fraction) -> str:
-    counted = ", ".join(f"{counter} {count}" for counter, count in sorted(errors.items()))
-    return (
-        f"{errors.total()} of {reports} reports are in error ({counted}), more than {float(threshold):g} percent:"
-        " fix the reports or the options, or raise the error threshold"
-    )
 
 
 def read_inputs(places: Sequence[Path]) -> tuple[Path, ...]:

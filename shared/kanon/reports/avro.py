@@ -21,47 +21,22 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-REPORTS = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "AggregatableReport",
-        "fields": [
-            {"name": "payload", "type": "bytes"},
-            {"name": "key_id", "type": "string"},
-            {"name": "shared_info", "type": "string"},
-        ],
-    }
-)
-DOMAIN = fastavro.parse_schema(
-    {"type": "record", "name": "AggregationBucket", "fields": [{"name": "bucket", "type": "bytes"}]}
-)
-SUMMARY = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "AggregatedFact",
-        "fields": [{"name": "bucket", "type": "bytes"}, {"name": "metric", "type": "long"}],
-    }
-)
-DEBUG_SUMMARY = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "DebugAggregatedFact",
-        "fields": [
-            {"name": "bucket", "type": "bytes"},
-            {"name": "unnoised_metric", "type": "long"},
-            {"name": "noise", "type": "long"},
-            {
-                "name": "annotations",
-                "type": {
-                    "type": "array",
-                    "items": {"type": "enum", "name": "bucket_tags", "symbols": ["in_domain", "in_reports"]},
-                },
-            },
-        ],
-    }
-)
-
 Schema = Any
+
+
+def _record(name: str, **fields: Any) -> Schema:
+    """The schema of a record, by the types of its fields."""
+    listed_fields = [{"name": field, "type": kind} for field, kind in fields.items()]
+    return fastavro.parse_schema({"type": "record", "name": name, "fields": listed_fields})
+
+
+_TAGS = {"type": "array", "items": {"type": "enum", "name": "bucket_tags", "symbols": ["in_domain", "in_reports"]}}
+
+REPORTS = _record("AggregatableReport", payload="bytes", key_id="string", shared_info="string")
+DOMAIN = _record("AggregationBucket", bucket="bytes")
+SUMMARY = _record("AggregatedFact", bucket="bytes", metric="long")
+DEBUG_SUMMARY = _record("DebugAggregatedFact", bucket="bytes", unnoised_metric="long", noise="long", annotations=_TAGS)
+
 Place = Path | IO[bytes]
 """A path, or an open file."""
 _ROWS = 4096

@@ -1,6 +1,8 @@
 """Errors of reports and of jobs. No message holds a bucket, a sum, an origin or a report id."""
 
+from collections import Counter as Tally
 from enum import StrEnum
+from fractions import Fraction
 
 from kanon.errors import ConfigurationError, FingerprintMismatchError, KanonError, UnreadableMessageError
 
@@ -50,3 +52,24 @@ class JobError(KanonError):
     def __reduce__(self) -> tuple[type["JobError"], tuple[str, str]]:
         """Pickle the error: worker processes pass it to their parent."""
         return JobError, (self.code, str(self))
+
+
+def check_errors(errors: Tally[Counter], reports: int, most: Fraction, option: str) -> None:
+    """Check the share of the reports that are in error.
+
+    Args:
+        errors: reports that are not accepted, by counter.
+        reports: all reports.
+        most: percent.
+        option: what the user may raise.
+
+    Raises:
+        JobError: the share is larger than ``most``.
+    """
+    if 100 * errors.total() > most * reports:
+        counted = ", ".join(f"{counter} {count}" for counter, count in sorted(errors.items()))
+        raise JobError(
+            "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD",
+            f"{errors.total()} of {reports} reports are in error ({counted}), more than {float(most):g} percent:"
+            f" fix the reports, or raise {option}",
+        )

@@ -10,6 +10,8 @@ from kanon.reports.histogram import Histogram, distinct
 from kanon.reports.noise import DiscreteLaplace, Randomness
 from kanon.reports.parameters import Parameters
 
+MECHANISM = "kanon/reports/1"
+"""Version of the mechanism. Change it with every change of the computation: it changes the noise."""
 ROWS_AT_A_TIME = 4_000_000
 """Keys of the shards' histograms that are merged at once."""
 

@@ -90,7 +90,7 @@ def _object(text: str) -> Mapping[str, object]:
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key is there twice")
     return fields
 
 

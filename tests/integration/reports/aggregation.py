@@ -51,26 +51,26 @@ class Aggregation:
     @property
     def stages(self) -> Stages:
         return Stages(
-            self.tables.jobs,
-            self.tables.committing,
-            self.bucket(WORK),
-            self.bucket,
-            self.request,
-            lambda: Ring((made.KEY_ID,), EPOCH),
-            NOISE_KEY,
-            "test",
-            lambda: self.tables.now,
+            jobs=self.tables.jobs,
+            committing=self.tables.committing,
+            work=self.bucket(WORK),
+            bucket=self.bucket,
+            request=self.request,
+            ring=lambda: Ring((made.KEY_ID,), EPOCH),
+            noise_key=NOISE_KEY,
+            deployment="test",
+            clock=lambda: self.tables.now,
         )
 
     @property
     def shards(self) -> Shards:
         return Shards(
-            self.tables.jobs,
-            self.bucket(WORK),
-            self.bucket,
-            self.request,
-            lambda ids: {made.KEY_ID: made.KEY} if made.KEY_ID in ids else {},
-            lambda: self.tables.now,
+            jobs=self.tables.jobs,
+            work=self.bucket(WORK),
+            bucket=self.bucket,
+            request=self.request,
+            keys=lambda ids: {made.KEY_ID: made.KEY} if made.KEY_ID in ids else {},
+            clock=lambda: self.tables.now,
         )
 
     def put_reports(self, name: str, reports: list[Any]) -> None:

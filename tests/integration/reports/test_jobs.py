@@ -7,7 +7,6 @@ from unittest import mock
 import pytest
 
 from kanon.reports.account import DAY
-from kanon.reports.service import preflight as preflights
 from kanon.reports.storage.report_jobs import ReportJobs, State
 from tests.integration.gate.edge import Result
 from tests.integration.gate.tables import Running
@@ -534,19 +533,19 @@ def test_preflight_names_the_units_that_are_short_of_budget(fresh: Front) -> Non
 @pytest.mark.parametrize(
     ("limit", "value", "why"),
     [
-        ("MOST_REPORTS", 4, "more than 4 reports: ask by parts"),
-        ("MOST_BYTES", 1 << 10, "MiB: ask by parts"),
-        ("MOST_OBJECTS", 1, "ask for fewer at once"),
-        ("MOST_UNITS", 0, "more than 0 units: ask by parts"),
-        ("MOST_ROWS", 0, "name the attribution_destinations"),
+        ("service.preflight.MOST_REPORTS", 4, "more than 4 reports: use longer prefixes"),
+        ("service.preflight.MOST_BYTES", 1 << 10, "MiB: use longer prefixes"),
+        ("service.preflight.MOST_OBJECTS", 1, "more than 1 objects under the prefixes: take fewer at once"),
+        ("service.preflight.MOST_UNITS", 0, "more than 0 units: use longer prefixes"),
+        ("storage.budgets.MOST_ROWS", 0, "name the attribution_destinations"),
     ],
 )
-def test_preflight_of_too_much_says_to_ask_by_parts(
+def test_preflight_of_too_much_says_to_use_longer_prefixes(
     service: Front, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, why: str
 ) -> None:
     reports(service, 5)
     reports(service, 1, "in/b.avro", 9)
-    monkeypatch.setattr(preflights, limit, value)
+    monkeypatch.setattr(f"kanon.reports.{limit}", value)
     result = service.send("jobs", "POST", PREFLIGHT, asked(service, "preflight"))
     assert result.status == 400
     assert why in error(result)["message"]
@@ -554,7 +553,7 @@ def test_preflight_of_too_much_says_to_ask_by_parts(
 
 def test_preflight_of_objects_that_cannot_be_read_says_why(service: Front) -> None:
     result = service.send("jobs", "POST", PREFLIGHT, asked(service, "preflight"))
-    assert (result.status, "no object stands under the prefix" in result.body) == (400, True)
+    assert (result.status, "there is no object under the prefix" in result.body) == (400, True)
     service.service.s3.put_object(Bucket=service.reports_bucket, Key="in/secret.avro", Body=b"secret")
     result = service.send("jobs", "POST", PREFLIGHT, asked(service, "preflight"))
     assert (result.status, "it is not an Avro file" in result.body) == (400, True)
@@ -670,6 +669,16 @@ def test_a_summary_is_published_at_its_place_once_the_name_is_free(fresh: Front)
     fresh.run_jobs()
     assert get(fresh, "job")["result_info"]["return_code"] == "SUCCESS"
     assert list(fresh.service.summary()) == [5]
+
+
+def test_no_summary_may_go_to_the_bucket_of_reports(fresh: Front) -> None:
+    committed(fresh)
+    another, again = asked(fresh, "another"), {"job_request_id": "job"}
+    for path, sent in ((CREATE, another), (PREFLIGHT, another), (PUBLISH, again)):
+        result = fresh.send("jobs", "POST", path, sent | {"output_data_bucket_name": fresh.reports_bucket})
+        assert result.status == 400
+        assert error(result)["details"][0]["metadata"] == {"field": "output_data_bucket_name"}
+        assert "name the bucket of summaries" in error(result)["message"]
 
 
 def test_a_summary_that_cannot_be_published_says_what_to_do(fresh: Front) -> None:

@@ -77,7 +77,7 @@ def test_a_report_in_two_shards_counts_once(service: Aggregation, monkeypatch: p
 
 
 def test_a_summary_of_several_parts_has_every_key_once(service: Aggregation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kanon.reports.service.plan.KEYS_A_PARTITION", 10)
+    monkeypatch.setattr("kanon.reports.partitions.KEYS_A_PARTITION", 10)
     service.put_reports("in/a.avro", reports(20))
     service.put_domain("domain/keys.avro", *range(40))
     service.create("job")

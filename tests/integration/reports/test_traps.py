@@ -28,12 +28,13 @@ import pytest
 from kanon import clock
 from kanon.dynamo.transactions import all_or_none
 from kanon.reports import collecting, shared_info
+from kanon.reports.acceptance import Rules
 from kanon.reports.account import DAY, MAX_AGE, MAX_AHEAD, source_of, units
 from kanon.reports.errors import Counter, RefusedError
+from kanon.reports.service import shards
 from kanon.reports.service.committing import Outcome
 from kanon.reports.service.creating import create
 from kanon.reports.service.messages import StageMessage
-from kanon.reports.service.plan import Plan
 from kanon.reports.service.rotation import Rotation
 from kanon.reports.service.stages import Stages
 from kanon.reports.storage import budgets as budgets_module
@@ -208,8 +209,7 @@ def measures_age_from_when_the_job_was_received(service: Aggregation) -> None:
 
 
 def plant_clock(patch: Patch, service: Aggregation) -> None:
-    original = Plan.rules
-    patch.setattr(Plan, "rules", lambda self, request, _, keys: original(self, request, int(service.tables.now), keys))
+    patch.setattr(shards, "Rules", lambda _, *fields: Rules(int(service.tables.now), *fields))
 
 
 def queues_no_clear_text(_: Aggregation) -> None:

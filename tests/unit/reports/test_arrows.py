@@ -33,9 +33,10 @@ ARROWS = {
     "mapping": {"acceptance", "account", "avro", "errors", "histogram", "opening", "payload"},
     "matching": set(),
     "reducing": {"histogram", "noise", "parameters"},
+    "partitions": {"errors", "histogram"},
     "aggregate": {
         *("acceptance", "account", "avro", "errors", "histogram"),
-        *("mapping", "matching", "noise", "parameters", "reducing"),
+        *("mapping", "matching", "noise", "parameters", "partitions", "reducing"),
     },
     "summary": {"aggregate", "avro", "created", "errors", "histogram", "reducing"},
     "created": set(),

@@ -13,11 +13,11 @@ from kanon import aws
 from kanon.dynamo.limits import MOST_EXPRESSION_BYTES, MOST_ITEM_BYTES
 from kanon.dynamo.transactions import MOST_ITEMS
 from kanon.reports.account import Unit
+from kanon.reports.partitions import partitions_of
 from kanon.reports.service.answers import JOB_BODIES
 from kanon.reports.service.committing import Committing, Outcome
-from kanon.reports.service.plan import MOST_OBJECT_BYTES, MOST_SHARDS, _partitions
+from kanon.reports.service.plan import MOST_OBJECT_BYTES, MOST_SHARDS
 from kanon.reports.storage.budgets import MOST_ROWS, Amount, Budgets, charges
-from kanon.reports.storage.objects import Stored
 from kanon.reports.storage.report_jobs import ReportJobs
 
 AMOUNT, CAP = Amount(10_000, 10**7), Amount(64_000, 10**8)
@@ -77,9 +77,8 @@ def test_a_chunk_of_whole_days_is_within_the_limits_of_a_transaction() -> None:
 
 def test_the_row_of_the_largest_job_is_within_the_limit_of_an_item() -> None:
     """A request of two-byte characters, each of which is stored as six, and the parts of a discovery of all shards."""
-    largest = [[Stored("reports", MOST_OBJECT_BYTES, "etag")]] * MOST_SHARDS
     name = f"{bytes(32).hex()}/staged/{bytes(32).hex()}"
-    parts = [name] * _partitions(None, largest)
+    parts = [name] * partitions_of(None, MOST_OBJECT_BYTES * MOST_SHARDS)
     sent = Sent.checked()
     jobs, budgets = ReportJobs(sent.client, "jobs"), Budgets(sent.client, "budgets", CAP)
     committing = Committing(sent.client, jobs, budgets, "an epoch", lambda: 0)

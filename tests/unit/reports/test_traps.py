@@ -288,11 +288,13 @@ def a_null_report_changes_nothing_but_the_sums(folder):
 
 
 def plant_partitions_by_content(patch):
-    def by_content(job, domain):
-        mapped = map_reports(avro.read_reports(job.reports[0]), job.rules, Selection())
-        return len(mapped.partitions[0].keys)
+    real = aggregate._selection
 
-    patch.setattr(aggregate, "_partitions", by_content)
+    def by_content(job, domain, secrets):
+        mapped = map_reports(avro.read_reports(job.reports[0]), job.rules, Selection())
+        return replace(real(job, domain, secrets), partitions=len(mapped.partitions[0].keys))
+
+    patch.setattr(aggregate, "_selection", by_content)
 
 
 def takes_a_short_bucket_for_its_16_bytes(folder):

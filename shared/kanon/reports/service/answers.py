@@ -4,19 +4,19 @@ Every number of a budget is an exact decimal text.
 """
 
 import re
-from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
 from kanon.http.answers import ErrorAnswer, Problem, error_answer
-from kanon.http.bodies import Bodies, RequestError
+from kanon.http.bodies import Bodies
 from kanon.noise.exact import exp_bounds, written_up
 from kanon.reports import guarantee
-from kanon.reports.errors import JobError
-from kanon.reports.parameters import CONTRIBUTION_BOUND, Parameters, written
-from kanon.reports.service.requests import JobRequest, RequestRefusedError
+from kanon.reports.account import moment
+from kanon.reports.parameters import CONTRIBUTION_BOUND, written
+from kanon.reports.service.requests import JobRequest
+from kanon.reports.service.stored import output_of
 from kanon.reports.storage.report_jobs import Row, State
 
 DOMAIN = "kanon"
@@ -29,6 +29,9 @@ UNIT = "one source, or one device in one window of 600 seconds"
 SUCCEEDED = "the summary is written"
 NOT_WRITTEN = "RESULT_WRITE_ERROR"
 ALL_ERRORS = "NUM_REPORTS_WITH_ERRORS"
+
+Deviation = Annotated[float, Field(description="Of the noise of one key")]
+Threshold = Annotated[int | None, Field(description="A key is shown if its noisy sum is above; discover only")]
 
 
 # Errors
@@ -79,11 +82,9 @@ def refusal(code: int, reason: str, field: str, message: str) -> ErrorAnswer:
     return error_answer(code, message, Problem(field=field, reason=reason))
 
 
-def bad_request(error: RequestRefusedError | JobError) -> RequestError:
-    """The error of a request that cannot be a job, or whose input cannot be read."""
-    if isinstance(error, RequestRefusedError):
-        return RequestError(refusal(400, error.reason, error.field, str(error)))
-    return RequestError(refusal(400, "VALIDATION_FAILED", "body", str(error)))
+def bad_input(message: str) -> ErrorAnswer:
+    """The error of a request whose input cannot be read."""
+    return refusal(400, "VALIDATION_FAILED", "body", message)
 
 
 def conflict(message: str) -> ErrorAnswer:
@@ -119,10 +120,8 @@ class PreflightAnswer(BaseModel):
     would_fail: Annotated[
         list[dict[str, Any]], Field(description="Units with less left than the job asks for; the first 100")
     ]
-    standard_deviation: Annotated[float, Field(description="Of the noise of one key")]
-    threshold: Annotated[int | None, Field(description="A key is shown if its noisy sum is above; discover only")] = (
-        None
-    )
+    standard_deviation: Deviation
+    threshold: Threshold = None
 
 
 # getJob
@@ -159,10 +158,8 @@ class Privacy(BaseModel):
     delta: str
     contribution_bound: int
     mode: Literal["declared", "discover"]
-    threshold: Annotated[int | None, Field(description="A key is shown if its noisy sum is above; discover only")] = (
-        None
-    )
-    standard_deviation: Annotated[float, Field(description="Of the noise of one key")]
+    threshold: Threshold = None
+    standard_deviation: Deviation
     rows_charged: Annotated[int, Field(description="Rows of the budget table; 0 until the job has spent")]
     epsilon_cap: str
     delta_cap: str
@@ -216,15 +213,9 @@ def job_answer(row: Row, request: JobRequest, epsilon_cap: Fraction, delta_cap: 
     )
 
 
-def output_of(row: Row, request: JobRequest) -> tuple[str, str]:
-    """The bucket and the prefix of a job's summary, as last requested."""
-    bucket, prefix = row.values.get("output", (request.output_bucket, request.output_prefix))
-    return bucket, prefix
-
-
 def privacy_of(row: Row, request: JobRequest, epsilon_cap: Fraction, delta_cap: Fraction) -> Privacy:
     """The guarantee of a job with its numbers, and its spent budget."""
-    parameters = Parameters(request.mode, request.epsilon, request.delta)
+    parameters = request.parameters
     return Privacy(
         unit=UNIT,
         epsilon=written(request.epsilon),
@@ -259,11 +250,6 @@ def _error_counts(row: Row) -> list[ErrorCount]:
     errors: dict[str, int] = row.values.get("counters", {}).get("errors", {})
     counts = [ErrorCount(category=category, count=count) for category, count in sorted(errors.items())]
     return [*counts, ErrorCount(category=ALL_ERRORS, count=sum(errors.values()))] if errors else []
-
-
-def moment(seconds: float) -> str:
-    """A time as RFC 3339, UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from kanon.reports.account import DAY, Source, Unit, source_of, units
 from kanon.reports.errors import Counter, JobError, RefusedError
 from kanon.reports.parameters import written
-from kanon.reports.service.requests import RequestRefusedError
+from kanon.reports.service.requests import invalid
 from kanon.reports.shared_info import ATTRIBUTION_APIS, END_OF_TIME, host_of, parse
 from kanon.reports.storage.budgets import Amount, Budgets
 
@@ -62,7 +62,7 @@ def read_unit(query: Mapping[str, str]) -> Unit:
     day = _day(query.get("day", ""))
     text = query.get("filtering_id") or "0"
     if not (text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < 1 << 64):
-        raise RequestRefusedError("VALIDATION_FAILED", "filtering_id", "give a number below 2^64")
+        raise invalid("filtering_id", "give a number below 2^64")
     (unit,) = units([_source(query, day * DAY)], [int(text)])
     return unit
 
@@ -91,15 +91,13 @@ def _source(query: Mapping[str, str], scheduled: int) -> Source:
         info = parse(text)
     except RefusedError as error:
         field, message = REFUSED.get(error.counter, ("reporting_origin", FORM))
-        raise RequestRefusedError("VALIDATION_FAILED", field, message) from None
+        raise invalid(field, message) from None
     except JobError:
-        raise RequestRefusedError("VALIDATION_FAILED", "version", "give 0.1 or 1.0") from None
+        raise invalid("version", "give 0.1 or 1.0") from None
     if host_of(info.reporting_origin) is None:
-        raise RequestRefusedError("VALIDATION_FAILED", "reporting_origin", "give an https origin")
+        raise invalid("reporting_origin", "give an https origin")
     if info.api not in ATTRIBUTION_APIS and len(fields) > 3:
-        raise RequestRefusedError(
-            "VALIDATION_FAILED", "attribution_destination", "only reports of attribution have one: leave it out"
-        )
+        raise invalid("attribution_destination", "only reports of attribution have one: leave it out")
     return source_of(info)
 
 
@@ -110,7 +108,7 @@ def _day(text: str) -> int:
     except ValueError:
         seconds = -1
     if not 0 <= seconds < END_OF_TIME:
-        raise RequestRefusedError("VALIDATION_FAILED", "day", "give a day such as 2026-01-31, UTC") from None
+        raise invalid("day", "give a day such as 2026-01-31, UTC") from None
     return seconds // DAY
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kanon.errors import KanonError
-from kanon.reports.service.answers import output_of
 from kanon.reports.service.requests import JobRequest, Publication
+from kanon.reports.service.stored import output_of
 from kanon.reports.storage.report_jobs import STAGED_KEPT, ReportJobs, Row, State
 
 SECRET_BYTES = 32

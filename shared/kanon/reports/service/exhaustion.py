@@ -15,7 +15,7 @@ def named_exhausted(
     filtering_ids: Sequence[int],
     amount: Amount,
     most: int = MOST_EXHAUSTED,
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
     """The first units that are short of budget, in the aggregation service's shape, with what is left of each."""
     of_unit = {unit: (source, number) for source in sources for number in filtering_ids
                for unit in units([source], [number])}  # fmt: skip
@@ -41,4 +41,4 @@ def named_exhausted(
                 "jobs": sorted(job for job, hours, _ in budgets.taken(unit.row) if unit.hour % 24 in hours),
             }
         )
-    return {"privacy_budget_exhausted_info": {"aggregatable_input_budget_consumption_info": found}}
+    return found

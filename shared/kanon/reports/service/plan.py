@@ -2,24 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from hashlib import shake_256
 from io import BytesIO
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kanon.noise.words import length_prefixed
-from kanon.reports.acceptance import Rules
-from kanon.reports.aggregate import KEYS_A_PARTITION, MECHANISM, SLOT_BYTES, SLOTS_A_PARTITION
 from kanon.reports.avro import read_domain
 from kanon.reports.errors import JobError
-from kanon.reports.histogram import distinct, partition_of
 from kanon.reports.mapping import Selection
-from kanon.reports.parameters import CONTRIBUTION_BOUND, Parameters
-from kanon.reports.service.requests import JobRequest
-from kanon.reports.storage.objects import Objects, Stored
+from kanon.reports.parameters import CONTRIBUTION_BOUND
+from kanon.reports.partitions import declared, divided, partitions_of, salt_of
+from kanon.reports.reducing import MECHANISM
+from kanon.reports.service.requests import Domain, JobRequest
+from kanon.reports.storage.objects import Objects, Stored, inputs
 from kanon.reports.storage.report_jobs import Row
 from kanon.reports.storage.work import Work
 
@@ -80,14 +76,6 @@ class Plan:
         """The ids of the private keys that may open reports."""
         return tuple(self.value["keys"])
 
-    def parameters(self, request: JobRequest) -> Parameters:
-        """The privacy parameters."""
-        return Parameters(request.mode, request.epsilon, request.delta)
-
-    def rules(self, request: JobRequest, received_at: int, keys: Any) -> Rules:
-        """Which reports count; ages are measured from when the job was received."""
-        return Rules(received_at, keys, request.report_to, request.reporting_site)
-
     def selection(self, request: JobRequest) -> Selection:
         """Which contributions count."""
         destinations = None if request.destinations is None else frozenset(request.destinations)
@@ -111,22 +99,21 @@ def write_plan(row: Row, request: JobRequest, ring: Ring, work: Work, bucket: Bu
     if row.secret is None:
         raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
     shards = _shards(_inputs(request, bucket))
-    parameters = Parameters(request.mode, request.epsilon, request.delta)
-    salt = shake_256(length_prefixed(b"kanon/reports/partition/1", row.secret)).digest(32)
-    keys = None if request.domain is None else _declared(request, bucket)
-    partitions = _partitions(keys, shards)
+    salt = salt_of(row.secret)
+    keys = None if request.domain is None else _declared(request.domain, bucket)
+    partitions = partitions_of(keys, sum(one.size for shard in shards for one in shard))
     value = {
         "mechanism": MECHANISM,
         "job": row.job,
         "received_at": row.received_at,
         "request": row.request,
         "shards": [[[one.key, one.size, one.etag] for one in shard] for shard in shards],
-        "domain": None if keys is None else _dealt(keys, salt, partitions, work),
+        "domain": None if keys is None else [work.put_keys(some) for some in divided(keys, salt, partitions)],
         "mode": request.mode,
         "epsilon": str(request.epsilon),
         "delta": str(request.delta),
         "contribution_bound": CONTRIBUTION_BOUND,
-        "threshold": parameters.threshold,
+        "threshold": request.parameters.threshold,
         "partitions": partitions,
         "salt": salt.hex(),
         "keys": sorted(ring.ids),
@@ -138,12 +125,7 @@ def write_plan(row: Row, request: JobRequest, ring: Ring, work: Work, bucket: Bu
 
 def _inputs(request: JobRequest, bucket: Bucket) -> list[Stored]:
     """The objects of all prefixes, each once, by name."""
-    place = bucket(request.input_bucket)
-    found = sorted({one for prefix in request.input_prefixes for one in place.listed(prefix, MOST_OBJECTS)})
-    if not found:
-        raise JobError("INPUT_DATA_READ_FAILED", "no object stands under the prefix of the reports: check it")
-    if len(found) > MOST_OBJECTS:
-        raise JobError("INVALID_JOB", f"a job reads at most {MOST_OBJECTS:,} objects: split it by prefix")
+    found = inputs(bucket(request.input_bucket), request.input_prefixes, MOST_OBJECTS)
     if any(one.size > MOST_OBJECT_BYTES for one in found):
         raise JobError("INVALID_JOB", "an object of reports is larger than 256 MiB: write smaller files of reports")
     return found
@@ -164,36 +146,13 @@ def _shards(objects: Sequence[Stored]) -> list[list[Stored]]:
     return shards
 
 
-def _declared(request: JobRequest, bucket: Bucket) -> NDArray[np.bytes_]:
+def _declared(domain: Domain, bucket: Bucket) -> NDArray[np.bytes_]:
     """The declared keys, a set: in ascending order, each once."""
-    if request.domain is None:
-        raise ValueError("discovery declares no keys")
-    place = bucket(request.domain.bucket)
-    objects = place.listed(request.domain.prefix, MOST_OBJECTS)
+    place = bucket(domain.bucket)
+    objects = place.listed(domain.prefix, MOST_OBJECTS)
     if sum(one.size for one in objects) > MOST_KEY_BYTES:
         raise JobError("INVALID_JOB", f"a job declares at most {MOST_KEYS:,} keys: split the domain")
-    read = [read_domain(BytesIO(place.read(one.key, one.etag))) for one in objects]
-    keys = distinct(np.concatenate([np.empty(0, "S16"), *read]))
-    if not len(keys):
-        raise JobError("INVALID_JOB", "the domain holds no key: declare at least one, or use discovery")
+    keys = declared(read_domain(BytesIO(place.read(one.key, one.etag))) for one in objects)
     if len(keys) > MOST_KEYS:
         raise JobError("INVALID_JOB", f"a job declares at most {MOST_KEYS:,} keys: split the domain")
     return keys
-
-
-def _partitions(keys: NDArray[np.bytes_] | None, shards: Sequence[Sequence[Stored]]) -> int:
-    """The number of partitions: from public sizes alone, never from sums."""
-    if keys is not None:
-        return -(-len(keys) // KEYS_A_PARTITION)
-    slots = sum(one.size for shard in shards for one in shard) // SLOT_BYTES
-    return 1 + slots // SLOTS_A_PARTITION
-
-
-def _dealt(keys: NDArray[np.bytes_], salt: bytes, partitions: int, work: Work) -> list[str]:
-    of = partition_of(keys, salt, partitions)
-    return [work.put_keys(keys[of == number]) for number in range(partitions)]
-
-
-def percent(part: int, of: int) -> Fraction:
-    """The share in percent; 0 of nothing."""
-    return Fraction(100 * part, of) if of else Fraction(0)

@@ -11,12 +11,11 @@ from kanon.reports.acceptance import Rules, accept_clear
 from kanon.reports.account import Source, source_of, units
 from kanon.reports.avro import Report, read_reports
 from kanon.reports.errors import JobError, RefusedError
-from kanon.reports.parameters import Parameters
 from kanon.reports.service.answers import PreflightAnswer
 from kanon.reports.service.exhaustion import named_exhausted
 from kanon.reports.service.requests import JobRequest
-from kanon.reports.storage.budgets import MOST_ROWS, Amount, Budgets, charges
-from kanon.reports.storage.objects import Objects, Stored
+from kanon.reports.storage.budgets import Budgets, rows_charged
+from kanon.reports.storage.objects import Objects, Stored, inputs
 
 MOST_REPORTS = 20_000
 MOST_BYTES = 32 << 20
@@ -27,7 +26,7 @@ NOT_READABLE = (
     "preflight may not read the bucket or an object of the input: it reads the bucket of reports and the buckets of the"
     " parameter ReportBuckets; only jobs read the bucket of summaries"
 )
-BY_PARTS = "ask by parts, with longer prefixes; a job has no such limit"
+BY_PARTS = "use longer prefixes, one part at a time; a job may take them all"
 
 
 def preflight(
@@ -48,16 +47,9 @@ def preflight(
     if len(seen.sources) * len(request.filtering_ids) > MOST_UNITS:
         raise JobError("INVALID_JOB", f"the reports belong to more than {MOST_UNITS:,} units: {BY_PARTS}")
     charged = units(seen.sources, request.filtering_ids)
-    rows = len(charges(charged))
-    if rows > MOST_ROWS:
-        raise JobError(
-            "INVALID_JOB",
-            f"the reports belong to more than {MOST_ROWS:,} rows of budget, the most of one job: ask for fewer days, or"
-            " name the attribution_destinations",
-        )
-    amount = Amount.of(request.epsilon, request.delta)
-    short = named_exhausted(budgets, seen.sources, request.filtering_ids, amount, MOST_NAMED)
-    parameters = Parameters(request.mode, request.epsilon, request.delta)
+    rows = rows_charged(charged)
+    short = named_exhausted(budgets, seen.sources, request.filtering_ids, request.amount, MOST_NAMED)
+    parameters = request.parameters
     return PreflightAnswer(
         reports=seen.reports,
         accepted=seen.accepted,
@@ -66,7 +58,7 @@ def preflight(
         errors=dict(sorted(seen.errors.items())),
         units=len(charged),
         rows=rows,
-        would_fail=short["privacy_budget_exhausted_info"]["aggregatable_input_budget_consumption_info"],
+        would_fail=short,
         standard_deviation=parameters.standard_deviation,
         threshold=parameters.threshold,
     )
@@ -74,11 +66,7 @@ def preflight(
 
 def _objects(place: Objects, prefixes: Sequence[str]) -> list[Stored]:
     """The objects of all prefixes, each once."""
-    found = sorted({one for prefix in prefixes for one in place.listed(prefix, MOST_OBJECTS)})
-    if not found:
-        raise JobError("INPUT_DATA_READ_FAILED", "no object stands under the prefix of the reports: check it")
-    if len(found) > MOST_OBJECTS:
-        raise JobError("INVALID_JOB", f"more than {MOST_OBJECTS:,} objects stand under the prefixes: {BY_PARTS}")
+    found = inputs(place, prefixes, MOST_OBJECTS)
     if sum(one.size for one in found) > MOST_BYTES:
         raise JobError("INVALID_JOB", f"the reports have more than {MOST_BYTES >> 20} MiB: {BY_PARTS}")
     return found

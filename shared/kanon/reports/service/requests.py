@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+from kanon.http.answers import Problem, error_answer
+from kanon.http.bodies import RequestError
 from kanon.reports.parameters import (
     DEFAULT_DELTA,
     DEFAULT_EPSILON,
@@ -17,9 +19,11 @@ from kanon.reports.parameters import (
     LEAST_DELTA,
     Mode,
     ParameterError,
+    Parameters,
     decimal,
     written,
 )
+from kanon.reports.storage.budgets import Amount
 
 Reason = Literal["JSON_ERROR", "VALIDATION_FAILED", "ARGUMENT_MISSING"]
 
@@ -36,8 +40,8 @@ _COUNT = re.compile(r"[0-9]{1,12}")
 _FALSE, _TRUE = "false", "true"
 
 
-class RequestRefusedError(ValueError):
-    """A request that cannot be a job.
+class RequestRefusedError(RequestError):
+    """A request that cannot be a job. It is answered 400.
 
     Args:
         reason: from the aggregation service's list.
@@ -46,8 +50,13 @@ class RequestRefusedError(ValueError):
     """
 
     def __init__(self, reason: Reason, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.reason, self.field = reason, field
+        super().__init__(error_answer(400, f"{field}: {message}", Problem(field=field, reason=reason)))
+        self.field = field
+
+
+def invalid(field: str, message: str) -> RequestRefusedError:
+    """The error for a field that is there, with a value that a job cannot have."""
+    return RequestRefusedError("VALIDATION_FAILED", field, message)
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,16 @@ class JobRequest:
     destinations: tuple[str, ...] | None
     skip_exhausted: bool
 
+    @property
+    def parameters(self) -> Parameters:
+        """The privacy parameters."""
+        return Parameters(self.mode, self.epsilon, self.delta)
+
+    @property
+    def amount(self) -> Amount:
+        """What the job takes from the budget of each unit."""
+        return Amount.of(self.epsilon, self.delta)
+
 
 def read_request(body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilon_cap: Fraction) -> JobRequest:
     """Check a body of createJob.
@@ -116,17 +135,13 @@ def read_request(body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilo
     prefixes = _prefixes(fields)
     report_to, site = (_optional(parameters, name) for name in ("attribution_report_to", "reporting_site"))
     if (report_to is None) == (site is None):
-        raise RequestRefusedError(
-            "VALIDATION_FAILED",
-            "job_parameters",
-            "name exactly one of attribution_report_to and reporting_site",
-        )
+        raise invalid("job_parameters", "name exactly one of attribution_report_to and reporting_site")
     _no_debug_run(parameters)
     mode, domain = _domain(fields, parameters, buckets)
     epsilon, delta = _amounts(fields, parameters, mode, epsilon_cap, delta_cap)
     count = _optional(parameters, "input_report_count")
     if count is not None and not _COUNT.fullmatch(count):
-        raise RequestRefusedError("VALIDATION_FAILED", "job_parameters.input_report_count", "give a whole number")
+        raise invalid("job_parameters.input_report_count", "give a whole number")
     return JobRequest(
         job=_id(fields),
         input_bucket=_bucket(fields, "input_data_bucket_name", buckets),
@@ -171,6 +186,20 @@ def read_publication(body: Any, buckets: frozenset[str]) -> Publication:
     )
 
 
+def check_output(bucket: str | None, reports_bucket: str) -> None:
+    """Refuse the bucket of reports as the place of a summary: no function of jobs may write to it.
+
+    Raises:
+        RequestRefusedError: ``bucket`` is the bucket of reports.
+    """
+    if bucket == reports_bucket:
+        raise invalid(
+            "output_data_bucket_name",
+            "no summary may go to the bucket of reports: name the bucket of summaries, or one of the parameter"
+            " ReportBuckets",
+        )
+
+
 def named_buckets(body: Mapping[str, Any]) -> frozenset[str]:
     """The buckets that a stored request names."""
     names = {body[name] for name in ("input_data_bucket_name", "output_data_bucket_name")}
@@ -205,7 +234,7 @@ def _ours(fields: Mapping[str, Any], name: str, *known: str, within: str = "") -
     """An object that only kanon has. The aggregation service ignores unknown fields, but a misspelt epsilon spends."""
     found = _object(fields.get(name, {}), within + name)
     if not found.keys() <= set(known):
-        raise RequestRefusedError("VALIDATION_FAILED", within + name, f"give only {' and '.join(known)} there")
+        raise invalid(within + name, f"give only {' and '.join(known)} there")
     return found
 
 
@@ -229,38 +258,28 @@ def _optional(parameters: Mapping[str, Any], name: str) -> str | None:
 def _id(fields: Mapping[str, Any]) -> str:
     text = _text(fields, "job_request_id")
     if not _ID.fullmatch(text):
-        raise RequestRefusedError(
-            "VALIDATION_FAILED", "job_request_id", "give 1 to 128 printable ASCII characters, without a bar"
-        )
+        raise invalid("job_request_id", "give 1 to 128 printable ASCII characters, without a bar")
     return text
 
 
 def _bucket(fields: Mapping[str, Any], name: str, buckets: frozenset[str], within: str = "") -> str:
     text = _text(fields, name, within)
     if text not in buckets:
-        raise RequestRefusedError(
-            "VALIDATION_FAILED", within + name, "name a bucket of this stack, or one of the parameter ReportBuckets"
-        )
+        raise invalid(within + name, "name a bucket of this stack, or one of the parameter ReportBuckets")
     return text
 
 
 def _prefixes(fields: Mapping[str, Any]) -> tuple[str, ...]:
     one, several = fields.get("input_data_blob_prefix"), fields.get("input_data_blob_prefixes")
     if (one in (None, "")) == (several in (None, [])):
-        raise RequestRefusedError(
-            "VALIDATION_FAILED",
-            "input_data_blob_prefix",
-            "name exactly one of input_data_blob_prefix and input_data_blob_prefixes",
+        raise invalid(
+            "input_data_blob_prefix", "name exactly one of input_data_blob_prefix and input_data_blob_prefixes"
         )
     asked = [one] if several in (None, []) else several
     if not isinstance(asked, list) or not all(isinstance(prefix, str) for prefix in asked):
         raise RequestRefusedError("JSON_ERROR", "input_data_blob_prefixes", "give a list of texts")
     if len(asked) > MOST_PREFIXES or not all(map(_is_prefix, asked)):
-        raise RequestRefusedError(
-            "VALIDATION_FAILED",
-            "input_data_blob_prefixes",
-            f"give at most {MOST_PREFIXES} texts of {_PREFIX_FORM}",
-        )
+        raise invalid("input_data_blob_prefixes", f"give at most {MOST_PREFIXES} texts of {_PREFIX_FORM}")
     return tuple(asked)
 
 
@@ -274,14 +293,13 @@ def _is_prefix(text: str) -> bool:
 def _prefix(fields: Mapping[str, Any], name: str, within: str = "") -> str:
     text = _text(fields, name, within)
     if not _is_prefix(text):
-        raise RequestRefusedError("VALIDATION_FAILED", within + name, f"give {_PREFIX_FORM}")
+        raise invalid(within + name, f"give {_PREFIX_FORM}")
     return text
 
 
 def _no_debug_run(parameters: Mapping[str, Any]) -> None:
     if str(parameters.get("debug_run", _FALSE)).lower() != _FALSE:
-        raise RequestRefusedError(
-            "VALIDATION_FAILED",
+        raise invalid(
             "job_parameters.debug_run",
             "no stack shows sums without noise: run `kanon reports aggregate --no-noise --debug` on your files",
         )
@@ -293,18 +311,14 @@ def _domain(
     """The mode, and where the declared keys are."""
     asked = _ours(fields, "output_domain", "mode").get("mode", "declared")
     if asked == "kanon":
-        raise RequestRefusedError(
-            "VALIDATION_FAILED", "output_domain.mode", "kanon is not built yet: use declared or discover"
-        )
+        raise invalid("output_domain.mode", "kanon is not built yet: use declared or discover")
     if asked not in ("declared", "discover"):
-        raise RequestRefusedError("VALIDATION_FAILED", "output_domain.mode", "use declared or discover")
+        raise invalid("output_domain.mode", "use declared or discover")
     names = ("output_domain_bucket_name", "output_domain_blob_prefix")
     given = [name for name in names if parameters.get(name) not in (None, "")]
     if asked == "discover":
         if given:
-            raise RequestRefusedError(
-                "VALIDATION_FAILED", f"job_parameters.{given[0]}", "discovery takes no declared keys: leave it out"
-            )
+            raise invalid(f"job_parameters.{given[0]}", "discovery takes no declared keys: leave it out")
         return "discover", None
     bucket = _bucket(parameters, names[0], buckets, "job_parameters.")
     return "declared", Domain(bucket, _prefix(parameters, names[1], "job_parameters."))
@@ -320,25 +334,21 @@ def _amounts(
     where = "privacy_params.laplace_dp_params.job_epsilon"
     if theirs is not None:
         if "job_epsilon" in ours:
-            raise RequestRefusedError("VALIDATION_FAILED", where, "excludes debug_privacy_epsilon: give one of them")
+            raise invalid(where, "excludes debug_privacy_epsilon: give one of them")
         where = "job_parameters.debug_privacy_epsilon"
     epsilon = _decimal(theirs if theirs is not None else ours.get("job_epsilon", DEFAULT_EPSILON), where)
     most = min(Fraction(EPSILON_CAP), epsilon_cap)
     if not 0 < epsilon <= most or 1000 % epsilon.denominator:
-        raise RequestRefusedError(
-            "VALIDATION_FAILED", where, f"give a number above 0, at most {written(most)}, with at most 3 decimals"
-        )
+        raise invalid(where, f"give a number above 0, at most {written(most)}, with at most 3 decimals")
     where = "privacy_params.laplace_dp_params.job_delta"
     if mode == "declared":
         if "job_delta" in ours:
-            raise RequestRefusedError("VALIDATION_FAILED", where, "declared keys need no delta: leave it out")
+            raise invalid(where, "declared keys need no delta: leave it out")
         return epsilon, Fraction(0)
     delta = _decimal(ours.get("job_delta", DEFAULT_DELTA), where)
     if not LEAST_DELTA <= delta <= delta_cap or 10**15 % delta.denominator or delta * 100 > epsilon:
-        raise RequestRefusedError(
-            "VALIDATION_FAILED",
-            where,
-            f"give 1e-12 up to {float(delta_cap):g} and a hundredth of epsilon, with at most 15 decimals",
+        raise invalid(
+            where, f"give 1e-12 up to {float(delta_cap):g} and a hundredth of epsilon, with at most 15 decimals"
         )
     return epsilon, delta
 
@@ -348,9 +358,7 @@ def _decimal(text: Any, where: str) -> Fraction:
     try:
         return decimal(text if isinstance(text, str) else "", where)
     except ParameterError:
-        raise RequestRefusedError(
-            "VALIDATION_FAILED", where, 'give a decimal as a text, such as "10" or "1e-8"'
-        ) from None
+        raise invalid(where, 'give a decimal as a text, such as "10" or "1e-8"') from None
 
 
 def _threshold(parameters: Mapping[str, Any]) -> Fraction:
@@ -358,7 +366,7 @@ def _threshold(parameters: Mapping[str, Any]) -> Fraction:
     text = _optional(parameters, "report_error_threshold_percentage")
     percent = _decimal(text if text is not None else DEFAULT_ERROR_THRESHOLD, where)
     if percent > 100:
-        raise RequestRefusedError("VALIDATION_FAILED", where, "give a percentage from 0 to 100")
+        raise invalid(where, "give a percentage from 0 to 100")
     return percent
 
 
@@ -372,10 +380,8 @@ def _filtering_ids(parameters: Mapping[str, Any]) -> tuple[int, ...]:
         or len(set(parts)) > MOST_FILTERING_IDS
         or any(int(part) >> 64 for part in parts)
     ):
-        raise RequestRefusedError(
-            "VALIDATION_FAILED",
-            "job_parameters.filtering_ids",
-            f"give at most {MOST_FILTERING_IDS} numbers below 2^64, separated by commas",
+        raise invalid(
+            "job_parameters.filtering_ids", f"give at most {MOST_FILTERING_IDS} numbers below 2^64, separated by commas"
         )
     return tuple(sorted({int(part) for part in parts}))
 
@@ -386,8 +392,7 @@ def _destinations(parameters: Mapping[str, Any]) -> tuple[str, ...] | None:
         return None
     parts = sorted({part.strip() for part in text.split(",")} - {""})
     if not 1 <= len(parts) <= MOST_DESTINATIONS:
-        raise RequestRefusedError(
-            "VALIDATION_FAILED",
+        raise invalid(
             "job_parameters.attribution_destinations",
             f"give 1 to {MOST_DESTINATIONS} destinations, separated by commas",
         )

@@ -57,7 +57,7 @@ class Rotation:
                 self.epoch.begin()
             elif not (self.destroy_one(keys, now) or self._step(keys, now)):
                 return keys
-        raise RuntimeError("other workers change the key ring all the time: the next run goes on")
+        raise RuntimeError("other workers kept changing the key ring: the next run continues")
 
     def destroy_one(self, keys: Keys, now: float) -> bool:
         """Destroy a key that has ended; False if none has."""

@@ -5,16 +5,17 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import TYPE_CHECKING
 
+from kanon.reports.acceptance import Rules
 from kanon.reports.avro import Report, read_reports
 from kanon.reports.errors import JobError
 from kanon.reports.mapping import map_reports
-from kanon.reports.service.failing import fail, untold
 from kanon.reports.service.messages import MapMessage, StageMessage
-from kanon.reports.service.plan import Bucket, Plan, read_plan
+from kanon.reports.service.plan import Plan
 from kanon.reports.service.requests import JobRequest
-from kanon.reports.storage.objects import Objects, Stored
+from kanon.reports.service.working import Worker
+from kanon.reports.storage.objects import Stored
 from kanon.reports.storage.report_jobs import ReportJobs, Row, State
-from kanon.reports.storage.work import Work, sources_of
+from kanon.reports.storage.work import sources_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -22,27 +23,15 @@ if TYPE_CHECKING:
 IN_STATE = {"map": State.MAPPING, "remap": State.REMAPPING}
 
 
-@dataclass(frozen=True)
-class Shards:
+@dataclass(frozen=True, kw_only=True)
+class Shards(Worker):
     """Mapping with its tables, buckets and keys.
 
     Attributes:
-        jobs: the jobs.
-        work: the work bucket.
-        bucket: a bucket of inputs by its name.
-        request: reads the stored request of a job.
         keys: the private keys with these ids that still exist.
-        clock: unix seconds.
-        ended: called with the return code if a run ends its job.
     """
 
-    jobs: ReportJobs
-    work: Objects
-    bucket: Bucket
-    request: Callable[[Row], JobRequest]
     keys: Callable[[Sequence[str]], Mapping[str, "X25519PrivateKey"]]
-    clock: Callable[[], float]
-    ended: Callable[[str], None] = untold
 
     def run(self, message: MapMessage) -> list[StageMessage]:
         """Map a shard and record it. It may run any number of times, at once and late: the first record stands.
@@ -59,13 +48,11 @@ class Shards:
         try:
             return self._map(row, message)
         except JobError as error:
-            if fail(self.jobs, row, error, self.clock()):
-                self.ended(error.code)
+            self.fail(row, error)
             return [StageMessage(job=row.job)]
 
     def _map(self, row: Row, message: MapMessage) -> list[StageMessage]:
-        work = Work(self.work, row.job)
-        plan = read_plan(work, row.values["plan"])
+        work, plan = self.work_of(row), self.plan_of(row)
         if message.shard >= len(plan.shards):
             return []
         request = self.request(row)
@@ -80,7 +67,7 @@ class Shards:
             skip = frozenset(work.ids(skips[str(message.shard)]).view("V16").tolist())
             selection = replace(selection, without=sources_of(manifest["without"]))
         if message.shard not in self.jobs.recorded(row.job, message.stage):
-            rules = plan.rules(request, row.received_at, self.keys(plan.keys))
+            rules = Rules(row.received_at, self.keys(plan.keys), request.report_to, request.reporting_site)
             mapped = map_reports(self._reports(request, plan.shards[message.shard]), rules, selection, skip)
             self.jobs.record(row.job, message.stage, message.shard, work.put_shard(mapped), self.clock())
         complete = self.jobs.recorded(row.job, message.stage).keys() >= expected

@@ -8,7 +8,6 @@ import json
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from io import BytesIO
 from itertools import chain
@@ -17,29 +16,25 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from kanon.noise.words import NoiseKey
-from kanon.reports.account import Source, units
+from kanon.reports.account import Source, moment, units
 from kanon.reports.avro import part_names, write_summary
-from kanon.reports.errors import Counter, JobError
+from kanon.reports.errors import Counter, JobError, check_errors
 from kanon.reports.matching import skip_lists
 from kanon.reports.noise import Randomness
 from kanon.reports.reducing import reduce_partition
 from kanon.reports.service.committing import Committing, Outcome, exhausted
 from kanon.reports.service.epoch import REPLACED, REPLACED_MESSAGE
 from kanon.reports.service.exhaustion import named_exhausted
-from kanon.reports.service.failing import NOTHING_SPENT, fail, untold
 from kanon.reports.service.messages import Message, StageMessage
-from kanon.reports.service.plan import Bucket, Plan, Ring, percent, read_plan, write_plan
+from kanon.reports.service.plan import Plan, Ring, write_plan
 from kanon.reports.service.requests import JobRequest
 from kanon.reports.service.shards import missing_shards
-from kanon.reports.storage.budgets import (
-    MOST_ROWS,
-    Amount,
-    Charge,
-    charges,
-)
-from kanon.reports.storage.objects import FORBIDDEN, NO_BUCKET, Objects, TakenError
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, STAGED_KEPT, ReportJobs, Row, State
-from kanon.reports.storage.work import Shard, Work, sources_as_json, sources_of
+from kanon.reports.service.stored import output_of
+from kanon.reports.service.working import NOTHING_SPENT, Worker
+from kanon.reports.storage.budgets import charges, rows_charged
+from kanon.reports.storage.objects import FORBIDDEN, NO_BUCKET, TakenError
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, STAGED_KEPT, Row, State
+from kanon.reports.storage.work import Shard, sources_as_json, sources_of
 
 EXHAUSTED, LATE, NOT_WRITTEN = "PRIVACY_BUDGET_EXHAUSTED", "RETRIES_EXHAUSTED", "RESULT_WRITE_ERROR"
 CODES = {Outcome.EXHAUSTED: EXHAUSTED, Outcome.LATE: LATE, Outcome.REPLACED: REPLACED}
@@ -54,36 +49,24 @@ MESSAGES = {
 
 
 class WaitError(Exception):
-    """A unit is held by another job that is committing. Run the stage again later."""
+    """Another job that is committing holds the budget of a unit. Run the stage again later."""
 
 
-@dataclass(frozen=True)
-class Stages:
+@dataclass(frozen=True, kw_only=True)
+class Stages(Worker):
     """The stages with their tables, buckets and keys.
 
     Attributes:
-        jobs: the jobs.
         committing: the commit, for an epoch of the budgets.
-        work: the work bucket.
-        bucket: a bucket of inputs and outputs by its name.
-        request: reads the stored request of a job.
         ring: the keys that reports may be encrypted to.
         noise_key: the key of the noise.
         deployment: the name of the deployment.
-        clock: unix seconds.
-        ended: called with the return code if a run ends its job.
     """
 
-    jobs: ReportJobs
     committing: Callable[[str], Committing]
-    work: Objects
-    bucket: Bucket
-    request: Callable[[Row], JobRequest]
     ring: Callable[[], Ring]
     noise_key: NoiseKey
     deployment: str
-    clock: Callable[[], float]
-    ended: Callable[[str], None] = untold
 
     def run(self, message: StageMessage, has_time: Callable[[], bool] = lambda: True) -> list[Message]:
         """Take a job as far as it goes.
@@ -96,7 +79,7 @@ class Stages:
             Messages to send: without them the job waits for the sweep.
 
         Raises:
-            WaitError: a unit is held by another job.
+            WaitError: another job holds the budget of a unit.
         """
         seen: list[State] = []
         while (row := self.jobs.read(message.job)) is not None and row.state not in seen:
@@ -106,9 +89,7 @@ class Stages:
             try:
                 sent = self._stage(row, message.part)
             except JobError as error:
-                if fail(self.jobs, row, error, self.clock()):
-                    self.ended(error.code)
-                elif self._is_stuck(row):
+                if not self.fail(row, error) and self._is_stuck(row):
                     raise
                 continue
             except Exception as error:
@@ -126,9 +107,9 @@ class Stages:
         if row.state in BEFORE_COMMIT and self.clock() >= row.deadline:
             return [StageMessage(job=job)]
         if row.state in (State.MAPPING, State.REMAPPING):
-            work = Work(self.work, job)
-            manifest = work.json(row.values["manifest"])["skips"] if row.state is State.REMAPPING else None
-            found = missing_shards(self.jobs, row, read_plan(work, row.values["plan"]), manifest)
+            remapping = row.state is State.REMAPPING
+            manifest = self.work_of(row).json(row.values["manifest"])["skips"] if remapping else None
+            found = missing_shards(self.jobs, row, self.plan_of(row), manifest)
             return [*found] or [StageMessage(job=job)]
         if row.state is State.REDUCING:
             return self._unreduced(row) or [StageMessage(job=job)]
@@ -136,38 +117,33 @@ class Stages:
 
     def _is_stuck(self, row: Row) -> bool:
         """Whether a job that has begun to commit is still where an error met it: no worker has taken it further."""
+        if row.state in BEFORE_COMMIT:
+            return False
         now = self.jobs.read(row.job)
-        return row.state not in BEFORE_COMMIT and now is not None and now.state is row.state
+        return now is not None and now.state is row.state
 
     def _stage(self, row: Row, part: int | None) -> list[Message] | None:
         """Run the stage of the job's state; None if the job may be in another state now."""
         if row.state is State.FINISHED:
-            Work(self.work, row.job).forget()
+            self.work_of(row).forget()
             return []
-        late = self.clock() >= row.deadline
-        match row.state:
-            case State.ABORTING:
-                return self._abort(row)
-            case State.COMMITTED:
-                return self._publish(row)
-            case State.COMMITTING:
-                return self._commit(row)
-            case _ if late:
-                raise JobError(LATE, MESSAGES[LATE])
-            case State.RECEIVED:
-                return self._plan(row)
-            case State.MAPPING:
-                return self._mapped(row)
-            case State.MATCHING:
-                return self._match(row)
-            case State.REMAPPING:
-                return self._remapped(row)
-            case _:
-                return self._reduce(row, part)
+        if row.state in BEFORE_COMMIT and self.clock() >= row.deadline:
+            raise JobError(LATE, MESSAGES[LATE])
+        if row.state is State.REDUCING:
+            return self._reduce(row, part)
+        stages = {
+            State.RECEIVED: self._plan,
+            State.MAPPING: self._mapped,
+            State.MATCHING: self._match,
+            State.REMAPPING: self._remapped,
+            State.COMMITTING: self._commit,
+            State.ABORTING: self._abort,
+            State.COMMITTED: self._publish,
+        }
+        return stages[row.state](row)
 
     def _plan(self, row: Row) -> list[Message] | None:
-        work, request = Work(self.work, row.job), self.request(row)
-        name, plan = write_plan(row, request, self.ring(), work, self.bucket)
+        name, plan = write_plan(row, self.request(row), self.ring(), self.work_of(row), self.bucket)
         now = self.clock()
         if not self.jobs.move(row, State.MAPPING, now, plan=name, started=int(now)):
             return None
@@ -175,7 +151,7 @@ class Stages:
         return [] if mapping is None else [*missing_shards(self.jobs, mapping, plan, None)]
 
     def _mapped(self, row: Row) -> list[Message] | None:
-        plan = self._plan_of(row)
+        plan = self.plan_of(row)
         if self.jobs.recorded(row.job, "map").keys() < set(range(len(plan.shards))):
             return []
         self.jobs.move(row, State.MATCHING, self.clock())
@@ -183,16 +159,17 @@ class Stages:
 
     def _match(self, row: Row) -> list[Message] | None:
         """Pin the shards that must be mapped again, and the reports that they leave out."""
-        work, request = Work(self.work, row.job), self.request(row)
+        work, request = self.work_of(row), self.request(row)
         names = self.jobs.recorded(row.job, "map")
-        shards = [work.shard(names[number]) for number in sorted(names)]
+        in_order = [names[number] for number in sorted(names)]
+        shards = [work.shard(name) for name in in_order]
         skips = skip_lists([work.ids(shard.ids) for shard in shards])
         without = self._short_of_budget(request, shards) if request.skip_exhausted else frozenset()
         again = [
             number for number, shard in enumerate(shards) if skips[number] or not without.isdisjoint(shard.sources)
         ]
         if not again:
-            return self._matched(row, work, request, [names[number] for number in sorted(names)], frozenset())
+            return self._matched(row, in_order, frozenset())
         manifest = work.put_json(
             "manifest",
             {
@@ -206,39 +183,29 @@ class Stages:
         return self.resumed(row.job)
 
     def _remapped(self, row: Row) -> list[Message] | None:
-        work = Work(self.work, row.job)
-        manifest = work.json(row.values["manifest"])
+        manifest = self.work_of(row).json(row.values["manifest"])
         again = self.jobs.recorded(row.job, "remap")
         if again.keys() < set(map(int, manifest["skips"])):
             return []
         names = {int(number): name for number, name in manifest["shards"].items()} | again
         without = sources_of(manifest["without"])
-        return self._matched(row, work, self.request(row), [names[number] for number in sorted(names)], without)
+        return self._matched(row, [names[number] for number in sorted(names)], without)
 
-    def _matched(
-        self, row: Row, work: Work, request: JobRequest, names: Sequence[str], without: frozenset[Source]
-    ) -> list[Message] | None:
+    def _matched(self, row: Row, names: Sequence[str], without: frozenset[Source]) -> list[Message] | None:
         """Pin the results and the units of account that later stages use."""
+        work, request = self.work_of(row), self.request(row)
         shards = [work.shard(name) for name in names]
         errors = sum((shard.errors for shard in shards), Tally[Counter]())
         reports = sum(shard.reports for shard in shards)
-        if percent(errors.total(), reports) > request.error_threshold:
-            raise JobError("REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD", _too_many(errors, reports, request))
+        check_errors(errors, reports, request.error_threshold, "report_error_threshold_percentage")
         sources = frozenset(chain.from_iterable(shard.sources for shard in shards))
-        rows = len(charges(units(sources, request.filtering_ids)))
-        if rows > MOST_ROWS:
-            raise JobError(
-                "INVALID_JOB",
-                f"the reports belong to {rows:,} rows of budget, and a job charges at most {MOST_ROWS:,}: ask for fewer"
-                " days, or name the attribution_destinations",
-            )
         counted = {
             "reports": reports,
             "accepted": sum(shard.accepted for shard in shards),
             "duplicates": sum(shard.duplicates for shard in shards),
             "left_out": sum(shard.left_out for shard in shards),
             "errors": dict(sorted(errors.items())),
-            "rows": rows,
+            "rows": rows_charged(units(sources, request.filtering_ids)),
         }
         if without:
             self._name_exhausted(row, request, without, "skipped")
@@ -258,16 +225,16 @@ class Stages:
 
     def _unreduced(self, row: Row) -> list[Message]:
         recorded = self.jobs.recorded(row.job, "reduce")
-        parts = range(self._plan_of(row).partitions)
+        parts = range(self.plan_of(row).partitions)
         return [StageMessage(job=row.job, part=part) for part in parts if part not in recorded]
 
     def _reduce(self, row: Row, part: int | None) -> list[Message] | None:
-        plan = self._plan_of(row)
+        plan = self.plan_of(row)
         recorded = self.jobs.recorded(row.job, "reduce")
         mine = 0 if plan.partitions == 1 else part
         if mine is not None and mine < plan.partitions and mine not in recorded:
             value = self._part(row, plan, mine)
-            recorded[mine] = self.jobs.record(row.job, "reduce", mine, value, self.clock())
+            self.jobs.record(row.job, "reduce", mine, value, self.clock())
             recorded = self.jobs.recorded(row.job, "reduce")
         if len(recorded) < plan.partitions:
             return None  # if the job has ended meanwhile, what this late worker wrote is deleted
@@ -278,7 +245,7 @@ class Stages:
         """Add noise to one part of the summary and store it. Returns its name, which reveals nothing about it."""
         if row.secret is None:
             raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
-        work, request = Work(self.work, row.job), self.request(row)
+        work, request = self.work_of(row), self.request(row)
         results = work.json(row.values["results"])["results"]
         sums = (work.sums(work.shard(name).partitions[part]) for name in results)
         domain = plan.domain[part]
@@ -286,22 +253,22 @@ class Stages:
             self.noise_key, self.deployment, row.job, row.secret, plan.digest, request.mode
         )  # fmt: skip
         keys = None if domain is None else work.keys(domain)
-        release = reduce_partition(sums, keys, plan.parameters(request), randomness, part).release()
+        release = reduce_partition(sums, keys, request.parameters, randomness, part).release()
         file = BytesIO()
         write_summary(file, release.keys, release.metrics)
         return work.put_part(file.getvalue())
 
     def _commit(self, row: Row) -> list[Message] | None:
-        plan, request = self._plan_of(row), self.request(row)
-        wanted, amount = self._charged(row, request)
+        plan, request = self.plan_of(row), self.request(row)
+        wanted = charges(units(self._sources(row), request.filtering_ids))
         parts = self.jobs.recorded(row.job, "reduce")
         outcome = Outcome.REPLACED
         if self._is_in_force(plan.epoch):
             outcome = self.committing(plan.epoch).commit(
-                row.job, wanted, amount, row.claim, parts=[parts[number] for number in sorted(parts)]
+                row.job, wanted, request.amount, row.claim, parts=[parts[number] for number in sorted(parts)]
             )
         if outcome is Outcome.WAIT:
-            raise WaitError("a unit is held by another job")
+            raise WaitError("another job holds the budget of a unit: run the stage again later")
         if outcome in CODES:
             code = CODES[outcome]
             message = f"{MESSAGES[code]}. {NOTHING_SPENT}"
@@ -317,8 +284,8 @@ class Stages:
 
     def _abort(self, row: Row) -> list[Message] | None:
         request = self.request(row)
-        wanted, amount = self._charged(row, request)
-        if not self.committing(self._plan_of(row).epoch).abort(row.job, wanted, amount, row.claim):
+        wanted = charges(units(self._sources(row), request.filtering_ids))
+        if not self.committing(self.plan_of(row).epoch).abort(row.job, wanted, request.amount, row.claim):
             return None
         if row.values["code"] == EXHAUSTED:
             self._name_exhausted(row, request, self._sources(row), "exhausted")
@@ -329,11 +296,12 @@ class Stages:
     def _publish(self, row: Row) -> list[Message] | None:
         """Copy the parts to the output, byte for byte. A part that is there already is done."""
         if self.clock() >= row.values["committed_at"] + STAGED_KEPT:
-            self._end(row, code=NOT_WRITTEN, message="the summary was not published within 30 days, and is deleted")
+            message = "the summary was not published within 30 days and is deleted: create a new job, which spends"
+            self._end(row, code=NOT_WRITTEN, message=message)
             return None
-        work, request = Work(self.work, row.job), self.request(row)
+        work, request = self.work_of(row), self.request(row)
         work.forget_sums()
-        bucket, prefix = row.values.get("output", [request.output_bucket, request.output_prefix])
+        bucket, prefix = output_of(row, request)
         place = self.bucket(bucket)
         try:
             for name, output in zip(row.values["parts"], part_names(prefix, len(row.values["parts"])), strict=True):
@@ -363,40 +331,24 @@ class Stages:
     def _short_of_budget(self, request: JobRequest, shards: Sequence[Shard]) -> frozenset[Source]:
         """The sources whose units have less left than the job asks for."""
         sources = frozenset(chain.from_iterable(shard.sources for shard in shards))
-        amount = Amount.of(request.epsilon, request.delta)
         budgets = self.committing("").budgets
-        short = {unit for unit, _ in exhausted(budgets, units(sources, request.filtering_ids), amount)}
+        short = {unit for unit, _ in exhausted(budgets, units(sources, request.filtering_ids), request.amount)}
         return frozenset(source for source in sources if not short.isdisjoint(units([source], request.filtering_ids)))
 
     def _name_exhausted(self, row: Row, request: JobRequest, sources: Collection[Source], what: str) -> None:
         """Write which units of these sources are short of budget beside the output, unless the file exists."""
-        budgets, amount = self.committing("").budgets, Amount.of(request.epsilon, request.delta)
-        received = datetime.fromtimestamp(row.received_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         folder = request.output_prefix.rpartition("/")[0]
         job = sha256(row.job.encode()).hexdigest()[:8]
-        name = f"{folder}/" * bool(folder) + f"privacy_budget_{what}_{received}_{job}.json"
-        body = json.dumps(named_exhausted(budgets, sources, request.filtering_ids, amount), indent=1).encode()
+        name = f"{folder}/" * bool(folder) + f"privacy_budget_{what}_{moment(row.received_at)}_{job}.json"
+        named = named_exhausted(self.committing("").budgets, sources, request.filtering_ids, request.amount)
+        body = {"privacy_budget_exhausted_info": {"aggregatable_input_budget_consumption_info": named}}
         try:
-            self.bucket(request.output_bucket).put_new(name, body)
+            self.bucket(request.output_bucket).put_new(name, json.dumps(body, indent=1).encode())
         except TakenError:
             return
         except ClientError as error:
             if error.response["Error"]["Code"] not in FORBIDDEN | NO_BUCKET:
                 raise
 
-    def _charged(self, row: Row, request: JobRequest) -> tuple[list[Charge], Amount]:
-        return charges(units(self._sources(row), request.filtering_ids)), Amount.of(request.epsilon, request.delta)
-
     def _sources(self, row: Row) -> frozenset[Source]:
-        return sources_of(Work(self.work, row.job).json(row.values["sources"]))
-
-    def _plan_of(self, row: Row) -> Plan:
-        return read_plan(Work(self.work, row.job), row.values["plan"])
-
-
-def _too_many(errors: Tally[Counter], reports: int, request: JobRequest) -> str:
-    counted = ", ".join(f"{counter} {count}" for counter, count in sorted(errors.items()))
-    return (
-        f"{errors.total()} of {reports} reports are in error ({counted}), more than"
-        f" {float(request.error_threshold):g} percent: fix the reports, or raise report_error_threshold_percentage"
-    )
+        return sources_of(self.work_of(row).json(row.values["sources"]))

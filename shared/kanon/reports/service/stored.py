@@ -1,4 +1,4 @@
-"""Reads the request of a stored job."""
+"""Reads stored jobs: the request, and where the summary goes."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -27,3 +27,9 @@ def reader(settings: Jobs) -> Callable[[Row], JobRequest]:
             raise JobError("INVALID_JOB", message) from None
 
     return read
+
+
+def output_of(row: Row, request: JobRequest) -> tuple[str, str]:
+    """The bucket and the prefix of a job's summary, as last requested."""
+    bucket, prefix = row.values.get("output", (request.output_bucket, request.output_prefix))
+    return bucket, prefix

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kanon.dynamo.batches import KEYS_A_CALL, Item, drain
 from kanon.errors import ThrottledError
 from kanon.reports.account import DAY, MAX_AGE, Unit
+from kanon.reports.errors import JobError
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -97,6 +98,22 @@ def charges(units: Iterable[Unit]) -> list[Charge]:
     for unit in units:
         hours.setdefault((unit.row, unit.hour // 24), set()).add(unit.hour % 24)
     return sorted(Charge(row, day, tuple(sorted(found))) for (row, day), found in hours.items())
+
+
+def rows_charged(units: Iterable[Unit]) -> int:
+    """The number of rows that a job with these units charges.
+
+    Raises:
+        JobError: they are too many for one job.
+    """
+    rows = len(charges(units))
+    if rows > MOST_ROWS:
+        raise JobError(
+            "INVALID_JOB",
+            f"the reports belong to {rows:,} rows of budget, and a job charges at most {MOST_ROWS:,}: ask for fewer"
+            " days, or name the attribution_destinations",
+        )
+    return rows
 
 
 class Budgets:
@@ -206,7 +223,7 @@ class Budgets:
             return list(answer.get("UnprocessedKeys", {}).get(self.table, {"Keys": []})["Keys"])
 
         if drain([self._key(row, LEFT) for row in distinct], KEYS_A_CALL, ask):
-            raise ThrottledError("the table of budgets did not answer for every row in every attempt; repeat it")
+            raise ThrottledError("table Budgets did not answer for all rows in any attempt: send the request again")
         return found
 
     def taken(self, row: bytes) -> Iterator[tuple[str, tuple[int, ...], Amount]]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from kanon.dynamo.batches import Item
 from kanon.dynamo.conditions import unless_refused
+from kanon.reports.account import DAY
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 NAME = "reports#keys"
-DAY = 86_400
 NEW_EVERY, PUBLISHED, OPENS = 7 * DAY, 14 * DAY, 120 * DAY
 """Seconds between new keys, of publication of a key, and in which it opens reports."""
 ONE_JOB = DAY

@@ -1,9 +1,9 @@
 """Objects in S3: pinned reads, writes that never overwrite, listings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
@@ -58,9 +58,7 @@ class Objects:
                 items = page.get("Contents", ())
                 found += [Stored(i["Key"], i["Size"], i["ETag"]) for i in items if not i["Key"].endswith("/")]
                 if len(found) > most:
-                    raise JobError(
-                        "INVALID_JOB", f"more than {most:,} objects stand under the prefix: ask for fewer at once"
-                    )
+                    raise _too_many(most)
         except ClientError as error:
             raise _unreadable(error, "the bucket") from error
         return sorted(found)
@@ -75,10 +73,9 @@ class Objects:
         Raises:
             JobError: it is missing, has changed, or may not be read.
         """
+        pinned: Any = {} if etag is None else {"IfMatch": etag}
         try:
-            if etag is None:
-                return self._client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
-            return self._client.get_object(Bucket=self.bucket, Key=key, IfMatch=etag)["Body"].read()
+            return self._client.get_object(Bucket=self.bucket, Key=key, **pinned)["Body"].read()
         except ClientError as error:
             raise _unreadable(error, "an object") from error
 
@@ -97,24 +94,22 @@ class Objects:
         Raises:
             TakenError: an object of this name has other bytes.
         """
-        try:
-            self._client.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
-        except ClientError as error:
-            if _code(error) not in CHANGED:
-                raise
-            if self.found(key) != body:
-                raise TakenError("an object of this name holds something else; choose another place") from None
+        if not self.put_once(key, body) and self.found(key) != body:
+            raise TakenError("an object with other content has this name: choose another name")
 
-    def put_once(self, key: str, body: bytes) -> None:
-        """Write an object whose name is derived from its content, unless it exists.
+    def put_once(self, key: str, body: bytes) -> bool:
+        """Write an object, unless one of this name exists. This needs no permission to read.
 
-        This needs no permission to read.
+        Returns:
+            Whether it was written.
         """
         try:
             self._client.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
         except ClientError as error:
             if _code(error) not in CHANGED:
                 raise
+            return False
+        return True
 
     def put_named(self, prefix: str, body: bytes) -> str:
         """Write an object under the SHA-256 of its content. Returns the name. Writing it again changes nothing."""
@@ -134,6 +129,24 @@ class Objects:
     def _keys(self, prefix: str) -> Iterator[str]:
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
             yield from (item["Key"] for item in page.get("Contents", ()))
+
+
+def inputs(place: Objects, prefixes: Iterable[str], most: int) -> list[Stored]:
+    """The objects of reports under any of the prefixes, by name, each once.
+
+    Raises:
+        JobError: there is none, there are more than ``most``, or the bucket cannot be read.
+    """
+    found = sorted({one for prefix in prefixes for one in place.listed(prefix, most)})
+    if not found:
+        raise JobError("INPUT_DATA_READ_FAILED", "there is no object under the prefix of the reports: change it")
+    if len(found) > most:
+        raise _too_many(most)
+    return found
+
+
+def _too_many(most: int) -> JobError:
+    return JobError("INVALID_JOB", f"there are more than {most:,} objects under the prefixes: take fewer at once")
 
 
 def _code(error: ClientError) -> str:

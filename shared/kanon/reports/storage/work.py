@@ -31,7 +31,7 @@ BLIND_BYTES = 32
 class Shard:
     """The description of a mapped shard: all but its sums and the ids of its reports."""
 
-    partitions: tuple[str, ...]
+    partitions: list[str]
     ids: str
     sources: frozenset[Source]
     errors: Tally[Counter]
@@ -71,7 +71,7 @@ class Work:
             {
                 "partitions": partitions,
                 "ids": ids,
-                "sources": sorted([*source] for source in map(_sortable, mapped.sources)),
+                "sources": sources_as_json(mapped.sources),
                 "errors": dict(sorted(mapped.errors.items())),
                 "reports": mapped.reports,
                 "accepted": len(mapped.report_ids),
@@ -83,16 +83,8 @@ class Work:
     def shard(self, name: str) -> Shard:
         """The description of a mapped shard."""
         value = self.json(name)
-        return Shard(
-            tuple(value["partitions"]),
-            value["ids"],
-            frozenset(map(_source, value["sources"])),
-            Tally({Counter(counter): count for counter, count in value["errors"].items()}),
-            value["reports"],
-            value["accepted"],
-            value["duplicates"],
-            value["left_out"],
-        )
+        errors = Tally({Counter(counter): count for counter, count in value["errors"].items()})
+        return Shard(**{**value, "sources": sources_of(value["sources"]), "errors": errors})
 
     def ids(self, name: str) -> NDArray[np.bytes_]:
         """Ids of reports, 16 bytes each."""
@@ -133,7 +125,7 @@ class Work:
     def _blinded(self, name: str) -> memoryview:
         body = self.objects.read(name)
         if sha256(body).hexdigest() != name.rpartition("/")[2]:
-            raise RuntimeError("an object of the work bucket is not what its name says")
+            raise RuntimeError("the content of an object of the work bucket does not match its name")
         return memoryview(body)[BLIND_BYTES:]
 
     def forget_sums(self) -> None:

@@ -1,0 +1,63 @@
+"""What the functions ``decrypt`` and ``aggregate`` share: the tables and buckets of jobs, and the end of a job that
+fails.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kanon.reports.errors import JobError
+from kanon.reports.service.plan import Bucket, Plan, read_plan
+from kanon.reports.service.requests import JobRequest
+from kanon.reports.storage.objects import Objects
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, ReportJobs, Row, State
+from kanon.reports.storage.work import Work
+
+NOTHING_SPENT = "Nothing was spent."
+
+
+def untold(code: str) -> None:
+    """Ignore the end of a job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A worker on jobs with its tables and buckets.
+
+    Attributes:
+        jobs: the jobs.
+        work: the work bucket.
+        bucket: a bucket of inputs and outputs by its name.
+        request: reads the stored request of a job.
+        clock: unix seconds.
+        ended: called with the return code if a run ends its job.
+    """
+
+    jobs: ReportJobs
+    work: Objects
+    bucket: Bucket
+    request: Callable[[Row], JobRequest]
+    clock: Callable[[], float]
+    ended: Callable[[str], None] = untold
+
+    def work_of(self, row: Row) -> Work:
+        """The folder of a job in the work bucket."""
+        return Work(self.work, row.job)
+
+    def plan_of(self, row: Row) -> Plan:
+        """The plan of a job."""
+        return read_plan(self.work_of(row), row.values["plan"])
+
+    def fail(self, row: Row, error: JobError) -> bool:
+        """End a job that has not begun to commit: nothing is spent. If it has left its state meanwhile, another worker
+        decides.
+
+        Returns:
+            Whether this call ended it.
+        """
+        if row.state not in BEFORE_COMMIT:
+            return False
+        message = f"{error}. {NOTHING_SPENT}"
+        ended = self.jobs.move(row, State.FINISHED, self.clock(), code=error.code, message=message)
+        if ended:
+            self.ended(error.code)
+        return ended
