@@ -40,7 +40,7 @@ ARROWS: dict[str, set[str]] = {
     "simulate": {"gate", "noise", "dynamo", "keys", "joinlog", "plan", "cost"},
     "operate": {"gate", "reports", "noise", "dynamo", "keys", "clock", "errors"},
     "local": {"aws", "gate", "noise", "dynamo", "keys", "clock", "errors", "plan", "operate", "client", "joinlog"},
-    "audit": {"gate", "noise", "dynamo", "keys", "clock", "errors", "client", "local"},
+    "audit": {"gate", "noise", "keys", "client", "local", "plan"},
     "cli": {
         "__version__",
         *("gate", "noise", "dynamo", "http", "keys", "clock", "errors", "joinlog", "strict_json"),
