@@ -26,12 +26,11 @@ from kanon.reports.service.answers import (
     JobsErrorAnswer,
     PreflightAnswer,
     bad_input,
-    conflict,
     job_answer,
     jobs_form,
 )
 from kanon.reports.service.budget_view import BudgetAnswer, budget_answer, read_unit
-from kanon.reports.service.creating import NotPublishableError, create, publish_again
+from kanon.reports.service.creating import create, publish_again
 from kanon.reports.service.described import JobBody, PublicationBody
 from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.service.messages import StageMessage
@@ -174,10 +173,7 @@ def publish(body: PublicationBody) -> Response[str]:
     wanted = read_publication(body, SETTINGS.buckets)
     check_output(wanted.bucket, SETTINGS.reports_bucket)
     row = found(wanted.job)
-    try:
-        publish_again(report_jobs(), row, stored_request(row), wanted, clock.now())
-    except NotPublishableError as error:
-        raise RequestError(conflict(str(error))) from None
+    publish_again(report_jobs(), row, stored_request(row), wanted, clock.now())
     wake(row.job)
     return Response(202, "application/json", "{}")
 

@@ -87,11 +87,6 @@ def bad_input(message: str) -> ErrorAnswer:
     return refusal(400, "VALIDATION_FAILED", "body", message)
 
 
-def conflict(message: str) -> ErrorAnswer:
-    """The error of a summary that cannot be published now."""
-    return refusal(409, "VALIDATION_FAILED", "job_request_id", message)
-
-
 JOB_BODIES = Bodies(64 << 10, re.compile(".*", re.DOTALL), "name fewer or shorter prefixes")
 """A job is stored as it was sent, in one item. The aggregation service reads any content type as JSON."""
 DUPLICATE = refusal(
