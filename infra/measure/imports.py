@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -48,23 +48,22 @@ assert found == (["numpy"] if "evaluate" in app.__file__ else []), found
 """
 
 
+def interpreter(function: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a new interpreter that imports a function, by its folder, as ``app``."""
+    paths = os.pathsep.join([str(ROOT / "functions" / function), str(ROOT / "shared")])
+    return {**variables, "AWS_DEFAULT_REGION": "us-east-1", "PYTHONPATH": paths, "PATH": os.environ["PATH"]}
+
+
 @row("start")
 def start(form: Form) -> Iterator[Ratio]:
     """Importing a function and creating its client, relative to the libraries alone."""
     with service({"Reports": "ON"}) as running:
         environments = running.environments
     for function, (least, against) in LEAST.items():
-        paths = [str(ROOT / "functions" / function), str(ROOT / "shared")]
-        variables = {
-            **environments[Path(function).name],
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "PYTHONPATH": os.pathsep.join(paths),
-            "PATH": os.environ["PATH"],
-        }
-
-        run = partial(subprocess.run, env=variables, check=True)
+        name = Path(function).name
+        run = partial(subprocess.run, env=interpreter(function, environments[name]), check=True)
         yield compare(
-            f"start of {Path(function).name}",
+            f"start of {name}",
             against,
             "start",
             partial(Turn, 1, partial(run, [sys.executable, "-c", OURS])),

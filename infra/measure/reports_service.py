@@ -150,9 +150,9 @@ def _private_key(stack: Stack, document: str) -> Any:
     """The private half of the published key, as ``decrypt`` reads it."""
     from kanon.reports.storage.private_keys import PrivateKeys
 
-    ((key_id, _),) = ((entry["id"], entry["key"]) for entry in json.loads(document)["keys"])
+    (key,) = public_keys(document)
     prefix = stack.functions["decrypt"].environment["KANON_REPORT_KEY_PREFIX"]
-    return PrivateKeys(stack.session.client("secretsmanager"), prefix).existing([key_id])[key_id]
+    return PrivateKeys(stack.session.client("secretsmanager"), prefix).existing([key.id])[key.id]
 
 
 def _bare(wires: Sequence[tuple[bytes, bytes]], key: Any) -> float:

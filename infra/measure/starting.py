@@ -5,14 +5,13 @@ Each part runs in a new interpreter. Processor time, the median of several turns
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Mapping
 
+from infra.measure.imports import interpreter
 from infra.openapi import ENVIRONMENT
-from kanon.local.source import ROOT
 
 TURNS = 9
 CLOCK = "import time; began = time.process_time()\n"
@@ -33,23 +32,14 @@ PARTS = {
 
 def seconds(text: str, environment: Mapping[str, str]) -> float:
     """The processor time that one run of a part prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", text], env=dict(environment), check=True, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", text], env=environment, check=True, capture_output=True, text=True)
     return float(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
     """Print the median of each part."""
-    paths = [str(ROOT / "functions" / "join"), str(ROOT / "shared")]
-    environment = {
-        **ENVIRONMENT,
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": os.pathsep.join(paths),
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": "none",
-        "AWS_SECRET_ACCESS_KEY": "none",
-    }
+    keys = {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
+    environment = interpreter("join", {**ENVIRONMENT, **keys})
     taken: dict[str, list[float]] = {name: [] for name in PARTS}
     for _ in range(TURNS):  # in turns: a busy machine slows all parts alike
         for name, text in PARTS.items():

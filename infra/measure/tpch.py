@@ -60,6 +60,7 @@ PARTS = """
     and ps_suppkey not in (select s_suppkey from supplier where s_comment like '%Customer%Complaints%')
 """
 """Query 16: suppliers by brand, type and size of a part."""
+USERS_A_PART = f"select count(distinct usr) n from ({PARTS}) group by grp"
 GROUPS_A_SUPPLIER = 5
 EPSILON_A_GROUP = 0.01
 SAMPLED = f"""
@@ -106,16 +107,8 @@ def make(folder: Path) -> None:
     """Generate the tables that are missing (350 MB in all)."""
     if missing := [table for table in TABLES if not (folder / f"{table}.parquet").exists()]:
         folder.mkdir(parents=True, exist_ok=True)
-        command: list[str | Path] = [
-            GENERATOR,
-            "parquet",
-            "-s",
-            "1",
-            f"--tables={','.join(missing)}",
-            "--output-dir",
-            folder,
-        ]
-        subprocess.run(command, check=True)
+        tables = f"--tables={','.join(missing)}"
+        subprocess.run([GENERATOR, "parquet", "-s", "1", tables, "--output-dir", folder], check=True)
 
 
 def counts(folder: Path) -> dict[str, Any]:
@@ -141,16 +134,11 @@ def counts(folder: Path) -> dict[str, Any]:
         "Q4": {"users": _lists(rows(f"select grp, count(distinct usr) from ({ORDERS}) group by grp"))},
         "Q13": {"users": _lists(rows(f"select grp, count(*) from ({ORDERS_A_CUSTOMER}) group by grp"))},
         "Q16": {
-            "groups_by_users": _lists(rows(_histogram(PARTS, of="usr", by="grp"))),
+            "groups_by_users": _lists(rows(f"select n, count(*) from ({USERS_A_PART}) group by n")),
             "sampled": dict(zip(("none_left", "moment"), rows(SAMPLED)[0], strict=True)),
         },
         "Q21": {"groups": len(waits), "rows": sorted(n for (n,) in waits)},
     }
-
-
-def _histogram(query: str, of: str, by: str) -> str:
-    """The number of groups by their number of users."""
-    return f"select n, count(*) from (select count(distinct {of}) n from ({query}) group by {by}) group by n"
 
 
 def _lists(rows: Iterable[tuple[Any, int]]) -> list[list[Any]]:

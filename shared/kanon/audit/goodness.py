@@ -21,33 +21,30 @@ GRID = 4000
 
 
 @dataclass(frozen=True)
-class ChiSquare:
-    """Pearson's test: ``cells`` after merging, the statistic and (a bound of) its upper tail."""
+class Outcome:
+    """The result of a test.
+
+    Attributes:
+        trials: number of observations.
+        statistic: Pearson's statistic, or the number of successes of a binomial test.
+        p_value: of the binomial test, two-sided; or (a bound of) the upper tail of Pearson's statistic.
+        cells: of Pearson's test, after merging; None for a binomial test.
+    """
 
     trials: int
-    cells: int
     statistic: float
     p_value: float
+    cells: int | None = None
 
 
-@dataclass(frozen=True)
-class Binomial:
-    """The exact two-sided test of ``statistic`` successes in ``trials``, each with ``probability``."""
-
-    trials: int
-    probability: float
-    statistic: float
-    p_value: float
-
-
-def marginal(observed: Ints, law: Floats) -> ChiSquare:
+def marginal(observed: Ints, law: Floats) -> Outcome:
     """Test outcomes ``observed`` (n,) of ``0..len(law)-1`` against their law."""
     groups = merged(law * observed.size, LEAST_EXPECTED)
     expected = np.asarray(np.bincount(groups, law), np.float64) * observed.size
     return pearson(np.bincount(groups[observed], minlength=expected.size), expected, _impossible(observed, law))
 
 
-def joint(first: Ints, second: Ints, first_law: Floats, second_law: Floats) -> ChiSquare:
+def joint(first: Ints, second: Ints, first_law: Floats, second_law: Floats) -> Outcome:
     """Test pairs of outcomes, both (n,), against the product of their laws: they must be independent."""
     n = first.size
     # Rows and columns of probability sqrt(5/n) each, so that every product expects 5 of n.
@@ -61,12 +58,12 @@ def joint(first: Ints, second: Ints, first_law: Floats, second_law: Floats) -> C
     return pearson(cells, expected.ravel(), impossible)
 
 
-def crossings(observed: Ints, law: Floats) -> Binomial:
+def crossings(observed: Ints, law: Floats) -> Outcome:
     """Test how many outcomes, (n,), are not the last one (never)."""
     return binomial(int((observed < law.size - 1).sum()), observed.size, 1 - float(law[-1]))
 
 
-def coincidences(first: Ints, second: Ints, first_law: Floats, second_law: Floats) -> Binomial:
+def coincidences(first: Ints, second: Ints, first_law: Floats, second_law: Floats) -> Outcome:
     """Test how often two independent outcomes, both (n,), are equal; the last one (never) does not count.
 
     Reused noise makes equal outcomes frequent; the merged cells of :func:`joint` can hide that.
@@ -75,10 +72,10 @@ def coincidences(first: Ints, second: Ints, first_law: Floats, second_law: Float
     return binomial(equal, first.size, float((first_law * second_law)[:-1].sum()))
 
 
-def binomial(number: int, trials: int, probability: float) -> Binomial:
+def binomial(number: int, trials: int, probability: float) -> Outcome:
     """Twice the smaller tail of the binomial distribution."""
     at_most, at_least = binomial_tails(trials, probability)
-    return Binomial(trials, probability, number, min(1.0, 2 * float(min(at_most[number], at_least[number]))))
+    return Outcome(trials, number, min(1.0, 2 * float(min(at_most[number], at_least[number]))))
 
 
 def binomial_tails(trials: int, probability: float) -> tuple[Floats, Floats]:
@@ -104,13 +101,13 @@ def merged(expected: Floats, least: float) -> Ints:
     return groups
 
 
-def pearson(observed: Ints, expected: Floats, impossible: bool = False) -> ChiSquare:
+def pearson(observed: Ints, expected: Floats, impossible: bool = False) -> Outcome:
     """Pearson's test of the counts of cells; the statistic is infinite if an outcome of probability zero was seen."""
     statistic = math.inf if impossible else float(((observed - expected) ** 2 / expected).sum())
     p_value = tail(statistic, expected.size - 1)
     if 0 < p_value < SUSPICIOUS or (p_value == 0 and statistic < math.inf):
         p_value = pearson_tail(statistic, expected)
-    return ChiSquare(int(observed.sum()), int(expected.size), statistic, p_value)
+    return Outcome(int(observed.sum()), statistic, p_value, int(expected.size))
 
 
 def pearson_tail(statistic: float, expected: Floats) -> float:

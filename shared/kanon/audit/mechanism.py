@@ -27,7 +27,7 @@ import kanon.gate.mechanism
 import kanon.gate.mechanism.above_threshold
 import kanon.gate.mechanism.vectorised
 from kanon.audit import goodness
-from kanon.audit.goodness import Binomial, ChiSquare
+from kanon.audit.goodness import Outcome
 from kanon.gate.mechanism.exact_law import first_crossing
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.steps import PhaseRule
@@ -228,7 +228,7 @@ class Fit:
     name: str
     subject: str
     path: Path
-    outcome: ChiSquare | Binomial
+    outcome: Outcome
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ def judge(fits: Sequence[Fit], others: Iterable[Check] = (), alpha: float = ALPH
             fit.path,
             fit.outcome.trials,
             fit.outcome.p_value >= each,
-            cells=fit.outcome.cells if isinstance(fit.outcome, ChiSquare) else None,
+            cells=fit.outcome.cells,
             statistic=fit.outcome.statistic,
             threshold=each,
             p_value=fit.outcome.p_value,
@@ -314,7 +314,7 @@ def fits(name: str, path: Path, parameters: Parameters, scenario: Scenario, step
     pairs = len(steps[0]) // 2 * 2
     sets = [np.concatenate([each[start:pairs:2, 0] for each in steps]) for start in (0, 1)]
     types = [each[:, 0] for each in steps]
-    outcomes: dict[str, ChiSquare | Binomial] = {
+    outcomes = {
         "crossing step, first instance": goodness.marginal(instances[:, 0], laws[0]),
         "crossing step, second instance": goodness.marginal(instances[:, 1], laws[1]),
         "crosses at all, first instance": goodness.crossings(instances[:, 0], laws[0]),

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 
@@ -29,9 +28,10 @@ from kanon.audit.mechanism import (
 from kanon.client import Client, Join, encoded
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.names import set_key
+from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.local import Stack
-from kanon.noise.laws import Law
+from kanon.plan.planner import type_document
 
 Place = tuple[str, bytes]
 """Type name and set id."""
@@ -89,7 +89,7 @@ def answers_of_service(
     ((window, period),) = {(p.window, p.period) for p in types.values()}
     begin = FIRST_INSTANCE * window
     parameters = {
-        "Types": json.dumps({name: _configuration(p) for name, p in types.items()}),
+        "Types": json.dumps({name: type_document(Type(name, p, None)) for name, p in types.items()}),
         "Period": str(period),
         "Slots": str(SLOTS),
         "OutageAllowance": str(LOG_REACHES_BACK),
@@ -132,21 +132,6 @@ def _sent(place: Place) -> tuple[str, str]:
 def _twins(name: str) -> tuple[str, str]:
     """Two types with the same parameters; their noise must still differ."""
     return f"audit-{name}-a", f"audit-{name}-b"
-
-
-def _configuration(parameters: Parameters) -> dict[str, Any]:
-    return {
-        "k": parameters.k,
-        "window": parameters.window,
-        "laws": {"threshold": _law(parameters.threshold_law), "query": _law(parameters.query_law)},
-        "client_bits": parameters.client_bits,
-        "phase": parameters.phase,
-    }
-
-
-def _law(law: Law) -> dict[str, Any]:
-    numerator, denominator = law.epsilon.as_integer_ratio()
-    return {"shape": law.shape, "epsilon": str(numerator / denominator), "truncation": law.truncation}
 
 
 def _crossings(observed: Sequence[Mapping[int, bool]], window: int) -> Ints:

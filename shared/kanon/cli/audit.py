@@ -9,7 +9,7 @@ from kanon.cli.errors import one_line
 from kanon.cli.extras import extra
 from kanon.cli.options import Json
 from kanon.cli.own_types import OneType, TypesFile, own_types
-from kanon.cli.screen import screen, show_json, working
+from kanon.cli.screen import new_table, screen, show_json, working
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,9 +64,7 @@ def _service(types: "Mapping[str, Parameters]", trials: int, seed: int) -> "tupl
 
 
 def _show(report: "Report", seed: int) -> None:
-    from rich.table import Table
-
-    table = Table("what", "of", "decided by", "trials", "cells", "statistic", "p", "verdict")
+    table = new_table("what", "of", "decided by", "trials", "cells", "statistic", "p", "verdict")
     for check in report.checks:
         figures = ["", "", ""]
         if check.statistic is not None and check.p_value is not None:

@@ -1,6 +1,6 @@
 """``kanon cost``: the monthly bill of a workload by service, and the cost of other choices."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -187,14 +187,11 @@ class Estimate:
             "prices": {"noted": self.prices.noted, "region": self.prices.region},
             "touchedSetsAStep": self.load.touched_a_step,
             "slots": self.load.slots,
-            "needs": {"slots": self.needs.slots, "workers": self.needs.workers, "limits": list(self.needs.limits)},
+            "needs": asdict(self.needs),
             "dollarsAMonth": self.made.total,
             "dollarsAMillionJoins": self.a_million,
             "reports": self.part.document if self.part else None,
-            "lines": [
-                {"name": e.name, "service": e.service, "what": e.what, "quantity": e.quantity, "dollars": e.dollars}
-                for e in self.made.lines
-            ],
+            "lines": list(map(asdict, self.made.lines)),
             "alternatives": self.others,
         }
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.options import Json
-from kanon.cli.screen import screen, show_json, working
+from kanon.cli.screen import new_table, screen, show_json, working
 from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
 
 if TYPE_CHECKING:
@@ -28,16 +28,14 @@ def doctor(
     """
     from kanon import clock
     from kanon.errors import ConfigurationError
-    from kanon.operate.doctor import examine
-    from kanon.operate.findings import Finding, Section, Verdict
+    from kanon.operate.doctor import examine, unusable
 
     with stack_errors(": docs/guides/operate.md#kanon-doctor names the permissions"):
         try:
             with working("checking the stack"):
                 findings = examine(find(stack, region, profile, url), clock.now(), secrets=secrets)
         except ConfigurationError as error:
-            advice = "undo the change and deploy"
-            findings = [Finding("environment", Verdict.FAIL, str(error), advice, Section.EVALUATION_STOPPED)]
+            findings = [unusable(error)]
     wrong = any(finding.wrong for finding in findings)
     if as_json:
         entries = [
@@ -53,12 +51,11 @@ def doctor(
 
 def _show(findings: "Sequence[Finding]") -> None:
     from rich.markup import escape
-    from rich.table import Table
 
     from kanon.operate.findings import Verdict
 
     styles = {Verdict.FAIL: "bold red", Verdict.WARN: "yellow", Verdict.NOT_SEEN: "dim"}
-    table = Table("check", "verdict", "seen", "what to do")
+    table = new_table("check", "verdict", "seen", "what to do")
     for finding in findings:
         advice = "\n".join(part for part in (finding.advice, finding.page) if part)
         table.add_row(finding.check, finding.verdict, escape(finding.seen), advice, style=styles.get(finding.verdict))

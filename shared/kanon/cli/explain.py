@@ -1,12 +1,13 @@
 """``kanon explain``: explains why a set reads false, to operators who may read the tables."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kanon.cli.errors import CommandError
 from kanon.cli.options import Json
-from kanon.cli.screen import screen, show_json
+from kanon.cli.screen import new_table, screen, show_json
 from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
 
 if TYPE_CHECKING:
@@ -50,17 +51,12 @@ def explain(
 
 def _show(told: "Explanation", *, as_json: bool) -> None:
     if as_json:
-        findings = [
-            {"question": f.question, "reply": f.reply, "seen": f.seen, "advice": f.advice} for f in told.findings
-        ]
-        show_json({"kAnonymous": told.status, "findings": findings})
+        show_json({"kAnonymous": told.status, "findings": list(map(asdict, told.findings))})
         return
-    from rich.table import Table
-
     from kanon.operate.explain import Reply
 
     styles = {Reply.FALSE: "bold red", Reply.WAIT: "yellow"}
-    table = Table("question", "reply", "seen", "what to do")
+    table = new_table("question", "reply", "seen", "what to do")
     for finding in told.findings:
         table.add_row(finding.question, finding.reply, finding.seen, finding.advice, style=styles.get(finding.reply))
     console = screen()

@@ -26,13 +26,13 @@ def skip(stack: "RunningStack", yes: Yes = False) -> None:
     Example: kanon operate skip --stack kanon-prod
     """
     from kanon import clock
+    from kanon.operate import skip as skipping
+    from kanon.operate.changes import ChangeRefusedError
     from kanon.operate.findings import moment
-    from kanon.operate.skip import SkipRefusedError, gaps
-    from kanon.operate.skip import skip as skip_steps
 
-    found, period = gaps(stack, clock.now()), stack.evaluate.period
+    found, period = skipping.gaps(stack, clock.now()), stack.evaluate.period
     if not found:
-        raise SkipRefusedError(
+        raise ChangeRefusedError(
             "nothing was moved: no slot is behind by more than the outage allowance minus its reserve; evaluation"
             " catches up by itself and loses nothing"
         )
@@ -43,7 +43,7 @@ def skip(stack: "RunningStack", yes: Yes = False) -> None:
         )
     typer.echo("Their joins are lost: for one window counts are too low, never too high. This cannot be undone.")
     _ask("Skip them?", yes)
-    skip_steps(stack, found, _holder(), clock.now())
+    skipping.skip(stack, found, _holder(), clock.now())
     for gap in found:
         typer.echo(f"slot {gap.slot}: continues with step {gap.first} at the next message")
 

@@ -55,16 +55,22 @@ def own_types(given: Sequence[str] | None, file: Path | None, period: int, name:
         entries = {one: _parsed(text, "--type") for one, text in zip(names, given, strict=True)}
         return _checked(json.dumps(entries, separators=(",", ":")), period, "--type")
     if file is not None:
-        return _checked(json.dumps(_parsed(_read(file), "--types"), separators=(",", ":")), period, "--types")
+        return _checked(json.dumps(json_of_file(file, "--types"), separators=(",", ":")), period, "--types")
     return None
 
 
-def _read(file: Path) -> str:
+def json_of_file(file: Path, option: str) -> Any:
+    """The value in the JSON file of an option.
+
+    Raises:
+        typer.BadParameter: the file cannot be read, or it is not JSON.
+    """
     try:
-        return file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise typer.BadParameter(f"{file} cannot be read: {reason}", param_hint="--types") from error
+        raise typer.BadParameter(f"{file} cannot be read: {reason}", param_hint=option) from error
+    return _parsed(text, option)
 
 
 def _parsed(text: str, option: str) -> Any:

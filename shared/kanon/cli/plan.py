@@ -11,7 +11,7 @@ from kanon.cli.errors import one_line
 from kanon.cli.extras import extra
 from kanon.cli.files import picture
 from kanon.cli.options import Json, StepLength
-from kanon.cli.screen import screen, show_json, working
+from kanon.cli.screen import new_table, screen, show_json, working
 from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
@@ -89,7 +89,6 @@ def _decimal(text: str, option: str, least: Fraction, most: int) -> Fraction:
 
 
 def _show(plans: "list[Plan]", target: "Target") -> None:
-
     console = screen()
     console.print(_facts(plans, target))
     if len(plans) == 1:
@@ -100,16 +99,12 @@ def _show(plans: "list[Plan]", target: "Target") -> None:
 
 
 def _facts(plans: "list[Plan]", target: "Target") -> "Table":
-    from rich.table import Table
-
     from kanon.gate.mechanism.bounds import PRIOR
     from kanon.noise.exact import written_up
 
     p = plans[0].parameters
-    table = Table(title=f"k = {p.k}, window = {p.window} steps of {p.period} s", title_justify="left")
-    table.add_column("")
-    for one in plans:
-        table.add_column(one.name, justify="right")
+    names = [one.name for one in plans]
+    table = new_table("", *names, numbers=names, title=f"k = {p.k}, window = {p.window} steps of {p.period} s")
     facts = [one.as_json() for one in plans]
 
     def law(role: str) -> list[str]:
@@ -142,11 +137,8 @@ def _facts(plans: "list[Plan]", target: "Target") -> "Table":
 
 
 def _curve(one: "Plan") -> "Table":
-    from rich.table import Table
-
-    table = Table(title="At a constant count", title_justify="left")
-    for column in ("count", "true at once", "true within an instance", "expected delay, steps"):
-        table.add_column(column, justify="right")
+    columns = "count", "true at once", "true within an instance", "expected delay, steps"
+    table = new_table(*columns, numbers=columns, title="At a constant count")
     low, high = one.zone
     for point in one.as_json()["curve"]:
         if low - 2 <= point["count"] <= high + 2:
@@ -159,16 +151,13 @@ def _curve(one: "Plan") -> "Table":
 
 
 def _paper(path: Path) -> None:
-    from rich.table import Table
-
     from kanon.plan.figures import draw_figure_1
     from kanon.plan.paper import READINGS
 
     with extra("plot"), working("drawing Figure 1"):
         draw_figure_1(path)
-    table = Table(title='Readings of "eps = 3, delta < 1e-5, A = 25", w = 168', title_justify="left")
-    for column in ("reading", "each noise", "bound (Cor. 4.4, 3.1)", "99% of Fig. 1a (15)", "1% of Fig. 1b (-8)"):
-        table.add_column(column)
+    columns = "reading", "each noise", "bound (Cor. 4.4, 3.1)", "99% of Fig. 1a (15)", "1% of Fig. 1b (-8)"
+    table = new_table(*columns, title='Readings of "eps = 3, delta < 1e-5, A = 25", w = 168')
     for reading in READINGS:
         epsilon, delta = reading.bound
         table.add_row(

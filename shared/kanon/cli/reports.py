@@ -89,6 +89,7 @@ def aggregate(
     from kanon.reports.acceptance import Rules
     from kanon.reports.aggregate import Job, Secrets, read_inputs
     from kanon.reports.aggregate import aggregate as run
+    from kanon.reports.keys import private_keys
     from kanon.reports.parameters import Parameters, decimal
     from kanon.reports.summary import write
 
@@ -110,7 +111,7 @@ def aggregate(
     )
     rules = Rules(
         int(time.time()),
-        None if keys is None else _private_keys(keys),
+        None if keys is None else private_keys(_key_document(keys)),
         _without_slash(attribution_report_to),
         _site(reporting_site),
         check_age=not any_age,
@@ -152,16 +153,13 @@ def simulate(
     from kanon.reports.avro import write_reports
     from kanon.reports.clients.encrypt import encrypt
     from kanon.reports.clients.simulation import Simulation
-    from kanon.reports.keys import KeyDocumentError, public_keys
+    from kanon.reports.keys import public_keys
     from kanon.reports.payload import Layout
 
     _among("--client", client, ("windows", "attribution"))
     _among("--policy", policy, ("web", "paper"))
     origin = _without_slash(reporting_origin) or ""
-    try:
-        encrypt_to = public_keys(keys.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise KeyDocumentError(f"{keys} cannot be read: make keys with `kanon reports keys`") from error
+    encrypt_to = public_keys(_key_document(keys))
     simulation = Simulation.of(
         events, origin, policy=policy if client == "attribution" else None, bound=bound, window=window
     )
@@ -218,8 +216,9 @@ def decode(
     from itertools import islice
 
     from kanon.reports.decoding import lines
+    from kanon.reports.keys import private_keys
 
-    opening = _private_keys(keys) if keys else None
+    opening = private_keys(_key_document(keys)) if keys else None
     for line in islice(lines(file, opening, cleartext=cleartext), limit):
         typer.echo(json.dumps(line, ensure_ascii=False))
 
@@ -276,12 +275,12 @@ def threshold(
     sharp = Parameters("discover", *chosen)
     paper = Parameters("discover", *chosen, rule="paper", sparsity=sparsity)
     if as_json:
-        facts = {"sharp": sharp.threshold, "paper": paper.threshold, "standard_deviation": sharp.standard_deviation}
-        show_json(facts)
+        deviation = sharp.standard_deviation
+        show_json({"sharp": sharp.threshold, "paper": paper.threshold, "standard_deviation": deviation})
         return
     typer.echo(f"epsilon {epsilon}, delta {delta}, contribution bound {bound:,}")
     typer.echo(f"sharp (default)                 {sharp.threshold:>15,}")
-    typer.echo(f"paper, {sparsity:>4} {'key ' if sparsity == 1 else 'keys'} a unit          {paper.threshold:>15,}")
+    typer.echo(f"paper, keys a unit: {sparsity:>4}        {paper.threshold:>15,}")
     typer.echo(f"standard deviation of the noise {sharp.standard_deviation:>15,.0f}")
     typer.echo("A key is shown if its sum with noise is above the threshold.")
 
@@ -297,11 +296,11 @@ def explain(
     Example: kanon reports explain --epsilon 4 --delta 2e-8
     """
     from kanon.reports.guarantee import of_all
-    from kanon.reports.parameters import ParameterError, decimal
+    from kanon.reports.parameters import decimal
 
     spent, failing = decimal(epsilon, "--epsilon"), decimal(delta, "--delta")
     if not 0 < spent <= 1000 or failing > Fraction(1, 1000):
-        raise ParameterError("--epsilon must be above 0 and at most 1000, --delta from 0 to 0.001")
+        raise CommandError("--epsilon must be above 0 and at most 1000, --delta from 0 to 0.001")
     for line in of_all(spent, failing):
         typer.echo(line)
 
@@ -338,42 +337,32 @@ def _filtering_ids(text: str) -> tuple[int, ...]:
 
 
 def _without_slash(origin: str | None) -> str | None:
-    """An origin or a site in the form of shared_info.
-
-    Raises:
-        ParameterError: not an https origin.
-    """
+    """An origin or a site in the form of shared_info."""
     from kanon.reports.acceptance import site_of
-    from kanon.reports.parameters import ParameterError
 
     if origin is None:
         return None
     written = origin.removesuffix("/")
     if site_of(written) is None:
-        raise ParameterError("write an origin or a site as https://example.com")
+        raise CommandError("write an origin or a site as https://example.com")
     return written
 
 
 def _site(given: str | None) -> str | None:
-    """A site in the form that reports are compared with.
-
-    Raises:
-        ParameterError: an origin, not a site.
-    """
+    """A site in the form that reports are compared with."""
     from kanon.reports.acceptance import site_of
-    from kanon.reports.parameters import ParameterError
 
     written = _without_slash(given)
     if written is not None and site_of(written) != written:
-        raise ParameterError(f"--reporting-site must be a site: write {site_of(written)}")
+        raise CommandError(f"--reporting-site must be a site: write {site_of(written)}")
     return written
 
 
-def _private_keys(path: Path) -> Any:
-    from kanon.reports.keys import KeyDocumentError, private_keys
+def _key_document(path: Path) -> str:
+    from kanon.reports.keys import KeyDocumentError
 
     try:
-        return private_keys(path.read_text())
+        return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise KeyDocumentError(f"{path} cannot be read: make keys with `kanon reports keys`") from error
 
@@ -398,9 +387,8 @@ def _show(job: "Job", outcome: "Outcome", written: list[Path], warnings: list[st
     guarantee = of_job(job.parameters) if promised else []
     released = sum(len(partition.release().keys) for partition in outcome.partitions)
     if as_json:
-        facts = _facts(job.parameters, outcome, released)
-        files = [str(path) for path in written]
-        show_json(facts | {"files": files, "warnings": warnings, "guarantee": guarantee})
+        more = {"files": [str(path) for path in written], "warnings": warnings, "guarantee": guarantee}
+        show_json(_facts(job.parameters, outcome, released) | more)
         return
     typer.echo(f"{outcome.reports:,} reports read, {outcome.accepted:,} counted, {outcome.duplicates:,} duplicates.")
     for counter, count in sorted(outcome.errors.items()):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ from kanon.cli.extras import extra
 from kanon.cli.files import picture as picture_file
 from kanon.cli.files import writable
 from kanon.cli.options import Json, User
-from kanon.cli.screen import screen, show_json, working
+from kanon.cli.screen import new_table, screen, show_json, working
 
 if TYPE_CHECKING:
     from kanon.risk.joinability import Joinability
@@ -121,8 +122,6 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:
-    from rich.table import Table
-
     from kanon.risk.wording import CAVEATS, REACHED, costs, finding, reached, rows_lost, service_note
 
     console = screen()
@@ -137,7 +136,7 @@ def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:
     for one in reports:
         if one.verdict != "identifier":
             say(costs(one, thresholds))
-    table = Table("least k that loses", *REACHED)
+    table = new_table("least k that loses", *REACHED)
     for one in reports:
         table.add_row(one.name, *reached(one))
     console.print(table)
@@ -160,11 +159,11 @@ def merge(
 
     Example: kanon risk merge january.khll february.khll --out both.khll
     """
-    from kanon.risk.khll import merge_all
+    from kanon.risk.khll import merge as merge_two
     from kanon.risk.sketch_file import load
 
     with working("merging"):
-        merged = merge_all([load(path) for path in sketches])
+        merged = reduce(merge_two, map(load, sketches))
     _save(merged, out)
 
 
@@ -195,11 +194,9 @@ def join(
 
 
 def _show_join(result: "Joinability", first: str, second: str) -> None:
-    from rich.table import Table
-
     from kanon.risk.wording import percent, with_error
 
-    table = Table("values of", "that occur in", "matched hashes", "thesis's estimator", "values with one user")
+    table = new_table("values of", "that occur in", "matched hashes", "thesis's estimator", "values with one user")
     for a, b, containment, unique in (
         (first, second, result.first_in_second, result.first_unique),
         (second, first, result.second_in_first, result.second_unique),
@@ -245,14 +242,12 @@ def sketch_leak(
 
 
 def _show_leak(result: "Leak", candidates: int) -> None:
-    from rich.table import Table
-
     public, keyed = result.public, result.keyed
     typer.echo(
         f"A HyperLogLog of 2^{result.precision_bits} registers counts {public.members:,} users"
         f" (its estimate: {result.estimate:,.1f}). The attacker tries {candidates:,} users."
     )
-    table = Table("hash", "members found", "strangers taken for members", "precision", "false rate", "predicted")
+    table = new_table("hash", "members found", "strangers taken for members", "precision", "false rate", "predicted")
     for name, attack in (("public", public), ("secret key", keyed)):
         table.add_row(
             name, f"{attack.found:,} of {attack.members:,}", f"{attack.false:,} of {attack.strangers:,}",

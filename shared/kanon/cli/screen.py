@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 QUIET, EVERY = 2.0, 5.0
 """Seconds until the first line of progress without a terminal, and between two lines."""
@@ -31,6 +32,16 @@ def screen() -> "Console":
 
     limited = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if limited else _UNLIMITED, highlight=False)
+
+
+def new_table(*columns: str, numbers: Collection[str] = (), title: str | None = None) -> "Table":
+    """An empty table. The columns that ``numbers`` names are aligned to the right."""
+    from rich.table import Table
+
+    made = Table(title=title, title_justify="left")
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left")
+    return made
 
 
 def program() -> str:

@@ -14,7 +14,7 @@ import typer
 
 from kanon.cli.extras import extra
 from kanon.cli.local import Engine, EngineName, local_errors
-from kanon.cli.own_types import OneType, TypesFile, own_types
+from kanon.cli.own_types import OneType, TypesFile, json_of_file, own_types
 from kanon.cli.screen import program, working
 
 if TYPE_CHECKING:
@@ -147,15 +147,9 @@ def _evaluated(period: int) -> int:
 
 def _parameters(file: Path | None) -> "dict[str, str]":
     """The parameters of a file that may change in a running stack, in the template's form."""
-    from kanon import strict_json
-
     if file is None:
         return {}
-    try:
-        found = strict_json.parse(file.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"not valid JSON in UTF-8 ({error})"
-        raise typer.BadParameter(f"{file} cannot be read: {reason}", param_hint="--parameters") from error
+    found = json_of_file(file, "--parameters")
     if not isinstance(found, dict) or not set(found) <= set(CHANGEABLE):
         raise typer.BadParameter(
             f"{file} must be a JSON object of {' and '.join(CHANGEABLE)}", param_hint="--parameters"

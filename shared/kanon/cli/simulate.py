@@ -13,7 +13,7 @@ from kanon.cli.extras import extra
 from kanon.cli.files import writable
 from kanon.cli.options import COLUMNS, ColumnNames, Json, StepLength, log_columns
 from kanon.cli.own_types import OneType, TypesFile, own_types
-from kanon.cli.screen import progress, screen, show_json, working
+from kanon.cli.screen import new_table, progress, screen, show_json, working
 from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
@@ -168,14 +168,10 @@ def _show(result: "Simulation", types: "Sequence[Judged]") -> None:
 
 
 def _table(types: "Sequence[Judged]") -> "Table":
-    from rich.table import Table
-
     from kanon.simulate.figures import SECTIONS
 
-    table = Table()
-    table.add_column("")
-    for one in types:
-        table.add_column(one.label, justify="right")
+    labels = [one.label for one in types]
+    table = new_table("", *labels, numbers=labels)
     for name, rows in SECTIONS:
         table.add_section()
         table.add_row(f"[bold]{name}[/bold]")

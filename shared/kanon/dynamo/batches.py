@@ -6,6 +6,7 @@ leave any of them unprocessed.
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import ClientError
@@ -121,6 +122,8 @@ def back_off(attempt: int) -> None:
     clock.sleep(random.uniform(0, min(0.8, 0.05 * 2**attempt)))  # noqa: S311, guards no secret
 
 
-def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def chunks(items: Iterable[T], size: int) -> Iterator[Sequence[T]]:
     """Split ``items`` into chunks of at most ``size``."""
-    return (items[start : start + size] for start in range(0, len(items), size))
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

@@ -6,7 +6,6 @@ import calendar
 import re
 import time
 from dataclasses import dataclass
-from typing import Protocol
 
 from kanon import clock as service_clock
 
@@ -47,13 +46,6 @@ class Clock:
 _installed: list[Clock] = []
 
 
-class Trigger(Protocol):
-    """Decides when the evaluation starts."""
-
-    def next_after(self, moment: float) -> float:
-        """The first unix second after ``moment`` at which the schedule fires."""
-
-
 @dataclass(frozen=True)
 class Every:
     """Fires ``offset`` s after each multiple of ``seconds``: faster than EventBridge can."""
@@ -79,6 +71,9 @@ class Cron:
             raise ValueError(f"{self.expression!r} is not cron(...) with six fields")
         return float(_next_cron(match.groups(), int(moment)))
 
+
+Trigger = Every | Cron
+"""Decides when the evaluation starts."""
 
 _FIELDS = ((0, 59), (0, 23), (1, 31), (1, 12), (1, 7), (1970, 2199))
 _SECONDS_A_DAY = 86400

@@ -55,20 +55,11 @@ class Context:
     memory_limit_in_mb: str
     left: Callable[[], float]
     aws_request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    function_version: str = "$LATEST"
-    log_stream_name: str = "local"
-    identity: None = None
-    client_context: None = None
 
     @property
     def invoked_function_arn(self) -> str:
         """The function's ARN."""
         return function_arn(self.function_name)
-
-    @property
-    def log_group_name(self) -> str:
-        """Lambda's default log group."""
-        return f"/aws/lambda/{self.function_name}"
 
     def get_remaining_time_in_millis(self) -> int:
         """Milliseconds until the timeout, never negative."""
@@ -185,14 +176,20 @@ class _Process:
             sys.stderr = cast(TextIO, _Output(sys.stderr))
         if not isinstance(aws.session, _Session):
             aws.session = cast(Any, _Session(aws.session))
-        self._outer = getattr(_thread, "process", None)
+        self._outer = _thread.process
         _thread.process = self
 
     def __exit__(self, *_: object) -> None:
         _thread.process = self._outer
 
 
-_thread = threading.local()
+class _Thread(threading.local):
+    """The process whose function runs in this thread, if any."""
+
+    process: _Process | None = None
+
+
+_thread = _Thread()
 
 
 class _Output:
@@ -206,8 +203,7 @@ class _Output:
         self.outside = outside
 
     def __getattr__(self, name: str) -> Any:
-        process: _Process | None = getattr(_thread, "process", None)
-        return getattr(self.outside if process is None else process.logs, name)
+        return getattr(_thread.process.logs if _thread.process else self.outside, name)
 
 
 class _Session:
@@ -217,12 +213,12 @@ class _Session:
         self.outside = outside
 
     def __call__(self) -> Any:
-        process: _Process | None = getattr(_thread, "process", None)
-        return self.outside() if process is None else self
+        return self if _thread.process else self.outside()
 
     def create_client(self, service: str, **options: Any) -> Any:
         """A client of the function's own session."""
-        return _thread.process.session.client(service, **options)
+        assert _thread.process is not None
+        return _thread.process.session.client(service, **options)  # type: ignore[call-overload]
 
 
 def release_process() -> None:

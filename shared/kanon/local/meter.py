@@ -117,14 +117,12 @@ def _parts(params: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _transacted(params: dict[str, Any], before: Mapping[str, int], after: Mapping[str, int]) -> int:
     """The units of a transaction. Each part costs twice, also if the transaction is refused."""
     sizes = (
-        item_size(part["Item"]) if "Item" in part else max(each.get(_named(part), 0) for each in (before, after))
+        item_size(part["Item"])
+        if "Item" in part
+        else max(each.get(_name(part["TableName"], part["Key"]), 0) for each in (before, after))
         for part in _parts(params)
     )
     return 2 * sum(map(write_units, sizes))
-
-
-def _named(part: dict[str, Any]) -> str:
-    return _name(part["TableName"], part["Key"])
 
 
 def _name(table: str, key: Mapping[str, Any]) -> str:

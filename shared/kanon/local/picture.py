@@ -1,6 +1,7 @@
 """The demo's picture: sets near the threshold, their exact count, their status, their instances and restarts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -83,106 +84,112 @@ def draw(result: Result, parameters: Parameters, phases: Mapping[str, int], titl
     plt.close(figure)
 
 
-def _draw_set(panel: Any, result: Result, name: str, phase: int, zone_: tuple[int, int], top: float) -> None:
+@dataclass(frozen=True)
+class _Panel:
+    """The axes of one set. ``restarts``: the steps at which its later instances begin; ``top``: end of the counts."""
+
+    axes: Any
+    result: Result
+    history: History
+    restarts: Sequence[int]
+    top: float
+
+    @property
+    def begin(self) -> datetime:
+        """The start of the log."""
+        return datetime.fromtimestamp(self.result.start, UTC)
+
+    def at(self, step: int) -> datetime:
+        """The end of a step, at which it is decided."""
+        return datetime.fromtimestamp((step + 1) * self.result.period, UTC)
+
+
+def _draw_set(axes: Any, result: Result, name: str, phase: int, zone_: tuple[int, int], top: float) -> None:
     """One set: its count against threshold and zone, its restarts, and its status as a bar below."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-    history, window = result.histories[name], result.window
+    history, window, first = result.histories[name], result.window, result.start // result.period
     steps = range(history.first, history.first + len(history.counts))
     restarts = [step for step in steps if step % window == phase % window and step > steps.start]
-
-    def at(step: int) -> datetime:
-        """The end of a step, at which it is decided."""
-        return datetime.fromtimestamp((step + 1) * result.period, UTC)
-
-    begin = datetime.fromtimestamp(result.start, UTC)
-    panel.set_xlim(begin, at(result.start // result.period + max(result.steps, 1)))
-    panel.axhspan(*zone_, color=BAND, alpha=0.18, linewidth=0)
-    panel.axhline(result.k, color=BAND, linewidth=1.4)
-    panel.annotate(
+    panel = _Panel(axes, result, history, restarts, top)
+    axes.set_xlim(panel.begin, panel.at(first + max(result.steps, 1)))
+    axes.axhspan(*zone_, color=BAND, alpha=0.18, linewidth=0)
+    axes.axhline(result.k, color=BAND, linewidth=1.4)
+    axes.annotate(
         f"k = {result.k}", (1, result.k), xycoords=("axes fraction", "data"), xytext=(4, 0),
         textcoords="offset points", va="center", fontsize=9, color="#9A6A00",
     )  # fmt: skip
-    panel.annotate(
+    axes.annotate(
         f"noise decides:\n{zone_[0]} to {zone_[1]}", (1, zone_[0]), xycoords=("axes fraction", "data"),
         xytext=(4, 0), textcoords="offset points", va="top", fontsize=8, color="#9A6A00",
     )  # fmt: skip
-    panel.step([at(step) for step in steps], history.counts, where="post", color=COUNT, linewidth=1.8)
-    _draw_status(panel, history, steps, result.steps, begin, at)
+    axes.step([panel.at(step) for step in steps], history.counts, where="post", color=COUNT, linewidth=1.8)
+    _draw_status(panel, steps)
     for step in restarts:
-        panel.axvline(at(step), color=RESTART, linewidth=1.3, linestyle="--")
-        early = step - result.start // result.period < result.steps / 5
-        panel.annotate(
-            "restart:\nnew noise", (at(step), top), xytext=(4 if early else -4, -3), textcoords="offset points",
+        axes.axvline(panel.at(step), color=RESTART, linewidth=1.3, linestyle="--")
+        early = step - first < result.steps / 5
+        axes.annotate(
+            "restart:\nnew noise", (panel.at(step), top), xytext=(4 if early else -4, -3), textcoords="offset points",
             ha="left" if early else "right", va="top", fontsize=8.5, color=RESTART,
         )  # fmt: skip
-    _draw_instances(panel, restarts, begin, at, top)
-    _explain(panel, history, restarts, result, at, top)
-    panel.set_title(f"{name} {_story(history, restarts)}", fontsize=11, color=TEXT, loc="left")
-    panel.set_ylim(-0.16 * top, top)
-    panel.set_yticks([tick for tick in panel.get_yticks() if 0 <= tick <= INSTANCES * top])
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.tick_params(labelsize=9, colors=TEXT)
+    _draw_instances(panel)
+    _explain(panel)
+    axes.set_title(f"{name} {_story(history, restarts)}", fontsize=11, color=TEXT, loc="left")
+    axes.set_ylim(-0.16 * top, top)
+    axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= INSTANCES * top])
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=9, colors=TEXT)
     locator = AutoDateLocator()  # type: ignore[no-untyped-call]
-    panel.xaxis.set_major_locator(locator)
-    panel.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
 
 
-def _draw_status(
-    panel: Any, history: History, steps: range, width: int, begin: datetime, at: Callable[[int], datetime]
-) -> None:
-    """The served status, as a bar below the curve. ``width``: the number of steps in the panel."""
-    place = {"transform": panel.get_xaxis_transform(), "va": "center_baseline", "fontsize": 9}
-    panel.text(begin, 0.05, "status ", ha="right", color=TEXT, **place)
+def _draw_status(panel: _Panel, steps: range) -> None:
+    """The served status, as a bar below the curve."""
+    axes = panel.axes
+    place = {"transform": axes.get_xaxis_transform(), "va": "center_baseline", "fontsize": 9}
+    axes.text(panel.begin, 0.05, "status ", ha="right", color=TEXT, **place)
     first = steps.start
-    for status, run in groupby(history.statuses):
+    for status, run in groupby(panel.history.statuses):
         length = len(list(run))
-        start, stop = at(first), at(min(first + length, steps.stop))
-        panel.axvspan(start, stop, 0.02, 0.085, color=TRUE if status else FALSE, linewidth=0, zorder=3)
-        if length > 0.1 * width:
+        start, stop = panel.at(first), panel.at(min(first + length, steps.stop))
+        axes.axvspan(start, stop, 0.02, 0.085, color=TRUE if status else FALSE, linewidth=0, zorder=3)
+        if length > 0.1 * panel.result.steps:
             colour = "white" if status else TEXT
-            panel.text(start + (stop - start) / 2, 0.05, str(status).lower(), ha="center", color=colour, **place)
+            axes.text(start + (stop - start) / 2, 0.05, str(status).lower(), ha="center", color=colour, **place)
         first += length
 
 
-def _draw_instances(
-    panel: Any, restarts: Sequence[int], begin: datetime, at: Callable[[int], datetime], top: float
-) -> None:
+def _draw_instances(panel: _Panel) -> None:
     """Every instance as an arrow between two restarts, clipped to the panel."""
     from matplotlib.dates import num2date
 
-    end = num2date(panel.get_xlim()[1])  # type: ignore[no-untyped-call]
-    edges = [begin, *map(at, restarts), end]
-    for place, (left, right) in enumerate(pairwise(edges)):
-        heads = ("<" if place else "") + "-" + (">" if place < len(restarts) else "")
+    end = num2date(panel.axes.get_xlim()[1])  # type: ignore[no-untyped-call]
+    height = INSTANCES * panel.top
+    for place, (left, right) in enumerate(pairwise([panel.begin, *map(panel.at, panel.restarts), end])):
+        heads = ("<" if place else "") + "-" + (">" if place < len(panel.restarts) else "")
         arrow = {"arrowstyle": heads, "color": RESTART, "linewidth": 0.9, "shrinkA": 2, "shrinkB": 2}
-        panel.annotate("", (right, INSTANCES * top), xytext=(left, INSTANCES * top), arrowprops=arrow)
-        if right - left > 0.2 * (end - begin):
-            panel.annotate(
-                "instance", (left + (right - left) / 2, INSTANCES * top), xytext=(0, 3), textcoords="offset points",
+        panel.axes.annotate("", (right, height), xytext=(left, height), arrowprops=arrow)
+        if right - left > 0.2 * (end - panel.begin):
+            panel.axes.annotate(
+                "instance", (left + (right - left) / 2, height), xytext=(0, 3), textcoords="offset points",
                 ha="center", va="bottom", fontsize=8.5, color=RESTART,
             )  # fmt: skip
 
 
-def _explain(
-    panel: Any,
-    history: History,
-    restarts: Sequence[int],
-    result: Result,
-    at: Callable[[int], datetime],
-    top: float,
-) -> None:
+def _explain(panel: _Panel) -> None:
     """Explain beside the curve why a set whose count fell still reads true."""
-    fell = _fell_while_true(history, restarts)
+    history, fell = panel.history, _fell_while_true(panel.history, panel.restarts)
     if fell is None:
         return
-    places = [step - history.first for step in restarts]
+    places = [step - history.first for step in panel.restarts]
     begin = max([0, *(place for place in places if place <= fell)])
     end = min([len(history.counts), *(place for place in places if place > fell)])
-    centre, height = _empty_spot(history.counts, begin, end, result.steps // 7, top)
-    panel.annotate(
-        "the count falls,\nthe set stays true\nuntil its restart", (at(history.first + fell), history.counts[fell]),
-        xytext=(at(history.first + centre), height), ha="center", va="center", fontsize=8.5, color=TEXT,
+    centre, height = _empty_spot(history.counts, begin, end, panel.result.steps // 7, panel.top)
+    panel.axes.annotate(
+        "the count falls,\nthe set stays true\nuntil its restart",
+        (panel.at(history.first + fell), history.counts[fell]), xytext=(panel.at(history.first + centre), height),
+        ha="center", va="center", fontsize=8.5, color=TEXT,
         arrowprops={"arrowstyle": "->", "color": TEXT, "shrinkA": 6}, zorder=4,
     )  # fmt: skip
 

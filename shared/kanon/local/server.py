@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 from waitress.server import create_server
@@ -70,7 +70,7 @@ def _application(answer: Answer) -> Callable[[dict[str, Any], Any], Iterable[byt
         response = answer(_request(environ))
         headers = [(k, v) for k, v in response.headers if k.lower() not in _HOP_BY_HOP]
         headers.append(("Content-Length", str(len(response.body))))
-        start_response(f"{response.status} {_phrase(response.status)}", headers)
+        start_response(f"{response.status} {http.client.responses.get(response.status, 'Unknown')}", headers)
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
 
     return application
@@ -88,10 +88,3 @@ def _request(environ: dict[str, Any]) -> Request:
         body=environ["wsgi.input"].read(PAYLOAD_LIMIT + 1),
         source=environ["REMOTE_ADDR"],
     )
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Unknown"

@@ -3,6 +3,9 @@
 Control keeps one attribute for each: the command, and the last step that it may affect.
 """
 
+from collections.abc import Mapping
+
+from kanon.errors import KanonError
 from kanon.gate.storage.control import Control
 from kanon.operate.stacks import RunningStack
 
@@ -10,9 +13,18 @@ OWNER = "operate"
 SKIP, REPAIR, RETIRE = "skip", "repair", "retire"
 
 
+class ChangeRefusedError(KanonError):
+    """Nothing was changed; the message says why."""
+
+
 def record_change(control: Control, what: str, step: int) -> None:
     """Record a change before it is made. ``step`` is the last step that it may affect."""
     control.check(OWNER, {f"{what} {step}": "done"})
+
+
+def changed_fingerprints(recorded: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
+    """The names of the fingerprints that differ from the recorded ones."""
+    return [name for name, value in current.items() if recorded.get(name, value) != value]
 
 
 def newest_change(control: Control) -> tuple[int, str] | None:
@@ -23,4 +35,4 @@ def newest_change(control: Control) -> tuple[int, str] | None:
 
 def step_in_progress(stack: RunningStack) -> int:
     """The newest step that a worker may have begun: the one after the largest mark."""
-    return 1 + max((progress.evaluated_through or 0 for progress in stack.control.progress()), default=0)
+    return 1 + max((mark or 0 for mark in stack.marks.values()), default=0)

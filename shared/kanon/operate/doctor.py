@@ -29,15 +29,25 @@ from kanon.gate.generations import MEMBERS, begun, refuse_log_generations
 from kanon.gate.mechanism.bounds import met_by_one_join, over_generations
 from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.publishing import tick_of
-from kanon.gate.settings import GateSettings
 from kanon.gate.slots import Layouts
 from kanon.gate.stamps import refuse_mixture
 from kanon.gate.storage.control import Progress
 from kanon.gate.storage.statuses import Horizon
-from kanon.keys import Secret, fetch_noise_keys, fetch_secret
-from kanon.operate.findings import Finding, Section, Verdict, moment, queue_finding, schedule_finding
+from kanon.keys import Secret, fetch_secret
+from kanon.operate.changes import changed_fingerprints
+from kanon.operate.findings import (
+    Finding,
+    Section,
+    Verdict,
+    environment_finding,
+    moment,
+    queue_finding,
+    readable,
+    schedule_finding,
+)
 from kanon.operate.noise_key import last_needed
 from kanon.operate.reports import examine_reports
+from kanon.operate.running_reports import ReportSettingsError
 from kanon.operate.stacks import RunningStack, reason
 
 UNDO = "undo the change and deploy; other values need a new type name or a new stack"
@@ -79,7 +89,7 @@ def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[F
         BotoCoreError, ClientError: Control or the horizons cannot be read.
         ThrottledError: the horizons were not answered.
     """
-    key = list(_encryption_key(stack))
+    key = _encryption_key(stack)
     try:
         case = _read(stack, now, secrets=secrets)
     except ClientError:
@@ -88,6 +98,14 @@ def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[F
         raise
     of_reports = examine_reports(stack.reports, now) if stack.reports else ()
     return [*key, *(finding for check in CHECKS for finding in check(case)), *of_reports]
+
+
+def unusable(error: ConfigurationError) -> Finding:
+    """The finding about a stack that cannot be examined, because a function refuses its environment."""
+    check, section = "environment", Section.EVALUATION_STOPPED
+    if isinstance(error, ReportSettingsError):
+        check, section = "report functions", Section.REPORT_FUNCTION_ERRORS
+    return Finding(check, Verdict.FAIL, str(error), "undo the change and deploy", section)
 
 
 def _read(stack: RunningStack, now: float, *, secrets: bool) -> Case:
@@ -101,16 +119,13 @@ def _read(stack: RunningStack, now: float, *, secrets: bool) -> Case:
 # The key of the tables
 
 
+@readable("encryption key")
 def _encryption_key(stack: RunningStack) -> Iterator[Finding]:
     """Whether DynamoDB may use the key: after seven days without it, it archives a table."""
     check, section = "encryption key", Section.KEY
-    try:
-        tables = described(stack.client("dynamodb"), stack.evaluate.tables)
-        arns = {table.get("SSEDescription", {}).get("KMSMasterKeyArn", "") for table in tables.values()} - {""}
-        keys = [stack.client("kms").describe_key(KeyId=arn)["KeyMetadata"] for arn in sorted(arns)]
-    except (BotoCoreError, ClientError) as error:
-        yield Finding(check, Verdict.NOT_SEEN, reason(error))
-        return
+    tables = described(stack.client("dynamodb"), stack.evaluate.tables)
+    arns = {table.get("SSEDescription", {}).get("KMSMasterKeyArn", "") for table in tables.values()} - {""}
+    keys = [stack.client("kms").describe_key(KeyId=arn)["KeyMetadata"] for arn in sorted(arns)]
     lost = sorted(name for name, table in tables.items() if table["TableStatus"] in WITHOUT_KEY)
     unusable = [f"{key['KeyState']}{_deleted_on(key)}" for key in keys if key["KeyState"] != "Enabled"]
     if lost:
@@ -133,20 +148,10 @@ def _deleted_on(key: Mapping[str, Any]) -> str:
 
 
 def _environments(case: Case) -> Iterator[Finding]:
-    """An interrupted deployment leaves functions with inconsistent environments."""
-    stack, names = case.stack, ("types", "period", "slots", "deployment", "control_table")
-    settings: tuple[GateSettings, ...] = (stack.join, stack.query, stack.evaluate)
-    differing = [name for name in names if len({getattr(each, name) for each in settings}) > 1]
-    if differing:
-        yield Finding(
-            "environment",
-            Verdict.FAIL,
-            f"the functions have inconsistent environments: {', '.join(differing)}",
-            "deploy again: a deployment was interrupted",
-            Section.EVALUATION_STOPPED,
-        )
-    else:
-        yield Finding("environment", Verdict.OK, "join, query and evaluate have consistent environments")
+    settings = case.stack.join, case.stack.query, case.stack.evaluate
+    names = "types", "period", "slots", "deployment", "control_table"
+    good = "join, query and evaluate have consistent environments"
+    yield environment_finding("environment", settings, names, good, Section.EVALUATION_STOPPED)
 
 
 def _fingerprints(case: Case) -> Iterator[Finding]:
@@ -164,7 +169,7 @@ def _fingerprints(case: Case) -> Iterator[Finding]:
         types = settings.read_types()
         keys, unread = _keys(case, arns)
         current = fingerprints(settings, types, keys)
-        changed = _changed(recorded, current)
+        changed = changed_fingerprints(recorded, current)
         compared = [name.removeprefix(TYPE).removeprefix("key ") for name in current]
         yield (
             Finding(check, Verdict.FAIL, f"changed since it first started: {', '.join(changed)}", UNDO, section)
@@ -186,85 +191,55 @@ def _keys(case: Case, arns: Mapping[str, str]) -> tuple[list[Secret], str]:
         return [], reason(error)
 
 
-def _changed(recorded: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
-    return [name for name, value in current.items() if recorded.get(name, value) != value]
-
-
+@readable("types", Section.TYPE_MISSING)
 def _types(case: Case) -> Iterator[Finding]:
-    recorded = case.recorded["evaluate"]
-    try:
-        refuse_types(recorded, case.stack.evaluate.read_types())
-    except ConfigurationError as error:
-        yield Finding("types", Verdict.FAIL, str(error), "nothing is evaluated until then", Section.TYPE_MISSING)
-        return
+    recorded, types = case.recorded["evaluate"], case.stack.evaluate.read_types()
+    refuse_types(recorded, types)
     retired = recorded_names(recorded, RETIRED)
-    for name in sorted(recorded_names(case.recorded["join"], TYPE) - case.stack.evaluate.read_types().keys() - retired):
+    for name in sorted(recorded_names(case.recorded["join"], TYPE) - types.keys() - retired):
         seen = f"join may have accepted joins of type {name!r}, which is no longer configured"
         advice = "evaluation stops at the first of them: deploy the type again, or retire it"
         yield Finding("types", Verdict.WARN, seen, advice, Section.TYPE_MISSING)
     yield Finding("types", Verdict.OK, f"none is missing; retired: {', '.join(sorted(retired)) or 'none'}")
 
 
+@readable("noise keys", Section.NOISE_KEYS)
 def _noise_keys(case: Case) -> Iterator[Finding]:
     """Compare the configured noise keys with the recorded ones, and name those that may be removed."""
-    settings, recorded, section = case.stack.evaluate, case.recorded["evaluate"], Section.NOISE_KEYS
-    entries, types = settings.noise_keys, settings.read_types()
-    try:
-        refuse_noise_keys(recorded, entries, types, step_at(case.now, settings.period))
-        if case.secrets:
-            manager = case.stack.client("secretsmanager")
-            keys = fetch_noise_keys(manager, settings.noise_key_secret, [entry.id for entry in entries])
-            changed = _changed(recorded, noise_key_fingerprints(entries, keys))
-        else:
-            starts = {f"{NOISE_KEY}{entry.id}": entry.from_step for entry in entries}
-            changed = [
-                name for name in starts if from_step_recorded(recorded.get(name, str(starts[name]))) != starts[name]
-            ]
-    except ConfigurationError as error:
-        yield Finding("noise keys", Verdict.FAIL, str(error), "nothing is evaluated until then", section)
-        return
-    except (BotoCoreError, ClientError) as error:
-        yield Finding("noise keys", Verdict.NOT_SEEN, reason(error))
-        return
+    check, settings, recorded = "noise keys", case.stack.evaluate, case.recorded["evaluate"]
+    entries = settings.noise_keys
+    refuse_noise_keys(recorded, entries, settings.read_types(), step_at(case.now, settings.period))
+    if case.secrets:
+        changed = changed_fingerprints(recorded, noise_key_fingerprints(entries, case.stack.noise_keys()))
+    else:
+        starts = {f"{NOISE_KEY}{entry.id}": entry.from_step for entry in entries}
+        changed = [
+            name for name, start in starts.items() if from_step_recorded(recorded.get(name, str(start))) != start
+        ]
     if changed:
-        yield Finding("noise keys", Verdict.FAIL, f"changed since first used: {', '.join(changed)}", UNDO, section)
+        seen = f"changed since first used: {', '.join(changed)}"
+        yield Finding(check, Verdict.FAIL, seen, UNDO, Section.NOISE_KEYS)
         return
+    marks = {slot: progress.evaluated_through for slot, progress in case.configured.items()}
     for old, new in pairwise(entries):
-        last = last_needed(new, [t.parameters.window for t in types.values()])
-        marks = {slot: progress.evaluated_through for slot, progress in case.configured.items()}
-        done = all(mark is not None and not settings.layouts.steps(slot, mark, last) for slot, mark in marks.items())
-        yield (
-            Finding(
-                "noise keys",
-                Verdict.OK,
-                f"key {old.id} is no longer needed: it can be destroyed",
-                "",
-                section,
-            )
-            if done
-            else Finding(
-                "noise keys",
-                Verdict.OK,
-                f"key {old.id} is needed until every slot is evaluated through step {last}"
-                f" ({moment(tick_of(last, settings.period, settings.publish_delay))})",
-            )
-        )
+        last = last_needed(case.stack, new)
+        if all(mark is not None and not settings.layouts.steps(slot, mark, last) for slot, mark in marks.items()):
+            seen = f"key {old.id} is no longer needed: it can be destroyed"
+            yield Finding(check, Verdict.OK, seen, section=Section.NOISE_KEYS)
+        else:
+            until = moment(tick_of(last, settings.period, settings.publish_delay))
+            seen = f"key {old.id} is needed until every slot is evaluated through step {last} ({until})"
+            yield Finding(check, Verdict.OK, seen)
     seen = "as recorded" if case.secrets else "ids and first steps as recorded; keys are compared only with --secrets"
-    yield Finding("noise keys", Verdict.OK, f"{', '.join(entry.id for entry in entries)}: {seen}")
+    yield Finding(check, Verdict.OK, f"{', '.join(entry.id for entry in entries)}: {seen}")
 
 
+@readable("log", Section.TABLE_REPLACED)
 def _log_generations(case: Case) -> Iterator[Finding]:
     """Whether the tables are those of the newest log generation, and the privacy cost of all generations."""
-    settings, recorded, section = case.stack.evaluate, case.recorded["evaluate"], Section.TABLE_REPLACED
-    try:
-        ids = table_ids(case.stack.client("dynamodb"), settings.tables)
-        refuse_log_generations(recorded, settings.log_generations, ids)
-    except ConfigurationError as error:
-        yield Finding("log", Verdict.FAIL, str(error), "nothing is evaluated until then", section)
-        return
-    except (BotoCoreError, ClientError) as error:
-        yield Finding("log", Verdict.NOT_SEEN, reason(error))
-        return
+    settings, recorded = case.stack.evaluate, case.recorded["evaluate"]
+    ids = table_ids(case.stack.client("dynamodb"), settings.tables)
+    refuse_log_generations(recorded, settings.log_generations, ids)
     known = begun(recorded)
     later = [step for step in known if step > 0]
     if not later:
@@ -278,29 +253,21 @@ def _log_generations(case: Case) -> Iterator[Finding]:
         yield Finding("log", Verdict.OK, f"type {name}: one join can meet {len(met)} of them, and then costs {bound}")
 
 
+@readable("tables", Section.MIXTURE)
 def _stamps(case: Case) -> Iterator[Finding]:
     """Whether Members, Statuses and marks are of the same time."""
-    slots = [slot for slot, progress in case.configured.items() if progress.stamped]
-    try:
-        members, statuses = case.stack.members.stamps(slots), case.stack.statuses.stamps(slots)
-        for slot in slots:
-            mark, answers = case.configured[slot].evaluated_through, statuses.get(slot, -1)
-            refuse_mixture(slot, mark, members.get(slot), answers.__ge__)
-    except ConfigurationError as error:
-        yield Finding("tables", Verdict.FAIL, str(error), "nothing is evaluated until then", Section.MIXTURE)
-        return
-    except (BotoCoreError, ClientError) as error:
-        yield Finding("tables", Verdict.NOT_SEEN, reason(error))
-        return
-    lost = [slot for slot in members if case.configured[slot].evaluated_through is None]
+    marks = {slot: progress.evaluated_through for slot, progress in case.configured.items() if progress.stamped}
+    members, statuses = case.stack.members.stamps(marks), case.stack.statuses.stamps(marks)
+    for slot, mark in marks.items():
+        refuse_mixture(slot, mark, members.get(slot), statuses.get(slot, -1).__ge__)
+    lost = [slot for slot in members if marks[slot] is None]
     if lost:
         seen = f"{slots_text(lost)}: Control lost the mark; evaluation continues after the stamp of Members"
         advice = "Control was emptied: check that no type which was retired is configured again"
         yield Finding("tables", Verdict.WARN, seen, advice, Section.MIXTURE)
     else:
-        yield Finding(
-            "tables", Verdict.OK, "Members, Statuses and marks are of the same time" if members else "no stamps yet"
-        )
+        seen = "Members, Statuses and marks are of the same time" if members else "no stamps yet"
+        yield Finding("tables", Verdict.OK, seen)
 
 
 # Progress
@@ -325,13 +292,9 @@ def _lag_of(slot: int, mark: int | None, case: Case) -> Finding:
         return Finding("evaluation", Verdict.OK, f"evaluated through step {mark}, the last one of its layout")
     through = f"evaluated through step {mark} (to {moment(end_of(mark, schedule.period))}), {left} behind"
     if left and (layouts.next_step(slot, mark) or 0) < schedule.oldest_allowed(case.now):
-        return Finding(
-            "evaluation",
-            Verdict.FAIL,
-            f"{through}: more than the outage allowance minus its reserve, so joins may be lost",
-            "fix the cause, then run `kanon operate skip`",
-            Section.GIVING_UP,
-        )
+        seen = f"{through}: more than the outage allowance minus its reserve, so joins may be lost"
+        advice = "fix the cause, then run `kanon operate skip`"
+        return Finding("evaluation", Verdict.FAIL, seen, advice, Section.GIVING_UP)
     if layouts.steps(slot, mark, schedule.due(case.now)):
         until = moment(schedule.allowed_until(mark + 1))
         advice = f"fix the cause: until {until} evaluation can still catch up by itself"
@@ -347,19 +310,15 @@ def _leases(case: Case) -> Iterator[Finding]:
     too_long = [slot for slot, until in held.items() if until > longest]
     if too_long:
         until = moment(max(held[slot] for slot in too_long))
-        yield Finding(
-            "leases",
-            Verdict.WARN,
-            f"{slots_text(too_long)}: held until {until}, longer than a worker may hold it",
-            "the cause is an interrupted `kanon operate` command or a clock far ahead; the lease expires by itself",
-            Section.LEASE,
-        )
+        seen = f"{slots_text(too_long)}: held until {until}, longer than a worker may hold it"
+        advice = "the cause is an interrupted `kanon operate` command or a clock far ahead; the lease expires by itself"
+        yield Finding("leases", Verdict.WARN, seen, advice, Section.LEASE)
         return
     dead = [slot for slot, until in held.items() if until < case.now]
     at_work = [slot for slot in held if slot not in dead]
-    seen = [f"{slots_text(at_work)} held by a worker"] if at_work else []
-    seen += [f"{slots_text(dead)} left by an interrupted worker; the next worker takes over"] if dead else []
-    yield Finding("leases", Verdict.OK, "; ".join(seen) or "no slot is held")
+    known = [f"{slots_text(at_work)} held by a worker"] if at_work else []
+    known += [f"{slots_text(dead)} left by an interrupted worker; the next worker takes over"] if dead else []
+    yield Finding("leases", Verdict.OK, "; ".join(known) or "no slot is held")
 
 
 def _visible(case: Case) -> Iterator[Finding]:
@@ -369,13 +328,8 @@ def _visible(case: Case) -> Iterator[Finding]:
     period, delay = case.stack.schedule.period, case.stack.schedule.publish_delay
     far = [slot for slot, horizon in case.horizons.items() if horizon.visible_from > case.now + 2 * period + delay]
     if far:
-        yield Finding(
-            "answers",
-            Verdict.WARN,
-            f"{slots_text(far)}: visible only from a tick far ahead, because a clock was wrong",
-            "answers do not change until then",
-            Section.PUBLISH_LATE,
-        )
+        seen = f"{slots_text(far)}: visible only from a tick far ahead, because a clock was wrong"
+        yield Finding("answers", Verdict.WARN, seen, "answers do not change until then", Section.PUBLISH_LATE)
     if short:
         seen = f"{slots_text(short)}: not yet visible up to the mark; the next evaluation moves the horizon"
         yield Finding("answers", Verdict.OK, seen)
@@ -385,16 +339,10 @@ def _visible(case: Case) -> Iterator[Finding]:
 
 def _beyond(case: Case) -> Iterator[Finding]:
     layouts = case.stack.evaluate.layouts
-    count = len(layouts.slots)
     beyond = sorted(slot for slot in case.slots if slot not in layouts.slots)
     if beyond:
-        yield Finding(
-            "slots",
-            Verdict.FAIL,
-            f"{slots_text(beyond)}: evaluated before, but only {count} slots are configured",
-            UNDO,
-            Section.EVALUATION_STOPPED,
-        )
+        seen = f"{slots_text(beyond)}: evaluated before, but only {len(layouts.slots)} slots are configured"
+        yield Finding("slots", Verdict.FAIL, seen, UNDO, Section.EVALUATION_STOPPED)
     else:
         yield Finding("slots", Verdict.OK, f"{_entries_text(layouts)}; no others recorded")
 

@@ -5,7 +5,7 @@ nothing about answers that are not visible yet. It says whether the set was join
 were.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -172,8 +172,7 @@ def explain(stack: RunningStack, type_name: str, set_id: bytes, now: float) -> E
         return Explanation(status=False, findings=(unknown,))
     pepper = fetch_secret(stack.client("secretsmanager"), "set-pepper", stack.query.set_pepper_secret)
     case = _Case(stack, types, types[type_name], pepper, set_id, now)
-    findings = (unknown, *(finding for check in CHECKS for finding in check(case)))
-    return Explanation(status=case.answer.above[0], findings=findings)
+    return Explanation(case.answer.above[0], (unknown, *(check(case) for check in CHECKS)))
 
 
 def _type(stack: RunningStack, name: str) -> Finding:
@@ -192,87 +191,71 @@ def _type(stack: RunningStack, name: str) -> Finding:
     return Finding(question, Reply.FINE, "yes")
 
 
-def _joined(case: _Case) -> Iterator[Finding]:
+def _joined(case: _Case) -> Finding:
     question = "Did a client join the set within the window?"
     if case.counted or case.waiting:
-        yield Finding(question, Reply.FINE, "yes")
-        return
-    yield Finding(
-        question,
-        Reply.FALSE,
-        f"no join of the last {case.window} steps is in the tables",
-        "compare the set id of the joins with this one: the same bytes, the same type; and check the answers to joins",
+        return Finding(question, Reply.FINE, "yes")
+    seen = f"no join of the last {case.window} steps is in the tables"
+    advice = (
+        "compare the set id of the joins with this one: the same bytes, the same type; and check the answers to joins"
     )
+    return Finding(question, Reply.FALSE, seen, advice)
 
 
-def _closed(case: _Case) -> Iterator[Finding]:
+def _closed(case: _Case) -> Finding:
     question = "Has the step of its joins ended?"
     if case.waiting and not case.counted and case.waiting[0] == case.open_step:
         end = end_of(case.open_step, case.period)
         advice = f"wait: it ends at {moment(end)} and closes {case.stack.schedule.grace} s later"
-        yield Finding(question, Reply.WAIT, "not yet: all joins are in the current step", advice)
-    else:
-        yield Finding(question, Reply.FINE, "yes" if case.counted or case.waiting else "no step to wait for")
+        return Finding(question, Reply.WAIT, "not yet: all joins are in the current step", advice)
+    return Finding(question, Reply.FINE, "yes" if case.counted or case.waiting else "no step to wait for")
 
 
-def _evaluated(case: _Case) -> Iterator[Finding]:
+def _evaluated(case: _Case) -> Finding:
     question, schedule = "Is the set's slot evaluated?", case.stack.schedule
     if case.mark is None:
         advice = "wait for the schedule; if it stays so, run kanon doctor"
-        yield Finding(question, Reply.WAIT, "never: the stack is new", advice)
-    elif case.behind(schedule.due(case.now)):
+        return Finding(question, Reply.WAIT, "never: the stack is new", advice)
+    if case.behind(schedule.due(case.now)):
         steps = case.behind(schedule.last_closed(case.now))
         seen = f"only through step {case.mark}, {steps} steps behind: its answers are old"
-        yield Finding(question, Reply.WAIT, seen, "run kanon doctor: it names the cause")
-    else:
-        yield Finding(question, Reply.FINE, f"through step {case.mark}, on time")
+        return Finding(question, Reply.WAIT, seen, "run kanon doctor: it names the cause")
+    return Finding(question, Reply.FINE, f"through step {case.mark}, on time")
 
 
-def _visible(case: _Case) -> Iterator[Finding]:
+def _visible(case: _Case) -> Finding:
     question, closed = "Are the results visible?", [step for step in case.waiting if step < case.open_step]
     newest = case.mark if case.mark is not None and not closed else None
+    tick = f"the next tick is at {moment(case.answer.next_update)}"
     if case.visible is None:
-        yield Finding(question, Reply.WAIT, "none yet", f"wait: the next tick is at {moment(case.answer.next_update)}")
-    elif newest is None or case.visible < newest:
+        return Finding(question, Reply.WAIT, "none yet", f"wait: {tick}")
+    if newest is None or case.visible < newest:
         seen = f"through step {case.visible}; later joins show at a later tick"
-        yield Finding(question, Reply.WAIT, seen, f"wait: the next tick is at {moment(case.answer.next_update)}")
-    else:
-        yield Finding(
-            question, Reply.FINE, f"through step {case.visible}; the next tick is at {moment(case.answer.next_update)}"
-        )
+        return Finding(question, Reply.WAIT, seen, f"wait: {tick}")
+    return Finding(question, Reply.FINE, f"through step {case.visible}; {tick}")
 
 
-def _suppressed(case: _Case) -> Iterator[Finding]:
+def _suppressed(case: _Case) -> Finding:
     question = "Is the set suppressed?"
     if case.suppressed:
-        yield Finding(question, Reply.FALSE, "yes", "kanon operate unsuppress TYPE/SET ends it")
-    else:
-        yield Finding(question, Reply.FINE, "no")
+        return Finding(question, Reply.FALSE, "yes", "kanon operate unsuppress TYPE/SET ends it")
+    return Finding(question, Reply.FINE, "no")
 
 
-def _crossed(case: _Case) -> Iterator[Finding]:
+def _crossed(case: _Case) -> Finding:
     question = "Has it crossed the noisy threshold in this instance?"
     begin, end = (end_of(first_step(case.instance + n, case.phase, case.window) - 1, case.period) for n in (0, 1))
     if case.is_true(case.instance):
-        yield Finding(question, Reply.FINE, f"yes: it is true until {moment(end)}, when the instance ends")
-        return
+        return Finding(question, Reply.FINE, f"yes: it is true until {moment(end)}, when the instance ends")
     before = " It was true in the instance before." if case.is_true(case.instance - 1) else ""
     p = case.type_.parameters
-    yield Finding(
-        question,
-        Reply.FALSE,
-        f"not visibly since {moment(begin)}, when the instance began with new noise.{before}",
+    seen = f"not visibly since {moment(begin)}, when the instance began with new noise.{before}"
+    advice = (
         f"more clients: below {p.never_true_below} distinct tokens in {p.window} steps a set is never true, from"
-        f" {p.surely_true_from} on it always is, between them the noise decides (kanon plan)",
+        f" {p.surely_true_from} on it always is, between them the noise decides (kanon plan)"
     )
+    return Finding(question, Reply.FALSE, seen, advice)
 
 
-CHECKS: tuple[Callable[[_Case], Iterator[Finding]], ...] = (
-    _joined,
-    _closed,
-    _evaluated,
-    _visible,
-    _suppressed,
-    _crossed,
-)
+CHECKS: tuple[Callable[[_Case], Finding], ...] = (_joined, _closed, _evaluated, _visible, _suppressed, _crossed)
 """The questions, in the order from joins to answers."""

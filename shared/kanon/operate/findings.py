@@ -1,14 +1,19 @@
 """The findings of ``kanon doctor``, each with a verdict and what to do."""
 
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 from botocore.exceptions import BotoCoreError, ClientError
+from pydantic import BaseModel
 
+from kanon.errors import ConfigurationError
 from kanon.operate.stacks import reason
 
+P = ParamSpec("P")
 PAGE = "docs/guides/operate.md"
 
 
@@ -71,6 +76,40 @@ class Finding:
 def moment(time: float) -> str:
     """A Unix time (s) as text."""
     return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def readable(
+    check: str, section: Section | None = None
+) -> Callable[[Callable[P, Iterable[Finding]]], Callable[P, list[Finding]]]:
+    """Make a finding named ``check`` of an error that ends a check.
+
+    NOT_SEEN means that a call was refused, FAIL that evaluation refuses the configuration (see ``section``).
+    """
+
+    def with_errors(findings: Callable[P, Iterable[Finding]]) -> Callable[P, list[Finding]]:
+        @wraps(findings)
+        def found(*args: P.args, **kwargs: P.kwargs) -> list[Finding]:
+            try:
+                return list(findings(*args, **kwargs))
+            except ConfigurationError as error:
+                return [Finding(check, Verdict.FAIL, str(error), "nothing is evaluated until then", section)]
+            except (BotoCoreError, ClientError) as error:
+                return [Finding(check, Verdict.NOT_SEEN, reason(error))]
+
+        return found
+
+    return with_errors
+
+
+def environment_finding(
+    check: str, settings: Collection[BaseModel], names: Iterable[str], good: str, section: Section
+) -> Finding:
+    """A finding about the settings of functions: an interrupted deployment leaves some of these names inconsistent."""
+    differing = [name for name in names if len({getattr(each, name) for each in settings if hasattr(each, name)}) > 1]
+    if differing:
+        seen = f"the functions have inconsistent environments: {', '.join(differing)}"
+        return Finding(check, Verdict.FAIL, seen, "deploy again: a deployment was interrupted", section)
+    return Finding(check, Verdict.OK, good)
 
 
 def queue_finding(check: str, client: Any, url: str, most: int, advice: str, section: Section) -> Finding:

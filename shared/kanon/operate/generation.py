@@ -10,15 +10,15 @@ It is safe to interrupt the command anywhere and to run it again.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
+from kanon.dynamo.batches import chunks
 from kanon.dynamo.tables import table_ids
-from kanon.errors import KanonError
 from kanon.gate.generations import LOG, Ids, as_recorded, begun, replaced
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.settings import LogGenerationEntry
 from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.step_log import Row
+from kanon.operate.leases import leased
 from kanon.operate.stacks import RunningStack
 
 LEASE = 3600
@@ -28,10 +28,6 @@ WIDEST_TOKEN = 32
 """The most bits of a token, used for types that are no longer configured and whose number of bits is unknown."""
 ENTRIES_SHOWN = 2
 """The number of newest generations to configure; only the newest is in force."""
-
-
-class GenerationRefusedError(KanonError):
-    """Nothing was changed; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -69,24 +65,21 @@ def begin(stack: RunningStack, holder: str, now: float) -> tuple[LogGenerationEn
         now: Unix seconds.
 
     Raises:
-        GenerationRefusedError: a worker holds a slot.
+        ChangeRefusedError: a worker holds a slot.
         UndecodableMembersError: the state of a set cannot be decoded.
         LeaseLostError: a mark was moved meanwhile. Run again.
         ThrottledError: the log did not store every wake-up. Run again.
     """
-    control, leased = stack.control, []
-    try:
-        marks, touched = {}, [0]
-        for slot in stack.evaluate.layouts.slots:
-            mark = control.lease(slot, holder, now, now + LEASE)
-            if mark is None:
-                raise GenerationRefusedError(f"a worker holds slot {slot}: wait until its lease expires")
-            leased.append(slot)
-            marks[slot] = mark.evaluated_through
-            if mark.evaluated_through is not None:
-                touched.append(mark.evaluated_through + (mark.resume_after is not None))
+    control = stack.control
+    with leased(control, stack.evaluate.layouts.slots, holder, now, LEASE) as marks:
         seen = situation(stack)
         crossings, horizons = stack.statuses.released()
+        touched = [0]
+        touched += [
+            mark.evaluated_through + (mark.resume_after is not None)
+            for mark in marks.values()
+            if mark.evaluated_through is not None
+        ]
         touched += [horizon.through for horizon in horizons.values()]
         touched += [steps[-1] for steps in crossings.values() if steps]
         touched += [state.evaluated or 0 for _, _, state in stack.members.states()]
@@ -94,14 +87,11 @@ def begin(stack: RunningStack, holder: str, now: float) -> tuple[LogGenerationEn
         _keep_crossings(stack, crossings, first)
         _wake_all(stack, first)
         control.check("evaluate", {**_unrecorded(stack, seen), **as_recorded(first, seen.ids)})
-        for slot, through in marks.items():
+        for slot, mark in marks.items():
             put_stamps(slot, first - 1, stack.members, stack.statuses)
-            if through != first - 1:
-                control.advance(slot, through, first - 1)
+            if mark.evaluated_through != first - 1:
+                control.advance(slot, mark.evaluated_through, first - 1)
         return _entries(begun(control.recorded("evaluate")))
-    finally:
-        for slot in leased:
-            control.release(slot, holder)
 
 
 def _first_step(stack: RunningStack, seen: Situation, touched: int, now: float) -> int:
@@ -146,8 +136,8 @@ def _wake_all(stack: RunningStack, first: int) -> None:
         for set_key, type_name, state in stack.members.states()
         if type_name and state.members
     )
-    for _, batch in groupby(enumerate(rows), key=lambda numbered: numbered[0] // ROWS_A_BATCH):
-        stack.log.put_wake_ups(row for _, row in batch)
+    for some in chunks(rows, ROWS_A_BATCH):
+        stack.log.put_wake_ups(some)
 
 
 def _unrecorded(stack: RunningStack, seen: Situation) -> dict[str, str]:

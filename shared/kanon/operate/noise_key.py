@@ -5,7 +5,7 @@ written again, at the pace that AWS asks for, until it has removed every version
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from kanon.errors import KanonError
@@ -25,9 +25,9 @@ class NoiseKeyKeptError(KanonError):
     """The key is needed, or Secrets Manager still holds it; the message says what to do."""
 
 
-def last_needed(new: NoiseKeyEntry, windows: Iterable[int]) -> int:
+def last_needed(stack: RunningStack, new: NoiseKeyEntry) -> int:
     """The last step that may need the key before ``new``: its instances begin before the first step of ``new``."""
-    return new.from_step + max(windows)
+    return new.from_step + stack.longest_window
 
 
 def refuse_needed(stack: RunningStack, key_id: str) -> None:
@@ -37,11 +37,9 @@ def refuse_needed(stack: RunningStack, key_id: str) -> None:
         NoiseKeyKeptError: it is configured, or a slot is not evaluated far enough.
     """
     entries, layouts = stack.evaluate.noise_keys, stack.evaluate.layouts
-    windows = [type_.parameters.window for type_ in stack.evaluate.read_types().values()]
     if key_id in [entry.id for entry in entries]:
         raise NoiseKeyKeptError(f"noise key {key_id} is configured: first remove it from NoiseKeys and deploy")
-    last = last_needed(entries[0], windows)
-    marks = {progress.slot: progress.evaluated_through for progress in stack.control.progress()}
+    last, marks = last_needed(stack, entries[0]), stack.marks
     if entries[0].from_step > 0 and any(layouts.steps(slot, marks.get(slot) or 0, last) for slot in layouts.slots):
         raise NoiseKeyKeptError(
             f"noise key {key_id} is needed until every slot is evaluated through step {last}: run the command then"

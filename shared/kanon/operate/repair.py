@@ -44,9 +44,7 @@ def repair(stack: RunningStack, found: Damage) -> None:
     """
     members, statuses = stack.members, stack.statuses
     record_change(stack.control, REPAIR, step_in_progress(stack))
-    marks = {progress.slot: progress.evaluated_through for progress in stack.control.progress()}
-    types = stack.evaluate.read_types()
-    window = max(type_.parameters.window for type_ in types.values())
+    marks, window = stack.marks, stack.longest_window
     for some in chunks(found.items, SETS_A_READ):
         crossings = statuses.crossings(item["set_key"]["B"] for item in some)
         for item in some:

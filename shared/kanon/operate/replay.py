@@ -11,9 +11,10 @@ Joins and queries continue meanwhile. It is safe to interrupt the command anywhe
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import groupby, repeat
+from itertools import repeat
 
-from kanon.errors import ConfigurationError, KanonError, LeaseLostError
+from kanon.dynamo.batches import chunks
+from kanon.errors import ConfigurationError, LeaseLostError
 from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.fingerprints import fingerprints, noise_key_fingerprints, refuse_types
 from kanon.gate.generations import LOG, as_recorded, in_force, refuse_log_generations
@@ -23,18 +24,14 @@ from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.control import Mark
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.slot_rows import key_of_slot
-from kanon.keys import fetch_noise_keys
-from kanon.operate.changes import newest_change
+from kanon.operate.changes import ChangeRefusedError, changed_fingerprints, newest_change
 from kanon.operate.generation import situation
+from kanon.operate.leases import leased, refuse_moved
 from kanon.operate.stacks import RunningStack
 
 LEASE = 6 * 3600
 """Seconds for which the slots are leased; renewed after each step. Released at the end."""
 ITEMS_A_BATCH = 1000
-
-
-class ReplayRefusedError(KanonError):
-    """The stack was not changed; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
         now: Unix seconds.
 
     Raises:
-        ReplayRefusedError: the log or Statuses were replaced, the log does not reach back, an operator changed
+        ChangeRefusedError: the log or Statuses were replaced, the log does not reach back, an operator changed
             something since, or the states are not complete through ``step``.
         ConfigurationError: the configuration differs from the recorded one.
     """
@@ -120,7 +117,7 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
     crossings, horizons = stack.statuses.released()
     layouts = stack.evaluate.layouts
     layout = layouts.at(step + 1)
-    recorded = {progress.slot: progress.evaluated_through for progress in stack.control.progress()}
+    recorded = stack.marks
     marks = {slot: recorded.get(slot) for slot in layouts.slots}
     done = {slot: max(mark or 0, horizons[slot].through if slot in horizons else 0) for slot, mark in marks.items()}
     complete = {slot: done[slot] for slot in range(layout.slots)}
@@ -136,7 +133,7 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
     for slot in evaluated_by:
         if stamps.get(slot, -1) < step:
             seen = f"through step {stamps[slot]}" if slot in stamps else "for no step"
-            raise ReplayRefusedError(
+            raise ChangeRefusedError(
                 f"table {found.source}: the states of slot {slot} are complete {seen}: give that step, or a table of a"
                 f" later time"
             )
@@ -153,35 +150,26 @@ def replay(stack: RunningStack, found: Plan, holder: str, clock: Callable[[], fl
         clock: Unix seconds.
 
     Raises:
-        ReplayRefusedError: a worker holds a slot or has moved its mark, or a crossing differs.
+        ChangeRefusedError: a worker holds a slot or has moved its mark, or a crossing differs.
         LeaseLostError: another worker took a slot. Run again.
         ThrottledError: a table did not answer or store everything. Run again.
         UndecodableMembersError: a state cannot be decoded.
     """
-    control, leased = stack.control, []
-    try:
-        for slot, mark in found.marks.items():
-            held = control.lease(slot, holder, clock(), clock() + LEASE)
-            if held is None:
-                raise ReplayRefusedError(f"a worker holds slot {slot}: wait until its lease expires")
-            leased.append(slot)
-            if held.evaluated_through != mark:
-                raise ReplayRefusedError(f"slot {slot} was evaluated meanwhile: run the command again")
+    control = stack.control
+    with leased(control, found.marks, holder, clock(), LEASE) as marks:
+        refuse_moved(marks, found.marks)
 
         def renew() -> None:
-            for slot in leased:
+            for slot in marks:
                 if control.lease(slot, holder, clock(), clock() + LEASE) is None:
                     raise LeaseLostError(f"another worker took slot {slot}: run the command again")
 
         _evaluate(stack, found, holder, renew)
         _compare(stack, found)
         renew()
-        for slot in leased:  # the states of the table that is given up may be ahead there; these are not
+        for slot in marks:  # the states of the table that is given up may be ahead there; these are not
             control.forget_place(slot, holder)
         _adopt(stack, found)
-    finally:
-        for slot in leased:
-            control.release(slot, holder)
 
 
 def _refuse_configuration(stack: RunningStack) -> None:
@@ -191,18 +179,15 @@ def _refuse_configuration(stack: RunningStack) -> None:
     seen = situation(stack)
     lost = sorted({LOG, "Statuses"}.intersection(seen.replaced)) if seen.known else []
     if lost:
-        raise ReplayRefusedError(
+        raise ChangeRefusedError(
             f"{' and '.join(lost)} was restored or created again: what was released cannot be compared or evaluated"
             f" again; begin a new log generation with `kanon operate new-generation`"
         )
     newest = list(seen.known.values())[-1] if seen.known else seen.ids
     refuse_log_generations(recorded, settings.log_generations, newest)
     refuse_types(recorded, types)
-    keys = fetch_noise_keys(
-        stack.client("secretsmanager"), settings.noise_key_secret, [entry.id for entry in settings.noise_keys]
-    )
-    current = {**fingerprints(settings, types, ()), **noise_key_fingerprints(settings.noise_keys, keys)}
-    changed = [name for name, value in current.items() if recorded.get(name, value) != value]
+    of_keys = noise_key_fingerprints(settings.noise_keys, stack.noise_keys())
+    changed = changed_fingerprints(recorded, {**fingerprints(settings, types, ()), **of_keys})
     if changed:
         raise ConfigurationError(f"{', '.join(changed)} differ from what this deployment started with: restore them")
 
@@ -214,30 +199,30 @@ def _refuse_steps(stack: RunningStack, found: Plan, now: float) -> None:
     generation = in_force(stack.evaluate.log_generations)
     shortest = min(type_.parameters.window for type_ in types.values())
     if not last or found.step > last:
-        raise ReplayRefusedError(f"nothing was evaluated after step {found.step}: there is nothing to replay")
+        raise ChangeRefusedError(f"nothing was evaluated after step {found.step}: there is nothing to replay")
     if last > schedule.last_closed(now):
-        raise ReplayRefusedError(f"step {last} is not closed yet: a clock was wrong; wait until it is")
+        raise ChangeRefusedError(f"step {last} is not closed yet: a clock was wrong; wait until it is")
     if found.step < oldest:
-        raise ReplayRefusedError(f"the log does not reach back that far: give step {oldest} or later")
+        raise ChangeRefusedError(f"the log does not reach back that far: give step {oldest} or later")
     if generation is not None and found.step < generation.from_step - 1:
-        raise ReplayRefusedError(
+        raise ChangeRefusedError(
             f"a log generation begins at step {generation.from_step}: give step {generation.from_step - 1} or later"
         )
     changed = next(
         (entry for entry in stack.evaluate.layouts.entries if found.step + 1 < entry.from_step <= last), None
     )
     if changed is not None:
-        raise ReplayRefusedError(
+        raise ChangeRefusedError(
             f"the number of slots changes at step {changed.from_step}: give step {changed.from_step - 1} or later"
         )
     if found.step < last - shortest:
-        raise ReplayRefusedError(
+        raise ChangeRefusedError(
             f"Statuses keep the crossings of two instances, and the shortest window is {shortest} steps: give step"
             f" {last - shortest} or later"
         )
     change = newest_change(stack.control)
     if change is not None and found.step < change[0]:
-        raise ReplayRefusedError(
+        raise ChangeRefusedError(
             f"`kanon operate {change[1]}` changed what is evaluated up to step {change[0]}: give that step or a later"
             f" one"
         )
@@ -246,12 +231,9 @@ def _refuse_steps(stack: RunningStack, found: Plan, now: float) -> None:
 def _evaluate(stack: RunningStack, found: Plan, holder: str, renew: Callable[[], None]) -> None:
     """Evaluate the steps of each slot up to its target, in the source table."""
     settings = stack.evaluate
-    keys = fetch_noise_keys(
-        stack.client("secretsmanager"), settings.noise_key_secret, [entry.id for entry in settings.noise_keys]
-    )
     evaluation = Evaluation(
         types=settings.read_types(),
-        noise_keys=NoiseKeys.of(settings.noise_keys, keys),
+        noise_keys=NoiseKeys.of(settings.noise_keys, stack.noise_keys()),
         deployment=settings.deployment,
         schedule=stack.schedule,
         log=stack.log,
@@ -280,7 +262,7 @@ def _compare(stack: RunningStack, found: Plan) -> None:
         else:  # the crossings before the replay have expired in Statuses
             same &= not any(step > found.step for step in decided)
     if left or not same:
-        raise ReplayRefusedError(
+        raise ChangeRefusedError(
             "the replay differs from what was released: the log lacks rows, or a version released wrong answers;"
             " begin a new log generation with `kanon operate new-generation`"
         )
@@ -296,7 +278,7 @@ def _adopt(stack: RunningStack, found: Plan) -> None:
     """Give the states to the stack, write what a dead worker left unwritten, and record the tables and stamps."""
     if found.source != stack.evaluate.members_table:
         _copy(stack, found)
-    longest = max(type_.parameters.window for type_ in stack.evaluate.read_types().values())
+    longest = stack.longest_window
     for set_key, _, state in stack.members.states():
         if _is_unwritten(found, set_key, state.crossings, found.crossings.get(set_key, ())):
             stack.statuses.write(set_key, state.crossings, stack.schedule.expiry(state.crossings[-1] + longest))
@@ -313,10 +295,7 @@ def _copy(stack: RunningStack, found: Plan) -> None:
     own = stack.members
     own.remove([key_of_slot(slot) for slot in found.targets])
     kept = set()
-    for _, batch in groupby(
-        enumerate(_source(stack, found).items()), key=lambda numbered: numbered[0] // ITEMS_A_BATCH
-    ):
-        items = [item for _, item in batch]
+    for items in chunks(_source(stack, found).items(), ITEMS_A_BATCH):
         own.put_all(items)
         kept |= {item["set_key"]["B"] for item in items}
     own.remove(item["set_key"]["B"] for item in own.items() if item["set_key"]["B"] not in kept)

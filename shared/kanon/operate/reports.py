@@ -3,15 +3,22 @@
 Names of jobs are shown, because an operator needs them. No origin, no key of a histogram, no sum and no secret is read.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from kanon.dynamo.tables import described
-from kanon.operate.findings import Finding, Section, Verdict, moment, queue_finding, schedule_finding
+from kanon.operate.changes import changed_fingerprints
+from kanon.operate.findings import (
+    Finding,
+    Section,
+    Verdict,
+    environment_finding,
+    moment,
+    queue_finding,
+    readable,
+    schedule_finding,
+)
 from kanon.operate.running_reports import QUEUES, SCHEDULES, RunningReports
-from kanon.operate.stacks import reason
 from kanon.reports.service.fingerprints import Recorded, fingerprints
 from kanon.reports.storage.key_ring import NEW_EVERY, PUBLISHED
 from kanon.reports.storage.report_jobs import STUCK, Row, State
@@ -25,41 +32,25 @@ SHOWN = 5
 
 def examine_reports(reports: RunningReports, now: float) -> list[Finding]:
     """All findings about reports, in the order of the checks; ``now`` in Unix seconds."""
-    return [finding for name, check in CHECKS.items() for finding in _guarded(name, check, reports, now)]
-
-
-Check = Callable[[RunningReports, float], Iterable[Finding]]
-
-
-def _guarded(name: str, check: Check, reports: RunningReports, now: float) -> Iterable[Finding]:
-    """The findings of a check, or NOT_SEEN if a permission is missing."""
-    try:
-        return list(check(reports, now))
-    except (BotoCoreError, ClientError) as error:
-        return [Finding(name, Verdict.NOT_SEEN, reason(error))]
+    return [finding for name, check in CHECKS.items() for finding in readable(name)(check)(reports, now)]
 
 
 def _environments(reports: RunningReports, _: float) -> Iterator[Finding]:
-    """An interrupted deployment leaves functions with inconsistent environments."""
     functions = (reports.collect, reports.jobs, reports.decrypt, reports.aggregate, reports.rotate)
     names = sorted({name for each in functions for name in type(each).model_fields})
-    differing = [name for name in names if len({getattr(each, name) for each in functions if hasattr(each, name)}) > 1]
-    check, section = "report functions", Section.REPORT_FUNCTION_ERRORS
-    if differing:
-        seen = f"the functions have inconsistent environments: {', '.join(differing)}"
-        yield Finding(check, Verdict.FAIL, seen, "deploy again: a deployment was interrupted", section)
-    else:
-        yield Finding(check, Verdict.OK, "they have consistent environments")
+    good, section = "they have consistent environments", Section.REPORT_FUNCTION_ERRORS
+    yield environment_finding("report functions", functions, names, good, section)
 
 
 def _fingerprints(reports: RunningReports, _: float) -> Iterator[Finding]:
     """Whether a deployment changed an immutable value: then these functions refuse to work."""
     check, recorded = "report fingerprints", Recorded(reports.client("dynamodb"), reports.aggregate.control_table)
-    changed, started = set(), []
+    changed: set[str] = set()
+    started = []
     for function, settings in (("jobs", reports.jobs), ("decrypt", reports.decrypt), ("aggregate", reports.aggregate)):
         known = recorded.recorded(function)
         started += [function] if known else []
-        changed |= {name for name, value in fingerprints(settings).items() if known.get(name, value) != value}
+        changed.update(changed_fingerprints(known, fingerprints(settings)))
     if changed:
         seen = f"changed since the functions first started: {', '.join(sorted(changed))}"
         advice = "undo the change and deploy; other values need a new stack"
@@ -215,7 +206,7 @@ def _tables(reports: RunningReports, _: float) -> Iterator[Finding]:
         yield Finding(check, Verdict.OK, "no stream and no point-in-time recovery")
 
 
-CHECKS: dict[str, Check] = {
+CHECKS: dict[str, Callable[[RunningReports, float], Iterator[Finding]]] = {
     "report functions": _environments,
     "report fingerprints": _fingerprints,
     "report keys": _keys,

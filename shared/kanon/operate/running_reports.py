@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kanon.errors import ConfigurationError
 from kanon.reports.service.epoch import Epoch
 from kanon.reports.settings import AggregateSettings, CollectSettings, DecryptSettings, JobsSettings, RotateSettings
 from kanon.reports.storage.budgets import Amount, Budgets
@@ -15,6 +16,10 @@ SCHEDULES = {"aggregate": "SweepSchedule", "rotate": "RotateSchedule"}
 """The schedules by the functions that they call."""
 FUNCTIONS = ("collect", "jobs", "decrypt", "aggregate", "rotate")
 """The functions whose settings name all parts."""
+
+
+class ReportSettingsError(ConfigurationError):
+    """The environment of a function of reports is invalid."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +55,22 @@ class RunningReports:
         """From the environments of its functions, by their names.
 
         Raises:
-            ConfigurationError: the environment of a function is invalid.
+            ReportSettingsError: the environment of a function is invalid.
             KeyError: a function is missing.
         """
-        return cls(
-            CollectSettings.from_environment(environments["collect"]),
-            JobsSettings.from_environment(environments["jobs"]),
-            DecryptSettings.from_environment(environments["decrypt"]),
-            AggregateSettings.from_environment(environments["aggregate"]),
-            RotateSettings.from_environment(environments["rotate"]),
-            dead_letters,
-            schedules,
-            client,
-        )
+        try:
+            return cls(
+                CollectSettings.from_environment(environments["collect"]),
+                JobsSettings.from_environment(environments["jobs"]),
+                DecryptSettings.from_environment(environments["decrypt"]),
+                AggregateSettings.from_environment(environments["aggregate"]),
+                RotateSettings.from_environment(environments["rotate"]),
+                dead_letters,
+                schedules,
+                client,
+            )
+        except ConfigurationError as error:
+            raise ReportSettingsError(str(error)) from error
 
     @property
     def tables(self) -> dict[str, str]:

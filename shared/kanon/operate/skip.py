@@ -7,22 +7,18 @@ evaluated when a client joins it, and its answer could reveal that one join.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
-from kanon.errors import KanonError
+from kanon.dynamo.batches import chunks
 from kanon.gate.slots import Layout
 from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.step_log import Row
-from kanon.operate.changes import SKIP, record_change
+from kanon.operate.changes import SKIP, ChangeRefusedError, record_change
+from kanon.operate.leases import leased, refuse_moved
 from kanon.operate.stacks import RunningStack
 
 LEASE = 3600
 """Seconds for which the slots are leased: longer than reading all Members takes. They are released at the end."""
 ROWS_A_BATCH = 1000
-
-
-class SkipRefusedError(KanonError):
-    """No mark was moved; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +35,7 @@ def gaps(stack: RunningStack, now: float) -> list[Gap]:
     """The steps to skip at ``now`` (Unix s): one gap for each slot that is too far behind, ordered by slot."""
     layouts = stack.evaluate.layouts
     oldest, first = stack.schedule.oldest_allowed(now), stack.schedule.first_after_skip(now)
-    marks = {progress.slot: progress.evaluated_through for progress in stack.control.progress()}
-    found = []
+    marks, found = stack.marks, []
     for slot in layouts.slots:
         start = _start(stack, slot, marks)
         if start is not None and start < oldest:
@@ -71,31 +66,22 @@ def skip(stack: RunningStack, found: Sequence[Gap], holder: str, now: float) -> 
         now: Unix seconds.
 
     Raises:
-        SkipRefusedError: a worker holds or has evaluated one of the slots, or ``found`` is too old.
+        ChangeRefusedError: a worker holds or has evaluated one of the slots, or ``found`` is too old.
         LeaseLostError: a mark was moved while the wake-ups were written; marks moved before stay moved.
         ThrottledError: the log did not store every wake-up. Run again; nothing is lost.
     """
     control, log = stack.control, stack.log
-    leased = []
     if any(gap.first < stack.schedule.oldest_allowed(now) for gap in found):
-        raise SkipRefusedError("too much time has passed since the steps were listed: run the command again")
-    try:
-        for gap in found:
-            mark = control.lease(gap.slot, holder, now, now + LEASE)
-            if mark is None:
-                raise SkipRefusedError(f"a worker holds slot {gap.slot}: wait until its lease expires")
-            leased.append(gap.slot)
-            if mark.evaluated_through != gap.mark:
-                raise SkipRefusedError(f"slot {gap.slot} was evaluated meanwhile: run the command again")
-        for _, batch in groupby(enumerate(_wake_ups(stack, found)), key=lambda numbered: numbered[0] // ROWS_A_BATCH):
-            log.put_wake_ups(row for _, row in batch)
+        raise ChangeRefusedError("too much time has passed since the steps were listed: run the command again")
+    expected = {gap.slot: gap.mark for gap in found}
+    with leased(control, expected, holder, now, LEASE) as marks:
+        refuse_moved(marks, expected)
+        for rows in chunks(_wake_ups(stack, found), ROWS_A_BATCH):
+            log.put_wake_ups(rows)
         for gap in found:
             record_change(control, SKIP, gap.first - 1)
             put_stamps(gap.slot, gap.first - 1, stack.members, stack.statuses)
             control.advance(gap.slot, gap.mark, gap.first - 1)
-    finally:
-        for slot in leased:
-            control.release(slot, holder)
 
 
 def _wake_ups(stack: RunningStack, found: Sequence[Gap]) -> Iterator[Row]:

@@ -29,6 +29,8 @@ from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
+from kanon.keys import fetch_noise_keys
+from kanon.noise.words import NoiseKey
 from kanon.operate.running_reports import FUNCTIONS, QUEUES, SCHEDULES, RunningReports
 
 CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 5})
@@ -86,6 +88,26 @@ class RunningStack:
         return Control(self.client("dynamodb"), self.evaluate.control_table)
 
     @property
+    def marks(self) -> dict[int, int | None]:
+        """The last evaluated step of every slot that was ever leased."""
+        return {progress.slot: progress.evaluated_through for progress in self.control.progress()}
+
+    @property
+    def longest_window(self) -> int:
+        """The longest window of its types, in steps."""
+        return max(type_.parameters.window for type_ in self.evaluate.read_types().values())
+
+    def noise_keys(self) -> dict[str, NoiseKey]:
+        """The configured noise keys by id, read from their secret.
+
+        Raises:
+            ConfigurationError: the secret lacks one of them, or is no JSON object of texts.
+        """
+        settings = self.evaluate
+        ids = [entry.id for entry in settings.noise_keys]
+        return fetch_noise_keys(self.client("secretsmanager"), settings.noise_key_secret, ids)
+
+    @property
     def statuses(self) -> Statuses:
         """Horizons."""
         return Statuses(self.client("dynamodb"), self.evaluate.statuses_table)
@@ -114,26 +136,23 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
         given = {entry["ParameterKey"]: entry["ParameterValue"] for entry in described.get("Parameters", [])}
         protection = given.get("DeletionProtection")
         environments = {part: _environment(session, outputs, part) for part in ("join", "query", "evaluate")}
-        dead_letters_url, lost_events_url = outputs["DeadLettersUrl"], outputs["LostEventsUrl"]
-        url = outputs["ApiUrl"]
-        reports = _deployed_reports(name, outputs, session) if "RotateFunction" in outputs else None
+        return RunningStack(
+            name,
+            JoinSettings.from_environment(environments["join"]),
+            QuerySettings.from_environment(environments["query"]),
+            EvaluateSettings.from_environment(environments["evaluate"]),
+            outputs["DeadLettersUrl"],
+            outputs["LostEventsUrl"],
+            _physical(session, name, "EvaluateSchedule"),
+            session,
+            protected=None if protection is None else protection == "ON",
+            reports=_deployed_reports(name, outputs, session) if "RotateFunction" in outputs else None,
+            url=outputs["ApiUrl"],
+        )
     except KeyError as error:
         raise StackError(f"stack {name} has no {error}: is it a stack of kanon?") from error
     except (BotoCoreError, ClientError) as error:
         raise StackError(f"stack {name} cannot be read: {reason(error)}") from error
-    return RunningStack(
-        name,
-        JoinSettings.from_environment(environments["join"]),
-        QuerySettings.from_environment(environments["query"]),
-        EvaluateSettings.from_environment(environments["evaluate"]),
-        dead_letters_url,
-        lost_events_url,
-        _physical(session, name, "EvaluateSchedule"),
-        session,
-        protected=None if protection is None else protection == "ON",
-        reports=reports,
-        url=url,
-    )
 
 
 def _environment(session: boto3.Session, outputs: Mapping[str, str], function: str) -> dict[str, str]:

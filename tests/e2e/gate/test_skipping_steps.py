@@ -15,7 +15,8 @@ from kanon.gate.mechanism.steps import end_of
 from kanon.gate.storage.members import Members
 from kanon.local import Stack
 from kanon.operate import skip as skipping
-from kanon.operate.skip import SkipRefusedError, gaps, skip
+from kanon.operate.changes import ChangeRefusedError
+from kanon.operate.skip import gaps, skip
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
 from tests.integration.gate.doctor_view import operate, seen, wrong
@@ -176,7 +177,7 @@ def test_a_skip_moves_no_slot_while_a_worker_holds_one(outage: Outage) -> None:
     stack, now = outage.stack, outage.stack.clock.now()
     control = seen(stack).control
     control.lease(1, "worker", now, now + 150)
-    with pytest.raises(SkipRefusedError, match=r"^a worker holds slot 1: wait until its lease expires$"):
+    with pytest.raises(ChangeRefusedError, match=r"^a worker holds slot 1: wait until its lease expires$"):
         skip(seen(stack), gaps(seen(stack), now), "operator", now)
     assert set(marks(outage).values()) == {outage.mark}
     assert control.lease(0, "another", now, now + 150) is not None  # given back
@@ -186,14 +187,14 @@ def test_a_skip_is_refused_if_a_slot_was_evaluated_since_it_was_examined(outage:
     stack, now = outage.stack, outage.stack.clock.now()
     found = gaps(seen(stack), now)
     seen(stack).control.advance(0, outage.mark, outage.mark + 1)
-    with pytest.raises(SkipRefusedError, match=r"^slot 0 was evaluated meanwhile: run the command again$"):
+    with pytest.raises(ChangeRefusedError, match=r"^slot 0 was evaluated meanwhile: run the command again$"):
         skip(seen(stack), found, "operator", now)
 
 
 def test_a_skip_is_refused_if_the_operator_waited_too_long(outage: Outage) -> None:
     found = gaps(seen(outage.stack), outage.stack.clock.now())
     with pytest.raises(
-        SkipRefusedError, match="too much time has passed since the steps were listed: run the command again"
+        ChangeRefusedError, match="too much time has passed since the steps were listed: run the command again"
     ):
         skip(seen(outage.stack), found, "operator", outage.stack.clock.now() + 4 * 3600)
 

@@ -22,7 +22,8 @@ from kanon.local.source import ROOT
 from kanon.operate import doctor as module
 from kanon.operate.doctor import slots_text
 from kanon.operate.findings import Section, Verdict, moment
-from kanon.operate.stacks import StackError, deployed_stack, local_stack
+from kanon.operate.running_reports import FUNCTIONS, QUEUES
+from kanon.operate.stacks import StackError, deployed_stack, described_stack, local_stack
 from tests.conftest import START
 from tests.e2e.gate.backups import runbook_commands
 from tests.infrastructure.test_documents import anchors
@@ -271,6 +272,20 @@ def test_an_environment_that_a_function_refuses_is_reported(stack: Stack) -> Non
     code, output = doctor(stack)
     assert code == 1
     assert re.search(r"environment +│ FAIL +│ KANON_SLOTS: .*power of two", output)
+
+
+def test_an_environment_that_a_function_of_reports_refuses_leads_to_the_section_of_these_functions(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = stack.describe()
+    described["functions"] |= {function: {} for function in FUNCTIONS}
+    described["queues"] = {f"{queue}Dead": "url" for queue in QUEUES}
+    monkeypatch.setattr("kanon.cli.doctor.find", lambda *_: described_stack(described, stack.session, None))
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    (finding,) = json.loads(result.output)["findings"]
+    assert (result.exit_code, finding["check"], finding["verdict"]) == (1, "report functions", "FAIL")
+    assert "KANON_DEPLOYMENT: Field required" in finding["seen"]
+    assert finding["page"] == "docs/guides/operate.md#reportfunctionerrors"
 
 
 # Problems

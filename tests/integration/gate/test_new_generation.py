@@ -19,7 +19,8 @@ from kanon.gate.slots import Layouts
 from kanon.gate.storage.step_log import Row, partition
 from kanon.gate.types import Type
 from kanon.operate import generation
-from kanon.operate.generation import GenerationRefusedError, begin, situation
+from kanon.operate.changes import ChangeRefusedError
+from kanon.operate.generation import begin, situation
 from tests.integration.gate.tables import Running, Tables, fresh, running, states_of, write
 from tests.unit.examples import KEY, SMALL, TWO_SLOTS
 
@@ -180,7 +181,7 @@ def test_a_leased_slot_is_refused_and_nothing_is_changed(service: Service) -> No
     service.replace("StepLog")
     before = service.tables.items("Members"), service.control.recorded("evaluate")
     service.control.lease(1, "worker", 0, 10**9)
-    with pytest.raises(GenerationRefusedError, match=r"^a worker holds slot 1: wait until its lease expires$"):
+    with pytest.raises(ChangeRefusedError, match=r"^a worker holds slot 1: wait until its lease expires$"):
         service.begin()
     assert (service.tables.items("Members"), service.control.recorded("evaluate")) == before
     assert service.control.lease(0, "another", 0, 1) is not None  # given back

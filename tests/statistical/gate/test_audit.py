@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import kanon.gate.evaluation
 import kanon.gate.querying
-from kanon.audit.goodness import ChiSquare
+from kanon.audit.goodness import Outcome
 from kanon.audit.mechanism import AUDITED, Fit, judge
 from kanon.audit.service import audit_service
 from kanon.cli.main import app
@@ -91,7 +91,7 @@ def test_a_rejection_ends_with_exit_code_1(monkeypatch):
 
 
 def test_the_false_alarm_rate_of_all_checks_together_is_as_stated():
-    fits = [Fit("a", "b", "plain", ChiSquare(100, 5, 10.0, p)) for p in (2e-7, 3e-7, 0.5, 1.0)]
+    fits = [Fit("a", "b", "plain", Outcome(100, 10.0, p, 5)) for p in (2e-7, 3e-7, 0.5, 1.0)]
     report = judge(fits)
     assert report.alpha_each * len(fits) <= report.alpha
     assert [check.passed for check in report.checks] == [False, True, True, True]
