@@ -194,6 +194,7 @@ def test_join_and_query_start_without_numpy_and_without_the_mechanism_of_evaluat
 def test_no_function_imports_command_line_tools(function: str) -> None:
     modules = _modules_of(function)
     assert {name.split(".")[1] for name in modules if name.startswith("kanon.")} <= LAYER
+    assert "kanon.gate.mechanism.exact_law" not in modules  # shared/Makefile leaves it out
     assert not {"typer", "rich", "matplotlib", "moto", "yaml", "infra"} & {name.split(".")[0] for name in modules}
 
 

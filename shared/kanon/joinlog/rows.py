@@ -14,7 +14,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -60,8 +60,7 @@ def read_joins(path: Path | str, columns: Columns = Columns()) -> Iterator[Join]
     """
     where = Where.of(path)
     with where.naming_errors(), opened(path) as file:
-        rows = _rows(file, columns, where)
-        for row in rows:
+        for row in _rows(file, columns, where):
             yield join_of(row, columns)
 
 
@@ -71,7 +70,7 @@ class Where:
 
     name: str
     unit: str = "line"
-    line: int = field(default=0)
+    line: int = 0
 
     @classmethod
     def of(cls, path: Path | str) -> Where:
@@ -166,9 +165,7 @@ def json_lines(lines: Iterable[str], columns: Columns, where: Where) -> Iterator
 def _parquet(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Mapping[str, Any]]:
     with parquet_table(file, columns, where) as table:
         for batch in table.iter_batches(columns=list(columns)):
-            for row in microseconds(batch).to_pylist():
-                where.line += 1
-                yield row
+            yield from table_rows(microseconds(batch), where)
 
 
 @contextmanager
@@ -202,6 +199,13 @@ def microseconds(batch: Any) -> Any:
     fields = [f.with_type(pa.timestamp("us", f.type.tz)) if pa.types.is_timestamp(f.type) else f for f in batch.schema]
     table = pa.Table.from_batches([batch])
     return table.cast(pa.schema(fields), safe=False)
+
+
+def table_rows(table: Any, where: Where) -> Iterator[Mapping[str, Any]]:
+    """The rows of a table of pyarrow, counted."""
+    for row in table.to_pylist():
+        where.line += 1
+        yield row
 
 
 def require(columns: Columns, present: Iterable[str], where: Where, remedy: str) -> None:

@@ -29,8 +29,6 @@ class DuckDB:
         memory: limit of its memory; the rest is spilled into a directory that only this user can read.
     """
 
-    name = "duckdb"
-
     def __init__(self, memory: str = "1GiB") -> None:
         self._memory = memory
 
