@@ -23,6 +23,7 @@ def all_or_none(client: "DynamoDBClient", writes: Sequence[dict[str, Any]]) -> l
     lost answer, only the conditions show whether the attempt was written.
 
     Args:
+        client: a DynamoDB client.
         writes: ``{"Put": ...}``, ``{"Update": ...}``, ``{"Delete": ...}`` or ``{"ConditionCheck": ...}``, at most 100,
             each with a condition. Each item is named once.
 

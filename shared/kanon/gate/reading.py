@@ -116,6 +116,7 @@ def pages(log: StepLog, step: int, slot: int, keep: int, window: int, after: byt
     rows there are skipped: the next call starts after the set.
 
     Args:
+        log: the log.
         step: a closed step.
         slot: a slot of the layout at ``step``.
         keep: the largest number of tokens kept per set; more tokens cannot change a decision.
