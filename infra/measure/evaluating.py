@@ -220,7 +220,8 @@ def decide(form: Form) -> Iterator[Ratio]:
     def decided(tapes: Tapes) -> None:
         never = np.iinfo(np.int64).min
         for keys, sizes, lasts in mix.chunks():
-            vectorised.decide(parameters, lambda _: tapes, mix.step, keys, sizes, lasts, np.full(len(keys), never))
+            chunk = vectorised.Sets(parameters, lambda _: tapes, keys, sizes, lasts)
+            vectorised.decide(chunk, mix.step, np.full(len(keys), never))
 
     needed = Needed(KEY, "bench", "fledge", parameters)
     decided(needed)
