@@ -404,7 +404,7 @@ def _facts(parameters: "Parameters", outcome: "Outcome", released: int) -> dict[
         "reports": outcome.reports,
         "accepted": outcome.accepted,
         "duplicates": outcome.duplicates,
-        "errors": dict(sorted(outcome.errors.items())) | {"NUM_REPORTS_WITH_ERRORS": outcome.errors_in_all},
+        "errors": dict(sorted(outcome.errors.items())) | {"NUM_REPORTS_WITH_ERRORS": outcome.errors.total()},
         "keys_released": released,
         "units": len(outcome.units),
         "mode": parameters.mode,

@@ -200,7 +200,7 @@ def counts_a_report_once_in_a_file(folder):
     upper = made.report([(7, 5)], text=made.info(1).text().replace(made.report_id(1), made.report_id(1).upper()))
     outcome = made.run(folder, [*twice, upper])
     assert made.seen(outcome) == {7: 5, 8: 3}
-    assert (outcome.accepted, outcome.duplicates, outcome.errors_in_all) == (2, 2, 0)
+    assert (outcome.accepted, outcome.duplicates, outcome.errors.total()) == (2, 2, 0)
 
 
 def plant_no_memory(patch):
