@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kanon.cli.errors import one_line
-from kanon.cli.options import Json
+from kanon.cli.options import Json, refuse_unused
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import show_json
-from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,10 +12,9 @@ import typer
 from kanon.cli.extras import extra
 from kanon.cli.files import picture as checked_picture
 from kanon.cli.local import Engine, EngineName, local_errors
-from kanon.cli.options import COLUMNS, ColumnNames, log_columns
+from kanon.cli.options import COLUMNS, ColumnNames, log_columns, refuse_unused
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import program, progress, screen, working
-from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -140,13 +140,12 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
     return found
 
 
-def replay(stack: RunningStack, found: Plan, holder: str, clock: Callable[[], float]) -> None:
+def replay(stack: RunningStack, found: Plan, clock: Callable[[], float]) -> None:
     """Run the plan, compare the crossings with Statuses, and give the states to the stack.
 
     Args:
         stack: the stack.
         found: the result of :func:`plan`.
-        holder: a name for this run, new for each.
         clock: Unix seconds.
 
     Raises:
@@ -156,7 +155,7 @@ def replay(stack: RunningStack, found: Plan, holder: str, clock: Callable[[], fl
         UndecodableMembersError: a state cannot be decoded.
     """
     control = stack.control
-    with leased(control, found.marks, holder, clock(), LEASE) as marks:
+    with leased(control, found.marks, clock(), LEASE) as (holder, marks):
         refuse_moved(marks, found.marks)
 
         def renew() -> None:

@@ -54,7 +54,7 @@ def _start(stack: RunningStack, slot: int, marks: Mapping[int, int | None]) -> i
     return step
 
 
-def skip(stack: RunningStack, found: Sequence[Gap], holder: str, now: float) -> None:
+def skip(stack: RunningStack, found: Sequence[Gap], now: float) -> None:
     """Move the marks of slots that are too far behind to the end of their gaps. It is safe to interrupt and to repeat.
 
     The horizon does not move here: evaluation moves it when the first step that follows is complete.
@@ -62,7 +62,6 @@ def skip(stack: RunningStack, found: Sequence[Gap], holder: str, now: float) -> 
     Args:
         stack: the stack.
         found: the result of :func:`gaps`.
-        holder: a name for this run, new for each.
         now: Unix seconds.
 
     Raises:
@@ -74,7 +73,7 @@ def skip(stack: RunningStack, found: Sequence[Gap], holder: str, now: float) -> 
     if any(gap.first < stack.schedule.oldest_allowed(now) for gap in found):
         raise ChangeRefusedError("too much time has passed since the steps were listed: run the command again")
     expected = {gap.slot: gap.mark for gap in found}
-    with leased(control, expected, holder, now, LEASE) as marks:
+    with leased(control, expected, now, LEASE) as (_, marks):
         refuse_moved(marks, expected)
         for rows in chunks(_wake_ups(stack, found), ROWS_A_BATCH):
             log.put_wake_ups(rows)
