@@ -221,10 +221,11 @@ def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
     )
     answered = joins * (m["header_bytes"] + 4 * w.batch)
     answered += queries * (m["header_bytes"] + 100 + 47 * w.hashes * w.true_share)
+    evaluated = w.steps * (EVALUATE_MB / 1024 * evaluate_seconds(w, m))
     return {
         "apigateway.http": joins + queries,
         "lambda.requests": requests,
-        f"lambda.{w.architecture}": w.steps * evaluate_gb_seconds(w, m) + seconds * request_gb_seconds(w, m),
+        f"lambda.{w.architecture}": evaluated + seconds * request_gb_seconds(w, m),
         "dynamodb.write": w.steps * written_units(w, m),
         "dynamodb.read": w.steps * evaluation_read_units(w) + query_reads,
         "dynamodb.storage": stored_bytes(w) / GB,
@@ -264,11 +265,6 @@ def evaluate_seconds(w: Workload, m: Mapping[str, float]) -> float:
     reading = w.joins_a_step * (w.logged.items * m["row_ms"] + m["packed_join_ms"])
     calls = w.slots * (10 + w.partitions) * m["call_ms"]
     return (w.touched_a_step * m["evaluated_set_ms"] + reading + calls) / 1000
-
-
-def evaluate_gb_seconds(w: Workload, m: Mapping[str, float]) -> float:
-    """GB-seconds of evaluate per step."""
-    return EVALUATE_MB / 1024 * evaluate_seconds(w, m)
 
 
 def stored_bytes(w: Workload) -> float:

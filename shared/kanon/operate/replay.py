@@ -141,12 +141,9 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
 
 
 def replay(stack: RunningStack, found: Plan, clock: Callable[[], float]) -> None:
-    """Run the plan, compare the crossings with Statuses, and give the states to the stack.
+    """Run the result of :func:`plan`, compare the crossings with Statuses, and give the states to the stack.
 
-    Args:
-        stack: the stack.
-        found: the result of :func:`plan`.
-        clock: Unix seconds.
+    ``clock`` gives Unix seconds.
 
     Raises:
         ChangeRefusedError: a worker holds a slot or has moved its mark, or a crossing differs.

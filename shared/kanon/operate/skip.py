@@ -55,14 +55,10 @@ def _start(stack: RunningStack, slot: int, marks: Mapping[int, int | None]) -> i
 
 
 def skip(stack: RunningStack, found: Sequence[Gap], now: float) -> None:
-    """Move the marks of slots that are too far behind to the end of their gaps. It is safe to interrupt and to repeat.
+    """Move the marks of slots that are too far behind to the end of their gaps, the result of :func:`gaps`.
 
-    The horizon does not move here: evaluation moves it when the first step that follows is complete.
-
-    Args:
-        stack: the stack.
-        found: the result of :func:`gaps`.
-        now: Unix seconds.
+    It is safe to interrupt and to repeat. ``now`` is in Unix s. The horizon does not move here: evaluation moves it when
+    the first step that follows is complete.
 
     Raises:
         ChangeRefusedError: a worker holds or has evaluated one of the slots, or ``found`` is too old.
