@@ -82,20 +82,21 @@ def repair(stack: "RunningStack", yes: Yes = False) -> None:
 
     Example: kanon operate repair --stack kanon-prod
     """
+    from kanon.gate.storage.members import is_newer
     from kanon.operate import repair as repairing
 
-    found = repairing.damage(stack)
-    if not found.items:
+    items = list(stack.members.undecodable())
+    if not items:
         typer.echo("Every Members item can be decoded: nothing was changed.")
         return
-    typer.echo(f"{len(found.items)} Members items cannot be decoded. A reset makes counts too low for one window.")
-    if found.newer:
+    typer.echo(f"{len(items)} Members items cannot be decoded. A reset makes counts too low for one window.")
+    if newer := sum(map(is_newer, items)):
         typer.echo(
-            f"{found.newer} of them have the format of a newer version. If one was ever deployed here, stop and deploy"
+            f"{newer} of them have the format of a newer version. If one was ever deployed here, stop and deploy"
             " it again: it can decode them, and nothing is lost."
         )
     _ask("Reset them?", yes)
-    repairing.repair(stack, found)
+    repairing.repair(stack, items)
     typer.echo("Done; evaluation continues with the next message.")
 
 

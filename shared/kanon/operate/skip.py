@@ -57,8 +57,8 @@ def _start(stack: RunningStack, slot: int, marks: Mapping[int, int | None]) -> i
 def skip(stack: RunningStack, found: Sequence[Gap], now: float) -> None:
     """Move the marks of slots that are too far behind to the end of their gaps, the result of :func:`gaps`.
 
-    It is safe to interrupt and to repeat. ``now`` is in Unix s. The horizon does not move here: evaluation moves it when
-    the first step that follows is complete.
+    It is safe to interrupt and to repeat. The horizon does not move here: evaluation moves it when the first step that
+    follows is complete. ``now`` is in Unix s.
 
     Raises:
         ChangeRefusedError: a worker holds or has evaluated one of the slots, or ``found`` is too old.
