@@ -84,12 +84,9 @@ def _csv(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Ba
         return
     names = next(csv.reader([head]), [])
     require(columns, names, where, "add a header line")
-    regular = len(set(names)) == len(names)
     for block in _blocks(file):
         lines = where.line + _lines(block)
         try:
-            if not regular:
-                raise _IrregularError
             yield _csv_block(block, names, columns)
         except (_IrregularError, pa.ArrowInvalid):
             yield from _slowly(csv_rows(lines_of(io.BytesIO(block), where), columns, where, names), columns)
@@ -97,7 +94,7 @@ def _csv(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Ba
 
 
 def _csv_block(block: bytes, names: list[str], columns: Columns) -> Batch:
-    if _too_long(block) or _is_odd(block):
+    if len(set(names)) < len(names) or _too_long(block) or _is_odd(block):
         raise _IrregularError
     table = pacsv.read_csv(
         pa.BufferReader(block),

@@ -96,9 +96,9 @@ class AutomaticSum:
     scale: int
     caution: str = ""
 
-    def bounded(self, low: int, high: int) -> Need:
-        """The total, once the bounds are known."""
-        return Need(Sum(self.measure.column, low, high), max(abs(low), abs(high), 1))
+    def bounded(self, low: int, high: int) -> Totals:
+        """The sum, once the bounds are known."""
+        return _sum(self.measure.column, low, high, self.scale)
 
 
 Aggregate = Totals | Quantiles | AutomaticSum
@@ -179,7 +179,7 @@ def _rows(text: str, most: str) -> Totals:
 
 
 def _sum(column: str, low: int, high: int, scale: int) -> Totals:
-    need = Need(Sum(column, low, high), max(abs(low), abs(high)))
+    need = Need(Sum(column, low, high), max(abs(low), abs(high), 1))
     return Totals(f"sum_{column}", (need,), lambda totals, _: divided(totals[0], units(scale)))
 
 
