@@ -255,10 +255,9 @@ def square_root(x: Fraction) -> Fraction:
 
 def _qs(text: str) -> tuple[Fraction, ...]:
     try:
-        qs = tuple(sorted({Fraction(q) for q in text.split(",")}))
+        return tuple(sorted({Fraction(q) for q in text.split(",")}))
     except (ValueError, ZeroDivisionError) as error:
         raise SpecificationError(f"quantiles are fractions such as 0.5,0.9, not {text!r}") from error
-    return qs
 
 
 def _quantiles(
