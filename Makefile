@@ -66,29 +66,12 @@ $(VENV)/.project: $(VENV)/.requirements pyproject.toml
 	$(call new_environment,requirements/log.txt,.venv-demo,--no-compile)
 	@touch $@
 
-.venv-ministack/.requirements: requirements/ministack.txt
-	$(call new_environment,requirements/ministack.txt,.venv-ministack)
-	@touch $@
-
-.venv-sam/.requirements: requirements/sam.txt
-	$(call new_environment,requirements/sam.txt,.venv-sam)
-	@touch $@
-
-.venv-security/.requirements: requirements/security.txt
-	$(call new_environment,requirements/security.txt,.venv-security)
-	@touch $@
-
-.venv-spark/.requirements: requirements/spark.txt
-	$(call new_environment,requirements/spark.txt,.venv-spark)
+.venv-%/.requirements: requirements/%.txt
+	$(call new_environment,$<,.venv-$*)
 	@touch $@
 
 .venv-spark/.project: .venv-spark/.requirements pyproject.toml
-	@.venv-spark/bin/python -m pip --disable-pip-version-check --no-input install --quiet \
-		--no-index --no-deps --no-build-isolation --editable .
-	@touch $@
-
-.venv-rivals/.requirements: requirements/rivals.txt
-	$(call new_environment,requirements/rivals.txt,.venv-rivals)
+	$(call install_project,.venv-spark)
 	@touch $@
 
 .PHONY: install
@@ -146,7 +129,7 @@ unit: install  ## run only the unit tests (seconds)
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/unit $(ARGS)
 
 .PHONY: replay
-replay: install  ## replay sixty days of a real log and compare every answer and row with the recorded ones (minutes)
+replay: install  ## replay sixty days of a real log, compare every answer and row with the recorded ones, redraw the picture of the demo (minutes)
 	@$(BIN)/python -m pytest -m replay tests/e2e/gate $(ARGS)
 
 .PHONY: faults

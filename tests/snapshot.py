@@ -51,7 +51,6 @@ class Snapshot(Generic[T]):
         stack = self.stack
         stack.clock.install()  # another stack may have been the last to start or to end
         stack.clock.set(self._moment)
-        stack.clock.install()  # another stack may have run since
         stack._swept = self._swept
         for name, items in pickle.loads(self._rows).items():
             self._table(name).items = items

@@ -27,7 +27,7 @@ from kanon.gate.mechanism.columns import NEVER
 from kanon.gate.mechanism.members import Member, most_recent
 from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
 from kanon.gate.mechanism.tape import check_set_key
-from kanon.gate.mechanism.vectorised import decide
+from kanon.gate.mechanism.vectorised import Sets, decide
 from kanon.gate.reading import Touched
 from kanon.gate.storage.step_log import Row
 
@@ -69,7 +69,8 @@ class SetBySet(Evaluation):
             sizes = np.fromiter(map(len, members), np.int64, len(entries))
             newest = [before.crossings[-1] if before.crossings else NEVER for _, before in entries]
             keys = [touched.set_key for touched, _ in entries]
-            columns = decide(parameters, partial(self._tapes_of, name), step, keys, sizes, lasts, np.array(newest))
+            sets = Sets(parameters, partial(self._tapes_of, name), keys, sizes, lasts)
+            columns = decide(sets, step, np.array(newest))
             crossed, wake_ups = (column.tolist() for column in columns)
             for (touched, before), kept, now, wake_up in zip(entries, members, crossed, wake_ups, strict=True):
                 crossings = (*before.crossings[-1:], step) if now else before.crossings

@@ -16,7 +16,7 @@ import numpy as np
 
 from infra.measure import plain
 from infra.measure.measure import Ratio, Turn, compare
-from infra.measure.one_step import KEY, SCHEDULE, evaluate_step, evaluation_of
+from infra.measure.one_step import KEY, SCHEDULE, evaluate_step, evaluation_of, stored
 from infra.measure.rows import Form, row
 from infra.measure.service import PERIOD, START, TYPES, Service, fledge, service
 from infra.measure.workload import joining_of, mark
@@ -32,7 +32,6 @@ from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, Tapes
 from kanon.gate.reading import SETS_A_CHUNK, touched
 from kanon.gate.slots import Layout
-from kanon.gate.storage.members import to_item
 from kanon.gate.storage.step_log import partition
 from kanon.gate.types import Type
 from kanon.local.partiql import read
@@ -115,8 +114,7 @@ class BareStep:
         """Make the statements; their items have the size of those of the service and are new, so each one writes."""
         self.step = step
         self.keys = [each.set_key for each in touched(self._log, step, 0, 1 << 16, window=1)]
-        state = SetState((Member(7, step),), (), step)
-        items = [to_item(self._chance.randbytes(32), "fledge", state, 16, 1_700_000_000) for _ in self.keys]
+        items = (stored(self._chance.randbytes(32), fledge(), [7], [step], step) for _ in self.keys)
         self.statements = [insert(self._table, item) for item in items]
 
     def work(self) -> None:
@@ -222,7 +220,8 @@ def decide(form: Form) -> Iterator[Ratio]:
     def decided(tapes: Tapes) -> None:
         never = np.iinfo(np.int64).min
         for keys, sizes, lasts in mix.chunks():
-            vectorised.decide(parameters, lambda _: tapes, mix.step, keys, sizes, lasts, np.full(len(keys), never))
+            chunk = vectorised.Sets(parameters, lambda _: tapes, keys, sizes, lasts)
+            vectorised.decide(chunk, mix.step, np.full(len(keys), never))
 
     needed = Needed(KEY, "bench", "fledge", parameters)
     decided(needed)
@@ -289,15 +288,10 @@ class StoredStep:
         rows: list[Item] = []
         items = {}
         for key, state in mix.states():
-            size = len(state.members)
-            tokens = chance.sample(range(1 << 16), size)
-            # Members are sorted latest first, then by token; all joined before the step.
-            lasts = sorted((member.last - 1 for member in state.members), reverse=True)
-            lasts = [max(last, mix.step - parameters.window + 1) for last in lasts]
-            members = sorted(map(Member, tokens, lasts), key=lambda member: (-member.last, member.token))
-            crossings = (lasts[0],) if size == parameters.members_kept else ()
-            before = SetState(tuple(members), crossings, mix.step - 1)
-            items[key] = to_item(key, type_.name, before, parameters.client_bits, START + 10**8)
+            tokens = chance.sample(range(1 << 16), len(state.members))
+            # All joined before the step.
+            lasts = [max(member.last - 1, mix.step - parameters.window + 1) for member in state.members]
+            items[key] = stored(key, type_, tokens, lasts, mix.step - 1)
             rows += [
                 {"set_token": {"B": key + chance.randrange(1 << 16).to_bytes(4, "big")}, "type": {"S": type_.name}}
                 for _ in range(chance.randint(1, 3))

@@ -12,16 +12,13 @@ import boto3
 
 from infra.measure.before import SetBySet
 from infra.measure.measure import Count, Ratio, Turn, compare
-from infra.measure.one_step import ONE_SLOT, evaluate_step, evaluation_of
+from infra.measure.one_step import ONE_SLOT, evaluate_step, evaluation_of, stored
 from infra.measure.rows import Form, row
 from infra.measure.service import PERIOD, START, Service, fledge, service, variables
 from kanon.dynamo.batches import Item, put_all
 from kanon.gate.evaluation import Evaluation
-from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.members import Member
 from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import to_item
 from kanon.gate.storage.step_log import Row, StepLog
 from kanon.local.meter import Meter
 
@@ -78,14 +75,10 @@ class Side:
 
     def stored(self, set_key: bytes, chance: Random) -> Item:
         """The item of a set before the first step."""
-        parameters = self.type.parameters
         low, high = self.workload.members
-        tokens = chance.sample(range(1 << 15), min(chance.randint(low, high), parameters.members_kept))
-        lasts = sorted((FIRST - 1 - chance.randrange(300) for _ in tokens), reverse=True)
-        members = sorted(map(Member, tokens, lasts), key=lambda member: (-member.last, member.token))
-        crossings = (lasts[0],) if len(members) == parameters.members_kept else ()
-        state = SetState(tuple(members), crossings, FIRST - 1)
-        return to_item(set_key, "fledge", state, parameters.client_bits, START + 10**8)
+        tokens = chance.sample(range(1 << 15), min(chance.randint(low, high), self.type.parameters.members_kept))
+        lasts = [FIRST - 1 - chance.randrange(300) for _ in tokens]
+        return stored(set_key, self.type, tokens, lasts, FIRST - 1)
 
     def turn(self) -> Turn:
         """A step whose joins are in the log."""

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from queue import SimpleQueue
 
+import numpy as np
+
 from infra.measure.served import Row, Served
 from kanon.client import Client, NoAnswerError, RefusedError, encoded
 from kanon.client import Join as Sent
@@ -43,17 +45,11 @@ class Tally:
     without_retry_after: int = 0
     latencies: list[float] = field(default_factory=list)
     missing: int = 0
-    seconds: float = 0.0
-
-    def percentile(self, share: float) -> float:
-        """The latency quantile of this share of the requests, in s."""
-        ordered = sorted(self.latencies)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
     def line(self) -> str:
         """The figures as a row of a table."""
         statuses = ", ".join(f"{count} x {status}" for status, count in sorted(self.statuses.items()))
-        p50, p95, p99 = (1000 * self.percentile(share) for share in (0.5, 0.95, 0.99))
+        p50, p95, p99 = 1000 * np.percentile(self.latencies, (50, 95, 99))
         return (
             f"| {self.rate:g} | {self.joins} | {len(self.acknowledged)} | {self.missing} |"
             f" {self.refused} | {self.refused_alone} | {self.without_retry_after} |"
@@ -101,7 +97,6 @@ def drive(served: Served, workload: Iterator[Join], rate: float, seconds: float,
             done.result()
     for _ in served.urls:
         free.get().close()
-    tally.seconds = time.monotonic() - began
     logged: set[Row] = served.rows()
     tally.missing = sum(served.row(join) not in logged for join in tally.acknowledged)
     return tally

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from infra.measure.service import PERIOD
+from infra.measure.service import PERIOD, START
+from kanon.dynamo.batches import Item
 from kanon.gate.evaluation import Evaluation, NoiseKeys
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.schedule import Schedule
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members
+from kanon.gate.storage.members import Members, to_item
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
 from kanon.gate.types import Type
@@ -45,6 +48,14 @@ def evaluation_of(
         check_tables=lambda: None,
         **more,
     )
+
+
+def stored(set_key: bytes, type_: Type, tokens: Iterable[int], lasts: Iterable[int], step: int) -> Item:
+    """The item of a set with these members, evaluated through ``step``. A full set has crossed with its last join."""
+    members = sorted(map(Member, tokens, lasts), key=lambda member: (-member.last, member.token))
+    crossings = (members[0].last,) if len(members) == type_.parameters.members_kept else ()
+    state = SetState(tuple(members), crossings, step)
+    return to_item(set_key, type_.name, state, type_.parameters.client_bits, START + 10**8)
 
 
 def evaluate_step(evaluation: Evaluation, step: int, sets: int, time_left: Callable[[], float] = lambda: 900.0) -> None:

@@ -16,7 +16,7 @@ from kanon.reports.storage.budgets import MOST_ROWS, ROWS_A_CHUNK, Amount, Budge
 from kanon.reports.storage.report_jobs import ReportJobs, State
 
 TEN = Amount.of(Fraction(10), Fraction(1, 10**8))
-CAP = TEN.times(5)
+CAP = Amount.of(Fraction(50), Fraction(5, 10**8))
 EPOCH = "of the bench"
 MOST_CALLS = 620
 """Of the commit of a job with the most rows."""

@@ -60,6 +60,7 @@ PARTS = """
     and ps_suppkey not in (select s_suppkey from supplier where s_comment like '%Customer%Complaints%')
 """
 """Query 16: suppliers by brand, type and size of a part."""
+USERS_A_PART = f"select count(distinct usr) n from ({PARTS}) group by grp"
 GROUPS_A_SUPPLIER = 5
 EPSILON_A_GROUP = 0.01
 SAMPLED = f"""
@@ -133,16 +134,11 @@ def counts(folder: Path) -> dict[str, Any]:
         "Q4": {"users": _lists(rows(f"select grp, count(distinct usr) from ({ORDERS}) group by grp"))},
         "Q13": {"users": _lists(rows(f"select grp, count(*) from ({ORDERS_A_CUSTOMER}) group by grp"))},
         "Q16": {
-            "groups_by_users": _lists(rows(_histogram(PARTS, of="usr", by="grp"))),
+            "groups_by_users": _lists(rows(f"select n, count(*) from ({USERS_A_PART}) group by n")),
             "sampled": dict(zip(("none_left", "moment"), rows(SAMPLED)[0], strict=True)),
         },
         "Q21": {"groups": len(waits), "rows": sorted(n for (n,) in waits)},
     }
-
-
-def _histogram(query: str, of: str, by: str) -> str:
-    """The number of groups by their number of users."""
-    return f"select n, count(*) from (select count(distinct {of}) n from ({query}) group by {by}) group by n"
 
 
 def _lists(rows: Iterable[tuple[Any, int]]) -> list[list[Any]]:

@@ -76,11 +76,7 @@ def fetch_noise_keys(client: "SecretsManagerClient", arn: str, ids: Sequence[str
 
 
 def _texts(client: "SecretsManagerClient", arn: str, what: str) -> dict[str, str]:
-    """The texts in a secret by their names.
-
-    Raises:
-        ConfigurationError: it is not a JSON object of texts, or has an empty one.
-    """
+    """The texts in a secret by their names. Another form is a ConfigurationError."""
     try:
         texts = json.loads(client.get_secret_value(SecretId=arn)["SecretString"])
     except ValueError:

@@ -5,11 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import boto3
 import pytest
@@ -17,6 +16,7 @@ from botocore.credentials import Credentials
 from cfnlint.decode import cfn_yaml
 
 from infra import smoke
+from kanon.client import Connection
 from kanon.local.engines import Ministack
 from kanon.local.source import ROOT
 
@@ -145,16 +145,11 @@ class Deployed:
 
     def request(self, method: str, path: str, body: object = None) -> tuple[int, dict]:
         """A request to the deployed API."""
-        host = self.outputs["ApiUrl"].removeprefix("http://").removeprefix("https://").split(":")[0].split("/")[0]
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            f"{self.engine.endpoint}{path}", data, {"Content-Type": "application/json", "Host": host}, method=method
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                return answer.status, json.loads(answer.read() or b"{}")
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read() or b"{}")
+        host = urlsplit(self.outputs["ApiUrl"]).netloc.partition(":")[0]
+        headers = {"Content-Type": "application/json", "Host": host}
+        with closing(Connection(self.engine.endpoint, timeout=60)) as connection:
+            answer = connection(method, path, b"" if body is None else json.dumps(body).encode(), headers)
+        return answer.status, json.loads(answer.body or b"{}")
 
 
 def with_defaults(parameters: dict[str, str]) -> Path:

@@ -1,6 +1,5 @@
 """The commands `kanon demo` and `kanon serve`, end to end."""
 
-import http.client
 import json
 import re
 import signal
@@ -15,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
+from kanon.client import Client
 from kanon.joinlog import Join
 from kanon.local import Stack
 from kanon.local.logs import JoinLog
@@ -132,22 +132,13 @@ def serving(engine: str, *options: str) -> Iterator[str]:
 @pytest.mark.parametrize("engine", ["ministack", "moto"])
 def test_serve_answers_the_examples_it_prints_and_stops_cleanly(engine: str) -> None:
     with serving(engine) as address:
-        connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
-
-        def call(method: str, path: str, body: object = None) -> dict[str, object]:
-            data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            answer: dict[str, object] = json.loads(response.read())
-            assert response.status == 200, answer
-            return answer
-
-        assert call("POST", "/v1/types/fledge/sets/aGVsbG8:join", {"client": "client-1"}) == {}
-        assert call("GET", "/v1/types/fledge/sets/aGVsbG8")["kAnonymous"] is False
-        asked = {"setsForType": [{"type": "fledge", "hashes": ["aGVsbG8", "d29ybGQ"]}]}
-        assert call("POST", "/v1:query", asked)["kAnonymousSets"] == [{"type": "fledge", "hashes": []}]
-        assert call("GET", "/v1/types/fledge")["period"] == 10
-        connection.close()
+        with Client(address) as client:
+            client.join("fledge", "aGVsbG8", "client-1")
+            assert client.status("fledge", "aGVsbG8").k_anonymous is False
+            asked = {"setsForType": [{"type": "fledge", "hashes": ["aGVsbG8", "d29ybGQ"]}]}
+            answer = client.call("POST", "/v1:query", asked)
+            assert answer["kAnonymousSets"] == [{"type": "fledge", "hashes": []}]
+            assert client.type("fledge")["period"] == 10
         code, output = run("doctor", "--url", address, "--secrets")
         if engine == "moto":
             assert (code, "serve it with `--engine ministack`" in output) == (2, True)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -317,19 +318,33 @@ def test_with_reports_one_resource_is_added_and_none_is_changed(parameters: dict
     assert on == resolved(without_reports(document), parameters)
 
 
+def named_by_the_gate(document: Document) -> set[str]:
+    """What the resources and conditions of the gate name of reports."""
+    kept = without_reports(document)
+    words = re.findall(r"\w+", json.dumps([kept["Resources"], kept["Conditions"]]))
+    return {"ReportsStack", "HasReports", *PARAMETERS} & set(words)
+
+
+def test_the_gate_names_nothing_of_reports() -> None:
+    assert named_by_the_gate(template.read()) == set()
+
+
 @pytest.mark.parametrize(
-    "spoil",
+    ("name", "spoil"),
     [
-        lambda document: properties(document, "Join")["Environment"]["Variables"].update(X={"Ref": "EpsilonCap"}),
-        lambda document: properties(document, "Shared")["Description"]["Fn::Select"][1].append({"Ref": "Reports"}),
-        lambda document: properties(document, "Queue").update(VisibilityTimeout={"Fn::If": ["HasReports", 1, 720]}),
+        ("Join", lambda join: join["Properties"]["Environment"]["Variables"].update(X={"Ref": "EpsilonCap"})),
+        ("Shared", lambda shared: shared["Properties"]["Description"]["Fn::Select"][1].append({"Ref": "Reports"})),
+        ("Queue", lambda queue: queue["Properties"].update(VisibilityTimeout={"Fn::If": ["HasReports", 1, 720]})),
+        ("Query", lambda query: query.update(DependsOn=["ReportsStack"])),
     ],
 )
-def test_a_gate_that_depends_on_reports_is_found(spoil: Callable[[Document], object]) -> None:
-    document = template.read()
-    spoil(document)
-    with pytest.raises((AssertionError, KeyError, ValueError)):
-        assert resolved(document, {"Reports": "ON"}) == resolved(without_reports(document), {})
+def test_a_resource_of_the_gate_that_depends_on_reports_is_found(name: str, spoil: Mutation) -> None:
+    spoiled = template.read()
+    spoil(spoiled["Resources"][name])
+    assert len(named_by_the_gate(spoiled)) == 1
+    with_reports = resolved(spoiled, {"Reports": "ON"})
+    expected = resolved(without_reports(template.read()), {})
+    assert {one for one in expected if with_reports[one] != expected[one]} == {name}
 
 
 def test_reports_are_off_by_default() -> None:

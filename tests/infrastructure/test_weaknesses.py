@@ -129,5 +129,6 @@ def test_the_templates_need_exactly_the_exceptions_that_are_explained(tmp_path: 
 def test_every_exception_is_explained_above_it() -> None:
     _, _, exceptions = EXCEPTIONS.read_text().partition("skip-check:\n")
     listed = [line.strip() for line in exceptions.splitlines()]
+    assert len(CONFIGURATION["skip-check"]) == sum(line.startswith("- ") for line in listed) > 0
     for above, line in zip(["", *listed], listed, strict=False):
         assert not line.startswith("- ") or above.startswith("# "), line

@@ -54,23 +54,14 @@ key_ring = Once(lambda: KeyRing(aws.dynamodb(), SETTINGS.control_table))
 Receive = Callable[[ReportBody], Response[TakenAnswer]]
 
 
-def receiver(api: str) -> Receive:
-    """The handler of the path for reports of one api."""
+def receiver(api: str, *, debug: bool = False) -> Receive:
+    """The handler of a path for reports of one api. A debug report is checked like a normal one, and discarded."""
 
     def receive(body: ReportBody) -> Response[TakenAnswer]:
         """Queue one encrypted report. Fields that are not described are discarded, above all clear text."""
-        queue(report_message(body, api, SETTINGS.allows, clock.now()))
-        return json_answer(TakenAnswer())
-
-    return receive
-
-
-def debug_receiver(api: str) -> Receive:
-    """The handler of the path for debug reports of one api."""
-
-    def receive(body: ReportBody) -> Response[TakenAnswer]:
-        """Check a debug report like a normal one, and discard it: no clear text is stored."""
-        report_message(body, api, SETTINGS.allows, clock.now())
+        message = report_message(body, api, SETTINGS.allows, clock.now())
+        if not debug:
+            queue(message)
         return json_answer(TakenAnswer())
 
     return receive
@@ -88,7 +79,7 @@ for path, name in REPORTS.items():
         summary=f"Discard a debug report ({name})",
         operation_id=f"debug-report-{name}",
         responses=described("The report is valid, and discarded", 400, 413, 415),
-    )(debug_receiver(name))
+    )(receiver(name, debug=True))
 
 
 @app.post(

@@ -1,7 +1,7 @@
 """Lambda function `jobs`: creates jobs and reports their state. It reads no secret, and no sum of any report."""
 
-from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from functools import partial
+from typing import Annotated, Any
 
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.event_handler import Response
@@ -25,20 +25,17 @@ from kanon.reports.service.answers import (
     JobAnswer,
     JobsErrorAnswer,
     PreflightAnswer,
-    bad_request,
-    conflict,
+    bad_input,
     job_answer,
     jobs_form,
 )
 from kanon.reports.service.budget_view import BudgetAnswer, budget_answer, read_unit
-from kanon.reports.service.creating import NotPublishableError, create, publish_again
+from kanon.reports.service.creating import create, publish_again
 from kanon.reports.service.described import JobBody, PublicationBody
 from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.service.messages import StageMessage
 from kanon.reports.service.requests import (
     JobRequest,
-    Publication,
-    RequestRefusedError,
     check_output,
     named_buckets,
     read_job_id,
@@ -63,8 +60,6 @@ app = resolver(logger, jobs_form)
 
 sqs_client = Once(aws.sqs)
 s3_client = Once(aws.s3)
-
-T = TypeVar("T")
 
 
 @Once
@@ -101,7 +96,7 @@ def answers(model: type[BaseModel], *codes: int, answer: str, success: int = 200
 )
 def create_job(body: JobBody) -> Response[str]:
     """Store a job: reports, keys and a budget. It spends its budget and releases one noisy histogram, or neither."""
-    request = checked(lambda: read(body))
+    request = read(body)
     if not create(report_jobs(), request.job, body, clock.now()):
         raise RequestError(DUPLICATE)
     wake(request.job)
@@ -117,7 +112,7 @@ def create_job(body: JobBody) -> Response[str]:
 )
 def get_job(job_request_id: Annotated[str, Query(description="The id of the job")] = "") -> Response[str]:
     """The state of a job, its result, and its guarantee."""
-    row = found(checked(lambda: read_job_id(job_request_id)))
+    row = found(read_job_id(job_request_id))
     return answered(job_answer(row, stored_request(row), SETTINGS.epsilon_cap, SETTINGS.delta_cap))
 
 
@@ -131,11 +126,12 @@ def preflight(body: JobBody) -> Response[str]:
     """Count the reports and units of a job, without creating it. It opens no report and spends nothing."""
     from kanon.reports.service import preflight as preflights
 
-    request = checked(lambda: read(body))
-    found = checked(
-        lambda: preflights.preflight(request, lambda name: Objects(s3_client(), name), budgets(), int(clock.now()))
-    )
-    return answered(found)
+    request = read(body)
+    bucket = partial(Objects, s3_client())
+    try:
+        return answered(preflights.preflight(request, bucket, budgets(), int(clock.now())))
+    except JobError as error:
+        raise RequestError(bad_input(str(error))) from None
 
 
 @app.get(
@@ -163,7 +159,7 @@ def get_budget(
         "filtering_id": filtering_id,
         "day": day,
     }
-    return answered(budget_answer(budgets(), checked(lambda: read_unit(query))))
+    return answered(budget_answer(budgets(), read_unit(query)))
 
 
 @app.post(
@@ -174,22 +170,12 @@ def get_budget(
 )
 def publish(body: PublicationBody) -> Response[str]:
     """Publish the summary of a committed job again, elsewhere if asked. It costs no budget."""
-    wanted = checked(lambda: read_place(body))
+    wanted = read_publication(body, SETTINGS.buckets)
+    check_output(wanted.bucket, SETTINGS.reports_bucket)
     row = found(wanted.job)
-    try:
-        publish_again(report_jobs(), row, stored_request(row), wanted, clock.now())
-    except NotPublishableError as error:
-        raise RequestError(conflict(str(error))) from None
+    publish_again(report_jobs(), row, stored_request(row), wanted, clock.now())
     wake(row.job)
     return Response(202, "application/json", "{}")
-
-
-def checked(read: Callable[[], T]) -> T:
-    """The result of ``read``; an invalid request is answered 400."""
-    try:
-        return read()
-    except (RequestRefusedError, JobError) as error:
-        raise bad_request(error) from None
 
 
 def read(body: Any) -> JobRequest:
@@ -197,13 +183,6 @@ def read(body: Any) -> JobRequest:
     request = read_request(body, SETTINGS.delta_cap, SETTINGS.buckets, SETTINGS.epsilon_cap)
     check_output(request.output_bucket, SETTINGS.reports_bucket)
     return request
-
-
-def read_place(body: Any) -> Publication:
-    """The job to publish, and the place of its summary."""
-    wanted = read_publication(body, SETTINGS.buckets)
-    check_output(wanted.bucket, SETTINGS.reports_bucket)
-    return wanted
 
 
 def stored_request(row: Row) -> JobRequest:

@@ -280,7 +280,7 @@ def threshold(
         return
     typer.echo(f"epsilon {epsilon}, delta {delta}, contribution bound {bound:,}")
     typer.echo(f"sharp (default)                 {sharp.threshold:>15,}")
-    typer.echo(f"paper, {sparsity:>4} {'key ' if sparsity == 1 else 'keys'} a unit          {paper.threshold:>15,}")
+    typer.echo(f"paper, keys a unit: {sparsity:>4}        {paper.threshold:>15,}")
     typer.echo(f"standard deviation of the noise {sharp.standard_deviation:>15,.0f}")
     typer.echo("A key is shown if its sum with noise is above the threshold.")
 
@@ -404,7 +404,7 @@ def _facts(parameters: "Parameters", outcome: "Outcome", released: int) -> dict[
         "reports": outcome.reports,
         "accepted": outcome.accepted,
         "duplicates": outcome.duplicates,
-        "errors": dict(sorted(outcome.errors.items())) | {"NUM_REPORTS_WITH_ERRORS": outcome.errors_in_all},
+        "errors": dict(sorted(outcome.errors.items())) | {"NUM_REPORTS_WITH_ERRORS": outcome.errors.total()},
         "keys_released": released,
         "units": len(outcome.units),
         "mode": parameters.mode,

@@ -186,7 +186,7 @@ def check(summary: Summary, exact: dict[bytes, int]) -> None:
     """
     check_numbers(summary.metrics, summary.job.parameters, exact)
     seen = sum(int(histogram.sums.sum()) for histogram in summary.outcome.seen)
-    if seen != sum(exact.values()) or summary.outcome.errors_in_all or summary.outcome.duplicates:
+    if seen != sum(exact.values()) or summary.outcome.errors.total() or summary.outcome.duplicates:
         raise AssertionError("the reports do not add up to the log")
 
 

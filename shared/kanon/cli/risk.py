@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -150,11 +151,11 @@ def merge(
 
     Example: kanon risk merge january.khll february.khll --out both.khll
     """
-    from kanon.risk.khll import merge_all
+    from kanon.risk.khll import merge as merge_two
     from kanon.risk.sketch_file import load
 
     with working("merging"):
-        merged = merge_all([load(path) for path in sketches])
+        merged = reduce(merge_two, map(load, sketches))
     _save(merged, out)
 
 

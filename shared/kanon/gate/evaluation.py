@@ -404,5 +404,4 @@ class Evaluation:
 
 def _each(writers: ThreadPoolExecutor, write: Callable[[T], None], parts: Iterable[T]) -> None:
     """Write in parallel. On return all writes are done; an error of any of them is raised."""
-    for _ in list(writers.map(write, parts)):
-        pass
+    list(writers.map(write, parts))

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kanon.dynamo.fingerprints import DEPLOYMENT
 from kanon.errors import ConfigurationError
-from kanon.gate.generations import Ids, as_recorded, begun, refuse_log_generations
-from kanon.gate.settings import EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry, QuerySettings
+from kanon.gate.generations import Ids, Recorded, as_recorded, begun, refuse_log_generations
+from kanon.gate.settings import AnswerSettings, EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry
 from kanon.gate.slots import Layouts
 from kanon.gate.storage.control import Control
 from kanon.gate.types import Type
@@ -27,7 +27,7 @@ def fingerprints(settings: GateSettings, types: Mapping[str, Type], keys: Iterab
     values = {**slot_fingerprints(settings.layouts), DEPLOYMENT: settings.deployment}
     if isinstance(settings, JoinSettings | EvaluateSettings):
         values["outage-allowance"] = str(settings.outage_allowance)
-    if isinstance(settings, QuerySettings | EvaluateSettings):
+    if isinstance(settings, AnswerSettings):
         values["publish-delay"] = str(settings.publish_delay)
     return {
         **values,
@@ -46,19 +46,11 @@ def layouts_soon(layouts: Layouts, step: int) -> list[str]:
     return [_slots(layout.from_step) for layout in layouts.entries if 0 < layout.from_step < step + STEPS_AHEAD]
 
 
-def refuse_slots(
-    recorded: Mapping[str, str], layouts: Layouts, step: int, by_join: Callable[[], Mapping[str, str]]
-) -> None:
+def refuse_slots(recorded: Recorded, layouts: Layouts, step: int, by_join: Callable[[], Mapping[str, str]]) -> None:
     """Check that a new layout begins at least two steps after ``step``, and that only the oldest are left out.
 
     Joins under a layout that the other functions do not know would be lost. ``join`` records no layout too late, so
-    one that it has recorded is in force, even if ``evaluate`` did not start in time.
-
-    Args:
-        recorded: the fingerprints recorded for ``evaluate``.
-        layouts: the layouts configured.
-        step: the current step.
-        by_join: reads the fingerprints recorded for ``join``.
+    one that it has recorded is in force, even if ``evaluate`` did not start in time. ``by_join`` reads its records.
 
     Raises:
         ConfigurationError: a new layout begins too early, or one that is not among the oldest is missing.
@@ -83,14 +75,7 @@ def refuse_slots(
 def check_join(
     control: Control, settings: JoinSettings, types: Mapping[str, Type], keys: Iterable[Secret], step: int
 ) -> None:
-    """Compare the immutable values of ``join`` with those recorded, and record new ones.
-
-    Args:
-        control: the table that records them.
-        settings: the settings of the function.
-        types: the types configured.
-        keys: the set pepper and the client key.
-        step: the current step.
+    """Compare the immutable values of ``join`` at ``step`` with those recorded, and record new ones.
 
     Raises:
         FingerprintMismatchError: a recorded fingerprint has changed, or a new layout begins too early.
@@ -118,15 +103,11 @@ def retire(control: Control, type_name: str) -> None:
     control.check("evaluate", {f"{RETIRED}{type_name}": "for good"})
 
 
-def refuse_types(recorded: Mapping[str, str], types: Mapping[str, Type]) -> None:
+def refuse_types(recorded: Recorded, types: Mapping[str, Type]) -> None:
     """Check that every missing type was retired, and that no retired type is back.
 
     The wake-ups of a retired type are skipped. If it came back, a set would next be evaluated when a client joins it,
     and its answer could reveal that one join.
-
-    Args:
-        recorded: the fingerprints recorded for ``evaluate``.
-        types: the types configured.
 
     Raises:
         ConfigurationError: a type is missing, or a retired one is back.
@@ -143,15 +124,11 @@ def refuse_types(recorded: Mapping[str, str], types: Mapping[str, Type]) -> None
             )
 
 
-def refuse_rows(recorded: Mapping[str, str], type_names: Iterable[str]) -> None:
-    """Check that all these types were retired, so that their rows may be skipped.
+def refuse_rows(recorded: Recorded, type_names: Iterable[str]) -> None:
+    """Check that all these types, which are not configured, were retired, so that their rows may be skipped.
 
     ``join`` accepted the rows, then a rollback removed their type. Skipping them would lose acknowledged joins. So
     their step waits until the type is back, or retired.
-
-    Args:
-        recorded: the fingerprints recorded for ``evaluate``.
-        type_names: types that are not configured.
 
     Raises:
         ConfigurationError: a type was not retired.
@@ -163,24 +140,18 @@ def refuse_rows(recorded: Mapping[str, str], type_names: Iterable[str]) -> None:
         )
 
 
-def recorded_names(recorded: Mapping[str, str], kind: str) -> set[str]:
+def recorded_names(recorded: Recorded, kind: str) -> set[str]:
     """The names recorded with the prefix ``kind``: TYPE or RETIRED."""
     return {name.removeprefix(kind) for name in recorded if name.startswith(kind)}
 
 
 def refuse_noise_keys(
-    recorded: Mapping[str, str], entries: Sequence[NoiseKeyEntry], types: Mapping[str, Type], step: int
+    recorded: Recorded, entries: Sequence[NoiseKeyEntry], types: Mapping[str, Type], step: int
 ) -> None:
     """Check that new noise keys begin at least two windows after ``step``, and that only the oldest are removed.
 
     Then no instance that has begun, or that a look-ahead has decided, changes its key. If a newer key were
-    removed, its instances would be drawn again under another key.
-
-    Args:
-        recorded: the fingerprints recorded for ``evaluate``.
-        entries: the noise keys configured, oldest first.
-        types: the types configured.
-        step: the current step.
+    removed, its instances would be drawn again under another key. ``entries`` are oldest first.
 
     Raises:
         ConfigurationError: a new entry begins too early, or an entry that is not among the oldest is missing.
@@ -214,15 +185,7 @@ def check_evaluate(
     """Compare the immutable values of ``evaluate`` with those recorded, and record new ones.
 
     This records the tables of the first generation. The command that begins a later generation records its tables.
-
-    Args:
-        control: the table that records them.
-        settings: the settings of the function.
-        types: the types configured.
-        keys: the noise keys configured, by their id.
-        step: the current step.
-        tables: the ids of the tables.
-        restored: the tables that were made from a backup.
+    ``restored`` names the tables that were made from a backup.
 
     Raises:
         ConfigurationError: see :func:`refuse_slots`, :func:`refuse_types`, :func:`refuse_noise_keys` and

@@ -16,6 +16,8 @@ COMMAND = "`kanon operate new-generation`"
 
 Ids = Mapping[str, str]
 """The id of each of the four tables by its logical name."""
+Recorded = Mapping[str, str]
+"""The fingerprints recorded for ``evaluate``, by the name of an attribute in Control."""
 
 
 def as_recorded(from_step: int, ids: Ids) -> dict[str, str]:
@@ -23,8 +25,8 @@ def as_recorded(from_step: int, ids: Ids) -> dict[str, str]:
     return {f"{TABLES}{from_step}": json.dumps(ids, sort_keys=True)}
 
 
-def begun(recorded: Mapping[str, str]) -> dict[int, Ids]:
-    """The tables of each generation by its first step, oldest first, from the fingerprints of ``evaluate``."""
+def begun(recorded: Recorded) -> dict[int, Ids]:
+    """The tables of each generation by its first step, oldest first."""
     found = {int(name.removeprefix(TABLES)): text for name, text in recorded.items() if name.startswith(TABLES)}
     return {from_step: json.loads(found[from_step]) for from_step in sorted(found)}
 
@@ -39,27 +41,8 @@ def replaced(known: Ids, ids: Ids) -> list[str]:
     return sorted(name for name in known if ids.get(name) != known[name])
 
 
-def refuse_tables(known: Ids, ids: Ids) -> None:
-    """Check that all four tables are those on which the newest generation began.
-
-    Raises:
-        ConfigurationError: some are not; the message names them.
-    """
-    others = replaced(known, ids)
-    if others:
-        raise ConfigurationError(
-            f"another table is in the place of {' and '.join(others)} (restored or created again): with the same noise"
-            f" its answers would reveal what differs; begin a new log generation with {COMMAND}"
-        )
-
-
-def refuse_log_generations(recorded: Mapping[str, str], entries: Sequence[LogGenerationEntry], ids: Ids) -> None:
-    """Check that the configured generations are the recorded ones. Only the oldest may be left out.
-
-    Args:
-        recorded: the fingerprints recorded for ``evaluate``.
-        entries: the generations configured, oldest first.
-        ids: the existing tables.
+def refuse_log_generations(recorded: Recorded, entries: Sequence[LogGenerationEntry], ids: Ids) -> None:
+    """Check that the generations configured, oldest first, are the recorded ones. Only the oldest may be left out.
 
     Raises:
         ConfigurationError: a generation was not begun by the command, is missing or has another log, or a table does
@@ -79,5 +62,8 @@ def refuse_log_generations(recorded: Mapping[str, str], entries: Sequence[LogGen
             raise ConfigurationError(
                 f"the log generation that begins at step {from_step} is missing from LogGenerations: put it there"
             )
-    if known:
-        refuse_tables(list(known.values())[-1], ids)
+    if known and (others := replaced(list(known.values())[-1], ids)):
+        raise ConfigurationError(
+            f"another table is in the place of {' and '.join(others)} (restored or created again): with the same noise"
+            f" its answers would reveal what differs; begin a new log generation with {COMMAND}"
+        )

@@ -142,7 +142,8 @@ def pages(log: StepLog, step: int, slot: int, keep: int, window: int, after: byt
             if packed.until is not None and source.edge >= packed.until:
                 break
             read = source.fetch(packed)
-            edge = _smallest([source.edge for source in sources if source.ranges], packed.until)
+            edges = [source.edge for source in sources if source.ranges]
+            edge = min(edges if packed.until is None else [*edges, packed.until], default=None)
             parts = [packed.take(edge), *(each.take(edge) for each in sources)]
             yield Page(_completed(parts, list(names), keep), read)
         if packed.until is None:
@@ -161,11 +162,6 @@ def _ranges(rows: Range, layout: Layout, *, whole: bool) -> list[Range]:
     if layout.partitions is None:
         return [rows]
     return [(FIRST_PACKED, rows[1])] if whole else [(FIRST_PACKED, LAST_PACKED), rows]
-
-
-def _smallest(edges: list[bytes], until: bytes | None) -> bytes | None:
-    """The smallest of these keys; None if there are none."""
-    return min(edges if until is None else [*edges, until], default=None)
 
 
 @dataclass

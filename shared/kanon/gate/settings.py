@@ -72,12 +72,6 @@ class GateSettings(Deployment):
         return read_types(self.types, self.period)
 
 
-class SetPepper(Settings):
-    """The secret that holds the set pepper."""
-
-    set_pepper_secret: str
-
-
 class LogWriter(Settings):
     """The log, and the seconds for which a row is needed after its step."""
 
@@ -85,15 +79,11 @@ class LogWriter(Settings):
     outage_allowance: Seconds
 
 
-class StatusTable(Settings):
-    """The statuses, and the seconds from the end of a step until they become visible."""
+class AnswerSettings(GateSettings):
+    """Shared by the functions that make or give answers: ``publish_delay`` is from the end of a step to its tick."""
 
     statuses_table: str
     publish_delay: Seconds
-
-
-class AnswerSettings(GateSettings, StatusTable):
-    """Shared by the functions that make or give answers."""
 
     def read_types(self) -> dict[str, Type]:
         """The types of this deployment by name.
@@ -112,15 +102,17 @@ class AnswerSettings(GateSettings, StatusTable):
         return types
 
 
-class JoinSettings(GateSettings, Edge, SetPepper, LogWriter):
+class JoinSettings(GateSettings, Edge, LogWriter):
     """The environment of ``join``."""
 
+    set_pepper_secret: str
     client_key_secret: str
 
 
-class QuerySettings(AnswerSettings, Edge, SetPepper):
+class QuerySettings(AnswerSettings, Edge):
     """The environment of ``query``. A query without a signature may name ``anonymous_hashes`` hashes."""
 
+    set_pepper_secret: str
     anonymous_hashes: Annotated[int, Field(ge=1, le=1_000)]
 
 

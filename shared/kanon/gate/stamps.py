@@ -36,11 +36,7 @@ def agreed_step(slot: int, mark: Mark, members: Members, statuses: Statuses) -> 
 def refuse_mixture(slot: int, mark: int | None, members: int | None, is_stamped: Callable[[int], bool]) -> None:
     """Check that no table is older than one that is written after it.
 
-    Args:
-        slot: the slot.
-        mark: its mark.
-        members: its stamp in Members.
-        is_stamped: whether its stamp in Statuses is at this step or later.
+    ``members`` is the slot's stamp in Members. ``is_stamped`` says whether that in Statuses is at a step or later.
 
     Raises:
         ConfigurationError: Members are older than the mark, or Statuses are older than Members.

@@ -10,7 +10,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain, product
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from kanon.joinlog.rows import (
     BOM,
     LONGEST_LINE,
-    PARQUET,
     YEAR_10000,
     Columns,
     Where,
     csv_rows,
+    form_of,
     join_of,
     json_lines,
     lines_of,
@@ -36,11 +36,14 @@ from kanon.joinlog.rows import (
     opened,
     parquet_table,
     require,
+    table_rows,
 )
 
 BLOCK_BYTES = LONGEST_LINE // 2
 _MOST_BYTES = 4 << 20
 """A block is cut here even if a quoted value seems to go on."""
+_ROWS = 1 << 14
+"""The most rows of a batch that is read row by row."""
 _BESIDE_QUOTES = np.zeros(256, bool)
 _BESIDE_QUOTES[list(b'",\r\n')] = True
 
@@ -65,13 +68,8 @@ def read_batches(path: Path | str, columns: Columns = Columns()) -> Iterator[Bat
     """
     where = Where.of(path)
     with where.naming_errors(), opened(path) as file:
-        start = file.peek(64)
-        if start.startswith(PARQUET):
-            yield from _parquet(file, columns, where)
-        elif start.removeprefix(BOM).lstrip().startswith(b"{"):
-            yield from _json(file, columns, where)
-        else:
-            yield from _csv(file, columns, where)
+        reader = {"parquet": _parquet, "json": _json, "csv": _csv}[form_of(file)]
+        yield from reader(file, columns, where)
 
 
 def _csv(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Batch]:
@@ -81,12 +79,9 @@ def _csv(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Ba
         return
     names = next(csv.reader([head]), [])
     require(columns, names, where, "add a header line")
-    regular = len(set(names)) == len(names)
     for block in _blocks(file):
         lines = where.line + _lines(block)
         try:
-            if not regular:
-                raise _IrregularError
             yield _csv_block(block, names, columns)
         except (_IrregularError, pa.ArrowInvalid):
             yield from _slowly(csv_rows(lines_of(io.BytesIO(block), where), columns, where, names), columns)
@@ -94,7 +89,7 @@ def _csv(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Ba
 
 
 def _csv_block(block: bytes, names: list[str], columns: Columns) -> Batch:
-    if _too_long(block) or _is_odd(block):
+    if len(set(names)) < len(names) or _too_long(block) or _is_odd(block):
         raise _IrregularError
     table = pacsv.read_csv(
         pa.BufferReader(block),
@@ -166,31 +161,16 @@ def _parquet(file: io.BufferedReader, columns: Columns, where: Where) -> Iterato
             try:
                 yield _batch(whole, columns)
             except (_IrregularError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                yield from _slowly(_counted(whole.to_pylist(), where), columns)
+                yield from _slowly(table_rows(whole, where), columns)
             where.line = line + rows.num_rows
 
 
-def _counted(rows: Iterable[Mapping[str, Any]], where: Where) -> Iterator[Mapping[str, Any]]:
-    for row in rows:
-        where.line += 1
-        yield row
-
-
-def _slowly(rows: Iterable[Mapping[str, Any]], columns: Columns, size: int = 1 << 14) -> Iterator[Batch]:
+def _slowly(rows: Iterable[Mapping[str, Any]], columns: Columns) -> Iterator[Batch]:
     """The batches of rows that are read one by one."""
-    joins = []
-    for row in rows:
-        joins.append(join_of(row, columns))
-        if len(joins) == size:
-            yield _of_joins(joins)
-            joins = []
-    if joins:
-        yield _of_joins(joins)
-
-
-def _of_joins(joins: list[Any]) -> Batch:
-    times, sets, clients = zip(*joins, strict=True)
-    return Batch(np.array(times, np.float64), pa.array(sets, pa.string()), pa.array(clients, pa.string()))
+    joins = (join_of(row, columns) for row in rows)
+    while some := list(islice(joins, _ROWS)):
+        times, sets, clients = zip(*some, strict=True)
+        yield Batch(np.array(times, np.float64), pa.array(sets, pa.string()), pa.array(clients, pa.string()))
 
 
 def _batch(table: pa.Table, columns: Columns) -> Batch:

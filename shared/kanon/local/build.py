@@ -99,12 +99,9 @@ def _build_queues(template: Template, client: Any, prefix: str, storage: Storage
 
 
 def _build_buckets(template: Template, session: boto3.Session, prefix: str, storage: Storage) -> None:
-    buckets = template.resources(BUCKET)
-    client = session.client("s3") if buckets else None
-    for resource in buckets:
+    for resource in template.resources(BUCKET):
         name = f"{prefix}-{resource.logical_id}".lower().replace("_", "-")[-_LONGEST_BUCKET_NAME:].lstrip("-")
-        assert client is not None
-        client.create_bucket(Bucket=name)
+        session.client("s3").create_bucket(Bucket=name)
         template.identify(resource.logical_id, Ref=name, Arn=f"arn:aws:s3:::{name}")
         storage.buckets[resource.logical_id] = name
         for rule in resource.properties.get("LifecycleConfiguration", {}).get("Rules", []):

@@ -176,14 +176,20 @@ class _Process:
             sys.stderr = cast(TextIO, _Output(sys.stderr))
         if not isinstance(aws.session, _Session):
             aws.session = cast(Any, _Session(aws.session))
-        self._outer = getattr(_thread, "process", None)
+        self._outer = _thread.process
         _thread.process = self
 
     def __exit__(self, *_: object) -> None:
         _thread.process = self._outer
 
 
-_thread = threading.local()
+class _Thread(threading.local):
+    """The process whose function runs in this thread, if any."""
+
+    process: _Process | None = None
+
+
+_thread = _Thread()
 
 
 class _Output:
@@ -197,8 +203,7 @@ class _Output:
         self.outside = outside
 
     def __getattr__(self, name: str) -> Any:
-        process: _Process | None = getattr(_thread, "process", None)
-        return getattr(self.outside if process is None else process.logs, name)
+        return getattr(_thread.process.logs if _thread.process else self.outside, name)
 
 
 class _Session:
@@ -208,12 +213,12 @@ class _Session:
         self.outside = outside
 
     def __call__(self) -> Any:
-        process: _Process | None = getattr(_thread, "process", None)
-        return self.outside() if process is None else self
+        return self if _thread.process else self.outside()
 
     def create_client(self, service: str, **options: Any) -> Any:
         """A client of the function's own session."""
-        return _thread.process.session.client(service, **options)
+        assert _thread.process is not None
+        return _thread.process.session.client(service, **options)  # type: ignore[call-overload]
 
 
 def release_process() -> None:

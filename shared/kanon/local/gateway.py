@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from kanon.local.template import ACCOUNT, Template, TemplateError
+from kanon.local.template import ACCOUNT, Template, TemplateError, as_text
 
 PAYLOAD_LIMIT = 10 * 1024 * 1024  # bytes, the gateway's quota
 _TEXT = re.compile(r"text/|application/(json|javascript|xml|[\w.-]+\+(json|xml))\s*(;|$)", re.IGNORECASE)
@@ -74,11 +74,6 @@ class Route:
         """The path's segments, variables in braces."""
         return self.key.partition(" ")[2].strip("/").split("/")
 
-    @property
-    def rank(self) -> int:
-        """Most specific first: fewest variables."""
-        return sum(segment.startswith("{") for segment in self.segments)
-
     def match(self, method: str, path: Sequence[str]) -> dict[str, str] | None:
         """The path parameters, decoded, if the route answers this method and raw path."""
         if self.method != method or len(path) != len(self.segments):
@@ -103,7 +98,7 @@ class Gateway:
             for segment in route.segments:
                 if segment and not _SEGMENT.fullmatch(segment):
                     raise TemplateError(f"route {route.key!r}: API Gateway refuses the segment {segment!r}")
-        self.routes = sorted(routes, key=lambda route: route.rank)
+        self.routes = sorted(routes, key=lambda route: route.key.count("{"))  # most specific first
 
     @classmethod
     def from_template(cls, template: Template, functions: dict[str, str]) -> Gateway:
@@ -196,14 +191,10 @@ def response(result: Any) -> Response:
     """The HTTP response to a function's result (format 2.0)."""
     try:
         status = int(result["statusCode"])
-        headers = [(str(k), _header(v)) for k, v in (result.get("headers") or {}).items()]
+        headers = [(str(k), as_text(v)) for k, v in (result.get("headers") or {}).items()]
         body = (result.get("body") or "").encode()
     except (KeyError, ValueError, TypeError, AttributeError):
         return SERVER_ERROR
     if not any(name.lower() == "content-type" for name, _ in headers):
         headers.append(("content-type", "text/plain;charset=UTF-8"))
     return Response(status, headers, body)
-
-
-def _header(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -159,7 +159,7 @@ class Template:
     def _value(self, given: Any) -> str:
         """A parameter as text. In a nested stack it may refer to resources that the parent has built since."""
         value = given if self._parent is None else self._parent.resolve(given)
-        return ",".join(map(_text, value)) if isinstance(value, list) else _text(value)
+        return ",".join(map(as_text, value)) if isinstance(value, list) else as_text(value)
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -231,9 +231,9 @@ class Template:
                 table, key, entry = (str(self.resolve(part)) for part in parts)
                 return self.resolve(self._document["Mappings"][table][key][entry])
             case "Fn::Join", [separator, parts]:
-                return separator.join(map(_text, self.resolve(parts)))
+                return separator.join(map(as_text, self.resolve(parts)))
             case "Fn::Split", [separator, text]:
-                return _text(self.resolve(text)).split(separator)
+                return as_text(self.resolve(text)).split(separator)
             case "Fn::Select", [index, values]:
                 return self.resolve(values)[int(index)]
         raise TemplateError(f"{name} is not supported by the local stack: add it to kanon/local/template.py")
@@ -283,7 +283,7 @@ class Template:
     def _substitute(self, variable: re.Match[str]) -> str:
         """The value of a variable in a text: of a parameter or resource, or of an attribute after a dot."""
         name, dot, attribute = variable[1].partition(".")
-        return self._attribute(name, attribute) if dot else _text(self._ref(name))
+        return self._attribute(name, attribute) if dot else as_text(self._ref(name))
 
     def _holds(self, condition: Any) -> bool:
         if condition is None:
@@ -295,7 +295,7 @@ class Template:
             case "Condition":
                 return self._holds(argument)
             case "Fn::Equals":
-                left, right = (_text(self.resolve(side)) for side in argument)
+                left, right = (as_text(self.resolve(side)) for side in argument)
                 return left == right
             case "Fn::Not":
                 return not self._holds(argument[0])
@@ -313,13 +313,13 @@ def _parse(text: str) -> dict[str, Any]:
     return document
 
 
-def _text(value: Any) -> str:
-    """A scalar as CloudFormation writes it."""
+def as_text(value: Any) -> str:
+    """A scalar as AWS writes it, for example ``true``."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _check(name: str, value: str, rule: Mapping[str, Any]) -> None:
-    allowed = [_text(v) for v in rule.get("AllowedValues", [])]
+    allowed = [as_text(v) for v in rule.get("AllowedValues", [])]
     if allowed and value not in allowed:
         raise TemplateError(f"parameter {name} is {value!r}: use one of {', '.join(allowed)}")
     if not int(rule.get("MinLength", 0)) <= len(value) <= int(rule.get("MaxLength", 4096)):

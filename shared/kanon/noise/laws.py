@@ -79,10 +79,7 @@ class Law(Table):
     @cached_property
     def shift_delta(self) -> Fraction:
         """``sum_u max(0, P(u) - e**epsilon P(u+1))``, rounded up by no more than the error of :func:`exp_bounds`."""
-        low, _ = exp_bounds(self.epsilon)
-        outcomes = range(self.min, self.max + 1)
-        excess = (Fraction(self.weight(u)) - low * self.weight(u + 1) for u in outcomes)
-        return sum((e for e in excess if e > 0), Fraction(0)) / TOTAL
+        return self._excess(1)
 
     @property
     def two_way_shift_delta(self) -> Fraction | None:
@@ -92,9 +89,13 @@ class Law(Table):
         """
         if self.shape == "one-sided":
             return None
+        return max(self.shift_delta, self._excess(-1))
+
+    def _excess(self, shift: int) -> Fraction:
+        """``sum_u max(0, P(u) - e**epsilon P(u+shift))``, rounded up."""
         low, _ = exp_bounds(self.epsilon)
-        excess = (self.weight(u) - low * self.weight(u - 1) for u in range(self.min, self.max + 1))
-        return max(self.shift_delta, sum((e for e in excess if e > 0), Fraction(0)) / TOTAL)
+        excess = (self.weight(u) - low * self.weight(u + shift) for u in range(self.min, self.max + 1))
+        return sum((e for e in excess if e > 0), Fraction(0)) / TOTAL
 
     @cached_property
     def tail_delta(self) -> Fraction:

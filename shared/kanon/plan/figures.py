@@ -12,6 +12,7 @@ from kanon.plan.planner import Plan
 INTEGERS = "#B36B00"
 COLOURS = ("#0072B2", "#009E73", "#E69F00", "#CC79A7")  # Okabe and Ito
 TEXT, GREY = "#333333", "#C4C4C4"
+BOX = {"boxstyle": "round,pad=0.15", "facecolor": "white", "linewidth": 0}
 
 
 def draw_plans(plans: Sequence[Plan], path: Path) -> None:
@@ -29,11 +30,11 @@ def draw_plans(plans: Sequence[Plan], path: Path) -> None:
         _draw_plan(curve, delay, plan, COLOURS[0])
         low, high = plan.zone
         curve.axvspan(low, high, color=COLOURS[2], alpha=0.18, linewidth=0)
-        label = {"fontsize": 9, "textcoords": "offset points", "va": "center"}
-        within, _ = _first_above(plan, plan.true_within_instance, 0.95)
-        curve.annotate("within an instance", (within, 1.0), xytext=(0, 10), ha="center", color=COLOURS[0], **label)
-        once = _first_above(plan, plan.true_at_once, 0.4)
-        curve.annotate("at once", once, xytext=(8, -6), ha="left", color=COLOURS[0], **label)
+        label = {"color": COLOURS[0], "fontsize": 9, "textcoords": "offset points", "va": "center"}
+        within = _first_above(plan, plan.true_within_instance, 0.5)
+        curve.annotate("within an\ninstance", within, xytext=(-8, 0), ha="right", bbox=BOX, **label)
+        immediately = _first_above(plan, plan.true_at_once, 0.5)
+        curve.annotate("immediately", immediately, xytext=(8, -6), ha="left", bbox=BOX, **label)
         curve.set_title(f"{plan.name}: noise decides from {low} to {high}", fontsize=10.5, color=TEXT, loc="left")
         delay.axhline(p.window, color=TEXT, linewidth=0.8, linestyle=":")
         delay.set_xlabel("clients in the window", fontsize=10, color=TEXT)
@@ -114,7 +115,8 @@ def draw_figure_1(path: Path) -> None:
         panel.set_title(title, fontsize=10, color=TEXT, loc="left")
         panel.set_xlabel("additive error")
         panel.set_ylabel("CDF")
-    figure.suptitle("Figure 1 with 0.75 and A = 25 for each noise", x=0.012, ha="left", color=TEXT)
+    title = f"Figure 1 of the paper; each noise has epsilon = {epsilon:g} and truncation A = {truncation:g}"
+    figure.suptitle(title, x=0.012, ha="left", color=TEXT)
     _save(figure, path)
 
 

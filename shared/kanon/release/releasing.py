@@ -24,8 +24,6 @@ Source = Place | Sequence[Place]
 class Engine(Protocol):
     """Computes bounded tables."""
 
-    name: str
-
     def table(self, sources: Sequence[Place], bounding: Bounding, secret: str) -> AbstractContextManager[PrivateTable]:
         """The bounded table of the sources, as long as the context lasts. ``secret`` keys the sampling."""
         ...

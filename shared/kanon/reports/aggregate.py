@@ -107,11 +107,6 @@ class Outcome:
         exact = (replace(partition, noise=np.zeros_like(partition.noise)) for partition in self.partitions)
         return replace(self, partitions=tuple(exact), exact=True)
 
-    @property
-    def errors_in_all(self) -> int:
-        """The aggregation service's NUM_REPORTS_WITH_ERRORS."""
-        return self.errors.total()
-
 
 def aggregate(job: Job, secrets: Secrets, processes: int = 1) -> Outcome:
     """Run a job.

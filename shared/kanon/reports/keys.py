@@ -63,7 +63,8 @@ def _document(keys: Mapping[str, bytes]) -> str:
 
 def _keys(document: str) -> dict[str, bytes]:
     try:
-        entries = [(str(UUID(entry["id"])), base64.b64decode(entry["key"], validate=True)) for entry in _list(document)]
+        listed = json.loads(document)["keys"]
+        entries = [(str(UUID(entry["id"])), base64.b64decode(entry["key"], validate=True)) for entry in listed]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise KeyDocumentError('a key document is {"keys": [{"id": UUID, "key": base64 of 32 bytes}]}') from error
     if not entries:
@@ -73,8 +74,3 @@ def _keys(document: str) -> dict[str, bytes]:
     if len(dict(entries)) < len(entries):
         raise KeyDocumentError("two keys have the same id: give each its own")
     return dict(entries)
-
-
-def _list(document: str) -> list[dict[str, str]]:
-    entries: list[dict[str, str]] = json.loads(document)["keys"]
-    return entries

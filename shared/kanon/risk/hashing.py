@@ -67,19 +67,18 @@ class Key:
     @property
     def check(self) -> bytes:
         """8 bytes that are equal for sketches of one key and reveal nothing else about it."""
-        return blake2b(digest_size=8, key=self.secret, person=b"kanon check").digest()
+        return self._keyed(b"kanon check").digest()
 
     def users(self, names: Iterable[bytes]) -> Hashes:
         """The hash of every user."""
-        return self._hashes(names, b"kanon user")
+        return _hashes(self._keyed(b"kanon user"), names)
 
     def values(self, values: Iterable[bytes], columns: int = 1) -> Hashes:
         """The hash of every value of one column, or of every combination of several (``length_prefixed``)."""
-        return self._hashes(values, b"kanon value %d" % columns)
+        return _hashes(self._keyed(b"kanon value %d" % columns), values)
 
-    def _hashes(self, names: Iterable[bytes], domain: bytes) -> Hashes:
-        keyed = blake2b(digest_size=8, key=self.secret, person=domain)
-        return _hashes(keyed, names)
+    def _keyed(self, domain: bytes) -> blake2b:
+        return blake2b(digest_size=8, key=self.secret, person=domain)
 
 
 def public_hashes(names: Iterable[bytes]) -> Hashes:

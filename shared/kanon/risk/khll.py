@@ -9,9 +9,8 @@ A sketch is a function of the set of (value, user) hashes and of the number of r
 of a log merge in any order to the sketch of the whole, byte for byte.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,20 +80,8 @@ class Sketch:
 
 def empty(size: int, key_check: bytes) -> Sketch:
     """The sketch of no rows."""
-    return sketch_of(np.empty(0, np.uint64), np.empty(0, np.uint64), size, key_check)
-
-
-def sketch_of(values: Hashes, users: Hashes, size: int, key_check: bytes) -> Sketch:
-    """The sketch of a log whose rows are given as hashes.
-
-    Args:
-        values: the hash of each row's value, shape (rows,).
-        users: the hash of each row's user, shape (rows,).
-        size: K.
-        key_check: the check of the key of the hashes.
-    """
-    kept, position, rows = np.unique(values, return_inverse=True, return_counts=True)
-    return from_pairs(kept, rows, position, users, size, key_check, len(values))
+    hashes, counts = np.empty(0, np.uint64), np.empty(0, np.int64)
+    return from_pairs(hashes, counts, counts, hashes, size, key_check, 0)
 
 
 def from_pairs(
@@ -133,11 +120,6 @@ def merge(first: Sketch, second: Sketch) -> Sketch:
         np.concatenate([first.registers, second.registers]),
     )
     return _normal(both)
-
-
-def merge_all(sketches: Iterable[Sketch]) -> Sketch:
-    """:func:`merge` of at least one sketch."""
-    return reduce(merge, sketches)
 
 
 def _normal(sketch: Sketch) -> Sketch:

@@ -1,6 +1,5 @@
 """The mean number of users of each value of a log in a window, the input of a plain threshold."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,7 +8,7 @@ import duckdb
 import pyarrow as pa
 
 from kanon.risk.errors import RiskError
-from kanon.risk.reading import Batch, Coded, batches
+from kanon.risk.reading import Coded, batches
 
 _EPOCH = "1970-01-01"
 _INSERT = "insert into joins select distinct grp, usr, (day::date - '1970-01-01'::date) // $1 from batch"
@@ -44,10 +43,16 @@ def rates(source: Path, value: str, user: str, window_days: int | None) -> Rates
         RiskError: the file cannot be read, lacks a column, or has no rows.
     """
     columns = {"grp": value, "usr": user, **({"day": "day"} if window_days else {})}
-    with TemporaryDirectory() as folder, duckdb.connect(config=_settings(folder)) as database:
+    with (
+        TemporaryDirectory() as folder,
+        duckdb.connect(config={"memory_limit": _MEMORY, "temp_directory": folder}) as database,
+    ):
         database.execute("create table joins (grp varchar, usr varchar, win bigint)")
-        for batch in _texts(batches(source, columns.values()), columns):
-            database.register("batch", batch)
+        for batch in batches(source, columns.values()):
+            complete = pa.table({name: _text(batch[column]) for name, column in columns.items()}).drop_null()
+            if not window_days:  # all rows have one day
+                complete = complete.append_column("day", pa.repeat(_EPOCH, len(complete)))
+            database.register("batch", complete)
             try:
                 database.execute(_INSERT, [window_days or 1])
             except duckdb.ConversionException as error:
@@ -61,17 +66,6 @@ def rates(source: Path, value: str, user: str, window_days: int | None) -> Rates
     if not groups:
         raise RiskError(f"{source} has no row with a {value} and a {user}")
     return Rates(clients, windows, tuple(groups))
-
-
-def _settings(folder: str) -> dict[str, str | bool | int | float | list[str]]:
-    return {"memory_limit": _MEMORY, "temp_directory": folder}
-
-
-def _texts(read: Iterator[Batch], columns: dict[str, str]) -> Iterator[pa.Table]:
-    """The complete rows, as text under new names. Without a time column all rows have one day."""
-    for batch in read:
-        table = pa.table({name: _text(batch[column]) for name, column in columns.items()}).drop_null()
-        yield table if "day" in columns else table.append_column("day", pa.repeat(_EPOCH, len(table)))
 
 
 def _text(column: Coded) -> pa.Array:

@@ -15,7 +15,10 @@ from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.mechanism.vectorised import ROWS_A_BLOCK, phases_of, stretches_cross, threshold_noise
 from kanon.noise.laws import Law
-from kanon.simulate.presence import Bools, Ints, Stretches
+from kanon.simulate.presence import Ints, Stretches
+
+_FAR = np.iinfo(np.int64).max // 2
+"""Later than every step, and above every count."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def crossings_of(parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], st
         return Crossings(candidates.sets, candidates.begins, candidates.ends)
     pieces = _cut(candidates, phases_of(keys, parameters), parameters.window)
     steps = _first_crossings(parameters, tapes, keys, pieces)
-    crossed = steps != NEVER
+    crossed = steps < _FAR
     heads = pieces.starts[crossed]
     return Crossings(pieces.sets[heads], steps[crossed], pieces.firsts[heads] + parameters.window)
 
@@ -78,72 +81,47 @@ def _cut(stretches: Stretches, phases: Ints, window: int) -> _Pieces:
 
 
 def _first_crossings(parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], pieces: _Pieces) -> Ints:
-    """The crossing of each instance, ``NEVER`` if there is none."""
-    heads = pieces.starts
-    steps = np.full(len(heads), NEVER)
-    sure = pieces.counts[heads] >= parameters.surely_true_from
-    steps[sure] = pieces.begins[heads[sure]]  # the crossing at the first possible step is certain: no noise is drawn
-    open_ = np.flatnonzero(~sure)
-    if not open_.size:
-        return steps
+    """The crossing of each instance, ``_FAR`` if there is none."""
+    heads, law = pieces.starts, parameters.query_law
+    open_ = pieces.counts[heads] < parameters.surely_true_from
+    # The others certainly cross at their first possible step: no noise is drawn for them.
+    steps, thresholds = np.where(open_, _FAR, pieces.begins[heads]), np.full(len(heads), _FAR)
     at = heads[open_]
-    noise = threshold_noise(
+    thresholds[open_] = parameters.k + threshold_noise(
         parameters.threshold_law,
         lambda _: tapes,
         [keys[number] for number in pieces.sets[at].tolist()],
         pieces.instances[at],
         pieces.firsts[at],
     )
-    thresholds = np.full(len(heads), np.iinfo(np.int64).max // 2)  # out of reach
-    thresholds[open_] = parameters.k + noise
-    most = np.maximum.reduceat(pieces.counts, heads)
-    reachable = most + parameters.query_law.max >= thresholds
-    if reachable.any():
-        steps[reachable] = _tested(parameters, tapes, keys, pieces, thresholds, reachable)
+    needed = thresholds[pieces.groups] - pieces.counts - law.min
+    possible = np.flatnonzero(needed < len(law.weights))
+    if possible.size:
+        groups, begins, ends = pieces.groups[possible], pieces.begins[possible], pieces.ends[possible]
+        fresh = np.concatenate(([True], (groups[1:] != groups[:-1]) | (begins[1:] != ends[:-1])))
+        starts = np.flatnonzero(fresh)
+        found = _rows_cross(law, tapes, keys, pieces, possible, starts, needed[possible])
+        crossing, rows = np.unique(groups[starts], return_index=True)
+        steps[crossing] = np.minimum.reduceat(found, rows)
     return steps
 
 
-def _tested(
-    parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], pieces: _Pieces, thresholds: Ints, reachable: Bools
-) -> Ints:
-    """The crossings of the reachable instances, from their query noise.
-
-    A *row* is a run of adjacent pieces of an instance in which some noise crosses. The first piece in which all noise
-    crosses ends the search.
-    """
-    law = parameters.query_law
-    needed = thresholds[pieces.groups] - pieces.counts - law.min
-    possible = np.flatnonzero(reachable[pieces.groups] & (needed < len(law.weights)))
-    needed, groups = needed[possible], pieces.groups[possible]
-    begins, ends = pieces.begins[possible], pieces.ends[possible]
-    certain = needed <= 0
-    lengths = np.where(certain, 1, ends - begins)
-    fresh = np.concatenate(([True], (groups[1:] != groups[:-1]) | (begins[1:] != ends[:-1])))
-    starts = np.flatnonzero(fresh)
-    # Pieces after the first certain piece of a row get the length 0.
-    seen = np.cumsum(certain)
-    before: Ints = seen - certain - np.repeat(seen[starts] - certain[starts], np.diff(np.append(starts, len(seen))))
-    lengths[before > 0] = 0
-    found = _rows_cross(law, tapes, keys, pieces, possible, starts, lengths, needed)
-    found[found == NEVER] = np.iinfo(np.int64).max
-    first_rows = np.unique(groups[starts], return_index=True)[1]
-    crossing = np.minimum.reduceat(found, first_rows)
-    return np.where(crossing == np.iinfo(np.int64).max, NEVER, crossing)
-
-
 def _rows_cross(
-    law: Law,
-    tapes: Tapes,
-    keys: Sequence[bytes],
-    pieces: _Pieces,
-    possible: Ints,
-    starts: Ints,
-    lengths: Ints,
-    needed: Ints,
+    law: Law, tapes: Tapes, keys: Sequence[bytes], pieces: _Pieces, possible: Ints, starts: Ints, needed: Ints
 ) -> Ints:
-    """The first crossing of each row, block by block. ``starts``: the first possible piece of each row."""
+    """The first crossing of each row, block by block; ``_FAR`` if there is none.
+
+    Args:
+        law: the query law.
+        tapes: the noise tapes.
+        keys: the set keys by the number of the set.
+        pieces: all pieces.
+        possible: the positions of those in which some noise crosses.
+        starts: the first of each row, (rows,). A *row* is a run of adjacent possible pieces of an instance.
+        needed: in each possible piece, the smallest noise that crosses, less the smallest of the law.
+    """
+    heads, lengths = possible[starts], (pieces.ends - pieces.begins)[possible]
     sizes = np.diff(np.append(starts, len(possible)))
-    heads = possible[starts]
     sets, instances, firsts = pieces.sets[heads], pieces.instances[heads], pieces.firsts[heads]
     offsets = pieces.begins[heads] - firsts
     found = np.empty(len(starts), np.int64)
@@ -161,4 +139,4 @@ def _rows_cross(
             lengths[inner],
             needed[inner],
         )
-    return found
+    return np.where(found == NEVER, _FAR, found)

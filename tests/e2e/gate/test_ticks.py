@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
-import urllib.request
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
 
-from kanon.client import encoded
+from kanon.client import Client, encoded
 from kanon.gate.mechanism.steps import phase_of
 from kanon.local.stack import Stack
 from tests.e2e.gate.oracle import Oracle
@@ -170,21 +170,11 @@ def test_a_message_for_a_slot_that_does_not_exist_is_refused_and_writes_nothing(
 
 
 def test_join_and_query_work_over_a_real_socket(stack):
-    server = stack.serve()
-    try:
-        join = f"{server.url}/v1/types/fledge/sets/{encoded(b'ad')}:join"
-        assert json.loads(post(join, {"client": "c"})) == {}
-        body = {"setsForType": [{"type": "fledge", "hashes": [encoded(b"ad")]}]}
-        told = json.loads(post(f"{server.url}/v1:query", body))
-        assert told["kAnonymousSets"] == [{"type": "fledge", "hashes": []}]
-    finally:
-        server.close()
-
-
-def post(url, body):
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return answer.read()
+    written = stack.meter.written["join"]
+    with closing(stack.serve()) as server, Client(server.url) as client:
+        client.join("fledge", encoded(b"ad"), "c")
+        assert client.query([("fledge", encoded(b"ad"))]).k_anonymous == frozenset()
+    assert stack.meter.written["join"] > written
 
 
 OTHER_TYPES = {"fledge": {"k": 51, "window": WINDOW, "profile": "published"}}
@@ -221,14 +211,14 @@ def test_a_changed_key_of_a_running_deployment_is_refused(deployed, secret):
 
 
 def refused(stack, name):
-    """Whether a function refuses to work, loudly."""
+    """Whether a function refuses to work, and logs why."""
+    before = len(stack.logs.getvalue())
+    if name == "evaluate":
+        stack.advance(HOUR)
+        logged = stack.logs.getvalue()[before:]
+        return "evaluation stopped" in logged and '"EvaluationStopped":[1.0]' in logged
     if name == "join":
         answer = stack.request("POST", "/v1/types/fledge/sets/YWQ:join", {"client": "c"})
-    elif name == "query":
-        answer = stack.request("GET", "/v1/types/fledge/sets/YWQ")
     else:
-        before = len(stack.logs.getvalue())
-        stack.advance(HOUR)
-        said = stack.logs.getvalue()[before:]
-        return "evaluation stopped" in said and '"EvaluationStopped":[1.0]' in said
-    return answer.status == 503 and "fingerprint mismatch" in stack.logs.getvalue()
+        answer = stack.request("GET", "/v1/types/fledge/sets/YWQ")
+    return answer.status == 503 and "fingerprint mismatch" in stack.logs.getvalue()[before:]

@@ -232,6 +232,6 @@ def test_a_type_with_laws_of_its_own_has_no_profile() -> None:
 
 
 def test_types_need_neither_tables_nor_secrets(edge: Edge) -> None:
-    edge.get("/v1/types")
-    edge.get("/v1/types/fledge")
+    assert edge.get("/v1/types").status == 200
+    assert edge.get("/v1/types/fledge").status == 200
     assert edge.calls == []

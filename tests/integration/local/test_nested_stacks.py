@@ -155,6 +155,7 @@ def test_objects_expire_at_the_midnight_after_their_lifetime_on_the_stacks_clock
 def test_advancing_the_clock_deletes_expired_objects(stack: Stack) -> None:
     send(stack, "one")
     stack.tick()
+    assert len(objects(stack, "batches/")) == 1
     stack.clock.set(START + 33 * DAY)
     stack.advance(6 * 3600)
     assert objects(stack, "batches/") == []

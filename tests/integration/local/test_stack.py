@@ -319,9 +319,11 @@ def test_rows_expire_by_the_simulated_clock_on_either_engine(engine: str) -> Non
 
 
 def test_advancing_the_clock_deletes_expired_rows(stack: Stack) -> None:
+    dynamodb, table = stack.session.client("dynamodb"), stack.storage.tables["Table"]
     stack.request("POST", "/v1/things/old")
+    assert dynamodb.scan(TableName=table)["Count"] == 1
     stack.advance(7 * 3600)
-    assert stack.session.client("dynamodb").scan(TableName=stack.storage.tables["Table"])["Count"] == 0
+    assert dynamodb.scan(TableName=table)["Count"] == 0
 
 
 @pytest.mark.parametrize("engine", ["moto", "ministack"])

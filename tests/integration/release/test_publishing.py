@@ -95,6 +95,7 @@ def test_without_noise_an_automatic_sum_is_clamped_to_the_edges_of_its_outermost
     made = run(log, tmp_path / "l", epsilon=Fraction(8), aggregates=("sum:amount:auto",))
     low, high = made.released.bounds["sum:amount:auto"]
     assert (low, high) == (Fraction(513, 100), Fraction(16384, 100))
+    assert cells(made).keys() == {("é",), ("b",)}
     for (group,), one in cells(made).items():
         by_user = {}
         for row in rows_of(log):
@@ -111,6 +112,7 @@ def test_quantiles_of_many_users_are_those_of_the_data(log, tmp_path):
         epsilon=Fraction(20),
         aggregates=("quantile:amount:-10:100:0.25,0.5,0.75", "max:amount:-10:100"),
     )
+    assert cells(made).keys() == {("é",), ("b",)}
     for (group,), one in cells(made).items():
         amounts = sorted(float(row["amount"]) for row in rows_of(log) if row["set"] == group)
         for q in (0.25, 0.5, 0.75):
@@ -122,6 +124,7 @@ def test_quantiles_of_many_users_are_those_of_the_data(log, tmp_path):
 
 def test_two_equal_aggregates_of_a_group_have_different_noise(log, tmp_path):
     made = run(log, tmp_path / "l", aggregates=("rows:2", "rows:2", "quantile:amount:-10:100:0.5"))
+    assert cells(made).keys() == {("é",), ("b",)}
     for one in cells(made).values():
         assert one["rows"] != one["rows_2"]
 

@@ -90,7 +90,7 @@ def test_both_engines_leave_out_invalid_lines(tmp_path: Path, spark: Any) -> Non
         with engine.table([log], Bounding("client", ("set",), ()), SECRET) as table:
             digests.add(keyed_digest(table, bytes(32)))
         counts = engine.operator_counts([log], Bounding("client", ("set",), ()), SECRET)
-        assert counts[1:3] == (4, 4), engine.name  # c, e "q", f\n and h
+        assert counts[1:3] == (4, 4), engine  # c, e "q", f\n and h
     assert len(digests) == 1
 
 

@@ -59,7 +59,8 @@ class ReportTables:
         gone = Amount(CAP.epsilon - left.epsilon, CAP.delta - left.delta)
         ledger = Amount(0, 0)
         for _, hours, took in self.budgets.taken(unit.row):
-            ledger = ledger + took.times(unit.hour % 24 in hours)
+            if unit.hour % 24 in hours:
+                ledger = ledger + took
         assert gone == ledger
         return gone
 

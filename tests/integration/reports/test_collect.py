@@ -288,6 +288,7 @@ def test_no_log_line_of_the_collector_contains_a_part_of_a_report(collector: Fro
         for path in (*REPORTS, *map(debug_path, REPORTS), EVENTS):
             collector.send("collect", "POST", path, sent)
     output = collector.output.getvalue()
+    assert {"ReportsAccepted", "DebugReports", "RequestsRejected"} <= collector.metrics().keys()
     for private in (made.ORIGIN, "report.test", "shop.test", made.report_id(1), made.KEY_ID, "18446744073709551615"):
         assert private not in output
 

@@ -157,7 +157,7 @@ def test_of_twenty_jobs_for_one_hour_exactly_as_many_win_as_the_cap_admits(engin
         outcomes = list(workers.map(commit, jobs))
     assert outcomes.count(Outcome.COMMITTED) == CAP.epsilon // TEN.epsilon
     assert outcomes.count(Outcome.EXHAUSTED) == 20 - CAP.epsilon // TEN.epsilon
-    assert tables.spent(unit()) == TEN.times(6)
+    assert tables.spent(unit()) == Amount(6 * TEN.epsilon, 6 * TEN.delta)
 
 
 def _failing(code: str, times: int, reasons: list[dict[str, Any]] | None = None) -> Any:

@@ -4,7 +4,7 @@ import csv
 import gzip
 import json
 from collections import defaultdict
-from functools import cache
+from functools import cache, reduce
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from kanon.cli.main import app
 from kanon.risk.hashing import Key
-from kanon.risk.khll import merge_all
+from kanon.risk.khll import merge
 from kanon.risk.reading import batches
 from kanon.risk.sketch_file import to_bytes
 from kanon.risk.sketch_leak import leak, users_of
@@ -90,7 +90,7 @@ def test_the_log_in_seven_parts_merges_in_any_order_to_the_same_bytes(tmp_path: 
         parts.append(sketch(path, "set", key=key(0)))
     for _ in range(10):
         random.shuffle(parts)
-        assert to_bytes(merge_all(parts)) == whole
+        assert to_bytes(reduce(merge, parts)) == whole
 
 
 @pytest.mark.parametrize("precision", [12, 15])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate.generations import as_recorded, begun, in_force, refuse_log_generations, refuse_tables, replaced
+from kanon.gate.generations import as_recorded, begun, in_force, refuse_log_generations, replaced
 from kanon.gate.mechanism.tape import LogGeneration
 from kanon.gate.settings import LogGenerationEntry
 
@@ -66,8 +66,6 @@ def test_every_replaced_table_is_named(name: str) -> None:
     with pytest.raises(
         ConfigurationError, match=f"^another table is in the place of {name} .* operate new-generation`$"
     ):
-        refuse_tables(FIRST, ids)
-    with pytest.raises(ConfigurationError, match=f"in the place of {name} "):
         refuse_log_generations(as_recorded(0, FIRST), (), ids)
 
 

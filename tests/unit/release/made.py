@@ -14,8 +14,6 @@ def spec(**more):
 class Given:
     """The bounded table is what the test says."""
 
-    name = "given"
-
     def __init__(self, *rows, bins=None):
         self.rows, self.bins, self.queries = sorted(rows), bins or {}, 0
 

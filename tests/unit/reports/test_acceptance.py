@@ -187,7 +187,7 @@ def test_one_report_too_many_in_error_ends_the_job(tmp_path):
 def test_counters_add_up_to_the_reports(tmp_path):
     reports = [made.report([(1, 1)], 1), made.report([(1, 1)], 1), made.report(number=2, key=made.OTHER_KEY)]
     outcome = made.run(tmp_path, reports, error_threshold=Fraction(100))
-    assert outcome.reports == outcome.accepted + outcome.duplicates + outcome.errors_in_all == 3
+    assert outcome.reports == outcome.accepted + outcome.duplicates + outcome.errors.total() == 3
     assert outcome.errors == Counter({"DECRYPTION_ERROR": 1})
 
 

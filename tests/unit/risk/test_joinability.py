@@ -3,7 +3,8 @@ import pytest
 
 from kanon.risk.errors import RiskError
 from kanon.risk.joinability import Containment, containment, joinability
-from kanon.risk.khll import Sketch, empty, sketch_of
+from kanon.risk.khll import Sketch, empty
+from tests.unit.risk.made import sketch_of
 
 CHECK = b"12345678"
 SIZE = 2_048

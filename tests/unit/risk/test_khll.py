@@ -1,4 +1,5 @@
 import math
+from functools import reduce
 from itertools import permutations
 
 import numpy as np
@@ -8,8 +9,9 @@ from hypothesis import strategies as st
 
 from kanon.risk import hyperloglog
 from kanon.risk.errors import RiskError
-from kanon.risk.khll import MOST_EXACT, Sketch, empty, merge, merge_all, sketch_of
+from kanon.risk.khll import MOST_EXACT, Sketch, empty, merge
 from kanon.risk.sketch_file import to_bytes
+from tests.unit.risk.made import sketch_of
 from tests.unit.risk.naive import Row, naive_sketch
 
 CHECK = b"12345678"
@@ -46,16 +48,16 @@ def test_seven_parts_merge_in_any_order_to_the_same_bytes(rows, size, random) ->
     parts = [sketched([row[:2] for row in rows if row[2] == part], size) for part in range(7)]
     whole = to_bytes(sketched([row[:2] for row in rows], size))
     random.shuffle(parts)
-    assert to_bytes(merge_all(parts)) == whole
-    paired = [merge_all(parts[:2]), merge_all(parts[2:5]), merge_all(parts[5:])]
-    assert to_bytes(merge_all(paired)) == whole
+    assert to_bytes(reduce(merge, parts)) == whole
+    paired = [reduce(merge, parts[:2]), reduce(merge, parts[2:5]), reduce(merge, parts[5:])]
+    assert to_bytes(reduce(merge, paired)) == whole
 
 
 @given(logs, logs, logs, st.integers(1, 40), st.integers(1, 40))
 def test_a_merge_keeps_the_smallest_size_in_any_order(a, b, c, size, other) -> None:
     parts = [sketched(a, size), sketched(b, other), sketched(c, 20)]
     expected = to_bytes(sketched([*a, *b, *c], min(size, other, 20)))
-    assert {to_bytes(merge_all(order)) for order in permutations(parts)} == {expected}
+    assert {to_bytes(reduce(merge, order)) for order in permutations(parts)} == {expected}
 
 
 @pytest.mark.parametrize("number", [MOST_EXACT - 1, MOST_EXACT, MOST_EXACT + 1, 5_000])
@@ -78,7 +80,7 @@ def test_parts_of_a_value_with_many_users_merge_to_the_same_bytes_whichever_part
     for cuts in ([300], [10, 20], [100, 200, 300, 400, 500], [599], [128], [129]):
         parts = [sketch_of(value[: len(part)], part, 16, CHECK) for part in np.split(hashes, cuts)]
         random.shuffle(parts)
-        assert to_bytes(merge_all(parts)) == whole
+        assert to_bytes(reduce(merge, parts)) == whole
 
 
 def test_a_value_that_falls_out_takes_its_registers_along() -> None:

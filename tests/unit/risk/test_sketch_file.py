@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from kanon.risk.errors import RiskError
-from kanon.risk.khll import Sketch, empty, sketch_of
+from kanon.risk.khll import Sketch, empty
 from kanon.risk.sketch_file import from_bytes, load, save, to_bytes
+from tests.unit.risk.made import sketch_of
 
 CHECK = b"12345678"
 HEADER_AND_CRC = 40

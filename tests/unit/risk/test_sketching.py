@@ -1,3 +1,4 @@
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from kanon.noise.words import length_prefixed
 from kanon.risk import reading
 from kanon.risk.errors import RiskError
 from kanon.risk.hashing import Key
-from kanon.risk.khll import merge_all
+from kanon.risk.khll import merge
 from kanon.risk.sketch_file import to_bytes
 from kanon.risk.sketching import sketch, sketches
 from tests.unit.risk.naive import naive_sketch
@@ -58,7 +59,7 @@ def test_seven_files_merge_in_any_order_to_the_bytes_of_the_whole(tmp_path: Path
     whole = to_bytes(sketch(written(tmp_path, rows), "a", key=KEY, size=32))
     parts = [sketch(written(tmp_path, rows[part::7], f"{part}.csv"), "a", key=KEY, size=32) for part in range(7)]
     for order in (parts, parts[::-1], parts[3:] + parts[:3]):
-        assert to_bytes(merge_all(order)) == whole
+        assert to_bytes(reduce(merge, order)) == whole
 
 
 def test_without_a_key_no_two_sketches_have_the_same_one(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ import pytest
 
 from kanon.gate.mechanism.exact_law import first_crossing_exact
 from kanon.gate.mechanism.parameters import InvalidParametersError, Parameters, profile
-from kanon.risk.khll import Sketch, empty, sketch_of
+from kanon.risk.khll import Sketch, empty
 from kanon.risk.sketching import Sketched
 from kanon.risk.uniqueness import Report, curve, lost_at, report, through_service
+from tests.unit.risk.made import sketch_of
 
 CHECK = b"12345678"
 USERS = [1, 1, 1, 2, 3, 5, 9, 60, 128, 1]

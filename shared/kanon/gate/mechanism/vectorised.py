@@ -51,72 +51,20 @@ def evaluate_columns(parameters: Parameters, tapes_of: TapesOf, step: int, befor
     """
     members, lasts = most_recent_of_all(before, joined, step, parameters.window, parameters.members_kept)
     newest = before.crossings[:, 1]
-    crossed, wake_ups = decide(parameters, tapes_of, step, before.keys, members.sizes, lasts, newest)
+    crossed, wake_ups = decide(Sets(parameters, tapes_of, before.keys, members.sizes, lasts), step, newest)
     crossings = np.where(crossed[:, None], np.column_stack((newest, np.full_like(newest, step))), before.crossings)
     return States(before.keys, members, lasts, crossings, np.full(len(before), step), wake_ups)
 
 
-def decide(
-    parameters: Parameters,
-    tapes_of: TapesOf,
-    step: int,
-    keys: Sequence[bytes],
-    sizes: Ints,
-    lasts: Ints,
-    newest: Ints,
-) -> tuple[Bools, Ints]:
-    """Decide which sets cross at ``step``, and the first later step at which each crosses if nobody joins.
-
-    Args:
-        parameters: the constants of the type.
-        tapes_of: the tapes by first step of an instance.
-        step: the step.
-        keys: n set keys.
-        sizes: members per set, (n,); all joined in ``(step - window, step]``.
-        lasts: the last steps of all members, set after set, latest first, (sum of sizes,).
-        newest: the last crossing per set, (n,); int64's minimum if there is none.
-
-    Returns:
-        Crossed now (n,), and the wake-up steps (n,), int64's minimum where there is none.
-    """
-    window = parameters.window
-    phases = phases_of(keys, parameters)
-    instances = (step - phases) // window
-    firsts = instances * window + phases
-    sets = _Sets(parameters, tapes_of, keys, sizes, lasts)
-    above = newest >= firsts
-
-    # This instance: the test of the step itself, and the look-ahead.
-    crossing = np.full(len(keys), NEVER)
-    asked = np.flatnonzero(~above)
-    crossing[asked] = sets.first_crossings(asked, instances, firsts, sizes, step)
-    crossed = crossing == step
-    wake_ups = np.where(crossed, NEVER, crossing)
-
-    # The next instance. If nobody joins, the set is empty from the instance after that.
-    asked = np.flatnonzero((above | crossed | (crossing == NEVER)) & (sizes > 0))
-    nexts = firsts + window
-    wake_ups[asked] = sets.first_crossings(asked, instances + 1, nexts, sets.count_at(nexts), NEVER)
-    return crossed, wake_ups
-
-
-def phases_of(keys: Sequence[bytes], parameters: Parameters) -> Ints:
-    """:func:`steps.phase_of` for n set keys, (n,)."""
-    if parameters.phase != "hash":
-        return np.zeros(len(keys), np.int64)
-    tails = np.frombuffer(b"".join([key[-8:] for key in keys]), ">u8")
-    return (tails % np.uint64(parameters.window)).astype(np.int64)
-
-
 @dataclass(frozen=True)
-class _Sets:
-    """n sets of one type without their crossings.
+class Sets:
+    """n sets of one type, at a step.
 
     Attributes:
         parameters: the constants of the type.
         tapes_of: the tapes by first step of an instance.
         keys: n set keys.
-        sizes: members per set, (n,).
+        sizes: members per set, (n,); all joined in the window that ends with the step.
         lasts: the last steps of all members, set after set, latest first, (sum of sizes,).
     """
 
@@ -171,6 +119,42 @@ class _Sets:
         lengths[needed >= len(law.weights)] = 0  # no word crosses here or in later stretches
         keys = [self.keys[row] for row in rows.tolist()]
         return stretches_cross(law, self.tapes_of, keys, instances[rows], first, begins, sizes, lengths, needed)
+
+
+def decide(sets: Sets, step: int, newest: Ints) -> tuple[Bools, Ints]:
+    """Decide which sets cross at ``step``, and the first later step at which each crosses if nobody joins.
+
+    ``newest`` has the last crossing per set, (n,); int64's minimum if there is none.
+
+    Returns:
+        Crossed now (n,), and the wake-up steps (n,), int64's minimum where there is none.
+    """
+    window, sizes = sets.parameters.window, sets.sizes
+    phases = phases_of(sets.keys, sets.parameters)
+    instances = (step - phases) // window
+    firsts = instances * window + phases
+    above = newest >= firsts
+
+    # This instance: the test of the step itself, and the look-ahead.
+    crossing = np.full(len(sets.keys), NEVER)
+    asked = np.flatnonzero(~above)
+    crossing[asked] = sets.first_crossings(asked, instances, firsts, sizes, step)
+    crossed = crossing == step
+    wake_ups = np.where(crossed, NEVER, crossing)
+
+    # The next instance. If nobody joins, the set is empty from the instance after that.
+    asked = np.flatnonzero((above | crossed | (crossing == NEVER)) & (sizes > 0))
+    nexts = firsts + window
+    wake_ups[asked] = sets.first_crossings(asked, instances + 1, nexts, sets.count_at(nexts), NEVER)
+    return crossed, wake_ups
+
+
+def phases_of(keys: Sequence[bytes], parameters: Parameters) -> Ints:
+    """:func:`steps.phase_of` for n set keys, (n,)."""
+    if parameters.phase != "hash":
+        return np.zeros(len(keys), np.int64)
+    tails = np.frombuffer(b"".join([key[-8:] for key in keys]), ">u8")
+    return (tails % np.uint64(parameters.window)).astype(np.int64)
 
 
 def _blocks(sizes: Ints) -> Iterator[slice]:

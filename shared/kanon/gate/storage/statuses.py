@@ -17,6 +17,8 @@ IF_STAMPED = "stamped >= :least"
 UNLESS_STAMPED = "attribute_not_exists(stamped) OR stamped < :step"
 IF_SAME_TICK = "attribute_not_exists(through) OR (through < :step AND visible_from >= :from)"
 
+TTL = {"ExpressionAttributeNames": {"#ttl": "ttl"}}
+"""A part of each call that changes the expiry: "ttl" is a reserved word."""
 SHOWN = "crossings, suppressed, through, visible_from, earlier, earlier_from, earliest"
 """The attributes that a query reads: the first two from a set's item, the others from a slot's."""
 
@@ -74,10 +76,8 @@ class Statuses(SetsAndSlots):
             ":crossings": {"L": [{"N": str(step)} for step in crossings]},
             ":newest": {"N": str(crossings[-1])},
         }
-        names = {}
         if not suppressed:
             update += ", #ttl = :expires"
-            names = {"ExpressionAttributeNames": {"#ttl": "ttl"}}
             values[":expires"] = {"N": str(expires)}
         return refused_by(
             self._client.update_item,
@@ -86,30 +86,18 @@ class Statuses(SetsAndSlots):
             UpdateExpression=update,
             ConditionExpression=f"{UNLESS_NEWER} AND {IF_SUPPRESSED if suppressed else UNLESS_SUPPRESSED}",
             ExpressionAttributeValues=values,
-            **names,
+            **({} if suppressed else TTL),
         )
 
     def suppress(self, set_key: bytes) -> None:
         """Force a set to read false, even if it crosses."""
         check_set_key(set_key)
-        self._update(
-            set_key,
-            "SET suppressed = :true REMOVE #ttl",
-            UNLESS_SUPPRESSED,
-            {":true": {"BOOL": True}},
-            ExpressionAttributeNames={"#ttl": "ttl"},
-        )
+        self._update(set_key, "SET suppressed = :true REMOVE #ttl", UNLESS_SUPPRESSED, {":true": {"BOOL": True}}, **TTL)
 
     def show(self, set_key: bytes, expires: int) -> bool:
         """Stop suppressing a set; False if it was not suppressed. Its item may expire at ``expires`` (Unix s)."""
-        shown = self._update(
-            set_key,
-            "SET #ttl = :expires REMOVE suppressed",
-            IF_SUPPRESSED,
-            {":expires": {"N": str(expires)}},
-            ExpressionAttributeNames={"#ttl": "ttl"},
-        )
-        return shown is not None
+        values = {":expires": {"N": str(expires)}}
+        return self._update(set_key, "SET #ttl = :expires REMOVE suppressed", IF_SUPPRESSED, values, **TTL) is not None
 
     def move_horizon(self, slot: int, step: int, visible_from: int) -> None:
         """Complete ``step`` for a slot: it becomes visible at the tick ``visible_from``.

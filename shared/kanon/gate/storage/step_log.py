@@ -188,13 +188,7 @@ class StepLog:
     def partitions(self, step: int, slot: int, window: int) -> dict[bytes, Layout]:
         """The partitions in which rows of the sets of ``slot`` may lie at ``step``, with their layouts.
 
-        Args:
-            step: the step to read.
-            slot: a slot of the layout at ``step``.
-            window: the longest window of a type, in steps.
-
-        Raises:
-            ConfigurationError: an older layout is no longer listed.
+        The arguments and errors are those of :meth:`Layouts.read`.
         """
         return {
             partition(step, layout, each, number): layout

@@ -34,8 +34,6 @@ class Spark:
         session: a session; by default the active one, or a new one as the environment configures it.
     """
 
-    name = "spark"
-
     def __init__(self, session: SparkSession | None = None) -> None:
         try:
             self._session = session or SparkSession.builder.appName("kanon release").getOrCreate()

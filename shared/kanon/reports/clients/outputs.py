@@ -2,8 +2,8 @@
 
 An output is a matrix of counts: ``n[d][w]`` reports of trigger datum ``d`` in window ``w``. Datum ``d`` has at
 most as many reports as it has summary buckets, and all data together at most ``max_reports``. O is never listed: it has
-2,925 members for a default navigation source, and may have 10^20. A table of numbers of completions gives its size, the
-member with a given number (``unrank``) and the number of a member (``rank``).
+2,925 members for a default navigation source, and may have 10^20. A table of numbers of completions gives its size and
+the member with a given number (``unrank``).
 """
 
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class Outputs:
     @property
     def count(self) -> int:
         """The number of outputs, |O|; at least 1."""
-        return self._ways[0][self._first_left][self.max_reports]
+        return self._after(0, 0, self.max_reports)
 
     def unrank(self, number: int) -> Output:
         """The output with this number, ``0 <= number < count``. Numbers follow the order of the matrices.
@@ -85,32 +85,6 @@ class Outputs:
             rows.append(tuple(row))
         return tuple(rows)
 
-    def rank(self, output: Output) -> int:
-        """The number of an output; the inverse of ``unrank``.
-
-        Raises:
-            ValueError: this is not an output of the source.
-        """
-        if not self.holds(output):
-            raise ValueError("this is not an output of the source")
-        number, cell, left = 0, 0, self.max_reports
-        for datum, row in zip(self.data, output, strict=True):
-            datum_left = datum.buckets
-            for chosen in row:
-                cell += 1
-                number += sum(self._after(cell, datum_left - less, left - less) for less in range(chosen))
-                datum_left, left = datum_left - chosen, left - chosen
-        return number
-
-    def holds(self, output: Output) -> bool:
-        """Whether the matrix is an output of the source."""
-        return (
-            [len(row) for row in output] == [datum.windows for datum in self.data]
-            and all(count >= 0 for row in output for count in row)
-            and all(sum(row) <= datum.buckets for datum, row in zip(self.data, output, strict=True))
-            and sum(map(sum, output)) <= self.max_reports
-        )
-
     @cached_property
     def mean(self) -> tuple[Fraction, ...]:
         """The mean of ``n[d][w]`` over O, by datum. All windows of a datum have the same mean."""
@@ -124,12 +98,11 @@ class Outputs:
         )
         return Fraction(reports, self.count * datum.windows)
 
-    @property
-    def _first_left(self) -> int:
-        return self.data[0].buckets if self.data else 0
-
     def _after(self, cell: int, datum_left: int, left: int) -> int:
-        """The number of ways to fill the cells from ``cell`` on; 0 for a negative rest."""
+        """The number of ways to fill the cells from ``cell`` on; 0 for a negative rest.
+
+        At the first cell of a datum ``datum_left`` has no influence: the datum has all its buckets.
+        """
         if datum_left < 0 or left < 0:
             return 0
         return self._ways[cell][self._fresh.get(cell, datum_left)][left]

@@ -158,17 +158,20 @@ def _amount(amount: Any) -> Amount:
 
 
 def _deduplication(entry: Json) -> Deduplication:
+    return Deduplication(_deduplication_key(entry), _filters(entry))
+
+
+def _deduplication_key(entry: Json) -> int | None:
     key = entry.get("deduplication_key")
-    return Deduplication(None if key is None else _whole(key, "deduplication_key"), _filters(entry))
+    return None if key is None else _whole(key, "deduplication_key")
 
 
 def _event_data(entry: Json) -> EventData:
-    key = entry.get("deduplication_key")
     event = EventTrigger(
         data=_number(entry, "trigger_data", 0),
         priority=_number(entry, "priority", 0),
         value=_number(entry, "value", 1),
-        deduplication_key=None if key is None else _whole(key, "deduplication_key"),
+        deduplication_key=_deduplication_key(entry),
     )
     return EventData(event, _filters(entry))
 

@@ -157,7 +157,7 @@ class Simulation:
     def reports(self) -> Iterator[Report]:
         """Yield the reports and count them."""
         made = (
-            from_windows(self.table, self.client)
+            windows.contributions(self.client, ((e.client, e.time, e.key, e.value) for e in self.table))
             if isinstance(self.client, Windows)
             else from_attribution(self.table, self.client, self.reporting_origin, random_delay)
         )
@@ -170,11 +170,6 @@ class Simulation:
 def random_delay() -> int:
     """A uniform delay of a report, in milliseconds."""
     return secrets.randbelow(DELAY + 1)
-
-
-def from_windows(events: Iterable[Event], parameters: Windows) -> Iterator[Report]:
-    """One report for every event (P, Algorithm 3)."""
-    return windows.contributions(parameters, ((e.client, e.time, e.key, e.value) for e in events))
 
 
 def from_attribution(

@@ -10,13 +10,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from kanon.http.answers import ErrorAnswer, Problem, error_answer
-from kanon.http.bodies import Bodies, RequestError
+from kanon.http.bodies import Bodies
 from kanon.noise.exact import exp_bounds, written_up
 from kanon.reports import guarantee
 from kanon.reports.account import moment
-from kanon.reports.errors import JobError
 from kanon.reports.parameters import CONTRIBUTION_BOUND, written
-from kanon.reports.service.requests import JobRequest, RequestRefusedError
+from kanon.reports.service.requests import JobRequest
 from kanon.reports.service.stored import output_of
 from kanon.reports.storage.report_jobs import Row, State
 
@@ -83,16 +82,9 @@ def refusal(code: int, reason: str, field: str, message: str) -> ErrorAnswer:
     return error_answer(code, message, Problem(field=field, reason=reason))
 
 
-def bad_request(error: RequestRefusedError | JobError) -> RequestError:
-    """The error of a request that cannot be a job, or whose input cannot be read."""
-    if isinstance(error, RequestRefusedError):
-        return RequestError(refusal(400, error.reason, error.field, str(error)))
-    return RequestError(refusal(400, "VALIDATION_FAILED", "body", str(error)))
-
-
-def conflict(message: str) -> ErrorAnswer:
-    """The error of a summary that cannot be published now."""
-    return refusal(409, "VALIDATION_FAILED", "job_request_id", message)
+def bad_input(message: str) -> ErrorAnswer:
+    """The error of a request whose input cannot be read."""
+    return refusal(400, "VALIDATION_FAILED", "body", message)
 
 
 JOB_BODIES = Bodies(64 << 10, re.compile(".*", re.DOTALL), "name fewer or shorter prefixes")

@@ -4,7 +4,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from kanon.errors import KanonError
+from kanon.http.bodies import RequestError
+from kanon.reports.service.answers import refusal
 from kanon.reports.service.requests import JobRequest, Publication
 from kanon.reports.service.stored import output_of
 from kanon.reports.storage.report_jobs import STAGED_KEPT, ReportJobs, Row, State
@@ -12,8 +13,11 @@ from kanon.reports.storage.report_jobs import STAGED_KEPT, ReportJobs, Row, Stat
 SECRET_BYTES = 32
 
 
-class NotPublishableError(KanonError):
-    """The summary of a job cannot be published now; the message says what to do."""
+class NotPublishableError(RequestError):
+    """The summary of a job cannot be published now; the message says what to do. It is answered 409."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(refusal(409, "VALIDATION_FAILED", "job_request_id", message))
 
 
 def create(jobs: ReportJobs, job: str, request: Mapping[str, Any], now: float) -> bool:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+from kanon.http.answers import Problem, error_answer
+from kanon.http.bodies import RequestError
 from kanon.reports.parameters import (
     DEFAULT_DELTA,
     DEFAULT_EPSILON,
@@ -38,8 +40,8 @@ _COUNT = re.compile(r"[0-9]{1,12}")
 _FALSE, _TRUE = "false", "true"
 
 
-class RequestRefusedError(ValueError):
-    """A request that cannot be a job.
+class RequestRefusedError(RequestError):
+    """A request that cannot be a job. It is answered 400.
 
     Args:
         reason: from the aggregation service's list.
@@ -48,8 +50,8 @@ class RequestRefusedError(ValueError):
     """
 
     def __init__(self, reason: Reason, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.reason, self.field = reason, field
+        super().__init__(error_answer(400, f"{field}: {message}", Problem(field=field, reason=reason)))
+        self.field = field
 
 
 def invalid(field: str, message: str) -> RequestRefusedError:

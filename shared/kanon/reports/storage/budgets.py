@@ -60,10 +60,6 @@ class Amount:
         """Epsilon and delta."""
         return Fraction(self.epsilon, EPSILON_STEPS), Fraction(self.delta, DELTA_STEPS)
 
-    def times(self, number: int) -> "Amount":
-        """The amount times ``number``."""
-        return Amount(self.epsilon * number, self.delta * number)
-
     def __add__(self, other: "Amount") -> "Amount":
         return Amount(self.epsilon + other.epsilon, self.delta + other.delta)
 

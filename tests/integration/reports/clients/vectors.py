@@ -15,6 +15,7 @@ from kanon.reports.clients.browser_nulls import browser_reports
 from kanon.reports.clients.event_json import PATH, reports_due
 from kanon.reports.clients.registration import Rules, source, trigger
 from kanon.reports.clients.report import DAY, HOUR, SECOND
+from tests.unit.reports.clients.numbering import number_of
 
 FOLDER = Path(__file__).resolve().parents[5] / "shared" / "vectors" / "reports" / "clients"
 AGGREGATE_PATH = "/.well-known/attribution-reporting/report-aggregate-attribution"
@@ -144,7 +145,7 @@ def draws(step, made):
     counts = [[0] * len(own.ends) for _, own in spec.rows]
     for fake in step.draws:
         counts[spec.row_of(fake["trigger_data"])][fake["report_window_index"]] += 1
-    number = spec.outputs.rank(tuple(map(tuple, counts)))
+    number = number_of(spec.outputs, tuple(map(tuple, counts)))
     return lambda bits: (1 << 256) - 1 if bits == 256 else number
 
 

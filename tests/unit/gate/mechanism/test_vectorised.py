@@ -16,7 +16,7 @@ from kanon.gate.mechanism.above_threshold import SetState, evaluate
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
-from kanon.gate.mechanism.vectorised import ROWS_A_BLOCK, decide, evaluate_all
+from kanon.gate.mechanism.vectorised import ROWS_A_BLOCK, Sets, decide, evaluate_all
 from kanon.noise.laws import two_sided
 from kanon.noise.words import NoiseKey
 from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL, noise, set_key, tapes
@@ -69,7 +69,7 @@ def test_more_sets_than_one_block_get_the_same_decisions_as_one_by_one() -> None
 
 def test_the_only_row_of_a_last_block_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks: list[int] = []
-    decide_block = vectorised._Sets.block_crossings
+    decide_block = vectorised.Sets.block_crossings
 
     def counted(*given: Any) -> Any:
         blocks.append(len(given[1]))
@@ -79,7 +79,7 @@ def test_the_only_row_of_a_last_block_is_decided(monkeypatch: pytest.MonkeyPatch
         return _alone(SMALL, set_key(name), SetState(), range(5), 11).crossings == (11,)
 
     names = [n for n in range(1_000) if crosses_now(n)][: ROWS_A_BLOCK + 1]
-    monkeypatch.setattr(vectorised._Sets, "block_crossings", counted)
+    monkeypatch.setattr(vectorised.Sets, "block_crossings", counted)
     together = evaluate_all(SMALL, lambda first: tapes(SMALL), 11, [(set_key(n), SetState(), range(5)) for n in names])
     assert blocks[:2] == [ROWS_A_BLOCK, 1]
     assert [state.crossings for state in together] == [(11,)] * (ROWS_A_BLOCK + 1)
@@ -144,15 +144,8 @@ BOUNDARIES = sorted({max(0, min(2**64 - 1, c + d)) for c in (0, *LAW.cumulative)
 def test_words_at_the_boundary_between_two_outcomes_are_distinguished_exactly(mu: int, nu: int, count: int) -> None:
     parameters = replace(SMALL, k=6, threshold_law=LAW, query_law=LAW, phase="zero")
     written = WrittenTape(tapes(parameters).key, "d", "t", parameters, (mu, nu))
-    crossed, _ = decide(
-        parameters,
-        lambda first: written,
-        0,
-        [bytes(32)],
-        np.array([count]),
-        np.zeros(count, np.int64),
-        np.array([np.iinfo(np.int64).min]),
-    )
+    sets = Sets(parameters, lambda first: written, [bytes(32)], np.array([count]), np.zeros(count, np.int64))
+    crossed, _ = decide(sets, 0, np.array([np.iinfo(np.int64).min]))
     assert bool(crossed[0]) == (count + LAW.draw(nu) >= parameters.k + LAW.draw(mu))
 
 

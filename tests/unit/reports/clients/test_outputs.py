@@ -42,7 +42,6 @@ def test_numbering_lists_every_output_once_and_in_order(outputs):
 
     assert outputs.count == len(expected)
     assert [outputs.unrank(number) for number in range(outputs.count)] == expected
-    assert [outputs.rank(output) for output in expected] == list(range(outputs.count))
 
 
 @settings(derandomize=True, max_examples=60)
@@ -74,8 +73,9 @@ def test_the_published_numbers_of_outputs_are_reproduced():
 def test_data_may_have_windows_and_buckets_of_their_own():
     outputs = Outputs((Datum(1, 2), Datum(1, 2), Datum(1, 2), Datum(2, 2)), 2)
 
+    members = [outputs.unrank(number) for number in range(21)]
     assert outputs.count == 21
-    assert outputs.rank(((0,), (0,), (0,), (0, 2))) < outputs.rank(((0,), (0,), (0,), (2, 0)))
+    assert members.index(((0,), (0,), (0,), (0, 2))) < members.index(((0,), (0,), (0,), (2, 0)))
 
 
 def test_the_largest_source_is_counted_and_numbered_without_listing():
@@ -84,7 +84,7 @@ def test_the_largest_source_is_counted_and_numbered_without_listing():
     last = outputs.unrank(outputs.count - 1)
 
     assert outputs.count > 10**24
-    assert outputs.rank(last) == outputs.count - 1
+    assert last == ((20, 0, 0, 0, 0), *[(0, 0, 0, 0, 0)] * 31)
     assert process_time() - before < 5
 
 
@@ -92,12 +92,6 @@ def test_the_largest_source_is_counted_and_numbered_without_listing():
 def test_a_number_without_an_output_is_refused(number):
     with pytest.raises(IndexError, match="no output"):
         Outputs((Datum(2, 2),) * 2, 3).unrank(number)
-
-
-@pytest.mark.parametrize("output", [((1, 2), (0, 0)), ((2, 0), (2, 0)), ((-1, 0), (0, 0)), ((0,), (0, 0)), ((0, 0),)])
-def test_a_matrix_that_is_not_an_output_has_no_number(output):
-    with pytest.raises(ValueError, match="not an output"):
-        Outputs((Datum(2, 2),) * 2, 3).rank(output)
 
 
 @pytest.mark.parametrize(
