@@ -114,14 +114,8 @@ def _read(entry: Any) -> Join | ErrorAnswer:
 
 def _results(read: Sequence[Join | ErrorAnswer], logged: Sequence[bool]) -> list[JoinAnswer | ErrorAnswer]:
     """One answer per entry, in order; ``logged`` has one value for each entry that is a valid join."""
-    outcomes = iter(logged)
-    results: list[JoinAnswer | ErrorAnswer] = []
-    for entry in read:
-        if isinstance(entry, ErrorAnswer):
-            results.append(entry)
-        else:
-            results.append(JoinAnswer() if next(outcomes) else NOT_LOGGED)
-    return results
+    answers = iter([JoinAnswer() if stored else NOT_LOGGED for stored in logged])
+    return [entry if isinstance(entry, ErrorAnswer) else next(answers) for entry in read]
 
 
 def _count(accepted: int, joins: int) -> None:

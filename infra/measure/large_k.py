@@ -38,6 +38,12 @@ ROWS = ((50, 720), (1_000, 720), (8_000, 720), (20_000, 168), (50_000, 168), (50
 SETS = 64
 MOST_MEMORY, MOST_SECONDS = 512.0, 20.0
 STEP = 480_000
+WRITES: dict[str, Any] = {
+    "BatchWriteItem": {},
+    "PutItem": {},
+    "UpdateItem": {"Attributes": {"evaluated_through": {"N": str(STEP - 1)}}},
+}
+"""The answers to wake-ups; to the stamp of Members; to statuses, the horizon, and the lease with the mark."""
 HEADER = (
     "| k | w | bytes of a full item | write units | read units | largest chunk, sets | slowest chunk, s |"
     " processor time, ms a set | memory, MiB |\n|---|---|---|---|---|---|---|---|---|"
@@ -124,17 +130,14 @@ class Answers:
     def answer(self, request: Any, **_: Any) -> Any:
         """The response to a request."""
         operation = request.headers["X-Amz-Target"].decode().partition(".")[2]
+        if operation in WRITES:
+            return wire.answer(request, 200, WRITES[operation])
         return wire.answer(request, 200, getattr(self, operation)(json.loads(request.body)))
 
     def Query(self, _: Any) -> dict[str, Any]:  # noqa: N802, the operation's name
         """The rows of the step: one new client for each set."""
-        token = bytes(4)
-        return {
-            "Items": [
-                {"set_token": {"B": base64.b64encode(key + token).decode()}, "type": {"S": "fledge"}}
-                for key in self.keys
-            ]
-        }
+        tokens = (base64.b64encode(key + bytes(4)).decode() for key in self.keys)
+        return {"Items": [{"set_token": {"B": token}, "type": {"S": "fledge"}} for token in tokens]}
 
     def BatchGetItem(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         """The items of Members."""
@@ -153,18 +156,6 @@ class Answers:
     def BatchExecuteStatement(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         """All statements succeed."""
         return {"Responses": [{} for _ in asked["Statements"]]}
-
-    def PutItem(self, _: Any) -> dict[str, Any]:  # noqa: N802
-        """The stamp of Members."""
-        return {}
-
-    def BatchWriteItem(self, _: Any) -> dict[str, Any]:  # noqa: N802
-        """Wake-ups."""
-        return {}
-
-    def UpdateItem(self, _: Any) -> dict[str, Any]:  # noqa: N802
-        """Statuses, the horizon, and the lease with the mark."""
-        return {"Attributes": {"evaluated_through": {"N": str(STEP - 1)}}}
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ PASSING = frozenset(
         "InternalServerError",
     }
 )
-"""The same statement may succeed later."""
+"""These say nothing about a condition: the same statement or transaction may succeed later."""
 
 
 def insert(table: str, item: Item) -> Statement:

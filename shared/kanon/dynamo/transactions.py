@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from kanon.dynamo.batches import ATTEMPTS, Item, back_off, is_throttle
+from kanon.dynamo.statements import PASSING
 from kanon.errors import ThrottledError
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
 
 MOST_ITEMS = 100
 CONDITION_FAILED = "ConditionalCheckFailed"
-PASSING = frozenset({"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"})
-"""Reasons that say nothing about a condition: the same transaction may succeed later."""
 
 
 def all_or_none(client: "DynamoDBClient", writes: Sequence[dict[str, Any]]) -> list[Item | None] | None:

@@ -125,16 +125,8 @@ class BatchJoinBody(Body):
     """Up to 500 joins, each validated independently: an invalid join does not affect the others."""
 
     joins: Annotated[
-        list[Any],
+        list[Annotated[Any, WithJsonSchema(BatchedJoin.model_json_schema())]],
         Field(min_length=1, max_length=MOST_JOINS),
-        WithJsonSchema(
-            {
-                "type": "array",
-                "minItems": 1,
-                "maxItems": MOST_JOINS,
-                "items": BatchedJoin.model_json_schema(),
-            }
-        ),
     ]
 
 

@@ -6,6 +6,7 @@ the resolver's deserialiser parses the body.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, TypeVar
 
 from aws_lambda_powertools import Logger
@@ -38,7 +39,7 @@ RETRY_AFTER = "5"
 
 def invalid(errors: Iterable[Any]) -> ErrorAnswer:
     """The answer to pydantic's errors: each field and its problem, without any value that was sent."""
-    problems = [_problem(error) for error, _ in zip(errors, range(MOST_DETAILS), strict=False)]
+    problems = [_problem(error) for error in islice(errors, MOST_DETAILS)]
     return error_answer(400, f"{problems[0].field}: {problems[0].reason}", *problems)
 
 

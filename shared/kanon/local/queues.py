@@ -76,7 +76,6 @@ class Batch:
 
     records: list[dict[str, Any]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    size: int = 0
     since: float = 0.0
 
     def add(self, record: dict[str, Any], now: float) -> None:
@@ -85,18 +84,15 @@ class Batch:
             self.since = now
         self.records.append(record)
         self.sizes.append(len(json.dumps(record)) + 1)
-        self.size += self.sizes[-1]
 
     def full(self, most: int) -> bool:
         """Whether it is full for one event."""
-        return len(self.records) >= most or self.size >= PAYLOAD_LIMIT
+        return len(self.records) >= most or sum(self.sizes) >= PAYLOAD_LIMIT
 
     def take(self) -> list[dict[str, Any]]:
         """The records of one event, at least one. Records beyond its size stay."""
-        fits = sum(total < PAYLOAD_LIMIT for total in itertools.accumulate(self.sizes))
-        number = max(1, fits)
+        number = max(1, sum(total < PAYLOAD_LIMIT for total in itertools.accumulate(self.sizes)))
         taken, self.records = self.records[:number], self.records[number:]
-        self.size -= sum(self.sizes[:number])
         self.sizes = self.sizes[number:]
         return taken
 

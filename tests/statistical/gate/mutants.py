@@ -356,7 +356,7 @@ PROBED = [
             ("members", "dict.fromkeys(joined, step)", "{(token, step): step for token in joined}"),
             ("members", "Member(token, at) for token, at", "Member(token, at) for (token, _), at"),
         ),
-        vectorised=(("columns", " & ~_among(old_owners << _TOKEN_BITS | before.members.tokens, new)", ""),),
+        vectorised=(("columns", " & ~np.isin(old_owners << _TOKEN_BITS | before.members.tokens, new)", ""),),
     ),
 ]
 

@@ -136,7 +136,7 @@ def most_recent_of_all(before: States, joined: Tokens, step: int, window: int, k
     sets = len(before)
     new = np.unique(joined.owners << _TOKEN_BITS | joined.tokens)
     old_owners = before.members.owners
-    stays = (before.lasts > step - window) & ~_among(old_owners << _TOKEN_BITS | before.members.tokens, new)
+    stays = (before.lasts > step - window) & ~np.isin(old_owners << _TOKEN_BITS | before.members.tokens, new)
     owners = np.concatenate((new >> _TOKEN_BITS, old_owners[stays]))
     tokens = np.concatenate((new & (2**_TOKEN_BITS - 1), before.members.tokens[stays]))
     lasts = np.concatenate((np.full(len(new), step), before.lasts[stays]))
@@ -145,12 +145,3 @@ def most_recent_of_all(before: States, joined: Tokens, step: int, window: int, k
     sizes = np.bincount(owners, minlength=sets)
     order = order[ranks(sizes) < keep]
     return Tokens(np.minimum(sizes, keep), tokens[order]), lasts[order]
-
-
-def _among(values: Ints, sorted_values: Ints) -> Bools:
-    """Whether each value occurs among the sorted ones."""
-    if not len(sorted_values):
-        return np.zeros(len(values), bool)
-    places = np.searchsorted(sorted_values, values)
-    found: Bools = sorted_values[np.minimum(places, len(sorted_values) - 1)] == values
-    return found
