@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from kanon.joinlog.rows import (
     BOM,
     LONGEST_LINE,
-    PARQUET,
     YEAR_10000,
     Columns,
     Where,
     csv_rows,
+    form_of,
     join_of,
     json_lines,
     lines_of,
@@ -68,13 +68,8 @@ def read_batches(path: Path | str, columns: Columns = Columns()) -> Iterator[Bat
     """
     where = Where.of(path)
     with where.naming_errors(), opened(path) as file:
-        start = file.peek(64)
-        if start.startswith(PARQUET):
-            yield from _parquet(file, columns, where)
-        elif start.removeprefix(BOM).lstrip().startswith(b"{"):
-            yield from _json(file, columns, where)
-        else:
-            yield from _csv(file, columns, where)
+        reader = {"parquet": _parquet, "json": _json, "csv": _csv}[form_of(file)]
+        yield from reader(file, columns, where)
 
 
 def _csv(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Batch]:
@@ -84,12 +79,9 @@ def _csv(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Ba
         return
     names = next(csv.reader([head]), [])
     require(columns, names, where, "add a header line")
-    regular = len(set(names)) == len(names)
     for block in _blocks(file):
         lines = where.line + _lines(block)
         try:
-            if not regular:
-                raise _IrregularError
             yield _csv_block(block, names, columns)
         except (_IrregularError, pa.ArrowInvalid):
             yield from _slowly(csv_rows(lines_of(io.BytesIO(block), where), columns, where, names), columns)
@@ -97,7 +89,7 @@ def _csv(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Ba
 
 
 def _csv_block(block: bytes, names: list[str], columns: Columns) -> Batch:
-    if _too_long(block) or _is_odd(block):
+    if len(set(names)) < len(names) or _too_long(block) or _is_odd(block):
         raise _IrregularError
     table = pacsv.read_csv(
         pa.BufferReader(block),

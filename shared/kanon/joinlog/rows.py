@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 STANDARD_INPUT = "-"
 YEAR_10000 = 253_402_300_800
-_GZIP, PARQUET, BOM = b"\x1f\x8b", b"PAR1", b"\xef\xbb\xbf"
+_GZIP, BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
 LONGEST_LINE = 1 << 20
 
 
@@ -60,7 +60,11 @@ def read_joins(path: Path | str, columns: Columns = Columns()) -> Iterator[Join]
     """
     where = Where.of(path)
     with where.naming_errors(), opened(path) as file:
-        for row in _rows(file, columns, where):
+        if (form := form_of(file)) == "parquet":
+            rows = _parquet(file, columns, where)
+        else:
+            rows = (json_lines if form == "json" else csv_rows)(lines_of(file, where), columns, where)
+        for row in rows:
             yield join_of(row, columns)
 
 
@@ -113,14 +117,12 @@ def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
     return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=cast(BinaryIO, file))))
 
 
-def _rows(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Mapping[str, Any]]:
-    """The rows of a log, each with at least the wanted columns."""
+def form_of(file: io.BufferedReader) -> Literal["parquet", "json", "csv"]:
+    """The format of a log, by its first bytes."""
     start = file.peek(64)
-    if start.startswith(PARQUET):
-        return _parquet(file, columns, where)
-    if start.removeprefix(BOM).lstrip().startswith(b"{"):
-        return json_lines(lines_of(file, where), columns, where)
-    return csv_rows(lines_of(file, where), columns, where)
+    if start.startswith(b"PAR1"):
+        return "parquet"
+    return "json" if start.removeprefix(BOM).lstrip().startswith(b"{") else "csv"
 
 
 def lines_of(file: io.BufferedReader | io.BytesIO, where: Where) -> Iterator[str]:

@@ -96,9 +96,9 @@ class AutomaticSum:
     scale: int
     caution: str = ""
 
-    def bounded(self, low: int, high: int) -> Need:
-        """The total, once the bounds are known."""
-        return Need(Sum(self.measure.column, low, high), max(abs(low), abs(high), 1))
+    def bounded(self, low: int, high: int) -> Totals:
+        """The sum, once the bounds are known."""
+        return _sum(self.measure.column, low, high, self.scale)
 
 
 Aggregate = Totals | Quantiles | AutomaticSum
@@ -179,7 +179,7 @@ def _rows(text: str, most: str) -> Totals:
 
 
 def _sum(column: str, low: int, high: int, scale: int) -> Totals:
-    need = Need(Sum(column, low, high), max(abs(low), abs(high)))
+    need = Need(Sum(column, low, high), max(abs(low), abs(high), 1))
     return Totals(f"sum_{column}", (need,), lambda totals, _: divided(totals[0], units(scale)))
 
 
@@ -255,10 +255,9 @@ def square_root(x: Fraction) -> Fraction:
 
 def _qs(text: str) -> tuple[Fraction, ...]:
     try:
-        qs = tuple(sorted({Fraction(q) for q in text.split(",")}))
+        return tuple(sorted({Fraction(q) for q in text.split(",")}))
     except (ValueError, ZeroDivisionError) as error:
         raise SpecificationError(f"quantiles are fractions such as 0.5,0.9, not {text!r}") from error
-    return qs
 
 
 def _quantiles(

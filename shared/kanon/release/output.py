@@ -55,10 +55,9 @@ def parquet_bytes(released: Released, groups: Sequence[str]) -> bytes:
         whole = all(isinstance(cell, int) and abs(cell) < 1 << 63 for cell in cells)
         arrays.append(pa.array(cells if whole else [None if c is None else float(c) for c in cells],
                                pa.int64() if whole else pa.float64()))  # fmt: skip
-    sink = pa.BufferOutputStream()
+    sink = io.BytesIO()
     pq.write_table(pa.table(arrays, names=[*groups, *released.columns]), sink)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+    return sink.getvalue()
 
 
 def described(mechanism: Mechanism, released: Released, facts: Mapping[str, str]) -> dict[str, Any]:

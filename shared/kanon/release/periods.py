@@ -1,10 +1,12 @@
 """Periods of whole UTC days, and how the costs of releases of several periods add up."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
+from itertools import accumulate
 
 from kanon.release.errors import SpecificationError
 
@@ -95,18 +97,17 @@ def most_spent(costs: Iterable[tuple[tuple[Span, ...] | None, Cost]]) -> Cost:
     Args:
         costs: the places of each release (None: everything) and its (epsilon, delta).
     """
-    everywhere = [Fraction(0), Fraction(0)]
-    changes: dict[int, list[Fraction]] = {}
-    for spans, cost in costs:
-        for i, amount in enumerate(cost):
-            if spans is None:
-                everywhere[i] += amount
-            for start, end in spans or ():
-                changes.setdefault(start, [Fraction(0), Fraction(0)])[i] += amount
-                changes.setdefault(end, [Fraction(0), Fraction(0)])[i] -= amount
-    most, here = [Fraction(0), Fraction(0)], [Fraction(0), Fraction(0)]
-    for place in sorted(changes):
-        for i in range(2):
-            here[i] += changes[place][i]
-            most[i] = max(most[i], here[i])
-    return everywhere[0] + most[0], everywhere[1] + most[1]
+    told = list(costs)
+    return _most((spans, epsilon) for spans, (epsilon, _) in told), _most((spans, delta) for spans, (_, delta) in told)
+
+
+def _most(amounts: Iterable[tuple[tuple[Span, ...] | None, Fraction]]) -> Fraction:
+    everywhere = Fraction(0)
+    changes: defaultdict[int, Fraction] = defaultdict(Fraction)
+    for spans, amount in amounts:
+        if spans is None:
+            everywhere += amount
+        for start, end in spans or ():
+            changes[start] += amount
+            changes[end] -= amount
+    return everywhere + max(accumulate((changes[place] for place in sorted(changes)), initial=Fraction(0)))

@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from kanon.noise.words import length_prefixed
-from kanon.release.aggregates import AutomaticSum, Interval, Quantiles, Totals, divided, units
-from kanon.release.bounding import Bins, Bounding, Cells, bin_edges, decoded
+from kanon.release.aggregates import AutomaticSum, Interval, Quantiles, Totals, units
+from kanon.release.bounding import Bins, Bounding, Cells, Measure, Sum, bin_edges, decoded
 from kanon.release.mechanism import Mechanism
 from kanon.release.selection import OptimalSelection
 from kanon.release.tape import Tape
@@ -161,15 +161,20 @@ class _Column:
             return cls(asked.names, _quantile_cells(mechanism, i, asked))
         names: tuple[str, ...] = (asked.name, f"{asked.name}_low", f"{asked.name}_high")
         if isinstance(asked, AutomaticSum):
-            return cls(names, _automatic_cells(mechanism, i, asked, bounds[i]))
+            asked = asked.bounded(*bounds[i])
+            totals: tuple[NoisyTotal, ...] = (mechanism.automatic_total(i, asked.needs[0].sensitivity),)
+        else:
+            totals = mechanism.totals(i)
         if asked.name.split("_")[0] in ("var", "stddev"):
             names = names[:1]
-        return cls(names, _total_cells(mechanism, i, asked, len(names)))
+        return cls(names, _total_cells(mechanism, i, asked, totals, len(names)))
 
 
-def _total_cells(mechanism: Mechanism, i: int, asked: Totals, wanted: int) -> Callable[..., list[Cell]]:
-    spec, totals = mechanism.spec, mechanism.totals(i)
-    places = [spec.measures.index(need.measure) for need in asked.needs]
+def _total_cells(
+    mechanism: Mechanism, i: int, asked: Totals, totals: Sequence[NoisyTotal], wanted: int
+) -> Callable[..., list[Cell]]:
+    spec = mechanism.spec
+    exact = [_exact(spec.measures, need.measure) for need in asked.needs]
     level = 1 - (1 - LEVEL) / (len(totals) + asked.uses_users)
     widths = [total.half_width(level) for total in totals]
     roles = [f"{spec.roles[i]}/{part}" for part in range(len(totals))]
@@ -177,8 +182,8 @@ def _total_cells(mechanism: Mechanism, i: int, asked: Totals, wanted: int) -> Ca
 
     def cells(group: Group, users: Fraction, tape: Tape) -> list[Cell]:
         drawn = []
-        for total, place, width, role in zip(totals, places, widths, roles, strict=True):
-            noisy = total.noisy(group.measures[place], tape.word(role, group.name))
+        for total, read, width, role in zip(totals, exact, widths, roles, strict=True):
+            noisy = total.noisy(read(group), tape.word(role, group.name))
             drawn.append(Interval(noisy, noisy - width, noisy + width))
         result = asked.value(drawn, Interval(users, users - users_width, users + users_width))
         return [result.value, result.low, result.high][:wanted]
@@ -197,21 +202,13 @@ def _quantile_cells(mechanism: Mechanism, i: int, asked: Quantiles) -> Callable[
     return cells
 
 
-def _automatic_cells(
-    mechanism: Mechanism, i: int, asked: AutomaticSum, bounds: tuple[int, int]
-) -> Callable[..., list[Cell]]:
-    spec = mechanism.spec
-    place = spec.measures.index(asked.measure)
-    total: NoisyTotal = mechanism.automatic_total(i, asked.bounded(*bounds).sensitivity)
-    width = total.half_width(LEVEL)
-
-    def cells(group: Group, _: Fraction, tape: Tape) -> list[Cell]:
-        exact = clamped_sum(group.measures[place], *bounds)
-        noisy = total.noisy(exact, tape.word(f"{spec.roles[i]}/0", group.name))
-        result = divided(Interval(noisy, noisy - width, noisy + width), units(asked.scale))
-        return [result.value, result.low, result.high]
-
-    return cells
+def _exact(measures: Sequence[Measure], wanted: Measure) -> Callable[[Group], int]:
+    """The function that reads a measure of a group. The sum within automatic bounds is read from its bins."""
+    if isinstance(wanted, Sum) and wanted not in measures:
+        bins = measures.index(Bins(wanted.column))
+        return lambda group: clamped_sum(group.measures[bins], wanted.low, wanted.high)
+    place = measures.index(wanted)
+    return lambda group: int(group.measures[place])
 
 
 def clamped_sum(bins: Iterable[Bin], low: int, high: int) -> int:

@@ -89,10 +89,7 @@ def counted_selection(epsilon: Fraction, delta: Fraction, floor: int = 1) -> Cou
     Raises:
         SpecificationError: no table reaches this delta.
     """
-    if epsilon > 20:
-        raise SpecificationError(
-            f"epsilon {float(epsilon):.3g} a group is above the limit of a table (20): lower --epsilon"
-        )
+    _refuse_above_20(epsilon)
 
     def fits(truncation: int) -> bool:
         try:
@@ -236,20 +233,24 @@ def widest(epsilon: Fraction) -> Law:
     """The two-sided law with the largest truncation that a table of 2^64 weights holds.
 
     Raises:
-        SpecificationError: epsilon is below 0.005, where the truncation costs too much delta.
+        SpecificationError: epsilon is below 0.005, where the truncation costs too much delta, or above 20.
     """
     if epsilon < Fraction(1, 200):
         raise SpecificationError(f"epsilon {float(epsilon):.3g} a group is below 0.005: use fewer shares")
-    # The last outcome of the ideal distribution with probability 2^-64 or more. The loops correct rounding by one.
+    _refuse_above_20(epsilon)
+    # The last outcome of the ideal distribution with probability 2^-64 or more. Rounding may be wrong by one.
     high = exp_bounds(epsilon)[1]
     rarest = TOTAL * (high - 1) / (high + 1)
     outcomes = range(1, min(LARGEST_TRUNCATION, 45 // epsilon + 1))  # e^45 > 2^64
     truncation = max(1, bisect_left(outcomes, x=True, key=lambda a: exp_bounds(epsilon * a, 64)[1] > rarest))
-    while truncation < LARGEST_TRUNCATION and _is_table(epsilon, truncation + 1):
-        truncation += 1
-    while not _is_table(epsilon, truncation):
-        truncation -= 1
-    return two_sided(epsilon, truncation)
+    return two_sided(epsilon, next(a for a in (truncation + 1, truncation, truncation - 1) if _is_table(epsilon, a)))
+
+
+def _refuse_above_20(epsilon: Fraction) -> None:
+    if epsilon > 20:
+        raise SpecificationError(
+            f"epsilon {float(epsilon):.3g} a group is above the limit of a table (20): lower --epsilon"
+        )
 
 
 def _is_table(epsilon: Fraction, truncation: int) -> bool:

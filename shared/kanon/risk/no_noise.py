@@ -110,8 +110,7 @@ class PlainThreshold:
         j = np.arange(most)
         odds = math.log(self.rate) - math.log1p(-self.rate)
         logs = np.concatenate([[0.0], np.cumsum(np.log((others - j) / (j + 1)) + odds)])
-        chances: NDArray[np.float64] = np.exp(others * math.log1p(-self.rate) + logs)
-        return chances
+        return np.exp(others * math.log1p(-self.rate) + logs)
 
     def as_json(self) -> dict[str, Any]:
         """All fields, for programs."""

@@ -131,8 +131,7 @@ def _attack(registers: Registers, guesses: Hashes, inside: NDArray[np.bool_], p:
 def ignored(registers: Registers, hashes: Hashes, p: int) -> NDArray[np.bool_]:
     """For each hash, whether it would change no register."""
     index, rank = index_and_rank(hashes, p)
-    taken: NDArray[np.bool_] = rank <= registers[index]
-    return taken
+    return rank <= registers[index]
 
 
 def false_rate(p: int, n: int) -> float:

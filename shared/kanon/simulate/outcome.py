@@ -233,8 +233,7 @@ def _write_units(parameters: Parameters, exact: Stretches, touched: Touched, key
     place = np.searchsorted(begins, at, side="right") - 1
     held = (place >= 0) & (key(exact.sets, exact.ends)[place] > at)
     counts = np.where(held, np.minimum(exact.counts[place], parameters.members_kept), 0)
-    units: Ints = 1 + np.searchsorted(np.array(more), counts, side="right")
-    return units
+    return 1 + np.searchsorted(np.array(more), counts, side="right")
 
 
 def most_counted(parameters: Parameters) -> int:
@@ -260,8 +259,7 @@ class _Intervals:
         number = np.searchsorted(self.begins, at, side="right")
         whole = sums[number]
         last = np.append(self.ends, 0)[number - 1]
-        held: Ints = whole - np.where(number > 0, np.maximum(last - at, 0), 0)
-        return held
+        return whole - np.where(number > 0, np.maximum(last - at, 0), 0)
 
     def overlap(self, begins: Ints, ends: Ints) -> Ints:
         """For each given interval, the number of its integers in these intervals."""
@@ -270,8 +268,7 @@ class _Intervals:
     def covers(self, at: Ints) -> Bools:
         """For each integer, whether it is in the intervals."""
         number = np.searchsorted(self.begins, at, side="right")
-        held: Bools = (number > 0) & (np.append(self.ends, 0)[number - 1] > at)
-        return held
+        return (number > 0) & (np.append(self.ends, 0)[number - 1] > at)
 
     def wait(self, at: Ints, limits: Ints) -> Ints:
         """For each integer, the distance to the next integer in the intervals, where that is below a limit."""

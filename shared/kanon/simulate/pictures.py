@@ -77,8 +77,7 @@ def _over_time(panel: "Axes", simulation: Simulation, types: Sequence[Judged]) -
     locator = AutoDateLocator()  # type: ignore[no-untyped-call]
     panel.xaxis.set_major_locator(locator)
     panel.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
-    panel.set_ylabel("sets")
-    panel.set_ylim(bottom=0)
+    panel.set(ylabel="sets", ylim=(0, None))
 
 
 def _delay(panel: "Axes", types: Sequence[Judged]) -> None:
@@ -92,9 +91,8 @@ def _delay(panel: "Axes", types: Sequence[Judged]) -> None:
         panel.bar(places, 100 * np.array(sets) / reached, width, color=colour, edgecolor="white", linestyle=style,
                   linewidth=0.5, label=one.label)  # fmt: skip
     panel.set_xticks(range(len(names)), names)
-    panel.set_ylim(0, 100)
-    panel.set_xlabel("steps from the step that reaches k to the first true answer")
-    panel.set_ylabel("% of the sets that reach k")
+    label = "steps from the step that reaches k to the first true answer"
+    panel.set(ylim=(0, 100), xlabel=label, ylabel="% of the sets that reach k")
 
 
 def _by_count(panel: "Axes", types: Sequence[Judged]) -> None:
@@ -106,10 +104,8 @@ def _by_count(panel: "Axes", types: Sequence[Judged]) -> None:
         panel.axvline(k, color=TEXT, linewidth=0.8, linestyle=":")
         panel.annotate(f"k = {k}", (k, 0.98), xycoords=("data", "axes fraction"), xytext=(-3, 0),
                        textcoords="offset points", ha="right", va="top", fontsize=8)  # fmt: skip
-    panel.set_xlim(left=0)
-    panel.set_ylim(bottom=0)
-    panel.set_xlabel("exact count of clients in the window (never released)")
-    panel.set_ylabel("% of the true answers")
+    panel.set(xlim=(0, None), xlabel="exact count of clients in the window (never released)")
+    panel.set(ylim=(0, None), ylabel="% of the true answers")
 
 
 def _lost(panel: "Axes", types: Sequence[Judged]) -> None:
@@ -119,9 +115,7 @@ def _lost(panel: "Axes", types: Sequence[Judged]) -> None:
         shares = np.cumsum([clients for clients, _ in bounds]) / one.rejoining.clients
         panel.step(epsilons, 100 * (1 - np.concatenate(([0], shares[:-1]))), where="pre", color=colour,
                    linestyle=style, label=one.label)  # fmt: skip
-    panel.set_xscale("log")
-    panel.set_yscale("log")
+    panel.set(xscale="log", xlabel="epsilon of all joins of a client in one set")
+    panel.set(yscale="log", ylabel="% of clients that lose as much or more")
     panel.xaxis.set_major_formatter("{x:g}")
     panel.yaxis.set_major_formatter("{x:g}")
-    panel.set_xlabel("epsilon of all joins of a client in one set")
-    panel.set_ylabel("% of clients that lose as much or more")

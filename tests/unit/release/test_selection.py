@@ -188,6 +188,12 @@ def test_an_impossible_budget_is_refused(epsilon, delta):
         optimal_selection(Fraction(epsilon), Fraction(delta))
 
 
+@pytest.mark.parametrize("epsilon", ["0.004", "20.001", "50"])
+def test_an_epsilon_that_no_table_holds_is_refused(epsilon):
+    with pytest.raises(SpecificationError, match="a group is"):
+        widest(Fraction(epsilon))
+
+
 @needs_numbers
 @pytest.mark.parametrize("epsilon", ["0.1", "1", "3"])
 @pytest.mark.parametrize("bins", [64, 65, 128, 4096])

@@ -96,16 +96,12 @@ def source(files: Sequence[Path | str], columns: Sequence[str]) -> str:
     Raises:
         InputError: a file cannot be read or lacks a column.
     """
-    return "(" + " union all ".join(f"select * from ({_file(path, columns)})" for path in map(_local, files)) + ")"
+    return "(" + " union all ".join(f"select * from ({_file(path, columns)})" for path in files) + ")"
 
 
-def _local(place: Path | str) -> Path:
-    if isinstance(place, str):
-        raise InputError(f"{place} is not a local file: use --engine spark, or copy it here")
-    return place
-
-
-def _file(path: Path, columns: Sequence[str]) -> str:
+def _file(path: Path | str, columns: Sequence[str]) -> str:
+    if isinstance(path, str):
+        raise InputError(f"{path} is not a local file: use --engine spark, or copy it here")
     names = header(path)
     require(path, columns, names)
     parquet = path.suffix == ".parquet"

@@ -325,18 +325,14 @@ class Texts:
 
     def _binned(self, measure: Bins, i: int) -> str:
         sums = f"s{self.bounding.numbers.index(measure.column)}"
+        low, high = (self.dialect.whole(edge) for edge in (str(-(1 << 63)), str(1 << 63)))
         triple = " || ':' || ".join(f"cast({name} as varchar(40))" for name in ("bin", "number", "total"))
         return f"""bins{i} as (
-  select grp, bin, count(*) as number, sum({self._limited(sums)}) as total
+  select grp, bin, count(*) as number, sum(greatest(least({sums}, {high}), {low})) as total
   from (select grp, {sums}, {_bin_case(sums)} as bin from kept) placed group by grp, bin
 ), binned{i} as (
   select grp, {self.dialect.joined.format(triple)} as m{i} from bins{i} group by grp
 )"""
-
-    def _limited(self, sums: str) -> str:
-        """A sum in the range of the bins."""
-        edge = 1 << 63
-        return f"greatest(least({sums}, {self.dialect.whole(str(edge))}), {self.dialect.whole(f'-{edge}')})"
 
     def _per_group(self) -> str:
         b = self.bounding

@@ -297,7 +297,7 @@ def _by_paper(
     found: int | None = None
     pairs: tuple[Contribution, ...] = ()
     for place in newest_first:
-        charged = _charge(attribution, device[place], trigger) if trigger.asks_for_report else None
+        charged = _charge(attribution, device[place], trigger)
         if charged is not None:
             stored, pairs = charged
             device, found = _with(device, place, stored), place
@@ -321,7 +321,7 @@ def _by_web(
     pairs: tuple[Contribution, ...] = ()
     attributed = False
     if _filtered(stored, trigger, trigger.filters):
-        charged = _charge(attribution, stored, trigger) if trigger.asks_for_report else None
+        charged = _charge(attribution, stored, trigger)
         if charged is not None:
             stored, pairs = charged
         recorded = _recorded(stored, trigger)
@@ -337,9 +337,12 @@ def _by_web(
 def _charge(
     attribution: Attribution, stored: Stored, trigger: Trigger
 ) -> tuple[Stored, tuple[Contribution, ...]] | None:
-    """The source after the contributions are taken from its budget, and the contributions; None if they do not fit."""
+    """The source after the contributions are taken from its budget, and the contributions.
+
+    None if the trigger asks for no report, or if they do not fit.
+    """
     age = trigger.time - stored.source.time
-    if age > stored.source.window or not _filtered(stored, trigger, trigger.filters):
+    if not trigger.asks_for_report or age > stored.source.window or not _filtered(stored, trigger, trigger.filters):
         return None
     key = next((d.key for d in trigger.deduplication if _filtered(stored, trigger, d.filters)), None)
     if key is not None and key in stored.deduplication:

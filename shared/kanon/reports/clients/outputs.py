@@ -60,7 +60,7 @@ class Outputs:
     @property
     def count(self) -> int:
         """The number of outputs, |O|; at least 1."""
-        return self._ways[0][self._first_left][self.max_reports]
+        return self._after(0, 0, self.max_reports)
 
     def unrank(self, number: int) -> Output:
         """The output with this number, ``0 <= number < count``. Numbers follow the order of the matrices.
@@ -98,12 +98,11 @@ class Outputs:
         )
         return Fraction(reports, self.count * datum.windows)
 
-    @property
-    def _first_left(self) -> int:
-        return self.data[0].buckets if self.data else 0
-
     def _after(self, cell: int, datum_left: int, left: int) -> int:
-        """The number of ways to fill the cells from ``cell`` on; 0 for a negative rest."""
+        """The number of ways to fill the cells from ``cell`` on; 0 for a negative rest.
+
+        At the first cell of a datum ``datum_left`` has no influence: the datum has all its buckets.
+        """
         if datum_left < 0 or left < 0:
             return 0
         return self._ways[cell][self._fresh.get(cell, datum_left)][left]
