@@ -284,15 +284,7 @@ def judge(fits: Sequence[Fit], others: Iterable[Check] = (), alpha: float = ALPH
     each = alpha / max(1, len(fits))
     checks = [
         Check(
-            fit.name,
-            fit.subject,
-            fit.path,
-            fit.outcome.trials,
-            fit.outcome.p_value >= each,
-            cells=fit.outcome.cells,
-            statistic=fit.outcome.statistic,
-            threshold=each,
-            p_value=fit.outcome.p_value,
+            fit.name, fit.subject, fit.path, passed=fit.outcome.p_value >= each, threshold=each, **asdict(fit.outcome)
         )
         for fit in fits
     ]

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kanon.cli.errors import one_line
-from kanon.cli.options import Json
+from kanon.cli.options import Json, refuse_unused
 from kanon.cli.own_types import OneType, TypesFile, own_types
-from kanon.cli.screen import show_json
-from kanon.cli.unused import refuse_unused
+from kanon.cli.screen import new_table, show_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -215,11 +214,10 @@ def _show(estimate: Estimate, *, markdown: bool) -> None:
 def _table(*columns: str, markdown: bool) -> "Table":
     """A table with right-aligned number columns."""
     from rich import box
-    from rich.table import Table
 
-    table = Table(box=box.MARKDOWN if markdown else box.HEAVY_HEAD)
-    for column in columns:
-        table.add_column(column, justify="right" if column[0] == "$" or column in ("quantity", "share") else "left")
+    numbers = [column for column in columns if column[0] == "$" or column in ("quantity", "share")]
+    table = new_table(*columns, numbers=numbers)
+    table.box = box.MARKDOWN if markdown else box.HEAVY_HEAD
     return table
 
 

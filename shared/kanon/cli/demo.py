@@ -12,10 +12,9 @@ import typer
 from kanon.cli.extras import extra
 from kanon.cli.files import picture as checked_picture
 from kanon.cli.local import Engine, EngineName, local_errors
-from kanon.cli.options import COLUMNS, ColumnNames, log_columns
+from kanon.cli.options import COLUMNS, ColumnNames, log_columns, refuse_unused
 from kanon.cli.own_types import OneType, TypesFile, own_types
-from kanon.cli.screen import program, progress, screen, working
-from kanon.cli.unused import refuse_unused
+from kanon.cli.screen import new_table, program, progress, screen, working
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -195,18 +194,13 @@ def next_steps(kanon: str) -> str:
 
 def summary(results: "Mapping[str, Result]", stack: "Stack", elapsed: float) -> "Table":
     """The results of the replay as a table, one column per type. ``elapsed`` is in seconds."""
-    from rich.table import Table
-
     meter, one = stack.meter, next(iter(results.values()))
     confusions = [result.confusion() for result in results.values()]
     sent = sum(result.joins for result in results.values()) or 1
     logged, evaluated = meter.written["join"] / sent, meter.written["evaluate"] / sent
     read = meter.read.get("evaluate", 0.0) / sent
-    table = Table(show_header=len(results) > 1, title="Replay", title_justify="left")
-    table.add_column("")
-    for name in results:
-        table.add_column(name, justify="right")
-    table.add_column("")
+    table = new_table("", *results, "", numbers=results, title="Replay")
+    table.show_header = len(results) > 1
 
     def row(name: str, values: "Sequence[str]", remark: str = "") -> None:
         table.add_row(name, *values, *[""] * (len(results) - len(values)), remark)

@@ -3,7 +3,6 @@
 import json
 import time
 from typing import TYPE_CHECKING, Annotated
-from uuid import uuid4
 
 import typer
 
@@ -43,7 +42,7 @@ def skip(stack: "RunningStack", yes: Yes = False) -> None:
         )
     typer.echo("Their joins are lost: for one window counts are too low, never too high. This cannot be undone.")
     _ask("Skip them?", yes)
-    skipping.skip(stack, found, _holder(), clock.now())
+    skipping.skip(stack, found, clock.now())
     for gap in found:
         typer.echo(f"slot {gap.slot}: continues with step {gap.first} at the next message")
 
@@ -59,21 +58,20 @@ def retire(
 
     Example: kanon operate retire fledge --stack kanon-prod
     """
-    from kanon.gate.fingerprints import RETIRED, TYPE
-    from kanon.gate.fingerprints import retire as retire_type
+    from kanon.gate import fingerprints
     from kanon.operate.changes import RETIRE, record_change, step_in_progress
 
     recorded = stack.control.recorded("evaluate")
     if any(type_name in settings.read_types() for settings in (stack.join, stack.query, stack.evaluate)):
         raise typer.BadParameter("it is still configured: first deploy all functions without it", param_hint="TYPE")
-    if not any(f"{TYPE}{type_name}" in known for known in (recorded, stack.control.recorded("join"))):
+    if not any(f"{fingerprints.TYPE}{type_name}" in known for known in (recorded, stack.control.recorded("join"))):
         raise typer.BadParameter("no such type was ever joined or evaluated", param_hint="TYPE")
-    if f"{RETIRED}{type_name}" in recorded:
+    if f"{fingerprints.RETIRED}{type_name}" in recorded:
         raise typer.BadParameter("it is already retired", param_hint="TYPE")
     typer.echo(f"Type {type_name}: its remaining rows are skipped until they expire. Its name can never be used again.")
     _ask("Retire it?", yes)
     record_change(stack.control, RETIRE, step_in_progress(stack))
-    retire_type(stack.control, type_name)
+    fingerprints.retire(stack.control, type_name)
     typer.echo(f"Type {type_name} is retired; evaluation continues with the next message.")
 
 
@@ -84,21 +82,21 @@ def repair(stack: "RunningStack", yes: Yes = False) -> None:
 
     Example: kanon operate repair --stack kanon-prod
     """
-    from kanon.operate.repair import damage
-    from kanon.operate.repair import repair as reset
+    from kanon.gate.storage.members import is_newer
+    from kanon.operate import repair as repairing
 
-    found = damage(stack)
-    if not found.items:
+    items = list(stack.members.undecodable())
+    if not items:
         typer.echo("Every Members item can be decoded: nothing was changed.")
         return
-    typer.echo(f"{len(found.items)} Members items cannot be decoded. A reset makes counts too low for one window.")
-    if found.newer:
+    typer.echo(f"{len(items)} Members items cannot be decoded. A reset makes counts too low for one window.")
+    if newer := sum(map(is_newer, items)):
         typer.echo(
-            f"{found.newer} of them have the format of a newer version. If one was ever deployed here, stop and deploy"
+            f"{newer} of them have the format of a newer version. If one was ever deployed here, stop and deploy"
             " it again: it can decode them, and nothing is lost."
         )
     _ask("Reset them?", yes)
-    reset(stack, found)
+    repairing.repair(stack, items)
     typer.echo("Done; evaluation continues with the next message.")
 
 
@@ -119,7 +117,7 @@ def new_generation(stack: "RunningStack", yes: Yes = False) -> None:
         " privacy. Steps that were not evaluated before it are skipped: their joins are lost. This cannot be undone."
     )
     _ask("Begin a new log generation?", yes)
-    entries = begin(stack, _holder(), clock.now())
+    entries = begin(stack, clock.now())
     typer.echo(f"It begins at step {entries[-1].from_step}. Nothing is evaluated until LogGenerations is deployed as")
     typer.echo(json.dumps([entry.model_dump() for entry in entries], separators=(",", ":")))
 
@@ -139,17 +137,16 @@ def replay(
     Example: kanon operate replay --from 472000 --members restored --stack kanon-prod
     """
     from kanon import clock
-    from kanon.operate.replay import plan
-    from kanon.operate.replay import replay as evaluate_again
+    from kanon.operate import replay as replaying
 
-    found = plan(stack, from_, members, clock.now())
+    found = replaying.plan(stack, from_, members, clock.now())
     typer.echo(
         f"Steps {from_ + 1} to {max(found.targets.values())} will be evaluated again in table {found.source}, and every"
         " crossing compared with what was released. Joins and queries go on; evaluation waits. If nothing differs,"
         f" {'its states replace those of Members, and' if members else ''} evaluation continues from them."
     )
     _ask("Evaluate again?", yes)
-    evaluate_again(stack, found, _holder(), clock.now)
+    replaying.replay(stack, found, clock.now)
     typer.echo("Every released crossing is the same. Evaluation continues with the next message.")
 
 
@@ -247,11 +244,6 @@ def new_report_keys(stack: "RunningStack", yes: Yes = False) -> None:
 def _ask(question: str, yes: bool) -> None:
     if not yes:
         typer.confirm(question, abort=True)
-
-
-def _holder() -> str:
-    """The name of this run as holder of leases."""
-    return f"operate {uuid4()}"
 
 
 def _set(stack: "RunningStack", place: str) -> tuple[int, bytes]:

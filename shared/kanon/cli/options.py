@@ -1,5 +1,6 @@
 """Options that several commands have."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,23 @@ User = Annotated[str, typer.Option(help="Column of the user who owns a row.")]
 StepLength = Annotated[int, typer.Option(min=1, max=86_400, help="Seconds per step.")]
 ColumnNames = Annotated[str, typer.Option(help="Names of the log's columns of time, set and client, with commas.")]
 COLUMNS = "time,set,client"
+
+
+def refuse_unused(context: typer.Context, names: Collection[str], reason: str) -> None:
+    """Refuse an option that was given and has no effect, so that nobody believes that it had one.
+
+    Args:
+        context: the command with what was given.
+        names: of the command's parameters, as in its function.
+        reason: why they have no effect, and what to change.
+
+    Raises:
+        typer.BadParameter: one of them was given.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name != "DEFAULT":
+            raise typer.BadParameter(f"{parameter.opts[0]} has no effect {reason}")
 
 
 def log_columns(names: str) -> "Columns":

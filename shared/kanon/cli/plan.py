@@ -10,9 +10,8 @@ import typer
 from kanon.cli.errors import one_line
 from kanon.cli.extras import extra
 from kanon.cli.files import picture
-from kanon.cli.options import Json, StepLength
+from kanon.cli.options import Json, StepLength, refuse_unused
 from kanon.cli.screen import new_table, screen, show_json, working
-from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -78,11 +78,11 @@ def uniqueness(
     if plot is not None:
         from kanon.risk.pictures import picture
 
-        _write(plot, picture(reports, "png"))
+        plot.write_bytes(picture(reports, "png"))
     if html is not None:
         from kanon.risk.page import page
 
-        _write(html, page(reports, thresholds).encode())
+        html.write_text(page(reports, thresholds), encoding="utf-8")
     if as_json:
         show_json(_as_json(reports))
     else:
@@ -111,14 +111,6 @@ def _save(sketch: Any, path: Path) -> None:
 
     save(sketch, path)
     typer.echo(f"warning: {path} {WARNING}", err=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as error:
-        raise CommandError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:

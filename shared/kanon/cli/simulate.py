@@ -11,10 +11,9 @@ import typer
 from kanon.cli.errors import CommandError
 from kanon.cli.extras import extra
 from kanon.cli.files import writable
-from kanon.cli.options import COLUMNS, ColumnNames, Json, StepLength, log_columns
+from kanon.cli.options import COLUMNS, ColumnNames, Json, StepLength, log_columns, refuse_unused
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import new_table, progress, screen, show_json, working
-from kanon.cli.unused import refuse_unused
 
 if TYPE_CHECKING:
     from rich.table import Table

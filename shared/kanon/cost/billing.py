@@ -68,10 +68,6 @@ class Bill:
         for service, lines in groupby(self.lines, key=lambda line: line.service):
             yield service, sum(line.dollars for line in lines)
 
-    def dollars(self, name: str) -> float:
-        """Dollars a month of one line; 0 if the bill does not have it."""
-        return sum(line.dollars for line in self.lines if line.name == name)
-
 
 def bill(usage: Usage, prices: Prices) -> Bill:
     """Price the quantities of a month.

@@ -66,31 +66,23 @@ def needs(workload: Workload, measured: Mapping[str, float]) -> Needs:
     workers = max(1, math.ceil(evaluate_seconds(one_slot, measured) / SECONDS_TO_TICK))
     log_units = workload.joins * logged(workload.batch, DEFAULT_SLOTS).units
     of_a_slot = PARTITION_UNITS * workload.partitions
-    popular = workload.popularity.groups[0].share * log_units
     least = max(workers, math.ceil(log_units / of_a_slot))
-    limits = []
-    requests = workload.join_requests + workload.queries
-    if requests > GATEWAY_REQUESTS:
-        limits.append(f"API Gateway takes {requests:,.0f} requests/s, the default quota is {GATEWAY_REQUESTS:,}")
     at_once = request_gb_seconds(workload, measured) * 1024 / REQUEST_MB + workers
-    if at_once > LAMBDA_CONCURRENCY:
-        limits.append(f"Lambda runs {at_once:,.0f} functions at once, the default quota is {LAMBDA_CONCURRENCY:,}")
-    if popular > of_a_slot:
-        limits.append(f"the most popular set takes {popular:,.0f} units/s, its partitions take {of_a_slot:,}")
-    if log_units > TABLE_UNITS:
-        limits.append(f"StepLog takes {log_units:,.0f} units/s, the default quota of a table is {TABLE_UNITS:,}")
-    members = _members_units(workload, measured) / SECONDS_TO_TICK
-    if members > TABLE_UNITS:
-        limits.append(f"Members takes {members:,.0f} units/s until the tick, the default quota is {TABLE_UNITS:,}")
-    if least > SLOTS[-1]:
-        limits.append(f"{least:,} slots are needed, there are at most {SLOTS[-1]}")
+    evaluating = written_units(workload, measured) - workload.joins_a_step * workload.logged.units
+    limits = (
+        (workload.join_requests + workload.queries, GATEWAY_REQUESTS,
+         "API Gateway takes {:,.0f} requests/s, the default quota is {:,}"),
+        (at_once, LAMBDA_CONCURRENCY, "Lambda runs {:,.0f} functions at once, the default quota is {:,}"),
+        (workload.popularity.groups[0].share * log_units, of_a_slot,
+         "the most popular set takes {:,.0f} units/s, its partitions take {:,}"),
+        (log_units, TABLE_UNITS, "StepLog takes {:,.0f} units/s, the default quota of a table is {:,}"),
+        (evaluating / SECONDS_TO_TICK, TABLE_UNITS,
+         "Members takes {:,.0f} units/s until the tick, the default quota is {:,}"),
+        (least, SLOTS[-1], "{:,} slots are needed, there are at most {}"),
+    )  # fmt: skip
+    beyond = tuple(text.format(needed, most) for needed, most, text in limits if needed > most)
     fitting = [slots for slots in SLOTS if slots >= least]
-    return Needs(fitting[0] if fitting else None, workers, tuple(limits))
-
-
-def _members_units(workload: Workload, measured: Mapping[str, float]) -> float:
-    """Write units of evaluating a step."""
-    return written_units(workload, measured) - workload.joins_a_step * workload.logged.units
+    return Needs(fitting[0] if fitting else None, workers, beyond)
 
 
 def slots_of(needed: Needs) -> int:

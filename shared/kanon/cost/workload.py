@@ -34,6 +34,8 @@ FIXED_WRITES = 5
 FIXED_READS = 3
 """Read units per slot and step, besides one for each partition of the log: table ids, stamps, the mark for the lag."""
 STATUS_BYTES = 100
+TRUE_SHARE = 0.1
+"""The share of the queried hashes that are k-anonymous."""
 OUTAGE_DAYS = 7
 WAF_RULES, EDGE_SECRETS = 1, 1
 """Parts of the edge in infra/edge.yaml: the rules of its web ACL, and a secret."""
@@ -99,7 +101,6 @@ class Workload:
         touched: touched sets per step, if counted; otherwise computed from the popularity.
         slots: slots of the deployment.
         partitions: partitions of each slot in the log.
-        true_share: the share of the queried hashes that are k-anonymous.
         architecture: of the functions.
 
     Raises:
@@ -116,13 +117,12 @@ class Workload:
     touched: float | None = None
     slots: int = DEFAULT_SLOTS
     partitions: int = DEFAULT_PARTITIONS
-    true_share: float = 0.1
     architecture: str = "arm64"
 
     def __post_init__(self) -> None:
         for name, least, most in (
             ("joins", 0, 1e9), ("batch", 1, MOST_JOINS), ("queries", 0, 1e9), ("hashes", 1, MOST_HASHES),
-            ("sets", 1, 10**12), ("exponent", 0, 4), ("true_share", 0, 1),
+            ("sets", 1, 10**12), ("exponent", 0, 4),
         ):  # fmt: skip
             if not least <= getattr(self, name) <= most:
                 raise CostError(f"{name} must lie between {least:,} and {most:,.0f}, not {getattr(self, name):g}")
@@ -220,11 +220,12 @@ def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
         + requests * m["platform_log_bytes"]
     )
     answered = joins * (m["header_bytes"] + 4 * w.batch)
-    answered += queries * (m["header_bytes"] + 100 + 47 * w.hashes * w.true_share)
+    answered += queries * (m["header_bytes"] + 100 + 47 * w.hashes * TRUE_SHARE)
+    evaluated = w.steps * (EVALUATE_MB / 1024 * evaluate_seconds(w, m))
     return {
         "apigateway.http": joins + queries,
         "lambda.requests": requests,
-        f"lambda.{w.architecture}": w.steps * evaluate_gb_seconds(w, m) + seconds * request_gb_seconds(w, m),
+        f"lambda.{w.architecture}": evaluated + seconds * request_gb_seconds(w, m),
         "dynamodb.write": w.steps * written_units(w, m),
         "dynamodb.read": w.steps * evaluation_read_units(w) + query_reads,
         "dynamodb.storage": stored_bytes(w) / GB,
@@ -264,11 +265,6 @@ def evaluate_seconds(w: Workload, m: Mapping[str, float]) -> float:
     reading = w.joins_a_step * (w.logged.items * m["row_ms"] + m["packed_join_ms"])
     calls = w.slots * (10 + w.partitions) * m["call_ms"]
     return (w.touched_a_step * m["evaluated_set_ms"] + reading + calls) / 1000
-
-
-def evaluate_gb_seconds(w: Workload, m: Mapping[str, float]) -> float:
-    """GB-seconds of evaluate per step."""
-    return EVALUATE_MB / 1024 * evaluate_seconds(w, m)
 
 
 def stored_bytes(w: Workload) -> float:

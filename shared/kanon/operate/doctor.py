@@ -78,12 +78,7 @@ class Case:
 
 
 def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[Finding]:
-    """All findings, in the order of the checks.
-
-    Args:
-        stack: the stack to check.
-        now: Unix seconds.
-        secrets: read the secrets and compare them too.
+    """All findings at ``now`` (Unix s), in the order of the checks. ``secrets``: read and compare the secrets too.
 
     Raises:
         BotoCoreError, ClientError: Control or the horizons cannot be read.

@@ -145,10 +145,6 @@ class _Case:
         """The instance of the current answers."""
         return instance_of(self.stack.schedule.due(self.now), self.phase, self.window)
 
-    @cached_property
-    def suppressed(self) -> bool:
-        return self.stack.statuses.is_suppressed(self.key)
-
     def is_true(self, instance: int) -> bool:
         """Whether the set visibly crossed in an instance. Suppression is ignored."""
         if self.visible is None:
@@ -237,7 +233,7 @@ def _visible(case: _Case) -> Finding:
 
 def _suppressed(case: _Case) -> Finding:
     question = "Is the set suppressed?"
-    if case.suppressed:
+    if case.stack.statuses.is_suppressed(case.key):
         return Finding(question, Reply.FALSE, "yes", "kanon operate unsuppress TYPE/SET ends it")
     return Finding(question, Reply.FINE, "no")
 

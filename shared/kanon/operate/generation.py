@@ -54,15 +54,13 @@ def situation(stack: RunningStack) -> Situation:
     return Situation(begun(stack.control.recorded("evaluate")), ids)
 
 
-def begin(stack: RunningStack, holder: str, now: float) -> tuple[LogGenerationEntry, ...]:
-    """Begin a log generation on the existing tables. Returns the newest entries of ``LogGenerations``, for deployment.
+def begin(stack: RunningStack, now: float) -> tuple[LogGenerationEntry, ...]:
+    """Begin a log generation on the existing tables at ``now`` (Unix s).
 
     If a generation was begun on these tables but not deployed, it is begun again.
 
-    Args:
-        stack: the stack.
-        holder: a name for this run, new for each.
-        now: Unix seconds.
+    Returns:
+        The newest entries of ``LogGenerations``, for deployment.
 
     Raises:
         ChangeRefusedError: a worker holds a slot.
@@ -71,15 +69,11 @@ def begin(stack: RunningStack, holder: str, now: float) -> tuple[LogGenerationEn
         ThrottledError: the log did not store every wake-up. Run again.
     """
     control = stack.control
-    with leased(control, stack.evaluate.layouts.slots, holder, now, LEASE) as marks:
+    with leased(control, stack.evaluate.layouts.slots, now, LEASE) as (_, marks):
         seen = situation(stack)
         crossings, horizons = stack.statuses.released()
-        touched = [0]
-        touched += [
-            mark.evaluated_through + (mark.resume_after is not None)
-            for mark in marks.values()
-            if mark.evaluated_through is not None
-        ]
+        evaluated = [(mark.evaluated_through or 0) + (mark.resume_after is not None) for mark in marks.values()]
+        touched = [0, *evaluated]
         touched += [horizon.through for horizon in horizons.values()]
         touched += [steps[-1] for steps in crossings.values() if steps]
         touched += [state.evaluated or 0 for _, _, state in stack.members.states()]

@@ -2,29 +2,30 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from uuid import uuid4
 
 from kanon.gate.storage.control import Control, Mark
 from kanon.operate.changes import ChangeRefusedError
 
 
 @contextmanager
-def leased(control: Control, slots: Iterable[int], holder: str, now: float, seconds: int) -> Iterator[dict[int, Mark]]:
-    """Hold the leases of slots for at most ``seconds``, and release them at the end.
+def leased(control: Control, slots: Iterable[int], now: float, seconds: int) -> Iterator[tuple[str, dict[int, Mark]]]:
+    """Hold the leases of slots for at most ``seconds`` from ``now`` (Unix s) on, and release them at the end.
 
     Yields:
-        The mark of each slot.
+        The holder, a new name for each run, and the mark of each slot.
 
     Raises:
         ChangeRefusedError: a worker holds one of the slots.
     """
-    marks: dict[int, Mark] = {}
+    holder, marks = f"operate {uuid4()}", dict[int, Mark]()
     try:
         for slot in slots:
             mark = control.lease(slot, holder, now, now + seconds)
             if mark is None:
                 raise ChangeRefusedError(f"a worker holds slot {slot}: wait until its lease expires")
             marks[slot] = mark
-        yield marks
+        yield holder, marks
     finally:
         for slot in marks:
             control.release(slot, holder)

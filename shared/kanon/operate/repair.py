@@ -5,11 +5,9 @@ Only later joins count. For one window the count may be too low, never too high.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kanon.dynamo.batches import Item, chunks
 from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.storage.members import is_newer
 from kanon.operate.changes import REPAIR, record_change, step_in_progress
 from kanon.operate.stacks import RunningStack
 
@@ -19,25 +17,8 @@ EMPTY_BITS = 8
 """The token length with which a state without members is written: the smallest that a type can have."""
 
 
-@dataclass(frozen=True)
-class Damage:
-    """Members items that cannot be decoded."""
-
-    items: Sequence[Item]
-
-    @property
-    def newer(self) -> int:
-        """The number of items in the format of a newer version."""
-        return sum(is_newer(item) for item in self.items)
-
-
-def damage(stack: RunningStack) -> Damage:
-    """Check every Members item."""
-    return Damage(list(stack.members.undecodable()))
-
-
-def repair(stack: RunningStack, found: Damage) -> None:
-    """Replace each item by a state without members. It is safe to interrupt and to repeat.
+def repair(stack: RunningStack, items: Sequence[Item]) -> None:
+    """Replace Members items that cannot be decoded by states without members. It is safe to interrupt and to repeat.
 
     Raises:
         ThrottledError: Statuses did not answer; run again.
@@ -45,7 +26,7 @@ def repair(stack: RunningStack, found: Damage) -> None:
     members, statuses = stack.members, stack.statuses
     record_change(stack.control, REPAIR, step_in_progress(stack))
     marks, window = stack.marks, stack.longest_window
-    for some in chunks(found.items, SETS_A_READ):
+    for some in chunks(items, SETS_A_READ):
         crossings = statuses.crossings(item["set_key"]["B"] for item in some)
         for item in some:
             set_key = item["set_key"]["B"]

@@ -140,14 +140,10 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
     return found
 
 
-def replay(stack: RunningStack, found: Plan, holder: str, clock: Callable[[], float]) -> None:
-    """Run the plan, compare the crossings with Statuses, and give the states to the stack.
+def replay(stack: RunningStack, found: Plan, clock: Callable[[], float]) -> None:
+    """Run the result of :func:`plan`, compare the crossings with Statuses, and give the states to the stack.
 
-    Args:
-        stack: the stack.
-        found: the result of :func:`plan`.
-        holder: a name for this run, new for each.
-        clock: Unix seconds.
+    ``clock`` gives Unix seconds.
 
     Raises:
         ChangeRefusedError: a worker holds a slot or has moved its mark, or a crossing differs.
@@ -156,7 +152,7 @@ def replay(stack: RunningStack, found: Plan, holder: str, clock: Callable[[], fl
         UndecodableMembersError: a state cannot be decoded.
     """
     control = stack.control
-    with leased(control, found.marks, holder, clock(), LEASE) as marks:
+    with leased(control, found.marks, clock(), LEASE) as (holder, marks):
         refuse_moved(marks, found.marks)
 
         def renew() -> None:

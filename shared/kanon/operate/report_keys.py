@@ -46,15 +46,12 @@ def situation(stack: RunningStack) -> Situation:
 
 
 def renew(stack: RunningStack, seen: Keys, now: float) -> None:
-    """Begin a new epoch and destroy all keys. The next rotation, within five minutes, issues the first new key.
+    """Begin a new epoch at ``now`` (Unix s) and destroy all keys.
 
-    Args:
-        stack: the stack.
-        seen: the ring as it was read.
-        now: unix seconds.
+    The next rotation, within five minutes, issues the first new key.
 
     Raises:
-        NoNewKeysError: the ring or the table has changed since it was read.
+        NoNewKeysError: the table has changed, or the ring is no longer as ``seen``.
     """
     rotation = _rotation(stack)
     if not rotation.epoch.renew(seen):

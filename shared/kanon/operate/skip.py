@@ -54,16 +54,11 @@ def _start(stack: RunningStack, slot: int, marks: Mapping[int, int | None]) -> i
     return step
 
 
-def skip(stack: RunningStack, found: Sequence[Gap], holder: str, now: float) -> None:
-    """Move the marks of slots that are too far behind to the end of their gaps. It is safe to interrupt and to repeat.
+def skip(stack: RunningStack, found: Sequence[Gap], now: float) -> None:
+    """Move the marks of slots that are too far behind to the end of their gaps, the result of :func:`gaps`.
 
-    The horizon does not move here: evaluation moves it when the first step that follows is complete.
-
-    Args:
-        stack: the stack.
-        found: the result of :func:`gaps`.
-        holder: a name for this run, new for each.
-        now: Unix seconds.
+    It is safe to interrupt and to repeat. The horizon does not move here: evaluation moves it when the first step that
+    follows is complete. ``now`` is in Unix s.
 
     Raises:
         ChangeRefusedError: a worker holds or has evaluated one of the slots, or ``found`` is too old.
@@ -74,7 +69,7 @@ def skip(stack: RunningStack, found: Sequence[Gap], holder: str, now: float) -> 
     if any(gap.first < stack.schedule.oldest_allowed(now) for gap in found):
         raise ChangeRefusedError("too much time has passed since the steps were listed: run the command again")
     expected = {gap.slot: gap.mark for gap in found}
-    with leased(control, expected, holder, now, LEASE) as marks:
+    with leased(control, expected, now, LEASE) as (_, marks):
         refuse_moved(marks, expected)
         for rows in chunks(_wake_ups(stack, found), ROWS_A_BATCH):
             log.put_wake_ups(rows)

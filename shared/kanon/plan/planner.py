@@ -272,7 +272,8 @@ def _splits(target: Target) -> Iterator[tuple[int, Shape, Fraction, Fraction]]:
             if not _leaves_room(target, query_epsilon):
                 continue
             try:
-                wide = [law(epsilon, _as_wide_as_needed(epsilon)) for epsilon in (threshold_epsilon, query_epsilon)]
+                # The tails of these truncations, below 1e-10, do not move a 99% point.
+                wide = [law(epsilon, max(2, int(23 / epsilon))) for epsilon in (threshold_epsilon, query_epsilon)]
             except ValueError:
                 continue
             # The width of the zone does not depend on k.
@@ -288,11 +289,6 @@ def _leaves_room(target: Target, query_epsilon: Fraction) -> bool:
     r = exp(-query_epsilon)
     least = (1 - r) / 2 * r ** (target.k - 1)
     return target.window * least <= target.delta
-
-
-def _as_wide_as_needed(epsilon: Fraction) -> int:
-    """A truncation whose tails, below 1e-10, do not move a 99% point."""
-    return max(2, int(23 / epsilon))
 
 
 def _fitted(target: Target, shape: Shape, threshold_epsilon: Fraction, query_epsilon: Fraction) -> Parameters | None:

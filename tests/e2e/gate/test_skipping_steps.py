@@ -148,7 +148,7 @@ def test_sets_whose_wake_ups_were_skipped_are_evaluated_again(outage: Outage, mo
     assert len(lost) > 5
     monkeypatch.setattr(Members, "waking", lambda *_: [])
     found = gaps(seen(outage.stack), now)
-    skip(seen(outage.stack), found, "operator", now)
+    skip(seen(outage.stack), found, now)
     differences = outage.catch_up(found[0].first) + sum(outage.finish(1) for _ in range(10))
     assert differences > 0
 
@@ -158,7 +158,7 @@ def test_the_first_step_after_a_skip_is_complete_and_may_be_evaluated_for_two_mo
     (first,) = {gap.first for gap in gaps(seen(stack), now)}
     schedule = seen(stack).schedule
     assert schedule.oldest_in_log(now) < schedule.oldest_allowed(now + 2 * 3600) == first
-    skip(seen(stack), gaps(seen(stack), now), "operator", now)
+    skip(seen(stack), gaps(seen(stack), now), now)
     stack.clock.set(now + 2 * 3600)
     stack.tick()
     assert set(marks(outage).values()) == {schedule.last_closed(stack.clock.now())}
@@ -169,7 +169,7 @@ def test_a_skip_moves_only_slots_that_are_too_far_behind(outage: Outage) -> None
     last = seen(stack).schedule.oldest_allowed(now)
     seen(stack).control.advance(1, outage.mark, last - 1)
     assert [gap.slot for gap in gaps(seen(stack), now)] == [0]
-    skip(seen(stack), gaps(seen(stack), now), "operator", now)
+    skip(seen(stack), gaps(seen(stack), now), now)
     assert marks(outage)[1] == last - 1
 
 
@@ -178,7 +178,7 @@ def test_a_skip_moves_no_slot_while_a_worker_holds_one(outage: Outage) -> None:
     control = seen(stack).control
     control.lease(1, "worker", now, now + 150)
     with pytest.raises(ChangeRefusedError, match=r"^a worker holds slot 1: wait until its lease expires$"):
-        skip(seen(stack), gaps(seen(stack), now), "operator", now)
+        skip(seen(stack), gaps(seen(stack), now), now)
     assert set(marks(outage).values()) == {outage.mark}
     assert control.lease(0, "another", now, now + 150) is not None  # given back
 
@@ -188,7 +188,7 @@ def test_a_skip_is_refused_if_a_slot_was_evaluated_since_it_was_examined(outage:
     found = gaps(seen(stack), now)
     seen(stack).control.advance(0, outage.mark, outage.mark + 1)
     with pytest.raises(ChangeRefusedError, match=r"^slot 0 was evaluated meanwhile: run the command again$"):
-        skip(seen(stack), found, "operator", now)
+        skip(seen(stack), found, now)
 
 
 def test_a_skip_is_refused_if_the_operator_waited_too_long(outage: Outage) -> None:
@@ -196,7 +196,7 @@ def test_a_skip_is_refused_if_the_operator_waited_too_long(outage: Outage) -> No
     with pytest.raises(
         ChangeRefusedError, match="too much time has passed since the steps were listed: run the command again"
     ):
-        skip(seen(outage.stack), found, "operator", outage.stack.clock.now() + 4 * 3600)
+        skip(seen(outage.stack), found, outage.stack.clock.now() + 4 * 3600)
 
 
 def test_a_skip_never_moves_a_mark_back(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_a_skip_never_moves_a_mark_back(outage: Outage, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Members, "waking", meanwhile)
     with pytest.raises(LeaseLostError):
-        skip(seen(stack), gaps(seen(stack), now), "operator", now)
+        skip(seen(stack), gaps(seen(stack), now), now)
     assert marks(outage)[0] == outage.mark + 1
 
 
@@ -220,9 +220,9 @@ def test_a_skip_that_was_interrupted_can_be_repeated(outage: Outage, monkeypatch
         patch.setattr(skipping, "ROWS_A_BATCH", 2)
         patch.setattr(type(seen(stack).control), "advance", _cut_short)
         with pytest.raises(KeyboardInterrupt):
-            skip(seen(stack), found, "operator", now)
+            skip(seen(stack), found, now)
     assert set(marks(outage).values()) == {outage.mark}
-    skip(seen(stack), gaps(seen(stack), now), "operator again", now)
+    skip(seen(stack), gaps(seen(stack), now), now)
     assert outage.catch_up(found[0].first) == 0
     assert sum(outage.finish(1) for _ in range(20)) == 0
 

@@ -81,7 +81,7 @@ class Service:
             self.ids[name] += "x"
 
     def begin(self, now: float = (START + 1) * PERIOD + 200.0) -> tuple[LogGenerationEntry, ...]:
-        return begin(self, "operator", now)  # type: ignore[arg-type]
+        return begin(self, now)  # type: ignore[arg-type]
 
     @property
     def marks(self) -> set[int | None]:

@@ -325,8 +325,10 @@ def test_a_bill_is_that_of_kanon_cost_with_the_counted_units() -> None:
     rows, touched, passed = len(joins), result.outcomes[0].touched, len(result.steps)
     log, slots = logged(10, 16).units * rows, 16 * passed
     assert cost.written == pytest.approx(log + touched * (1 + pricing.measured["changes"]) + FIXED_WRITES * slots)
-    assert cost.month.dollars("dynamodb.write") == pytest.approx(
+    dollars = {line.name: line.dollars for line in cost.month.lines}
+    assert dollars["dynamodb.write"] == pytest.approx(
         cost.written * 730 / passed * pricing.prices.by_name["dynamodb.write"].usd / 1e6
     )
     modelled = bill(usage(cost.workload, pricing.measured), pricing.prices)
-    assert cost.month.dollars("apigateway.http") == modelled.dollars("apigateway.http") > 0
+    same_joins = {line.name: line.dollars for line in modelled.lines}
+    assert dollars["apigateway.http"] == same_joins["apigateway.http"] > 0
