@@ -91,7 +91,7 @@ def test_every_status_equals_the_reference_algorithm_on_many_generated_logs(orac
 
 @dataclass(frozen=True)
 class Recorded:
-    """A replay of the real log, and its recorded results.
+    """A replay of a log, and its recorded results.
 
     Attributes:
         days: how many, from 1 July 2017 on.
@@ -110,6 +110,14 @@ class Recorded:
     slots: str = "1"
 
 
+GENERATED = Recorded(
+    days=2,
+    type={"k": 14, "window": 12, "profile": "sharp"},
+    answers="947a901f2c1a41a3f339e2f123f04fe5d5641d9bb5173f849fa54034c33aaf3b",
+    rows="50010fbde59db4f3b530b78cdc3d7cbeec95d64c4e5dc7eaca2ab36202748fdf",
+    units=761,
+    slots='[{"slots":1,"partitions":1,"from_step":0}]',
+)
 SIX_DAYS_PACKED = Recorded(
     days=6,
     type={"k": 14, "window": 48, "profile": "sharp"},
@@ -161,8 +169,12 @@ def rows_digest(stack: Stack) -> str:
     return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
 
 
-def joins_by_step(first: int, days: int) -> dict[int, list[tuple[str, bytes, str]]]:
-    """The joins of the given number of days of the real log, by step."""
+Joins = dict[int, list[tuple[str, bytes, str]]]
+"""The joins of each step."""
+
+
+def real_joins(first: int, days: int) -> Joins:
+    """The joins of the given number of days of the real log."""
     joins = defaultdict(list)
     with gzip.open(REAL_LOG, "rt") as lines:
         for row in csv.DictReader(lines):
@@ -170,6 +182,30 @@ def joins_by_step(first: int, days: int) -> dict[int, list[tuple[str, bytes, str
             if 0 <= step - first < 24 * days:
                 joins[step].append(("fledge", row["set"].encode()[-64:], row["client"]))
     return joins
+
+
+def generated_joins(first: int, days: int) -> Joins:
+    """Joins of twelve sets, the same in every run. Each set has busy days and idle days; clients join again."""
+    joins = defaultdict(list)
+    for hour in range(24 * days):
+        for name in range(12):
+            if (hour // 24 + name) % 3:
+                for n in range(below(2 + name, hour, name)):
+                    client = below(20 + 3 * name, hour, name, n)
+                    joins[first + hour].append(("fledge", f"set {name}".encode(), f"c{client}"))
+    return joins
+
+
+def below(limit: int, *place: int) -> int:
+    """An integer from 0 to ``limit`` - 1 for a place."""
+    return int.from_bytes(hashlib.sha256(repr(place).encode()).digest()) % limit
+
+
+FIRST_STEP = int(datetime(2017, 7, 1, tzinfo=UTC).timestamp()) // 3600
+
+
+def test_a_replay_of_a_generated_log_equals_the_reference_algorithm_and_its_recorded_digests():
+    check_replay(GENERATED, generated_joins(FIRST_STEP, GENERATED.days))
 
 
 @pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not part of the project")
@@ -183,8 +219,12 @@ def joins_by_step(first: int, days: int) -> dict[int, list[tuple[str, bytes, str
     ],
 )
 def test_a_replay_of_a_real_log_equals_the_reference_algorithm_and_its_recorded_digests(recorded):
-    start = datetime(2017, 7, 1, tzinfo=UTC).timestamp()
-    joins = joins_by_step(int(start) // 3600, recorded.days)
+    check_replay(recorded, real_joins(FIRST_STEP, recorded.days))
+
+
+def check_replay(recorded: Recorded, joins: Joins) -> None:
+    """Compare every answer of a replay with the reference, and all answers, rows and units with the recorded ones."""
+    start = 3600 * FIRST_STEP
     answers = hashlib.sha256()
     changes, before = 0, set()
     parameters = {"Types": json.dumps({"fledge": recorded.type}), "Slots": recorded.slots, "OutageAllowance": "604800"}
