@@ -278,6 +278,5 @@ def draw(summaries: list[Summary], exact: dict[bytes, int], value: int, title: s
     axes[-1].set_xlabel(f"sets, the largest first; the last {UNUSED} are declared and never joined")
     figure.suptitle(f"Sums of encrypted reports ({title})")
     figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     plt.close(figure)
