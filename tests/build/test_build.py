@@ -68,7 +68,7 @@ ADDED = {
     "gate/stamps.py",
     *("http/origin.py", "queues.py", "snapshots.py", "starting.py", "strict_json.py"),
 }
-MOST_CODE = 246_000
+MOST_CODE = 245_000
 """Bytes of kanon's own code in the layer."""
 SET = base64.urlsafe_b64encode(hashlib.sha256(b"an ad").digest()).decode().rstrip("=")
 

@@ -48,10 +48,9 @@ class Summary:
         """The released sums, by key of 16 bytes."""
         from kanon.reports.avro import listed
 
-        releases = [partition.release() for partition in self.outcome.partitions]
         return {
             key: metric
-            for release in releases
+            for release in (partition.release() for partition in self.outcome.partitions)
             for key, metric in zip(listed(release.keys), release.metrics.tolist(), strict=True)
         }
 
@@ -278,6 +277,5 @@ def draw(summaries: list[Summary], exact: dict[bytes, int], value: int, title: s
     axes[-1].set_xlabel(f"sets, the largest first; the last {UNUSED} are declared and never joined")
     figure.suptitle(f"Sums of encrypted reports ({title})")
     figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     plt.close(figure)

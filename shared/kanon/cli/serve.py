@@ -83,7 +83,8 @@ def serve(
                 signal.signal(number, lambda *_: stop.set())
             _explain(server.url, period, next(iter(json.loads(stack.template.parameters["Types"]))))
             if reports:
-                _explain_reports(server.url)
+                typer.echo("# encrypted reports, three jobs over them, and every number checked")
+                typer.echo(f"{program()} reports demo-service --url {server.url}\n")
             if types_file or parameters:
                 threading.Thread(target=_redeploy, args=(stack, wanted, first, stop), daemon=True).start()
             stack.run(stop)
@@ -185,13 +186,5 @@ curl -s {url}/v1:query \\
 
 # the parameters and their guarantee
 curl -s {place}
-"""
-    )
-
-
-def _explain_reports(url: str) -> None:
-    typer.echo(
-        f"""# encrypted reports, three jobs over them, and every number checked
-{program()} reports demo-service --url {url}
 """
     )

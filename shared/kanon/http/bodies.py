@@ -77,14 +77,16 @@ def read_json(text: str) -> dict[str, Any]:
         raise _unreadable("a number has too many digits") from None
     # Validation would silently take the first entry of a list.
     if not isinstance(body, dict):
-        problem = Problem(field="body", reason="not an object")
-        raise RequestError(error_answer(400, "the body must be a JSON object", problem))
+        raise _bad_body("the body must be a JSON object", "not an object")
     return body
 
 
 def _unreadable(reason: str) -> RequestError:
-    problem = Problem(field="body", reason=reason)
-    return RequestError(error_answer(400, f"the body is not valid JSON: {reason}", problem))
+    return _bad_body(f"the body is not valid JSON: {reason}", reason)
+
+
+def _bad_body(message: str, reason: str) -> RequestError:
+    return RequestError(error_answer(400, message, Problem(field="body", reason=reason)))
 
 
 # "Strings" stay as they are; 'text' and key: get double quotes. No branch backtracks.
@@ -118,9 +120,7 @@ def readable(event: Mapping[str, Any], bodies: Bodies = OWN_BODIES) -> dict[str,
         data = base64.b64decode(text, validate=True) if encoded else text.encode()
         text = data.decode()
     except ValueError:
-        problem = Problem(field="body", reason="not UTF-8")
-        message = "the body is not UTF-8 text; send JSON in UTF-8"
-        raise RequestError(error_answer(400, message, problem)) from None
+        raise _bad_body("the body is not UTF-8 text; send JSON in UTF-8", "not UTF-8") from None
     bodies.refuse_larger(len(data))
     plain = {"body": text, "isBase64Encoded": False}
     return {**event, **plain, "headers": {**headers, "content-type": "application/json"}}

@@ -145,9 +145,7 @@ class Ledger:
     def begin(self, wanted: Wanted, digest: Callable[[bytes], str]) -> tuple[Spend, Tape]:
         """Pay for a release, unless it is paid for already. Noise may be drawn after this returns.
 
-        Args:
-            wanted: the release.
-            digest: the keyed digest of the bounded table.
+        ``digest`` gives the keyed digest of the bounded table under a key.
 
         Raises:
             OverBudgetError: the budget does not allow it; nothing was spent.

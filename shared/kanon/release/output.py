@@ -63,10 +63,7 @@ def parquet_bytes(released: Released, groups: Sequence[str]) -> bytes:
 def described(mechanism: Mechanism, released: Released, facts: Mapping[str, str]) -> dict[str, Any]:
     """The guarantee and the specification, for the readers of the released table.
 
-    Args:
-        mechanism: the tables.
-        released: has the drawn bounds.
-        facts: id, name, dataset and version.
+    ``facts`` are id, name, dataset and version.
     """
     spec, rule = mechanism.spec, mechanism.rule
     selection: dict[str, Any] = {

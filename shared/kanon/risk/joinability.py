@@ -73,13 +73,8 @@ def joinability(first: Sketch, second: Sketch, estimator: Estimator = "matched")
     Raises:
         RiskError: the sketches have different keys, or one is empty.
     """
-    return Joinability(
-        containment(first, second),
-        containment(second, first),
-        _unique(first),
-        _unique(second),
-        estimator,
-    )
+    both_ways = containment(first, second), containment(second, first)
+    return Joinability(*both_ways, _unique(first), _unique(second), estimator)
 
 
 def containment(first: Sketch, second: Sketch) -> Containment:

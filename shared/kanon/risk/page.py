@@ -20,12 +20,7 @@ svg { max-width: 100%; height: auto } .note { color: #555 }
 
 
 def page(reports: Sequence[Report], thresholds: Sequence[int]) -> str:
-    """The whole page.
-
-    Args:
-        reports: at least one.
-        thresholds: the thresholds k in the text.
-    """
+    """The whole page about at least one report. The text has the losses at the thresholds."""
     title = "What these columns reveal"
     svg = picture(reports, "svg").decode()
     svg = svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{title}: shares lost by k"', 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kanon.gate.mechanism.columns import NEVER
+from kanon.gate.mechanism.columns import NEVER, ranks
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.mechanism.vectorised import ROWS_A_BLOCK, phases_of, stretches_cross, threshold_noise
@@ -48,13 +48,9 @@ class _Pieces:
 
 
 def crossings_of(parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], stretches: Stretches) -> Crossings:
-    """All crossings of sets whose tokens are counted in ``stretches``.
+    """All crossings of sets whose tokens are counted in ``stretches``, up to the end of the log.
 
-    Args:
-        parameters: the constants of the type.
-        tapes: its noise tapes.
-        keys: the set keys by the number of the set.
-        stretches: the token counts up to the end of the log.
+    ``keys`` are the set keys by the number of the set.
     """
     candidates = stretches.where(stretches.counts >= parameters.never_true_below)
     if not candidates.sets.size:
@@ -71,7 +67,7 @@ def _cut(stretches: Stretches, phases: Ints, window: int) -> _Pieces:
     first = (stretches.begins - phase) // window
     number = (stretches.ends - 1 - phase) // window - first + 1
     rows = np.repeat(np.arange(len(number)), number)
-    instances = first[rows] + np.arange(len(rows)) - np.repeat(np.cumsum(number) - number, number)
+    instances = first[rows] + ranks(number)
     sets, firsts = stretches.sets[rows], instances * window + phase[rows]
     begins = np.maximum(stretches.begins[rows], firsts)
     ends = np.minimum(stretches.ends[rows], firsts + window)
@@ -111,14 +107,9 @@ def _rows_cross(
 ) -> Ints:
     """The first crossing of each row, block by block; ``_FAR`` if there is none.
 
-    Args:
-        law: the query law.
-        tapes: the noise tapes.
-        keys: the set keys by the number of the set.
-        pieces: all pieces.
-        possible: the positions of those in which some noise crosses.
-        starts: the first of each row, (rows,). A *row* is a run of adjacent possible pieces of an instance.
-        needed: in each possible piece, the smallest noise that crosses, less the smallest of the law.
+    A *row* is a run of adjacent pieces of an instance in which some noise crosses. ``possible`` has the positions of
+    these pieces, and ``starts`` where each row begins in it. ``needed`` is the smallest noise that crosses in each of
+    them, less the smallest of the law.
     """
     heads, lengths = possible[starts], (pieces.ends - pieces.begins)[possible]
     sizes = np.diff(np.append(starts, len(possible)))

@@ -67,13 +67,9 @@ def gathered(batches: Iterable[Batch], period: int) -> Iterator["Log"]:
 def decide(
     log: "Log", types: Sequence[Type], keys: Keys, advance: Callable[[int], None] = lambda _: None
 ) -> Simulation:
-    """The outcome of each type on a log. Types of one name share set keys and tokens, which saves time.
+    """The outcome of each type on a log. The types have the log's period.
 
-    Args:
-        log: the log.
-        types: the types; their parameters have the log's period.
-        keys: the keys.
-        advance: called with 1 after each part.
+    Types of one name share set keys and tokens, which saves time. ``advance`` is called with 1 after each part.
     """
     work = partial(_outcomes, types=tuple(types), keys=keys, steps=log.steps)
     found: list[list[Outcome]] = []

@@ -35,7 +35,7 @@ TYPES = {
 SET, OTHER = b"a set of clients", b"a set of others"
 JOINED, CLOSED, EVALUATED, VISIBLE, SUPPRESSED, CROSSED = (
     "Did a client join the set within the window?", "Has the step of its joins ended?", "Is the set's slot evaluated?",
-    "Are the results visible?", "Is the set suppressed?", "Has it crossed the noisy threshold in this instance?",
+    "Are the results visible?", "Is the set not suppressed?", "Has it crossed the noisy threshold in this instance?",
 )  # fmt: skip
 
 

@@ -37,17 +37,10 @@ def evaluate_all(
 
 
 def evaluate_columns(parameters: Parameters, tapes_of: TapesOf, step: int, before: States, joined: Tokens) -> States:
-    """:func:`above_threshold.evaluate` for many sets, all at ``step``.
+    """The states of n sets after ``step``: :func:`above_threshold.evaluate` for all of them.
 
-    Args:
-        parameters: the constants of the type.
-        tapes_of: the tapes by first step of an instance.
-        step: later than each set's last evaluated step.
-        before: the states of n sets.
-        joined: the client tokens that joined each of them, in any order, repetitions allowed.
-
-    Returns:
-        Their states after ``step``.
+    ``step`` is later than each set's last evaluated step. ``joined`` has the client tokens that joined each set, in any
+    order, repetitions allowed.
     """
     members, lasts = most_recent_of_all(before, joined, step, parameters.window, parameters.members_kept)
     newest = before.crossings[:, 1]

@@ -19,7 +19,7 @@ from kanon.gate.mechanism.columns import NEVER, Bools, Ints, States, Tokens, cro
 from kanon.gate.mechanism.parameters import token_bytes
 from kanon.gate.mechanism.tape import check_set_key
 from kanon.gate.storage.packing import FORMAT, pack_all, unpack_all
-from kanon.gate.storage.slot_rows import SetsAndSlots, key_of_slot
+from kanon.gate.storage.slot_rows import SetsAndSlots, crossings_of, key_of_slot
 
 PAD = "p"
 """The attribute that fills up an item; one letter, so that it can fill a gap of a single byte."""
@@ -103,7 +103,7 @@ def from_items(set_keys: Sequence[bytes], items: Sequence[Item | None]) -> State
     there = [item for item in items if item is not None]
     try:
         found, members, lasts = unpack_all([item["members"]["B"] for item in there])
-        crossings = crossing_columns(_steps(item.get("crossings", {"L": []})) for item in there)
+        crossings = crossing_columns(map(crossings_of, there))
         wake_ups = step_column(int(item["wake_up"]["N"]) if "wake_up" in item else None for item in there)
         named = step_column(int(item["evaluated"]["N"]) for item in there)
     except (KeyError, ValueError, TypeError, OverflowError) as error:
@@ -120,10 +120,6 @@ def from_items(set_keys: Sequence[bytes], items: Sequence[Item | None]) -> State
         _spread(stored, found, NEVER),
         _spread(stored, wake_ups, NEVER),
     )
-
-
-def _steps(crossings: Item) -> list[int]:
-    return [int(step["N"]) for step in crossings["L"]]
 
 
 def _spread(stored: Bools, column: Ints, missing: int) -> Ints:

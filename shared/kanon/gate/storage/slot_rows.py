@@ -1,13 +1,22 @@
-"""Rows of slots beside those of sets: the key is the number of the slot in one byte, and a set's key has 32."""
+"""What the items of Members and Statuses share.
+
+Rows of slots lie beside those of sets: the key is the number of the slot in one byte, and a set's key has 32.
+"""
 
 from collections.abc import Iterable
 
+from kanon.dynamo.batches import Item
 from kanon.dynamo.tables import Table
 
 
 def key_of_slot(slot: int) -> bytes:
     """The key of a slot's row."""
     return bytes([slot])
+
+
+def crossings_of(item: Item) -> tuple[int, ...]:
+    """The crossings in the item of a set, oldest first."""
+    return tuple(int(step["N"]) for step in item.get("crossings", {"L": []})["L"])
 
 
 class SetsAndSlots(Table):

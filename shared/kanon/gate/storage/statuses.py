@@ -7,7 +7,7 @@ from typing import Any
 from kanon.dynamo.batches import Item
 from kanon.dynamo.conditions import refused_by
 from kanon.gate.mechanism.tape import check_set_key
-from kanon.gate.storage.slot_rows import SetsAndSlots, key_of_slot
+from kanon.gate.storage.slot_rows import SetsAndSlots, crossings_of, key_of_slot
 
 UNLESS_NEWER = "(attribute_not_exists(newest) OR newest < :newest)"
 UNLESS_SUPPRESSED = "attribute_not_exists(suppressed)"
@@ -165,7 +165,7 @@ class Statuses(SetsAndSlots):
         Raises:
             ThrottledError: some keys were not answered.
         """
-        return {key: _crossings(item) for key, item in self._get(set_keys, "crossings").items()}
+        return {key: crossings_of(item) for key, item in self._get(set_keys, "crossings").items()}
 
     def is_suppressed(self, set_key: bytes) -> bool:
         """Whether a set is suppressed, strongly consistent.
@@ -178,7 +178,7 @@ class Statuses(SetsAndSlots):
     def released(self) -> tuple[dict[bytes, tuple[int, ...]], dict[int, Horizon]]:
         """Every set's crossings and every slot's horizon, strongly consistent: reads the whole table."""
         items = {item["set_key"]["B"]: item for item in self._scan()}
-        crossings = {key: _crossings(item) for key, item in items.items() if len(key) > 1}
+        crossings = {key: crossings_of(item) for key, item in items.items() if len(key) > 1}
         return crossings, _horizons(items)
 
 
@@ -187,11 +187,7 @@ def _is_suppressed(item: Item) -> bool:
 
 
 def _shown(item: Item) -> tuple[int, ...]:
-    return () if _is_suppressed(item) else _crossings(item)
-
-
-def _crossings(item: Item) -> tuple[int, ...]:
-    return tuple(int(step["N"]) for step in item.get("crossings", {"L": []})["L"])
+    return () if _is_suppressed(item) else crossings_of(item)
 
 
 def _horizons(items: Mapping[bytes, Item]) -> dict[int, Horizon]:
