@@ -200,7 +200,7 @@ def test_every_part_imports_exactly_what_is_listed(found: dict[str, set[str]], a
     ],
     ids=["kanon", "functions", "infra"],
 )
-def test_what_runs_imports_no_tests_and_the_package_imports_no_function(
+def test_product_code_imports_no_tests_and_the_package_imports_no_function(
     sources: list[Path], forbidden: set[str]
 ) -> None:
     assert sources

@@ -18,7 +18,7 @@ from kanon.local.stack import Stack
 from kanon.simulate.cost import Pricing, cost_of
 from kanon.simulate.keys import Keys
 from kanon.simulate.part import Part, decided, named, outcomes
-from tests.e2e.gate.test_equality import SIXTY_DAYS, TWELVE_DAYS, Recorded, joins_by_step
+from tests.e2e.gate.test_equality import SIXTY_DAYS, TWELVE_DAYS, Recorded, real_joins
 from tests.paths import REAL_LOG
 
 START = int(datetime(2017, 7, 1, tzinfo=UTC).timestamp())
@@ -45,7 +45,7 @@ def stack_of_a_replay(request):
 
 def joined(recorded: Recorded) -> Part:
     """The joins that the replay sends."""
-    log = joins_by_step(START // 3600, recorded.days)
+    log = real_joins(START // 3600, recorded.days)
     joins = [(step, set_id, client) for step, joins in log.items() for _, set_id, client in joins]
     return Part.of(
         np.array([step for step, _, _ in joins]),
@@ -74,7 +74,7 @@ def from_hex(text: bytes) -> bytes:
 
 
 @pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not part of the project")
-def test_the_answers_on_a_real_log_equal_those_of_the_replay_over_http(stack_of_a_replay):
+def test_the_answers_on_a_real_log_equal_the_answers_of_the_replay_over_http(stack_of_a_replay):
     recorded, stack = stack_of_a_replay
     type_ = _type_of(stack)
     assert answers_digest(recorded, keys_of(stack), type_) == recorded.answers
@@ -94,7 +94,7 @@ def _type_of(stack: Stack) -> Type:
 
 
 @pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not part of the project")
-def test_the_write_units_on_a_real_log_equal_those_of_the_replay(stack_of_a_replay):
+def test_the_write_units_on_a_real_log_equal_the_units_of_the_replay(stack_of_a_replay):
     """The changes of statuses and wake-ups are a mean. The replay has one slot, the model more."""
     recorded, stack = stack_of_a_replay
     steps = range(START // 3600, START // 3600 + 24 * recorded.days)

@@ -334,7 +334,7 @@ def test_a_type_document_is_read_or_refused(document: Any) -> None:
 @example(DEEP[0].encode())
 @example(DEEP[1].encode())
 @example(DEEP[2].encode())
-def test_a_type_document_of_any_text_is_read_or_refused(document: bytes) -> None:
+def test_any_text_as_a_type_document_is_read_or_refused(document: bytes) -> None:
     read_or_refused(document.decode(errors="surrogateescape"))
 
 

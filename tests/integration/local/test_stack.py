@@ -261,7 +261,7 @@ def test_a_failed_message_returns_after_its_visibility_timeout_and_then_becomes_
     assert messages(stack, "DeadLetters") == ["fail"]
 
 
-def test_a_message_whose_function_raises_stays_and_one_that_succeeds_goes(stack: Stack) -> None:
+def test_a_message_stays_if_its_function_raises_and_is_deleted_if_it_succeeds(stack: Stack) -> None:
     send(stack, "raise")
     send(stack, "fine")
     stack.run_queues()

@@ -235,7 +235,7 @@ def test_wrong_use_ends_with_one_line_that_says_what_to_change(log, arguments, s
     assert message in run("release", *arguments, status=status)
 
 
-def test_failed_bounds_and_a_missing_ledger_have_their_own_messages(place):
+def test_failed_bounds_and_a_missing_ledger_have_different_messages(place):
     (place / "log.csv").write_text(text_of(("s", 3)))
     assert "cost is spent" in run("release", "log.csv", *ASKED, "--aggregate", "sum:time:auto", status=3)
     assert "there is no ledger" in run("ledger", "show", "--ledger", "nowhere", status=2)

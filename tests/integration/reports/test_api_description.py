@@ -34,7 +34,7 @@ def test_collect_serves_the_description_of_both_functions(service: Front, descri
     assert service.calls == []
 
 
-def test_a_stack_without_reports_describes_none_of_them() -> None:
+def test_a_stack_without_reports_describes_no_reports() -> None:
     assert not any("report" in path or "Job" in path for path in openapi.description()["paths"])
 
 

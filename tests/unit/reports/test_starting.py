@@ -38,7 +38,7 @@ def test_functions_that_answer_requests_start_without_large_libraries(function: 
     assert not LARGE & modules(function)
 
 
-def test_a_preflight_needs_no_more_than_readers_of_files_and_of_suffixes() -> None:
+def test_a_preflight_imports_only_readers_of_files_and_of_suffixes() -> None:
     loaded = modules("jobs", "import kanon.reports.service.preflight")
     assert LARGE & loaded == {"fastavro", "publicsuffixlist"}
 

@@ -256,7 +256,7 @@ def test_an_empty_log_and_a_log_of_centuries_are_refused() -> None:
     phases=st.lists(st.integers(0, 10), min_size=3, max_size=3),
     window=st.integers(2, 11),
 )
-def test_the_cost_of_every_client_is_the_bound_of_all_its_joins(
+def test_the_cost_of_a_client_is_the_bound_for_all_its_joins(
     joined: dict[int, set[int]], phases: list[int], window: int
 ) -> None:
     """Members 0 and 1 are of set 0, and so on."""
@@ -316,7 +316,7 @@ def test_evaluations_take_the_units_of_their_members_items(k: int) -> None:
     assert (written > outcome.touched) == (k == 400)
 
 
-def test_a_bill_is_that_of_kanon_cost_with_the_counted_units() -> None:
+def test_a_bill_equals_the_bill_of_kanon_cost_for_the_counted_units() -> None:
     joins = random_log(1)
     type_ = Type("fledge", PUBLISHED, "published")
     result = simulate(batches(joins), [type_], KEYS, 3600)
