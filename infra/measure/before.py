@@ -8,7 +8,7 @@ reading the log, :func:`vectorised.decide`, wake-ups, statuses, the lease, the h
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,14 +42,15 @@ class Evaluated(NamedTuple):
 
 @dataclass
 class SetBySet(Evaluation):
-    """An evaluation that folds, packs and writes each set alone; ``put`` puts an item of Members."""
+    """An evaluation that folds, packs and writes each set alone. ``get`` and ``put`` use the items of Members."""
 
+    get: Callable[[Iterable[bytes]], dict[bytes, Item]] = field(kw_only=True)
     put: Callable[..., Any] = field(kw_only=True)
 
     def _evaluate_chunk(
         self, step: int, chunk: Sequence[Touched], writers: ThreadPoolExecutor, outcome: Outcome
     ) -> Outcome:
-        items = self.members.read(touched.set_key for touched in chunk)
+        items = self.get(touched.set_key for touched in chunk)
         states = {set_key: state_in(item) for set_key, item in items.items()}
         self._commit_each(self._decide_each(step, chunk, states), writers)
         return replace(outcome, sets=outcome.sets + len(chunk))

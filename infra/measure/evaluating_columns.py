@@ -15,7 +15,7 @@ from infra.measure.measure import Count, Ratio, Turn, compare
 from infra.measure.one_step import ONE_SLOT, evaluate_step, evaluation_of, stored
 from infra.measure.rows import Form, row
 from infra.measure.service import PERIOD, START, Service, fledge, service, variables
-from kanon.dynamo.batches import Item, put_all
+from kanon.dynamo.batches import Item, get_all, put_all
 from kanon.gate.evaluation import Evaluation
 from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.control import Control
@@ -28,6 +28,7 @@ KEYS = {
     "Statuses": ("set_key",),
     "Control": ("name:S",),
 }
+ATTRIBUTES = "members, evaluated, crossings, wake_up"
 FIRST = START // PERIOD
 
 
@@ -68,9 +69,13 @@ class Side:
 
     def evaluation_on(self, client: Any) -> Evaluation:
         """The evaluation, with a client."""
+        table = self.tables["Members"]
         more: dict[str, Any] = {}
         if self.evaluation_type is SetBySet:
-            more = {"put": partial(client.put_item, TableName=self.tables["Members"])}
+            more = {
+                "get": partial(get_all, client, table, key_name="set_key", attributes=ATTRIBUTES, consistent=True),
+                "put": partial(client.put_item, TableName=table),
+            }
         return evaluation_of(client, self.type, self.tables, kind=self.evaluation_type, **more)
 
     def stored(self, set_key: bytes, chance: Random) -> Item:

@@ -17,7 +17,7 @@ from kanon.gate.mechanism.steps import step_at
 from kanon.gate.names import set_key
 from kanon.gate.publishing import clock_step, tick_of
 from kanon.gate.settings import QuerySettings
-from kanon.gate.storage.members import Members, from_item
+from kanon.gate.storage.members import Members
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import Row, StepLog
 from kanon.keys import fetch_secret
@@ -278,7 +278,7 @@ def test_built_functions_answer_without_the_checkout(host_build: Path, runtime_b
     assert messages(emulated, "Queue") == ['{"slot":0,"hop":0}']
     assert evaluated["finds_numpy"]
     members = Members(emulated.session.client("dynamodb"), emulated.template.resolve({"Ref": "Members"}))
-    state = from_item(members.read([key])[key])
+    (state,) = members.read([key]).states()
     assert (state.evaluated, state.crossings[0]) == (last, last - 1)
     # The second step read what the first had written: its client is the most recent of those kept.
     assert [member.last for member in state.members] == [last] + [last - 1] * 98

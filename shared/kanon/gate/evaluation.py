@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from itertools import compress
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
-from kanon.dynamo.batches import Item
 from kanon.errors import ConfigurationError, TooFarBehindError
 from kanon.gate.fingerprints import refuse_rows
 from kanon.gate.mechanism.columns import NEVER, Ints, States, Tokens
@@ -25,7 +25,7 @@ from kanon.gate.reading import Touched, read_sets
 from kanon.gate.schedule import Schedule
 from kanon.gate.stamps import agreed_step, put_stamps
 from kanon.gate.storage.control import Control, Mark
-from kanon.gate.storage.members import Change, Members, batches, from_items, to_items
+from kanon.gate.storage.members import Members, Update
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import Row, StepLog
 from kanon.gate.types import Type
@@ -33,8 +33,6 @@ from kanon.noise.words import NoiseKey
 
 if TYPE_CHECKING:
     from kanon.gate.settings import NoiseKeyEntry
-
-T = TypeVar("T")
 
 WRITERS = 16
 SECONDS_TO_STOP = 20.0
@@ -322,22 +320,20 @@ class Evaluation:
         if len(known) < len(chunk):
             missing = {touched.type_name for touched in chunk} - self.types.keys()
             refuse_rows(self.control.recorded("evaluate"), missing)
-        items = self.members.read(touched.set_key for touched in known)
-        self._commit(step, self._decide(step, known, items), writers)
+        states = self.members.read([touched.set_key for touched in known])
+        self._commit(step, self._decide(step, known, states), writers)
         skipped = outcome.skipped + len(chunk) - len(known)
         return replace(outcome, sets=outcome.sets + len(known), skipped=skipped)
 
-    def _decide(self, step: int, chunk: Sequence[Touched], items: Mapping[bytes, Item]) -> list[Decided]:
-        """The new states of the sets not yet evaluated at ``step``, type by type."""
-        by_type: dict[str, list[Touched]] = {}
-        for touched in chunk:
-            by_type.setdefault(touched.type_name, []).append(touched)
+    def _decide(self, step: int, chunk: Sequence[Touched], states: States) -> list[Decided]:
+        """The new states of the sets not yet evaluated at ``step``, type by type; ``states`` are those of the chunk."""
+        names = np.array([touched.type_name for touched in chunk])
+        pending = states.evaluated < step
         decided = []
-        for type_name, sets in by_type.items():
-            states = from_items([t.set_key for t in sets], [items.get(t.set_key) for t in sets])
-            pending = states.evaluated < step
-            joined = Tokens.of([t.joined for t, waits in zip(sets, pending.tolist(), strict=True) if waits])
-            before = states.part(pending)
+        for type_name in dict.fromkeys(names[pending].tolist()):
+            chosen = pending & (names == type_name)
+            before = states.part(chosen)
+            joined = Tokens.of([touched.joined for touched in compress(chunk, chosen)])
             parameters, tapes_of = self.types[type_name].parameters, partial(self._tapes_of, type_name)
             decided.append(Decided(type_name, before, evaluate_columns(parameters, tapes_of, step, before, joined)))
         return decided
@@ -345,9 +341,9 @@ class Evaluation:
     def _commit(self, step: int, decided: Sequence[Decided], writers: ThreadPoolExecutor) -> None:
         """Write wake-ups, then statuses, then Members; each kind is complete before the next begins."""
         self.log.put_wake_ups(row for d in decided for row in self._wake_ups(d))
-        _each(writers, self._write_status, (status for d in decided for status in self._statuses(step, d)))
-        changes = [change for d in decided for change in self._changes(step, d)]
-        _each(writers, self.members.write, batches(changes))
+        statuses = [status for d in decided for status in self._statuses(step, d)]
+        list(writers.map(self._write_status, statuses))  # on return all writes are done; any error is raised
+        self.members.write(step, [self._update(step, d) for d in decided], writers)
 
     def _wake_ups(self, d: Decided) -> Iterator[Row]:
         """The wake-ups that the log does not hold yet."""
@@ -367,17 +363,15 @@ class Evaluation:
     def _write_status(self, status: tuple[bytes, tuple[int, ...], int]) -> None:
         self.statuses.write(*status)
 
-    def _changes(self, step: int, d: Decided) -> Iterator[Change]:
-        """The new items. Each may expire when no later step needs it."""
+    def _update(self, step: int, d: Decided) -> Update:
+        """The new states. Each may expire when no later step needs it."""
         parameters = self.types[d.type_name].parameters
         needed = np.maximum(np.maximum(d.after.wake_ups, self._last_true(d)), step)
         occupied = d.after.members.sizes > 0
         newest = d.after.lasts[d.after.members.starts[:-1][occupied]]
         needed[occupied] = np.maximum(needed[occupied], newest + parameters.window)
         expires = [self.schedule.expiry(at) for at in needed.tolist()]
-        items = to_items(d.type_name, d.after, step, parameters.client_bits, expires)
-        for item, stored in zip(items, d.before.evaluated.tolist(), strict=True):
-            yield Change(item, None if stored == NEVER else stored)
+        return Update(d.type_name, parameters.client_bits, d.after, d.before.evaluated, expires)
 
     def _last_true(self, d: Decided) -> Ints:
         """The last step of the instance of each set's newest crossing; NEVER without one."""
@@ -400,8 +394,3 @@ class Evaluation:
     def _begun_at(self) -> int:
         """The first step of the log generation; 0 for the first one."""
         return 0 if self.generation is None else self.generation.from_step
-
-
-def _each(writers: ThreadPoolExecutor, write: Callable[[T], None], parts: Iterable[T]) -> None:
-    """Write in parallel. On return all writes are done; an error of any of them is raised."""
-    list(writers.map(write, parts))

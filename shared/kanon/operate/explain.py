@@ -17,7 +17,6 @@ from kanon.gate.names import set_key
 from kanon.gate.querying import Answer, Querying
 from kanon.gate.reading import touched
 from kanon.gate.slots import Layouts
-from kanon.gate.storage.members import from_items
 from kanon.gate.types import Type
 from kanon.keys import Secret, fetch_secret
 from kanon.operate.findings import moment
@@ -106,8 +105,7 @@ class _Case:
     @cached_property
     def counted(self) -> bool:
         """Whether an evaluated join of the set is still in the window."""
-        items = self.stack.members.read([self.key])
-        lasts = from_items([self.key], [items.get(self.key)]).lasts
+        lasts = self.stack.members.read([self.key]).lasts
         return bool((lasts > self.open_step - self.window).any())
 
     @cached_property

@@ -21,9 +21,9 @@ from kanon import aws
 from kanon.dynamo.conditions import unless_refused
 from kanon.dynamo.statements import execute_all, replace
 from kanon.errors import ThrottledError
-from kanon.gate.evaluation import Evaluation, _each
+from kanon.gate.evaluation import Evaluation
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import OPTIONAL, UNLESS_EVALUATED, Members, batches
+from kanon.gate.storage.members import OPTIONAL, UNLESS_EVALUATED, Members
 from kanon.gate.storage.step_log import StepLog
 from tests.faults.failures import FAILURES, QUEUE_FAILURES
 from tests.faults.gate.simulated_stack import SimulatedStack
@@ -55,12 +55,8 @@ def commit_in_order(*order: str) -> Function:
     def commit(self, step, decided, writers) -> None:
         write = {
             "wake-ups": lambda: self.log.put_wake_ups(row for d in decided for row in self._wake_ups(d)),
-            "statuses": lambda: _each(
-                writers, self._write_status, [status for d in decided for status in self._statuses(step, d)]
-            ),
-            "members": lambda: _each(
-                writers, self.members.write, batches([change for d in decided for change in self._changes(step, d)])
-            ),
+            "statuses": lambda: [self._write_status(status) for d in decided for status in self._statuses(step, d)],
+            "members": lambda: self.members.write(step, [self._update(step, d) for d in decided], writers),
         }
         for kind in order:
             write[kind]()

@@ -5,6 +5,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -17,11 +18,12 @@ from moto.dynamodb.parsing.reserved_keywords import ReservedKeywords
 from kanon import aws
 from kanon.dynamo.units import item_size
 from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.columns import States, step_column
 from kanon.gate.reading import Touched, touched
 from kanon.gate.slots import Layouts
 from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Change, Members, from_item, to_item
+from kanon.gate.storage.members import Members, Update
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
 from kanon.local.engines import ENGINES, Engine, Moto
@@ -298,12 +300,31 @@ def write(
     stored: int | None = None,
 ) -> None:
     """Write the state of a set whose stored state is that of step ``stored``, or unknown."""
-    members.write([Change(to_item(set_key, type_name, state, client_bits, expires), stored)])
+    write_all(members, type_name, {set_key: state}, client_bits, expires, stored)
+
+
+def write_all(
+    members: Members,
+    type_name: str,
+    states: Mapping[bytes, SetState],
+    client_bits: int,
+    expires: int,
+    stored: int | None = None,
+) -> None:
+    """Write the states of sets, all evaluated at one step, whose stored states are those of step ``stored``."""
+    (step,) = {state.evaluated for state in states.values()}
+    assert step is not None
+    columns, before = States.of(list(states.items())), step_column([stored] * len(states))
+    update = Update(type_name, client_bits, columns, before, [expires] * len(states))
+    with ThreadPoolExecutor(1) as writers:
+        members.write(step, [update], writers)
 
 
 def states_of(members: Members, set_keys: Iterable[bytes]) -> dict[bytes, SetState]:
     """The states of the sets that have one."""
-    return {set_key: from_item(item) for set_key, item in members.read(set_keys).items()}
+    set_keys = list(set_keys)
+    found = zip(set_keys, members.read(set_keys).states(), strict=True)
+    return {set_key: state for set_key, state in found if state.evaluated is not None}
 
 
 Left = Callable[[int, int], int]

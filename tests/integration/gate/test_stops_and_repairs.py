@@ -9,7 +9,6 @@ import pytest
 
 from kanon.client import encoded
 from kanon.gate.names import set_key
-from kanon.gate.storage.members import from_item
 from kanon.keys import fetch_secret
 from kanon.local import Stack
 from tests.conftest import START
@@ -241,9 +240,8 @@ def test_a_suppressed_set_that_is_repaired_does_not_cross_a_second_time(stack: S
     key, item = damage(stack, name, lambda packed: packed[:-1])
     assert operate(stack, "suppress", f"a/{encoded(name)}", "--yes")[0] == 0
     assert operate(stack, "repair", "--yes")[0] == 0
-    assert from_item(seen(stack).members.read([key])[key]).crossings == tuple(
-        int(step["N"]) for step in item["crossings"]["L"]
-    )
+    (state,) = seen(stack).members.read([key]).states()
+    assert state.crossings == tuple(int(step["N"]) for step in item["crossings"]["L"])
 
 
 def test_a_repair_warns_about_members_that_a_newer_version_wrote(stack: Stack, oracle: Oracle) -> None:

@@ -1,24 +1,27 @@
 """A crowded slot with slow pages and slow writes: workers make progress, also if one dies, and nothing is lost."""
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kanon.dynamo.batches import KEYS_A_CALL, WRITES_A_CALL, Item
+from kanon.dynamo.batches import KEYS_A_CALL, WRITES_A_CALL
+from kanon.dynamo.statements import STATEMENTS_A_CALL
 from kanon.errors import ConfigurationError
 from kanon.gate.evaluation import WRITERS, Evaluation, NoiseKeys
 from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.columns import States
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.schedule import DAY, Schedule
 from kanon.gate.storage.control import Mark
-from kanon.gate.storage.members import from_item, to_item
+from kanon.gate.storage.members import Update
 from kanon.gate.storage.step_log import StepLog
 from kanon.gate.types import Type
 from tests.unit.examples import KEY, ONE_SLOT, set_key
@@ -107,21 +110,23 @@ class Tables:
     fail_after: int = -1
     deaths: int = 0
 
-    def read(self, set_keys: Iterable[bytes]) -> dict[bytes, Item]:
-        set_keys = list(set_keys)
+    def read(self, set_keys: Sequence[bytes]) -> States:
         self.log.call(-(-len(set_keys) // KEYS_A_CALL))
-        return {key: to_item(key, TYPE_NAME["S"], self.states[key], 32, 9) for key in set_keys if key in self.states}
+        return States.of([(key, self.states.get(key, SetState())) for key in set_keys])
 
-    def write(self, what: Any, *status: Any) -> None:
+    def write(self, step: int, updates: Iterable[Update], writers: Any) -> None:
+        for update in updates:
+            for row, (key, state) in enumerate(zip(update.states.keys, update.states.states(), strict=True)):
+                if row % STATEMENTS_A_CALL == 0:
+                    self.log.call(parallel=WRITERS)
+                self.writes += 1
+                if self.writes == self.fail_after:
+                    raise ConnectionError
+                self.states[key] = state
+
+    def write_status(self, *_: Any) -> None:
         self.log.call(parallel=WRITERS)
-        if status:
-            self.statuses += 1
-            return
-        for change in what:
-            self.writes += 1
-            if self.writes == self.fail_after:
-                raise ConnectionError
-            self.states[change.item["set_key"]["B"]] = from_item(change.item)
+        self.statuses += 1
 
     def move_horizon(self, *_: Any) -> None: ...
 
@@ -160,6 +165,9 @@ class WithoutWakeUps(StepLog):
 def evaluation(log: SlowLog, tables: Tables) -> Evaluation:
     client: Any = log
     table: Any = tables
+    statuses: Any = SimpleNamespace(
+        move_horizon=tables.move_horizon, is_stamped=tables.is_stamped, write=tables.write_status
+    )
     return Evaluation(
         {"fledge": TYPE},
         NoiseKeys(((0, KEY),)),
@@ -167,7 +175,7 @@ def evaluation(log: SlowLog, tables: Tables) -> Evaluation:
         SCHEDULE,
         WithoutWakeUps(client, "log", ONE_SLOT),
         table,
-        table,
+        statuses,
         table,
         lambda: None,
     )

@@ -1,14 +1,15 @@
 """One run over a slot: when its steps are published, how late they count, and which sets of a chunk are decided."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kanon.dynamo.batches import Item
 from kanon.gate.evaluation import Evaluation, NoiseKeys, Outcome, Run
 from kanon.gate.mechanism.above_threshold import SetState, evaluate
+from kanon.gate.mechanism.columns import States
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.mechanism.tape import Noise, Tapes
 from kanon.gate.publishing import tick_of
@@ -16,7 +17,7 @@ from kanon.gate.reading import Touched
 from kanon.gate.schedule import DAY, Schedule
 from kanon.gate.slots import Layout
 from kanon.gate.storage.control import Mark
-from kanon.gate.storage.members import from_item, to_item
+from kanon.gate.storage.members import Update
 from kanon.gate.storage.step_log import Found, partition
 from kanon.gate.types import Type
 from tests.unit.examples import KEY, ONE_SLOT, SMALL, set_key
@@ -71,14 +72,13 @@ class Service:
     def put_wake_ups(self, rows: Iterable[Any]) -> None:
         list(rows)
 
-    def read(self, set_keys: Iterable[bytes]) -> dict[bytes, Item]:
-        keys = list(set_keys)
-        self.now += self.set_seconds * len(keys)
-        return {key: to_item(key, "small", self.states[key], 32, 9) for key in keys if key in self.states}
+    def read(self, set_keys: Sequence[bytes]) -> States:
+        self.now += self.set_seconds * len(set_keys)
+        return States.of([(key, self.states.get(key, SetState())) for key in set_keys])
 
-    def write(self, what: Any, *status: Any) -> None:
-        if not status:  # a call for Members has one argument: its changes
-            self.states.update((change.item["set_key"]["B"], from_item(change.item)) for change in what)
+    def write(self, step: int, updates: Iterable[Update], writers: Any) -> None:
+        for update in updates:
+            self.states.update(zip(update.states.keys, update.states.states(), strict=True))
 
     def move_horizon(self, slot: int, step: int, visible_from: int) -> None:
         self.published.append((self.now, step, visible_from))
@@ -106,9 +106,13 @@ class Service:
 
     def run(self, kind: type[Evaluation] = Evaluation) -> Outcome:
         this: Any = self
+        statuses: Any = SimpleNamespace(move_horizon=self.move_horizon, is_stamped=self.is_stamped, write=ignore)
         keys = NoiseKeys(((0, KEY),))
-        worker = kind(TYPES, keys, "deployment", SCHEDULE, this, this, this, this, lambda: None)
+        worker = kind(TYPES, keys, "deployment", SCHEDULE, this, this, statuses, this, lambda: None)
         return worker.run(0, "w", self.clock, lambda: 100.0)
+
+
+def ignore(*_: Any) -> None: ...
 
 
 def touched(*names: object, type_name: str = "small", joined: tuple[int, ...] = (1,)) -> tuple[Touched, ...]:

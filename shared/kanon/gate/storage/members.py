@@ -4,6 +4,7 @@ One more item for each slot, the stamp, names the step through which all states 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from typing import NamedTuple
 
 import numpy as np
@@ -129,14 +130,38 @@ def _spread(stored: Bools, column: Ints, missing: int) -> Ints:
     return whole
 
 
-class Change(NamedTuple):
-    """The new item of a set, and the evaluated step of the stored one, None if there is none."""
+class Update(NamedTuple):
+    """The new states of n sets of one type.
+
+    Attributes:
+        type_name: the name of the type.
+        client_bits: the bits of a token of the type.
+        states: the states after a step.
+        stored: the step at which each stored state was evaluated, (n,), NEVER if there is none.
+        expires: when each state may expire, n Unix times in seconds.
+    """
+
+    type_name: str
+    client_bits: int
+    states: States
+    stored: Ints
+    expires: Sequence[int]
+
+
+class _Change(NamedTuple):
+    """The new item of a set, and the evaluated step of the stored one, NEVER if there is none."""
 
     item: Item
-    stored: int | None
+    stored: int
 
 
-def batches(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+def _changes(update: Update, step: int) -> Iterator[_Change]:
+    """The changes of an update by ``step``."""
+    items = to_items(update.type_name, update.states, step, update.client_bits, update.expires)
+    return (_Change(item, stored) for item, stored in zip(items, update.stored.tolist(), strict=True))
+
+
+def _calls(changes: Sequence[_Change]) -> Iterator[Sequence[_Change]]:
     """Split changes into calls of at most STATEMENTS_A_CALL and about BYTES_A_CALL."""
     first, size = 0, 0
     for number, change in enumerate(changes):
@@ -151,13 +176,15 @@ def batches(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
 class Members(SetsAndSlots):
     """The states of the sets."""
 
-    def read(self, set_keys: Iterable[bytes]) -> dict[bytes, Item]:
-        """The items of the sets that have one, for :func:`from_items`, strongly consistent.
+    def read(self, set_keys: Sequence[bytes]) -> States:
+        """The states of the sets, in this order, strongly consistent. A set without an item was never evaluated.
 
         Raises:
             ThrottledError: some sets were not answered; do not treat them as absent.
+            UndecodableMembersError: an item cannot be decoded.
         """
-        return self._get(set_keys, "members, evaluated, crossings, wake_up")
+        items = self._get(set_keys, "members, evaluated, crossings, wake_up")
+        return from_items(set_keys, [items.get(set_key) for set_key in set_keys])
 
     def waking(self, before: int) -> Iterator[tuple[bytes, str]]:
         """The set key and type of every set with a wake-up before step ``before``, strongly consistent.
@@ -235,8 +262,19 @@ class Members(SetsAndSlots):
             ExpressionAttributeValues={":damaged": damaged.get("members", {"NULL": True})},
         )
 
-    def write(self, changes: Sequence[Change]) -> None:
-        """Write the states of some sets in one call, each unless its stored state is from this step or a later one.
+    def write(self, step: int, updates: Iterable[Update], writers: Executor) -> None:
+        """Write the states after ``step``, each unless its stored state is from this step or a later one.
+
+        The calls run in parallel. On return all are done.
+
+        Raises:
+            ThrottledError: some states were not stored.
+        """
+        changes = [change for update in updates for change in _changes(update, step)]
+        list(writers.map(self._write, _calls(changes)))
+
+    def _write(self, changes: Sequence[_Change]) -> None:
+        """Write some changes in one call.
 
         A statement expects the item that was read. If it is refused, another worker has written the set, or the item
         has expired since, or the first answer of a repeated call was lost. So the state is put on the condition that
@@ -266,9 +304,9 @@ class Members(SetsAndSlots):
             ExpressionAttributeValues={":step": item["evaluated"]},
         )
 
-    def _statement(self, change: Change) -> Statement:
+    def _statement(self, change: _Change) -> Statement:
         item, stored = change
-        if stored is None:
+        if stored == NEVER:
             return insert(self._table, item)
         absent = [name for name in OPTIONAL if name not in item]
         return replace(self._table, item, "set_key", absent, {"evaluated": {"N": str(stored)}})

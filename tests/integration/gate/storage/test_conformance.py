@@ -27,7 +27,7 @@ from kanon.gate.mechanism.members import Member
 from kanon.gate.reading import Touched
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.control import Mark, Progress
-from kanon.gate.storage.members import Change, is_newer, to_item
+from kanon.gate.storage.members import is_newer, to_item
 from kanon.gate.storage.statuses import Horizon, Statuses
 from kanon.gate.storage.step_log import Row
 from kanon.local.engines import ENGINES
@@ -41,6 +41,7 @@ from tests.integration.gate.tables import (
     states_of,
     throttle,
     write,
+    write_all,
 )
 from tests.unit.examples import set_key
 
@@ -200,8 +201,7 @@ def test_members_are_only_replaced_by_a_later_step_after_any_read(tables: Tables
     for name, stored in zip(SETS, STORED, strict=False):
         if stored is not None:
             write(tables.members, name, "fledge", _state(stored, 1), 16, 99)
-    changes = [Change(to_item(name, "fledge", _state(6, 2), 16, 99), expected) for name in SETS[: len(STORED)]]
-    tables.members.write(changes)
+    write_all(tables.members, "fledge", dict.fromkeys(SETS[: len(STORED)], _state(6, 2)), 16, 99, expected)
     found = states_of(tables.members, SETS[: len(STORED)])
     assert [found[name].evaluated for name in SETS[: len(STORED)]] == [6, 6, 6, 7]
     assert [found[name].members[0].token for name in SETS[: len(STORED)]] == [2, 2, 1, 1]
@@ -221,8 +221,8 @@ def test_an_item_is_stored_as_a_put_would_store_it(tables: Tables, stored: int |
     assert "p" not in items[-1]
     if stored is not None:
         write(tables.members, SETS[30], "fledge", full, 16, 99)
-    for start in range(0, len(items), 25):
-        tables.members.write([Change(item, stored) for item in items[start : start + 25]])
+    write_all(tables.members, "fledge", dict(zip(SETS, states, strict=False)), 16, 99, stored)
+    write(tables.members, SETS[30], "fledge" + "t" * gap, states[0], 16, 99, stored)
     assert tables.items("Members") == items
     assert all(call.operation == "BatchExecuteStatement" for call in tables.calls)
 
