@@ -38,7 +38,7 @@ WRITERS = 16
 SECONDS_TO_STOP = 20.0
 """A worker with less time left than this starts no further chunk."""
 CHUNKS_TO_STOP = 1.5
-"""The same if its time left is less than this many times its slowest chunk so far."""
+"""It also starts none if less than this many times its slowest chunk so far is left."""
 SHARE_WITHOUT_PLACE = 0.5
 """With less than this share of its time left, a worker stores its place after each chunk: the next may outlast it."""
 
@@ -284,7 +284,7 @@ class Evaluation:
         """The step, if the log still has its rows and it belongs to the log generation."""
         if step < self._begun_at:
             raise ConfigurationError(
-                f"the log generation that begins at step {self._begun_at} was not begun in every slot: run"
+                f"the log generation that begins at step {self._begun_at} was not started in every slot: run"
                 f" `kanon operate new-generation` again"
             )
         if step < self.schedule.oldest_allowed(now):
@@ -330,7 +330,7 @@ class Evaluation:
         names = np.array([touched.type_name for touched in chunk])
         pending = states.evaluated < step
         decided = []
-        for type_name in dict.fromkeys(names[pending].tolist()):
+        for type_name in dict.fromkeys(names.tolist()):
             chosen = pending & (names == type_name)
             before = states.part(chosen)
             joined = Tokens.of([touched.joined for touched in compress(chunk, chosen)])

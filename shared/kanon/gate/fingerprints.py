@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kanon.dynamo.fingerprints import DEPLOYMENT
 from kanon.errors import ConfigurationError
-from kanon.gate.generations import Ids, Recorded, as_recorded, begun, refuse_log_generations
+from kanon.gate.generations import Ids, Recorded, as_recorded, recorded_generations, refuse_log_generations
 from kanon.gate.settings import AnswerSettings, EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry
 from kanon.gate.slots import Layouts
 from kanon.gate.storage.control import Control
@@ -201,12 +201,12 @@ def check_evaluate(
     refuse_types(recorded, types)
     refuse_noise_keys(recorded, settings.noise_keys, types, step)
     refuse_log_generations(recorded, settings.log_generations, tables)
-    if not begun(recorded) and restored:
+    if not recorded_generations(recorded) and restored:
         raise ConfigurationError(
             f"tables made from a backup: {', '.join(restored)}; no log generation is recorded: begin one with"
             f" `kanon operate new-generation`"
         )
-    first = {} if begun(recorded) else as_recorded(0, tables)
+    first = {} if recorded_generations(recorded) else as_recorded(0, tables)
     control.check("evaluate", {**noise_key_fingerprints(settings.noise_keys, keys), **first})
 
 

@@ -25,7 +25,7 @@ def as_recorded(from_step: int, ids: Ids) -> dict[str, str]:
     return {f"{TABLES}{from_step}": json.dumps(ids, sort_keys=True)}
 
 
-def begun(recorded: Recorded) -> dict[int, Ids]:
+def recorded_generations(recorded: Recorded) -> dict[int, Ids]:
     """The tables of each generation by its first step, oldest first."""
     found = {int(name.removeprefix(TABLES)): text for name, text in recorded.items() if name.startswith(TABLES)}
     return {from_step: json.loads(found[from_step]) for from_step in sorted(found)}
@@ -36,7 +36,7 @@ def in_force(entries: Sequence[LogGenerationEntry]) -> LogGeneration | None:
     return LogGeneration(entries[-1].log, entries[-1].from_step) if entries else None
 
 
-def replaced(known: Ids, ids: Ids) -> list[str]:
+def replaced_tables(known: Ids, ids: Ids) -> list[str]:
     """The names of the tables that are not those of ``known``."""
     return sorted(name for name in known if ids.get(name) != known[name])
 
@@ -45,16 +45,16 @@ def refuse_log_generations(recorded: Recorded, entries: Sequence[LogGenerationEn
     """Check that the generations configured, oldest first, are the recorded ones. Only the oldest may be left out.
 
     Raises:
-        ConfigurationError: a generation was not begun by the command, is missing or has another log, or a table does
+        ConfigurationError: a generation was not started by the command, is missing or has another log, or a table does
             not belong to the newest generation.
     """
-    known = begun(recorded)
+    known = recorded_generations(recorded)
     for entry in entries:
         name = f"the log generation that begins at step {entry.from_step}"
         if entry.from_step not in known:
-            raise ConfigurationError(f"{name} was never begun: run {COMMAND} and deploy what it prints")
+            raise ConfigurationError(f"{name} was not started: run {COMMAND} and deploy what it prints")
         if known[entry.from_step][LOG] != entry.log:
-            raise ConfigurationError(f"{name} was begun on another log: put its entry back")
+            raise ConfigurationError(f"{name} was started on another log: put its entry back")
     oldest = entries[0].from_step if entries else 1
     listed = {entry.from_step for entry in entries}
     for from_step in known:
@@ -62,7 +62,7 @@ def refuse_log_generations(recorded: Recorded, entries: Sequence[LogGenerationEn
             raise ConfigurationError(
                 f"the log generation that begins at step {from_step} is missing from LogGenerations: put it there"
             )
-    if known and (others := replaced(list(known.values())[-1], ids)):
+    if known and (others := replaced_tables(list(known.values())[-1], ids)):
         raise ConfigurationError(
             f"another table is in the place of {' and '.join(others)} (restored or created again): with the same noise"
             f" its answers would reveal what differs; begin a new log generation with {COMMAND}"

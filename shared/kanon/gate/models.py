@@ -29,7 +29,7 @@ MOST_CLIENT_BYTES = 256
 SHORT_CLIENTS = 1 << 53  # every JSON parser represents smaller integers exactly
 
 
-def _asked(text: Any) -> tuple[str, bytes]:
+def _decode_hash(text: Any) -> tuple[str, bytes]:
     return text, decode_base64(text)
 
 
@@ -65,7 +65,7 @@ def _whole(number: Any) -> Any:
 
 _BASE64_SCHEMA = WithJsonSchema({"type": "string", "pattern": BASE64})
 SetId = Annotated[bytes, BeforeValidator(decode_base64), _BASE64_SCHEMA]
-Hash = Annotated[tuple[str, bytes], PlainValidator(_asked), _BASE64_SCHEMA]
+Hash = Annotated[tuple[str, bytes], PlainValidator(_decode_hash), _BASE64_SCHEMA]
 """A set in a query: its text, which the answer repeats unchanged, and the set id that the text encodes."""
 
 
@@ -138,7 +138,7 @@ class Hashes(Body):
     hashes: Annotated[list[Hash], Field(max_length=MOST_HASHES)]
 
 
-def _listed(entries: Any) -> Any:
+def _as_list(entries: Any) -> Any:
     """Some clients send one object where a list is expected."""
     return [entries] if isinstance(entries, dict) else entries
 
@@ -149,7 +149,7 @@ def _few_hashes(entries: list[Hashes]) -> list[Hashes]:
     return entries
 
 
-Asked = Annotated[list[Hashes], Field(max_length=MOST_HASHES), AfterValidator(_few_hashes), BeforeValidator(_listed)]
+Asked = Annotated[list[Hashes], Field(max_length=MOST_HASHES), AfterValidator(_few_hashes), BeforeValidator(_as_list)]
 
 
 def too_many_hashes(field: str, most: int) -> ErrorAnswer:

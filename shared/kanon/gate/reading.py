@@ -69,12 +69,12 @@ class Rows(NamedTuple):
 def read_sets(
     log: StepLog, step: int, slot: int, after: bytes | None, types: Mapping[str, Type]
 ) -> Iterator[list[Touched]]:
-    """The sets of :func:`pages` in chunks (:func:`chunked`); an empty list after each call that fills no chunk."""
+    """The sets of :func:`pages` in chunks (:func:`chunks_of`); an empty list after each call that fills no chunk."""
     parameters = {name: type_.parameters for name, type_ in types.items()}
     keep = max(p.members_kept for p in parameters.values())
     window = max(p.window for p in parameters.values())
     largest = {name: p.members_kept * p.member_bytes for name, p in parameters.items()}
-    return chunked(pages(log, step, slot, keep, window, after), largest)
+    return chunks_of(pages(log, step, slot, keep, window, after), largest)
 
 
 def touched(
@@ -84,7 +84,7 @@ def touched(
     return (each for page in pages(log, step, slot, keep, window, after) for each in page.sets)
 
 
-def chunked(pages: Iterable[Page], largest: Mapping[str, int]) -> Iterator[list[Touched]]:
+def chunks_of(pages: Iterable[Page], largest: Mapping[str, int]) -> Iterator[list[Touched]]:
     """Split the sets of pages into chunks of at most SETS_A_CHUNK. A page that fills no chunk gives an empty list.
 
     A chunk also ends after ROWS_A_CHUNK rows, so that sets with many rows do not delay a commit, and when the members
@@ -145,7 +145,7 @@ def pages(log: StepLog, step: int, slot: int, keep: int, window: int, after: byt
             edges = [source.edge for source in sources if source.ranges]
             edge = min(edges if packed.until is None else [*edges, packed.until], default=None)
             parts = [packed.take(edge), *(each.take(edge) for each in sources)]
-            yield Page(_completed(parts, list(names), keep), read)
+            yield Page(_sets_of(parts, list(names), keep), read)
         if packed.until is None:
             return
         packed = _Packed(packed.until, highest, None, keep, names)
@@ -208,7 +208,7 @@ class _Packed:
 
     def _drop(self) -> None:
         """Drop repeated joins, tokens that cannot matter, and, if it is still necessary, the largest sets."""
-        rows = _first_tokens(_sorted(_joined(self.held)), self.keep)
+        rows = _first_tokens(_sort(_concatenate(self.held)), self.keep)
         if len(rows.keys) > self._most // 2:
             self.until = rows.keys[self._most // 2 : self._most // 2 + 1].tobytes()
             rows = rows.part(rows.keys < self.until)
@@ -219,7 +219,7 @@ class _Packed:
         if edge is not None and edge <= LAST_PACKED:
             return _NO_ROWS
         if not self.sorted:
-            self.held, self.sorted = [_sorted(_joined(self.held))], True
+            self.held, self.sorted = [_sort(_concatenate(self.held))], True
         taken, self.held = _before(self.held, edge)
         return taken
 
@@ -261,7 +261,7 @@ class _Source:
 
 def _before(sorted_rows: list[Rows], edge: bytes | None) -> tuple[Rows, list[Rows]]:
     """Split rows, sorted by set, into those before ``edge`` (all, if it is None) and the others."""
-    rows = _joined(sorted_rows)
+    rows = _concatenate(sorted_rows)
     end = len(rows.keys) if edge is None else int(np.searchsorted(rows.keys, np.bytes_(edge)))
     return rows.part(slice(0, end)), [rows.part(slice(end, None))] if end < len(rows.keys) else []
 
@@ -283,14 +283,14 @@ def _columns(rows: list[tuple[bytes, str]], names: dict[str, int]) -> Rows:
 _NO_ROWS = _columns([], {})
 
 
-def _joined(parts: list[Rows]) -> Rows:
+def _concatenate(parts: list[Rows]) -> Rows:
     """Rows one after the other."""
     if len(parts) < 2:
         return parts[0] if parts else _NO_ROWS
     return Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _sorted(rows: Rows) -> Rows:
+def _sort(rows: Rows) -> Rows:
     """Rows in the order of set keys, then of tokens."""
     return rows.part(np.lexsort((rows.tokens, rows.keys)))
 
@@ -306,9 +306,9 @@ def _first_tokens(rows: Rows, keep: int) -> Rows:
     return rows.part(places - np.maximum.accumulate(np.where(new_set, places, 0)) < keep)
 
 
-def _completed(parts: list[Rows], names: list[str], keep: int) -> Iterator[Touched]:
+def _sets_of(parts: list[Rows], names: list[str], keep: int) -> Iterator[Touched]:
     """The sets of these rows, in order."""
-    rows = _sorted(_joined([part for part in parts if len(part.keys)]))
+    rows = _sort(_concatenate([part for part in parts if len(part.keys)]))
     keys, types = rows.keys.tobytes(), rows.types
     new = np.flatnonzero(rows.keys[1:] != rows.keys[:-1]) + 1
     start = 0

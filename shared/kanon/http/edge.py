@@ -72,11 +72,11 @@ def resolver(logger: Logger, form: Form = own_form) -> APIGatewayHttpResolver:
         json_body_deserializer=read_json,
         debug=False,  # also against the environment: debug mode prints whole requests
     )
-    app.exception_handler(Exception)(lambda error: _refusal(_translated(error, logger), form))
+    app.exception_handler(Exception)(lambda error: _refusal(_translate(error, logger), form))
     return app
 
 
-def _translated(error: Exception, logger: Logger) -> ErrorAnswer:
+def _translate(error: Exception, logger: Logger) -> ErrorAnswer:
     """Turn an error into an answer and log it. No other code does either."""
     match error:
         case RequestError():
@@ -128,7 +128,7 @@ def handle(
         if event["requestContext"]["http"]["method"] == "POST":
             event = readable(event, bodies)
     except (RequestError, KanonError, ClientError, BotoCoreError) as error:
-        answer = _refusal(_translated(error, logger), form)
+        answer = _refusal(_translate(error, logger), form)
         return {
             "statusCode": answer.status_code,
             "headers": answer.headers,

@@ -18,7 +18,7 @@ def decode_base64url(text: Any) -> bytes:
     Raises:
         ValueError: the text is not of this form.
     """
-    return _decoded(text, BASE64URL, "base64url without padding")
+    return _decode(text, BASE64URL, "base64url without padding")
 
 
 def decode_base64(text: Any) -> bytes:
@@ -27,10 +27,10 @@ def decode_base64(text: Any) -> bytes:
     Raises:
         ValueError: the text is not of this form.
     """
-    return _decoded(text, BASE64, "base64")
+    return _decode(text, BASE64, "base64")
 
 
-def _decoded(text: Any, pattern: str, form: str) -> bytes:
+def _decode(text: Any, pattern: str, form: str) -> bytes:
     if not isinstance(text, str) or not re.fullmatch(pattern, text):
         raise ValueError(f"must be {form} of 1 to {MOST_ID_BYTES} bytes")
     return binascii.a2b_base64(text.rstrip("=").encode().translate(_STANDARD) + b"==")

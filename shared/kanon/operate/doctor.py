@@ -25,7 +25,7 @@ from kanon.gate.fingerprints import (
     refuse_noise_keys,
     refuse_types,
 )
-from kanon.gate.generations import MEMBERS, begun, refuse_log_generations
+from kanon.gate.generations import MEMBERS, recorded_generations, refuse_log_generations
 from kanon.gate.mechanism.bounds import met_by_one_join, over_generations
 from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.publishing import tick_of
@@ -235,7 +235,7 @@ def _log_generations(case: Case) -> Iterator[Finding]:
     settings, recorded = case.stack.evaluate, case.recorded["evaluate"]
     ids = table_ids(case.stack.client("dynamodb"), settings.tables)
     refuse_log_generations(recorded, settings.log_generations, ids)
-    known = begun(recorded)
+    known = recorded_generations(recorded)
     later = [step for step in known if step > 0]
     if not later:
         yield Finding("log", Verdict.OK, "the tables are the first ones" if known else "not recorded yet")

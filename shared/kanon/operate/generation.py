@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from kanon.dynamo.batches import chunks
 from kanon.dynamo.tables import table_ids
-from kanon.gate.generations import LOG, Ids, as_recorded, begun, replaced
+from kanon.gate.generations import LOG, Ids, as_recorded, recorded_generations, replaced_tables
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.settings import LogGenerationEntry
 from kanon.gate.stamps import put_stamps
@@ -45,13 +45,13 @@ class Situation:
     @property
     def replaced(self) -> list[str]:
         """The tables that differ from those of the newest generation; all tables, if there is none."""
-        return replaced(list(self.known.values())[-1], self.ids) if self.known else sorted(self.ids)
+        return replaced_tables(list(self.known.values())[-1], self.ids) if self.known else sorted(self.ids)
 
 
 def situation(stack: RunningStack) -> Situation:
     """Read the recorded tables and the existing ones."""
     ids = table_ids(stack.client("dynamodb"), stack.evaluate.tables)
-    return Situation(begun(stack.control.recorded("evaluate")), ids)
+    return Situation(recorded_generations(stack.control.recorded("evaluate")), ids)
 
 
 def begin(stack: RunningStack, now: float) -> tuple[LogGenerationEntry, ...]:
@@ -85,7 +85,7 @@ def begin(stack: RunningStack, now: float) -> tuple[LogGenerationEntry, ...]:
             put_stamps(slot, first - 1, stack.members, stack.statuses)
             if mark.evaluated_through != first - 1:
                 control.advance(slot, mark.evaluated_through, first - 1)
-        return _entries(begun(control.recorded("evaluate")))
+        return _entries(recorded_generations(control.recorded("evaluate")))
 
 
 def _first_step(stack: RunningStack, seen: Situation, touched: int, now: float) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kanon.gate.generations import as_recorded, begun
+from kanon.gate.generations import as_recorded, recorded_generations
 from kanon.gate.mechanism.bounds import over_generations
 from kanon.gate.mechanism.steps import instance_of, phase_of
 from kanon.gate.storage.control import Control
@@ -275,7 +275,7 @@ def test_an_entry_that_is_removed_changed_or_written_by_hand_stops_evaluation(se
     for listed, reason in (
         ("[]", f"the log generation that begins at step {first} is missing from LogGenerations: put it there"),
         (text.replace(str(first), str(first + 1)), f"the log generation that begins at step {first + 1} was never"),
-        (text.replace('"log":"', '"log":"0'), f"the log generation that begins at step {first} was begun on another"),
+        (text.replace('"log":"', '"log":"0'), f"the log generation that begins at step {first} was started on another"),
     ):
         service.deploy(listed)
         assert service.stops().startswith(reason)
@@ -290,7 +290,7 @@ def test_a_warm_worker_stops_after_a_generation_was_begun_on_the_same_tables() -
         stack.advance(3 * 3600)
         control = Control(stack.session.client("dynamodb"), stack.storage.tables["Control"])
         before = control.evaluated_through(0)
-        (ids,) = begun(control.recorded("evaluate")).values()
+        (ids,) = recorded_generations(control.recorded("evaluate")).values()
         control.check("evaluate", as_recorded((before or 0) + 1, ids))
         stack.advance(2 * 3600)
         assert control.evaluated_through(0) == before

@@ -10,7 +10,7 @@ import pytest
 from kanon.dynamo.tables import table_ids
 from kanon.errors import ConfigurationError
 from kanon.gate.evaluation import Evaluation, NoiseKeys
-from kanon.gate.generations import as_recorded, begun, in_force
+from kanon.gate.generations import as_recorded, in_force, recorded_generations
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
 from kanon.gate.schedule import Schedule
@@ -125,7 +125,7 @@ def test_the_first_step_follows_the_marks_and_every_set_is_woken_in_it(service: 
     assert service.begin() == (LogGenerationEntry(log="StepLog-1x", from_step=START + 1),)
     assert service.marks == {START}
     assert service.woken(START + 1) == set(NAMES)
-    assert begun(service.control.recorded("evaluate"))[START + 1] == service.ids
+    assert recorded_generations(service.control.recorded("evaluate"))[START + 1] == service.ids
     assert [progress.lease_until for progress in service.control.progress()] == [None, None]
 
 
@@ -246,7 +246,7 @@ def test_after_an_interruption_before_any_write_a_second_run_has_the_same_result
 
 def test_a_slot_with_steps_before_its_generation_is_not_evaluated(service: Service) -> None:
     service.evaluate.log_generations = (LogGenerationEntry(log="l", from_step=START + 2),)
-    with pytest.raises(ConfigurationError, match=f"begins at step {START + 2} was not begun in every slot: run"):
+    with pytest.raises(ConfigurationError, match=f"begins at step {START + 2} was not started in every slot: run"):
         service.run(START + 2)
     assert service.marks == {START}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate.generations import as_recorded, begun, in_force, refuse_log_generations, replaced
+from kanon.gate.generations import as_recorded, in_force, recorded_generations, refuse_log_generations, replaced_tables
 from kanon.gate.mechanism.tape import LogGeneration
 from kanon.gate.settings import LogGenerationEntry
 
@@ -21,8 +21,8 @@ def entries(*listed: tuple[str, int]) -> tuple[LogGenerationEntry, ...]:
 
 
 def test_generations_are_read_oldest_first() -> None:
-    assert list(begun(RECORDED).items()) == [(0, FIRST), (90, SECOND), (100, THIRD)]
-    assert begun({"slots": "1"}) == {}
+    assert list(recorded_generations(RECORDED).items()) == [(0, FIRST), (90, SECOND), (100, THIRD)]
+    assert recorded_generations({"slots": "1"}) == {}
 
 
 def test_the_newest_generation_is_in_force_and_the_first_has_no_name() -> None:
@@ -43,11 +43,11 @@ def test_a_stack_without_reports_is_not_refused() -> None:
 @pytest.mark.parametrize(
     ("recorded", "listed", "reason"),
     [
-        (RECORDED, entries(("l2", 90), ("l2", 100), ("l2", 101)), "begins at step 101 was never begun: run `kanon op"),
-        ({}, entries(("l2", 90)), "begins at step 90 was never begun"),
-        (RECORDED, entries(("other", 90), ("l2", 100)), "begins at step 90 was begun on another log: put its entry"),
-        (RECORDED, entries(("l2", 90), ("other", 100)), "begins at step 100 was begun on another log"),
-        (RECORDED, entries(("l2", 91), ("l2", 100)), "begins at step 91 was never begun"),
+        (RECORDED, entries(("l2", 90), ("l2", 100), ("l2", 101)), "begins at step 101 was not started: run `kanon op"),
+        ({}, entries(("l2", 90)), "begins at step 90 was not started"),
+        (RECORDED, entries(("other", 90), ("l2", 100)), "begins at step 90 was started on another log: put its entry"),
+        (RECORDED, entries(("l2", 90), ("other", 100)), "begins at step 100 was started on another log"),
+        (RECORDED, entries(("l2", 91), ("l2", 100)), "begins at step 91 was not started"),
         (RECORDED, entries(("l2", 90)), "begins at step 100 is missing from LogGenerations: put it there"),
         (RECORDED, (), "begins at step 90 is missing from LogGenerations"),
     ],
@@ -62,7 +62,7 @@ def test_a_generation_that_was_not_begun_or_is_changed_or_removed_is_refused(
 @pytest.mark.parametrize("name", list(FIRST))
 def test_every_replaced_table_is_named(name: str) -> None:
     ids = {**FIRST, name: "another"}
-    assert replaced(FIRST, ids) == [name]
+    assert replaced_tables(FIRST, ids) == [name]
     with pytest.raises(
         ConfigurationError, match=f"^another table is in the place of {name} .* operate new-generation`$"
     ):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kanon.errors import ConfigurationError, UndecodableJoinsError
 from kanon.gate import reading
-from kanon.gate.reading import BYTES_A_CHUNK, Page, Touched, chunked, pages, touched
+from kanon.gate.reading import BYTES_A_CHUNK, Page, Touched, chunks_of, pages, touched
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.step_log import (
     BEFORE_ANY_SET,
@@ -305,7 +305,7 @@ def test_pages_are_split_into_chunks_without_reading_ahead() -> None:
             read.append(n)
             yield _page(range(700 * n, 700 * (n + 1)), 700)
 
-    chunks = chunked(pages(), {})
+    chunks = chunks_of(pages(), {})
     assert len(next(chunks)) == 500
     assert read == [0]
     assert [len(chunk) for chunk in chunks] == [0, 500, 0, 400]
@@ -313,15 +313,15 @@ def test_pages_are_split_into_chunks_without_reading_ahead() -> None:
 
 def test_a_chunk_of_crowded_sets_is_closed_by_its_rows() -> None:
     pages = [_page(range(0), 9_999), _page(range(1), 9_999), _page(range(1, 2), 2), _page(range(2, 3), 1)]
-    assert [len(chunk) for chunk in chunked(pages, {})] == [0, 0, 2, 0, 1]
+    assert [len(chunk) for chunk in chunks_of(pages, {})] == [0, 0, 2, 0, 1]
 
 
 def test_a_step_without_rows_has_no_chunk_with_a_set() -> None:
-    assert list(chunked([Page((), 0)], {})) == [[]]
+    assert list(chunks_of([Page((), 0)], {})) == [[]]
 
 
 def test_a_chunk_ends_when_its_sets_may_have_too_many_members() -> None:
     page = Page([Touched(set_key(n), "large" if n % 2 else "small", ()) for n in range(40)], 40)
     largest = {"large": BYTES_A_CHUNK // 4, "small": 1}
-    assert [len(chunk) for chunk in chunked([page], largest)] == [8] * 5 + [0]
-    assert [len(chunk) for chunk in chunked([page], {"large": 2 * BYTES_A_CHUNK})][:3] == [2, 2, 2]
+    assert [len(chunk) for chunk in chunks_of([page], largest)] == [8] * 5 + [0]
+    assert [len(chunk) for chunk in chunks_of([page], {"large": 2 * BYTES_A_CHUNK})][:3] == [2, 2, 2]

@@ -76,7 +76,7 @@ class Control(Fingerprints):
         if answer is None:
             return None
         item = answer["Attributes"]
-        mark = _marked(item)
+        mark = _mark_in(item)
         resumes = "resume_step" in item and mark is not None and int(item["resume_step"]["N"]) == mark + 1
         return Mark(mark, bytes(item["resume_after"]["B"]) if resumes else None, _is_stamped(item))
 
@@ -90,7 +90,10 @@ class Control(Fingerprints):
         self._update(_slot(slot), KEEP_PLACE, IF_STILL_HELD, {":holder": {"S": holder}, **_place(place)})
 
     def forget_place(self, slot: int, holder: str) -> None:
-        """Let the next run continue at the begin of its step. An operator's command that replaces Members calls it."""
+        """Let the next run continue at the beginning of its step.
+
+        An operator's command that replaces Members calls it.
+        """
         self._update(_slot(slot), "REMOVE resume_step, resume_after", IF_STILL_HELD, {":holder": {"S": holder}})
 
     def advance(self, slot: int, before: int | None, step: int, leaving: str | None = None) -> None:
@@ -115,7 +118,7 @@ class Control(Fingerprints):
 
     def evaluated_through(self, slot: int) -> int | None:
         """The mark of a slot, strongly consistent; None before its first step."""
-        return _marked(self._item(_slot(slot)))
+        return _mark_in(self._item(_slot(slot)))
 
     def progress(self) -> Iterator[Progress]:
         """Every slot that was ever leased, strongly consistent, in no particular order."""
@@ -126,16 +129,16 @@ class Control(Fingerprints):
         ):
             slot = int(item["name"]["S"].removeprefix(_slot("")))
             until = float(item["lease_until"]["N"]) if "lease_until" in item else None
-            yield Progress(slot, _marked(item), until, _is_stamped(item))
+            yield Progress(slot, _mark_in(item), until, _is_stamped(item))
 
 
-def _marked(item: Mapping[str, Any]) -> int | None:
+def _mark_in(item: Mapping[str, Any]) -> int | None:
     """The mark in a slot's item."""
     return int(item["evaluated_through"]["N"]) if "evaluated_through" in item else None
 
 
 def _is_stamped(item: Mapping[str, Any]) -> bool:
-    """Whether the version that wrote the mark writes stamps."""
+    """Whether the mark was written with stamps."""
     return bool(item.get("evaluated_through") == item.get("stamped"))
 
 
