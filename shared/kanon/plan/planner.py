@@ -40,7 +40,7 @@ _ROUNDING = 1e-12
 """The margin for comparing probabilities. The error of the exact law in floats is below 1e-14."""
 
 
-TYPE_NAME = "fledge"
+PLANNED_TYPE = "fledge"
 """The name of a planned type in the document ``Types``. It can be changed."""
 
 
@@ -146,7 +146,7 @@ class Plan:
             **TypeAnswer.of(Type(self.name, p, None)).model_dump(by_alias=True, exclude={"type", "profile"}),
             "name": self.name,
             "laws": {"threshold": law_as_json(p.threshold_law), "query": law_as_json(p.query_law)},
-            "types": {TYPE_NAME: self.document},
+            "types": {PLANNED_TYPE: self.document},
             "zone99": list(self.zone),
             "membersKept": p.members_kept,
             "bytesPerSet": self.bytes_per_set,

@@ -10,6 +10,7 @@ import numpy as np
 
 from kanon.cost.billing import Prices
 from kanon.gate.mechanism.bounds import interval_aware
+from kanon.gate.models import TypeAnswer
 from kanon.gate.types import Type
 from kanon.noise.bound import Bound
 from kanon.plan.planner import type_document, zone
@@ -69,8 +70,7 @@ class Judged:
         return {
             "label": self.label,
             "types": {self.type_.name: type_document(self.type_)},
-            "neverTrueBelow": p.never_true_below,
-            "surelyTrueFrom": p.surely_true_from,
+            **TypeAnswer.of(self.type_).model_dump(by_alias=True, include={"never_true_below", "surely_true_from"}),
             "zone99": list(zone(p)),
             "sets": {"total": o.sets, "true": o.sets_true, "reachedK": o.sets_reached},
             "joins": {"total": o.joins, "ofTrueSets": o.joins_of_true_sets, "atTrue": o.joins_at_true},
