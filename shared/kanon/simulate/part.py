@@ -106,7 +106,7 @@ def _outcome(part: Part, names: Named, type_: Type, keys: Keys, steps: range, ru
     joins = token_joins(part, names, parameters.client_bits)
     token_runs = runs if joins is part.joins else runs_of(joins, parameters.window)
     counted = _stretches_in(token_runs, clients >= parameters.never_true_below, steps)
-    crossings = decide(names, type_, keys, counted)
+    crossings = noisy_crossings(names, type_, keys, counted)
     near = clients >= min((parameters.k, *more_units_from(parameters)))
     near[crossings.sets] = True
     exact = _stretches_in(runs, near, steps)
@@ -114,7 +114,7 @@ def _outcome(part: Part, names: Named, type_: Type, keys: Keys, steps: range, ru
     return outcome_of(parameters, crossings, exact, runs, part.touched, steps, classes_of(costs))
 
 
-def decide(names: Named, type_: Type, keys: Keys, counted: Stretches) -> Crossings:
+def noisy_crossings(names: Named, type_: Type, keys: Keys, counted: Stretches) -> Crossings:
     """The crossings of sets, from the stretches of steps in which their counts are constant."""
     tapes = Tapes(keys.noise_key, keys.deployment, type_.name, type_.parameters)
     return crossings_of(type_.parameters, tapes, names.set_keys, counted)

@@ -17,9 +17,9 @@ from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local.stack import Stack
 from kanon.simulate.cost import Pricing, cost_of
 from kanon.simulate.keys import Keys
-from kanon.simulate.part import Part, decide, names_of, outcomes, token_joins
+from kanon.simulate.part import Part, names_of, noisy_crossings, outcomes, token_joins
 from kanon.simulate.presence import runs_of, stretches_of
-from tests.e2e.gate.test_equality import SIXTY_DAYS, TWELVE_DAYS, Recorded, joins_by_step
+from tests.e2e.gate.test_equality import SIXTY_DAYS, TWELVE_DAYS, Recorded, real_joins
 from tests.paths import REAL_LOG
 
 START = int(datetime(2017, 7, 1, tzinfo=UTC).timestamp())
@@ -46,7 +46,7 @@ def stack_of_a_replay(request):
 
 def joined(recorded: Recorded) -> Part:
     """The joins that the replay sends."""
-    log = joins_by_step(START // 3600, recorded.days)
+    log = real_joins(START // 3600, recorded.days)
     joins = [(step, set_id, client) for step, joins in log.items() for _, set_id, client in joins]
     return Part.of(
         np.array([step for step, _, _ in joins]),
@@ -60,7 +60,7 @@ def answers_digest(recorded: Recorded, keys: Keys, type_: Type) -> str:
     first, part = START // 3600, joined(recorded)
     names, parameters = names_of(part, "fledge", keys, from_hex), type_.parameters
     runs = runs_of(token_joins(part, names, parameters.client_bits), parameters.window)
-    crossings = decide(names, type_, keys, stretches_of(runs, first + 24 * recorded.days))
+    crossings = noisy_crossings(names, type_, keys, stretches_of(runs, first + 24 * recorded.days))
     ids = [encoded(from_hex(text)) for text in part.sets]
     digest = hashlib.sha256()
     for at in range(24 * recorded.days):
