@@ -1,6 +1,5 @@
 """Lambda function `join`: writes joins to the log. It reads two secrets and no row of any table."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
@@ -93,8 +92,10 @@ def batch_join(body: BatchJoinBody) -> Response[BatchJoinAnswer]:
         logged = joining().join_all(joins, now)
     finally:
         _count(sum(logged), len(joins))
+    answers = iter([JoinAnswer() if stored else NOT_LOGGED for stored in logged])
+    results = [entry if isinstance(entry, ErrorAnswer) else next(answers) for entry in read]
     headers = None if all(logged) else {"Retry-After": RETRY_AFTER}
-    return json_answer(BatchJoinAnswer(results=_results(read, logged)), headers)
+    return json_answer(BatchJoinAnswer(results=results), headers)
 
 
 def _join(type_name: str, set_id: bytes, body: JoinBody) -> Join:
@@ -110,12 +111,6 @@ def _read(entry: Any) -> Join | ErrorAnswer:
     except ValidationError as error:
         return invalid(error.errors(include_url=False, include_input=False))
     return _join(body.type, body.set, body) if body.type in TYPES else UNKNOWN_TYPE
-
-
-def _results(read: Sequence[Join | ErrorAnswer], logged: Sequence[bool]) -> list[JoinAnswer | ErrorAnswer]:
-    """One answer per entry, in order; ``logged`` has one value for each entry that is a valid join."""
-    answers = iter([JoinAnswer() if stored else NOT_LOGGED for stored in logged])
-    return [entry if isinstance(entry, ErrorAnswer) else next(answers) for entry in read]
 
 
 def _count(accepted: int, joins: int) -> None:

@@ -139,7 +139,7 @@ def expected() -> Iterator[tuple[str, dict[str, list[Any]]]]:
         yield body, {table: rows(alone, table) for table in ("Members", "Statuses")}
 
 
-def test_neighbouring_releases_take_turns_at_every_function(
+def test_neighbouring_releases_alternate_at_every_function(
     releases: tuple[Release, Release, Release], stack: Stack, expected: tuple[str, dict[str, list[Any]]]
 ) -> None:
     _, second, third = releases

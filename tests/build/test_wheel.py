@@ -174,7 +174,7 @@ def test_demo_replays_a_log_and_draws_it(installer: Installer, folder: Path) -> 
     assert (folder / "build" / "demo.png").stat().st_size > 10_000
 
 
-def test_plan_draws(installer: Installer, folder: Path) -> None:
+def test_plan_draws_a_picture(installer: Installer, folder: Path) -> None:
     ran = installer.environment("local,plot,reports").run(
         "plan", "--profile", "published", "--plot", "plan.png", folder=folder
     )

@@ -122,7 +122,7 @@ def test_a_second_rotation_changes_no_key(deployed, job):
     assert published(deployed) == before
 
 
-def test_work_is_gone_after_the_job(deployed, job):
+def test_the_work_of_a_job_is_deleted_after_it(deployed, job):
     work = {"Bucket": deployed.outputs["WorkBucket"]}
     assert waited(lambda: not deployed.client("s3").list_objects_v2(**work).get("Contents"), 360)
 

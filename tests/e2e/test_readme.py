@@ -64,7 +64,7 @@ def test_every_command_of_the_start_page_prints_what_the_page_shows(tmp_path: Pa
     assert sum(bool(promised) for _, promised in BLOCKS) == PAGE.count("```text") == 5
 
 
-def test_an_output_that_differs_from_the_page_would_be_noticed() -> None:
+def test_the_test_finds_an_output_that_differs_from_the_page() -> None:
     assert shows('{"a":false,"step":7}\nmore\n', '{"a":false,"step":...}\n')
     assert not shows('{"a":true,"step":7}\n', '{"a":false,"step":...}\n')
     assert not shows("one\ntwo\n", "two\none\n")

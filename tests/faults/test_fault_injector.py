@@ -78,7 +78,7 @@ def test_a_call_has_its_operation_and_its_object(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("failure", [*GENERAL, *OBJECT_FAILURES], ids=str)
-def test_an_object_is_whole_or_absent_after_any_failure_and_whole_after_another_try(
+def test_after_any_failure_an_object_is_complete_or_absent_and_a_retry_completes_it(
     failure: Failure, shop: Shop
 ) -> None:
     if failure.applies_to("s3.PutObject"):

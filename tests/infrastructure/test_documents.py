@@ -63,7 +63,7 @@ def test_a_parameter_without_a_row_is_found() -> None:
 
 
 @pytest.mark.parametrize("page", [CONFIGURATION, CONFIGURATION.with_name("glossary.md")], ids=lambda page: page.name)
-def test_the_profiles_that_a_page_offers_are_those_for_new_types(page: Path) -> None:
+def test_the_pages_offer_the_profiles_for_new_types(page: Path) -> None:
     (offered,) = re.findall(r"^\| `?profile`? \|.*?: (.*?)(?:\.| \|)", page.read_text(), re.MULTILINE)
     assert tuple(re.findall(r"`([\w-]+)`", offered)) == CURRENT_PROFILES
 
@@ -76,7 +76,7 @@ def test_links_have_a_target(page: Path) -> None:
     assert broken_links(page, page.read_text()) == []
 
 
-def test_a_broken_link_would_be_noticed() -> None:
+def test_the_test_finds_a_broken_link() -> None:
     page = ROOT / "docs" / "start.md"
     links = "[a](nowhere.md) [b](guides/choose.md#nowhere) [c](guides/choose.md#window-and-period) [d](../../beside/x)"
     assert broken_links(page, links) == ["nowhere.md", "guides/choose.md#nowhere", "../../beside/x"]
@@ -103,7 +103,7 @@ def test_code_blocks_parse(page: Path) -> None:
     assert unreadable_blocks(page.read_text()) == []
 
 
-def test_a_block_that_does_not_parse_would_be_noticed() -> None:
+def test_the_test_finds_a_block_that_does_not_parse() -> None:
     text = "```sh\nfor n in 1 2; do\n```\n\n```json\n{'a': 1}\n```\n\n```python\nif x\n```\n\n```sh\necho\n```\n"
     assert [language for language, _ in unreadable_blocks(text)] == ["sh", "json", "python"]
 
@@ -133,7 +133,7 @@ def test_files_named_in_a_page_are_in_the_repository(page: Path) -> None:
     assert missing_files(page.read_text()) == []
 
 
-def test_a_file_that_is_missing_would_be_noticed() -> None:
+def test_the_test_finds_a_missing_file() -> None:
     assert missing_files("`tests/nowhere/test_x.py` and `docs/start.md`, `tests/e2e/`, `../beside/page.md`") == [
         "tests/nowhere/test_x.py",
         "../beside/page.md",

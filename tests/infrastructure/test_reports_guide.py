@@ -39,5 +39,5 @@ def test_the_service_accepts_the_job_of_the_guide() -> None:
     assert (request.mode, request.epsilon) == ("declared", 4)
 
 
-def test_the_limits_of_the_guide_are_those_of_the_code() -> None:
+def test_the_limits_of_the_guide_equal_those_of_the_code() -> None:
     assert f"{MOST_ROWS:,} rows of budget" in GUIDE

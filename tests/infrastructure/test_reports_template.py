@@ -301,7 +301,7 @@ def test_without_reports_every_resource_is_unchanged(parameters: dict[str, str])
 
 
 @pytest.mark.parametrize("parameters", VARIANTS)
-def test_with_reports_one_resource_is_added_and_none_is_changed(parameters: dict[str, str]) -> None:
+def test_reports_add_one_resource_and_change_no_other(parameters: dict[str, str]) -> None:
     """No parameter of reports changes a resource of the gate or the layer's name."""
     document = template.read()
     given = {

@@ -287,7 +287,7 @@ def test_a_number_that_could_be_a_count_is_found(text: str) -> None:
     "text",
     ["step 472000 may have lost rows", "there are 4 slots, and the message names slot 7", "at line 1 column 57"],
 )
-def test_a_number_after_a_word_that_names_it_is_allowed(text: str) -> None:
+def test_a_number_is_allowed_after_a_word_that_names_it(text: str) -> None:
     assert list(allowed_output.wrong_text(text)) == []
 
 

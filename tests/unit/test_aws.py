@@ -118,7 +118,7 @@ def test_an_error_response_is_parsed_by_botocore(client: Any, status: int, body:
         ("http://127.0.0.1:4566", "http://127.0.0.1:4566/objects/a/b"),
     ],
 )
-def test_a_bucket_is_part_of_the_host_or_with_one_endpoint_for_all_services_of_the_path(
+def test_a_bucket_is_in_the_host_or_in_the_path_if_all_services_share_one_endpoint(
     endpoint: str | None, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -132,7 +132,7 @@ def test_a_bucket_is_part_of_the_host_or_with_one_endpoint_for_all_services_of_t
     assert signed.partition("?")[0] == url
 
 
-def test_the_client_of_objects_waits_longer_than_that_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_s3_client_waits_longer_than_the_dynamodb_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     assert aws.s3().meta.config.read_timeout > aws.CONFIG.read_timeout
     assert aws.s3().meta.config.retries == aws.CONFIG.retries

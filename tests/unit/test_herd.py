@@ -12,7 +12,7 @@ def test_a_route_needs_at_least_the_time_that_its_rate_allows(spread: float) -> 
     assert herd.half <= herd.nearly_all <= herd.everybody
 
 
-def test_a_herd_at_the_tick_is_refused_many_times_and_one_that_spreads_enough_never() -> None:
+def test_clients_that_query_at_the_tick_are_refused_and_clients_that_spread_enough_are_not() -> None:
     at_once, spread = simulate(1000, 20, 0), simulate(1000, 20, 2 * 1000 / 20)
     assert at_once.busiest >= 1000
     assert at_once.refused > 1000

@@ -57,7 +57,7 @@ FORMS = {"CSV": CSV.encode(), "CSV with a byte order mark": b"\xef\xbb\xbf" + CS
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.parametrize("form", FORMS)
-def test_every_text_form_is_read_whatever_the_file_is_called(
+def test_every_text_form_is_read_under_any_file_name(
     tmp_path: Path, form: str, compress: Callable[[bytes], bytes]
 ) -> None:
     (path := tmp_path / "log").write_bytes(compress(FORMS[form]))

@@ -117,6 +117,6 @@ def test_a_missing_noise_key_is_refused_with_its_id_and_without_any_text() -> No
 
 
 @pytest.mark.parametrize("text", ["", "secret", "[]", '["1"]', "{}", '{"1": ""}', '{"1": 7}', '{"1": null}'])
-def test_a_noise_key_that_everybody_could_guess_or_nobody_can_read_is_refused(text: str) -> None:
+def test_a_guessable_or_unreadable_noise_key_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="the noise key secret must be a JSON object"):
         fetch_noise_keys(Secrets(arn=text), "arn", ["1"])  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def test_a_refused_start_is_not_repeated_for_a_minute(refusal: Exception, at: Ca
 
 
 @pytest.mark.parametrize("error", [ThrottledError("busy"), ConnectionError("lost")])
-def test_any_other_error_is_not_kept(error: Exception, at: Callable[[float], None]) -> None:
+def test_any_other_error_is_not_cached(error: Exception, at: Callable[[float], None]) -> None:
     once = Once(Start(error))
     at(0.0)
     with pytest.raises(type(error)):

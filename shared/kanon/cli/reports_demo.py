@@ -48,10 +48,9 @@ class Summary:
         """The released sums, by key of 16 bytes."""
         from kanon.reports.avro import listed
 
-        releases = [partition.release() for partition in self.outcome.partitions]
         return {
             key: metric
-            for release in releases
+            for release in (partition.release() for partition in self.outcome.partitions)
             for key, metric in zip(listed(release.keys), release.metrics.tolist(), strict=True)
         }
 

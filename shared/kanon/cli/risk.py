@@ -239,7 +239,7 @@ def _show_leak(result: "Leak", candidates: int) -> None:
         f"A HyperLogLog of 2^{result.precision_bits} registers counts {public.members:,} users"
         f" (its estimate: {result.estimate:,.1f}). The attacker tries {candidates:,} users."
     )
-    table = new_table("hash", "members found", "strangers taken for members", "precision", "false rate", "predicted")
+    table = new_table("hash", "people found", "strangers found", "precision", "false rate", "predicted")
     for name, attack in (("public", public), ("secret key", keyed)):
         table.add_row(
             name, f"{attack.found:,} of {attack.members:,}", f"{attack.false:,} of {attack.strangers:,}",

@@ -1,7 +1,4 @@
-"""The bodies and answers of the HTTP interface (docs/reference/api.md), as real clients send and expect them.
-
-Names are snake_case here and camelCase on the wire. Unknown fields of a request are ignored.
-"""
+"""The bodies and answers of the HTTP interface (docs/reference/api.md), as real clients send and expect them."""
 
 from typing import Annotated, Any, Self
 

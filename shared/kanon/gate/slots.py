@@ -125,12 +125,7 @@ class Layouts:
         """The layouts and slots under which rows of the sets of ``slot`` may lie at ``step``, the current one first.
 
         A wake-up lies less than one window after the step that left it. So for one window the rows of an older layout
-        are read too.
-
-        Args:
-            slot: a slot of the layout at ``step``.
-            step: the step to evaluate.
-            window: the longest window of a type, in steps.
+        are read too. ``slot`` is one of the layout at ``step``, ``window`` the longest window of a type, in steps.
 
         Raises:
             ConfigurationError: an older layout is no longer listed.

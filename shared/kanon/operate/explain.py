@@ -232,10 +232,10 @@ def _visible(case: _Case) -> Finding:
 
 
 def _suppressed(case: _Case) -> Finding:
-    question = "Is the set suppressed?"
+    question = "Is the set not suppressed?"
     if case.stack.statuses.is_suppressed(case.key):
-        return Finding(question, Reply.FALSE, "yes", "kanon operate unsuppress TYPE/SET ends it")
-    return Finding(question, Reply.FINE, "no")
+        return Finding(question, Reply.FALSE, "it is suppressed", "kanon operate unsuppress TYPE/SET ends it")
+    return Finding(question, Reply.FINE, "it is not suppressed")
 
 
 def _crossed(case: _Case) -> Finding:

@@ -204,13 +204,11 @@ def _refuse_steps(stack: RunningStack, found: Plan, now: float) -> None:
         raise ChangeRefusedError(
             f"a log generation begins at step {generation.from_step}: give step {generation.from_step - 1} or later"
         )
-    changed = next(
-        (entry for entry in stack.evaluate.layouts.entries if found.step + 1 < entry.from_step <= last), None
-    )
-    if changed is not None:
-        raise ChangeRefusedError(
-            f"the number of slots changes at step {changed.from_step}: give step {changed.from_step - 1} or later"
-        )
+    for entry in stack.evaluate.layouts.entries:
+        if found.step + 1 < entry.from_step <= last:
+            raise ChangeRefusedError(
+                f"the number of slots changes at step {entry.from_step}: give step {entry.from_step - 1} or later"
+            )
     if found.step < last - shortest:
         raise ChangeRefusedError(
             f"Statuses keep the crossings of two instances, and the shortest window is {shortest} steps: give step"

@@ -9,18 +9,9 @@ from functools import partial
 from typing import Any
 
 import boto3
+from botocore import exceptions
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    HTTPClientError,
-    NoCredentialsError,
-    NoRegionError,
-    ProfileNotFound,
-)
-from botocore.exceptions import (
-    ConnectionError as NoConnectionError,
-)
+from botocore.exceptions import BotoCoreError, ClientError
 
 from kanon.errors import KanonError
 from kanon.gate.schedule import Schedule
@@ -226,11 +217,11 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
 
 
 _SHELL: dict[type[BotoCoreError], str] = {
-    NoRegionError: "no region is set: give --region",
-    NoCredentialsError: "no credentials were found: sign in, or give --profile",
-    ProfileNotFound: "the AWS configuration has no such profile",
-    HTTPClientError: "AWS could not be reached",
-    NoConnectionError: "AWS could not be reached",
+    exceptions.NoRegionError: "no region is set: give --region",
+    exceptions.NoCredentialsError: "no credentials were found: sign in, or give --profile",
+    exceptions.ProfileNotFound: "the AWS configuration has no such profile",
+    exceptions.HTTPClientError: "AWS could not be reached",
+    exceptions.ConnectionError: "AWS could not be reached",
 }
 """Problems of the shell, not of permissions."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kanon.gate.mechanism.columns import NEVER
+from kanon.gate.mechanism.columns import NEVER, ranks
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.mechanism.vectorised import ROWS_A_BLOCK, phases_of, stretches_cross, threshold_noise
@@ -67,7 +67,7 @@ def _cut(stretches: Stretches, phases: Ints, window: int) -> _Pieces:
     first = (stretches.begins - phase) // window
     number = (stretches.ends - 1 - phase) // window - first + 1
     rows = np.repeat(np.arange(len(number)), number)
-    instances = first[rows] + np.arange(len(rows)) - np.repeat(np.cumsum(number) - number, number)
+    instances = first[rows] + ranks(number)
     sets, firsts = stretches.sets[rows], instances * window + phase[rows]
     begins = np.maximum(stretches.begins[rows], firsts)
     ends = np.minimum(stretches.ends[rows], firsts + window)

@@ -147,7 +147,7 @@ def test_an_outage_across_two_changes_is_caught_up_in_one_tick(stacks: list[Stac
     changing.steps(WINDOW, joins=False)
 
 
-def test_a_new_entry_that_begins_too_early_is_refused_and_no_join_is_lost(stacks: list[Stack]) -> None:
+def test_a_layout_that_begins_too_early_is_refused_and_no_join_is_lost(stacks: list[Stack]) -> None:
     changing = begun(stacks, 1)
     late = changing.step + 1
     changing.deploy((1, 0), (8, late))

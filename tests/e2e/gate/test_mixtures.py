@@ -62,7 +62,7 @@ MAY_STOP = {("Members",), ("Statuses",), ("Members", "Statuses"), ("Control", "S
 
 
 @pytest.mark.parametrize("tables", MIXTURES, ids=" ".join)
-def test_a_mixture_of_restored_tables_stops_evaluation_or_changes_no_answer(
+def test_tables_restored_from_different_times_stop_evaluation_or_change_no_answer(
     used: tuple[Snapshot[Oracle], Rows], tables: tuple[str, ...]
 ) -> None:
     snapshot, backup = used

@@ -113,7 +113,7 @@ def test_answers_are_monotonic_through_an_allowed_change(
 
 
 @pytest.mark.parametrize("delay", ["7200", "600"])
-def test_a_changed_publish_delay_is_refused_and_takes_no_answer_back(observer: Observer, delay: str) -> None:
+def test_a_changed_publish_delay_is_refused_and_hides_no_answer(observer: Observer, delay: str) -> None:
     stack = observer.stack
     for hour in range(CHANGED_AT, 8):
         observer.pass_hour(hour)

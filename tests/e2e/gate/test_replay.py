@@ -161,7 +161,7 @@ def test_a_refused_replay_in_the_table_of_the_stack_leaves_evaluation_stopped(us
     ]
 
 
-def test_a_log_that_lacks_rows_refuses(used: Used) -> None:
+def test_a_log_that_lacks_rows_is_refused(used: Used) -> None:
     stack = used.oracle().stack
     client, name = stack.session.client("dynamodb"), stack.storage.tables["StepLog"]
     for item in rows(stack, "StepLog"):
@@ -232,7 +232,7 @@ def test_unwritten_rows_of_a_dead_worker_are_written(used: Used) -> None:
     assert next_steps(oracle) == (False, [0, 0])
 
 
-def test_the_next_step_is_evaluated_from_its_beginning_whatever_place_a_worker_stored_in_it(used: Used) -> None:
+def test_the_next_step_is_evaluated_from_its_beginning_despite_a_stored_place(used: Used) -> None:
     """A worker committed sets of the next step, none of which crossed, and stored its place. Then Members were lost."""
     undisturbed = used.oracle()
     assert next_steps(undisturbed) == (False, [0, 0])

@@ -75,7 +75,7 @@ def from_hex(text: bytes) -> bytes:
 
 
 @pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not part of the project")
-def test_the_answers_on_a_real_log_equal_those_of_the_replay_over_http(stack_of_a_replay):
+def test_the_answers_on_a_real_log_equal_the_answers_of_the_replay_over_http(stack_of_a_replay):
     recorded, stack = stack_of_a_replay
     type_ = _type_of(stack)
     assert answers_digest(recorded, keys_of(stack), type_) == recorded.answers
@@ -95,7 +95,7 @@ def _type_of(stack: Stack) -> Type:
 
 
 @pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not part of the project")
-def test_the_write_units_on_a_real_log_equal_those_of_the_replay(stack_of_a_replay):
+def test_the_write_units_on_a_real_log_equal_the_units_of_the_replay(stack_of_a_replay):
     """The changes of statuses and wake-ups are a mean. The replay has one slot, the model more."""
     recorded, stack = stack_of_a_replay
     steps = range(START // 3600, START // 3600 + 24 * recorded.days)

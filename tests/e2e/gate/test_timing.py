@@ -177,7 +177,7 @@ def test_a_repeated_join_does_the_same_work_in_this_step_in_the_next_and_on_anot
     assert work.joining(OTHERS[3]) == cold
 
 
-def test_a_batch_of_joins_does_the_same_work_whatever_is_in_the_log(work: Work) -> None:
+def test_the_work_of_a_batch_does_not_depend_on_the_log(work: Work) -> None:
     def batch(set_id: str) -> list[Any]:
         entries = [{"type": "fledge", "set": set_id, "client": f"one of many {n:02}"} for n in range(40)]
         return work.of("POST", "/v1:batchJoin", {"joins": entries})[0]
@@ -191,7 +191,7 @@ def test_a_batch_of_joins_does_the_same_work_whatever_is_in_the_log(work: Work) 
 # Queries
 
 
-def test_a_query_of_one_set_does_the_same_work_whatever_the_answer(work: Work) -> None:
+def test_the_work_of_a_query_of_one_set_does_not_depend_on_the_answer(work: Work) -> None:
     asked = {set_id: work.asking(set_id) for set_id in (TRUE, FALSE, SUPPRESSED, UNKNOWN)}
     assert calls(asked[UNKNOWN]) == ["BatchGetItem"]
     assert [asked[set_id] for set_id in (TRUE, FALSE, SUPPRESSED)] == [asked[UNKNOWN]] * 3
@@ -206,7 +206,7 @@ def test_a_repeated_query_does_the_same_work_as_the_first_query_of_a_set(work: W
     assert [work.asking(set_id) for set_id in sets] == first
 
 
-def test_a_query_of_many_sets_does_the_same_work_whatever_the_answers(work: Work) -> None:
+def test_the_work_of_a_query_of_many_sets_does_not_depend_on_the_answers(work: Work) -> None:
     mixture = work.asking(TRUE, FALSE, SUPPRESSED, UNKNOWN)
     work.forget()
     assert work.asking(*OTHERS) == mixture

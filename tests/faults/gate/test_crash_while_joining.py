@@ -44,7 +44,7 @@ def simulation(request: pytest.FixtureRequest) -> Iterator[SimulatedStack]:
         yield simulation
 
 
-def test_a_batch_is_several_calls_and_names_some_joins_twice(simulation):
+def test_the_batch_needs_several_calls_and_repeats_some_joins(simulation):
     packed = simulation.layouts.at(FIRST_STEP).partitions is not None
     assert simulation.calls.count("dynamodb.BatchWriteItem") >= (1 if packed else 3)
     assert len(simulation.undisturbed) < len(BATCH)

@@ -14,7 +14,7 @@ from kanon.local.engines import MINISTACK_PYTHON
 pytestmark = pytest.mark.skipif(not MINISTACK_PYTHON.exists(), reason="needs ministack: run `make install`")
 
 
-def test_a_few_sets_get_most_joins_and_most_sets_few():
+def test_a_few_sets_get_most_of_the_joins():
     sizes = sorted(Counter(join.set_id for join in islice(workload("fledge", 5000, seed=1), 20_000)).values())
     assert sum(sizes[-50:]) > sum(sizes) / 2
     assert sizes[len(sizes) // 2] <= 3
@@ -42,7 +42,7 @@ def test_the_load_tool_finds_a_join_that_is_not_in_the_log(monkeypatch):
         assert tally.missing == len(tally.acknowledged) > 0
 
 
-def test_worker_processes_out_of_time_hand_over_until_the_step_is_complete():
+def test_workers_out_of_time_hand_over_until_the_step_is_complete():
     figures = step.evaluate_step(1500, timeout=60, seconds_per_call=1)
     assert figures.complete
     assert figures.hops == len(figures.invocations) - 1

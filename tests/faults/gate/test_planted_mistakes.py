@@ -301,7 +301,7 @@ def test_a_planted_mistake_is_found(shows_at, mistake):
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_the_right_behaviour_planted_in_the_same_way_shows_no_difference(hour, shows_at, mistake):
+def test_planting_the_right_behaviour_shows_no_difference(hour, shows_at, mistake):
     planted = MISTAKES[mistake]
     place = shows_at(mistake)
     assert place is not None

@@ -351,7 +351,7 @@ def simulation() -> Iterator[SimulatedStack]:
         yield simulation
 
 
-def test_workers_messages_and_clocks_in_any_disorder_give_the_answers_of_the_reference_algorithm(simulation):
+def test_any_order_of_workers_messages_and_clocks_gives_the_answers_of_the_reference_algorithm(simulation):
     shared["horizons after a jump"] = 0
     run_state_machine_as_test(
         Disorder,

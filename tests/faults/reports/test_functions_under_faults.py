@@ -140,7 +140,7 @@ def test_a_worker_killed_in_the_middle_of_a_stage_changes_no_byte(kept: Undistur
     assert kept.service.runs[point.run].worker.dead
 
 
-def test_the_kill_during_a_commit_is_between_its_chunks(kept: Undisturbed) -> None:
+def test_the_worker_is_killed_between_two_chunks_of_a_commit(kept: Undisturbed) -> None:
     point = middle(kept, *AT_WORK["commit"], "TransactWriteItems")
     chunks = [one for one in kept.points if one.run == point.run and "TransactWriteItems" in one.operation]
     assert chunks.index(point) == 0
@@ -245,7 +245,7 @@ def test_a_worker_that_is_paused_for_30_days_commits_nothing(kept: Undisturbed) 
 
 
 @pytest.mark.skipif(not ALL, reason="test_committing races the stages; make faults races the functions, too")
-def test_of_twenty_jobs_that_race_for_one_hour_exactly_as_many_win_as_its_budget_admits(history: History) -> None:
+def test_only_as_many_racing_jobs_commit_as_the_budget_allows(history: History) -> None:
     service, jobs = history.restore(history.stored), 20
     service.disorder = random.Random(1)
     for number in range(jobs):

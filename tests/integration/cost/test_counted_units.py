@@ -58,19 +58,19 @@ def modelled(demo: Demo) -> Workload:
     return Workload(parameters, demo.rows / seconds, batch, touched=demo.touched / demo.steps, slots=1, partitions=1)
 
 
-def test_the_write_units_of_the_model_are_those_of_the_demo(demo: Demo) -> None:
+def test_the_write_units_of_the_model_equal_those_of_the_demo(demo: Demo) -> None:
     assert demo.rows > 900
     assert demo.touched > 400
     counted = demo.written["join"] + demo.written["evaluate"]
     assert demo.steps * written_units(modelled(demo), MEASURED) == pytest.approx(counted, rel=0.03)
 
 
-def test_the_read_units_of_the_model_are_those_of_the_demo(demo: Demo) -> None:
+def test_the_read_units_of_the_model_equal_those_of_the_demo(demo: Demo) -> None:
     counted = demo.read["evaluate"] - BACKFILL
     assert demo.steps * evaluation_read_units(modelled(demo)) == pytest.approx(counted, rel=0.05)
 
 
-def test_the_share_of_changes_is_that_of_the_demo(demo: Demo) -> None:
+def test_the_share_of_changes_equals_that_of_the_demo(demo: Demo) -> None:
     changes = demo.written["evaluate"] - demo.touched - FIXED_WRITES * demo.steps
     assert 0 < changes / demo.touched <= MEASURED["changes"]
 

@@ -74,7 +74,7 @@ def test_a_set_id_has_any_size_up_to_64_bytes(size: int, edge: Edge) -> None:
     assert logged(edge) == {row_key("fledge", set_id, "client", b"c")}
 
 
-def test_an_encoded_colon_is_a_colon(edge: Edge) -> None:
+def test_an_encoded_colon_is_read_as_a_colon(edge: Edge) -> None:
     assert edge.post("/v1/types/fledge/sets/asdf%3Ajoin", {"client": "c"}).status == 200
 
 

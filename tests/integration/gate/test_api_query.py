@@ -48,7 +48,7 @@ def test_the_k_anonymous_hashes_are_returned_as_they_were_written(edge: Edge) ->
     }
 
 
-def test_a_signed_query_may_name_more_hashes_and_is_answered_alike(edge: Edge) -> None:
+def test_a_signed_query_may_name_more_hashes_and_gets_the_same_answer(edge: Edge) -> None:
     asked = {"setsForType": [{"type": "fledge", "hashes": [base64url(TRUE)] * 100}]}
     assert edge.post("/v1:batchQuery", asked).body == edge.post("/v1:query", asked).body
     for count, status in ((101, 400), (1000, 400)):
@@ -78,7 +78,7 @@ def test_every_queried_type_has_an_entry_even_if_unknown_or_repeated(edge: Edge)
     assert ask(edge)["kAnonymousSets"] == []
 
 
-def test_a_repeated_hash_is_returned_as_often_and_changes_no_other_answer(edge: Edge) -> None:
+def test_a_repeated_hash_is_returned_as_often_as_it_was_sent(edge: Edge) -> None:
     true, false = base64url(TRUE), base64url(FALSE)
     answer = ask(edge, ("fledge", [true, false, true, true]), ("fledge", [false, true]), ("search-term", [true]))
     assert answer["kAnonymousSets"] == [
@@ -170,7 +170,7 @@ def test_the_calls_of_a_query_do_not_depend_on_the_answer(edge: Edge) -> None:
     assert [operations(set_id) for set_id in (TRUE, FALSE, SUPPRESSED, UNKNOWN)] == [expected] * 4
 
 
-def test_a_thousand_hashes_are_read_in_ten_calls_or_so(edge: Edge) -> None:
+def test_a_thousand_hashes_are_read_in_about_ten_calls(edge: Edge) -> None:
     ids = [bytes([i % 256, i // 256]) for i in range(1000)]
     edge.release("fledge", ids[777], CLOCK_STEP)
     hashes = [base64url(set_id) for set_id in ids]
@@ -182,7 +182,7 @@ def test_a_thousand_hashes_are_read_in_ten_calls_or_so(edge: Edge) -> None:
 # Failures
 
 
-def test_a_table_that_does_not_answer_is_503_and_never_false(edge: Edge) -> None:
+def test_a_table_that_does_not_answer_gives_503_and_not_false(edge: Edge) -> None:
     edge.fail = lambda operation: "ThrottlingException" if operation == "BatchGetItem" else None
     for result in (
         edge.get(f"/v1/types/fledge/sets/{base64url(TRUE)}"),
@@ -220,7 +220,7 @@ def test_the_types_endpoint_shows_parameters_and_guarantees(edge: Edge) -> None:
         assert edge.get(f"/v1/types/{entry['type']}").json() == entry
 
 
-def test_a_type_with_laws_of_its_own_has_no_profile() -> None:
+def test_a_type_with_custom_laws_has_no_profile() -> None:
     laws = {
         "threshold": {"shape": "one-sided", "epsilon": "0.9", "truncation": 15},
         "query": {"shape": "one-sided", "epsilon": "0.9", "truncation": 15},

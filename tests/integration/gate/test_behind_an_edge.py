@@ -94,7 +94,7 @@ def test_the_comparison_takes_the_same_time_for_every_value(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("text", ["", "secret", "[]", "{}", '{"current": ""}', '{"current": 7}'])
-def test_a_secret_of_another_form_is_refused_and_admits_nobody(text: str) -> None:
+def test_a_secret_of_another_form_is_refused_and_no_request_passes(text: str) -> None:
     client = mock.Mock()
     client.get_secret_value.return_value = {"SecretString": text}
     with pytest.raises(ConfigurationError, match="the edge secret must be a JSON object"):

@@ -274,7 +274,7 @@ def test_an_environment_that_a_function_refuses_is_reported(stack: Stack) -> Non
     assert re.search(r"environment +│ FAIL +│ KANON_SLOTS: .*power of two", output)
 
 
-def test_an_environment_that_a_function_of_reports_refuses_leads_to_the_section_of_these_functions(
+def test_an_environment_that_a_function_of_reports_refuses_names_the_section_to_read(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described = stack.describe()

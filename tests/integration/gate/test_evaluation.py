@@ -445,7 +445,7 @@ def test_members_that_cannot_be_read_stop_their_slot_and_no_other(scenario: Scen
     assert scenario.run(closing(START), slot=0).sets == 1
 
 
-def test_an_instance_that_no_noise_key_covers_is_not_evaluated_with_another_one(
+def test_an_instance_without_its_noise_key_is_not_evaluated_with_another_key(
     new_scenario: Callable[..., Scenario],
 ) -> None:
     scenario = new_scenario(keys=NoiseKeys(((START + 100, KEY),)))
@@ -600,7 +600,7 @@ def test_rows_do_not_expire_while_an_answer_needs_them(scenario: Scenario, late:
     assert "ttl" not in horizon
 
 
-def test_expired_rows_that_are_not_yet_deleted_give_the_same_answers_as_none(
+def test_expired_rows_that_are_not_yet_deleted_change_no_answer(
     new_scenario: Callable[..., Scenario],
 ) -> None:
     short = replace(SCHEDULE, outage_allowance=7 * PERIOD)

@@ -35,7 +35,7 @@ TYPES = {
 SET, OTHER = b"a set of clients", b"a set of others"
 JOINED, CLOSED, EVALUATED, VISIBLE, SUPPRESSED, CROSSED = (
     "Did a client join the set within the window?", "Has the step of its joins ended?", "Is the set's slot evaluated?",
-    "Are the results visible?", "Is the set suppressed?", "Has it crossed the noisy threshold in this instance?",
+    "Are the results visible?", "Is the set not suppressed?", "Has it crossed the noisy threshold in this instance?",
 )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_a_set_is_followed_from_the_join_to_the_true_answer_and_to_its_restart(s
     assert "It was true in the instance before." in said(found)
 
 
-def test_a_crossing_that_is_not_visible_yet_changes_no_word(stack: Stack) -> None:
+def test_an_invisible_crossing_does_not_change_the_output(stack: Stack) -> None:
     """20 clients are certain to cross and 1 is not: before the tick both sets get the same explanation."""
     join(stack, 20)
     join(stack, 1, OTHER)

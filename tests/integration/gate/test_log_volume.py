@@ -84,6 +84,6 @@ def test_a_line_of_the_access_log_is_short() -> None:
 
 
 @pytest.mark.parametrize("name", ["Join", "Query", "Evaluate"])
-def test_lambda_adds_no_line_of_its_own_to_a_call_that_ends_well(name: str) -> None:
+def test_lambda_adds_no_line_to_a_call_that_succeeds(name: str) -> None:
     logging = properties(read(), name)["LoggingConfig"]
     assert (logging["LogFormat"], logging["SystemLogLevel"]) == ("JSON", "WARN")

@@ -163,7 +163,7 @@ def test_a_control_without_any_record_counts_as_replaced(service: Service) -> No
     assert service.begin((START + 9) * PERIOD + 200.0)[0].from_step == START + 9
 
 
-def test_a_crossing_known_to_one_table_alone_is_copied_to_the_other(service: Service) -> None:
+def test_a_crossing_that_only_one_table_has_is_copied_to_the_other(service: Service) -> None:
     state = service.state(NAMES[0])
     service.statuses.write(NAMES[0], (START - 8, START), 10**10)  # Members were restored
     service.members.put(NAMES[1], "small", SetState(state.members, (START - 1,), START), 8, 10**10)  # Statuses were
@@ -264,9 +264,7 @@ def test_no_step_is_evaluated_while_tables_are_replaced(service: Service) -> Non
     assert service.control.lease(0, "another", 0, 1) is not None  # given back
 
 
-def test_a_wake_up_at_the_step_of_a_lost_one_is_written_again(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_wake_up_is_written_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stored Members name the same step, but the row was in the replaced log."""
     crowd = tuple(Member(token, START) for token in range(SMALL.members_kept))
     service.replace("StepLog")

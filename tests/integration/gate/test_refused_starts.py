@@ -59,7 +59,7 @@ def test_joins_refused_by_a_misconfigured_function_are_all_counted(misconfigured
     assert counted(misconfigured) == {"JoinsAccepted": 1, "JoinsRefused": 7}  # the one of before
 
 
-def test_of_a_batch_whose_write_fails_every_join_is_counted_as_refused(edge: Edge) -> None:
+def test_a_failed_batch_counts_every_join_as_refused(edge: Edge) -> None:
     edge.fail = lambda name: "AccessDeniedException" if name == "BatchWriteItem" else None
     joins = [{"type": "fledge", "set": "asdf", "client": f"c{n}"} for n in range(40)]
     assert edge.post("/v1:batchJoin", {"joins": joins}).status == 503

@@ -30,7 +30,7 @@ def test_cron_fires_next_at(expression: str, now: str, expected: str) -> None:
     assert Cron(expression).next_after(at(now)) == at(expected)
 
 
-def test_cron_refuses_what_is_not_cron_and_what_never_fires() -> None:
+def test_cron_refuses_invalid_expressions_and_those_that_never_fire() -> None:
     with pytest.raises(ValueError, match="six fields"):
         Cron("cron(3 * * *)").next_after(0)
     with pytest.raises(ValueError, match="does not fire"):

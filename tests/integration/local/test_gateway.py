@@ -96,7 +96,9 @@ def test_the_context_carries_route_time_and_address() -> None:
         ("application/json", b"\xff", True),
     ],
 )
-def test_text_passes_as_it_is_and_anything_else_in_base64(content_type: str | None, body: bytes, encoded: bool) -> None:
+def test_text_passes_unchanged_and_other_content_in_base64(
+    content_type: str | None, body: bytes, encoded: bool
+) -> None:
     headers = [] if content_type is None else [("content-type", content_type)]
     made = sent(method="POST", headers=headers, body=body)
     assert made["isBase64Encoded"] is encoded

@@ -130,7 +130,7 @@ def test_an_object_is_written_only_under_its_condition_on_either_engine(engine: 
             s3.get_object(**{**place, "Key": "absent"})
 
 
-def test_two_stacks_at_once_have_buckets_of_their_own(stack: Stack) -> None:
+def test_two_stacks_at_a_time_have_different_buckets(stack: Stack) -> None:
     with letters_stack(name="kanon_with-a-name-That-is-too-long-for-a-bucket") as other:
         assert stack.storage.buckets != other.storage.buckets
         send(other, "one")
@@ -168,6 +168,9 @@ def test_an_object_written_again_begins_a_new_lifetime(stack: Stack) -> None:
     s3.put_object(**place, Body=b"y")
     stack.clock.set(START + 40 * DAY)
     assert stack.sweep() == 0
+    assert objects(stack, "batches/") == ["batches/a"]
+    stack.clock.set(START + 53 * DAY)
+    assert stack.sweep() == 1
 
 
 # Batches
@@ -195,7 +198,7 @@ def test_a_full_batch_does_not_wait(stack: Stack) -> None:
     assert sorted(body for _, bodies in batches(stack) for body in bodies) == [f"{n:02}" for n in range(30)]
 
 
-def test_a_batch_is_smaller_than_an_event_may_be(stack: Stack) -> None:
+def test_a_batch_fits_into_an_event(stack: Stack) -> None:
     sizes = [200_000] * 24 + [250_000] * 8
     for size in sizes:
         send(stack, "x" * size)
@@ -206,7 +209,7 @@ def test_a_batch_is_smaller_than_an_event_may_be(stack: Stack) -> None:
     assert max(whole) < 6 * MIB
 
 
-def test_a_tick_passes_every_batch_on_at_once(stack: Stack) -> None:
+def test_a_tick_passes_on_every_batch_immediately(stack: Stack) -> None:
     send(stack, "one")
     stack.tick()
     assert batches(stack) == [(START, ["one"])]

@@ -395,6 +395,6 @@ def test_on_the_real_log_one_join_changes_one_set_for_one_window_and_no_noise(mo
 
 @with_real_log
 @pytest.mark.audit
-def test_on_half_a_year_of_the_real_log_with_the_published_laws(moto):
+def test_a_replay_of_half_a_year_of_the_real_log_with_the_published_laws_is_exact(moto):
     parameters = Parameters(50, 30, DAY, *profile("published", 30))
     replay_real_log(moto, parameters, datetime(2017, 3, 1, tzinfo=UTC), days=180, removals=3)

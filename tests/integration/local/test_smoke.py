@@ -92,7 +92,7 @@ def test_a_wrong_key_fails_the_checks_that_need_it(stack: Stack) -> None:
     assert found["join"] == found["batchJoin"] == "FAIL"
 
 
-def test_batches_open_to_anybody_fail(stack: Stack) -> None:
+def test_batches_without_authorisation_fail_the_check(stack: Stack) -> None:
     found = verdicts(stack.answer)
     assert [name for name, verdict in found.items() if verdict == "FAIL"] == [
         "batchJoin refused unsigned",

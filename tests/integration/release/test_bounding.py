@@ -113,7 +113,7 @@ def test_the_engine_computes_the_definition(tmp_path, kappa, unit):
     ],
     ids=str,
 )
-def test_groups_of_several_columns_periods_conditions_and_lists_follow_the_definition(tmp_path, more):
+def test_groups_by_columns_periods_conditions_and_lists_follow_the_definition(tmp_path, more):
     made = rows(7)
     bounding = Bounding(**{"user": "client", "groups": ("set",), "measures": MEASURES, "kappa": 2, "scale": 2, **more})
     groups, bins, _ = table([write(tmp_path / "log.csv", made)], bounding)
@@ -144,7 +144,7 @@ def test_numbers_in_parquet_are_read_like_their_texts(tmp_path):
     assert table([path], Bounding("client", ("g",), (Sum("price", 0, 9),)))[0] == [("a", 2, (15,))]
 
 
-def test_a_value_is_a_row_error_from_two_to_the_sixty_second_on_and_sums_do_not_overflow(tmp_path):
+def test_a_value_of_two_to_the_sixty_second_is_a_row_error_and_sums_do_not_overflow(tmp_path):
     path, largest = tmp_path / "log.csv", 1 << 62
     path.write_text("g,client,x\n" + f"a,u,{largest}\n" * 9 + f"a,v,{largest + 1}\na,w,{-largest}\n")
     bounding = Bounding("client", ("g",), (Sum("x", -(1 << 61), 1 << 61), Bins("x"), UserMeans("x", 0, 10)))

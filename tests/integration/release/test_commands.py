@@ -174,6 +174,9 @@ def test_the_published_files_show_neither_totals_nor_the_digest_of_the_input(log
     run("release", log, *ASKED, "--floor", 50)
     spend = json.loads((place / "kanon-ledger" / "ledger.jsonl").read_text())
     published = b"".join(files(place).values())
+    assert b"popular" in published
+    assert b"rare" in log.read_bytes()
+    assert len(spend["input"]) >= 32
     assert spend["input"].encode() not in published
     assert not re.search(rb"\b322\b", files(place)["released.json"])  # as a number: an id may hold these digits
     assert b"rare" not in published
@@ -235,7 +238,7 @@ def test_wrong_use_ends_with_one_line_that_says_what_to_change(log, arguments, s
     assert message in run("release", *arguments, status=status)
 
 
-def test_failed_bounds_and_a_missing_ledger_have_their_own_messages(place):
+def test_failed_bounds_and_a_missing_ledger_have_different_messages(place):
     (place / "log.csv").write_text(text_of(("s", 3)))
     assert "cost is spent" in run("release", "log.csv", *ASKED, "--aggregate", "sum:time:auto", status=3)
     assert "there is no ledger" in run("ledger", "show", "--ledger", "nowhere", status=2)

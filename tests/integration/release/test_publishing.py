@@ -61,7 +61,7 @@ def silent(monkeypatch):
     monkeypatch.setattr(Table, "draw", lambda self, word: 0)
 
 
-def test_without_noise_the_values_are_those_of_the_data(log, tmp_path, silent):
+def test_without_noise_the_values_equal_the_data(log, tmp_path, silent):
     made = run(
         log, tmp_path / "l", values_per_group=2,
         aggregates=(
@@ -105,7 +105,7 @@ def test_without_noise_an_automatic_sum_is_clamped_to_the_edges_of_its_outermost
         assert abs(one["sum_amount"] - expected) <= high / 512 / 2
 
 
-def test_quantiles_of_many_users_are_those_of_the_data(log, tmp_path):
+def test_quantiles_of_many_users_are_close_to_those_of_the_data(log, tmp_path):
     made = run(
         log,
         tmp_path / "l",
@@ -129,7 +129,7 @@ def test_two_equal_aggregates_of_a_group_have_different_noise(log, tmp_path):
         assert one["rows"] != one["rows_2"]
 
 
-def test_every_role_and_group_reads_its_own_words(log, tmp_path, monkeypatch):
+def test_no_two_roles_or_groups_read_the_same_words(log, tmp_path, monkeypatch):
     read = []
     bytes_of = Tape.bytes
     monkeypatch.setattr(Tape, "bytes", lambda tape, *place: read.append(place[:3]) or bytes_of(tape, *place))
@@ -188,7 +188,7 @@ def test_the_interval_is_the_narrowest_of_its_level():
         assert within(a - 1) < Fraction(95, 100) <= within(a)
 
 
-def test_intervals_hold_at_their_stated_level(tmp_path):
+def test_intervals_cover_the_truth_at_their_stated_level(tmp_path):
     """2,000 groups of 100 users, seeded: a miss rate of 5% at most, off by less than 2.5 points (5 standard errors)."""
     mechanism = Mechanism(spec(aggregates=("rows:3",), delta=Fraction("1e-3")))
     table = PrivateTable(mechanism.spec.bounding, lambda: ((f"{i}", 100, 200) for i in range(2000)), {})

@@ -54,7 +54,7 @@ def test_two_operators_share_a_release_and_pay_once(engine: Running, table: str)
         release("log.csv", spec(), ledger(engine, table), dataset="d", engine=Given(("a", 99)))
 
 
-def test_of_several_operators_only_as_many_spend_as_the_budget_allows(engine: Running, table: str) -> None:
+def test_only_as_many_operators_spend_as_the_budget_allows(engine: Running, table: str) -> None:
     ledger(engine, table).set_budget("d", "user", Bound(Fraction(3), Fraction(1, 10)))
     clients = [engine.client() for _ in range(8)]
     take_turns(engine, *clients)
@@ -94,7 +94,7 @@ def test_a_line_whose_answer_was_lost_is_found_and_its_secret_stays(engine: Runn
     assert made.new
 
 
-def test_a_forgotten_release_has_no_secret_any_more(engine: Running, table: str) -> None:
+def test_a_forgotten_release_has_no_secret(engine: Running, table: str) -> None:
     kept = ledger(engine, table)
     made = release("log.csv", spec(), kept, dataset="d", engine=LOG)
     kept.forget(made.id)
@@ -113,7 +113,7 @@ def test_a_missing_table_and_a_missing_line_are_named(engine: Running, table: st
         kept.accounts()
 
 
-def test_a_refused_call_is_one_line(engine: Running, table: str) -> None:
+def test_a_refused_call_is_printed_as_one_line(engine: Running, table: str) -> None:
     client = engine.client()
 
     def refuse(**_: Any) -> None:

@@ -72,7 +72,7 @@ def epsilon_of(service: Aggregation, day: int) -> int:
     return service.tables.spent(unit).epsilon
 
 
-def test_a_job_does_not_return_what_an_earlier_one_of_its_name_spent(service: Aggregation) -> None:
+def test_a_job_does_not_return_what_an_earlier_job_of_its_name_spent(service: Aggregation) -> None:
     service.put_reports("in/a.avro", of_day(1))
     service.create("job", output_data_blob_prefix="out/first.avro")
     service.run()
@@ -88,7 +88,7 @@ def test_a_job_does_not_return_what_an_earlier_one_of_its_name_spent(service: Ag
     assert epsilon_of(service, 1) == 10_000 * len(released)
 
 
-def test_a_job_pays_for_units_that_an_earlier_one_of_its_name_has_paid_for(
+def test_a_job_pays_again_for_units_that_an_earlier_job_of_its_name_paid_for(
     service: Aggregation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kanon.reports.service.committing.ROWS_A_CHUNK", 1)

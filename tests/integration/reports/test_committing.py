@@ -143,7 +143,7 @@ def test_a_budget_table_that_was_created_again_is_refused(tables: ReportTables) 
     assert tables.spent(unit()) == Amount(0, 0)
 
 
-def test_of_twenty_jobs_for_one_hour_exactly_as_many_win_as_the_cap_admits(engine: Running) -> None:
+def test_only_as_many_jobs_commit_as_the_cap_allows(engine: Running) -> None:
     tables = fresh_tables(engine)
     jobs = [tables.job(f"job {n}") for n in range(20)]
     take_turns(engine, tables.client)

@@ -57,7 +57,7 @@ def test_a_report_that_was_lost_is_noticed(summaries, exact, number):
         reports_demo.check(summaries[number], exact | {key: exact[key] + VALUE})
 
 
-def test_a_declared_key_that_is_missing_and_a_threshold_not_kept_are_noticed(summaries, exact):
+def test_a_missing_declared_key_and_a_key_below_the_threshold_are_found(summaries, exact):
     declared, discover = summaries
     with pytest.raises(AssertionError, match="declared key"):
         reports_demo.check(declared, exact | {b"x" * 16: 0})

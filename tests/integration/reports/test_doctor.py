@@ -183,7 +183,7 @@ def test_a_new_key_that_is_late_is_reported_before_the_last_one_ends(deployed: D
     assert deployed.wrong(PUBLISHED - 1) == {"report keys": (Verdict.WARN, Section.KEYS_MISSING)}
 
 
-def test_no_published_key_is_a_failure(deployed: Deployed) -> None:
+def test_a_ring_without_a_published_key_is_a_failure(deployed: Deployed) -> None:
     deployed.keys(OPENS - HOUR)
     assert deployed.wrong() == {"report keys": (Verdict.FAIL, Section.KEYS_MISSING)}
 

@@ -29,7 +29,7 @@ def test_there_are_43_reports_of_every_length_the_readme_names():
 
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda golden: golden.name)
-def test_a_payload_opens_to_its_cleartext_and_is_encoded_again_to_the_byte(golden):
+def test_a_payload_opens_to_its_cleartext_and_is_encoded_to_the_same_bytes(golden):
     cleartext = opened(golden)
     assert cleartext == golden.cleartext
     assert len(golden.wire) == len(cleartext) + 48
@@ -96,7 +96,7 @@ def test_the_text_of_shared_info_is_written_as_browsers_write_it():
 
 
 @pytest.mark.parametrize("golden", [g for g in GOLDENS if g.version != "none"][:4], ids=lambda golden: golden.name)
-def test_a_report_of_a_version_with_a_name_does_not_open_with_a_zero_byte_behind_the_prefix(golden):
+def test_a_named_version_has_no_zero_byte_after_the_prefix(golden):
     sealed = hpke.SUITE.encrypt(
         golden.cleartext, golden_key().public_key(), hpke.PREFIX + b"\0" + golden.shared_info.encode()
     )
@@ -115,7 +115,7 @@ CBOR = {
 
 
 @pytest.mark.parametrize("name", CBOR)
-def test_a_cbor_file_holds_its_contributions_and_is_encoded_again_to_the_byte(name):
+def test_a_cbor_file_is_read_and_encoded_to_the_same_bytes(name):
     cleartext = (VECTORS / f"cbor/{name}.cbor").read_bytes()
     contributions = [pair for pair in decode(cleartext).contributions if pair.value]
     assert contributions == CBOR[name]

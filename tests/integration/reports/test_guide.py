@@ -62,7 +62,7 @@ def test_the_guide_names_every_counter_and_no_other():
     assert shared_info.APIS
 
 
-def test_the_thresholds_of_the_proofs_are_the_codes():
+def test_the_thresholds_of_the_proofs_equal_those_of_the_code():
     rows = re.findall(
         r"^\| (\d+), (1e-\d) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", PROOFS.read_text(), re.MULTILINE
     )
@@ -73,7 +73,7 @@ def test_the_thresholds_of_the_proofs_are_the_codes():
         assert [int(number.replace(",", "")) for number in written] == computed
 
 
-def test_the_numbers_of_the_guide_are_the_codes():
+def test_the_numbers_of_the_guide_equal_those_of_the_code():
     text = GUIDE.read_text()
     ten = parameters.Parameters("discover", Fraction(10), Fraction("1e-8"))
     assert f"{ten.threshold:,}" in text

@@ -149,7 +149,7 @@ def test_a_job_is_durable_and_has_a_secret_before_the_answer(service: Front) -> 
     assert messages == [{}, {}]
 
 
-def test_the_same_id_again_is_refused_whatever_the_body(service: Front) -> None:
+def test_a_repeated_id_is_refused_with_any_body(service: Front) -> None:
     assert create(service, "twice").status == 202
     before = service.service.row("twice")
     for changes in ({}, {"output_data_blob_prefix": "other"}):
@@ -618,7 +618,7 @@ def test_the_budget_of_a_day_is_full_until_a_job_spends(fresh: Front) -> None:
         (("day=", "filtering_id=18446744073709551616&day="), "filtering_id"),
     ],
 )
-def test_a_budget_of_no_unit_is_refused(service: Front, change: tuple[str, str], field: str) -> None:
+def test_a_budget_without_a_unit_is_refused(service: Front, change: tuple[str, str], field: str) -> None:
     result = service.send("jobs", "GET", f"{BUDGET}?{UNIT.replace(*change)}")
     assert result.status == 400
     assert error(result)["details"][0]["metadata"] == {"field": field}

@@ -48,7 +48,7 @@ def ring(client: Any) -> KeyRing:
         (128, [], [], ["first", "second"]),
     ],
 )
-def test_a_key_is_published_14_days_opens_120_and_ends_a_day_later(
+def test_a_key_is_published_for_14_days_opens_for_120_and_is_destroyed_a_day_later(
     day: float, published: list[str], opening: list[str], ended: list[str]
 ) -> None:
     now = NOW + day * DAY

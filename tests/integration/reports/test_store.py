@@ -72,7 +72,7 @@ def test_a_batch_that_comes_again_writes_the_same_object(deployed: Front) -> Non
     assert deployed.objects() == before
 
 
-def test_a_message_that_comes_again_with_others_gives_a_second_object_whose_report_counts_once(deployed: Front) -> None:
+def test_a_report_in_two_objects_after_a_repeated_message_counts_once(deployed: Front) -> None:
     messages = collected(deployed, body(number=1), body(number=2))
     assert deployed.store(messages[:1]) == []
     assert deployed.store(messages) == []
@@ -144,7 +144,7 @@ def test_store_reads_no_object(deployed: Front) -> None:
     assert [name for name, _ in deployed.calls] == ["PutObject"]
 
 
-def test_every_path_has_a_folder_of_its_own(deployed: Front) -> None:
+def test_every_path_has_a_separate_folder(deployed: Front) -> None:
     for number, (path, api) in enumerate(REPORTS.items()):
         sent = body(number=number) if api == "attribution-reporting" else other_api(api, number)
         assert deployed.store(collected(deployed, sent, path=path)) == []

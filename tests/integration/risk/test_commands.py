@@ -205,7 +205,7 @@ def test_a_user_whose_rows_lie_in_several_batches_counts_once(log: Path, monkeyp
         (["no-noise", "LOG", "--k", "3", "--fakes", "3"], "give 0 to 2 fakes"),
     ],
 )
-def test_bad_input_is_one_line_that_says_what_to_change(
+def test_bad_input_prints_one_line_that_says_what_to_change(
     arguments: list[str], message: str, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(log.parent)

@@ -218,7 +218,7 @@ def test_a_forced_key_change_costs_at_most_its_bound(shape: Shape, window: int, 
     assert 0.3 < ratio.value <= 1
 
 
-def test_a_forced_key_change_can_cost_more_than_the_theorem_says_without_one() -> None:
+def test_a_forced_key_change_can_cost_more_than_the_theorem_without_key_changes() -> None:
     small = Small(one_sided(Fraction(1, 2), 12), one_sided(Fraction(2), 8), 3)
     assert 0.8 < worst(small, key_change(small)).value <= 1
     with pytest.raises(AssertionError, match="exceeds its claim"):
@@ -227,7 +227,7 @@ def test_a_forced_key_change_can_cost_more_than_the_theorem_says_without_one() -
 
 @pytest.mark.parametrize("adding", [False, True])
 @pytest.mark.parametrize("law", [one_sided, two_sided])
-def test_the_leak_of_two_instances_equals_that_of_an_exhaustive_search(
+def test_the_leak_of_two_instances_equals_an_exhaustive_search(
     law: Callable[[Fraction, int], Law], adding: bool
 ) -> None:
     """The edges of ``composition`` against every sequence of counts after every outcome, one by one."""

@@ -95,7 +95,7 @@ GAIN = (168, Fraction(2))
 @pytest.mark.prove
 @pytest.mark.parametrize("window", [24, 168, 720])
 @pytest.mark.parametrize("epsilon", [Fraction(n, 2) for n in range(2, 9)], ids=lambda epsilon: f"{float(epsilon):g}")
-def test_no_threshold_law_makes_the_zone_one_user_smaller_except_at_one_target(window: int, epsilon: Fraction) -> None:
+def test_the_zone_is_the_smallest_possible_except_at_one_target(window: int, epsilon: Fraction) -> None:
     width = smallest_geometric(window, epsilon)
     best = max((most_certain(window, width - 1, float(e1), float(e2)), e2) for e1, e2 in splits(epsilon))
     false, true = best_plan(Target(1000, window, 3600, epsilon, Fraction(1, 100_000))).zone
@@ -115,7 +115,7 @@ def with_less_at_its_start(law: Law, share: Fraction) -> Law:
     return replace(law, weights=tuple(scaled))
 
 
-def test_a_geometric_law_with_a_spread_start_gains_one_user_there() -> None:
+def test_a_geometric_law_with_a_spread_start_gains_one_user_at_its_start() -> None:
     window, epsilon = GAIN
     first, second = with_less_at_its_start(one_sided(Fraction(1, 2), 24), Fraction(83, 100)), one_sided(Fraction(1), 18)
     parameters = Parameters(1000, window, 3600, first, second)

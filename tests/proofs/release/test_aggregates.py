@@ -68,7 +68,7 @@ def test_one_user_moves_a_total_by_at_most_the_steps_of_its_sensitivity(text, ep
 
 
 @pytest.mark.parametrize("epsilon", ["1/2", "9", pytest.param("1/200", marks=pytest.mark.prove)])
-def test_no_shift_within_the_steps_needs_more_than_the_claimed_delta(epsilon):
+def test_every_shift_within_the_steps_stays_within_the_claimed_delta(epsilon):
     total = NoisyTotal(7, Fraction(epsilon))
     shifts = sorted({0, 1, total.steps // 3, total.steps - 1, total.steps})
     found = [shift_delta(total.law, shift, total.epsilon) for shift in shifts]
@@ -77,7 +77,7 @@ def test_no_shift_within_the_steps_needs_more_than_the_claimed_delta(epsilon):
 
 
 @pytest.mark.prove
-def test_no_shift_at_all_needs_more_than_the_claimed_delta():
+def test_every_shift_stays_within_the_claimed_delta():
     for epsilon in ("1/2", "1", "3"):
         total = NoisyTotal(7, Fraction(epsilon))
         for shift in range(total.steps + 1):
@@ -168,7 +168,7 @@ def test_no_quantile_exceeds_its_claim(q, cells, users):
     assert worst <= one.delta
 
 
-def test_a_quantile_that_is_far_from_the_best_edge_has_weight_zero_and_pays_for_it():
+def test_an_edge_far_from_the_quantile_has_weight_zero_which_costs_delta():
     one = Quantile(Fraction(1, 2), 2, Fraction(9))
     fewer, more = [(0, 20)], [(0, 21)]
     weights = [dict(enumerate(one.weights(data))) for data in (fewer, more)]
@@ -177,7 +177,7 @@ def test_a_quantile_that_is_far_from_the_best_edge_has_weight_zero_and_pays_for_
 
 
 @pytest.mark.parametrize(("data", "q", "expected"), [((0, 0, 1, 3), "1/2", {1}), ((2,) * 9, "0", {0, 1, 2})])
-def test_the_best_edge_is_the_quantile(data, q, expected):
+def test_the_edge_with_the_best_score_is_the_quantile(data, q, expected):
     one = Quantile(Fraction(q), 4, Fraction(1))
     losses = one.losses([(cell, data.count(cell)) for cell in set(data)])
     assert {i for i, loss in enumerate(losses) if loss == 0} == expected

@@ -44,20 +44,20 @@ def near(found, known):
     return float(found) == pytest.approx(known, rel=1e-8)
 
 
-def test_a_sum_scaled_by_the_width_of_its_bounds():
+def test_scaling_a_sum_by_the_width_of_its_bounds_breaks_the_claim():
     assert near(shift_delta(laplace(1), 6, ONE), 0.9272054731303337)
     assert shift_delta(laplace(6), 6, ONE) < Fraction("1e-12")
 
 
 @pytest.mark.parametrize(("scale", "known"), [(4, 0.49226816547515423), (8, 0.49805195002721364)])
-def test_a_mean_that_divides_by_the_exact_count(scale, known):
+def test_a_mean_that_divides_by_the_exact_count_breaks_the_claim(scale, known):
     law = laplace(scale)
     fewer = outcomes(law, lambda x: Fraction(4 + x, 1))
     more = outcomes(law, lambda x: Fraction(4 + 4 + x, 2))
     assert near(one_way(more, fewer, ONE), known)
 
 
-def test_a_mean_by_the_exact_count_even_as_a_histogram():
+def test_a_mean_that_divides_by_the_exact_count_breaks_the_claim_even_as_a_histogram():
     """Algorithm 2.3 of Li et al. 2016 at epsilon 1/2, in cells of width 4."""
     half = Fraction(1, 2)
     law = laplace(8, half, scales=56)
@@ -102,7 +102,7 @@ def excess(probabilities, epsilon):
     return worst
 
 
-def test_the_printed_ceilings_of_the_optimal_selection():
+def test_the_ceilings_printed_for_the_optimal_selection_break_the_claim():
     assert excess(thesis(1, 1e-5, 11, 22), 1) == pytest.approx(1e-5, rel=1e-6)
     assert excess(thesis(1, 1e-5, 12, 23), 1) == pytest.approx(0.5079975028829724, rel=1e-6)
     assert optimal_selection(ONE, Fraction("1e-5")).delta <= Fraction("1e-5")
@@ -116,7 +116,7 @@ class AtThreshold(CountedSelection):
         return noisy if users and noisy >= self.law.truncation else None
 
 
-def test_a_count_that_may_be_at_the_threshold():
+def test_releasing_a_count_at_the_threshold_breaks_the_claim():
     law = counted_selection(ONE, Fraction("1e-5")).law
     rule = AtThreshold(law)
     worst = max(delta(selected(rule, n), selected(rule, n + 1), ONE) for n in range(26))
@@ -129,7 +129,7 @@ class EmptyToo(CountedSelection):
         return noisy if noisy >= self.law.truncation else None
 
 
-def test_a_group_without_users_that_may_be_released():
+def test_a_wrong_selection_releases_a_group_without_users():
     rule = EmptyToo(two_sided(ONE, 5))
     assert set(selected(rule, 0)) == {None, 5}
     assert set(selected(CountedSelection(two_sided(ONE, 5)), 0)) == {None}
@@ -170,7 +170,7 @@ def test_rounding_half_to_even_moves_a_total_by_more_steps():
     assert shift_delta(law, 2, epsilon) > Fraction(2, 1000)
 
 
-def test_a_middle_of_the_bounds_that_is_rounded_to_the_grid():
+def test_rounding_the_middle_of_the_bounds_to_the_grid_breaks_the_claim():
     """Bounds 1 and 4: M = 5/2 exactly, or the multiple of the grid below it."""
     right = NoisyTotal(3, ONE)  # of 2 x - 5
     wrong = right.grid * (5 // right.grid)
@@ -188,14 +188,14 @@ def test_a_middle_of_the_bounds_that_is_rounded_to_the_grid():
     assert float(shift_delta(right.law, right.steps + 1, ONE)) == pytest.approx(0.0039, abs=5e-5)
 
 
-def test_two_sums_of_a_group_that_share_their_noise():
+def test_two_sums_of_a_group_that_share_their_noise_break_the_claim():
     law = two_sided(ONE, 9)
     shared = distribution(lambda word: (3 + law.draw(word)) - (1 + law.draw(word)), law.cumulative)
     assert set(shared) == {2}, "their difference is exact"
     assert delta(shared, distribution(lambda word: 3, law.cumulative), ONE) == 1
 
 
-def test_two_groups_that_share_one_tape():
+def test_two_groups_that_share_one_tape_break_the_claim():
     law = two_sided(ONE, 9)
     here, there = (
         distribution(lambda word, n=n: (20 + n + law.draw(word), 20 + law.draw(word)), law.cumulative) for n in (0, 1)
@@ -223,7 +223,7 @@ def test_noise_that_is_keyed_by_the_data_tells_whether_a_repeated_release_has_ch
     assert rows[0] != rows[2]
 
 
-def test_clamping_after_the_noise():
+def test_clamping_after_the_noise_breaks_the_claim():
     """One value of 1000 with bounds 0 and 5: the noise is scaled for 5."""
     total = Coarse(5, ONE)
     fewer, more = (
@@ -234,14 +234,14 @@ def test_clamping_after_the_noise():
     assert delta(distribution(lambda word: total.noisy(0, word), total.law.cumulative), clamped, ONE) <= total.delta
 
 
-def test_no_bound_on_the_groups_of_a_user():
+def test_a_missing_bound_on_the_groups_of_a_user_breaks_the_claim():
     rule = counted_selection(ONE, Fraction(1, 20))
     cache = [selected(rule, n) for n in (5, 6)]
     assert delta(joint(cache[0], cache[0]), joint(cache[1], cache[1]), ONE) > 5 * rule.delta
     assert delta(joint(cache[0], cache[0]), joint(cache[1], cache[1]), 2 * ONE) <= of_all(rule.delta, 2)
 
 
-def test_no_bound_on_the_rows_of_a_user():
+def test_a_missing_bound_on_the_rows_of_a_user_breaks_the_claim():
     total = NoisyTotal(1, ONE)
     assert shift_delta(total.law, 2 * total.steps, ONE) > Fraction(39, 100)
 
@@ -254,7 +254,7 @@ class NoHalf(Quantile):
         return Fraction(super().sensitivity, 2)
 
 
-def test_a_quantile_without_the_factor_two():
+def test_a_quantile_without_the_factor_two_breaks_the_claim():
     worst = {}
     for kind in (Quantile, NoHalf):
         one = kind(Fraction(1, 2), 2, ONE)

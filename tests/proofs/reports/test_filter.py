@@ -94,7 +94,7 @@ VALUES = [values for values in product(range(3), repeat=2) if 0 < sum(values) <=
 
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_adaptive_jobs_within_the_budget_of_each_report_keep_it_in_all(strategy, values):
+def test_adaptive_jobs_together_stay_within_the_budget_of_each_report(strategy, values):
     shares = max(share for share, _ in spent(strategy))
     jobs = max(count for _, count in spent(strategy))
     assert (shares, jobs) == (2, 2)

@@ -20,7 +20,7 @@ def digit_bounds(a, i):
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
-def test_every_threshold_is_the_floor_of_its_digits_probability(epsilon):
+def test_every_threshold_is_the_rounded_down_probability_of_its_digit(epsilon):
     law = DiscreteLaplace(epsilon / 65_536)
     for i, threshold in enumerate(law.thresholds):
         low, high = digit_bounds(law.a, i)
@@ -49,7 +49,7 @@ def test_noise_is_within_the_threshold_with_a_probability_of_nine_tenths(epsilon
 
 
 @pytest.mark.parametrize(("epsilon", "digits"), [(64, 18), (10, 21), (1, 24)])
-def test_the_number_of_digits_is_the_least_that_suffices(epsilon, digits):
+def test_the_number_of_digits_is_the_smallest_sufficient_one(epsilon, digits):
     law = DiscreteLaplace(Fraction(epsilon, 65_536))
     assert law.digits == digits
     assert exp_bounds(law.a * 2 ** (digits - 1), 1024)[1] <= 2**PRECISION < exp_bounds(law.a * 2**digits, 1024)[0]
@@ -92,7 +92,7 @@ def test_every_pattern_of_digits_gives_its_number():
         assert number == (a + 2 * b + 4 * c) - (d + 2 * e + 4 * f)
 
 
-def test_a_tie_is_decided_by_192_bits_more_of_that_word(monkeypatch):
+def test_a_tie_is_decided_by_192_more_bits_of_the_same_word(monkeypatch):
     top, rest = 5, 1 << 191
     law = with_thresholds(((top << TIE_BITS) + rest,) * 2)
     words = np.array([[4, 5, 6, 5]], np.uint64)
@@ -107,7 +107,7 @@ def test_a_tie_is_decided_by_192_bits_more_of_that_word(monkeypatch):
     assert asked == [(9, 2, 1), (9, 2, 3)]
 
 
-def test_conditioning_keeps_the_ratios_of_what_is_left():
+def test_conditioning_keeps_the_ratios_of_the_remaining_outcomes():
     """Draw again until it fits: every outcome within the limit keeps its share; clamping would add to the ends."""
     law = with_thresholds((1 << TIE_BITS + 62, 1 << TIE_BITS + 61), most=1)  # digits of 1/4 and 1/8
     tape = Tape(bytes(range(32)))

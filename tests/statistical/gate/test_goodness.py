@@ -20,7 +20,7 @@ def test_the_tail_equals_its_closed_form_at_even_degrees(statistic, half):
 
 
 @pytest.mark.parametrize("statistic", [0.5, 3.84, 40.0])
-def test_the_tail_of_one_degree_is_that_of_a_squared_normal(statistic):
+def test_one_degree_of_freedom_has_the_tail_of_a_squared_normal(statistic):
     assert goodness.tail(statistic, 1) == pytest.approx(math.erfc(math.sqrt(statistic / 2)), rel=1e-9)
 
 
@@ -46,7 +46,7 @@ def test_an_impossible_outcome_always_rejects():
     assert goodness.marginal(observed, law).p_value == 0.0
 
 
-def test_equal_outcomes_are_counted_without_those_that_never_happen():
+def test_equal_outcomes_are_counted_and_impossible_ones_left_out():
     law = np.array([0.25, 0.25, 0.5])
     same = np.array([0, 1, 2, 2] * 50)
     assert goodness.coincidences(same, same, law, law).statistic == 100
@@ -79,7 +79,7 @@ def cells_of_an_audit(trials):
 
 
 @pytest.mark.parametrize("trials", [50, 500])
-def test_right_data_exceed_a_statistic_less_often_than_bounded_and_not_much_less(trials):
+def test_right_data_exceed_a_statistic_slightly_less_often_than_its_bound(trials):
     generator = np.random.default_rng(trials)
     for expected in cells_of_an_audit(trials):
         seen = generator.multinomial(trials, expected / expected.sum(), size=100_000)
@@ -98,7 +98,7 @@ def test_chi_square_alone_would_raise_false_alarms():
 
 
 @pytest.mark.parametrize("trials", [50, 500])
-def test_right_data_are_rejected_about_as_often_as_the_level_says(trials):
+def test_right_data_are_rejected_at_about_the_stated_level(trials):
     generator = np.random.default_rng(trials)
     for expected in cells_of_an_audit(trials):
         seen = generator.multinomial(trials, expected / expected.sum(), size=10_000)

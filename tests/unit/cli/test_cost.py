@@ -28,7 +28,7 @@ def test_the_table_has_the_same_total_at_full_width() -> None:
     assert "one item a client and hour, counted by queries (no privacy)" in text
 
 
-def test_slots_are_those_that_the_workload_needs_unless_they_are_given() -> None:
+def test_the_number_of_slots_follows_from_the_workload_unless_it_is_given() -> None:
     assert json.loads(run("--joins", "3000", "--json").stdout)["slots"] == 16
     assert json.loads(run("--joins", "300000", "--json").stdout)["slots"] == 32
     assert json.loads(run("--joins", "3000", "--slots", "4", "--json").stdout)["slots"] == 4

@@ -51,7 +51,7 @@ def test_every_help_text_has_an_example_that_the_command_accepts(
     COMMANDS[name].make_context(name, words)  # parses, and does not run
 
 
-def test_an_example_with_an_unknown_option_would_be_noticed() -> None:
+def test_the_test_finds_an_example_with_an_unknown_option() -> None:
     with pytest.raises(Exception, match="No such option"):
         COMMANDS["kanon demo"].make_context("kanon demo", ["--logs", "x"])
 
@@ -86,7 +86,7 @@ def test_json_has_camel_case_names_and_leaves_data_alone(capsys: pytest.CaptureF
     }
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_the_printed_version_equals_the_version_of_the_package() -> None:
     assert run("--version") == (0, f"kanon {kanon.__version__}\n")
 
 

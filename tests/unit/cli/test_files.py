@@ -14,7 +14,7 @@ def test_a_usable_file_is_accepted_and_its_folder_made(tmp_path: Path) -> None:
     picture(None, "--plot")
 
 
-def test_a_picture_that_is_no_png_is_refused(tmp_path: Path) -> None:
+def test_a_picture_that_is_not_a_png_is_refused(tmp_path: Path) -> None:
     for name in ("x.txt", "x", "x.svg"):
         with pytest.raises(BadParameter, match="give a name that ends in"):
             picture(tmp_path / name, "--plot")

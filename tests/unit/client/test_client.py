@@ -129,7 +129,7 @@ def test_an_error_of_the_service_has_its_code_message_and_retry_after() -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}])
-def test_without_seconds_in_retry_after_there_are_none(headers: Headers) -> None:
+def test_a_retry_after_without_seconds_gives_no_seconds(headers: Headers) -> None:
     with pytest.raises(RefusedError) as found:
         Client(Service(lambda _: BUSY, 503, headers)).types()
     assert found.value.retry_after is None

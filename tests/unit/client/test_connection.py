@@ -134,7 +134,7 @@ def test_a_server_without_http_gives_no_answer() -> None:
         thread.join()
 
 
-def test_a_slow_service_is_no_answer() -> None:
+def test_a_service_that_is_too_slow_counts_as_no_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with (

@@ -18,7 +18,7 @@ PRICES = Prices(
 )
 
 
-def test_a_line_costs_its_quantity_at_the_price_of_that_many() -> None:
+def test_a_line_is_priced_by_the_tier_of_its_quantity() -> None:
     made = bill({"a.writes": 4_000_000, "a.reads": 500, "b.keys": 0}, PRICES)
     assert [(line.name, line.dollars) for line in made.lines] == [("a.writes", 2.0), ("a.reads", 0.05)]
     assert made.total == pytest.approx(2.05)
@@ -89,7 +89,7 @@ def test_measured_values_of_another_form_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", None])
-def test_a_file_that_is_no_json_object_is_refused(tmp_path: Path, text: str | None) -> None:
+def test_a_file_that_is_not_a_json_object_is_refused(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "file.json"
     if text is not None:
         path.write_text(text)

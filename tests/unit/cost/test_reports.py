@@ -24,7 +24,7 @@ MEASURED, PRICES = read_measured(), read_prices()
 LOAD = ReportLoad(1_000_000)
 
 
-def test_the_limits_are_those_of_a_plan() -> None:
+def test_the_limits_equal_those_of_a_plan() -> None:
     assert (module.SHARD_BYTES, module.MOST_SHARDS) == (plan.SHARD_BYTES, plan.MOST_SHARDS)
     assert (module.KEYS_A_PART, module.MOST_KEYS) == (partitions.KEYS_A_PARTITION, plan.MOST_KEYS)
 
@@ -70,7 +70,7 @@ def test_few_reports_make_few_objects_and_many_make_full_ones() -> None:
     assert many["s3.puts"] == pytest.approx(1000 * day * message / 6e6 * MEASURED["hours_a_batch"])
 
 
-def test_a_job_of_more_shards_takes_more_requests_and_a_higher_concurrency_less_time() -> None:
+def test_more_shards_take_more_requests_and_a_higher_concurrency_takes_less_time() -> None:
     small, large = (requests_of_job(replace(LOAD, of_reports=count), count / 1000) for count in (1e6, 1e7))
     assert all(more > less for less, more in zip(small, large, strict=True))
     slow, fast = (times(replace(LOAD, of_reports=1e7, concurrency=c), MEASURED) for c in (10, 1000))
@@ -131,7 +131,7 @@ def run(*arguments: str) -> str:
     return CliRunner(env={"COLUMNS": "120", "NO_COLOR": "1"}).invoke(app, ["cost", *arguments]).output
 
 
-def test_the_bill_of_a_stack_with_reports_is_that_of_the_gate_and_that_of_the_reports() -> None:
+def test_the_bill_of_a_stack_with_reports_adds_up_gate_and_reports() -> None:
     without = json.loads(run("--json"))
     both = json.loads(run("--reports", "1000000", "--json"))
     assert without["reports"] is None
@@ -143,7 +143,7 @@ def test_the_bill_of_a_stack_with_reports_is_that_of_the_gate_and_that_of_the_re
     assert "Shards of a job: 20." in shown
 
 
-def test_a_job_beyond_a_limit_says_so() -> None:
+def test_a_job_beyond_a_limit_is_refused_with_the_limit() -> None:
     assert "Beyond a limit: 1,938 shards" in run("--reports", "1000000", "--job-reports", "100000000")
     assert "kanon cost: keys of a job must lie between" in run("--reports", "1", "--keys", "0")
 
@@ -154,7 +154,7 @@ def test_the_table_of_jobs_is_markdown_or_json() -> None:
     assert {line.count("|") for line in lines[2:]} == {12}
 
 
-def test_the_constants_are_those_of_the_template_and_of_the_reference() -> None:
+def test_the_constants_equal_those_of_the_template_and_of_the_reference() -> None:
     template = (ROOT / "infra" / "reports.yaml").read_text()
     sizes = [int(size) for size in re.findall(r"MemorySize: (\d+)", template)]
     assert sizes == [REQUEST_MB, module.STORE_MB, module.JOBS_MB, module.WORKER_MB, module.WORKER_MB, REQUEST_MB]

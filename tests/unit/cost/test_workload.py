@@ -41,7 +41,7 @@ LOAD = Workload(PARAMETERS, 100.0, queries=5.0, sets=100_000)
 MEASURED, PRICES = read_measured(), read_prices()
 
 
-def test_the_constants_are_those_of_the_template() -> None:
+def test_the_constants_equal_those_of_the_template() -> None:
     template = read()
     memory = {name: function["MemorySize"] for name, function in functions(template).items()}
     assert memory == {"Join": REQUEST_MB, "Query": REQUEST_MB, "Evaluate": EVALUATE_MB}
@@ -66,7 +66,7 @@ def metrics_of(*functions: str) -> int:
 
 
 @pytest.mark.parametrize(("sets", "exponent"), [(1, 1.1), (500, 0.0), (3_000, 1.1), (50_000, 0.6), (50_000, 2.0)])
-def test_the_groups_of_a_popularity_are_those_of_every_set_alone(sets: int, exponent: float) -> None:
+def test_the_groups_by_popularity_equal_the_groups_of_single_sets(sets: int, exponent: float) -> None:
     popularity = Popularity(sets, exponent)
     assert sum(group.sets for group in popularity.groups) == sets
     assert sum(group.sets * group.share for group in popularity.groups) == pytest.approx(1)
@@ -77,7 +77,7 @@ def test_the_groups_of_a_popularity_are_those_of_every_set_alone(sets: int, expo
         assert popularity.touched(joins) == pytest.approx(exact, rel=0.002)
 
 
-def test_touched_sets_are_those_of_simulated_joins() -> None:
+def test_the_number_of_touched_sets_equals_a_simulation() -> None:
     chance = Random(1)
     weights = [rank**-1.1 for rank in range(1, 20_001)]
     counted = [len(set(chance.choices(range(20_000), weights, k=5_000))) for _ in range(20)]
@@ -85,7 +85,7 @@ def test_touched_sets_are_those_of_simulated_joins() -> None:
     assert Popularity(20_000, 1.1).touched(5_000) == pytest.approx(sum(counted) / 20, rel=0.01)
 
 
-def test_a_billion_sets_take_no_longer_than_a_million() -> None:
+def test_a_billion_sets_are_computed_as_fast_as_a_million() -> None:
     assert len(Popularity(10**9, 1.1).groups) < 2_000
 
 
@@ -106,7 +106,7 @@ def test_batches_change_requests_and_never_the_answers_of_the_model() -> None:
     assert batched["dynamodb.read"] < single["dynamodb.read"]
 
 
-def test_a_batch_is_one_packed_item_a_slot() -> None:
+def test_a_batch_is_written_as_one_packed_item_for_each_slot() -> None:
     rows = [Row(480_000, number.to_bytes(32, "big"), 65_535, "fledge", 10**9) for number in range(500)]
     for count in (2, 31, 500):
         assert packed_bytes(count) == item_size(pack_all(rows[:count], Layout(1, 0, 1)))
@@ -118,7 +118,7 @@ def test_a_batch_is_one_packed_item_a_slot() -> None:
     assert logged(2, 256).items == pytest.approx(1 - 1 / 512)
 
 
-def test_the_units_of_a_batch_are_those_of_random_batches() -> None:
+def test_the_units_of_a_batch_equal_the_mean_of_random_batches() -> None:
     chance = Random(2)
     for batch in (10, 100):
         units = [

@@ -99,7 +99,7 @@ def test_a_call_reads_at_most_100_keys(count: int, calls: list[int]) -> None:
     assert set(found) == set(_keys(count))
 
 
-def test_of_items_with_the_same_key_the_last_one_is_put_once() -> None:
+def test_only_the_last_item_with_a_key_is_put() -> None:
     table = Table()
     twice = [{"key": {"B": b"k"}, "n": {"N": str(n)}} for n in range(40)]
     assert _put(table, twice) == []
@@ -114,7 +114,7 @@ def test_a_repeated_key_is_read_once() -> None:
     assert table.calls == [[{"key": {"B": b"\0\0"}}, {"key": {"B": b"\0\1"}}]]
 
 
-def test_only_unprocessed_items_are_sent_again_until_none_is_left(slept: list[float]) -> None:
+def test_unprocessed_items_are_sent_again_until_all_are_stored(slept: list[float]) -> None:
     table = Table(keep=lambda call, requests: 10 - call if call < 4 else 0)
     assert _put(table, _items(25)) == []
     assert [len(call) for call in table.calls] == [25, 9, 8, 7]
@@ -133,7 +133,7 @@ def test_only_unprocessed_keys_are_read_again_until_all_are_answered(slept: list
 
 
 @pytest.mark.parametrize("code", sorted(THROTTLES))
-def test_a_throttled_call_is_repeated_whole(code: str) -> None:
+def test_a_throttled_call_is_repeated_completely(code: str) -> None:
     table = Table(throttled=1, code=code)
     assert _put(table, _items(3)) == []
     assert [len(call) for call in table.calls] == [3, 3]
@@ -178,7 +178,7 @@ def test_calls_that_are_throttled_to_the_end_leave_everything_undone() -> None:
         _get(Table(throttled=99), _keys(3))
 
 
-def test_an_error_that_no_retry_can_solve_is_raised_at_once(slept: list[float]) -> None:
+def test_a_permanent_error_is_raised_immediately(slept: list[float]) -> None:
     for call in (lambda t: _put(t, _items(1)), lambda t: _get(t, _keys(1))):
         with pytest.raises(ClientError):
             call(Table(throttled=99, code="AccessDeniedException"))
@@ -226,5 +226,5 @@ def test_an_answer_without_the_table_is_an_error_and_never_reads_as_missing_item
         def batch_get_item(self, RequestItems: dict[str, Any]) -> dict[str, Any]:  # noqa: N803
             return answer
 
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match=r"Responses|'t'"):
         get_all(Broken(), "t", [b"1"], "key", "value", consistent=True)  # type: ignore[arg-type]

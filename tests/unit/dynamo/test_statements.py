@@ -39,7 +39,7 @@ def execute(table: Table, count: int) -> tuple[list[int], list[int]]:
     return execute_all(table, [{"Statement": "", "Parameters": [n]} for n in range(count)])  # type: ignore[arg-type]
 
 
-def test_an_insert_names_every_attribute_of_the_item() -> None:
+def test_an_insert_statement_names_every_attribute_of_the_item() -> None:
     assert insert("t", ITEM) == {
         "Statement": "INSERT INTO \"t\" VALUE {'key': ?, 'members': ?, 'evaluated': ?}",
         "Parameters": [{"B": b"k"}, {"B": b"m"}, {"N": "7"}],
@@ -72,7 +72,7 @@ def test_statements_go_in_calls_of_25(slept: list[float]) -> None:
 
 
 @pytest.mark.parametrize("code", sorted(PASSING))
-def test_a_statement_whose_error_may_pass_is_repeated_alone_after_a_pause(code: str, slept: list[float]) -> None:
+def test_only_a_statement_with_a_transient_error_is_repeated_after_a_pause(code: str, slept: list[float]) -> None:
     table = Table({1: [code], 3: [code, code]})
     assert execute(table, 5) == ([], [])
     assert table.calls == [[0, 1, 2, 3, 4], [1, 3], [3]]
@@ -86,7 +86,7 @@ def test_a_refused_statement_is_named_and_not_repeated(code: str) -> None:
     assert table.calls == [[0, 1, 2, 3, 4], [3]]
 
 
-def test_a_statement_that_never_gets_through_is_named_after_all_retries(slept: list[float]) -> None:
+def test_a_statement_that_fails_in_every_retry_is_named(slept: list[float]) -> None:
     table = Table({2: ["TransactionConflict"] * 99})
     assert execute(table, 4) == ([], [2])
     assert len(table.calls) == ATTEMPTS

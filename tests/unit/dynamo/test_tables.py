@@ -8,7 +8,7 @@ from kanon.dynamo.tables import created
 MADE = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
 
-def test_the_age_of_a_table_is_that_of_its_description() -> None:
+def test_the_age_of_a_table_comes_from_its_description() -> None:
     description: Any = {"CreationDateTime": MADE}
     assert created(description) == MADE.timestamp()
 

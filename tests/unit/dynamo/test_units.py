@@ -69,7 +69,7 @@ def test_an_unknown_kind_of_value_is_refused() -> None:
         value_size({"X": 1})
 
 
-def test_the_size_of_an_item_is_that_of_its_names_in_utf_8_and_its_values() -> None:
+def test_the_size_of_an_item_adds_up_its_names_in_utf_8_and_its_values() -> None:
     # The guide's example: a name of 14 bytes with a string of 100.
     assert item_size({"shirt-color-id": {"S": "x" * 100}}) == 114
     assert item_size({"é": {"N": "42"}, "b": {"BOOL": True}}) == (2 + 2) + (1 + 1)
@@ -87,12 +87,14 @@ def test_a_write_takes_a_unit_per_started_kilobyte(size: int, units: int) -> Non
 @pytest.mark.parametrize(
     ("size", "units"), [(0, 1), (1, 1), (3500, 1), (4 * KB, 1), (4 * KB + 1, 2), (8 * KB, 2), (10 * KB, 3)]
 )
-def test_a_consistent_read_takes_a_unit_per_started_4_kilobytes_and_any_other_half(size: int, units: int) -> None:
+def test_a_consistent_read_takes_one_unit_per_started_4_kilobytes_and_other_reads_half_a_unit(
+    size: int, units: int
+) -> None:
     assert read_units(size, consistent=True) == units
     assert read_units(size, consistent=False) == units / 2
 
 
-def test_each_item_of_a_batch_is_rounded_by_itself() -> None:
+def test_each_item_of_a_batch_is_rounded_separately() -> None:
     # The guide's example for BatchGetItem: items of 1.5 KB and 6.5 KB are read as 4 KB + 8 KB, not as 8 KB.
     assert sum(read_units(size, consistent=True) for size in (1536, 6656)) == 3
 
@@ -103,7 +105,7 @@ def test_the_items_of_a_query_are_rounded_together() -> None:
     assert read_units(1500 * 64, consistent=True) == 24  # 1,500 items of 64 bytes are read as 96 KB
 
 
-def test_a_join_is_one_write_unit_and_so_are_the_members_of_a_full_set_of_the_published_type() -> None:
+def test_a_join_and_the_members_of_a_full_published_set_take_one_write_unit_each() -> None:
     from kanon.gate.mechanism.above_threshold import SetState
     from kanon.gate.mechanism.members import Member
 

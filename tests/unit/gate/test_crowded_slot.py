@@ -235,7 +235,7 @@ def test_after_a_worker_dies_in_a_chunk_with_many_writes_the_next_one_completes_
     assert tables.statuses >= 500
 
 
-def test_a_set_with_enough_tokens_costs_one_page_however_many_clients_it_has() -> None:
+def test_a_set_with_enough_tokens_costs_one_page() -> None:
     clients = SLOTS["one set of a million clients"]
     log = SlowLog(clients, 0.45)
     tables = Tables(log)

@@ -17,7 +17,7 @@ TIMES = st.integers(10**9, 2 * 10**9) | st.floats(1e9, 2e9)
 
 
 @given(TIMES)
-def test_the_last_closed_step_ended_a_grace_ago_and_the_next_one_did_not(now: float) -> None:
+def test_the_last_closed_step_ended_at_least_one_grace_ago(now: float) -> None:
     last = SCHEDULE.last_closed(now)
     assert end_of(last, 3600) + 120 <= now < end_of(last + 1, 3600) + 120
 
@@ -29,11 +29,11 @@ def test_the_oldest_step_in_the_log_has_not_expired_and_the_one_before_it_may_ha
 
 
 @given(TIMES)
-def test_a_late_evaluation_keeps_a_day_in_reserve(now: float) -> None:
+def test_a_late_evaluation_keeps_one_day_in_reserve(now: float) -> None:
     assert end_of(SCHEDULE.oldest_allowed(now), 3600) + 6 * DAY > now
 
 
-def test_of_a_short_outage_allowance_a_seventh_is_kept_in_reserve() -> None:
+def test_the_reserve_is_a_seventh_of_a_short_allowance() -> None:
     short = Schedule(60, grace=1, lease=150, publish_delay=30, publish_margin=6, outage_allowance=7 * 60)
     now = 10**9
     assert short.oldest_allowed(now) == short.oldest_in_log(now) + 1

@@ -67,7 +67,7 @@ def test_types_slots_deployment_keys_and_lifetimes_of_rows_have_a_fingerprint_ea
     }
 
 
-def test_the_first_keys_may_begin_at_any_step() -> None:
+def test_the_first_noise_keys_may_begin_at_any_step() -> None:
     control = Recorded()
     _check(control, [("1", 0), ("2", 101)], 100)
     assert [name for name in control.items if name.startswith("noise-key")] == ["noise-key 1", "noise-key 2"]
@@ -121,7 +121,7 @@ def test_a_type_that_is_missing_is_refused_and_nothing_is_lost_when_it_is_put_ba
     _check(control, [("1", 0)], 102)
 
 
-def test_a_type_retired_for_good_may_be_missing_and_its_name_is_not_given_again() -> None:
+def test_a_retired_type_may_be_removed_and_its_name_cannot_be_used_again() -> None:
     control = Recorded()
     _check(control, [("1", 0)], 100)
     retire(control, "b")  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ def test_a_type_retired_for_good_may_be_missing_and_its_name_is_not_given_again(
     assert str(error.value) == "type 'b' was retired permanently: give the new type another name"
 
 
-def test_a_type_retired_before_evaluation_ever_knew_it_cannot_be_added_either() -> None:
+def test_a_type_retired_before_its_first_evaluation_cannot_be_added_again() -> None:
     control = Recorded()
     _check(control, [("1", 0)], 100)
     retire(control, "c")  # type: ignore[arg-type]

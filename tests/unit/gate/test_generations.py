@@ -31,11 +31,11 @@ def test_the_newest_generation_is_in_force_and_the_first_has_no_name() -> None:
 
 
 @pytest.mark.parametrize("listed", [entries(("l2", 90), ("l2", 100)), entries(("l2", 100))])
-def test_all_generations_or_the_newest_alone_may_be_configured(listed: tuple[LogGenerationEntry, ...]) -> None:
+def test_the_configuration_may_name_all_generations_or_only_the_newest(listed: tuple[LogGenerationEntry, ...]) -> None:
     refuse_log_generations(RECORDED, listed, THIRD)
 
 
-def test_a_stack_without_any_is_not_refused() -> None:
+def test_a_stack_without_reports_is_not_refused() -> None:
     refuse_log_generations({}, (), FIRST)
     refuse_log_generations(as_recorded(0, FIRST), (), FIRST)
 

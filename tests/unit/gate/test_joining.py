@@ -69,14 +69,14 @@ def test_the_slot_of_a_row_depends_on_its_set_alone(slots: int) -> None:
     }
 
 
-def test_a_join_writes_one_row_and_again_the_same_one() -> None:
+def test_a_repeated_join_writes_the_same_row() -> None:
     table = OnlyWrites()
     for later in (0.0, 10.0):
         _joining(table).join(JOIN, NOW + later)
     assert table.items == [_joining(table).log.item(_joining(table).row(JOIN, NOW))] * 2
 
 
-def test_each_join_of_a_batch_is_answered_by_itself() -> None:
+def test_each_join_of_a_batch_is_answered_separately() -> None:
     table = OnlyWrites()
     joins = [Join("small", b"set", "client", str(n).encode()) for n in range(40)]
     joins += joins[:5]
@@ -91,7 +91,7 @@ def test_an_empty_batch_gets_an_empty_answer() -> None:
 
 
 def test_a_join_of_an_unknown_type_is_an_error() -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="unknown"):
         _joining(OnlyWrites()).join(Join("unknown", b"set", "client", b"me"), NOW)
 
 
@@ -137,7 +137,7 @@ batches = st.lists(
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(batch=batches)
-def test_a_packed_batch_holds_every_join_once_and_never_two_of_one_client_in_an_item(batch: list[Join]) -> None:
+def test_a_packed_batch_holds_every_join_once_and_each_client_once_per_item(batch: list[Join]) -> None:
     table = OnlyWrites()
     joining = _packing(table)
     assert joining.join_all(batch, NOW) == [True] * len(batch)
@@ -185,7 +185,7 @@ def test_the_same_batch_twice_has_other_keys_and_the_same_entries() -> None:
     assert sorted(map(_entries, table.items[:4])) == sorted(map(_entries, table.items[4:]))
 
 
-def test_each_packed_item_lies_in_a_partition_drawn_for_it_whatever_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_partition_of_a_packed_item_does_not_depend_on_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = list(range(16))
     asked: list[int] = []
 
@@ -211,7 +211,7 @@ def test_the_rows_of_one_set_lie_in_all_partitions_of_its_slot() -> None:
     assert {place[-1] for place in places} == set(range(16))
 
 
-def test_of_a_packed_batch_exactly_the_joins_of_the_items_not_stored_are_refused(
+def test_only_the_joins_of_unstored_items_of_a_packed_batch_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table, batch = OnlyWrites(), [_join_of(b"set %d" % n, n) for n in range(40)]

@@ -30,7 +30,7 @@ def test_every_way_to_write_an_id_in_base64_reads_as_the_id(set_id: bytes) -> No
 
 
 @given(st.text(max_size=100) | st.text("AZaz09+/-_=", max_size=100))
-def test_a_text_is_an_id_exactly_if_python_decodes_its_padded_form_to_1_to_64_bytes(text: str) -> None:
+def test_a_text_is_an_id_if_and_only_if_it_decodes_to_1_to_64_bytes(text: str) -> None:
     def expected(text: str) -> bytes | None:
         standard = text.replace("-", "+").replace("_", "/")
         for padded in (standard, standard + "=" * (-len(standard) % 4) * ("=" not in standard)):
@@ -140,7 +140,7 @@ def test_a_wrong_type_or_set_of_a_batched_join_is_refused_by_its_name(field: str
     assert [error["loc"] for error in refused.value.errors()] == [(field,)]
 
 
-def test_a_batch_takes_1_to_500_entries_whatever_they_are() -> None:
+def test_a_batch_accepts_1_to_500_entries_valid_or_not() -> None:
     assert BatchJoinBody.model_validate({"joins": [None] * 500}).joins == [None] * 500
     for joins in ([], [None] * 501, {}, None, "joins"):
         with pytest.raises(ValidationError):

@@ -119,9 +119,7 @@ def test_the_step_of_an_answer_is_the_least_of_the_slots_asked(table: Table, que
     assert querying.query([("small", _in_slot(0)), ("small", _in_slot(1))], NOW).step == STEP - 3
 
 
-def test_a_new_slot_that_is_late_shows_nothing_though_the_old_slot_of_its_sets_goes_on_in_the_new_layout(
-    table: Table, querying: Querying
-) -> None:
+def test_a_late_new_slot_shows_nothing(table: Table, querying: Querying) -> None:
     """The old slot and the first new one have the same number, so the same horizon."""
     querying.layouts = Layouts((Layout(1, 0), Layout(2, STEP)))
     late = _in_slot(1)
@@ -171,7 +169,7 @@ def test_a_table_that_does_not_answer_is_an_error_and_nothing_is_cached(table: T
 
 
 @pytest.mark.parametrize("true", [(), (b"a",), (b"b",), (b"a", b"b", b"c")])
-def test_every_set_is_decided_whatever_the_others_are(
+def test_the_decision_of_a_set_does_not_depend_on_other_sets(
     true: tuple[bytes, ...], table: Table, querying: Querying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decided: list[tuple[tuple[int, ...], bool]] = []

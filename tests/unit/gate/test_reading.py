@@ -93,7 +93,7 @@ def expected(rows: Sequence[Row], keep: int) -> list[Touched]:
     ]
 
 
-def test_the_rows_of_a_set_are_one_set_touched_even_across_pages() -> None:
+def test_the_rows_of_a_set_count_as_one_set_even_across_pages() -> None:
     rows = [join(A, None), join(A, 1), join(A, 2), join(A, 3), join(B, 1)]
     for size in range(1, 6):
         assert read(log_of(rows, ONE_SLOT, size)) == [Touched(A, "a", (1, 2, 3)), Touched(B, "a", (1,))]
@@ -103,11 +103,11 @@ def test_a_wake_up_alone_touches_a_set_that_nobody_joined() -> None:
     assert read(log_of([join(A, None)], ONE_SLOT)) == [Touched(A, "a", ())]
 
 
-def test_of_more_tokens_than_can_matter_the_smallest_are_kept() -> None:
+def test_only_the_smallest_tokens_are_kept() -> None:
     assert read(log_of([join(A, n) for n in range(9)], ONE_SLOT), keep=3) == [Touched(A, "a", (0, 1, 2))]
 
 
-def test_a_set_with_as_many_tokens_as_are_kept_is_not_read_to_its_end() -> None:
+def test_reading_a_set_stops_when_enough_tokens_are_read() -> None:
     log = log_of([*(join(A, n) for n in range(1_000)), join(B, 1)], ONE_SLOT, 5)
     assert read(log, keep=4) == [Touched(A, "a", (0, 1, 2, 3)), Touched(B, "a", (1,))]
     firsts = [query["ExpressionAttributeValues"][":first"]["B"] for query in log._client.asked]  # type: ignore[attr-defined]
@@ -148,7 +148,7 @@ names = st.sampled_from(
     keep=st.integers(1, 5),
     layouts=st.sampled_from([ONE_SLOT, SIXTEEN_SLOTS, CHANGED, Layouts((Layout(16, 0), Layout(2, STEP - 2)))]),
 )
-def test_every_slot_gives_its_sets_in_order_with_the_smallest_tokens_whatever_the_pages_and_layouts(
+def test_every_slot_gives_its_sets_in_order_with_the_smallest_tokens_for_any_pages_and_layouts(
     joins: list[tuple[bytes, int | None, bool]], size: int, keep: int, layouts: Layouts
 ) -> None:
     rows = [join(name, token, f"type {name[0] % 3}") for name, token, _ in joins]
@@ -180,7 +180,7 @@ def test_an_entry_that_was_removed_too_early_is_detected() -> None:
     assert read(log_of([], late)) == []
 
 
-def test_a_slot_reads_its_own_keys_of_a_partition_that_several_slots_share() -> None:
+def test_a_slot_reads_only_its_keys_of_a_shared_partition() -> None:
     name, other = (in_slot(slot, SIXTEEN_SLOTS, 1)[0] for slot in (3, 4))
     log = log_of([], CHANGED, older=[join(name, None), join(other, None)])
     assert [each.set_key for each in read(log, 3)] == [name]
@@ -236,7 +236,7 @@ def test_an_idle_slot_is_one_call_for_each_of_its_partitions() -> None:
     assert len(log._client.asked) == 16  # type: ignore[attr-defined]
 
 
-def test_of_a_million_packed_joins_a_bounded_number_is_held_and_every_set_is_read_once() -> None:
+def test_a_million_packed_joins_are_read_once_with_bounded_memory() -> None:
     """A small form: 4,000 joins, of which 400 are held. The items are read again, about once for every 200 joins."""
     rows = [join(set_key(n % 3_000), n) for n in range(4_000)]
     log = log_of(
@@ -256,7 +256,7 @@ def test_of_a_million_packed_joins_a_bounded_number_is_held_and_every_set_is_rea
     assert len(log._client.asked) < 4 * 2 * 4_000 / 150  # type: ignore[attr-defined]
 
 
-def test_joins_that_wait_for_a_later_pass_do_not_let_it_begin_behind_a_set_that_was_dropped() -> None:
+def test_a_later_pass_starts_at_the_first_dropped_set() -> None:
     """Eight joins are held. The first item drops all sets from the fifth on; the second repeats what is held."""
     layout = Layout(1, 0, 1)
     sets = sorted(set_key(n) for n in range(10))
@@ -320,7 +320,7 @@ def test_a_step_without_rows_has_no_chunk_with_a_set() -> None:
     assert list(chunked([Page((), 0)], {})) == [[]]
 
 
-def test_a_chunk_ends_when_the_members_of_its_sets_may_be_too_many_whatever_their_number() -> None:
+def test_a_chunk_ends_when_its_sets_may_have_too_many_members() -> None:
     page = Page([Touched(set_key(n), "large" if n % 2 else "small", ()) for n in range(40)], 40)
     largest = {"large": BYTES_A_CHUNK // 4, "small": 1}
     assert [len(chunk) for chunk in chunked([page], largest)] == [8] * 5 + [0]

@@ -156,7 +156,7 @@ def test_a_worker_that_starts_before_a_tick_and_ends_after_it_publishes_at_the_n
 @pytest.mark.parametrize(
     ("mistake", "rows"), [(StepsByTheStart, BUSY), (IdleStepsByTheStart, BUSY_AFTER_IDLE)], ids=["busy", "idle"]
 )
-def test_a_horizon_by_the_start_of_the_run_would_be_noticed(
+def test_a_horizon_computed_from_the_start_of_the_run_is_found(
     mistake: type[Evaluation], rows: Mapping[int, tuple[Touched, ...]]
 ) -> None:
     service = Service(rows, TICK + 2 * PERIOD - MARGIN - PAGE + 0.5, PAGE)
@@ -198,7 +198,7 @@ def visible_from(sets: int, set_seconds: float) -> int:
 
 
 @pytest.mark.parametrize("sets", [1, 7, 40])
-def test_a_join_to_another_set_delays_a_step_by_one_tick_at_most_and_only_if_calls_are_slow_to_within_a_set(
+def test_a_join_to_another_set_delays_a_step_by_at_most_one_tick_and_only_if_calls_are_slow(
     sets: int,
 ) -> None:
     in_time = DELAY - MARGIN - 180.0  # seconds between the schedule and the last moment before the tick's margin
@@ -213,7 +213,7 @@ def test_a_join_to_another_set_delays_a_step_by_one_tick_at_most_and_only_if_cal
 # Chunks
 
 
-def test_sets_of_retired_types_ahead_of_others_change_nothing_of_them() -> None:
+def test_sets_of_retired_types_do_not_change_the_sets_after_them() -> None:
     names = sorted(range(12), key=set_key)  # the order of the log
     joined = {name: tuple(range(name)) for name in names}
     retired = {*names[:3], names[5], names[-1]}

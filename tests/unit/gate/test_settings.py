@@ -73,7 +73,7 @@ def test_each_function_reads_its_own_environment() -> None:
     assert (evaluate.grace, evaluate.lease, evaluate.publish_margin) == (120, 150, 60)
 
 
-def test_the_types_are_those_of_the_document_at_the_period() -> None:
+def test_the_types_have_the_values_of_the_document_and_the_period() -> None:
     types = JoinSettings.from_environment(JOIN).read_types()
     assert types["fledge"].parameters.period == 3600
 

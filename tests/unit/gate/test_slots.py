@@ -29,7 +29,7 @@ def test_every_set_belongs_to_one_slot_at_every_step_and_lies_within_its_keys(la
 
 
 @every_layouts
-def test_the_steps_of_all_slots_are_all_steps_of_all_sets(layouts: Layouts) -> None:
+def test_the_slots_together_evaluate_every_step_of_every_set(layouts: Layouts) -> None:
     for slot in layouts.slots:
         walked, step = [], layouts.next_step(slot, -1)
         while step is not None and step < len(STEPS):
@@ -56,7 +56,7 @@ def test_a_slot_follows_exactly_the_slots_that_evaluated_its_sets_before(layouts
 
 
 @every_layouts
-def test_a_run_ends_with_its_layout(layouts: Layouts) -> None:
+def test_a_run_ends_at_the_last_step_of_its_layout(layouts: Layouts) -> None:
     for step in STEPS:
         last = max(at for at in STEPS if layouts.at(at) is layouts.at(step))
         assert layouts.last_step(step, STEPS[-1]) == last
@@ -64,7 +64,7 @@ def test_a_run_ends_with_its_layout(layouts: Layouts) -> None:
 
 
 @every_layouts
-def test_the_slots_at_work_are_those_with_a_step_between_the_oldest_and_the_last(layouts: Layouts) -> None:
+def test_evaluated_lists_every_slot_with_a_step_in_the_range(layouts: Layouts) -> None:
     for oldest, last in itertools.product(STEPS, STEPS):
         if oldest <= last:
             slots = {slot for step in range(oldest, last + 1) for slot in range(layouts.at(step).slots)}
@@ -83,10 +83,10 @@ def test_every_place_that_a_wake_up_may_have_been_left_in_is_read(layouts: Layou
         assert {layout for layout, _ in places} == left  # and no other
 
 
-def test_one_layout_reads_one_place() -> None:
+def test_a_single_layout_reads_one_place() -> None:
     assert list(ONE_SLOT.read(0, 100, 720)) == [(Layout(1, 0), 0)]
 
 
-def test_a_step_before_every_layout_has_none() -> None:
+def test_a_step_before_the_first_layout_has_no_layout() -> None:
     with pytest.raises(ConfigurationError, match=r"^Slots has no entry for step 3: put the removed entry back"):
         Layouts((Layout(1, 4),)).at(3)

@@ -31,7 +31,7 @@ def agreed(mark: int | None, members: int | None, statuses: int | None, *, stamp
 
 
 @pytest.mark.parametrize(("mark", "members", "statuses"), list(product(STEPS, repeat=3)))
-def test_evaluation_continues_only_if_no_table_is_older_than_one_that_is_written_after_it(
+def test_evaluation_continues_only_if_its_stamps_agree(
     mark: int | None, members: int | None, statuses: int | None
 ) -> None:
     if (mark or 0) <= (members or 0) <= (statuses or 0) and (members is not None or statuses is None):

@@ -25,7 +25,7 @@ def test_a_type_with_a_profile_takes_its_laws_from_it() -> None:
     }
 
 
-def test_a_type_with_laws_of_its_own_has_no_profile() -> None:
+def test_a_type_with_custom_laws_has_no_profile() -> None:
     entry = {"k": 50, "window": 24, "laws": LAWS, "client_bits": 12, "phase": "zero"}
     (own,) = read_types(json.dumps({"own": entry}), 60).values()
     laws = one_sided(Fraction(9, 10), 15), two_sided(Fraction(5, 4), 14)
@@ -55,7 +55,7 @@ def test_a_profile_is_chosen_for_the_window_of_its_type() -> None:
         ("null", "the type document must be a JSON object with at least one type"),
     ],
 )
-def test_a_document_that_is_no_object_of_types_is_refused(document: str, message: str) -> None:
+def test_a_document_that_is_not_an_object_of_types_is_refused(document: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{re.escape(message)}"):
         read_types(document, 3600)
 

@@ -199,7 +199,7 @@ def test_json_is_accepted_under_every_spelling_of_its_type(content_type: str | N
         ";",
     ],
 )
-def test_another_content_type_is_415_whatever_the_body(content_type: str, service: Service) -> None:
+def test_another_content_type_is_415_with_any_body(content_type: str, service: Service) -> None:
     if content_type == ";":
         assert service.send('{"number": 7}', {"content-type": content_type})["statusCode"] == 200
         return
@@ -231,7 +231,7 @@ def test_half_a_surrogate_pair_in_the_event_is_400(service: Service) -> None:
 
 
 @pytest.mark.parametrize("body", [None, ""])
-def test_no_body_is_400(body: str | None, service: Service) -> None:
+def test_a_missing_body_is_400(body: str | None, service: Service) -> None:
     error = service.refusal(body)
     assert (error["code"], error["message"]) == (400, "body: Field required")
 

@@ -30,7 +30,7 @@ def test_columns_may_have_other_names(tmp_path: Path) -> None:
     assert read_log(file, None, None, Columns("at", "page", "who")).joins == [Join(7200, "a", "7")]
 
 
-def test_dates_cut_whole_days(path: Path) -> None:
+def test_dates_select_whole_days(path: Path) -> None:
     assert [join.set for join in read_log(path, datetime(1970, 1, 1), datetime(1970, 1, 1)).joins] == ["a", "b"]
     assert [join.set for join in read_log(path, datetime(2024, 2, 3), None).joins] == ["c", "c"]
     with pytest.raises(LogError, match="holds no join within these dates: change --from or --to"):

@@ -103,7 +103,7 @@ def test_each_part_of_a_transaction_costs_twice_the_units_of_the_larger_of_its_t
     assert meter.calls["evaluate", "TransactWriteItems"] == 1
 
 
-def test_a_refused_transaction_costs_the_units_of_the_items_that_it_met() -> None:
+def test_a_refused_transaction_costs_the_units_of_the_existing_items() -> None:
     stored = {"updated": 1_500, "checked": 2_500}
     meter = Meter(table(stored, stored))
     with suppress(ClientError):

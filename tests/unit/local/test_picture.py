@@ -44,7 +44,7 @@ def test_the_picture_is_drawn(result: Result, tmp_path: Path) -> None:
     assert pixels.std() > 0.05  # not blank
 
 
-def test_a_log_of_one_set_is_drawn_too(tmp_path: Path) -> None:
+def test_a_log_with_one_set_can_be_drawn(tmp_path: Path) -> None:
     made = Result(k=50, window=168, period=3600, start=0)
     made.note(1, Counter(only=1), set())
     draw(made, PARAMETERS, {"only": 0}, "title", tmp_path / "demo.png")
@@ -65,12 +65,12 @@ RISE_AND_FALL = [*range(1, 9), *range(8, 0, -1)]
         (range(105, 111), [], "turns true at 6 clients"),
     ],
 )
-def test_a_panel_describes_the_history_of_its_set(true: Sequence[int], restarts: list[int], story: str) -> None:
+def test_each_panel_describes_the_history_of_its_set(true: Sequence[int], restarts: list[int], story: str) -> None:
     history = History(100, RISE_AND_FALL, [100 + n in true for n in range(16)])
     assert _story(history, restarts) == story
 
 
-def test_a_fallen_count_is_compared_with_the_crossing_of_its_own_instance() -> None:
+def test_a_lower_count_is_compared_with_the_crossing_of_its_instance() -> None:
     always = [n >= 5 for n in range(16)]
     assert _fell_while_true(History(100, RISE_AND_FALL, always), []) == 15  # 1 or 2 clients, after a crossing at 6
     assert _fell_while_true(History(100, RISE_AND_FALL, always), [112]) is None  # new crossing at 4: 1 is near enough

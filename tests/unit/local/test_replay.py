@@ -20,7 +20,7 @@ def test_the_recount_is_the_number_of_distinct_clients_in_the_window() -> None:
             assert exact.counts[name] == len(recent)
 
 
-def test_a_status_flips_when_it_changes_the_first_true_included() -> None:
+def test_the_first_true_status_counts_as_a_change() -> None:
     assert History(0, [1] * 5, [False, True, True, False, True]).flips == 3
     assert History(0, [1], [True]).flips == 1
     assert History(0, [1], [False]).flips == 0

@@ -125,7 +125,7 @@ def test_two_rows_cannot_have_one_name() -> None:
         rows.row("evaluate")(counted)
 
 
-def test_a_ratio_takes_turns_and_leaves_out_the_first() -> None:
+def test_a_ratio_is_measured_in_turns_without_the_first() -> None:
     called = []
 
     def side(name: str, seconds: int) -> Turn:

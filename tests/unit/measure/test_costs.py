@@ -11,7 +11,7 @@ TEXT, ROWS = MEASURED.read_text(), PAGE.read_text()
 ENTRIES = json.loads(TEXT)["values"]
 
 
-def test_the_times_of_kanon_cost_are_those_of_the_performance_page() -> None:
+def test_the_times_of_kanon_cost_equal_those_of_the_performance_page() -> None:
     assert with_times(TEXT, ROWS) == TEXT, "run `python -m infra.measure.costs` and `make reference`"
 
 
@@ -21,7 +21,7 @@ def test_every_value_from_make_bench_has_its_row() -> None:
     assert len(named) == 7
 
 
-def test_another_time_on_the_page_is_another_value() -> None:
+def test_the_test_finds_another_time_on_the_page() -> None:
     other = re.sub(
         r"^(\| join, a request \|.*\| )[\d.]+ ms a request", r"\g<1>1.5 ms a request", ROWS, flags=re.MULTILINE
     )

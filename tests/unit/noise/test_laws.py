@@ -110,14 +110,14 @@ def test_the_tables_of_a_profile_are_pinned(name: str, window: int) -> None:
 
 
 @each_shipped_law
-def test_the_weights_sum_to_2_to_the_64_and_none_is_zero(law: Law) -> None:
+def test_the_weights_are_positive_and_sum_to_2_to_the_64(law: Law) -> None:
     assert sum(law.weights) == 1 << 64
     assert min(law.weights) > 0
     assert law.max - law.min + 1 == len(law.weights)
 
 
 @each_shipped_law
-def test_every_weight_but_that_of_zero_is_the_floor_of_its_ideal(law: Law) -> None:
+def test_every_weight_except_that_of_zero_is_rounded_down(law: Law) -> None:
     for x in range(law.min, law.max + 1):
         if x != 0:
             assert law.weight(x) == floor(ideal(law, x) * TOTAL)
@@ -154,7 +154,7 @@ def test_a_word_maps_to_the_first_outcome_whose_cumulative_weight_exceeds_it(law
         assert law.draw(boundary) == law.min + i + 1
 
 
-def test_as_many_words_map_to_an_outcome_as_its_weight_says() -> None:
+def test_the_number_of_words_of_an_outcome_equals_its_weight() -> None:
     law = one_sided(Fraction(1), 5)
     bounds = [0, *law.cumulative]
     assert [high - low for low, high in pairwise(bounds)] == list(law.weights)
@@ -227,7 +227,7 @@ def test_the_delta_of_a_draw_is_the_closed_form_to_a_relative_1e_8(truncation: i
 
 
 @each_shipped_law
-def test_the_deltas_of_a_law_are_those_of_their_definition(law: Law) -> None:
+def test_the_deltas_of_a_law_equal_their_definition(law: Law) -> None:
     with localcontext(prec=80):
         e = Decimal(str(float(law.epsilon))).exp()
 

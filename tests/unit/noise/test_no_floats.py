@@ -95,12 +95,12 @@ def test_a_module_between_tape_and_comparison_holds_no_float(module: str) -> Non
 
 
 @pytest.mark.parametrize("module", DECIDING)
-def test_a_module_that_decides_never_divides_but_by_flooring(module: str) -> None:
+def test_a_module_that_decides_only_uses_floor_division(module: str) -> None:
     assert not [node for node in ast.walk(_tree(module)) if isinstance(node, ast.Div)]
 
 
 @pytest.mark.parametrize("module", [*DECIDING, *TABLES])
-def test_only_the_vectorised_modules_use_numpy_and_none_uses_math_or_random(module: str) -> None:
+def test_only_the_vectorised_modules_use_numpy_and_no_module_uses_math_or_random(module: str) -> None:
     imported = set()
     for node in ast.walk(_tree(module)):
         if isinstance(node, ast.Import):
@@ -121,7 +121,7 @@ def test_only_the_vectorised_modules_use_numpy_and_none_uses_math_or_random(modu
 
 
 @pytest.mark.parametrize("module", VECTORISED)
-def test_a_vectorised_module_uses_only_what_keeps_integers_integers(module: str) -> None:
+def test_a_vectorised_module_uses_only_integer_operations(module: str) -> None:
     used = {
         node.attr
         for node in ast.walk(_tree(module))

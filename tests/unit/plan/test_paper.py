@@ -21,17 +21,17 @@ def discrete_delta(epsilon: float, truncation: int) -> float:
     return exp(-epsilon * truncation) * (1 - r) / (1 + r - 2 * r ** (truncation + 1))
 
 
-def test_the_delta_of_the_continuous_noise() -> None:
+def test_the_delta_of_the_continuous_noise_has_its_known_value() -> None:
     assert continuous_delta(0.75, 25) == pytest.approx(4.01792338609910e-9, rel=1e-12)
 
 
 @pytest.mark.parametrize(("truncation", "delta"), [(25, 2.57807080803740e-9), (24, 5.45777597158488e-9)])
-def test_the_delta_of_the_discrete_noise(truncation: int, delta: float) -> None:
+def test_the_delta_of_the_discrete_noise_has_its_known_value(truncation: int, delta: float) -> None:
     assert discrete_delta(0.75, truncation) == pytest.approx(delta, rel=1e-12)
 
 
 @pytest.mark.parametrize(("window", "delta"), [(168, 2.716e-6), (720, 1.159e-5)])
-def test_the_papers_delta_with_its_own_noise(window: int, delta: float) -> None:
+def test_the_papers_delta_with_its_noise_has_the_stated_value(window: int, delta: float) -> None:
     assert 4 * continuous_delta(0.75, 25) * (window + 1) == pytest.approx(delta, rel=5e-4)
 
 

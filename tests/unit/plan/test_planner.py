@@ -58,7 +58,7 @@ def test_every_plan_meets_its_target(k: int, window: int, epsilon: str, delta: s
     assert plan.parameters.never_true_below >= 1
 
 
-def test_a_truncation_smaller_by_one_would_miss_delta() -> None:
+def test_the_next_smaller_truncation_misses_delta() -> None:
     plan = best_plan(GOAL)
     configuration = plan.as_json()["laws"]
     for role in ("threshold", "query"):
@@ -75,7 +75,7 @@ def test_a_target_no_law_can_meet_says_what_to_raise() -> None:
         best_plan(replace(GOAL, k=5))
 
 
-def test_the_laws_of_a_plan_are_a_types_configuration() -> None:
+def test_the_laws_of_a_plan_can_configure_a_type() -> None:
     for plan in (*compare(GOAL), profile_plan("sharp", replace(GOAL, delta=Fraction(1, 10**8)))):
         told = plan.as_json()
         document = json.dumps({"t": {"k": told["k"], "window": told["window"], "laws": told["laws"]}})
@@ -113,7 +113,7 @@ def test_the_json_of_a_plan_holds_what_an_operator_must_know() -> None:
         (720, "sharp-2", (41, 54)),
     ],
 )
-def test_the_zones_of_the_profiles(window: int, name: str, zone: tuple[int, int]) -> None:
+def test_the_profiles_have_the_stated_zones(window: int, name: str, zone: tuple[int, int]) -> None:
     plan = next(p for p in compare(replace(GOAL, window=window)) if p.name == name)
     assert plan.zone == zone
 
@@ -142,7 +142,7 @@ def test_the_curve_is_the_exact_law_of_a_constant_count() -> None:
 
 
 @pytest.mark.parametrize("parameters", [SMALL, ONE_SIDED], ids=["two-sided", "one-sided"])
-def test_the_expected_delay_is_that_of_the_chain_of_instances(parameters: Parameters) -> None:
+def test_the_expected_delay_equals_the_delay_of_the_chain_of_instances(parameters: Parameters) -> None:
     """Against a sum over what happens, instance by instance, until nothing is left to happen."""
     plan = Plan("small", parameters)
     w = parameters.window
@@ -188,7 +188,7 @@ def test_a_profile_that_misses_the_target_is_refused() -> None:
         profile_plan("blunt", GOAL)
 
 
-def test_a_comparison_leaves_out_profiles_too_wide_for_k() -> None:
+def test_a_comparison_leaves_out_profiles_that_are_too_wide_for_k() -> None:
     assert [plan.name for plan in compare(GOAL)] == ["published", "balanced-2", "sharp-2", "planned"]
     assert [plan.name for plan in compare(replace(GOAL, k=20))] == ["sharp-2", "planned"]
 
@@ -199,7 +199,7 @@ def test_a_large_k_gets_the_client_bits_its_members_need() -> None:
     assert 2**17 >= 8 * plan.parameters.members_kept > 2**16
 
 
-def test_the_size_of_a_set_is_that_of_its_item() -> None:
+def test_the_size_of_a_set_equals_the_size_of_its_item() -> None:
     assert profile_plan("published", GOAL).bytes_per_set == 1024  # one write unit, filled up
     large = best_plan(replace(GOAL, k=10_000))
     packed = (3 + 2) * large.parameters.members_kept  # three bytes of token, two of age

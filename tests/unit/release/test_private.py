@@ -22,6 +22,6 @@ def test_only_publishing_opens_a_private_table() -> None:
     assert [path.name for path in sources if opened(path.read_text())] == ["publishing.py"]
 
 
-def test_a_module_that_opens_a_private_table_would_be_found() -> None:
+def test_the_test_finds_a_module_that_opens_a_private_table() -> None:
     assert opened("print(table._rows())") == {"_rows"}
     assert opened("from kanon.release.publishing import _groups") == {"_groups"}

@@ -56,7 +56,7 @@ def q13() -> list[int]:
     return [users for _, users in COUNTS["Q13"]["users"]]
 
 
-def test_the_counts_are_those_of_the_benchmark() -> None:
+def test_the_counts_equal_those_of_the_benchmark() -> None:
     assert (COUNTS["Q1"]["rows"], COUNTS["Q1"]["users"]) == (1_478_493, 10_000)
     assert len(q13()) == 42
     assert sum(q13()) == 150_000
@@ -117,7 +117,7 @@ def test_q16_loses_nearly_all_groups_after_sampling_five_a_supplier() -> None:
     assert 1 - passed == pytest.approx(0.9999606, abs=5e-8)
 
 
-def test_q21_loses_all_groups_but_a_share_of_delta() -> None:
+def test_q21_keeps_only_a_share_delta_of_its_groups() -> None:
     """Each supplier is a group of one user."""
     assert suppressed(1, EPSILON / 2, threshold(EPSILON / 2, SUPPLIERS)) == pytest.approx(0.999793, abs=5e-7)
 
@@ -126,7 +126,7 @@ FIGURE = {2: (0.223, 0.145), 4: (0.281, 0.213), 6: (0.308, 0.239), 8: (0.314, 0.
 
 
 @pytest.mark.parametrize("exponent", FIGURE)
-def test_figure_4_10(exponent: int) -> None:
+def test_figure_4_10_is_reproduced(exponent: int) -> None:
     delta = Fraction(1, 10**exponent)
     thesis = sum(suppressed(n, EPSILON / 2, threshold(EPSILON / 2, delta)) for n in q13()) / 42
     weights = optimal_selection(EPSILON, delta).weights

@@ -54,13 +54,13 @@ def test_counted_selection_at_one_and_a_hundred_thousandth_is_the_known_one():
 
 
 @pytest.mark.parametrize(("epsilon", "truncation"), [("1", 11), ("1/2", 3), ("2", 6), ("1/10", 60), ("3", 1)])
-def test_the_delta_of_counted_selection_is_that_of_every_outcome_by_itself(epsilon, truncation):
+def test_the_delta_of_counted_selection_equals_the_largest_delta_of_one_outcome(epsilon, truncation):
     law = two_sided(Fraction(epsilon), truncation)
     assert CountedSelection(law).delta == brute_force(law)
 
 
 @pytest.mark.parametrize("text", BUDGETS)
-def test_the_truncation_is_the_least_that_fits(text):
+def test_the_truncation_is_the_smallest_that_fits(text):
     epsilon, delta = budget(text)
     law = counted_selection(epsilon, delta).law
     assert CountedSelection(law).delta <= delta < CountedSelection(two_sided(epsilon, law.truncation - 1)).delta
@@ -140,7 +140,7 @@ def test_the_discrete_gaussian_needs_the_known_delta():
 
 
 @pytest.mark.parametrize("kappa", [1, 2, 5, 10])
-def test_the_gaussian_choice_keeps_to_its_delta_and_no_lower_threshold_does(kappa):
+def test_the_gaussian_choice_keeps_to_its_delta_with_the_lowest_threshold(kappa):
     choice = gaussian_choice(kappa, Fraction("1.1"), Fraction("1e-5"))
     rule = choice.selection
     assert choice.delta == choice.noise_delta + of_all(rule.delta, kappa) <= Fraction("1e-5")
@@ -150,7 +150,7 @@ def test_the_gaussian_choice_keeps_to_its_delta_and_no_lower_threshold_does(kapp
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 10, 97])
 @pytest.mark.parametrize("delta", ["1e-5", "1e-12", "0.3", "0"])
-def test_the_share_of_a_group_is_the_largest_that_composes_to_delta(groups, delta):
+def test_the_delta_of_one_group_is_the_largest_that_composes_to_delta(groups, delta):
     share = of_each(Fraction(delta), groups)
     assert of_all(share, groups) <= Fraction(delta)
     if Fraction(delta):
@@ -158,7 +158,7 @@ def test_the_share_of_a_group_is_the_largest_that_composes_to_delta(groups, delt
 
 
 @pytest.mark.parametrize("epsilon", ["1/200", "1/128", "1", "20"])
-def test_the_widest_law_is_the_last_that_a_table_holds(epsilon):
+def test_the_widest_law_fits_into_a_table_and_a_wider_one_does_not(epsilon):
     law = widest(Fraction(epsilon))
     assert min(law.weights) >= 1
     with pytest.raises(ValueError, match="too large"):

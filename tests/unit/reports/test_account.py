@@ -13,7 +13,7 @@ def test_a_unit_is_charged_for_every_requested_id_and_hour():
     assert charged == sorted(charged)
 
 
-def test_the_id_is_left_out_of_the_key_for_version_0_and_id_0_alone():
+def test_the_key_omits_the_id_only_for_version_0_and_id_0():
     fields = ("shared-storage", "https://a.test", None, None)
     names = [(version, number) for version in ("0.1", "1.0") for number in (0, 1)]
     keys = {name: budget_key(fields[0], name[0], *fields[1:], name[1]) for name in names}

@@ -43,7 +43,7 @@ def test_values_are_added_up_by_key_in_ascending_order(contributions):
 
 
 @given(pairs, pairs, pairs)
-def test_merging_is_adding_up_at_once(first, second, third):
+def test_merging_gives_the_same_sums_as_adding_up_together(first, second, third):
     assert as_dict(Histogram.merged([histogram(each) for each in (first, second, third)])) == plain(
         first, second, third
     )

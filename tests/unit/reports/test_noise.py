@@ -16,7 +16,7 @@ LAW = DiscreteLaplace(Fraction(10, 65_536))
     (Fraction(10, 65_536), None), (Fraction(64, 65_536), 83_689), (Fraction(1), None), (Fraction(1, 3), 2),
     (Fraction(1, 65_536_000), None),
 ])  # fmt: skip
-def test_the_noise_equals_that_of_the_plain_sampler(a, most):
+def test_the_noise_equals_the_noise_of_the_plain_sampler(a, most):
     seed = bytes(reversed(range(32)))
     assert DiscreteLaplace(a, most).draw(Tape(seed), 1200).tolist() == drawn(a, most, seed, 1200)
 
@@ -62,7 +62,7 @@ def test_the_noise_has_the_stated_spread():
     assert abs(noise.std() / deviation - 1) < 4 * (5 / 4 / 200_000) ** 0.5
 
 
-def test_conditioned_noise_stays_within_its_limit_and_piles_up_nowhere():
+def test_conditioned_noise_stays_within_its_limit_without_a_peak_there():
     noise = DiscreteLaplace(Fraction(1, 10), most=12).draw(Tape(bytes(32)), 20_000)
     assert np.abs(noise).max() == 12
     ends = (np.abs(noise) == 12).mean()

@@ -140,7 +140,7 @@ def test_a_layout_out_of_range_is_refused(arguments):
     (Layout(20, None), 747), (Layout(20), 847), (Layout(20, 2), 867), (Layout(20, 8), 987), (Layout(100), 4128),
     (Layout(1000), 41_029),
 ])  # fmt: skip
-def test_lengths_are_those_of_the_design(layout, length):
+def test_lengths_equal_those_of_the_design(layout, length):
     assert layout.length == length
 
 

@@ -16,7 +16,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), TABLE)
-def test_thresholds_are_those_of_the_design(epsilon, delta):
+def test_thresholds_equal_those_of_the_design(epsilon, delta):
     budget = Fraction(epsilon), Fraction(delta), 65_536
     paper = [threshold(*budget, "paper", sparsity) for sparsity in (1, 20, 400)]
     assert (threshold(*budget), *paper) == TABLE[epsilon, delta]

@@ -61,7 +61,7 @@ def test_a_key_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
-def test_a_file_of_another_size_is_no_key_file(tmp_path: Path, size: int) -> None:
+def test_a_file_of_another_size_is_not_a_key_file(tmp_path: Path, size: int) -> None:
     path = tmp_path / "key"
     path.touch(0o600)
     path.write_bytes(bytes(size))

@@ -19,7 +19,7 @@ def rank(value: int, p: int) -> int:
 
 
 @given(hashes, st.integers(4, 20))
-def test_index_and_rank_are_those_of_the_definition(values: list[int], p: int) -> None:
+def test_index_and_rank_equal_the_definition(values: list[int], p: int) -> None:
     index, ranks = index_and_rank(np.array(values, np.uint64), p)
     assert index.tolist() == [value % 2**p for value in values]
     assert ranks.tolist() == [rank(value, p) for value in values]

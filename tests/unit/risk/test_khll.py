@@ -83,7 +83,7 @@ def test_parts_of_a_value_with_many_users_merge_to_the_same_bytes_whichever_part
         assert to_bytes(reduce(merge, parts)) == whole
 
 
-def test_a_value_that_falls_out_takes_its_registers_along() -> None:
+def test_a_value_that_leaves_the_sketch_removes_its_registers() -> None:
     hashes = np.random.default_rng(2).integers(0, 2**64, 200, np.uint64)
     large = sketch_of(np.full(200, 9, np.uint64), hashes, 2, CHECK)
     small = sketched([(1, 1), (2, 2)], 2)

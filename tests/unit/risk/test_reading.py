@@ -78,12 +78,12 @@ def parquet_of_dictionaries(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("log", [plain, with_mark, zipped, parquet, parquet_of_dictionaries])
-def test_every_kind_of_file_gives_the_same_words(log: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_every_kind_of_file_gives_the_same_values(log: Callable[[Path], Path], tmp_path: Path) -> None:
     assert read(log(tmp_path), "set", "client") == [row[1:] for row in ROWS]
 
 
 @pytest.mark.parametrize("log", [plain, parquet, parquet_of_dictionaries])
-def test_days_hours_and_months_are_those_of_utc(log: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_days_hours_and_months_are_in_utc(log: Callable[[Path], Path], tmp_path: Path) -> None:
     assert read(log(tmp_path), "day", "hour", "month") == [
         ("2012-02-05", "2012-02-05 17", "2012-02"),
         ("2012-02-05", "2012-02-05 17", "2012-02"),
@@ -130,7 +130,7 @@ def test_numbers_and_dates_of_parquet_read_as_their_text(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
-def test_a_word_that_a_dictionary_of_the_file_holds_twice_is_one_word(tmp_path: Path) -> None:
+def test_a_value_that_a_dictionary_holds_twice_is_one_value(tmp_path: Path) -> None:
     twice = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), pa.array(["a", "a", "b"]))
     pq.write_table(pa.table({"set": twice}), tmp_path / "log.parquet")
     (batch,) = batches(tmp_path / "log.parquet", ["set"])

@@ -34,7 +34,7 @@ def test_a_written_sketch_is_read_unchanged(sketch: Sketch) -> None:
     assert to_bytes(read) == to_bytes(sketch)
 
 
-def test_a_file_is_no_larger_than_promised() -> None:
+def test_a_file_is_at_most_as_large_as_documented() -> None:
     random = np.random.default_rng(4)
     number, size = 200_000, 256
     sketch = sketch_of(
@@ -58,7 +58,7 @@ def test_every_changed_byte_and_every_truncation_is_detected() -> None:
             from_bytes(data[:at])
 
 
-def test_a_newer_version_says_to_make_the_sketch_again() -> None:
+def test_a_sketch_of_a_newer_version_is_refused_with_the_remedy() -> None:
     content = to_bytes(empty(8, CHECK))[:-4]
     with pytest.raises(RiskError, match=r"version 2 .* make it again"):
         from_bytes(with_crc(content[:8] + b"\0\2" + content[10:]))
@@ -101,7 +101,7 @@ def test_a_number_of_values_that_the_file_cannot_hold_is_refused_at_once() -> No
         from_bytes(with_crc(header))
 
 
-def test_a_file_is_its_owners_alone_and_replaced_in_one_step(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_a_file_and_it_is_replaced_in_one_step(tmp_path: Path) -> None:
     path = tmp_path / "a.khll"
     path.write_bytes(b"old")
     path.chmod(0o644)

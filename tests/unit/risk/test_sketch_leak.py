@@ -59,7 +59,7 @@ def test_a_secret_key_hides_members_among_strangers() -> None:
     assert abs(difference) < 4 * 0.5 * math.sqrt((1 / 300 + 1 / 700) / 100)
 
 
-def test_the_chance_is_the_hypergeometric_tail() -> None:
+def test_the_chance_equals_the_hypergeometric_tail() -> None:
     def by_counting(members: int, strangers: int, found: int, false: int) -> Fraction:
         hits = found + false
         ways = sum(comb(members, x) * comb(strangers, hits - x) for x in range(found, hits + 1))
@@ -73,7 +73,7 @@ def test_the_chance_is_the_hypergeometric_tail() -> None:
                     assert Attack(members, strangers, found, false).chance == pytest.approx(float(expected))
 
 
-def test_an_attacker_with_the_key_succeeds_as_with_a_public_hash() -> None:
+def test_an_attacker_with_the_key_succeeds_as_often_as_with_a_public_hash() -> None:
     members, candidates = people(200), people(2_000)
     taken = ignored(registers_of(KEY.users(members), 12), KEY.users(candidates), 12)
     assert taken[:200].all()
@@ -88,6 +88,6 @@ def test_json_has_hits_rates_and_the_closed_form() -> None:
     assert told["keyed"].keys() == told["public"].keys()
 
 
-def test_a_group_of_everybody_has_no_strangers_to_mistake() -> None:
+def test_a_group_of_everybody_has_no_false_matches() -> None:
     result = leak(people(20), people(20), 12, KEY)
     assert (result.public.false_rate, result.public.precision) == (0.0, 1.0)

@@ -33,7 +33,7 @@ def hashed(rows: list[tuple[str, ...]], columns: int) -> list[tuple[int, int]]:
 
 
 @given(logs, st.integers(1, 6), st.sampled_from([3, 8, 1000]))
-def test_sketches_of_columns_and_combinations_are_those_of_their_hashes(rows, size, batch) -> None:
+def test_sketches_of_columns_and_combinations_equal_sketches_of_their_hashes(rows, size, batch) -> None:
     from tempfile import TemporaryDirectory
 
     asked = {("a",): (0, 2), ("a", "b"): (0, 1, 2), ("b", "a"): (1, 0, 2), ("b", "client"): (1, 2, 2)}

@@ -42,9 +42,11 @@ def test_a_value_with_exactly_k_users_is_not_lost() -> None:
     assert [curve(known(16))[k - 2].values for k in (60, 61)] == [0.8, 0.9]
 
 
-def test_the_standard_error_of_a_share_is_that_of_a_sample_of_k_values() -> None:
+def test_the_standard_error_of_a_share_equals_that_of_a_sample_of_k_values() -> None:
     sketch = known(5)
-    for point in curve(sketch):
+    points = curve(sketch)
+    assert any(0 < point.values < 1 for point in points)
+    for point in points:
         assert point.standard_error == pytest.approx(math.sqrt(point.values * (1 - point.values) / 5))
         lost = sketch.counts < point.k
         scale = 2**64 / sketch.bound
@@ -87,7 +89,7 @@ def test_the_least_k_that_loses_a_share_is_found_for_values_and_rows() -> None:
     }
 
 
-def test_a_share_that_no_k_loses_has_no_k() -> None:
+def test_a_share_that_is_never_lost_has_no_k() -> None:
     users = np.arange(128, dtype=np.uint64)
     assert lost_at(curve(sketch_of(np.zeros(128, np.uint64), users, 16, CHECK))[:127])["5%"] == {
         "values": None,
@@ -95,7 +97,7 @@ def test_a_share_that_no_k_loses_has_no_k() -> None:
     }
 
 
-def test_half_of_the_values_with_one_user_are_dangerous_and_less_are_not() -> None:
+def test_a_column_is_dangerous_if_half_of_its_values_have_one_user() -> None:
     def with_single(share: float) -> Sketch:
         values = np.concatenate([np.arange(100), np.arange(round(100 * share), 100)])
         return sketch_of(values.astype(np.uint64), np.arange(len(values), dtype=np.uint64), 128, CHECK)
@@ -130,7 +132,7 @@ def test_a_profile_that_does_not_exist_is_refused() -> None:
         through_service(known(16), "none", 720)
 
 
-def test_no_rows_lose_nothing() -> None:
+def test_an_empty_table_loses_no_rows() -> None:
     assert {(point.values, point.rows) for point in curve(empty(8, CHECK))} == {(0.0, 0.0)}
 
 

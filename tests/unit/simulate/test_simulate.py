@@ -181,6 +181,7 @@ def test_the_compared_figures_are_not_zero() -> None:
 def test_sets_that_the_definition_evaluates_only_when_touched_cross_at_the_same_steps() -> None:
     """The service evaluates a set when it is joined or woken; the simulator looks at whole instances."""
     joins = random_log(5)
+    crossings = 0
     for type_ in TYPES:
         recount = Recount(joins, type_)
         for name, history in recount.statuses.items():
@@ -195,6 +196,7 @@ def test_sets_that_the_definition_evaluates_only_when_touched_cross_at_the_same_
                 if tokens or state.wake_up == step:
                     state = evaluate(p, key, state, tokens, step, partial(Noise, recount.tapes, key))
                     crossed |= {x for x in state.crossings if x == step}
+            crossings += len(crossed)
             phase = phase_of(key, p.window, p.phase)
             true = {x: instance_of(x, phase, p.window) for x in crossed}
             expected = {
@@ -204,6 +206,7 @@ def test_sets_that_the_definition_evaluates_only_when_touched_cross_at_the_same_
                 if step in history
             }
             assert expected == {step for step, (status, _) in history.items() if status}
+    assert crossings > 0
 
 
 @pytest.mark.parametrize("rows", [1, 100])
@@ -256,7 +259,7 @@ def test_an_empty_log_and_a_log_of_centuries_are_refused() -> None:
     phases=st.lists(st.integers(0, 10), min_size=3, max_size=3),
     window=st.integers(2, 11),
 )
-def test_the_cost_of_every_client_is_the_bound_of_all_its_joins(
+def test_the_cost_of_a_client_is_the_bound_for_all_its_joins(
     joined: dict[int, set[int]], phases: list[int], window: int
 ) -> None:
     """Members 0 and 1 are of set 0, and so on."""
@@ -316,7 +319,7 @@ def test_evaluations_take_the_units_of_their_members_items(k: int) -> None:
     assert (written > outcome.touched) == (k == 400)
 
 
-def test_a_bill_is_that_of_kanon_cost_with_the_counted_units() -> None:
+def test_a_bill_equals_the_bill_of_kanon_cost_for_the_counted_units() -> None:
     joins = random_log(1)
     type_ = Type("fledge", PUBLISHED, "published")
     result = simulate(batches(joins), [type_], KEYS, 3600)

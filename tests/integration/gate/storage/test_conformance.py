@@ -195,9 +195,7 @@ STORED = (None, 5, 6, 7)
 
 
 @pytest.mark.parametrize("expected", [None, 4, 5])
-def test_members_are_only_replaced_by_a_later_step_whatever_was_read_before(
-    tables: Tables, expected: int | None
-) -> None:
+def test_members_are_only_replaced_by_a_later_step_after_any_read(tables: Tables, expected: int | None) -> None:
     """The stored step is the read one, or it has changed since: another worker wrote, or the item expired."""
     for name, stored in zip(SETS, STORED, strict=False):
         if stored is not None:
@@ -289,7 +287,7 @@ def test_the_largest_members_a_type_may_have_fit_into_an_item(tables: Tables) ->
 
 
 @pytest.mark.parametrize("gap", [0, 1, 2])
-def test_a_state_is_read_whatever_fills_up_its_item(gap: int, tables: Tables) -> None:
+def test_the_filler_of_an_item_does_not_change_its_state(gap: int, tables: Tables) -> None:
     state = SetState((), (), 7, None)
     bare = to_item(SETS[0], "", state, 16, 99)
     letters = WRITE_UNIT - gap - item_size({name: value for name, value in bare.items() if name != "p"})
@@ -314,7 +312,7 @@ def test_the_sets_that_wake_before_a_step_are_found_among_others(tables: Tables)
     assert sorted(tables.members.waking(STEP + 5)) == [(SETS[1], "fledge"), (SETS[2], "fledge")]
 
 
-def test_the_stamp_of_a_slot_moves_forward_only_and_is_never_taken_for_a_set(tables: Tables) -> None:
+def test_the_stamp_of_a_slot_only_moves_forward_and_is_not_read_as_a_set(tables: Tables) -> None:
     assert tables.members.stamps([0, 3]) == {}
     for step in (STEP, STEP + 2, STEP + 1):
         tables.members.stamp(3, step)
@@ -439,7 +437,7 @@ def test_only_a_suppressed_set_can_be_shown_again(tables: Tables) -> None:
     assert tables.items("Statuses") == []
 
 
-def test_sets_and_horizons_are_read_together_and_never_taken_for_each_other(tables: Tables) -> None:
+def test_sets_and_horizons_are_read_together_and_are_not_confused(tables: Tables) -> None:
     tables.statuses.write(SETS[0], (5,), 99)
     tables.statuses.move_horizon(3, STEP, 1_699_203_800)
     crossings, horizons = tables.statuses.read([*SETS[:2], SETS[0]], [3, 4, 3])
@@ -623,7 +621,7 @@ def test_a_worker_that_runs_out_of_time_stores_where_to_resume(tables: Tables) -
     assert tables.control.lease(0, "b", NOW, NOW + 150) == Mark(STEP, SETS[9])
 
 
-def test_a_worker_stores_its_place_while_it_holds_the_lease_and_no_longer(tables: Tables) -> None:
+def test_a_worker_stores_its_place_only_while_it_holds_the_lease(tables: Tables) -> None:
     tables.control.advance(0, None, STEP)
     tables.control.lease(0, "a", NOW, NOW + 150)
     tables.control.keep_place(0, "b", (STEP + 1, SETS[2]))
@@ -685,7 +683,7 @@ def test_a_changed_fingerprint_is_refused_and_nothing_is_recorded(tables: Tables
     assert tables.control.recorded("join") == PRINTS
 
 
-def test_each_function_has_fingerprints_of_its_own(tables: Tables) -> None:
+def test_each_function_has_separate_fingerprints(tables: Tables) -> None:
     tables.control.check("join", PRINTS)
     tables.control.check("query", {"slots": "16"})
     assert tables.control.recorded("query") == {"slots": "16"}

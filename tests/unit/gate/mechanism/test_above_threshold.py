@@ -140,7 +140,7 @@ def test_every_crossing_is_tested_for_every_answer(visible: int, step: int) -> N
 
 
 @given(SETS, st.integers(0, 100))
-def test_a_set_of_m_clients_crosses_at_once_and_an_instance_later_again(name: bytes, step: int) -> None:
+def test_a_set_of_m_clients_crosses_immediately_and_again_one_instance_later(name: bytes, step: int) -> None:
     clients = range(SMALL.members_kept)
     state = evaluate(SMALL, name, SetState(), clients, step, _noise(SMALL, name))
     assert state.crossings == (step,)

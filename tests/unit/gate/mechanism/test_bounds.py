@@ -35,7 +35,7 @@ PUBLISHED = of_profile("published", 168)
 
 
 @pytest.mark.parametrize(("window", "delta"), [(168, 2.716e-6), (720, 1.159e-5)])
-def test_the_papers_bound_of_the_published_profile(window: int, delta: float) -> None:
+def test_the_papers_bound_of_the_published_profile_has_the_stated_value(window: int, delta: float) -> None:
     bound = paper(of_profile("published", window))
     assert bound is not None
     assert bound.epsilon == 3
@@ -43,7 +43,7 @@ def test_the_papers_bound_of_the_published_profile(window: int, delta: float) ->
 
 
 @pytest.mark.parametrize(("window", "delta"), [(168, 1.743e-6), (720, 7.435e-6)])
-def test_the_papers_bound_with_25_for_both_noises(window: int, delta: float) -> None:
+def test_the_papers_bound_with_25_for_both_noises_has_the_stated_value(window: int, delta: float) -> None:
     law = two_sided(Fraction(3, 4), 25)
     bound = paper(Parameters(51, window, 3600, law, law))
     assert bound is not None
@@ -65,7 +65,9 @@ def test_the_papers_bound_does_not_apply_to_a_one_sided_law() -> None:
         ("sharp", 720, "3", 6.31e-6),
     ],
 )
-def test_the_interval_aware_bound_of_a_profile(name: str, window: int, epsilon: str, delta: float) -> None:
+def test_the_interval_aware_bound_of_a_profile_has_the_stated_value(
+    name: str, window: int, epsilon: str, delta: float
+) -> None:
     bound = interval_aware(of_profile(name, window))
     assert bound.epsilon == Fraction(epsilon)
     assert float(bound.delta) == pytest.approx(delta, rel=2e-3)
@@ -96,7 +98,7 @@ def test_one_join_costs_at_most_the_bound_at_every_phase_and_some_phase_reaches_
         assert max(cost.delta for cost in costs) == one.delta
 
 
-def test_a_join_at_the_start_of_an_instance_meets_that_one_alone_and_costs_no_query_epsilon() -> None:
+def test_a_join_at_the_start_of_an_instance_affects_only_that_instance_and_costs_no_query_epsilon() -> None:
     d1, d2 = PUBLISHED.threshold_law.shift_delta, PUBLISHED.query_law.tail_delta
     assert all_joins(PUBLISHED, [168 * 5 + 7], phase=7) == Bound(Fraction(3, 4), max(d1, 168 * d2))
 
@@ -116,7 +118,7 @@ def test_rejoining_covers_every_phase_and_every_pattern_without_gaps() -> None:
     ("steps", "epsilon", "delta"),
     [(168, "3", 1.83e-6), (720, "6", 4.84e-6), (8760, "42", 4.87e-5)],
 )
-def test_the_figures_of_a_client_that_joins_every_hour(steps: int, epsilon: str, delta: float) -> None:
+def test_a_client_that_joins_every_hour_has_the_stated_bound(steps: int, epsilon: str, delta: float) -> None:
     bound = rejoining(PUBLISHED, steps)
     assert bound.epsilon == Fraction(epsilon)
     assert float(bound.delta) == pytest.approx(delta, rel=5e-3)
@@ -131,7 +133,7 @@ def test_separate_runs_pay_the_query_epsilon_each() -> None:
     assert cost.delta == max(4 * d1 + 4 * d2, 8 * d2)
 
 
-def test_no_joins_cost_nothing() -> None:
+def test_an_empty_sequence_of_joins_costs_nothing() -> None:
     assert all_joins(PUBLISHED, [], phase=0) == Bound(Fraction(0), Fraction(0))
 
 
@@ -163,7 +165,7 @@ def test_a_change_of_the_log_costs_one_more_threshold_noise_and_a_query_noise_if
         ([90, 100, 110, 130], [{90, 100, 110}, {100, 110}, {110, 130}, {130}]),
     ],
 )
-def test_one_join_meets_the_changes_within_its_window(from_steps: list[int], met: list[set[int]]) -> None:
+def test_one_join_counts_the_key_changes_within_its_window(from_steps: list[int], met: list[set[int]]) -> None:
     """By trying every join: with a window of 24 it shows at 24 steps, and a change at the first cuts nothing off."""
     assert met_by_one_join(from_steps, 24) == met
     tried = [{g for g in from_steps if s < g <= s + 23} for s in range(50, 150)]
@@ -171,7 +173,7 @@ def test_one_join_meets_the_changes_within_its_window(from_steps: list[int], met
     assert all(found in tried for found in met)
 
 
-def test_sets_add_up() -> None:
+def test_the_costs_of_sets_add_up() -> None:
     assert interval_aware(PUBLISHED).times(4) == Bound(9, 4 * interval_aware(PUBLISHED).delta)
 
 
@@ -191,14 +193,14 @@ def test_distinct_tokens_are_a_little_fewer_than_clients() -> None:
 
 
 @pytest.mark.parametrize("x", [Fraction(1, 3), Fraction(2, 3), Fraction(39, 10), Fraction(9, 4), Fraction(1, 10**7)])
-def test_rounding_goes_up_and_not_far(x: Fraction) -> None:
+def test_rounding_goes_up_by_little(x: Fraction) -> None:
     rounded = round_up(x)
     assert Fraction(repr(rounded)) >= x
     assert Fraction(math.nextafter(rounded, 0)) < x
 
 
 @given(st.fractions(min_value=Fraction(1, 10**9), max_value=1000), st.integers(1, 9))
-def test_a_figure_is_written_with_its_last_digit_rounded_up(x: Fraction, digits: int) -> None:
+def test_the_last_digit_of_a_figure_is_rounded_up(x: Fraction, digits: int) -> None:
     written = Fraction(written_up(x, digits))
     assert x <= written < x * (1 + Fraction(1, 10 ** (digits - 1)))
 

@@ -24,7 +24,7 @@ def sets(draw: st.DrawFn) -> tuple[SetState, list[int]]:
 
 @given(st.lists(sets(), max_size=6), st.integers(2, 12), st.integers(1, 8))
 @settings(max_examples=300)
-def test_the_most_recent_members_are_those_of_each_set_alone(
+def test_the_most_recent_members_equal_those_of_each_set_alone(
     chunk: list[tuple[SetState, list[int]]], window: int, keep: int
 ) -> None:
     before = States.of([(set_key(n), state) for n, (state, _) in enumerate(chunk)])
@@ -44,7 +44,7 @@ STATES = [
 
 
 @pytest.mark.parametrize("chosen", [[], [0], [1, 3], [0, 1, 2, 3], [2]])
-def test_states_become_columns_and_states_again_all_or_some_of_them(chosen: list[int]) -> None:
+def test_states_survive_the_conversion_to_columns_and_back(chosen: list[int]) -> None:
     columns = States.of([(set_key(n), state) for n, state in enumerate(STATES)])
     assert columns.states() == STATES
     part = columns.part(columns.evaluated * 0 != 0) if not chosen else columns.part(_mask(chosen))
@@ -57,7 +57,7 @@ def _mask(chosen: list[int]):  # type: ignore[no-untyped-def]
     return Tokens.of([[0] * (n in chosen) for n in range(len(STATES))]).sizes == 1
 
 
-def test_missing_steps_are_never() -> None:
+def test_steps_without_an_answer_are_shown_as_never() -> None:
     columns = States.of([(set_key(1), SetState())])
     assert columns.evaluated.tolist() == columns.wake_ups.tolist() == [NEVER]
     assert columns.crossings.tolist() == [[NEVER, NEVER]]

@@ -85,7 +85,7 @@ def test_the_law_is_the_mixture_over_the_threshold_noise() -> None:
     assert np.allclose(np.array(weights) @ given, first_crossing(SMALL, [3, 4, 2]), rtol=0, atol=1e-15)
 
 
-def test_certain_counts_have_certain_laws() -> None:
+def test_certain_counts_have_degenerate_laws() -> None:
     parameters = of_profile("published", 24)
     assert first_crossing(parameters, [parameters.never_true_below - 1] * 24)[-1] == pytest.approx(1, abs=1e-15)
     assert first_crossing(parameters, [parameters.surely_true_from] * 24)[0] == pytest.approx(1, abs=1e-15)
@@ -93,7 +93,7 @@ def test_certain_counts_have_certain_laws() -> None:
     assert 0 < possible[0] < Fraction(1, 10**15)
 
 
-def test_a_long_instance_of_a_certain_count_does_not_lose_its_law() -> None:
+def test_the_law_of_a_certain_count_stays_exact_in_a_long_instance() -> None:
     parameters = of_profile("sharp", 10_000)
     law = first_crossing(parameters, np.full(10_000, 64))
     assert law[0] == pytest.approx(1, abs=1e-15)

@@ -34,7 +34,7 @@ def test_no_more_members_are_kept_than_asked_for() -> None:
 
 
 @given(st.lists(st.integers(0, 20)), st.randoms(use_true_random=False))
-def test_neither_order_nor_repetition_of_the_joins_matters(joined: list[int], random: object) -> None:
+def test_order_and_repetition_of_joins_do_not_matter(joined: list[int], random: object) -> None:
     shuffled = [*joined, *joined]
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     before = (Member(3, 1), Member(4, 0))

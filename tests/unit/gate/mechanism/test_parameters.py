@@ -120,7 +120,7 @@ def test_the_published_profile_has_the_truncations_25_and_24_at_every_window(win
 
 @pytest.mark.parametrize("name", ["balanced", "sharp"])
 @pytest.mark.parametrize("window", [24, 168, 720])
-def test_a_profile_by_window_reaches_its_delta_and_no_smaller_total_truncation_does(name: str, window: int) -> None:
+def test_a_profile_by_window_reaches_its_delta_with_the_least_total_truncation(name: str, window: int) -> None:
     first, second = profile(name, window)
     assert interval_delta(first, second, window) <= PROFILE_DELTA
     make = one_sided if PROFILES[name].shape == "one-sided" else two_sided
@@ -136,7 +136,7 @@ def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
         profile("soft", 168)
 
 
-def test_a_delta_no_truncation_reaches_is_refused() -> None:
+def test_a_delta_that_no_truncation_reaches_is_refused() -> None:
     with pytest.raises(
         InvalidParametersError,
         match=r"^no truncation reaches delta 1e-30 at epsilons 1 and 1 over 168 steps: raise delta",

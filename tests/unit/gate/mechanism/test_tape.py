@@ -18,7 +18,7 @@ TAPES = Tapes(KEY, "deployment", "type", PUBLISHED)
 SET = set_key("a")
 
 
-def test_a_place_always_has_the_same_noise() -> None:
+def test_the_noise_of_a_place_is_always_the_same() -> None:
     again = Tapes(NoiseKey("1", bytes(range(32))), "deployment", "type", replace(PUBLISHED))
     assert again.words(SET, 7, 721) == TAPES.words(SET, 7, 721)
 
@@ -44,7 +44,7 @@ def test_both_parts_of_a_log_generation_are_part_of_the_name_of_its_tape(other: 
     assert _share_no_word(replace(TAPES, generation=other).words(SET, 7, 721), words)
 
 
-def test_the_name_of_a_generations_tape_is_the_first_ones_in_another_domain_with_log_and_first_step() -> None:
+def test_the_tape_of_a_generation_is_named_by_domain_log_and_first_step() -> None:
     name = (KEY.secret, b"1", b"deployment", b"type", PUBLISHED.fingerprint)
     place = (SET, (7).to_bytes(8, "big"))
     first = hashlib.shake_256(length_prefixed(b"kanon/tape/1", *name, *place))

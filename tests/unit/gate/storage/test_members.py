@@ -41,7 +41,7 @@ def test_a_state_is_read_as_it_was_written(data: st.DataObject, token_bytes: int
 
 
 @given(st.data(), st.lists(st.integers(1, 4), max_size=6))
-def test_many_items_are_read_like_each_of_them(data: st.DataObject, token_bytes: list[int]) -> None:
+def test_many_items_are_read_like_single_items(data: st.DataObject, token_bytes: list[int]) -> None:
     drawn = [data.draw(st.none() | states(width)) for width in token_bytes]
     items = [
         None if state is None else to_item(set_key(n), "a", state, 8 * width, 9)
@@ -52,7 +52,7 @@ def test_many_items_are_read_like_each_of_them(data: st.DataObject, token_bytes:
 
 
 @given(st.data(), STEPS, st.integers(1, 4))
-def test_many_states_are_written_like_each_of_them(data: st.DataObject, step: int, token_bytes: int) -> None:
+def test_many_states_are_written_like_single_states(data: st.DataObject, step: int, token_bytes: int) -> None:
     drawn = [replace(state, evaluated=step) for state in data.draw(st.lists(states(token_bytes), max_size=5))]
     drawn = [replace(s, members=tuple(Member(m.token, step - n) for n, m in enumerate(s.members))) for s in drawn]
     columns = States.of([(set_key(n), state) for n, state in enumerate(drawn)])
@@ -105,7 +105,7 @@ def unpadded(item: Item) -> Item:
 @pytest.mark.parametrize(
     ("crossings", "wake_up"), [((), None), ((STEP - 700,), STEP + 5), ((STEP - 1400, STEP), STEP + 5)]
 )
-def test_the_size_of_an_item_is_its_write_units_and_they_are_those_without_zeros(
+def test_zeros_do_not_change_the_write_units_of_an_item(
     parameters: Parameters, name: str, crossings: tuple[int, ...], wake_up: int | None
 ) -> None:
     members = tuple(Member(token, STEP) for token in range(parameters.members_kept))

@@ -30,7 +30,7 @@ def test_a_wake_up_is_a_row_without_a_token() -> None:
 
 
 @given(STEPS, st.integers(0, 255))
-def test_each_step_and_slot_has_a_partition_of_its_own(step: int, slot: int) -> None:
+def test_each_step_and_slot_has_a_separate_partition(step: int, slot: int) -> None:
     assert int.from_bytes(partition(step, SIXTEEN, slot)[:8], "big", signed=True) == step
     assert partition(step, SIXTEEN, slot)[8:] == bytes([slot])
 

@@ -62,7 +62,7 @@ def never(**values):
 
 
 @both
-def test_the_key_is_the_sources_piece_or_the_triggers_pieces(attribution):
+def test_the_key_combines_the_pieces_of_source_and_trigger_by_or(attribution):
     pieces = (KeyPiece(0x001, frozenset("a")), KeyPiece(0x020, frozenset("ab")), KeyPiece(0xF00, frozenset("b")))
     _, (outcome,) = run(attribution, [source()], trigger(3, pieces=pieces))
 
@@ -92,7 +92,7 @@ def test_a_trigger_without_a_matching_source_has_a_null_report(attribution):
 
 
 @both
-def test_a_trigger_that_asks_for_no_report_gets_none_on_any_device(attribution):
+def test_a_trigger_that_asks_for_no_report_never_gets_a_report(attribution):
     silent = trigger(pieces=(), values=())
     device = add_source(attribution, (), source())
 
@@ -179,7 +179,7 @@ def test_a_deduplication_key_counts_once_a_source(attribution):
 
 
 @both
-def test_a_named_budget_bounds_its_triggers_and_so_does_the_whole(attribution):
+def test_a_trigger_is_bounded_by_its_named_budget_and_by_the_whole_budget(attribution):
     named = source(named_budgets={"x": 3, "y": 9})
     taken = [("x", 2), ("x", 2), ("x", 1), ("y", 7), ("y", 1), (None, 0), ("unknown", 1)]
     triggers = [trigger(value, named_budgets=(NamedBudget(name),)) for name, value in taken]
@@ -188,7 +188,7 @@ def test_a_named_budget_bounds_its_triggers_and_so_does_the_whole(attribution):
 
 
 @both
-def test_the_report_window_holds_its_end_and_the_expiry_does_not(attribution):
+def test_the_report_window_includes_its_end_and_the_expiry_excludes_it(attribution):
     short = source(window=5, expiry=8)
 
     assert run(attribution, [short], trigger(time=5), trigger(time=6), trigger(time=8))[0] == [1, 0, 0]
@@ -251,7 +251,7 @@ def test_an_invalid_source_or_trigger_is_refused(make, message):
         make()
 
 
-def test_null_reports_by_chance_are_those_of_browsers_and_only_on_request():
+def test_random_null_reports_follow_browsers_and_are_made_only_on_request():
     _, (outcome,) = run(WEB, [], trigger())
     day = trigger(time=40 * DAY, tells_source_day=True)
     _, (told,) = run(WEB, [source(39 * DAY)], day)

@@ -37,7 +37,7 @@ def test_a_report_opens_to_its_contributions_and_padding():
     assert pairs == (*PAIRS, *[Contribution(0, 0)] * 18)
 
 
-def test_a_null_report_has_the_length_and_the_clear_fields_of_any_other():
+def test_a_null_report_has_the_same_length_and_clear_fields_as_other_reports():
     full, null = (encrypt(report(pairs), KEYS[:1], new_id=lambda: UUID(int=1)) for pairs in (PAIRS, ()))
 
     assert len(full.payload) == len(null.payload) == 847 + 48
@@ -53,7 +53,7 @@ def test_clear_fields_have_the_form_that_the_service_reads():
     assert parse(encrypt(report(), KEYS).shared_info).version == "1.0"
 
 
-def test_every_report_has_an_id_of_its_own_and_every_key_is_picked():
+def test_report_ids_are_unique_and_every_key_is_used():
     encrypted = [encrypt(report(), KEYS) for _ in range(60)]
 
     assert len({parse(one.shared_info).report_id for one in encrypted}) == 60
@@ -78,7 +78,7 @@ def test_public_keys_are_kept_up_to_their_end_and_no_longer():
     assert usable_keys(first, 61_000, fetching((other, 60))).keys[0].id == KEYS[1].id
 
 
-def test_a_key_past_its_end_is_not_used_if_no_new_one_comes():
+def test_an_expired_key_is_not_used_even_without_a_new_key():
     document = public_document(PRIVATE)
     first = usable_keys(None, 0, fetching((document, 60)))
 
@@ -150,7 +150,7 @@ def test_a_collector_without_http_is_refused():
         collector("file:///etc")
 
 
-def test_a_report_is_kept_if_the_answer_is_no_http():
+def test_a_report_is_kept_if_the_answer_is_not_http():
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(10)
 

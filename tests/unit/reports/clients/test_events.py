@@ -60,7 +60,7 @@ def test_a_finished_source_has_all_its_reports():
     assert after(PAPER, (10, 0), (20, 1), (150, 0)).finished
 
 
-def test_a_window_holds_its_end_and_not_its_beginning():
+def test_a_window_includes_its_end_and_excludes_its_beginning():
     spec = EventSpec((TriggerSpec((0,), (100, 200), (1, 2), start=50),), 2)
 
     assert after(spec, (49, 0)).truth == ((0, 0),)
@@ -103,7 +103,7 @@ def test_a_deduplication_key_counts_once():
     assert record(events, EventTrigger(1, deduplication_key=8), 20).truth == ((1, 0), (1, 0))
 
 
-def test_the_default_specifications_are_those_of_browsers():
+def test_the_default_specifications_equal_those_of_browsers():
     navigation, event = default_spec("navigation", 30 * DAY), default_spec("event", 30 * DAY)
 
     assert (navigation.outputs.count, event.outputs.count) == (2925, 3)

@@ -46,7 +46,7 @@ def test_numbering_lists_every_output_once_and_in_order(outputs):
 
 @settings(derandomize=True, max_examples=60)
 @given(small)
-def test_the_mean_is_that_of_the_listed_outputs(outputs):
+def test_the_mean_equals_the_mean_of_the_listed_outputs(outputs):
     members = enumerated(outputs.data, outputs.max_reports)
 
     for d, datum in enumerate(outputs.data):
@@ -70,7 +70,7 @@ def test_the_published_numbers_of_outputs_are_reproduced():
         assert Outputs(data, case["reports"]).count == case["states"], case["what"]
 
 
-def test_data_may_have_windows_and_buckets_of_their_own():
+def test_each_trigger_datum_may_have_its_windows_and_buckets():
     outputs = Outputs((Datum(1, 2), Datum(1, 2), Datum(1, 2), Datum(2, 2)), 2)
 
     members = [outputs.unrank(number) for number in range(21)]

@@ -22,7 +22,7 @@ def imported(path):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_a_client_needs_no_aws_no_clock_and_no_network_but_to_send(path):
+def test_a_client_needs_neither_aws_nor_a_clock_and_uses_the_network_only_to_send(path):
     names = imported(path)
     roots = {name.split(".")[0] for name in names}
 

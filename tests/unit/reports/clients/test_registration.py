@@ -50,7 +50,7 @@ def test_event_windows_end_with_the_source():
     assert made.events.ends == (5000 * SECOND, 90_000 * SECOND)
 
 
-def test_the_most_event_level_reports_decide_the_buckets():
+def test_the_largest_number_of_reports_decides_the_buckets():
     assert read_source(max_event_level_reports=2).events.specs[0].buckets == (1, 2)
     assert read_source(max_event_level_reports=0).events.outputs.count == 1
 
@@ -68,7 +68,7 @@ def test_amounts_have_filtering_ids_and_filters_have_a_lookback():
 
 
 @pytest.mark.parametrize(("mode", "told"), [("include", True), ("INCLUDE", True), ("exclude", False), (None, False)])
-def test_the_day_of_the_source_is_reported_if_the_registration_asks_for_it(mode, told):
+def test_the_day_of_the_source_is_reported_if_the_registration_requests_it(mode, told):
     fields = {} if mode is None else {"aggregatable_source_registration_time": mode}
 
     assert read_trigger(**fields).tells_source_day is told

@@ -120,7 +120,7 @@ def test_the_law_of_a_default_click_is_exact_over_its_2925_outputs(number):
     assert found[truth] + Fraction(1, 1 << WORD) >= high / (high + 2924)
 
 
-def test_a_uniform_number_takes_every_value_by_one_index_and_draws_again_above():
+def test_a_uniform_number_maps_each_index_once_and_draws_again_beyond_them():
     assert [uniform(5, Script((3, i))) for i in range(5)] == list(range(5))
     assert [uniform(5, Script((3, i), (3, 2))) for i in (5, 6, 7)] == [2, 2, 2]
     assert uniform(1, Script()) == 0

@@ -40,7 +40,7 @@ def test_a_contribution_over_the_whole_budget_is_dropped_and_not_cut():
     assert values(run(WINDOWS, ("a", 1, 7, 11), ("a", 2, 7, 10))) == [0, 10]
 
 
-def test_every_device_and_every_window_has_a_budget_of_its_own():
+def test_every_device_and_every_window_has_a_separate_budget():
     reports = run(WINDOWS, ("a", 99, 1, 10), ("b", 99, 1, 10), ("a", 100, 1, 10), ("a", 199, 1, 1))
 
     assert values(reports) == [10, 10, 10, 0]
