@@ -34,7 +34,7 @@ ARROWS: dict[str, set[str]] = {
     "joinlog": set(),
     "risk": {"gate", "noise"},
     "release": {"noise", "dynamo", "aws"},
-    "reports": {"noise", "dynamo", "http", "settings", "errors"},
+    "reports": {"noise", "dynamo", "http", "settings", "errors", "strict_json"},
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
     "cost": {"gate", "reports", "dynamo"},

@@ -27,7 +27,7 @@ PERIOD, STEP, LAMBDA_SECONDS, MOST_HOPS = 3600, 472_000, 120.0, 100
 VISIBILITY_SECONDS, RECEIVES = 720.0, 3
 SCHEDULE = Schedule(PERIOD, grace=120, lease=150, publish_delay=1800, publish_margin=60, outage_allowance=7 * DAY)
 ROWS_A_PAGE = 10_000
-TYPE_NAME = {"S": "fledge"}
+FLEDGE = {"S": "fledge"}
 TYPE = Type("fledge", Parameters(50, 168, PERIOD, *profile("published", 168), client_bits=32), "published")
 
 
@@ -76,7 +76,7 @@ class SlowLog:
             end = min(last, self.starts[at + 1])
             key, start = self.keys[at], self.starts[at]
             items += [
-                {"set_token": {"B": key + n.to_bytes(4, "big")}, "type": TYPE_NAME}
+                {"set_token": {"B": key + n.to_bytes(4, "big")}, "type": FLEDGE}
                 for n in range(first - start, end - start)
             ]
             first, at = end, at + 1
@@ -110,7 +110,7 @@ class Tables:
     def read(self, set_keys: Iterable[bytes]) -> dict[bytes, Item]:
         set_keys = list(set_keys)
         self.log.call(-(-len(set_keys) // KEYS_A_CALL))
-        return {key: to_item(key, TYPE_NAME["S"], self.states[key], 32, 9) for key in set_keys if key in self.states}
+        return {key: to_item(key, FLEDGE["S"], self.states[key], 32, 9) for key in set_keys if key in self.states}
 
     def write(self, what: Any, *status: Any) -> None:
         self.log.call(parallel=WRITERS)
