@@ -273,6 +273,6 @@ def test_a_run_that_is_refused_before_it_begins_leaves_the_stored_place_alone() 
         raise ConfigurationError("a table was replaced")
 
     worker.check_tables = refuse
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match="a table was replaced"):
         worker.run(0, "worker", lambda: log.now, lambda: 100.0)
     assert released == [(0, "worker", None)]
