@@ -143,10 +143,10 @@ def types(service: Service) -> str:
     """The list of types, and one type; the other checks use the first one."""
     found = service.ask("GET", "/v1/types").expect(200).get("types")
     if not isinstance(found, list) or not found:
-        raise WrongError("no types")
+        raise WrongError("GET /v1/types lists no types")
     first = found[0]
     if not {"type", "k", "window", "period", "bounds", "surelyTrueFrom"} <= first.keys():
-        raise WrongError(f"a type without its parameters: {sorted(first)}")
+        raise WrongError(f"a type lacks some parameters; it has {sorted(first)}")
     service.type_name = first["type"]
     if service.ask("GET", f"/v1/types/{service.type_name}").expect(200) != first:
         raise WrongError("one type asked by its name differs from the list")

@@ -18,18 +18,24 @@ def parse(text: str) -> Any:
         RecursionError, ValueError: it is nested too deeply, or a number has too many digits.
     """
     return json.loads(
-        text, object_pairs_hook=_without_duplicates, parse_constant=_no_constant, parse_float=_exact_if_whole
+        text, object_pairs_hook=without_duplicates, parse_constant=no_constant, parse_float=_exact_if_whole
     )
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For ``object_pairs_hook``.
+
+    Raises:
+        NotJSONError: a key is given twice.
+    """
     entries = dict(pairs)
     if len(entries) != len(pairs):
         raise NotJSONError("a key is given twice")
     return entries
 
 
-def _no_constant(_: str) -> Any:
+def no_constant(_: str) -> Any:
+    """For ``parse_constant``: always raises NotJSONError."""
     raise NotJSONError("NaN and Infinity are not JSON")
 
 

@@ -161,7 +161,9 @@ def test_libraries_of_the_host_profile_are_made_for_this_machine(host_build: Pat
     libraries = list(host_build.rglob("*.so"))
     assert libraries
     assert {machine(path) for path in libraries} == {here}
-    assert all(tag in path.name for path in libraries if "cpython" in path.name)
+    extensions = [path.name for path in libraries if "cpython" in path.name]
+    assert extensions
+    assert all(tag in name for name in extensions)
 
 
 @pytest.mark.parametrize("profile", ["aws_build", "host_build"])

@@ -86,7 +86,7 @@ def test_a_step_that_is_not_visible_at_its_tick_stops_the_replay() -> None:
     with Stack(start=START) as stack:
         stack.advance_to = stack.clock.set  # type: ignore[method-assign]  # nothing is evaluated
         with pytest.raises(ReplayError, match=f"step None, but the tick of step {START // 3600} has passed"):
-            replay(stack, log, lambda _: None)
+            replay(stack, log, ["fledge"], lambda _: None)
 
 
 def test_an_unknown_command_lists_the_known_ones() -> None:

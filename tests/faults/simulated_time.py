@@ -8,7 +8,7 @@ class SimulatedTime:
     """The clock of a simulated stack, and that of the worker of this thread."""
 
     stack: Stack
-    wire: FaultInjector
+    faults: FaultInjector
 
     def true_time(self) -> float:
         """Unix seconds, independent of a worker's clock."""
@@ -16,14 +16,14 @@ class SimulatedTime:
 
     def now(self) -> float:
         """The result of ``kanon.clock.now`` for the worker of this thread."""
-        worker = self.wire.worker
+        worker = self.faults.worker
         return self.true_time() + (worker.skew if worker is not None else 0.0)
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass; a worker at its deadline dies."""
         self.stack.clock.set(self.true_time() + seconds)
-        if self.wire.worker is not None:
-            self.wire.check_alive(self.wire.worker)
+        if self.faults.worker is not None:
+            self.faults.check_alive(self.faults.worker)
 
     def set_time(self, moment: float) -> None:
         """Be at a time, forwards or backwards."""

@@ -456,7 +456,8 @@ def check_table(name: str, law: Law, code: ModuleType = kanon.gate.mechanism) ->
 
 def expected_weights(shape: str, epsilon: Fraction, truncation: int) -> dict[int, int]:
     """The weights by outcome as the documentation defines them."""
-    outcomes = range(-truncation if shape == "two-sided" else 0, truncation + 1)
+    lowest = {"two-sided": -truncation, "one-sided": 0}[shape]  # not ``law.min``, which is checked
+    outcomes = range(lowest, truncation + 1)
     with localcontext() as context:
         context.prec = 120
         rate = Decimal(epsilon.numerator) / Decimal(epsilon.denominator)

@@ -124,7 +124,7 @@ class ReportsPart:
     dollars: float
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The part in words."""
         load = self.load
         return (
@@ -166,7 +166,7 @@ class Estimate:
         return dollars / (self.load.joins * MONTH / 1e6) if self.load.joins else None
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The estimate in words, without the tables."""
         load, each = self.load, self.a_million
         of_joins = f", ${each:,.2f} a million joins" if each else ""
@@ -175,7 +175,7 @@ class Estimate:
             f"{load.joins:,g} joins/s in requests of {load.batch}, {load.queries:,g} queries/s of {load.hashes} hashes,"
             f" {load.sets:,} sets, {load.touched_a_step:,.0f} of them touched in a step.\n"
             f"Evaluate workers needed: {self.needs.workers}. Slots: {load.slots}.\n"
-            f"{limits}{self.part.told if self.part else ''}"
+            f"{limits}{self.part.summary if self.part else ''}"
             f"Total: ${self.made.total:,.2f} a month{of_joins}.\n"
         )
 
@@ -198,7 +198,7 @@ class Estimate:
 def _show(estimate: Estimate, *, markdown: bool) -> None:
     from rich.console import Console
 
-    typer.echo(estimate.told)
+    typer.echo(estimate.summary)
     console, made = Console(width=120), estimate.made
     for table in (_lines(made, markdown=markdown), _alternatives(made, estimate.others, markdown=markdown)):
         if markdown:
@@ -208,7 +208,7 @@ def _show(estimate: Estimate, *, markdown: bool) -> None:
         else:
             console.print(table)
         typer.echo()
-    typer.echo(estimate.prices.told)
+    typer.echo(estimate.prices.summary)
 
 
 def _table(*columns: str, markdown: bool) -> "Table":
@@ -247,7 +247,7 @@ def _scale(rows: "list[Row]", prices: "Prices", *, as_json: bool) -> None:
     if as_json:
         show_json([_row(row) for row in rows])
         return
-    typer.echo(f"{prices.told}\n")
+    typer.echo(f"{prices.summary}\n")
     typer.echo("| joins/s | a request | spread | $ a million joins | slots | workers | limits | with files on S3 |")
     typer.echo("|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -276,7 +276,7 @@ def _reports(rows: "list[ReportsRow]", prices: "Prices", *, as_json: bool) -> No
     if as_json:
         show_json([_reports_row(row) for row in rows])
         return
-    typer.echo(f"{prices.told}\n")
+    typer.echo(f"{prices.summary}\n")
     typer.echo(
         "| reports | keys | concurrency | shards | parts | map | reduce | commit | $ a job | $ its reports | limits |"
     )

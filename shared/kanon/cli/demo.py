@@ -106,7 +106,7 @@ def _demo(stack: "Stack", log: "JoinLog", picture: Path, began: float) -> None:
     from kanon.gate.types import read_types
     from kanon.keys import Secret
     from kanon.local.picture import draw
-    from kanon.local.replay import replay_types
+    from kanon.local.replay import replay
 
     variables = stack.functions["join"].environment
     types = read_types(variables["KANON_TYPES"], PERIOD)
@@ -117,7 +117,7 @@ def _demo(stack: "Stack", log: "JoinLog", picture: Path, began: float) -> None:
         f" This takes about {_in_words(_estimate(log, steps, len(types)))}."
     )
     with progress("steps replayed", steps) as advance:
-        results = replay_types(stack, log, list(types), _Watch(advance))
+        results = replay(stack, log, list(types), _Watch(advance))
     screen().print(summary(results, stack, time.monotonic() - began))
     pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
     for name, result in results.items():

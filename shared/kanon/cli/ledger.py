@@ -57,7 +57,9 @@ def add(
     epsilon: Annotated[str | None, typer.Option(help="Epsilon spent elsewhere.", show_default=False)] = None,
     delta: Annotated[str, typer.Option(help="Delta spent elsewhere.")] = "0",
     unit: Annotated[str, typer.Option(help="user, user-day or user-month.")] = "user",
-    period: Annotated[str | None, typer.Option(help="UTC days or months of the cost.")] = None,
+    period: Annotated[
+        str | None, typer.Option(help="Days (UTC) of the cost: 2026-01, or 2026-01-05..2026-01-09.")
+    ] = None,
     note: Annotated[str, typer.Option(help="Origin of the cost, or a remark.")] = "",
     budget: Annotated[
         bool, typer.Option("--budget", help="Set the budget of the dataset and unit, instead of a cost.")

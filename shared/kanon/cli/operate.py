@@ -67,7 +67,7 @@ def retire(
     if not any(f"{fingerprints.TYPE}{type_name}" in known for known in (recorded, stack.control.recorded("join"))):
         raise typer.BadParameter("no such type was ever joined or evaluated", param_hint="TYPE")
     if f"{fingerprints.RETIRED}{type_name}" in recorded:
-        raise typer.BadParameter("it is already retired", param_hint="TYPE")
+        raise typer.BadParameter(f"type {type_name} is already retired", param_hint="TYPE")
     typer.echo(f"Type {type_name}: its remaining rows are skipped until they expire. Its name can never be used again.")
     _ask("Retire it?", yes)
     record_change(stack.control, RETIRE, step_in_progress(stack))
@@ -159,8 +159,8 @@ def suppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
     """
     _, key = _set(stack, place)
     typer.echo(
-        "The set will read false until it is unsuppressed: from the next tick on, or at once where no cache holds its"
-        " answer. Its joins still count."
+        "The set will read false until it is unsuppressed: from the next tick on, or immediately where no cache holds"
+        " its answer. Its joins still count."
     )
     _ask("Suppress it?", yes)
     stack.statuses.suppress(key)
@@ -178,11 +178,13 @@ def unsuppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
     from kanon.gate.mechanism.steps import step_at
 
     window, key = _set(stack, place)
-    typer.echo("The set will show its own status: from the next tick on, or at once where no cache holds its answer.")
+    typer.echo(
+        "The set will show its own status: from the next tick on, or immediately where no cache holds its answer."
+    )
     _ask("Stop suppressing it?", yes)
     last_true = step_at(clock.now(), stack.schedule.period) + window
     if not stack.statuses.show(key, stack.schedule.expiry(last_true)):
-        raise typer.BadParameter("it is not suppressed", param_hint="TYPE/SET")
+        raise typer.BadParameter("this set is not suppressed", param_hint="TYPE/SET")
     typer.echo("The set is no longer suppressed.")
 
 

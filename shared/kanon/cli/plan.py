@@ -125,7 +125,7 @@ def _facts(plans: "list[Plan]", target: "Target") -> "Table":
     )
     row("never true below", *(str(f["neverTrueBelow"]) for f in facts))
     row("99%: false for a whole instance up to", *(str(f["zone99"][0]) for f in facts))
-    row("99%: true at once from", *(str(f["zone99"][1]) for f in facts))
+    row("99%: true immediately from", *(str(f["zone99"][1]) for f in facts))
     row("99% zone, clients", *(str(f["zone99"][1] - f["zone99"][0]) for f in facts))
     row("surely true from", *(str(f["surelyTrueFrom"]) for f in facts))
     row("members kept", *(str(f["membersKept"]) for f in facts))
@@ -136,7 +136,7 @@ def _facts(plans: "list[Plan]", target: "Target") -> "Table":
 
 
 def _curve(one: "Plan") -> "Table":
-    columns = "count", "true at once", "true within an instance", "expected delay, steps"
+    columns = "count", "true immediately", "true within an instance", "expected delay, steps"
     table = new_table(*columns, numbers=columns, title="At a constant count")
     low, high = one.zone
     for point in one.as_json()["curve"]:

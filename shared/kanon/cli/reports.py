@@ -326,7 +326,7 @@ def _one_of(options: dict[str, bool], what: str) -> None:
 
 def _among(option: str, given: str, allowed: tuple[str, ...]) -> None:
     if given not in allowed:
-        raise typer.BadParameter(f"{option} is {' or '.join(allowed)}")
+        raise typer.BadParameter(f"{option} must be {' or '.join(allowed)}")
 
 
 def _filtering_ids(text: str) -> tuple[int, ...]:

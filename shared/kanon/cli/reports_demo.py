@@ -186,7 +186,7 @@ def check(summary: Summary, exact: dict[bytes, int]) -> None:
     check_numbers(summary.metrics, summary.job.parameters, exact)
     seen = sum(int(histogram.sums.sum()) for histogram in summary.outcome.seen)
     if seen != sum(exact.values()) or summary.outcome.errors.total() or summary.outcome.duplicates:
-        raise AssertionError("the reports do not add up to the log")
+        raise AssertionError("the reports do not add up to the log: report this as a bug")
 
 
 def check_numbers(metrics: dict[bytes, int], parameters: "Parameters", exact: dict[bytes, int]) -> None:
@@ -199,14 +199,14 @@ def check_numbers(metrics: dict[bytes, int], parameters: "Parameters", exact: di
     most = largest_noise(parameters, len(expected))
     for key, metric in metrics.items():
         if key not in expected or abs(metric - exact.get(key, 0)) > most:
-            raise AssertionError("a released number is too far from its exact sum")
+            raise AssertionError("a released number is too far from its exact sum: report this as a bug")
     tau = parameters.threshold
     if tau is None and metrics.keys() != expected:
-        raise AssertionError("a declared key is missing")
+        raise AssertionError("a declared key is missing: report this as a bug")
     if tau is not None:
         sure = {key for key, total in exact.items() if total > tau + most}
         if not sure <= metrics.keys() or not all(metric > tau for metric in metrics.values()):
-            raise AssertionError("the threshold was not kept")
+            raise AssertionError("the threshold was not kept: report this as a bug")
 
 
 def largest_noise(parameters: "Parameters", keys: int) -> int:

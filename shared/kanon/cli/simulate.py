@@ -61,8 +61,8 @@ def simulate(
     from kanon.cost.billing import CostError, read_measured, read_prices
     from kanon.joinlog import LogError
     from kanon.simulate.cost import Pricing
-    from kanon.simulate.figures import as_json as told
-    from kanon.simulate.figures import judged
+    from kanon.simulate.figures import as_json as document
+    from kanon.simulate.figures import judge
     from kanon.simulate.keys import Keys
     from kanon.simulate.run import gathered
 
@@ -81,7 +81,7 @@ def simulate(
             with working("reading the log"):
                 gathered_log = open_.enter_context(gathered(read_batches(log, named), period))
             result = _decided(gathered_log, types, Keys.from_seed(seed))
-        found = judged(result, pricing)
+        found = judge(result, pricing)
     except (CostError, LogError) as error:
         hint = " with --columns TIME,SET,CLIENT" if str(error).endswith("names of the columns") else ""
         raise CommandError(f"{error}{hint}") from error
@@ -90,7 +90,7 @@ def simulate(
 
         html.write_text(page(result, found), encoding="utf-8")
     if as_json:
-        show_json(told(result, found))
+        show_json(document(result, found))
         return
     _show(result, found)
     if html is not None:
@@ -160,7 +160,7 @@ def _show(result: "Simulation", types: "Sequence[Judged]") -> None:
     console.print(title(result), soft_wrap=True)
     for start in range(0, len(types), TYPES_A_TABLE):
         console.print(_table(types[start : start + TYPES_A_TABLE]))
-    console.print(f"{types[0].prices.told}\n{NOT_PRIVATE}", soft_wrap=True)
+    console.print(f"{types[0].prices.summary}\n{NOT_PRIVATE}", soft_wrap=True)
     console.print("docs/guides/choose.md explains the rows and which choice changes them.", soft_wrap=True)
     for one in types:
         typer.echo(f"\nTypes for {one.label}:\n{json.dumps(one.as_json()['types'])}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Stack = Annotated[str | None, typer.Option(help="Name of the deployed stack.")]
 Region = Annotated[str | None, typer.Option(help="Region of the stack; by default the shell's.")]
-Profile = Annotated[str | None, typer.Option(help="AWS profile; by default the shell's.")]
+Profile = Annotated[str | None, typer.Option(help="AWS credentials profile; by default the shell's.")]
 Url = Annotated[
     str | None,
     typer.Option(help="Without --stack: the URL of `kanon serve` on this machine; by default http://127.0.0.1:8000."),

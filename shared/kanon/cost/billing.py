@@ -36,8 +36,8 @@ class Prices:
     by_name: Mapping[str, Price]
 
     @property
-    def told(self) -> str:
-        """In words."""
+    def summary(self) -> str:
+        """One sentence."""
         return f"List prices of {self.region} as noted on {self.noted}, without free tier: check them."
 
 

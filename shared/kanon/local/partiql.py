@@ -42,7 +42,7 @@ def read(statement: Mapping[str, Any]) -> Write:
         changed = {name: next(values) for name in re.findall(r'SET "(\w+)"', found[2])}
         stored = dict(zip(re.findall(r'"(\w+)"=\?', found[3]), values, strict=True))
         return Write(found[1], changed, tuple(re.findall(r'REMOVE "(\w+)"', found[2])), stored)
-    raise ValueError(f"not a statement of this project: {text}")
+    raise ValueError(f"not a statement of this project (a bug of the local stack): {text}")
 
 
 def teach_moto() -> None:

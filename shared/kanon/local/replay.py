@@ -13,8 +13,6 @@ from kanon.local.logs import JoinLog
 if TYPE_CHECKING:
     from kanon.local import Stack
 
-TYPE = "fledge"
-
 
 class ExactCounts:
     """Distinct clients of each set within the window, recounted from the log alone."""
@@ -96,23 +94,19 @@ class ReplayError(RuntimeError):
     """The service was too slow for the replay; the message names the step."""
 
 
-def replay(stack: "Stack", log: JoinLog, watch: Callable[[Result], None], type_name: str = TYPE) -> Result:
-    """Replay the log on a stack whose simulated time is the start of the log.
+def replay(
+    stack: "Stack", log: JoinLog, names: Sequence[str], watch: Callable[[Mapping[str, Result]], None]
+) -> dict[str, Result]:
+    """Replay the log on a stack whose simulated time is the start of the log, and return the results by type.
 
-    At every tick, publish_delay seconds after the start of an hour, it sends the joins of that hour and queries all
-    known sets. Their statuses are those of the hour before. ``watch`` gets the result after every step.
+    At every tick, publish_delay seconds after the start of an hour, it sends the joins of that hour, each once per
+    type of ``names``, and queries all known sets. Their statuses are those of the hour before. ``watch`` gets the
+    results after every step.
 
     Raises:
         ApiError: the service refused a call.
         ReplayError: a step was not visible at its tick.
     """
-    return replay_types(stack, log, [type_name], lambda results: watch(results[type_name]))[type_name]
-
-
-def replay_types(
-    stack: "Stack", log: JoinLog, names: Sequence[str], watch: Callable[[Mapping[str, Result]], None]
-) -> dict[str, Result]:
-    """Replay the log, as ``replay``, with several types: every join is sent once per type. Results by type."""
     delay = float(stack.template.parameters["PublishDelay"])
     server = stack.serve()
     client = Client(server.url)

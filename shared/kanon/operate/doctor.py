@@ -125,10 +125,10 @@ def _encryption_key(stack: RunningStack) -> Iterator[Finding]:
     unusable = [f"{key['KeyState']}{_deleted_on(key)}" for key in keys if key["KeyState"] != "Enabled"]
     if lost:
         seen = f"DynamoDB cannot use the key of {', '.join(lost)} and archives them seven days after it lost it"
-        yield Finding(check, Verdict.FAIL, seen, "enable the key at once", section)
+        yield Finding(check, Verdict.FAIL, seen, "enable the key immediately", section)
     elif unusable:
         seen = f"the key is {', '.join(unusable)}: DynamoDB archives the tables seven days after it became unusable"
-        yield Finding(check, Verdict.FAIL, seen, "enable the key, or cancel its deletion, at once", section)
+        yield Finding(check, Verdict.FAIL, seen, "enable the key, or cancel its deletion, immediately", section)
     elif keys:
         yield Finding(check, Verdict.OK, "enabled")
     else:

@@ -1,6 +1,6 @@
 """``kanon operate new-report-keys``: begins a new epoch of the keys that reports are encrypted to.
 
-Use it after the budget table was replaced, or a private key leaked. Every key ends at once and its private key is
+Use it after the budget table was replaced, or a private key leaked. Every key ends immediately and its private key is
 destroyed. Then no report encrypted to it can be opened, and none is charged to a table that may lack spent budgets. The
 new epoch is one transaction on the ring and the table. It is safe to interrupt the command anywhere: run it again, or
 let the function ``rotate`` finish.

@@ -106,20 +106,20 @@ def _jobs(reports: RunningReports, now: float) -> Iterator[Finding]:
     stuck = [row for row in rows if row not in unwritten and now - row.received_at >= STUCK]
     if stuck:
         states = ", ".join(f"{state} {len(list(some))}" for state, some in groupby(sorted(row.state for row in stuck)))
-        seen = f"{_named(stuck)} not finished after 12 hours ({states})"
+        seen = f"{_names_of(stuck)} not finished after 12 hours ({states})"
         advice = "find out why decrypt or aggregate fails; a job that has not begun to commit ends after 24 hours"
         yield Finding("report jobs", Verdict.WARN, seen, advice, Section.STUCK_JOBS)
     else:
         yield Finding("report jobs", Verdict.OK, f"{len(rows)} not finished, none for more than 12 hours")
     if unwritten:
-        seen = f"{_named(unwritten)}: the result is final and could not be written"
+        seen = f"{_names_of(unwritten)}: the result is final and could not be written"
         advice = "publish it again, elsewhere if need be: it costs no budget, for 30 days"
         yield Finding("publications", Verdict.WARN, seen, advice, Section.PUBLICATION_FAILED)
     else:
         yield Finding("publications", Verdict.OK, "none has failed")
 
 
-def _named(rows: Sequence[Row]) -> str:
+def _names_of(rows: Sequence[Row]) -> str:
     """The number of jobs, and some of their names."""
     names = [row.job for row in sorted(rows, key=lambda row: row.received_at)[:SHOWN]]
     more = len(rows) - len(names)
@@ -127,7 +127,7 @@ def _named(rows: Sequence[Row]) -> str:
 
 
 def _holds(reports: RunningReports, _: float) -> Iterator[Finding]:
-    """Rows of Budgets held by jobs that have not committed, and neither commit nor give them back."""
+    """Rows of Budgets that are held by jobs which are neither committing nor aborting."""
     check = "budget holds"
     jobs, budgets = reports.report_jobs, reports.budgets
     dead: dict[str, bool] = {}

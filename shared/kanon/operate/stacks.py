@@ -178,7 +178,7 @@ def local_stack(url: str) -> RunningStack:
     Raises:
         StackError: there is no local stack at ``url``, or its tables live inside its process.
     """
-    try:
+    try:  # urllib and not kanon.client.Connection: a remote stack may be behind a proxy
         with urllib.request.urlopen(f"{url.rstrip('/')}{DESCRIPTION}", timeout=10) as answer:  # noqa: S310, see cli
             described = json.load(answer)
     except (OSError, ValueError) as error:

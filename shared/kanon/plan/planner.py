@@ -40,7 +40,7 @@ _ROUNDING = 1e-12
 """The margin for comparing probabilities. The error of the exact law in floats is below 1e-14."""
 
 
-TYPE_NAME = "fledge"
+PLANNED_TYPE = "fledge"
 """The name of a planned type in the document ``Types``. It can be changed."""
 
 
@@ -97,7 +97,7 @@ class Plan:
         """Expected steps until true, for each of ``counts``; inf where true is impossible.
 
         The set is empty at first, reaches its count at a uniformly random step of an instance, and keeps it.
-        0 means true at once.
+        0 means true immediately.
         """
         w = self.parameters.window
         # missed[c, m - 1]: no crossing in m consecutive steps of one instance.
@@ -118,7 +118,7 @@ class Plan:
     def zone(self) -> tuple[int, int]:
         """The 99% points. Between them the noise decides.
 
-        The highest count that is false for a whole instance and the lowest that is true at once, each with
+        The highest count that is false for a whole instance and the lowest that is true immediately, each with
         probability at least 0.99: the points of false positives and of false negatives.
         """
         return zone(self.parameters)
@@ -146,7 +146,7 @@ class Plan:
             **TypeAnswer.of(Type(self.name, p, None)).model_dump(by_alias=True, exclude={"type", "profile"}),
             "name": self.name,
             "laws": {"threshold": law_as_json(p.threshold_law), "query": law_as_json(p.query_law)},
-            "types": {TYPE_NAME: self.document},
+            "types": {PLANNED_TYPE: self.document},
             "zone99": list(self.zone),
             "membersKept": p.members_kept,
             "bytesPerSet": self.bytes_per_set,
@@ -166,7 +166,7 @@ class Plan:
 
 
 def zone(parameters: Parameters, confidence: float = CONFIDENCE) -> tuple[int, int]:
-    """The highest count false for a whole instance and the lowest true at once, with ``confidence``."""
+    """The highest count false for a whole instance and the lowest true immediately, with ``confidence``."""
     counts = np.arange(parameters.never_true_below - 1, parameters.surely_true_from + 1)
     false = never_at_constant(parameters, counts, parameters.window) >= confidence + _ROUNDING
     true = 1 - never_at_constant(parameters, counts, 1) >= confidence + _ROUNDING

@@ -179,7 +179,7 @@ class FileSecrets:
         return secret
 
     def keep(self, name: str, secret: bytes) -> bytes:
-        """Keep a secret. Its file appears at once; file and name are flushed before this returns."""
+        """Keep a secret. Its file appears only when it is complete; file and name are flushed before this returns."""
         path = self._path(name)
         part = path.with_name(f".{name}.{secrets.token_hex(8)}")
         try:

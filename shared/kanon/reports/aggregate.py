@@ -122,7 +122,7 @@ def aggregate(job: Job, secrets: Secrets, processes: int = 1) -> Outcome:
     domain = None if job.domain is None else declared(read_domain(path) for path in job.domain)
     selection = _selection(job, domain, secrets)
     digest = hashlib.sha256(json.dumps(plan(job, selection), sort_keys=True).encode()).digest()
-    mapped = _without_duplicates(job, selection, processes)
+    mapped = _map_and_match(job, selection, processes)
     errors = sum((shard.errors for shard in mapped), Tally[Counter]())
     reports = sum(shard.reports for shard in mapped)
     check_errors(errors, reports, job.error_threshold, "--error-threshold")
@@ -183,7 +183,7 @@ def _selection(job: Job, domain: NDArray[np.bytes_] | None, secrets: Secrets) ->
     return Selection(tuple(sorted(set(job.filtering_ids))), partitions, salt_of(secrets.job_secret))
 
 
-def _without_duplicates(job: Job, selection: Selection, processes: int) -> list[Mapped]:
+def _map_and_match(job: Job, selection: Selection, processes: int) -> list[Mapped]:
     """Map every file. Map a file again, without the duplicates, if an earlier file has some of its reports."""
     rules = replace(job.rules, keys=None)  # key objects do not pickle
     raw = None if job.rules.keys is None else {name: key.private_bytes_raw() for name, key in job.rules.keys.items()}

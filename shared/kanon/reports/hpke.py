@@ -11,8 +11,6 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 PREFIX = b"aggregation_service"
-OVERHEAD = 48
-"""Bytes that encryption adds: the encapsulated key (32) before, the tag (16) after."""
 
 
 class DecryptionError(ValueError):
@@ -20,7 +18,7 @@ class DecryptionError(ValueError):
 
 
 def seal(cleartext: bytes, key: X25519PublicKey, shared_info: str) -> bytes:
-    """Encrypt a payload. The result is ``OVERHEAD`` bytes longer and random."""
+    """Encrypt a payload. The result is random, and 48 bytes longer: a key (32) before, a tag (16) after."""
     return SUITE.encrypt(cleartext, key, info=PREFIX + shared_info.encode())
 
 

@@ -5,9 +5,10 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import lru_cache
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from kanon.reports.errors import Counter, JobError, RefusedError
+from kanon.strict_json import no_constant, without_duplicates
 
 ATTRIBUTION_APIS = ("attribution-reporting", "attribution-reporting-debug")
 APIS = (*ATTRIBUTION_APIS, "protected-audience", "shared-storage", "kanon")
@@ -87,20 +88,9 @@ def _object(text: str) -> Mapping[str, object]:
     return fields
 
 
-def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a key is there twice")
-    return fields
-
-
-def _no_number(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
 # Decimal reads a time such as 1640995200.000000000 without floating point.
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_without_duplicates, parse_float=Decimal, parse_constant=_no_number, strict=True
+    object_pairs_hook=without_duplicates, parse_float=Decimal, parse_constant=no_constant, strict=True
 )
 
 

@@ -70,4 +70,4 @@ def rates(source: Path, value: str, user: str, window_days: int | None) -> Rates
 
 def _text(column: Coded) -> pa.Array:
     codes = pa.array(column.codes, mask=column.codes < 0)
-    return pa.DictionaryArray.from_arrays(codes, column.words.cast(pa.large_string()))
+    return pa.DictionaryArray.from_arrays(codes, column.texts.cast(pa.large_string()))

@@ -34,15 +34,15 @@ _DERIVED = {"hour": 13, "day": 10, "month": 7}
 
 @dataclass(frozen=True)
 class Coded:
-    """A column of a batch: row i has the word ``words[codes[i]]``; code -1 is a missing value."""
+    """A column of a batch: row i has the text ``texts[codes[i]]``; code -1 is a missing value."""
 
     codes: NDArray[np.int64]
-    words: pa.BinaryArray
+    texts: pa.BinaryArray
 
-    def taken(self, codes: NDArray[np.int64]) -> list[bytes]:
-        """The words of these codes."""
-        taken: list[bytes] = self.words.take(pa.array(codes)).to_pylist()
-        return taken
+    def texts_of(self, codes: NDArray[np.int64]) -> list[bytes]:
+        """The texts of these codes."""
+        found: list[bytes] = self.texts.take(pa.array(codes)).to_pylist()
+        return found
 
 
 Batch = dict[str, Coded]
@@ -121,7 +121,7 @@ def _needed(path: Path, names: Sequence[str], wanted: Sequence[str]) -> tuple[li
 
 
 def _gathered(parts: Iterator[Any]) -> Iterator[pa.Table]:
-    """Small record batches joined, so that a repeated word is hashed once for many rows."""
+    """Small record batches joined, so that a repeated text is hashed once for many rows."""
     waiting: list[Any] = []
     rows = size = 0
     for read in parts:
@@ -136,7 +136,7 @@ def _gathered(parts: Iterator[Any]) -> Iterator[pa.Table]:
 
 
 def _encoded(part: Any) -> Any:
-    """Words and codes instead of text. Each part is encoded while the next one is read."""
+    """Codes instead of repeated texts. Each part is encoded while the next one is read."""
     columns = []
     for column, field in zip(part.columns, part.schema, strict=True):
         try:
@@ -153,19 +153,19 @@ def _unreadable(name: str, held: pa.DataType) -> RiskError:
 def _coded(table: pa.Table, name: str, derived: set[str]) -> Coded:
     encoded = table[TIME if name in derived else name].unify_dictionaries().combine_chunks()
     codes = encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
-    words = encoded.dictionary
+    texts = encoded.dictionary
     if name in derived:
-        encoded = _from_time(words, name).dictionary_encode()
+        encoded = _from_time(texts, name).dictionary_encode()
         codes = np.append(encoded.indices.fill_null(-1).to_numpy(), -1).astype(np.int64)[codes]
-        words = encoded.dictionary
+        texts = encoded.dictionary
     try:
-        words = words.cast(pa.large_string()).cast(pa.large_binary())
+        texts = texts.cast(pa.large_string()).cast(pa.large_binary())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise _unreadable(name, words.type) from error
-    empty = pc.index(words, pa.scalar(b"", pa.large_binary())).as_py()
+        raise _unreadable(name, texts.type) from error
+    empty = pc.index(texts, pa.scalar(b"", pa.large_binary())).as_py()
     if empty >= 0:
         codes[codes == empty] = -1
-    return Coded(codes, words)
+    return Coded(codes, texts)
 
 
 def _from_time(times: pa.Array, name: str) -> pa.Array:

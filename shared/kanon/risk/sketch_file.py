@@ -108,7 +108,7 @@ def _well_formed(sketch: Sketch, most_exact: int) -> bool:
 
 
 def save(sketch: Sketch, path: Path) -> None:
-    """Write a sketch file that only its owner may read. The file appears at once, complete.
+    """Write a sketch file that only its owner may read. The file appears only when it is complete.
 
     Raises:
         RiskError: the file cannot be written.

@@ -182,10 +182,10 @@ def users_of(source: Path, group: str, value: str, user: str) -> tuple[list[byte
     everybody: set[bytes] = set()
     for batch in batches(source, [value, user]):
         values, users = batch[value], batch[user]
-        words = values.words.to_pylist()
-        chosen = np.array([fnmatchcase(word.decode(), group) for word in words] + [False])  # the last is code -1
-        everybody.update(users.taken(np.unique(users.codes[users.codes >= 0])))
-        members.update(users.taken(np.unique(users.codes[chosen[values.codes] & (users.codes >= 0)])))
+        texts = values.texts.to_pylist()
+        chosen = np.array([fnmatchcase(text.decode(), group) for text in texts] + [False])  # the last is code -1
+        everybody.update(users.texts_of(np.unique(users.codes[users.codes >= 0])))
+        members.update(users.texts_of(np.unique(users.codes[chosen[values.codes] & (users.codes >= 0)])))
     if not members:
         raise RiskError(f"no value of column {value!r} matches --group: give a value of the log, or a pattern with *")
     return sorted(members), sorted(everybody)

@@ -101,7 +101,7 @@ def _with_batch(before: Sketched, batch: "Batch", user: str, key: Key) -> Sketch
     owners, owned = _pairs(owners[of_kept], users.codes[of_kept])
     distinct, position = np.unique(owned, return_inverse=True)
     part = from_pairs(
-        hashes[order], rows[order], owners, key.users(users.taken(distinct))[position],
+        hashes[order], rows[order], owners, key.users(users.texts_of(distinct))[position],
         before.sketch.size, key.check, int(rows.sum()),
     )  # fmt: skip
     return Sketched(before.columns, merge(before.sketch, part), before.left_out + len(codes) - part.total_rows)
@@ -118,16 +118,16 @@ def _kept(hashes: Hashes, rows: Codes, before: Sketch) -> Codes:
 def _hashed(columns: "Sequence[Coded]", key: Key) -> tuple[Codes, Hashes]:
     """The code of each row's combination (-1: a part is missing), and the hash of each code."""
     if len(columns) == 1:
-        return columns[0].codes, key.values(columns[0].words.to_pylist())
+        return columns[0].codes, key.values(columns[0].texts.to_pylist())
     codes = columns[0].codes
-    parts = [np.arange(len(columns[0].words))]
+    parts = [np.arange(len(columns[0].texts))]
     for column in columns[1:]:
-        width = len(column.words)
+        width = len(column.texts)
         both = np.where((codes >= 0) & (column.codes >= 0), codes * width + column.codes, -1)
         distinct, codes = _recoded(both)
         parts = [*(part[distinct // width] for part in parts), distinct % width]
-    words = [column.taken(part) for column, part in zip(columns, parts, strict=True)]
-    return codes, key.values(map(length_prefixed, *words), len(columns))
+    texts = [column.texts_of(part) for column, part in zip(columns, parts, strict=True)]
+    return codes, key.values(map(length_prefixed, *texts), len(columns))
 
 
 def _recoded(codes: Codes) -> tuple[Codes, Codes]:

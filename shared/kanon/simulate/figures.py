@@ -10,6 +10,7 @@ import numpy as np
 
 from kanon.cost.billing import Prices
 from kanon.gate.mechanism.bounds import interval_aware
+from kanon.gate.models import TypeAnswer
 from kanon.gate.types import Type
 from kanon.noise.bound import Bound
 from kanon.plan.planner import type_document, zone
@@ -69,8 +70,7 @@ class Judged:
         return {
             "label": self.label,
             "types": {self.type_.name: type_document(self.type_)},
-            "neverTrueBelow": p.never_true_below,
-            "surelyTrueFrom": p.surely_true_from,
+            **TypeAnswer.of(self.type_).model_dump(by_alias=True, include={"never_true_below", "surely_true_from"}),
             "zone99": list(zone(p)),
             "sets": {"total": o.sets, "true": o.sets_true, "reachedK": o.sets_reached},
             "joins": {"total": o.joins, "ofTrueSets": o.joins_of_true_sets, "atTrue": o.joins_at_true},
@@ -104,7 +104,7 @@ class Judged:
         }
 
 
-def judged(simulation: Simulation, pricing: Pricing) -> list[Judged]:
+def judge(simulation: Simulation, pricing: Pricing) -> list[Judged]:
     """The types of a simulation with their outcomes. Labels have the values that differ: k, window, noise, name."""
     types = simulation.types
     names = len({type_.name for type_ in types}) > 1
@@ -174,7 +174,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _steps(steps: int | None) -> str:
-    return "never" if steps is None else "at once" if steps == 0 else f"{steps:,}"
+    return "never" if steps is None else "immediately" if steps == 0 else f"{steps:,}"
 
 
 def _epsilon(bound: Bound) -> str:
@@ -238,7 +238,7 @@ SECTIONS: Sequence[tuple[str, Sequence[Row]]] = (
             Row(
                 "noise decides",
                 lambda j: "{} to {}".format(*zone(j.type_.parameters)),
-                "clients; below, false for an instance with 99%, above, true at once with 99%",
+                "clients; below, false for an instance with 99%, above, true immediately with 99%",
             ),
         ),
     ),
@@ -260,7 +260,7 @@ SECTIONS: Sequence[tuple[str, Sequence[Row]]] = (
     (
         "Cost",
         (
-            Row("members kept", lambda j: f"{j.outcome.most_members:,}", "at most at once, over all sets"),
+            Row("members kept", lambda j: f"{j.outcome.most_members:,}", "at most at the same time, over all sets"),
             Row("members of a set", lambda j: f"{j.type_.parameters.members_kept:,}", "at most"),
             Row("evaluations", lambda j: f"{j.outcome.touched:,}", "of a set in a step in which it was joined"),
             Row("write units", lambda j: f"{j.cost.written:,.0f}", "of DynamoDB, for the whole log"),

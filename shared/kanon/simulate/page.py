@@ -29,7 +29,7 @@ def page(simulation: Simulation, types: Sequence[Judged]) -> str:
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{heading}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>\n'
         f"<body><h1>{heading}</h1>\n<p>{escape(title(simulation))}</p>\n"
-        f'<p class="warning">{NOT_PRIVATE}</p>\n{_table(types)}\n<p>{escape(types[0].prices.told)}</p>\n'
+        f'<p class="warning">{NOT_PRIVATE}</p>\n{_table(types)}\n<p>{escape(types[0].prices.summary)}</p>\n'
         f'<div class="pictures">{drawn}</div>\n'
         f"{_documents(types)}</body></html>\n"
     )

@@ -82,7 +82,7 @@ class Named:
     tokens: Ints
 
 
-def named(part: Part, type_name: str, keys: Keys, set_id: SetId = digest) -> Named:
+def names_of(part: Part, type_name: str, keys: Keys, set_id: SetId = digest) -> Named:
     """Compute set keys and tokens as ``join`` does."""
     set_keys = [set_key(keys.pepper, type_name, set_id(text)) for text in part.sets]
     places = zip(part.set_of.tolist(), part.client_of.tolist(), strict=True)
@@ -91,15 +91,9 @@ def named(part: Part, type_name: str, keys: Keys, set_id: SetId = digest) -> Nam
     return Named(set_keys, np.array(tokens, np.int64))
 
 
-def decided(part: Part, names: Named, type_: Type, keys: Keys, steps: range) -> Crossings:
-    """The crossings of every set of a part."""
-    token_runs = runs_of(_token_joins(part, names, type_.parameters.client_bits), type_.parameters.window)
-    return _decided(names, type_, keys, stretches_of(token_runs, steps.stop))
-
-
 def outcomes(part: Part, types: Sequence[Type], keys: Keys, steps: range, set_id: SetId = digest) -> list[Outcome]:
     """The outcome of each type on the sets of a part."""
-    names = {name: named(part, name, keys, set_id) for name in dict.fromkeys(type_.name for type_ in types)}
+    names = {name: names_of(part, name, keys, set_id) for name in dict.fromkeys(type_.name for type_ in types)}
     exact_runs = {w: runs_of(part.joins, w) for w in dict.fromkeys(t.parameters.window for t in types)}
     return [
         _outcome(part, names[type_.name], type_, keys, steps, exact_runs[type_.parameters.window]) for type_ in types
@@ -109,10 +103,10 @@ def outcomes(part: Part, types: Sequence[Type], keys: Keys, steps: range, set_id
 def _outcome(part: Part, names: Named, type_: Type, keys: Keys, steps: range, runs: Runs) -> Outcome:
     parameters = type_.parameters
     clients = np.bincount(part.set_of, minlength=len(part.sets))
-    joins = _token_joins(part, names, parameters.client_bits)
+    joins = token_joins(part, names, parameters.client_bits)
     token_runs = runs if joins is part.joins else runs_of(joins, parameters.window)
     counted = _stretches_in(token_runs, clients >= parameters.never_true_below, steps)
-    crossings = _decided(names, type_, keys, counted)
+    crossings = noisy_crossings(names, type_, keys, counted)
     near = clients >= min((parameters.k, *more_units_from(parameters)))
     near[crossings.sets] = True
     exact = _stretches_in(runs, near, steps)
@@ -120,12 +114,13 @@ def _outcome(part: Part, names: Named, type_: Type, keys: Keys, steps: range, ru
     return outcome_of(parameters, crossings, exact, runs, part.touched, steps, classes_of(costs))
 
 
-def _decided(names: Named, type_: Type, keys: Keys, counted: Stretches) -> Crossings:
+def noisy_crossings(names: Named, type_: Type, keys: Keys, counted: Stretches) -> Crossings:
+    """The crossings of sets, from the stretches of steps in which their counts are constant."""
     tapes = Tapes(keys.noise_key, keys.deployment, type_.name, type_.parameters)
     return crossings_of(type_.parameters, tapes, names.set_keys, counted)
 
 
-def _token_joins(part: Part, names: Named, bits: int) -> Joins:
+def token_joins(part: Part, names: Named, bits: int) -> Joins:
     """The joins by token. They are the part's joins if no two clients of a set share a token."""
     tokens, rows = np.unique((part.set_of << bits) + (names.tokens >> (TOKEN_BITS - bits)), return_inverse=True)
     if len(tokens) == len(part.set_of):

@@ -81,7 +81,7 @@ def _over_time(panel: "Axes", simulation: Simulation, types: Sequence[Judged]) -
 
 
 def _delay(panel: "Axes", types: Sequence[Judged]) -> None:
-    names = ["at once", *(f"within {limit:,}" for limit in _LIMITS[1:]), "later", "never"]
+    names = ["immediately", *(f"within {limit:,}" for limit in _LIMITS[1:]), "later", "never"]
     width = 0.8 / len(types)
     for number, (one, colour, style) in enumerate(_lines(types)):
         delays, reached = one.outcome.delays, max(1, one.outcome.sets_reached)

@@ -126,13 +126,13 @@ class SimulatedStack(SimulatedTime):
         self.stack = Stack(parameters, start=START, seed=5)
         self.stack.__enter__()
         self.queue: list[Message] = []
-        self.wire = FaultInjector(self.pass_time, self.true_time)
+        self.faults = FaultInjector(self.pass_time, self.true_time)
         self._saved = (botocore.endpoint.time, clock.sleep, reading.SETS_A_CHUNK, evaluation.ThreadPoolExecutor)
         botocore.endpoint.time = SimpleNamespace(sleep=self.pass_time)
         clock.now, clock.sleep = self.now, self.pass_time
         reading.SETS_A_CHUNK, evaluation.ThreadPoolExecutor = self.sets_a_chunk, ScatteredWriters
         for name, function in self.stack.functions.items():
-            session = self.wire.attach(self.stack.engine.session())
+            session = self.faults.attach(self.stack.engine.session())
             self.stack.functions[name] = replace(function, session=lambda _, session=session: session)
         self._connect()
         return self
@@ -187,13 +187,13 @@ class SimulatedStack(SimulatedTime):
     def running(self, worker: Worker, timeout: float) -> Iterator[None]:
         """This thread is the worker; Lambda ends it ``timeout`` seconds from now."""
         worker.deadline = self.true_time() + timeout
-        self.wire.worker = worker
+        self.faults.worker = worker
         try:
             yield
         finally:
-            self.wire.worker = None
-            if self.wire.mistake is not None:
-                raise self.wire.mistake
+            self.faults.worker = None
+            if self.faults.mistake is not None:
+                raise self.faults.mistake
 
     def evaluate(self, environment: Environment, body: str, worker: Worker) -> bool:
         """Hand a message to a worker; whether it was acknowledged. ``ProcessDied`` passes through."""
@@ -225,7 +225,7 @@ class SimulatedStack(SimulatedTime):
             except ProcessDied:
                 environment = None
             except Exception:
-                if self.wire.mistake is not None:
+                if self.faults.mistake is not None:
                     raise
         return workers
 

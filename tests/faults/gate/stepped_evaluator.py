@@ -88,14 +88,14 @@ class SteppedEvaluator:
         self.pending = call
         self._stands.release()
         self._go.acquire()
-        self.simulation.wire.check_alive(self.worker)
+        self.simulation.faults.check_alive(self.worker)
         return self._action(call, self.simulation.pass_time)
 
     def _run(self) -> None:
         context = Context("evaluate", "512", self._time_left)
         body = json.dumps({"slot": self.slot, "hop": 0})
         record = {"messageId": "m", "body": body, "eventSource": "aws:sqs", "receiptHandle": "r"}
-        self.simulation.wire.worker = self.worker
+        self.simulation.faults.worker = self.worker
         try:
             with self.environment._process:
                 result = self.environment._handler({"Records": [record]}, context)
@@ -106,7 +106,7 @@ class SteppedEvaluator:
             self._error = error
         finally:
             self.pending = None
-            self._error = self._error or self.simulation.wire.mistake
+            self._error = self._error or self.simulation.faults.mistake
             self._stands.release()
 
     def _time_left(self) -> float:

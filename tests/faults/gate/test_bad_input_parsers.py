@@ -241,8 +241,12 @@ def test_a_message_without_a_valid_slot_is_returned_to_the_queue_and_changes_not
 # What is stored
 
 
+PACKED = b"\x01\x02" + bytes(7) + b"\x09" + bytes(12)
+"""Members as they are stored."""
+
+
 @fuzz
-@given(packed=st.binary(max_size=60) | mutated([b"\x01\x02" + bytes(8), b"\x01\x02" + bytes(7) + b"\x09" + bytes(12)]))
+@given(packed=st.binary(max_size=60) | mutated([b"\x01\x02" + bytes(8), PACKED]))
 def test_packed_members_are_read_exactly_or_refused(packed: bytes) -> None:
     try:
         evaluated, read = unpack(packed)
@@ -269,7 +273,7 @@ ATTRIBUTES = st.recursive(
 MEMBERS = {
     "set_key": {"B": bytes(32)},
     "type": {"S": "fledge"},
-    "members": {"B": b"\x01\x02" + bytes(7) + b"\x09" + bytes(12)},
+    "members": {"B": PACKED},
     "evaluated": {"N": "9"},
     "crossings": {"L": [{"N": "7"}, {"N": "8"}]},
     "wake_up": {"N": "12"},
@@ -311,6 +315,28 @@ TYPES: list[Any] = [
 ]
 
 
+NOISE_KEYS = [{"id": "1", "from_step": 0}, {"id": "2", "from_step": 9}]
+GENERATIONS = [{"log": "a-1", "from_step": 1}, {"log": "b", "from_step": 9}]
+
+
+def settings_with(
+    noise_keys: str = json.dumps(NOISE_KEYS), log_generations: str = json.dumps(GENERATIONS)
+) -> EvaluateSettings:
+    environment = {f"KANON_{name.upper()}": "1" for name in EvaluateSettings.model_fields}
+    lists = {"KANON_NOISE_KEYS": noise_keys, "KANON_LOG_GENERATIONS": log_generations}
+    return EvaluateSettings.from_environment(environment | lists)
+
+
+def test_the_undamaged_values_are_read() -> None:
+    """The tests of damaged values would also pass if every value were refused."""
+    assert len(unpack(PACKED)[1]) == 3
+    assert members.from_item(MEMBERS).evaluated == 9
+    assert [list(read_types(json.dumps(document), 3600)) for document in TYPES] == [["fledge"], ["a"], ["own"]]
+    settings = settings_with()
+    assert [key.from_step for key in settings.noise_keys] == [0, 9]
+    assert [entry.from_step for entry in settings.log_generations] == [1, 9]
+
+
 def read_or_refused(document: str) -> None:
     try:
         types = read_types(document, 3600)
@@ -339,17 +365,12 @@ def test_any_text_as_a_type_document_is_read_or_refused(document: bytes) -> None
 
 
 @fuzz
-@given(spoilt([[{"id": "1", "from_step": 0}, {"id": "2", "from_step": 9}]]).map(json.dumps) | st.text(max_size=40))
+@given(spoilt([NOISE_KEYS]).map(json.dumps) | st.text(max_size=40))
 @example(DEEP[0])
 @example(DEEP[1])
 def test_a_list_of_noise_keys_is_read_or_refused(document: str) -> None:
-    environment = {
-        **{f"KANON_{name.upper()}": "1" for name in EvaluateSettings.model_fields},
-        "KANON_NOISE_KEYS": document,
-        "KANON_LOG_GENERATIONS": "[]",
-    }
     try:
-        keys = EvaluateSettings.from_environment(environment).noise_keys
+        keys = settings_with(noise_keys=document).noise_keys
     except ConfigurationError:
         return
     assert [key.from_step for key in keys] == sorted({key.from_step for key in keys})
@@ -357,17 +378,12 @@ def test_a_list_of_noise_keys_is_read_or_refused(document: str) -> None:
 
 
 @fuzz
-@given(spoilt([[{"log": "a-1", "from_step": 1}, {"log": "b", "from_step": 9}]]).map(json.dumps) | st.text(max_size=40))
+@given(spoilt([GENERATIONS]).map(json.dumps) | st.text(max_size=40))
 @example(DEEP[0])
 @example(DEEP[1])
 def test_a_list_of_log_generations_is_read_or_refused(document: str) -> None:
-    environment = {
-        **{f"KANON_{name.upper()}": "1" for name in EvaluateSettings.model_fields},
-        "KANON_NOISE_KEYS": '[{"id": "1", "from_step": 0}]',
-        "KANON_LOG_GENERATIONS": document,
-    }
     try:
-        generations = EvaluateSettings.from_environment(environment).log_generations
+        generations = settings_with(log_generations=document).log_generations
     except ConfigurationError:
         return
     assert [entry.from_step for entry in generations] == sorted({entry.from_step for entry in generations})

@@ -245,7 +245,7 @@ class Rival:
                 if simulation.evaluate(environment, message.body, self.other):
                     simulation.queue.remove(message)
             zombie.deadline = simulation.true_time() + 60.0  # Lambda would have ended it; the test lets it continue
-            simulation.wire.worker = zombie
+            simulation.faults.worker = zombie
         return call.send()
 
     def behaviour(self, call: Call):

@@ -95,7 +95,7 @@ class SimulatedReports(SimulatedTime):
         give_ids(self.patch)
         self.stack = Stack({"Reports": "ON"}, start=START, seed=5)
         self.stack.__enter__()
-        self.wire = FaultInjector(self.pass_time, self.true_time)
+        self.faults = FaultInjector(self.pass_time, self.true_time)
         self.patch.setattr(botocore.endpoint, "time", SimpleNamespace(sleep=self.pass_time))
         self.patch.setattr(clock, "now", self.now)
         self.patch.setattr(clock, "sleep", self.pass_time)
@@ -134,7 +134,7 @@ class SimulatedReports(SimulatedTime):
 
     def _watched(self, function: str) -> Any:
         """The session of a function: faults on the wire, and a note of the buckets that it calls."""
-        session = self.wire.attach(self.stack._function_session(function))
+        session = self.faults.attach(self.stack._function_session(function))
         buckets = {name: logical for logical, name in self.stack.storage.buckets.items()}
 
         def called(params: Any, **_: Any) -> None:
@@ -155,17 +155,17 @@ class SimulatedReports(SimulatedTime):
         self.runs.append(run)
         if self.notes_states:
             worker.behaviour = lambda call: run.states.append(self.states()) or behaviour(call)  # type: ignore[func-returns-value]
-        outer, self.wire.worker = self.wire.worker, worker
+        outer, self.faults.worker = self.faults.worker, worker
         try:
             return do()
         except (ProcessDied, FunctionError):
             self.stack.restart(function)
             return None
         finally:
-            self.wire.worker = outer
+            self.faults.worker = outer
             self._collect_messages()
-            if self.wire.mistake is not None:
-                raise self.wire.mistake
+            if self.faults.mistake is not None:
+                raise self.faults.mistake
 
     def note_states(self) -> None:
         """Note the states of the jobs at every call of the runs that follow."""
@@ -241,11 +241,11 @@ class SimulatedReports(SimulatedTime):
 
     def alone(self, do: Callable[[], None]) -> None:
         """Run something while the worker of this thread waits."""
-        outer, self.wire.worker = self.wire.worker, None
+        outer, self.faults.worker = self.faults.worker, None
         try:
             do()
         finally:
-            self.wire.worker = outer
+            self.faults.worker = outer
 
     def work_again(self) -> None:
         """Other workers do all the work, with copies of their functions; the messages of the current worker come

@@ -31,7 +31,7 @@ from tests.faults.reports.undisturbed import Point, Undisturbed, check_budgets, 
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
 ALL = os.environ.get("FAULTS") == "all"
-WAYS = [
+FAILURES_TRIED = [
     failure
     for failure in (*FAILURES, *QUEUE_FAILURES, *OBJECT_FAILURES, *TRANSACTION_FAILURES)
     if failure.only != STATEMENTS  # reports send none
@@ -41,7 +41,7 @@ STEP = 31
 SIGNED = 300
 """Seconds for which AWS takes a request after it was signed."""
 STAGES, EDGE = ("decrypt", "aggregate"), ("collect", "store", "jobs", "rotate")
-KILL = next(failure for failure in WAYS if failure.name == "dies-after")
+KILL = next(failure for failure in FAILURES_TRIED if failure.name == "dies-after")
 AT_WORK = {
     "plan": ("RECEIVED", "aggregate"),
     "map": ("MAPPING", "decrypt"),
@@ -97,12 +97,12 @@ def test_the_history_calls_every_function(kept: Undisturbed, refused: Undisturbe
     assert refused.expected["codes"]["refused"] == "PRIVACY_BUDGET_EXHAUSTED"
     transactions = [point for point in refused.points if point.operation in TRANSACTIONS]
     assert len(transactions) == 5, "a hold, a refusal, two chunks of an abort, of which one is returned, and the end"
-    possible = sum(len(case.possible(failure)) for case in (kept, refused, edge) for failure in WAYS)
+    possible = sum(len(case.possible(failure)) for case in (kept, refused, edge) for failure in FAILURES_TRIED)
     print(f"crash points: {possible}")
     assert possible >= 300
 
 
-@pytest.mark.parametrize("failure", WAYS, ids=str)
+@pytest.mark.parametrize("failure", FAILURES_TRIED, ids=str)
 def test_a_failure_of_any_call_changes_no_summary_and_loses_no_report(
     kept: Undisturbed,
     refused: Undisturbed,
@@ -111,7 +111,7 @@ def test_a_failure_of_any_call_changes_no_summary_and_loses_no_report(
     record_property: Callable[[str, object], None],
 ) -> None:
     possible = [(case, point) for case in (kept, refused, edge) for point in case.possible(failure)]
-    chosen = possible if ALL else [possible[STEP * WAYS.index(failure) % len(possible)]]
+    chosen = possible if ALL else [possible[STEP * FAILURES_TRIED.index(failure) % len(possible)]]
     for case, point in chosen:
         assert case.fail(point, failure) == case.expected, (point, str(failure))
         if case is edge:

@@ -39,7 +39,7 @@ def demo() -> Iterator[Demo]:
     begin = whole.start + 20 * DAY
     log = JoinLog("a day", begin, [join for join in whole.joins if begin <= join.time < begin + DAY])
     with Stack({"Types": f'{{"fledge": {TYPE}}}', "Slots": LAYOUT}, engine="moto", start=begin, seed=1) as stack:
-        replay(stack, log, lambda _: None)
+        replay(stack, log, ["fledge"], lambda _: None)
         steps = [joins for _, joins in log.by_step(PERIOD)]
         meter = stack.meter
         yield Demo(

@@ -483,7 +483,7 @@ def test_without_the_key_the_doctor_reports_it_though_no_table_can_be_read(
         raise ClientError(error, "Scan")  # type: ignore[arg-type]
 
     monkeypatch.setattr(Control, "progress", refuse)
-    with pytest.raises(ClientError):
+    with pytest.raises(ClientError, match="KMS"):
         findings(stack)
     stack.session.client("kms").disable_key(KeyId=key)
     assert wrong(stack) == {"encryption key": (Verdict.FAIL, Section.KEY)}

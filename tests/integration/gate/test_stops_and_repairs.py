@@ -281,7 +281,7 @@ def test_a_suppressed_set_reads_false_through_every_instance_until_it_is_unsuppr
         (["suppress", "c/YQ"], "a type that is configured"),
         (["suppress", "a"], "must be base64url"),
         (["suppress", "a/Y Q"], "must be base64url"),
-        (["unsuppress", "a/YQ"], "it is not suppressed"),
+        (["unsuppress", "a/YQ"], "this set is not suppressed"),
     ],
 )
 def test_suppressing_a_set_that_does_not_exist_is_refused(stack: Stack, arguments: list[str], said: str) -> None:

@@ -168,6 +168,9 @@ def test_an_object_written_again_begins_a_new_lifetime(stack: Stack) -> None:
     s3.put_object(**place, Body=b"y")
     stack.clock.set(START + 40 * DAY)
     assert stack.sweep() == 0
+    assert objects(stack, "batches/") == ["batches/a"]
+    stack.clock.set(START + 53 * DAY)
+    assert stack.sweep() == 1
 
 
 # Batches

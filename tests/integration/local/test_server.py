@@ -21,5 +21,6 @@ def test_a_server_closes_even_if_its_loop_turns_early(monkeypatch: pytest.Monkey
         wake()
 
     monkeypatch.setattr(trigger, "_physical_pull", woken_already)
+    assert loop.is_alive()
     server.close()
     assert not loop.is_alive()

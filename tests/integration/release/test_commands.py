@@ -174,6 +174,9 @@ def test_the_published_files_show_neither_totals_nor_the_digest_of_the_input(log
     run("release", log, *ASKED, "--floor", 50)
     spend = json.loads((place / "kanon-ledger" / "ledger.jsonl").read_text())
     published = b"".join(files(place).values())
+    assert b"popular" in published
+    assert b"rare" in log.read_bytes()
+    assert len(spend["input"]) >= 32
     assert spend["input"].encode() not in published
     assert not re.search(rb"\b322\b", files(place)["released.json"])  # as a number: an id may hold these digits
     assert b"rare" not in published

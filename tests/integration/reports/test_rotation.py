@@ -165,4 +165,6 @@ def test_private_keys_are_only_in_their_secrets(deployment: Issuing) -> None:
     shown = f"{private!r} {existing!r} {keys!r} {items!r} {deployment.worker()!r}"
     (text,) = deployment.texts()
     assert text not in shown
-    assert existing[keys.keys[0].id].private_bytes_raw().hex() not in shown
+    raw = existing[keys.keys[0].id].private_bytes_raw()
+    assert raw.hex() not in shown
+    assert repr(raw) not in shown

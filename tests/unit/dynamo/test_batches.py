@@ -226,5 +226,5 @@ def test_an_answer_without_the_table_is_an_error_and_never_reads_as_missing_item
         def batch_get_item(self, RequestItems: dict[str, Any]) -> dict[str, Any]:  # noqa: N803
             return answer
 
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match=r"Responses|'t'"):
         get_all(Broken(), "t", [b"1"], "key", "value", consistent=True)  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ PERIOD, STEP, LAMBDA_SECONDS, MOST_HOPS = 3600, 472_000, 120.0, 100
 VISIBILITY_SECONDS, RECEIVES = 720.0, 3
 SCHEDULE = Schedule(PERIOD, grace=120, lease=150, publish_delay=1800, publish_margin=60, outage_allowance=7 * DAY)
 ROWS_A_PAGE = 10_000
-TYPE_NAME = {"S": "fledge"}
+FLEDGE = {"S": "fledge"}
 TYPE = Type("fledge", Parameters(50, 168, PERIOD, *profile("published", 168), client_bits=32), "published")
 
 
@@ -79,7 +79,7 @@ class SlowLog:
             end = min(last, self.starts[at + 1])
             key, start = self.keys[at], self.starts[at]
             items += [
-                {"set_token": {"B": key + n.to_bytes(4, "big")}, "type": TYPE_NAME}
+                {"set_token": {"B": key + n.to_bytes(4, "big")}, "type": FLEDGE}
                 for n in range(first - start, end - start)
             ]
             first, at = end, at + 1
@@ -281,6 +281,6 @@ def test_a_run_that_is_refused_before_it_begins_leaves_the_stored_place_alone() 
         raise ConfigurationError("a table was replaced")
 
     worker.check_tables = refuse
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match="a table was replaced"):
         worker.run(0, "worker", lambda: log.now, lambda: 100.0)
     assert released == [(0, "worker", None)]

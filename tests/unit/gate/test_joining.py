@@ -91,7 +91,7 @@ def test_an_empty_batch_gets_an_empty_answer() -> None:
 
 
 def test_a_join_of_an_unknown_type_is_an_error() -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="unknown"):
         _joining(OnlyWrites()).join(Join("unknown", b"set", "client", b"me"), NOW)
 
 

@@ -19,10 +19,14 @@ from kanon.errors import FingerprintMismatchError, ThrottledError
 from kanon.http import edge
 from kanon.http.answers import STATUS_NAMES, error_answer
 from kanon.http.bodies import MOST_BODY_BYTES, MOST_RELAXED_CHARACTERS, RequestError, read_json
+from kanon.local.functions import Context
 
 
 class Number(BaseModel):
     number: int
+
+
+CONTEXT = Context("number", "512", lambda: 30.0)
 
 
 class Service:
@@ -51,7 +55,7 @@ class Service:
         }
         if body is not None:
             event["body"] = body
-        return edge.handle(self.app, event, mock.Mock(), self.logger)
+        return edge.handle(self.app, event, CONTEXT, self.logger)
 
     def refusal(self, body: str | None, headers: dict[str, str] | None = None, *, encoded: bool = False) -> Any:
         """The error of a request that must not reach the route."""
@@ -344,7 +348,7 @@ def test_an_unknown_path_or_method_is_404(service: Service) -> None:
         "headers": {},
         "requestContext": {"http": {"method": "GET", "path": "/numbers"}, "stage": "$default"},
     }
-    result = edge.handle(service.app, event, mock.Mock(), service.logger)
+    result = edge.handle(service.app, event, CONTEXT, service.logger)
     assert result["statusCode"] == 404
     assert json.loads(result["body"])["error"]["status"] == "NOT_FOUND"
 

@@ -158,8 +158,8 @@ def test_a_forgotten_release_cannot_be_repeated_and_its_secret_is_gone(place):
 
 def test_forgetting_that_was_interrupted_is_completed_by_forgetting_again(place, monkeypatch):
     result = made(place)
-    monkeypatch.setattr("kanon.release.stores.FileSecrets.destroy", lambda *_: (_ for _ in ()).throw(OSError()))
-    with pytest.raises(OSError):
+    monkeypatch.setattr("kanon.release.stores.FileSecrets.destroy", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
         Ledger.at(place).forget(result.id)
     monkeypatch.undo()
     with pytest.raises(LedgerError, match="destroyed"):

@@ -182,9 +182,9 @@ def test_nothing_below_the_floor_is_ever_released(floor):
 
 @pytest.mark.parametrize(("epsilon", "delta"), [("0.0001", "1e-5"), ("1", "1e-30")])
 def test_an_impossible_budget_is_refused(epsilon, delta):
-    with pytest.raises(SpecificationError):
+    with pytest.raises(SpecificationError, match="no noise table of epsilon"):
         counted_selection(Fraction(epsilon), Fraction(delta))
-    with pytest.raises(SpecificationError):
+    with pytest.raises(SpecificationError, match="--only groups takes epsilon"):
         optimal_selection(Fraction(epsilon), Fraction(delta))
 
 

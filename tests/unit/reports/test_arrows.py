@@ -43,7 +43,7 @@ ARROWS = {
     "guarantee": {"parameters"},
     "decoding": {"acceptance", "avro", "errors", "opening", "payload", "shared_info"},
 }  # fmt: skip
-OTHERS = {"noise", "errors"}
+OTHERS = {"noise", "errors", "strict_json"}
 """Rooms of the project that reports may use."""
 
 

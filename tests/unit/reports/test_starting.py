@@ -50,6 +50,8 @@ def test_the_store_needs_avro_alone() -> None:
 @pytest.mark.parametrize("function", ENVIRONMENTS)
 def test_a_function_of_reports_imports_no_other_room(function: str) -> None:
     rooms = {name.split(".")[1] for name in modules(function) if name.startswith("kanon.")}
+    assert "reports" in rooms
+    assert {path.name for path in (ROOT / "shared" / "kanon").iterdir()} >= OTHERS
     assert not rooms & OTHERS
     assert not {name.split(".")[0] for name in modules(function)} & {"boto3", "s3transfer", "typer", "yaml", "moto"}
 

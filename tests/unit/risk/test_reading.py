@@ -33,8 +33,8 @@ def read(path: Path, *columns: str) -> list[tuple[str | None, ...]]:
     for batch in batches(path, columns):
         texts = []
         for name in columns:
-            words = [word.decode() for word in batch[name].words.to_pylist()]
-            texts.append([words[code] if code >= 0 else None for code in batch[name].codes])
+            found = [text.decode() for text in batch[name].texts.to_pylist()]
+            texts.append([found[code] if code >= 0 else None for code in batch[name].codes])
         rows += zip(*texts, strict=True)
     return rows
 
@@ -134,7 +134,7 @@ def test_a_value_that_a_dictionary_holds_twice_is_one_value(tmp_path: Path) -> N
     twice = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), pa.array(["a", "a", "b"]))
     pq.write_table(pa.table({"set": twice}), tmp_path / "log.parquet")
     (batch,) = batches(tmp_path / "log.parquet", ["set"])
-    assert (batch["set"].words.to_pylist(), batch["set"].codes.tolist()) == ([b"a", b"b"], [0, 0, 1])
+    assert (batch["set"].texts.to_pylist(), batch["set"].codes.tolist()) == ([b"a", b"b"], [0, 0, 1])
 
 
 def test_batches_cut_anywhere_give_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,9 @@ def test_a_value_with_exactly_k_users_is_not_lost() -> None:
 
 def test_the_standard_error_of_a_share_equals_that_of_a_sample_of_k_values() -> None:
     sketch = known(5)
-    for point in curve(sketch):
+    points = curve(sketch)
+    assert any(0 < point.values < 1 for point in points)
+    for point in points:
         assert point.standard_error == pytest.approx(math.sqrt(point.values * (1 - point.values) / 5))
         lost = sketch.counts < point.k
         scale = 2**64 / sketch.bound

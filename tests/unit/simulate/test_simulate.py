@@ -181,6 +181,7 @@ def test_the_compared_figures_are_not_zero() -> None:
 def test_sets_that_the_definition_evaluates_only_when_touched_cross_at_the_same_steps() -> None:
     """The service evaluates a set when it is joined or woken; the simulator looks at whole instances."""
     joins = random_log(5)
+    crossings = 0
     for type_ in TYPES:
         recount = Recount(joins, type_)
         for name, history in recount.statuses.items():
@@ -195,6 +196,7 @@ def test_sets_that_the_definition_evaluates_only_when_touched_cross_at_the_same_
                 if tokens or state.wake_up == step:
                     state = evaluate(p, key, state, tokens, step, partial(Noise, recount.tapes, key))
                     crossed |= {x for x in state.crossings if x == step}
+            crossings += len(crossed)
             phase = phase_of(key, p.window, p.phase)
             true = {x: instance_of(x, phase, p.window) for x in crossed}
             expected = {
@@ -204,6 +206,7 @@ def test_sets_that_the_definition_evaluates_only_when_touched_cross_at_the_same_
                 if step in history
             }
             assert expected == {step for step, (status, _) in history.items() if status}
+    assert crossings > 0
 
 
 @pytest.mark.parametrize("rows", [1, 100])

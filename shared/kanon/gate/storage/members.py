@@ -5,6 +5,7 @@ One more item for each slot, the stamp, names the step through which all states 
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from itertools import starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -134,10 +135,9 @@ class Update(NamedTuple):
     """The new states of n sets of one type.
 
     Attributes:
-        type_name: the name of the type.
-        client_bits: the bits of a token of the type.
+        type_name, client_bits: the name of the type, and the bits of its tokens.
         states: the states after a step.
-        stored: the step at which each stored state was evaluated, (n,), NEVER if there is none.
+        stored: the steps of the stored states, (n,), NEVER if there is none.
         expires: when each state may expire, n Unix times in seconds.
     """
 
@@ -148,24 +148,20 @@ class Update(NamedTuple):
     expires: Sequence[int]
 
 
-class _Change(NamedTuple):
-    """The new item of a set, and the evaluated step of the stored one, NEVER if there is none."""
-
-    item: Item
-    stored: int
+_Change = tuple[Item, int]
+"""The new item of a set, and the step of the stored one, NEVER if there is none."""
 
 
 def _changes(update: Update, step: int) -> Iterator[_Change]:
-    """The changes of an update by ``step``."""
     items = to_items(update.type_name, update.states, step, update.client_bits, update.expires)
-    return (_Change(item, stored) for item, stored in zip(items, update.stored.tolist(), strict=True))
+    return zip(items, update.stored.tolist(), strict=True)
 
 
 def _calls(changes: Sequence[_Change]) -> Iterator[Sequence[_Change]]:
     """Split changes into calls of at most STATEMENTS_A_CALL and about BYTES_A_CALL."""
     first, size = 0, 0
-    for number, change in enumerate(changes):
-        size += len(change.item["members"]["B"])
+    for number, (item, _) in enumerate(changes):
+        size += len(item["members"]["B"])
         if number + 1 - first == STATEMENTS_A_CALL or size >= BYTES_A_CALL:
             yield changes[first : number + 1]
             first, size = number + 1, 0
@@ -265,18 +261,7 @@ class Members(SetsAndSlots):
     def write(self, step: int, updates: Iterable[Update], writers: Executor) -> None:
         """Write the states after ``step``, each unless its stored state is from this step or a later one.
 
-        The calls run in parallel. On return all are done.
-
-        Raises:
-            ThrottledError: some states were not stored.
-        """
-        changes = [change for update in updates for change in _changes(update, step)]
-        list(writers.map(self._write, _calls(changes)))
-
-    def _write(self, changes: Sequence[_Change]) -> None:
-        """Write some changes in one call.
-
-        A statement expects the item that was read. If it is refused, another worker has written the set, or the item
+        On return all parallel calls are done. A statement expects the item that was read. If it is refused, another worker has written the set, or the item
         has expired since, or the first answer of a repeated call was lost. So the state is put on the condition that
         nothing newer is stored, and only if that is refused, the work is done:
 
@@ -288,11 +273,15 @@ class Members(SetsAndSlots):
         Raises:
             ThrottledError: some states were not stored.
         """
-        refused, left = execute_all(self._client, [self._statement(change) for change in changes])
+        changes = [change for update in updates for change in _changes(update, step)]
+        list(writers.map(self._write, _calls(changes)))
+
+    def _write(self, changes: Sequence[_Change]) -> None:
+        refused, left = execute_all(self._client, list(starmap(self._statement, changes)))
         if left:
             raise ThrottledError("Members did not store every set; evaluate the step again")
         for number in refused:
-            self._put_unless_evaluated(changes[number].item)
+            self._put_unless_evaluated(changes[number][0])
 
     def _put_unless_evaluated(self, item: Item) -> None:
         """Put an item, unless the stored one is from its step or a later one."""
@@ -304,8 +293,7 @@ class Members(SetsAndSlots):
             ExpressionAttributeValues={":step": item["evaluated"]},
         )
 
-    def _statement(self, change: _Change) -> Statement:
-        item, stored = change
+    def _statement(self, item: Item, stored: int) -> Statement:
         if stored == NEVER:
             return insert(self._table, item)
         absent = [name for name in OPTIONAL if name not in item]

@@ -1,4 +1,4 @@
-"""Attribution of triggers to sources on one device (P, Algorithms 2 and 4).
+"""Attribution of triggers to sources on one device (Privacy Sandbox paper, Algorithms 2 and 4).
 
 The unit of privacy is one source. Every trigger that asks for an aggregatable report gets one. It is a null report if
 no source matches, if the budget is spent, or if filters, window or deduplication exclude it. Otherwise the number of

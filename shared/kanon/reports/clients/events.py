@@ -1,4 +1,4 @@
-"""Event-level reports of one source (P, Algorithm 4), with randomised response.
+"""Event-level reports of one source (Privacy Sandbox paper, Algorithm 4), with randomised response.
 
 A trigger adds to its datum's sum. When the sum reaches the next summary bucket, the source gets a report of that datum
 for the trigger's report window, at most ``max_reports`` in all. The sent reports are a function of the matrix of
@@ -38,7 +38,7 @@ class TriggerSpec:
             and begins after the end of the previous one.
         buckets: sums at which the first, second, ... report is made, increasing.
         operator: ``count`` adds 1 a trigger, ``value_sum`` its value.
-        start: the begin of the first window, in milliseconds after the registration.
+        start: the beginning of the first window, in milliseconds after the registration.
     """
 
     data: tuple[int, ...]
@@ -210,7 +210,7 @@ class Events:
 def register(spec: EventSpec, epsilon: Fraction = EPSILON, random_bits: RandomBits = secrets.randbits) -> Events:
     """A new source: the randomised response is drawn here, once.
 
-    Privacy guarantee: the reports of the source are epsilon-DP for its triggers (P, Theorem 5.1).
+    Privacy guarantee: the reports of the source are epsilon-DP for its triggers (Privacy Sandbox paper, Theorem 5.1).
     """
     return Events(spec, epsilon, Response(spec.outputs, epsilon).decide(random_bits))
 

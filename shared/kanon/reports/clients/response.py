@@ -1,4 +1,6 @@
-"""Randomised response over all outputs of a source: the noise of event-level reports (P, section 5).
+"""Randomised response over all outputs of a source: the noise of event-level reports.
+
+It is that of section 5 of the Privacy Sandbox paper.
 
 With probability ``(e^eps - 1) / (e^eps + |O| - 1)`` the true output is kept. Otherwise a uniform member of O, which may
 be the true one, replaces it. Then ``P(o | truth t) = e^eps / (e^eps + |O| - 1)`` if ``o = t``, and ``1 / (e^eps + |O| -

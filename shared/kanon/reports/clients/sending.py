@@ -74,7 +74,7 @@ def collector(origin: str) -> Post:
 
     def post(path: str, body: bytes) -> bool:
         request = Request(origin + path, body, {"Content-Type": "application/json"})  # noqa: S310 -- checked above
-        try:
+        try:  # urllib: it uses the device's proxy, and this module needs nothing else of kanon.client
             with urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310
                 return bool(answer.status == HTTPStatus.OK)
         except (OSError, HTTPException):  # URLError is an OSError

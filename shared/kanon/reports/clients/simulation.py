@@ -175,7 +175,7 @@ def random_delay() -> int:
 def from_attribution(
     events: Iterable[Event], parameters: Attribution, reporting_origin: str, delay: Callable[[], int]
 ) -> Iterator[Report]:
-    """One report for every trigger (P, Algorithm 2).
+    """One report for every trigger (Privacy Sandbox paper, Algorithm 2).
 
     Args:
         events: in order of time.

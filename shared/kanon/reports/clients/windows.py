@@ -1,4 +1,4 @@
-"""Contributions of a device within a budget per window of time (P, Algorithm 3).
+"""Contributions of a device within a budget per window of time (Privacy Sandbox paper, Algorithm 3).
 
 The unit of privacy is one (device, window). Windows are a fixed partition of time, ``[w L, (w+1) L)`` for the length L.
 A stretch of L milliseconds may overlap two windows and carry 2 Λ1. Every event gives a report. An event that no longer

@@ -34,7 +34,7 @@ class Shards(Worker):
     keys: Callable[[Sequence[str]], Mapping[str, "X25519PrivateKey"]]
 
     def run(self, message: MapMessage) -> list[StageMessage]:
-        """Map a shard and record it. It may run any number of times, at once and late: the first record stands.
+        """Map a shard and record it. It may run any number of times, concurrently or late: the first record stands.
 
         Returns:
             The message for the next stage, if every shard is recorded or the job has ended. In the second case the

@@ -1,7 +1,7 @@
 """The work of ``aggregate``: takes a job from stage to stage up to its publication.
 
-Every stage may run any number of times, at once or late, and may crash. Objects are named by their content, the first
-record of a worker's result is kept, and each change of state is one conditional write. Only the commit spends.
+Every stage may run any number of times, concurrently or late, and may crash. Objects are named by their content, the
+first record of a worker's result is kept, and each change of state is one conditional write. Only the commit spends.
 """
 
 import json

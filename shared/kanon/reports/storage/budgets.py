@@ -24,7 +24,7 @@ ROWS_A_CHUNK = 49
 MOST_ROWS = 30_000
 
 REPORT_AGE, ONE_JOB, SLACK = MAX_AGE, DAY, 7 * DAY
-"""A row may expire when no job can accept a report of its day: age of a report, time of a job, slack."""
+"""A row may expire when no job can accept a report of its day: after 90 days (its age) + 1 day (a job) + 7 days."""
 
 LEFT, JOB = "left", "job#"
 BAR = "|"

@@ -51,7 +51,7 @@ class PrivateKeys:
         return dict(self._kept)
 
     def destroy(self, key_id: str) -> None:
-        """Delete the secret of a key at once. It may be called again.
+        """Delete the secret of a key immediately. It may be called again.
 
         There is no recovery window: within one, a role that may restore secrets could still open every report of the
         key.

@@ -128,7 +128,7 @@ def test_the_largest_members_a_type_may_have_fit_into_an_item_and_one_more_clien
     item = to_item(set_key(1), "t" * 64, SetState(members, (STEP, STEP), STEP, STEP), bits, 1_700_000_001)
     assert item_size(item) % WRITE_UNIT == 0
     assert item_size(item) <= MOST_ITEM_BYTES
-    with pytest.raises(InvalidParametersError):
+    with pytest.raises(InvalidParametersError, match=r"^a set would keep|^client_bits must lie"):
         replace(largest, k=k + 1)
 
 
