@@ -326,7 +326,7 @@ class Evaluation:
         return replace(outcome, sets=outcome.sets + len(known), skipped=skipped)
 
     def _decide(self, step: int, chunk: Sequence[Touched], states: States) -> list[Decided]:
-        """The new states of the sets not yet evaluated at ``step``, type by type; ``states`` are those of the chunk."""
+        """The new states of the sets not yet evaluated at ``step``, type by type."""
         names = np.array([touched.type_name for touched in chunk])
         pending = states.evaluated < step
         decided = []
@@ -342,7 +342,7 @@ class Evaluation:
         """Write wake-ups, then statuses, then Members; each kind is complete before the next begins."""
         self.log.put_wake_ups(row for d in decided for row in self._wake_ups(d))
         statuses = [status for d in decided for status in self._statuses(step, d)]
-        list(writers.map(self._write_status, statuses))  # on return all writes are done; any error is raised
+        list(writers.map(self._write_status, statuses))
         self.members.write(step, [self._update(step, d) for d in decided], writers)
 
     def _wake_ups(self, d: Decided) -> Iterator[Row]:

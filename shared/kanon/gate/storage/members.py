@@ -112,8 +112,6 @@ def from_items(set_keys: Sequence[bytes], items: Sequence[Item | None]) -> State
         raise UndecodableMembersError("a Members item lacks an attribute or has one of the wrong type") from error
     if (found != named).any():
         raise UndecodableMembersError("packed members and their item name different steps")
-    if stored.all():
-        return States(set_keys, members, lasts, crossings, found, wake_ups)
     return States(
         set_keys,
         Tokens(_spread(stored, members.sizes, 0), members.tokens),
@@ -261,9 +259,10 @@ class Members(SetsAndSlots):
     def write(self, step: int, updates: Iterable[Update], writers: Executor) -> None:
         """Write the states after ``step``, each unless its stored state is from this step or a later one.
 
-        On return all parallel calls are done. A statement expects the item that was read. If it is refused, another worker has written the set, or the item
-        has expired since, or the first answer of a repeated call was lost. So the state is put on the condition that
-        nothing newer is stored, and only if that is refused, the work is done:
+        Calls run in parallel; on return all are done. A statement expects the item that was read. If it is refused,
+        another worker has written the set, or the item has expired since, or the first answer of a repeated call was
+        lost. So the state is put on the condition that nothing newer is stored, and only if that is refused, the work
+        is done:
 
             evaluate   read Members ---> step 7
             DynamoDB                                the item expires
