@@ -22,6 +22,7 @@ from kanon.dynamo.conditions import unless_refused
 from kanon.dynamo.statements import execute_all, replace
 from kanon.errors import ThrottledError
 from kanon.gate.evaluation import Evaluation
+from kanon.gate.mechanism.columns import NEVER
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import OPTIONAL, UNLESS_EVALUATED, Members
 from kanon.gate.storage.step_log import StepLog
@@ -117,15 +118,15 @@ def write_members(*, expected: bool = True, repeated: bool = True, **condition: 
 
     def write(self, changes) -> None:
         statements = [
-            self._statement(change)
-            if expected or change.stored is None
-            else replace(self._table, change.item, "set_key", [n for n in OPTIONAL if n not in change.item], {})
-            for change in changes
+            self._statement(item, stored)
+            if expected or stored == NEVER
+            else replace(self._table, item, "set_key", [n for n in OPTIONAL if n not in item], {})
+            for item, stored in changes
         ]
         refused, left = execute_all(self._client, statements)
         if left:
             raise ThrottledError("planted")
-        for item in (changes[number].item for number in refused) if repeated else ():
+        for item in (changes[number][0] for number in refused) if repeated else ():
             values = {"ExpressionAttributeValues": {":step": item["evaluated"]}} if condition else {}
             unless_refused(self._client.put_item, TableName=self._table, Item=item, **condition, **values)
 
@@ -203,13 +204,13 @@ MISTAKES = {
         "UpdateItem",
     ),
     "members are updated whatever is stored": Mistake(
-        Members, "write", WRITE, write_members(expected=False), "rival", "BatchExecuteStatement"
+        Members, "_write", WRITE, write_members(expected=False), "rival", "BatchExecuteStatement"
     ),
     "what is refused is put without a condition": Mistake(
-        Members, "write", WRITE, write_members(), "rival", "BatchExecuteStatement"
+        Members, "_write", WRITE, write_members(), "rival", "BatchExecuteStatement"
     ),
     "a refused statement means that the work is done": Mistake(
-        Members, "write", WRITE, write_members(repeated=False), "expired", "BatchExecuteStatement"
+        Members, "_write", WRITE, write_members(repeated=False), "expired", "BatchExecuteStatement"
     ),
     "a run resumes after sets that are not evaluated": Mistake(
         Control,
