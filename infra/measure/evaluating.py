@@ -150,7 +150,7 @@ class Mix:
     lasts: np.ndarray[Any, np.dtype[np.int64]]
 
     @classmethod
-    def drawn(cls, parameters: Parameters, sets: int, seed: int) -> Mix:
+    def draw(cls, parameters: Parameters, sets: int, seed: int) -> Mix:
         """A mix of ``sets`` sets."""
         chance = np.random.default_rng(seed)
         k, most = parameters.k, parameters.members_kept
@@ -215,21 +215,21 @@ class Needed(Tapes):
 def decide(form: Form) -> Iterator[Ratio]:
     """Decisions with look-ahead on arrays that are ready, in evaluation's chunks; relative to hashing alone."""
     parameters, sets = fledge().parameters, form.size(200_000, 2_000)
-    mix = Mix.drawn(parameters, sets, seed=5)
+    mix = Mix.draw(parameters, sets, seed=5)
 
-    def decided(tapes: Tapes) -> None:
+    def decide_chunks(tapes: Tapes) -> None:
         never = np.iinfo(np.int64).min
         for keys, sizes, lasts in mix.chunks():
             chunk = vectorised.Sets(parameters, lambda _: tapes, keys, sizes, lasts)
             vectorised.decide(chunk, mix.step, np.full(len(keys), never))
 
     needed = Needed(KEY, "bench", "fledge", parameters)
-    decided(needed)
+    decide_chunks(needed)
     yield compare(
         f"decide, one of {sets:,} sets",
         "hashing the same tapes, and nothing else",
         "set",
-        partial(Turn, sets, partial(decided, Tapes(KEY, "bench", "fledge", parameters))),
+        partial(Turn, sets, partial(decide_chunks, Tapes(KEY, "bench", "fledge", parameters))),
         partial(Turn, sets, needed.hash_alone()),
         inside="decisions alone, from arrays to arrays: no unpacking, folding or packing",
         turns=form.size(5, 1),
@@ -241,7 +241,7 @@ def decide(form: Form) -> Iterator[Ratio]:
 def evaluate_without_calls(form: Form) -> Iterator[Ratio]:
     """A step whose tables answer from memory, which leaves the project's own code."""
     type_, sets = fledge(), form.size(10_000, 1_000)
-    step = StoredStep.drawn(type_, sets, seed=6)
+    step = StoredStep.draw(type_, sets, seed=6)
     ours, plain = Memory(step), Memory(step)
     needed = Needed(KEY, "bench", "fledge", type_.parameters)
     step.evaluate(Memory(step), type_, needed)
@@ -280,11 +280,11 @@ class StoredStep:
     items: dict[bytes, Item]
 
     @classmethod
-    def drawn(cls, type_: Type, sets: int, seed: int) -> StoredStep:
+    def draw(cls, type_: Type, sets: int, seed: int) -> StoredStep:
         """A mix of sets (:class:`Mix`) with one to three joins each. Full sets have crossed before."""
         chance = Random(seed)
         parameters = type_.parameters
-        mix = Mix.drawn(parameters, sets, seed)
+        mix = Mix.draw(parameters, sets, seed)
         rows: list[Item] = []
         items = {}
         for key, state in mix.states():

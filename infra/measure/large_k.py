@@ -1,7 +1,7 @@
 """``python -m infra.measure.large_k``: units, memory and time of a step for large k.
 
 Each row is a process of its own that evaluates one step with full and nearly full sets, one join each. DynamoDB
-answers from memory at once, behind the whole client: bodies are serialized, signed, encoded and parsed as ever. Memory
+answers from memory, behind the whole client: bodies are serialized, signed, encoded and parsed as ever. Memory
 is the largest resident memory of that process, with the interpreter and the SDK. Item bytes and units are counted.
 """
 

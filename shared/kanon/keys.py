@@ -34,12 +34,12 @@ class Secret:
 
     def mac(self, *parts: bytes) -> bytes:
         """HMAC-SHA256 of the length-prefixed parts under this key."""
-        mac = self._begun.copy()
+        mac = self._empty_mac.copy()
         mac.update(length_prefixed(*parts))
         return mac.digest()
 
     @cached_property
-    def _begun(self) -> hmac.HMAC:
+    def _empty_mac(self) -> hmac.HMAC:
         return hmac.new(self.key, digestmod="sha256")  # key setup dominates the cost; reuse it
 
     def __repr__(self) -> str:

@@ -165,7 +165,7 @@ def aggregated(
     summaries = []
     for job in jobs:
         with working(f"opening and adding up the reports: {job.parameters.mode}"):
-            summaries.append(Summary(job.parameters.mode, job, aggregate(job, Secrets.drawn(), processes)))
+            summaries.append(Summary(job.parameters.mode, job, aggregate(job, Secrets.draw(), processes)))
     return summaries
 
 

@@ -64,7 +64,7 @@ def simulate(
     from kanon.simulate.figures import as_json as document
     from kanon.simulate.figures import judge
     from kanon.simulate.keys import Keys
-    from kanon.simulate.run import gathered
+    from kanon.simulate.run import gather
 
     writable(html, "--html")
     if html is not None:
@@ -79,8 +79,8 @@ def simulate(
         pricing = Pricing(read_prices(prices), read_measured(), batch)
         with ExitStack() as open_:
             with working("reading the log"):
-                gathered_log = open_.enter_context(gathered(read_batches(log, named), period))
-            result = _decided(gathered_log, types, Keys.from_seed(seed))
+                gathered_log = open_.enter_context(gather(read_batches(log, named), period))
+            result = _decide(gathered_log, types, Keys.from_seed(seed))
         found = judge(result, pricing)
     except (CostError, LogError) as error:
         hint = " with --columns TIME,SET,CLIENT" if str(error).endswith("names of the columns") else ""
@@ -97,7 +97,7 @@ def simulate(
         typer.echo(f"Report: {html}")
 
 
-def _decided(log: "Log", types: "Sequence[Type]", keys: "Keys") -> "Simulation":
+def _decide(log: "Log", types: "Sequence[Type]", keys: "Keys") -> "Simulation":
     from kanon.simulate.run import decide
 
     if len(log.parts) == 1:

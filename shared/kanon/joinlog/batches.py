@@ -33,7 +33,7 @@ from kanon.joinlog.rows import (
     json_lines,
     lines_of,
     microseconds,
-    opened,
+    open_log,
     parquet_table,
     require,
     table_rows,
@@ -67,7 +67,7 @@ def read_batches(path: Path | str, columns: Columns = Columns()) -> Iterator[Bat
         LogError: the file or a line of it cannot be read.
     """
     where = Where.of(path)
-    with where.naming_errors(), opened(path) as file:
+    with where.naming_errors(), open_log(path) as file:
         reader = {"parquet": _parquet, "json": _json, "csv": _csv}[form_of(file)]
         yield from reader(file, columns, where)
 

@@ -59,7 +59,7 @@ def read_joins(path: Path | str, columns: Columns = Columns()) -> Iterator[Join]
         LogError: the file or a line of it cannot be read.
     """
     where = Where.of(path)
-    with where.naming_errors(), opened(path) as file:
+    with where.naming_errors(), open_log(path) as file:
         if (form := form_of(file)) == "parquet":
             rows = _parquet(file, columns, where)
         else:
@@ -102,16 +102,16 @@ class Where:
 
 
 @contextmanager
-def opened(path: Path | str) -> Iterator[io.BufferedReader]:
+def open_log(path: Path | str) -> Iterator[io.BufferedReader]:
     """The bytes of a log, decompressed."""
     if str(path) == STANDARD_INPUT:
-        yield _decompressed(cast(io.BufferedReader, sys.stdin.buffer))
+        yield _decompress(cast(io.BufferedReader, sys.stdin.buffer))
         return
     with Path(path).open("rb") as file:
-        yield _decompressed(file)
+        yield _decompress(file)
 
 
-def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
+def _decompress(file: io.BufferedReader) -> io.BufferedReader:
     if not file.peek(2).startswith(_GZIP):
         return file
     return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=cast(BinaryIO, file))))

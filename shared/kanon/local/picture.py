@@ -210,7 +210,7 @@ def _empty_spot(counts: Sequence[int], begin: int, end: int, half: int, top: flo
 
 
 def _fell_while_true(history: History, restarts: Sequence[int]) -> int | None:
-    """A place in the longest run of one instance in which a set is true with fewer clients than at its crossing."""
+    """A point at which a set is true with fewer clients than when it crossed, in the longest such run."""
     edges = [0, *(step - history.first for step in restarts), len(history.counts)]
     runs = []
     for low, high in pairwise(edges):

@@ -145,7 +145,7 @@ class Queues:
         """Pass every visible message to its function until none is visible; a batch waits for the end of its window.
 
         Args:
-            flush: end all windows at once.
+            flush: end all windows now.
         """
         now = self._now()
         for visible, url, receipt in [hidden for hidden in self._hidden if hidden[0] <= now]:

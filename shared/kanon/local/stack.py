@@ -241,7 +241,7 @@ class Stack:
         return max(0.0, min(_POLL_SECONDS, min(fires, self.queues.due()) - self.clock.now()))
 
     def tick(self) -> None:
-        """Fire every schedule now and run the queues; every batch is passed on at once."""
+        """Fire every schedule now and run the queues; every batch is passed on immediately."""
         self._wake(self._wakes, flush=True)
 
     def _fires(self, now: float) -> tuple[float, list[Wake]]:

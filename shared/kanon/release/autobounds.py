@@ -48,7 +48,7 @@ class AutomaticBounds:
         """K."""
         return least_threshold(self.law, len(BINS), CERTAINTY)
 
-    def drawn(self, users: Mapping[int, int], tape: Tape, role: str) -> tuple[int, int]:
+    def draw(self, users: Mapping[int, int], tape: Tape, role: str) -> tuple[int, int]:
         """The bounds (low, high).
 
         Args:

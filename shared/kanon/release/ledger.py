@@ -155,7 +155,7 @@ class Ledger:
         while (found := self.find(wanted)) is None:
             if (paid := self._paid(wanted, digest)) is not None:
                 return paid
-        secret = self._secrets.kept(f"noise-{found.id}")
+        secret = self._secrets.find(f"noise-{found.id}")
         if secret is None:
             raise LedgerError(f"the secret of release {found.id} is missing: restore it, or choose another --name")
         if digest(derived(secret, "input")) != found.input:
@@ -213,7 +213,7 @@ class Ledger:
     def without_secret(self) -> list[str]:
         """The ids of releases that were paid for, were not forgotten, and have no secret."""
         made = [spend for spend in self.spends() if spend.specification and not spend.forgotten]
-        return [spend.id for spend in made if self._secrets.kept(f"noise-{spend.id}") is None]
+        return [spend.id for spend in made if self._secrets.find(f"noise-{spend.id}") is None]
 
     def head(self) -> str:
         """The hash of the last line. Keep a copy to detect removed lines later."""

@@ -106,7 +106,7 @@ def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
     """
     spec = mechanism.spec
     bounds = {
-        i: mechanism.bounds_of(i).drawn(table._bins[one.measure.column], tape, spec.roles[i])
+        i: mechanism.bounds_of(i).draw(table._bins[one.measure.column], tape, spec.roles[i])
         for i, one in enumerate(spec.asked)
         if isinstance(one, AutomaticSum)
     }
@@ -196,7 +196,7 @@ def _quantile_cells(mechanism: Mechanism, i: int, asked: Quantiles) -> Callable[
     place = spec.measures.index(asked.measure)
 
     def cells(group: Group, _: Fraction, tape: Tape) -> list[Cell]:
-        edges = [one.drawn(group.measures[place], tape, f"{spec.roles[i]}/{one.q}", group.name) for one in quantiles]
+        edges = [one.draw(group.measures[place], tape, f"{spec.roles[i]}/{one.q}", group.name) for one in quantiles]
         return [asked.edge(edge) for edge in sorted(edges)]
 
     return cells

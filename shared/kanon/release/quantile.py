@@ -84,7 +84,7 @@ class Quantile:
         table = self.weights_by_loss
         return [table[loss] if loss < len(table) else 0 for loss in self.losses(histogram)]
 
-    def drawn(self, histogram: Sequence[tuple[int, int]], tape: Tape, role: str, group: str) -> int:
+    def draw(self, histogram: Sequence[tuple[int, int]], tape: Tape, role: str, group: str) -> int:
         """An edge, 0 to B, drawn by its weight."""
         cumulative = list(accumulate(self.weights(histogram)))
         number = tape.below(cumulative[-1], role, group)

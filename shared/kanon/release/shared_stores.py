@@ -71,7 +71,7 @@ class TableSecrets:
     def __init__(self, client: "DynamoDBClient", table: str) -> None:
         self._client, self._table = client, table
 
-    def kept(self, name: str) -> bytes | None:
+    def find(self, name: str) -> bytes | None:
         """The secret of that name, strongly consistent.
 
         Raises:
@@ -91,7 +91,7 @@ class TableSecrets:
         item = {**_secret_key(name), "secret": {"B": secret}}
         with _one_line_errors(self._table):
             refused_by(self._client.put_item, TableName=self._table, Item=item, ConditionExpression=UNLESS_TAKEN)
-        kept = self.kept(name)
+        kept = self.find(name)
         if kept is None:
             raise LedgerError(f"the secret {name} was destroyed while it was written: try again")
         return kept

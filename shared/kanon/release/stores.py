@@ -41,7 +41,7 @@ class Store(Protocol):
 class Secrets(Protocol):
     """Secrets by name."""
 
-    def kept(self, name: str) -> bytes | None:
+    def find(self, name: str) -> bytes | None:
         """The secret of this name, or None."""
         ...
 
@@ -159,7 +159,7 @@ class FileSecrets:
     def __init__(self, directory: Path) -> None:
         self._directory = private_directory(directory / "secrets")
 
-    def kept(self, name: str) -> bytes | None:
+    def find(self, name: str) -> bytes | None:
         """The secret of that name.
 
         Raises:
@@ -195,7 +195,7 @@ class FileSecrets:
             sync_directory(self._directory)
         except OSError as error:
             raise LedgerError(f"the secret {name} cannot be written: {error.strerror}") from error
-        kept = self.kept(name)
+        kept = self.find(name)
         if kept is None:
             raise LedgerError(f"the secret {name} was destroyed while it was written: try again")
         return kept

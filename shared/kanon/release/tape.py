@@ -26,11 +26,11 @@ class Tape:
 
     def bytes(self, role: str, group: str, attempt: int, count: int) -> bytes:
         """The first ``count`` bytes at a place; a draw that is rejected takes the next attempt."""
-        shake = self._begun(role).copy()
+        shake = self._hash_of(role).copy()
         shake.update(length_prefixed(group.encode(), attempt.to_bytes(8, "big")))
         return shake.digest(count)  # type: ignore[call-arg]
 
-    def _begun(self, role: str) -> "hashlib._Hash":
+    def _hash_of(self, role: str) -> "hashlib._Hash":
         """The hash of secret, release and role, computed once and copied for each group."""
         if role not in self._roles:
             name = (b"kanon/release/1", self.secret, self.release.encode(), role.encode())

@@ -73,7 +73,7 @@ class Secrets:
     job_secret: bytes = field(repr=False)
 
     @classmethod
-    def drawn(cls) -> "Secrets":
+    def draw(cls) -> "Secrets":
         """From the operating system's random source."""
         return cls(NoiseKey(LOCAL, os.urandom(32)), os.urandom(32))
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from kanon.reports import avro
 from kanon.reports.acceptance import Rules
 from kanon.reports.errors import Counter, JobError, RefusedError
-from kanon.reports.opening import opened
+from kanon.reports.opening import open_report
 from kanon.reports.payload import PayloadError, decode
 from kanon.reports.shared_info import parse
 
@@ -48,7 +48,7 @@ def _report(report: avro.Report, rules: Rules, *, shown: bool) -> dict[str, Any]
     try:
         line["shared_info"] = {name: value for name, value in parse(report.shared_info)._asdict().items() if value}
         if shown:
-            operation, contributions = decode(opened(report, rules))
+            operation, contributions = decode(open_report(report, rules))
             line["operation"] = operation
             line["contributions"] = [
                 {"bucket": f"{pair.bucket:032x}", "value": pair.value, "filtering_id": pair.filtering_id}

@@ -13,7 +13,7 @@ from kanon.reports.account import Source, source_of
 from kanon.reports.avro import Report
 from kanon.reports.errors import Counter, RefusedError
 from kanon.reports.histogram import EMPTY, KEY, Histogram
-from kanon.reports.opening import opened
+from kanon.reports.opening import open_report
 from kanon.reports.payload import HISTOGRAM, PayloadError, Slots, decode, template_of
 
 BATCH = 512
@@ -119,7 +119,7 @@ class _Shard:
         for report in batch:
             try:
                 info = accept_clear(report.shared_info, self.rules)
-                cleartexts.append(opened(report, self.rules))
+                cleartexts.append(open_report(report, self.rules))
             except RefusedError as error:
                 self.errors[error.counter] += 1
             else:

@@ -6,7 +6,7 @@ from kanon.reports.errors import Counter, RefusedError
 from kanon.reports.hpke import DecryptionError, open_sealed
 
 
-def opened(report: Report, rules: Rules) -> bytes:
+def open_report(report: Report, rules: Rules) -> bytes:
     """The cleartext of a report whose clear fields were accepted.
 
     Raises:

@@ -92,7 +92,7 @@ def _with_batch(before: Sketched, batch: "Batch", user: str, key: Key) -> Sketch
     codes, hashes = _hashed([batch[name] for name in before.columns], key)
     codes = np.where(users.codes >= 0, codes, -1)
     rows = np.bincount(codes[codes >= 0], minlength=len(hashes))
-    kept = _kept(hashes, rows, before.sketch)
+    kept = _smallest(hashes, rows, before.sketch)
     order = kept[np.argsort(hashes[kept])]
     place = np.full(len(hashes) + 1, -1)  # the last entry is that of code -1
     place[order] = np.arange(len(order))
@@ -107,7 +107,7 @@ def _with_batch(before: Sketched, batch: "Batch", user: str, key: Key) -> Sketch
     return Sketched(before.columns, merge(before.sketch, part), before.left_out + len(codes) - part.total_rows)
 
 
-def _kept(hashes: Hashes, rows: Codes, before: Sketch) -> Codes:
+def _smallest(hashes: Hashes, rows: Codes, before: Sketch) -> Codes:
     """The codes whose hashes may be among the K smallest of all."""
     kept = np.flatnonzero((hashes <= before.bound) & (rows > 0))
     if len(kept) > before.size:

@@ -44,13 +44,13 @@ class Simulation:
 
 
 def simulate(batches: Iterable[Batch], types: Sequence[Type], keys: Keys, period: int) -> Simulation:
-    """Run :func:`gathered`, then :func:`decide`."""
-    with gathered(batches, period) as log:
+    """Run :func:`gather`, then :func:`decide`."""
+    with gather(batches, period) as log:
         return decide(log, types, keys)
 
 
 @contextmanager
-def gathered(batches: Iterable[Batch], period: int) -> Iterator["Log"]:
+def gather(batches: Iterable[Batch], period: int) -> Iterator["Log"]:
     """Read a log, in any order, into memory or into temporary files.
 
     Raises:

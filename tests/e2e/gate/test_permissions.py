@@ -37,7 +37,7 @@ def stack():
     """A stack whose functions have made every kind of call."""
     with Stack({"Types": json.dumps(TYPES), "JoinAuth": "OPEN"}, start=START, seed=5) as stack:
         join = "/v1/types/fledge/sets/YWQ:join"
-        for n in range(130):  # crosses for sure
+        for n in range(130):  # certain to cross
             assert stack.request("POST", join, {"client": f"c{n}"}).status == 200
         batch = {"joins": [{"type": "fledge", "set": "b3RoZXI", "client": f"c{n}"} for n in range(60)]}
         assert stack.request("POST", "/v1:batchJoin", batch).status == 200

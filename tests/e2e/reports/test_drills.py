@@ -195,7 +195,7 @@ def test_a_replaced_budget_table(service: Service) -> None:
     assert service.code(last) == "SUCCESS_WITH_ERRORS"
 
 
-def test_an_ended_key(service: Service) -> None:
+def test_an_expired_key(service: Service) -> None:
     keys = service.keys
     secrets = service.stack.session.client("secretsmanager")
     prefix = service.stack.functions["rotate"].environment["KANON_REPORT_KEY_PREFIX"]

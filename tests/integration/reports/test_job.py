@@ -83,7 +83,7 @@ def test_two_processes_end_with_the_error_of_one(tmp_path, code):
 
 
 def test_each_run_has_new_secrets():
-    drawn = [Secrets.drawn() for _ in range(2)]
+    drawn = [Secrets.draw() for _ in range(2)]
     assert drawn[0].job_secret != drawn[1].job_secret
     assert drawn[0].noise_key.secret != drawn[1].noise_key.secret
     assert repr(drawn[0]) == "Secrets()"

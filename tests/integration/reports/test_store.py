@@ -7,7 +7,7 @@ import pytest
 
 from kanon.reports.account import HOUR
 from kanon.reports.collecting import EVENTS, REPORTS
-from kanon.reports.opening import opened
+from kanon.reports.opening import open_report
 from tests.integration.reports.front import Front
 from tests.integration.reports.test_collect import ATTRIBUTION, EVENT, body, other_api
 from tests.unit.reports import made
@@ -52,7 +52,7 @@ def test_a_stored_report_can_be_opened(deployed: Front) -> None:
     deployed.store(collected(deployed, body()))
     (report,) = deployed.stored()
     assert report.key_id == made.KEY_ID
-    assert b"histogram" in opened(report, made.RULES)
+    assert b"histogram" in open_report(report, made.RULES)
 
 
 def test_events_of_one_hour_are_in_one_object_of_lines(deployed: Front) -> None:

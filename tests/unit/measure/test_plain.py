@@ -6,7 +6,7 @@ from infra.measure.evaluating import Memory, StoredStep
 
 def test_the_plain_loop_writes_the_items_of_the_service_byte_for_byte() -> None:
     type_ = evaluating.fledge()
-    step = StoredStep.drawn(type_, 400, seed=3)
+    step = StoredStep.draw(type_, 400, seed=3)
     service, plain = Memory(step), Memory(step)
     step.evaluate(service, type_)
     step.evaluate_plainly(plain, type_)

@@ -51,6 +51,7 @@ INTEGER_NUMPY = {
     "full_like",
     "iinfo",
     "int64",
+    "isin",
     "maximum",
     "minimum",
     "repeat",

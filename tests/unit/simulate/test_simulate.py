@@ -33,7 +33,7 @@ from kanon.simulate.keys import Keys
 from kanon.simulate.outcome import Outcome, most_counted
 from kanon.simulate.presence import Joins, runs_of
 from kanon.simulate.rejoining import bounds_of, classes_of, costs_of, merged
-from kanon.simulate.run import decide, gathered, hashes, simulate
+from kanon.simulate.run import decide, gather, hashes, simulate
 from tests.naive import Naive
 from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL
 
@@ -216,7 +216,7 @@ def test_a_log_that_is_spilled_gives_the_same_result(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(run, "ROWS_IN_MEMORY", rows)
     monkeypatch.setattr(run, "PARTS", 4)
     said: list[int] = []
-    with gathered(batches(joins, 50), 3600) as log:
+    with gather(batches(joins, 50), 3600) as log:
         spilled = decide(log, TYPES, KEYS, advance=said.append)
     assert spilled.steps == whole.steps
     assert list(map(found, spilled.outcomes)) == list(map(found, whole.outcomes))

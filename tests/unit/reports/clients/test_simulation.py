@@ -169,8 +169,8 @@ def test_attribution_follows_the_policy_that_is_asked_for(desk):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--client", "browser"), "--client is windows or attribution"),
-        (("--policy", "newest"), "--policy is web or paper"),
+        (("--client", "browser"), "--client must be windows or attribution"),
+        (("--policy", "newest"), "--policy must be web or paper"),
         (("--reporting-origin", "report.test"), "write an origin or a site as https://"),
         (("--client", "attribution"), "lacks the columns destination, event"),
         (("--keys", "nowhere.json"), "make keys with `kanon reports keys`"),
