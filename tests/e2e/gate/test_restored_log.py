@@ -274,7 +274,7 @@ def test_an_entry_that_is_removed_changed_or_written_by_hand_stops_evaluation(se
     text = service.stack.functions["evaluate"].environment["KANON_LOG_GENERATIONS"]
     for listed, reason in (
         ("[]", f"the log generation that begins at step {first} is missing from LogGenerations: put it there"),
-        (text.replace(str(first), str(first + 1)), f"the log generation that begins at step {first + 1} was never"),
+        (text.replace(str(first), str(first + 1)), f"the log generation that begins at step {first + 1} was not"),
         (text.replace('"log":"', '"log":"0'), f"the log generation that begins at step {first} was started on another"),
     ):
         service.deploy(listed)
