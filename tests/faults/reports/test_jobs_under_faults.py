@@ -145,6 +145,7 @@ def undisturbed(engine: Running) -> dict[str, Any]:
         shorten(patch)
         service, counted = deployed(engine), Fault(-1, "none")
         finish(service, counted)
+        counted.watching = False
     return {"calls": counted.operations, **ended(service)}
 
 
