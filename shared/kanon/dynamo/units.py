@@ -38,7 +38,7 @@ def value_size(value: Mapping[str, Any]) -> int:
         case "SS" | "BS" | "NS":
             return sum(value_size({kind[0]: element}) for element in content)
         case _:
-            raise ValueError(f"unknown DynamoDB type {kind!r} (a bug of the local stack)")
+            raise ValueError(f"unknown DynamoDB type {kind!r}")
 
 
 def number_size(number: str) -> int:
