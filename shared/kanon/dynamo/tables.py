@@ -1,4 +1,4 @@
-"""The base of the table modules, and the ids and ages of tables."""
+"""The base of tables with one key attribute, and the ids and ages of tables."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any

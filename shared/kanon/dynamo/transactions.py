@@ -19,8 +19,8 @@ CONDITION_FAILED = "ConditionalCheckFailed"
 def all_or_none(client: "DynamoDBClient", writes: Sequence[dict[str, Any]]) -> list[Item | None] | None:
     """Write all items, or none.
 
-    A transaction that conflicts with another one, or lacks throughput, is retried. Do not rely on its token: after a
-    lost answer, only the conditions show whether the attempt was written.
+    A transaction that conflicts with another one, lacks throughput or meets an internal error is retried. Do not rely
+    on its token: after a lost answer, only the conditions show whether the attempt was written.
 
     Args:
         client: a DynamoDB client.

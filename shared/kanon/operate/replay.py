@@ -69,7 +69,7 @@ class _Unstamped(Members):
 
 
 class _NoStatuses:
-    """Replaces Statuses: collects the new crossings and writes none."""
+    """Replaces Statuses: writes nothing."""
 
     def write(self, set_key: bytes, crossings: tuple[int, ...], expires: int) -> None: ...
 

@@ -10,6 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kanon import clock
+from kanon.dynamo.statements import PASSING
 from kanon.dynamo.transactions import all_or_none
 from kanon.errors import ThrottledError
 from kanon.local.engines import ENGINES
@@ -175,7 +176,7 @@ def _failing(code: str, times: int, reasons: list[dict[str, Any]] | None = None)
     return before
 
 
-@pytest.mark.parametrize("reason", ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"])
+@pytest.mark.parametrize("reason", sorted(PASSING))
 def test_a_conflicting_transaction_is_retried(tables: ReportTables, reason: str, waits: list[float]) -> None:
     job = tables.job("a")
     planted = _failing("TransactionCanceledException", 2, [{"Code": "None"}, {"Code": reason}])
