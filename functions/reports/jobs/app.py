@@ -36,6 +36,7 @@ from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.service.messages import StageMessage
 from kanon.reports.service.requests import (
     JobRequest,
+    RequestRefusedError,
     check_output,
     named_buckets,
     read_job_id,
@@ -186,8 +187,15 @@ def read(body: Any) -> JobRequest:
 
 
 def stored_request(row: Row) -> JobRequest:
-    """The request of a job. Its buckets may no longer be listed."""
-    return read_request(row.request, SETTINGS.delta_cap, named_buckets(row.request), SETTINGS.epsilon_cap)
+    """The request of a job. Its buckets may no longer be listed.
+
+    Raises:
+        RuntimeError: it was accepted once and is refused now: not an error of the caller.
+    """
+    try:
+        return read_request(row.request, SETTINGS.delta_cap, named_buckets(row.request), SETTINGS.epsilon_cap)
+    except RequestRefusedError as error:
+        raise RuntimeError("a stored request is no longer valid") from error
 
 
 def found(job: str) -> Row:

@@ -83,7 +83,8 @@ def readable(
 ) -> Callable[[Callable[P, Iterable[Finding]]], Callable[P, list[Finding]]]:
     """Make a finding named ``check`` of an error that ends a check.
 
-    NOT_SEEN means that a call was refused, FAIL that evaluation refuses the configuration (see ``section``).
+    NOT_SEEN means that a call was refused. FAIL means that evaluation refuses the configuration, in a check with a
+    ``section``.
     """
 
     def with_errors(findings: Callable[P, Iterable[Finding]]) -> Callable[P, list[Finding]]:
@@ -92,6 +93,8 @@ def readable(
             try:
                 return list(findings(*args, **kwargs))
             except ConfigurationError as error:
+                if section is None:
+                    raise
                 return [Finding(check, Verdict.FAIL, str(error), "nothing is evaluated until then", section)]
             except (BotoCoreError, ClientError) as error:
                 return [Finding(check, Verdict.NOT_SEEN, reason(error))]

@@ -742,3 +742,21 @@ def test_other_paths_are_not_found_in_the_same_form(service: Front, method: str,
     result = service.send("jobs", method, target, "{}" if method == "POST" else None)
     assert result.status == 404
     assert (error(result)["code"], error(result)["status"]) == (5, "NOT_FOUND")
+
+
+def test_a_stored_request_that_is_no_longer_valid_is_an_error_of_the_service(fresh: Front) -> None:
+    committed(fresh)
+    tables = fresh.service.tables
+    too_much = json.dumps(asked(fresh, "job", job_parameters__debug_privacy_epsilon="1000"))
+    tables.client.update_item(
+        TableName=tables.names["ReportJobs"],
+        Key={"job": {"S": "job"}, "part": {"S": "job"}},
+        UpdateExpression="SET #request = :stored",
+        ConditionExpression="attribute_exists(#request)",
+        ExpressionAttributeNames={"#request": "request"},
+        ExpressionAttributeValues={":stored": {"S": too_much}},
+    )
+    result = fresh.send("jobs", "GET", f"{GET}?job_request_id=job")
+    assert result.status == 500
+    assert "no longer valid" not in result.body
+    assert "unexpected error" in fresh.output.getvalue()
