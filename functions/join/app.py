@@ -92,8 +92,11 @@ def batch_join(body: BatchJoinBody) -> Response[BatchJoinAnswer]:
         logged = joining().join_all(joins, now)
     finally:
         _count(sum(logged), len(joins))
-    answers = iter([JoinAnswer() if stored else NOT_LOGGED for stored in logged])
-    results = [entry if isinstance(entry, ErrorAnswer) else next(answers) for entry in read]
+    results = [JoinAnswer() if isinstance(entry, Join) else entry for entry in read]
+    places = [place for place, entry in enumerate(read) if isinstance(entry, Join)]
+    for place, stored in zip(places, logged, strict=True):
+        if not stored:
+            results[place] = NOT_LOGGED
     headers = None if all(logged) else {"Retry-After": RETRY_AFTER}
     return json_answer(BatchJoinAnswer(results=results), headers)
 

@@ -167,8 +167,12 @@ def _hashes(asked: list[Hashes], field: str, most: int) -> Response[QueryAnswer]
         raise RequestError(too_many_hashes(field, most))
     now = clock.now()
     answer = querying().query([(entry.type, set_id) for entry in asked for _, set_id in entry.hashes], now)
-    above = iter(answer.above)
-    found = [HashesAnswer(type=entry.type, hashes=[text for text, _ in entry.hashes if next(above)]) for entry in asked]
+    found, start = [], 0
+    for entry in asked:
+        above = answer.above[start : start + len(entry.hashes)]
+        hashes = [text for (text, _), is_above in zip(entry.hashes, above, strict=True) if is_above]
+        found.append(HashesAnswer(type=entry.type, hashes=hashes))
+        start += len(entry.hashes)
     body = QueryAnswer(k_anonymous_sets=found, step=answer.step, next_update=_moment(answer.next_update))
     return json_answer(body, _until_next_tick(answer, now))
 
