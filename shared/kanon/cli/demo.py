@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.extras import extra
-from kanon.cli.files import picture as checked_picture
+from kanon.cli.files import Force, Outputs
 from kanon.cli.local import Engine, EngineName, local_errors
 from kanon.cli.options import COLUMNS, ColumnNames, log_columns, refuse_unused
 from kanon.cli.own_types import OneType, TypesFile, own_types
@@ -18,7 +18,7 @@ from kanon.cli.screen import new_table, program, progress, screen, working
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from rich.table import Table
 
@@ -65,6 +65,7 @@ def demo(
     picture: Annotated[Path, typer.Option(help="File for the picture (PNG).")] = Path("build/demo.png"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated log and of the keys.")] = 1,
     engine: EngineName = Engine.ministack,
+    force: Force = False,
 ) -> None:
     """Replay a join log hour by hour, and compare every answer with the exact counts.
 
@@ -72,10 +73,12 @@ def demo(
 
     Example: kanon demo --log joins.csv --type '{"k": 20, "window": 168, "profile": "sharp-2"}'
     """
-    checked_picture(picture, "--picture")
     if log is None:
         refuse_unused(context, ("first", "last", "columns"), "without a log: name it with --log")
     own = own_types(type_, types_file, PERIOD)
+    outputs = Outputs(context, force=force)
+    for path in _pictures(picture, own.types if own else ["fledge"]).values():
+        outputs.picture(path, "--picture")
     began = time.monotonic()
     with extra("plot"):
         import matplotlib as mpl  # noqa: F401, fail now and not after the replay
@@ -90,7 +93,7 @@ def demo(
                 stack = running.enter_context(
                     Stack(parameters, engine=engine, start=joins.start, seed=seed, name="kanon-demo")
                 )
-            _demo(stack, joins, picture, began)
+            _demo(stack, joins, picture, outputs, began)
 
 
 def _log(log: Path | None, first: datetime | None, last: datetime | None, columns: str, seed: int) -> "JoinLog":
@@ -101,7 +104,12 @@ def _log(log: Path | None, first: datetime | None, last: datetime | None, column
     return read_log(log, first, last, log_columns(columns))
 
 
-def _demo(stack: "Stack", log: "JoinLog", picture: Path, began: float) -> None:
+def _pictures(picture: Path, types: "Collection[str]") -> dict[str, Path]:
+    """The file for the picture of each type."""
+    return {name: picture if len(types) == 1 else picture.with_stem(f"{picture.stem}-{name}") for name in types}
+
+
+def _demo(stack: "Stack", log: "JoinLog", picture: Path, outputs: Outputs, began: float) -> None:
     """Replay the log. Show the table, the pictures and the next commands."""
     from kanon.gate.types import read_types
     from kanon.keys import Secret
@@ -124,8 +132,8 @@ def _demo(stack: "Stack", log: "JoinLog", picture: Path, began: float) -> None:
         parameters = types[name].parameters
         phases = {set_: _phase(pepper, name, set_, parameters) for set_ in result.histories}
         title = f"Sets near the threshold ({log.title}; k={result.k}, window {result.window} steps)"
-        file = picture if len(results) == 1 else picture.with_stem(f"{picture.stem}-{name}")
-        draw(result, parameters, phases, title, file)
+        file = _pictures(picture, results)[name]
+        outputs.write({file: draw(result, parameters, phases, title)})
         typer.echo(f"Picture: {file}")
     typer.echo(f"\n{next_steps(program())}")
 

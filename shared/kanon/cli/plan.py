@@ -9,7 +9,7 @@ import typer
 
 from kanon.cli.errors import one_line
 from kanon.cli.extras import extra
-from kanon.cli.files import picture
+from kanon.cli.files import Force, Outputs
 from kanon.cli.options import Json, StepLength, refuse_unused
 from kanon.cli.screen import new_table, screen, show_json, working
 
@@ -39,6 +39,7 @@ def plan(
     paper: Annotated[
         Path | None, typer.Option(help="Write the paper's Figure 1 as a PNG and print its numbers.")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Find noise distributions for a privacy target, and show how a type with them behaves.
 
@@ -47,11 +48,13 @@ def plan(
     from kanon.gate.mechanism.parameters import InvalidParametersError
     from kanon.plan import planner
 
-    picture(plot, "--plot")
-    picture(paper, "--paper")
     if paper is not None:
-        refuse_unused(context, set(context.params) - {"paper"}, "with --paper: leave it out")
-        _paper(paper)
+        refuse_unused(context, set(context.params) - {"paper", "force"}, "with --paper: leave it out")
+    outputs = Outputs(context, force=force)
+    outputs.picture(plot, "--plot")
+    outputs.picture(paper, "--paper")
+    if paper is not None:
+        _paper(paper, outputs)
         return
     if compare and profile:
         raise typer.BadParameter("--compare shows every profile: leave --profile out")
@@ -70,7 +73,8 @@ def plan(
         from kanon.plan.figures import draw_plans
 
         with extra("plot"), working("drawing"):
-            draw_plans(plans, plot)
+            drawn = draw_plans(plans)
+        outputs.write({plot: drawn})
     if as_json:
         show_json([p.as_json() for p in plans] if compare else plans[0].as_json())
     else:
@@ -149,12 +153,13 @@ def _curve(one: "Plan") -> "Table":
     return table
 
 
-def _paper(path: Path) -> None:
+def _paper(path: Path, outputs: Outputs) -> None:
     from kanon.plan.figures import draw_figure_1
     from kanon.plan.paper import READINGS
 
     with extra("plot"), working("drawing Figure 1"):
-        draw_figure_1(path)
+        drawn = draw_figure_1()
+    outputs.write({path: drawn})
     columns = "reading", "each noise", "bound (Cor. 4.4, 3.1)", "99% of Fig. 1a (15)", "1% of Fig. 1b (-8)"
     table = new_table(*columns, title='Readings of "eps = 3, delta < 1e-5, A = 25", w = 168')
     for reading in READINGS:

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +12,10 @@ import typer
 
 from kanon.cli.errors import CommandError
 from kanon.cli.extras import extra
+from kanon.cli.files import Force, Outputs
 from kanon.cli.options import User
 from kanon.cli.screen import working
+from kanon.reports.created import PRIVATE
 
 if TYPE_CHECKING:
     from kanon.release.bounding import Where
@@ -36,6 +39,7 @@ def release_errors() -> Iterator[None]:
 
 @release_errors()
 def release(
+    context: typer.Context,
     group: Annotated[str, typer.Option(help="Columns that name a group, such as set or country,device.")],
     epsilon: Annotated[str, typer.Option(help="Epsilon of the whole release.")],
     delta: Annotated[str, typer.Option(help="Delta of the whole release.")],
@@ -96,6 +100,7 @@ def release(
     operator_report: Annotated[
         Path | None, typer.Option(help="Write exact numbers of rows, users and groups. NOT private: do not publish.")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Publish counts and other statistics per group once, with a privacy guarantee for all rows of a user.
 
@@ -129,31 +134,43 @@ def release(
     elif dataset is None:
         raise CommandError("--dataset names the data in the ledger: give it")
     else:
-        _release(logs, spec, ledger, dataset, name, out, _engine(engine, memory), operator_report)
+        outputs = Outputs(context, force=force)
+        _check(out, operator_report, outputs)
+        _release(logs, spec, ledger, dataset, name, out, _engine(engine, memory), operator_report, outputs)
+
+
+def _check(out: Path, operator_file: Path | None, outputs: Outputs) -> None:
+    if out.suffix not in (".csv", ".parquet"):
+        raise CommandError("--out must end with .csv or .parquet")
+    for path in (out, *_beside(out)):
+        outputs.check(path, "--out")
+    outputs.check(operator_file, "--operator-report")
+
+
+def _beside(out: Path) -> tuple[Path, Path]:
+    """The description and the picture of a table."""
+    return out.with_suffix(".json"), out.with_suffix(".png")
 
 
 def _release(
     logs: Sequence[str], spec: "Spec", place: str, dataset: str, name: str | None, out: Path, engine: "Engine",
-    operator_file: Path | None,
+    operator_file: Path | None, outputs: Outputs,
 ) -> None:  # fmt: skip
     from kanon.release.ledger import Ledger
+    from kanon.release.output import json_bytes
     from kanon.release.releasing import operator_report
     from kanon.release.releasing import release as released
 
-    if out.suffix not in (".csv", ".parquet"):
-        raise CommandError("--out must end with .csv or .parquet")
-    if not out.parent.is_dir():
-        raise CommandError(f"there is no directory {out.parent}")
     ledger = Ledger.at(place)
     with working("reading the log and adding up"):
         made = released(logs, spec, ledger, dataset=dataset, name=name, engine=engine)
-    _write(made, out)
+    report = None
     if operator_file is not None:
-        from kanon.release.output import json_bytes, write
-
         with working("counting for the operator's report"):
             report = operator_report(logs, spec, ledger, dataset=dataset, engine=engine)
-        write(operator_file, json_bytes(report), private=True)
+    _write(made, out, outputs)
+    if operator_file is not None and report is not None:
+        outputs.write({operator_file: json_bytes(report)}, PRIVATE)
     _say(made, ledger)
 
 
@@ -169,20 +186,18 @@ def _engine(name: str, memory: str) -> "Engine":
     return DuckDB(memory)
 
 
-def _write(made: "Release", out: Path) -> None:
-    from kanon.release.output import csv_bytes, json_bytes, parquet_bytes, picture, write
+def _write(made: "Release", out: Path, outputs: Outputs) -> None:
+    from kanon.release.output import csv_bytes, json_bytes, parquet_bytes, picture
 
-    table = csv_bytes if out.suffix == ".csv" else parquet_bytes
-    write(out, table(made.released, made.mechanism.spec.groups))
-    write(out.with_suffix(".json"), json_bytes(made.described()))
-    typer.echo(f"Wrote {out} and {out.with_suffix('.json')}.")
+    table = (csv_bytes if out.suffix == ".csv" else parquet_bytes)(made.released, made.mechanism.spec.groups)
+    description, drawing = _beside(out)
+    contents = {out: table, description: json_bytes(made.described() | {"table_sha256": sha256(table).hexdigest()})}
     try:
-        drawn = picture(made.released, made.mechanism)
+        contents[drawing] = picture(made.released, made.mechanism)
     except ModuleNotFoundError as error:
         typer.echo(f"No picture: {error.name} is not installed (pip install 'kanon[plot]').", err=True)
-    else:
-        write(out.with_suffix(".png"), drawn)
-        typer.echo(f"Wrote {out.with_suffix('.png')}.")
+    outputs.write(contents)
+    typer.echo(f"Wrote {', '.join(map(str, contents))}.")
 
 
 def _say(made: "Release", ledger: "Ledger") -> None:

@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kanon.cli.errors import CommandError, one_line
 from kanon.cli.extras import extra
+from kanon.cli.files import Force, Outputs
 from kanon.cli.options import Json
 from kanon.cli.reports_demo import demo
 from kanon.cli.reports_demo_service import demo_service
 from kanon.cli.screen import show_json, working
+from kanon.reports.created import PRIVATE, SHARED
 
 if TYPE_CHECKING:
     from kanon.reports.acceptance import Rules
@@ -52,8 +54,9 @@ for command in (demo, demo_service):
 @app.command()
 @_report_errors()
 def aggregate(
+    context: typer.Context,
     reports: Annotated[list[Path], typer.Argument(help="Files of reports (Avro), or folders of them.")],
-    output: Annotated[Path, typer.Option(help="Name of the summary; no file is overwritten.")] = Path("summary.avro"),
+    output: Annotated[Path, typer.Option(help="Name of the summary.")] = Path("summary.avro"),
     domain: Annotated[list[Path] | None, typer.Option(help="File of declared keys (Avro); may be repeated.")] = None,
     discover: Annotated[
         bool, typer.Option("--discover", help="Discover the keys: release those above the threshold.")
@@ -78,6 +81,7 @@ def aggregate(
     ] = False,
     no_noise: Annotated[bool, typer.Option("--no-noise", help="Write exact sums, for tests. Needs --debug.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Write exact sums and noise to a second file.")] = False,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Add up encrypted reports by key and write a noisy summary.
@@ -117,22 +121,25 @@ def aggregate(
         check_age=not any_age,
         contribution_bound=None if no_contribution_bound else parameters.contribution_bound,
     )
+    outputs = Outputs(context, force=force)
+    outputs.check(output, "--output")
     places = read_inputs(reports)
     declared = read_inputs(domain) if domain else None
     job = Job(places, declared, parameters, rules, numbers, decimal(error_threshold, "--error-threshold"))
     with working("opening and adding up the reports"):
         outcome = run(job, Secrets.draw(), processes)
     outcome = outcome.without_noise() if no_noise else outcome
-    written = write(outcome, output, debug=debug)
+    written = write(outcome, output, debug=debug, may_replace=outputs.may_replace)
     _show(job, outcome, written, _warnings(rules, no_noise=no_noise, debug=debug), as_json=as_json)
 
 
 @app.command()
 @_report_errors()
 def simulate(
+    context: typer.Context,
     events: Annotated[Path, typer.Argument(help="CSV with a header: time, client, key, ... (see --client).")],
     keys: Annotated[Path, typer.Option(help="Public keys, from `kanon reports keys`.")] = Path("public-keys.json"),
-    output: Annotated[Path, typer.Option(help="File of reports; no file is overwritten.")] = Path("reports.avro"),
+    output: Annotated[Path, typer.Option(help="File of reports.")] = Path("reports.avro"),
     reporting_origin: Annotated[str, typer.Option(help="Origin that collects the reports.")] = "https://report.test",
     client: Annotated[
         str,
@@ -145,6 +152,7 @@ def simulate(
     policy: Annotated[str, typer.Option(help="Policy of attribution: web or paper.")] = "web",
     bound: Annotated[int, typer.Option(min=1, max=65_536, help="Largest contribution of one unit.")] = 65_536,
     slots: Annotated[int, typer.Option(min=1, max=1000, help="Contributions to which a payload is padded.")] = 20,
+    force: Force = False,
 ) -> None:
     """Simulate clients that turn a table of events into encrypted reports.
 
@@ -159,12 +167,14 @@ def simulate(
     _among("--client", client, ("windows", "attribution"))
     _among("--policy", policy, ("web", "paper"))
     origin = _without_slash(reporting_origin) or ""
+    outputs = Outputs(context, force=force)
+    outputs.check(output, "--output")
     encrypt_to = public_keys(_key_document(keys))
     simulation = Simulation.of(
         events, origin, policy=policy if client == "attribution" else None, bound=bound, window=window
     )
     layout = Layout(slots)
-    with _new(output) as file, working("encrypting reports"):
+    with outputs.created() as create, create(output, SHARED) as file, working("encrypting reports"):
         write_reports(file, (encrypt(report, encrypt_to, layout) for report in simulation.reports()))
     typer.echo(f"{simulation.events:,} events, {simulation.sent:,} reports, {simulation.null:,} of them null.")
     typer.echo(f"Written: {output}")
@@ -174,10 +184,12 @@ def simulate(
 @app.command()
 @_report_errors()
 def domain(
+    context: typer.Context,
     keys: Annotated[
         Path, typer.Argument(help="Text with one key per line, as in the column `key` of `simulate`; - for stdin.")
     ],
-    output: Annotated[Path, typer.Option(help="File of declared keys; no file is overwritten.")] = Path("domain.avro"),
+    output: Annotated[Path, typer.Option(help="File of declared keys.")] = Path("domain.avro"),
+    force: Force = False,
 ) -> None:
     """Write the declared keys of a job, from a list made before any report is read.
 
@@ -188,13 +200,15 @@ def domain(
     from kanon.reports.avro import write_domain
     from kanon.reports.clients.simulation import read_keys
 
+    outputs = Outputs(context, force=force)
+    outputs.check(output, "--output")
     try:
         text = typer.get_binary_stream("stdin").read() if str(keys) == "-" else keys.read_bytes()
         declared = read_keys(text.decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{keys} cannot be read: give a text file in UTF-8") from error
     array = np.frombuffer(b"".join(key.to_bytes(16, "big") for key in declared), "S16")
-    with _new(output) as file:
+    with outputs.created() as create, create(output, SHARED) as file:
         write_domain(file, array)
     typer.echo(f"{len(declared):,} declared keys. Written: {output}")
 
@@ -226,9 +240,11 @@ def decode(
 @app.command()
 @_report_errors()
 def keys(
+    context: typer.Context,
     private: Annotated[Path, typer.Option(help="File for the private keys.")] = Path("private-keys.json"),
     public: Annotated[Path, typer.Option(help="File for the public keys, for clients.")] = Path("public-keys.json"),
     count: Annotated[int, typer.Option(min=1, max=5, help="Number of keys; clients pick one at random.")] = 1,
+    force: Force = False,
 ) -> None:
     """Make key pairs. With the private keys one can read every report.
 
@@ -238,21 +254,17 @@ def keys(
 
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    from kanon.reports.created import PRIVATE, SHARED, created
     from kanon.reports.keys import private_document, public_document
 
+    outputs = Outputs(context, force=force)
+    outputs.check(private, "--private")
+    outputs.check(public, "--public")
     made = {str(uuid.uuid4()): X25519PrivateKey.generate() for _ in range(count)}
-    for path in (private, public):
-        if path.exists():
-            raise typer.BadParameter(f"{path} exists already: choose another name")
-    try:
-        with created() as create:
-            with create(private, PRIVATE) as file:
-                file.write(private_document(made).encode() + b"\n")
-            with create(public, SHARED) as file:
-                file.write(public_document(made).encode() + b"\n")
-    except OSError as error:
-        raise typer.BadParameter(f"{private} or {public} cannot be written: choose other names") from error
+    with outputs.created() as create:
+        with create(private, PRIVATE) as file:
+            file.write(private_document(made).encode() + b"\n")
+        with create(public, SHARED) as file:
+            file.write(public_document(made).encode() + b"\n")
     typer.echo(f"Private keys: {private} (keep them secret). Public keys: {public} (give them to clients).")
 
 
@@ -303,20 +315,6 @@ def explain(
         raise CommandError("--epsilon must be above 0 and at most 1000, --delta from 0 to 0.001")
     for line in of_all(spent, failing):
         typer.echo(line)
-
-
-@contextmanager
-def _new(output: Path) -> Iterator[IO[bytes]]:
-    """A new file that appears when it is complete. No file is overwritten."""
-    from kanon.reports.created import SHARED, created
-
-    if output.exists():
-        raise typer.BadParameter(f"{output} exists already: choose another name with --output")
-    try:
-        with created() as create, create(output, SHARED) as file:
-            yield file
-    except OSError as error:
-        raise typer.BadParameter(f"{output} cannot be written: choose another name with --output") from error
 
 
 def _one_of(options: dict[str, bool], what: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ import typer
 
 from kanon.cli.errors import one_line
 from kanon.cli.extras import extra
-from kanon.cli.files import picture as checked_picture
+from kanon.cli.files import Force, Outputs
 from kanon.cli.screen import progress, working
 from kanon.joinlog import Join, LogError
 
@@ -56,6 +57,7 @@ class Summary:
 
 
 def demo(
+    context: typer.Context,
     log: Log = None,
     window: Window = 24,
     joins: Joins = 2,
@@ -64,6 +66,7 @@ def demo(
     picture: Annotated[Path, typer.Option(help="File for the picture.")] = Path("build/demo-reports.png"),
     seed: Seed = 1,
     processes: Annotated[int, typer.Option(min=1, help="Processes that open reports.")] = 2,
+    force: Force = False,
 ) -> None:
     """Turn a join log into encrypted reports, aggregate them twice, check every number and draw a picture.
 
@@ -71,8 +74,8 @@ def demo(
     """
     from kanon.reports.parameters import Parameters, decimal
 
-    checked_picture(picture, "--picture")
-
+    outputs = Outputs(context, force=force)
+    outputs.picture(picture, "--picture")
     with extra("plot"):
         import matplotlib as mpl  # noqa: F401, fail now and not after the work
 
@@ -95,7 +98,8 @@ def demo(
         check(summary, exact)
         typer.echo(in_words(summary.name, summary.metrics, summary.job.parameters, exact, value))
     with working("drawing"):
-        draw(summaries, exact, value, f"{read.title}: windows of {window} h, epsilon {epsilon}, delta {delta}", picture)
+        title = f"{read.title}: windows of {window} h, epsilon {epsilon}, delta {delta}"
+        outputs.write({picture: draw(summaries, exact, value, title)})
     _promise(summaries)
     typer.echo(f"Picture: {picture} ({time.monotonic() - began:.0f} s in all)")
 
@@ -248,7 +252,7 @@ def _promise(summaries: list[Summary]) -> None:
         typer.echo(f"  {line}")
 
 
-def draw(summaries: list[Summary], exact: dict[bytes, int], value: int, title: str, path: Path) -> None:
+def draw(summaries: list[Summary], exact: dict[bytes, int], value: int, title: str) -> bytes:
     """Draw exact sums and released numbers of every set, in joins, with bars of two standard deviations."""
     from matplotlib import pyplot as plt
 
@@ -277,5 +281,7 @@ def draw(summaries: list[Summary], exact: dict[bytes, int], value: int, title: s
     axes[-1].set_xlabel(f"sets, the largest first; the last {UNUSED} are declared and never joined")
     figure.suptitle(f"Sums of encrypted reports ({title})")
     figure.tight_layout()
-    figure.savefig(path, dpi=130)
+    out = BytesIO()
+    figure.savefig(out, format="png", dpi=130, metadata={"Software": None})
     plt.close(figure)
+    return out.getvalue()

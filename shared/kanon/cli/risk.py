@@ -10,10 +10,10 @@ import typer
 
 from kanon.cli.errors import CommandError, one_line
 from kanon.cli.extras import extra
-from kanon.cli.files import picture as picture_file
-from kanon.cli.files import writable
+from kanon.cli.files import Force, Outputs
 from kanon.cli.options import Json, User
 from kanon.cli.screen import new_table, screen, show_json, working
+from kanon.reports.created import PRIVATE
 
 if TYPE_CHECKING:
     from kanon.risk.joinability import Joinability
@@ -38,6 +38,7 @@ def _risk_errors() -> Iterator[None]:
 @risk.command()
 @_risk_errors()
 def uniqueness(
+    context: typer.Context,
     log: Log,
     value: Annotated[str, typer.Option(help="Value column.")] = "set",
     columns: Annotated[
@@ -53,6 +54,7 @@ def uniqueness(
     out: Annotated[Path | None, typer.Option(help="Write the sketch (.khll), to merge or join it later.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write the curve as a PNG.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML page.")] = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Estimate how identifying the values of a column are, and the loss at a threshold k.
@@ -63,26 +65,28 @@ def uniqueness(
     from kanon.risk.sketching import sketches
     from kanon.risk.uniqueness import report
 
-    picture_file(plot, "--plot")
-    writable(html, "--html")
     asked = _columns(columns) if columns else [(value,)]
     if out is not None and len(asked) > 1:
         raise CommandError("--out writes one sketch: name one value or combination with --value or --columns")
+    outputs = Outputs(context, force=force)
+    outputs.check(out, "--out")
+    outputs.picture(plot, "--plot")
+    outputs.check(html, "--html")
     with working("reading the log"):
         made = sketches(log, asked, user, key=Key.kept_in(key) if key else Key.fresh(), size=size)
     with working("computing the report"):
         reports = [report(one, user, profile, window) for one in made]
     if out is not None:
-        _save(made[0].sketch, out)
+        _save(made[0].sketch, out, outputs)
     thresholds = k or [5, 10, 50]
     if plot is not None:
         from kanon.risk.pictures import picture
 
-        plot.write_bytes(picture(reports, "png"))
+        outputs.write({plot: picture(reports, "png")})
     if html is not None:
         from kanon.risk.page import page
 
-        html.write_text(page(reports, thresholds), encoding="utf-8")
+        outputs.write({html: page(reports, thresholds).encode()})
     if as_json:
         show_json(_as_json(reports))
     else:
@@ -106,10 +110,10 @@ def _as_json(reports: "list[Report]") -> dict[str, Any]:
     }
 
 
-def _save(sketch: Any, path: Path) -> None:
-    from kanon.risk.sketch_file import WARNING, save
+def _save(sketch: Any, path: Path, outputs: Outputs) -> None:
+    from kanon.risk.sketch_file import WARNING, to_bytes
 
-    save(sketch, path)
+    outputs.write({path: to_bytes(sketch)}, PRIVATE)
     typer.echo(f"warning: {path} {WARNING}", err=True)
 
 
@@ -144,8 +148,10 @@ def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:
 @risk.command()
 @_risk_errors()
 def merge(
+    context: typer.Context,
     sketches: Annotated[list[Path], typer.Argument(help="Sketch files of the parts of a log, made with one key.")],
     out: Annotated[Path, typer.Option(help="File for the merged sketch.")],
+    force: Force = False,
 ) -> None:
     """Merge sketches of parts of a log, in any order. The result equals the sketch of the whole log.
 
@@ -154,9 +160,11 @@ def merge(
     from kanon.risk.khll import merge as merge_two
     from kanon.risk.sketch_file import load
 
+    outputs = Outputs(context, force=force)
+    outputs.check(out, "--out")
     with working("merging"):
         merged = reduce(merge_two, map(load, sketches))
-    _save(merged, out)
+    _save(merged, out, outputs)
 
 
 @risk.command()

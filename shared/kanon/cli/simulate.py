@@ -10,7 +10,7 @@ import typer
 
 from kanon.cli.errors import CommandError
 from kanon.cli.extras import extra
-from kanon.cli.files import writable
+from kanon.cli.files import Force, Outputs
 from kanon.cli.options import COLUMNS, ColumnNames, Json, StepLength, log_columns, refuse_unused
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import new_table, progress, screen, show_json, working
@@ -47,6 +47,7 @@ def simulate(
     batch: Annotated[int, typer.Option(min=1, max=500, help="Joins per request, for the price.")] = 1,
     prices: Annotated[Path | None, typer.Option(help="Price file in the form of kanon cost.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a report with pictures as one HTML page.")] = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Simulate types on a log: which sets become k-anonymous and when, the errors of answers, the privacy loss.
@@ -66,7 +67,8 @@ def simulate(
     from kanon.simulate.keys import Keys
     from kanon.simulate.run import gather
 
-    writable(html, "--html")
+    outputs = Outputs(context, force=force)
+    outputs.check(html, "--html")
     if html is not None:
         with extra("plot"):
             import matplotlib as mpl  # noqa: F401, fail now and not after the simulation
@@ -88,7 +90,7 @@ def simulate(
     if html is not None:
         from kanon.simulate.page import page
 
-        html.write_text(page(result, found), encoding="utf-8")
+        outputs.write({html: page(result, found).encode()})
     if as_json:
         show_json(document(result, found))
         return

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import BytesIO
 from itertools import groupby, pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,8 +60,8 @@ def near_threshold(result: Result, low: int, high: int) -> list[str]:
     return sorted(chosen[:PANELS])
 
 
-def draw(result: Result, parameters: Parameters, phases: Mapping[str, int], title: str, path: Path) -> None:
-    """Write the picture as a PNG. ``phases``: the phase of every set, at which its instances begin."""
+def draw(result: Result, parameters: Parameters, phases: Mapping[str, int], title: str) -> bytes:
+    """The picture as a PNG. ``phases``: the phase of every set, at which its instances begin."""
     from matplotlib import pyplot as plt
 
     plt.switch_backend("agg")
@@ -78,10 +78,11 @@ def draw(result: Result, parameters: Parameters, phases: Mapping[str, int], titl
         panel.set_ylabel(label, fontsize=10, color=TEXT)
     figure.suptitle(title, fontsize=13, color=TEXT, x=0.012, ha="left")
     figure.tight_layout(rect=(0, 0, 1, 0.99), h_pad=2, w_pad=4)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    out = BytesIO()
     # Without date and version, the file changes only if the picture does.
-    figure.savefig(path, dpi=130, metadata={"Software": None})
+    figure.savefig(out, format="png", dpi=130, metadata={"Software": None})
     plt.close(figure)
+    return out.getvalue()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Pictures of plans and of the paper's Figure 1, as PNG files."""
+"""Pictures of plans and of the paper's Figure 1, as PNG."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ TEXT, GREY = "#333333", "#C4C4C4"
 BOX = {"boxstyle": "round,pad=0.15", "facecolor": "white", "linewidth": 0}
 
 
-def draw_plans(plans: Sequence[Plan], path: Path) -> None:
+def draw_plans(plans: Sequence[Plan]) -> bytes:
     """Operating curve and expected delay of plans with the same k and window, a column for each."""
     from matplotlib import pyplot as plt
 
@@ -54,7 +54,7 @@ def draw_plans(plans: Sequence[Plan], path: Path) -> None:
     if len(plans) > 1:
         title += "; the other columns' lines in grey"
     figure.suptitle(title, x=0.012, ha="left", color=TEXT)
-    _save(figure, path)
+    return _png(figure)
 
 
 def _draw_plan(curve: Any, delay: Any, plan: Plan, colour: str) -> None:
@@ -71,7 +71,7 @@ def _first_above(plan: Plan, probabilities: Any, level: float) -> tuple[float, f
     return plan.counts[place], probabilities[place]
 
 
-def draw_figure_1(path: Path) -> None:
+def draw_figure_1() -> bytes:
     """The paper's Figure 1: continuous noise as a line, the service's integers as steps."""
     from matplotlib import pyplot as plt
 
@@ -117,17 +117,18 @@ def draw_figure_1(path: Path) -> None:
         panel.set_ylabel("CDF")
     title = f"Figure 1 of the paper; each noise has epsilon = {epsilon:g} and truncation A = {truncation:g}"
     figure.suptitle(title, x=0.012, ha="left", color=TEXT)
-    _save(figure, path)
+    return _png(figure)
 
 
-def _save(figure: Any, path: Path) -> None:
+def _png(figure: Any) -> bytes:
     from matplotlib import pyplot as plt
 
     for panel in figure.axes:
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=9, colors=TEXT)
     figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    out = BytesIO()
     # Without the date and version a picture changes only if what it shows does.
-    figure.savefig(path, dpi=130, metadata={"Software": None})
+    figure.savefig(out, format="png", dpi=130, metadata={"Software": None})
     plt.close(figure)
+    return out.getvalue()

@@ -1,4 +1,4 @@
-"""The files of a release: the table, a description of its guarantee, a picture. Each file is complete or absent.
+"""The files of a release: the table, a description of its guarantee, a picture.
 
 They hold no data but the released rows: no totals, no number of groups left out, no times.
 """
@@ -6,16 +6,11 @@ They hold no data but the released rows: no totals, no number of groups left out
 import csv
 import io
 import json
-import os
-import secrets
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kanon.noise.exact import round_up
-from kanon.release.errors import SpecificationError
 from kanon.release.mechanism import Mechanism
 from kanon.release.publishing import LEVEL, Cell, Released
 from kanon.release.selection import CountedSelection, GaussianSelection
@@ -159,27 +154,3 @@ def _draw(axes: "Axes", rows: Sequence[tuple[str, tuple[Cell, ...]]]) -> None:
 def _short(name: str) -> str:
     shown = "".join(sign if sign.isprintable() else "?" for sign in name)
     return shown if len(shown) <= 60 else shown[:57] + "..."
-
-
-def write(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Write a file in one step: a reader sees all of it or what was there before.
-
-    Only its owner may read a ``private`` file.
-
-    Raises:
-        SpecificationError: the file cannot be written.
-    """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    try:
-        with part.open("xb") as file:
-            if private:
-                part.chmod(0o600)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise SpecificationError(f"{path} cannot be written: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)

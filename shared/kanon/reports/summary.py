@@ -1,18 +1,20 @@
 """The files of a finished local job: the summary, and on request the debug summary with exact sums."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kanon.reports.aggregate import Outcome
 from kanon.reports.avro import DebugFact, listed, part_names, write_debug_summary, write_summary
-from kanon.reports.created import PRIVATE, SHARED, created
+from kanon.reports.created import PRIVATE, SHARED, created, never
 from kanon.reports.errors import JobError
 from kanon.reports.histogram import Histogram
 from kanon.reports.reducing import Noised
 
 
-def write(outcome: Outcome, output: Path, *, debug: bool = False) -> list[Path]:
-    """Write a summary, one file per partition. No existing file is overwritten.
+def write(
+    outcome: Outcome, output: Path, *, debug: bool = False, may_replace: Callable[[Path], bool] = never
+) -> list[Path]:
+    """Write a summary, one file per partition.
 
     All files appear, or none. Only the owner can read files with exact sums.
 
@@ -20,6 +22,7 @@ def write(outcome: Outcome, output: Path, *, debug: bool = False) -> list[Path]:
         outcome: the finished job.
         output: name of the summary, such as ``summary.avro``; parts are called ``summary-1-of-3.avro``.
         debug: write exact sums and noise too, to ``summary_debug-1-of-3.avro``. They are private.
+        may_replace: whether an existing file may be replaced.
 
     Raises:
         JobError: a file exists, or cannot be written (RESULT_WRITE_ERROR).
@@ -28,12 +31,9 @@ def write(outcome: Outcome, output: Path, *, debug: bool = False) -> list[Path]:
     places = [output.with_name(name) for name in part_names(output.name, parts)]
     debug_name = output.name.removesuffix(".avro") + "_debug" + ".avro" * output.name.endswith(".avro")
     debug_places = [output.with_name(name) for name in part_names(debug_name, parts)] if debug else []
-    for place in (*places, *debug_places):
-        if place.exists():
-            raise JobError("RESULT_WRITE_ERROR", f"{place} exists already: choose another name for the output")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with created() as create:
+        with created(may_replace) as create:
             for place, partition in zip(places, outcome.partitions, strict=True):
                 release = partition.release()
                 with create(place, PRIVATE if outcome.exact else SHARED) as file:
@@ -41,6 +41,10 @@ def write(outcome: Outcome, output: Path, *, debug: bool = False) -> list[Path]:
             for place, partition, seen in zip(debug_places, outcome.partitions, outcome.seen, strict=False):
                 with create(place, PRIVATE) as file:
                     write_debug_summary(file, _debug(partition, seen))
+    except FileExistsError as error:
+        raise JobError(
+            "RESULT_WRITE_ERROR", f"{error.filename or error} exists already: choose another name for the output"
+        ) from error
     except OSError as error:
         raise JobError("RESULT_WRITE_ERROR", f"{output} cannot be written: choose another name") from error
     return [*places, *debug_places]

@@ -5,9 +5,7 @@ value, in ascending order: its hash; its rows times 256 plus its number of users
 user hashes or the registers. Last the CRC-32 of all other bytes. At most K (8 + 8 + 1,024) + 40 bytes.
 """
 
-import os
 import struct
-import tempfile
 import zlib
 from pathlib import Path
 
@@ -105,25 +103,6 @@ def _well_formed(sketch: Sketch, most_exact: int) -> bool:
         and bool((sketch.rows > 0).all())
         and int(sketch.rows.sum()) <= sketch.total_rows
     )
-
-
-def save(sketch: Sketch, path: Path) -> None:
-    """Write a sketch file that only its owner may read. The file appears only when it is complete.
-
-    Raises:
-        RiskError: the file cannot be written.
-    """
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(to_bytes(sketch))
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise RiskError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def load(path: Path) -> Sketch:

@@ -294,7 +294,7 @@ def test_keys_are_made_once_and_the_private_ones_are_for_the_owner_alone(tmp_pat
     assert "exists already" in " ".join(again.output.replace("│", " ").split())
 
 
-@pytest.mark.parametrize("public", ["taken.json", "private.json", "missing/public.json"])
+@pytest.mark.parametrize("public", ["taken.json", "private.json", "taken.json/public.json"])
 def test_no_private_keys_stay_without_public_ones(tmp_path, public):
     (tmp_path / "taken.json").write_text("mine")
     told = kanon("keys", "--private", tmp_path / "private.json", "--public", tmp_path / public)

@@ -170,7 +170,7 @@ def test_a_bad_option_gets_status_2_and_one_line_that_says_what_to_change(
 def test_a_file_that_fails_when_it_is_written_ends_a_command_with_one_line(tmp_path: Path) -> None:
     (full := tmp_path / "full.png").symlink_to("/dev/full")
     status, output = run("plan", "--profile", "published", "--plot", str(full))
-    assert (status, output.splitlines()[-1]) == (2, "kanon: No space left on device")
+    assert (status, output.splitlines()[-1]) == (2, "kanon plan: --plot cannot be written: No space left on device")
 
 
 @pytest.mark.parametrize("group", ["kanon", "kanon operate", "kanon reports"])
@@ -260,7 +260,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("kanon.audit.service.audit_service", lambda *_: ([], []))
     small = partial(kanon.local.logs.generated_log, days=9, joins=40, sets=3)
     monkeypatch.setattr(kanon.local.logs, "generated_log", lambda seed, **_: small(seed))
-    monkeypatch.setattr("kanon.cli.reports_demo.draw", lambda *_: None)
+    monkeypatch.setattr("kanon.cli.reports_demo.draw", lambda *_: b"")
     monkeypatch.setattr("kanon.cli.stacks.LOCAL", "http://127.0.0.1:1")  # never a service that runs on this machine
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").touch()

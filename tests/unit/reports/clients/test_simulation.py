@@ -176,7 +176,7 @@ def test_attribution_follows_the_policy_that_is_asked_for(desk):
         (("--keys", "nowhere.json"), "make keys with `kanon reports keys`"),
         (("--window", 0), "--window"),
         (("--bound", 65_537), "--bound"),
-        (("--output", "no/folder/reports.avro"), "choose another name with --output"),
+        (("--output", "/proc/x/reports.avro"), "cannot be written"),
     ],
 )
 def test_a_wrong_option_gets_one_line_that_says_what_to_change(desk, options, message):
