@@ -22,6 +22,7 @@ READS, WRITES = ("s3.GetObject",), ("s3.PutObject",)
 SENDS = ("sqs.SendMessageBatch",)
 STATEMENTS = ("dynamodb.BatchExecuteStatement",)
 TRANSACTIONS = ("dynamodb.TransactWriteItems",)
+SINGLE_WRITES = ("dynamodb.PutItem", "dynamodb.UpdateItem", "dynamodb.DeleteItem")
 
 PassTime = Callable[[float], None]
 Action = Callable[[Call, PassTime], AWSResponse]
@@ -304,5 +305,6 @@ TRANSACTION_FAILURES = (
     Failure("transaction-in-conflict-once", cancelled("TransactionConflict"), "once", only=TRANSACTIONS),
     Failure("transaction-in-conflict", cancelled("TransactionConflict"), "operation", only=TRANSACTIONS),
     Failure("transaction-throttled", cancelled("ThrottlingError"), "call", only=TRANSACTIONS),
+    Failure("write-in-conflict", error("TransactionConflictException"), "call", only=SINGLE_WRITES),
 )
-"""What can happen besides to a transaction."""
+"""What can happen besides to a transaction, and to a write of an item that is in one."""

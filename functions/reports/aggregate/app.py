@@ -53,7 +53,7 @@ def stages() -> Stages:
     epoch = Epoch(dynamodb, KeyRing(dynamodb, SETTINGS.control_table), budgets)
     return Stages(
         jobs=jobs,
-        committing=lambda name: Committing(dynamodb, jobs, budgets, name, clock.now),
+        committing=lambda name: Committing(dynamodb, jobs, budgets, lambda: is_in_force(epoch, name), clock.now),
         work=Objects(s3, SETTINGS.work_bucket),
         bucket=partial(Objects, s3),
         request=reader(SETTINGS),
@@ -77,6 +77,14 @@ def ring(epoch: Epoch) -> Ring:
         metrics.add_metric("BudgetTableReplaced", MetricUnit.Count, error.code == REPLACED)
         raise
     return Ring(tuple(key.id for key in keys.opening(clock.now())), keys.epoch)
+
+
+def is_in_force(epoch: Epoch, name: str) -> bool:
+    """Whether the epoch of a plan is still that of the keys and of the budget table."""
+    try:
+        return ring(epoch).epoch == name
+    except JobError:
+        return False
 
 
 def send(messages: Sequence[Message]) -> None:

@@ -161,14 +161,14 @@ def job_bytes(load: ReportLoad) -> int:
 
 
 def commit_units(load: ReportLoad) -> float:
-    """Write units of a commit: two items for each row, and for each chunk the job's row and the epoch."""
+    """Write units of a commit: two items for each row, the job's row for each chunk, and the witness and its check."""
     client: Any = None  # the client builds the writes and sends none
     budgets = Budgets(client, "", Amount(64_000, 10**8))
     charge = Charge(bytes(32), 20_454, tuple(range(24)))
     *_, put = budgets.take(charge, "x" * 32, Amount(10_000, 10**7), "0" * 32)
     taken = write_units(item_size(put["Put"]["Item"]))
     left = write_units(LEFT_BYTES)
-    return TRANSACTED * (load.rows * (left + taken) + load.chunks * (write_units(job_bytes(load)) + 1))
+    return TRANSACTED * (load.rows * (left + taken) + load.chunks * write_units(job_bytes(load)) + 1) + 1
 
 
 def written_units(load: ReportLoad) -> float:

@@ -16,7 +16,9 @@ MOST_ITEMS = 100
 CONDITION_FAILED = "ConditionalCheckFailed"
 
 
-def all_or_none(client: "DynamoDBClient", writes: Sequence[dict[str, Any]]) -> list[Item | None] | None:
+def all_or_none(
+    client: "DynamoDBClient", writes: Sequence[dict[str, Any]], attempts: int = ATTEMPTS
+) -> list[Item | None] | None:
     """Write all items, or none.
 
     A transaction that conflicts with another one, lacks throughput or meets an internal error is retried. Do not rely
@@ -25,7 +27,9 @@ def all_or_none(client: "DynamoDBClient", writes: Sequence[dict[str, Any]]) -> l
     Args:
         client: a DynamoDB client.
         writes: ``{"Put": ...}``, ``{"Update": ...}``, ``{"Delete": ...}`` or ``{"ConditionCheck": ...}``, at most 100,
-            each with a condition. Each item is named once.
+            each with a condition. Each item is named once. DynamoDB cancels a transaction that names an item of
+            another one in progress, also if both only check it: many transactions must not name one item.
+        attempts: how often it is sent at most.
 
     Returns:
         None if everything is written. Otherwise, for each write, the stored item on which its condition failed (``{}``
@@ -40,7 +44,7 @@ def all_or_none(client: "DynamoDBClient", writes: Sequence[dict[str, Any]]) -> l
         {kind: {**write, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"} for kind, write in one.items()}
         for one in writes
     ]
-    for attempt in range(ATTEMPTS):
+    for attempt in range(attempts):
         if attempt:
             back_off(attempt - 1)
         try:

@@ -5,7 +5,8 @@ from typing import Any
 
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-KINDS = ("refused", "answer lost", "killed before", "killed after")
+KINDS = ("refused", "answer lost", "killed before", "killed after", "in conflict")
+SINGLE = {"PutItem", "UpdateItem", "DeleteItem"}
 
 
 class KilledError(BaseException):
@@ -33,6 +34,8 @@ class Fault:
                 self.operations.append(operation)
             if not self.watching or self.calls - 1 != self.at:
                 return call(operation, asked)
+            if self.kind == "in conflict":
+                return self._conflict(operation, asked) or call(operation, asked)
             if self.kind == "refused":
                 raise ClientError({"Error": {"Code": "InternalServerError", "Message": "planted"}}, operation)
             if self.kind == "killed before":
@@ -41,3 +44,16 @@ class Fault:
             raise KilledError if self.kind == "killed after" else ReadTimeoutError(endpoint_url="planted")
 
         client._make_api_call = disturbed
+
+    def _conflict(self, operation: str, asked: Any) -> None:
+        """A transaction in progress names the last item of this write, if it is one to DynamoDB."""
+        error: Any = {"Error": {"Code": "TransactionConflictException", "Message": "planted"}}
+        if operation == "TransactWriteItems":
+            reasons = [{"Code": "None"}] * (len(asked["TransactItems"]) - 1) + [{"Code": "TransactionConflict"}]
+            error = {
+                "Error": {"Code": "TransactionCanceledException", "Message": "planted"},
+                "CancellationReasons": reasons,
+            }
+        elif operation not in SINGLE:
+            return
+        raise ClientError(error, operation)

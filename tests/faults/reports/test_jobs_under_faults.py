@@ -30,6 +30,7 @@ SHORT = {
     "answer lost": ("TransactWriteItems", 1),  # it holds the first row of budget
     "killed before": ("DeleteObjects", 0),
     "killed after": ("UpdateItem", 4),  # the job begins to commit
+    "in conflict": ("TransactWriteItems", 2),  # the job commits
 }
 """The call that fails in the short form: the n-th of its operation, from 0."""
 DISORDERS = range(40 if ALL else 1)

@@ -15,6 +15,7 @@ CAP = Amount.of(Fraction(64), Fraction(1, 10**7))
 EPOCH = "the first"
 CLAIM = "0" * 32
 NOW = 1_700_000_000
+KEYS = {"ReportJobs": (("job", "S"), ("part", "S")), "Budgets": (("row", "B"), ("part", "S"))}
 _numbers = itertools.count()
 
 
@@ -36,7 +37,7 @@ class ReportTables:
         return Budgets(self.client, self.names["Budgets"], CAP)
 
     def committing(self, epoch: str = EPOCH) -> Committing:
-        return Committing(self.client, self.jobs, self.budgets, epoch, lambda: self.now)
+        return Committing(self.client, self.jobs, self.budgets, lambda: self.budgets.epoch() == epoch, lambda: self.now)
 
     def job(self, name: str, state: State = State.COMMITTING) -> str:
         """A job in a state, as its stages would have left it."""
@@ -64,25 +65,32 @@ class ReportTables:
         assert gone == ledger
         return gone
 
+    def replace_budgets(self, epoch: str | None) -> None:
+        """Put another table in the place of the budgets: empty, with or without an epoch."""
+        self.client.delete_table(TableName=self.names["Budgets"])
+        _create(self.client, self.names["Budgets"], KEYS["Budgets"])
+        if epoch is not None:
+            self.client.transact_write_items(TransactItems=[self.budgets.begin(epoch)])
+
+
+def _create(client: Any, table: str, keys: tuple[tuple[str, str], ...]) -> None:
+    client.create_table(
+        TableName=table,
+        KeySchema=[
+            {"AttributeName": keys[0][0], "KeyType": "HASH"},
+            {"AttributeName": keys[1][0], "KeyType": "RANGE"},
+        ],
+        AttributeDefinitions=[{"AttributeName": name, "AttributeType": kind} for name, kind in keys],
+        BillingMode="PAY_PER_REQUEST",
+    )
+
 
 def fresh_tables(running: Running) -> ReportTables:
     """New, empty tables; the budgets have their epoch."""
     client, number = running.client(), next(_numbers)
-    keys = {"ReportJobs": (("job", "S"), ("part", "S")), "Budgets": (("row", "B"), ("part", "S"))}
-    names = {table: f"reports-{number}-{table}" for table in keys}
-    for table, ((first, first_type), (second, second_type)) in keys.items():
-        client.create_table(
-            TableName=names[table],
-            KeySchema=[
-                {"AttributeName": first, "KeyType": "HASH"},
-                {"AttributeName": second, "KeyType": "RANGE"},
-            ],
-            AttributeDefinitions=[
-                {"AttributeName": first, "AttributeType": first_type},
-                {"AttributeName": second, "AttributeType": second_type},
-            ],
-            BillingMode="PAY_PER_REQUEST",
-        )
+    names = {table: f"reports-{number}-{table}" for table in KEYS}
+    for table, keys in KEYS.items():
+        _create(client, names[table], keys)
     tables = ReportTables(client, names)
     client.transact_write_items(TransactItems=[tables.budgets.begin(EPOCH)])
     client.meta.events.register_last("after-call.dynamodb", lambda model, **_: tables.calls.append(model.name))

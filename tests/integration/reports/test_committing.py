@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,12 @@ from kanon.dynamo.statements import PASSING
 from kanon.dynamo.transactions import all_or_none
 from kanon.errors import ThrottledError
 from kanon.local.engines import ENGINES
+from kanon.reports.account import Unit
 from kanon.reports.service.committing import Outcome, exhausted
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, Budgets, charges
 from kanon.reports.storage.report_jobs import State
 from tests.integration.gate.tables import Running, running, take_turns
-from tests.integration.reports.tables import CAP, CLAIM, ReportTables, fresh_tables, unit
+from tests.integration.reports.tables import CAP, CLAIM, EPOCH, ReportTables, fresh_tables, unit
 
 TEN = Amount.of(Fraction(10), Fraction(1, 10**8))
 LAST = ROWS_A_CHUNK + 2
@@ -50,7 +52,7 @@ def test_a_commit_spends_from_every_hour_and_forgets_the_secret(tables: ReportTa
     job, units = tables.job("a"), [unit(0, 5), unit(0, 6), unit(1, 5)]
     tables.calls.clear()
     assert tables.committing().commit(job, charges(units), TEN, CLAIM, parts=["x"]) is Outcome.COMMITTED
-    assert tables.calls == ["TransactWriteItems"]
+    assert tables.calls == ["PutItem", "GetItem", "TransactWriteItems"], "the witness, the epoch, the commit"
     assert [tables.spent(one) for one in units] == [TEN] * 3
     assert tables.spent(unit(0, 7)) == Amount(0, 0)
     row = tables.jobs.read(job)
@@ -66,7 +68,7 @@ def test_many_rows_are_one_call_for_each_49_of_them(tables: ReportTables) -> Non
     job = tables.job("a")
     tables.calls.clear()
     assert tables.committing().commit(job, charges(MANY), TEN, CLAIM) is Outcome.COMMITTED
-    assert tables.calls == ["TransactWriteItems"] * 2
+    assert tables.calls.count("TransactWriteItems") == 2
     assert {tables.spent(one) for one in SOME} == {TEN}
 
 
@@ -142,6 +144,26 @@ def test_a_budget_table_that_was_created_again_is_refused(tables: ReportTables) 
     job = tables.job("a")
     assert tables.committing("another").commit(job, charges([unit()]), TEN, CLAIM) is Outcome.REPLACED
     assert tables.spent(unit()) == Amount(0, 0)
+
+
+@pytest.mark.parametrize("epoch", [None, EPOCH], ids=["created again", "restored"])
+@pytest.mark.parametrize("wanted", [[unit()], MANY], ids=["one chunk", "two chunks"])
+def test_a_table_that_is_replaced_after_its_epoch_was_read_is_refused(
+    tables: ReportTables, wanted: list[Unit], epoch: str | None
+) -> None:
+    """Another worker of the job has written its witness into the new table."""
+    job = tables.job("a")
+
+    def read_and_replaced() -> bool:
+        found = tables.budgets.epoch() == EPOCH
+        tables.replace_budgets(epoch)
+        tables.budgets.put_witness(tables.now)
+        return found
+
+    committing = replace(tables.committing(), in_force=read_and_replaced)
+    assert committing.commit(job, charges(wanted), TEN, CLAIM) is Outcome.REPLACED
+    assert tables.state(job) is State.COMMITTING
+    assert tables.spent(wanted[-1]) == Amount(0, 0)
 
 
 def test_only_as_many_jobs_commit_as_the_cap_allows(engine: Running) -> None:

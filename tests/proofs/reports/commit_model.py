@@ -1,13 +1,19 @@
 """The commit protocol of reports as a small model, explored in every interleaving.
 
-Two jobs, two rows; each chunk of a job is one row, so that all but the last are holds. Each job has two workers. A step
+Two jobs, two rows; each chunk of a job is one row, so that all but the last are holds. A job has two workers. A step
 is one call to the tables; between two steps of a worker any other worker may take any number of steps, and a worker may
 crash and begin anew. After the deadline the rows expire: what was left and what was taken are forgotten, as the
-table's time to live does. At any time the table may be created again, empty and without the epoch that the jobs name. A
-summary that nobody could publish until then may be given up: its budget stays spent.
+table's time to live does. At any time another table may take the place of this one: it was created again, or restored
+from a backup of which the model expects the worst, that it is empty. A summary that nobody could publish until then may
+be given up: its budget stays spent.
+
+Before its last transaction a worker writes a *witness*, an item of its own, and then reads whether the table is still
+the one that its job names. The last transaction names the witness. No transaction names the epoch itself: two of them
+would conflict on it.
 
 A worker reads its clock, signs its request and sends it as one step: AWS refuses a request that arrives minutes after
-it was signed, and rows expire days after the deadline.
+it was signed, and rows expire days after the deadline. A restored table has no witness: between the witness and the
+last transaction are seconds, and no restore is that fast.
 
 Worlds are tuples: an exploration compares some hundred thousand of them.
 
@@ -35,7 +41,12 @@ class Flaw(Enum):
     RESULT_BEFORE_COMMIT = "the result is published when all holds are there"
     ABORT_BY_STATES = "a short row is taken as spent if its holder has not aborted yet"
     NO_DEADLINE = "no write names the deadline"
-    NO_EPOCH = "no write names the epoch of the table"
+    NO_EPOCH = "the last write names no witness, and nobody reads the epoch"
+    NO_WITNESS = "the epoch is read before the last write, which names no witness"
+    EPOCH_BEFORE_WITNESS = "the epoch is read first, then the witness is written"
+    ONE_WITNESS_A_JOB = "two workers of a job write the same witness"
+    WITNESS_IN_THE_HOLDS = "the holds name a witness, and the last write does not"
+    OLD_WITNESS = "a restored table has the witness of a worker that waits"
 
 
 class Job(NamedTuple):
@@ -54,6 +65,8 @@ class Worker(NamedTuple):
     seen: frozenset[int] = frozenset()
     """The holders whose states it has still to read."""
     spent: int = 0
+    witness: bool = False
+    """Whether the table has its witness."""
 
 
 class World(NamedTuple):
@@ -64,7 +77,7 @@ class World(NamedTuple):
         taken: pairs (job, row).
         spent: per row, what committed jobs have really spent; history, not stored anywhere.
         late: whether the deadline has passed, and whether the rows have expired.
-        replaced: whether the table was created again: it is empty and has another epoch.
+        replaced: whether it is another table, and not the one that the jobs name.
     """
 
     jobs: tuple[Job, ...]
@@ -80,13 +93,13 @@ class World(NamedTuple):
 class Model:
     """The rows of each job, rows that a committed job has spent before, and a flaw or none.
 
-    A row that starts spent was taken by job 9, which is committed.
+    A row that starts spent was taken by job 9, which is committed. ``workers`` is how many each job has.
     """
 
     rows: tuple[tuple[int, ...], ...]
     begin_spent: frozenset[int] = frozenset()
     flaw: Flaw | None = None
-    workers: int = 2
+    workers: tuple[int, ...] = (2, 2)
 
     @cached_property
     def start(self) -> World:
@@ -94,7 +107,7 @@ class Model:
         spent = tuple(int(row in self.begin_spent) for row in range(2))
         return World(
             tuple(Job() for _ in self.rows),
-            tuple(Worker(job) for job in range(len(self.rows)) for _ in range(self.workers)),
+            tuple(Worker(job) for job in range(len(self.rows)) for _ in range(self.workers[job])),
             tuple(CAP - used for used in spent),
             frozenset((9, row) for row in self.begin_spent),
             spent,
@@ -107,7 +120,7 @@ class Model:
         elif world.late == "deadline":
             yield _emptied(world)._replace(late="expired")
         if not world.replaced:
-            yield _emptied(world)._replace(replaced=True)
+            yield self._replaced(world)
         for number, worker in enumerate(world.workers):
             if worker.does != "load":
                 yield _with(world, number, Worker(worker.job))  # a crash
@@ -121,8 +134,17 @@ class Model:
                 doing = {"COMMITTING": "take", "ABORTING": "return", "COMMITTED": "publish"}.get(job.state)
                 if doing:
                     yield _with(world, number, Worker(worker.job, doing))
-            case "take":
+            case "take" if self._asks_first(worker, rows):
+                first = self.flaw is Flaw.EPOCH_BEFORE_WITNESS
+                yield _with(world, number, worker._replace(does="read" if first else "write"))
+            case "take" | "commit":
                 yield self._take(world, number, worker, rows)
+            case "write":  # its witness
+                doing = "commit" if self.flaw is Flaw.EPOCH_BEFORE_WITNESS else "read"
+                yield _with(world, number, worker._replace(does=doing, witness=True))
+            case "read":  # whether the table is the one that the job names
+                doing = "write" if self.flaw is Flaw.EPOCH_BEFORE_WITNESS else "commit"
+                yield _with(world, number, worker._replace(does="abort" if world.replaced else doing))
             case "look":
                 holders = frozenset(holder for holder, held in world.taken if held == rows[worker.at])
                 yield _with(world, number, worker._replace(does="ask", seen=holders, spent=0))
@@ -147,12 +169,12 @@ class Model:
             return _with(world, number, Worker(worker.job))
         if world.late != "in time" and self.flaw is not Flaw.NO_DEADLINE and not unchecked:
             return _with(world, number, Worker(worker.job, "abort"))
-        if world.replaced and self.flaw is not Flaw.NO_EPOCH:
+        if last and not self._is_same_table(world, worker):
             return _with(world, number, Worker(worker.job, "abort"))
         if (worker.job, row) in world.taken:
             return _with(world, number, worker._replace(at=worker.at + 1) if not last else Worker(worker.job))
         if world.left[row] < CAP:
-            return _with(world, number, worker._replace(does="look"))
+            return _with(world, number, worker._replace(does="look", witness=False))
         world = world._replace(
             left=_changed(world.left, row, -CAP), taken=world.taken | {(worker.job, row)}
         )  # fmt: skip
@@ -165,6 +187,27 @@ class Model:
         for held in rows:
             spent = _changed(spent, held, CAP)
         return _with(_job(world._replace(spent=spent), worker.job, state="COMMITTED"), number, Worker(worker.job))
+
+    def _asks_first(self, worker: Worker, rows: tuple[int, ...]) -> bool:
+        """Whether the worker writes a witness and reads the epoch before the transaction at its row."""
+        if self.flaw is Flaw.NO_EPOCH:
+            return False
+        return worker.at == (0 if self.flaw is Flaw.WITNESS_IN_THE_HOLDS else len(rows) - 1)
+
+    def _is_same_table(self, world: World, worker: Worker) -> bool:
+        """Whether the last transaction finds the witness that it names."""
+        if self.flaw in (Flaw.NO_EPOCH, Flaw.NO_WITNESS, Flaw.WITNESS_IN_THE_HOLDS):
+            return True
+        if self.flaw is Flaw.ONE_WITNESS_A_JOB:
+            return any(other.witness for other in world.workers if other.job == worker.job)
+        return worker.witness
+
+    def _replaced(self, world: World) -> World:
+        """Another table in the place of this one, empty and without a witness."""
+        workers = world.workers
+        if self.flaw is not Flaw.OLD_WITNESS:
+            workers = tuple(sorted((worker._replace(witness=False) for worker in workers), key=_order))
+        return _emptied(world)._replace(workers=workers, replaced=True)
 
     def _ask(self, world: World, number: int, worker: Worker, rows: tuple[int, ...]) -> World:
         """Read the state of one holder; at the end decide."""
@@ -254,8 +297,8 @@ def _with(world: World, number: int, worker: Worker) -> World:
     return world._replace(workers=tuple(sorted(workers, key=_order)))
 
 
-def _order(worker: Worker) -> tuple[int, str, int, tuple[int, ...], int]:
-    return worker.job, worker.does, worker.at, tuple(sorted(worker.seen)), worker.spent
+def _order(worker: Worker) -> tuple[int, str, int, tuple[int, ...], int, bool]:
+    return worker.job, worker.does, worker.at, tuple(sorted(worker.seen)), worker.spent, worker.witness
 
 
 def _job(world: World, number: int, **changes: Any) -> World:

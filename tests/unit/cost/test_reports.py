@@ -35,11 +35,11 @@ def test_a_row_of_budget_with_all_its_hours_is_one_write_unit() -> None:
     assert write_units(item_size(left)) == write_units(module.LEFT_BYTES) == 1
 
 
-def test_a_commit_takes_four_units_for_each_row_and_six_for_each_chunk() -> None:
+def test_a_commit_takes_four_units_for_each_row_and_for_each_chunk_and_three_for_its_witness() -> None:
     assert write_units(job_bytes(LOAD)) == 2
-    assert commit_units(replace(LOAD, rows=49)) == 49 * 4 + 6
-    assert commit_units(replace(LOAD, rows=50)) == 50 * 4 + 2 * 6
-    assert commit_units(replace(LOAD, rows=30_000)) == 30_000 * 4 + 613 * 6
+    assert commit_units(replace(LOAD, rows=49)) == 49 * 4 + 4 + 3
+    assert commit_units(replace(LOAD, rows=50)) == 50 * 4 + 2 * 4 + 3
+    assert commit_units(replace(LOAD, rows=30_000)) == 30_000 * 4 + 613 * 4 + 3
 
 
 def test_a_stack_without_reports_has_the_bill_of_the_gate() -> None:

@@ -40,23 +40,31 @@ class Sent:
         config = aws.CONFIG.merge(Config(parameter_validation=True, signature_version=UNSIGNED))
         sent = cls([], aws.session().create_client("dynamodb", region_name="us-east-1", config=config))
         sent.client.meta.events.register("before-call.dynamodb.TransactWriteItems", sent._answer)
+        sent.client.meta.events.register("before-call.dynamodb.PutItem", _done)
         return sent
 
     def _answer(self, params: dict[str, Any], **_: Any) -> tuple[Any, dict[str, Any]]:
         self.bodies.append(params["body"])
-        return SimpleNamespace(status_code=200), {}
+        return _done()
+
+
+def _done(**_: Any) -> tuple[Any, dict[str, Any]]:
+    return SimpleNamespace(status_code=200), {}
 
 
 def commit(client: Any, rows: int, hours: range) -> Outcome:
     wanted = charges(Unit(f"{n}", "https://report.test", DAY * 24 + hour) for n in range(rows) for hour in hours)
     jobs, budgets = ReportJobs(client, "jobs"), Budgets(client, "budgets", CAP)
-    return Committing(client, jobs, budgets, "an epoch", lambda: DAY * 86_400).commit("job", wanted, AMOUNT, "0" * 32)
+    return Committing(client, jobs, budgets, lambda: True, lambda: DAY * 86_400).commit("job", wanted, AMOUNT, "0" * 32)
 
 
 @pytest.mark.parametrize(("rows", "calls"), [(0, 1), (1, 1), (49, 1), (50, 2), (98, 2), (99, 3), (MOST_ROWS, 613)])
 def test_a_commit_makes_one_call_for_each_49_rows(rows: int, calls: int) -> None:
     sent: list[int] = []
-    client = SimpleNamespace(transact_write_items=lambda TransactItems: sent.append(len(TransactItems)))  # noqa: N803
+    client = SimpleNamespace(
+        put_item=lambda **_: None,
+        transact_write_items=lambda TransactItems: sent.append(len(TransactItems)),  # noqa: N803
+    )
     assert commit(client, rows, ALL_HOURS[:1]) is Outcome.COMMITTED
     assert len(sent) == calls <= 620
     assert max(sent) <= MOST_ITEMS
@@ -81,7 +89,7 @@ def test_the_row_of_the_largest_job_is_within_the_limit_of_an_item() -> None:
     parts = [name] * partitions_of(None, MOST_OBJECT_BYTES * MOST_SHARDS)
     sent = Sent.checked()
     jobs, budgets = ReportJobs(sent.client, "jobs"), Budgets(sent.client, "budgets", CAP)
-    committing = Committing(sent.client, jobs, budgets, "an epoch", lambda: 0)
+    committing = Committing(sent.client, jobs, budgets, lambda: True, lambda: 0)
     assert committing.commit("job", [], AMOUNT, "0" * 32, parts=parts)
     request = json.dumps({"more": "\u00e4" * (JOB_BODIES.most // 2)})
     rest = 16 << 10  # names, digests, counters and messages

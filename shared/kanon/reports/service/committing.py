@@ -5,8 +5,12 @@ job's row says COMMITTING. The last one takes the rest and moves the job to COMM
 their rows, so two jobs cannot wait for each other.
 
 Every transaction names the job's state. Otherwise a slow worker's hold could take a chunk again that an abort has
-returned. The check also names the deadline: rows may expire afterwards. And it names the table's epoch: a table that
-was created again would refill every budget.
+returned. The check also names the deadline: rows may expire afterwards.
+
+A budget table that was created again or restored would refill budgets. So before its last transaction a worker writes
+a *witness*, a random item of its own. Then it reads the epoch and the id of the table. The transaction names the
+witness, so it goes to the table that the worker has read about. It does not name the epoch itself: DynamoDB cancels a
+transaction that names an item of another one in progress, and all jobs would name that item.
 
 Timeline of a conflict, rows r1 < r2, where r2 has enough for one of two jobs:
 
@@ -25,6 +29,8 @@ from kanon.reports.account import Unit
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, Budgets, Charge
 from kanon.reports.storage.report_jobs import ReportJobs, State
 
+ATTEMPTS = 16
+"""Of one transaction: jobs that charge the same rows meet there."""
 MOST_EXHAUSTED = 1_000
 """The largest number of units named when a job is refused."""
 
@@ -53,14 +59,14 @@ class Committing:
         client: a DynamoDB client.
         jobs: the jobs.
         budgets: the budgets.
-        epoch: the epoch of the budgets, as the stack's keys name it.
+        in_force: whether the budget table is now the one on which the job's keys were issued.
         clock: unix seconds.
     """
 
     client: Any
     jobs: ReportJobs
     budgets: Budgets
-    epoch: str
+    in_force: Callable[[], bool]
     clock: Callable[[], float]
 
     def commit(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str, **values: Any) -> Outcome:
@@ -75,16 +81,25 @@ class Committing:
             claim: distinguishes the job from an earlier one with its id.
             values: recorded in the job's row with the commit.
         """
-        parts = list(chunks(charges, ROWS_A_CHUNK)) or [()]
-        for number, part in enumerate(parts):
-            now = self.clock()
-            last = number == len(parts) - 1
-            state = self.jobs.commit(job, now, **values) if last else self.jobs.still(job, State.COMMITTING, now)
-            taken = [write for charge in part for write in self.budgets.take(charge, job, amount, claim)]
-            refused = all_or_none(self.client, [state, self.budgets.same_epoch(self.epoch), *taken])
-            if refused is not None and (stopped := self._why(job, part, amount, refused, last=last)) is not None:
+        *holds, last = list(chunks(charges, ROWS_A_CHUNK)) or [()]
+        for part in holds:
+            state = self.jobs.still(job, State.COMMITTING, self.clock())
+            refused = all_or_none(self.client, [state, *self._takes(part, job, amount, claim)], ATTEMPTS)
+            if refused is not None and (stopped := self._why(job, part, amount, *refused)) is not None:
                 return stopped
-        return Outcome.COMMITTED
+        same_table = self.budgets.put_witness(self.clock())
+        if not self.in_force():
+            return Outcome.REPLACED
+        state = self.jobs.commit(job, self.clock(), **values)
+        refused = all_or_none(self.client, [state, same_table, *self._takes(last, job, amount, claim)], ATTEMPTS)
+        if refused is None:
+            return Outcome.COMMITTED
+        left, witness, *taken = refused
+        if left is None and witness is not None:
+            return Outcome.REPLACED
+        if (stopped := self._why(job, last, amount, left, *taken)) is None:
+            raise AssertionError("the last chunk of a job is held, and the job is not committed")
+        return stopped
 
     def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> bool:
         """Return what the job holds; False if it is not ABORTING. It may be called again after any crash.
@@ -93,24 +108,22 @@ class Committing:
         """
         for part in chunks(charges, ROWS_A_CHUNK):
             returned = [write for charge in part for write in self.budgets.give_back(charge, job, amount, claim)]
-            refused = all_or_none(self.client, [self.jobs.still(job, State.ABORTING), *returned])
+            refused = all_or_none(self.client, [self.jobs.still(job, State.ABORTING), *returned], ATTEMPTS)
             if refused is not None and refused[0] is not None:
                 return False
         return True
 
+    def _takes(self, part: Sequence[Charge], job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
+        return [write for charge in part for write in self.budgets.take(charge, job, amount, claim)]
+
     def _why(
-        self, job: str, part: Sequence[Charge], amount: Amount, refused: Sequence[Item | None], *, last: bool
+        self, job: str, part: Sequence[Charge], amount: Amount, state: Item | None, *taken: Item | None
     ) -> Outcome | None:
         """The reason for a refused chunk; None if the job holds it already."""
-        state, epoch, *taken = refused
         if state is not None:
             in_commit = state.get("state", {}).get("S") == State.COMMITTING
             return Outcome.LATE if in_commit else Outcome.LEFT
-        if epoch is not None:
-            return Outcome.REPLACED
         if any(item is not None for item in taken[1::2]):  # the job's own items: one transaction wrote them all
-            if last:
-                raise AssertionError("the last chunk of a job is held, and the job is not committed")
             return None
         short = [charge for charge, item in zip(part, taken[0::2], strict=True) if item is not None]
         return Outcome.EXHAUSTED if any(self._exhausted(charge, job, amount) for charge in short) else Outcome.WAIT

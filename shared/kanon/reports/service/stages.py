@@ -262,11 +262,9 @@ class Stages(Worker):
         plan, request = self.plan_of(row), self.request(row)
         wanted = charges(units(self._sources(row), request.filtering_ids))
         parts = self.jobs.recorded(row.job, "reduce")
-        outcome = Outcome.REPLACED
-        if self._is_in_force(plan.epoch):
-            outcome = self.committing(plan.epoch).commit(
-                row.job, wanted, request.amount, row.claim, parts=[parts[number] for number in sorted(parts)]
-            )
+        outcome = self.committing(plan.epoch).commit(
+            row.job, wanted, request.amount, row.claim, parts=[parts[number] for number in sorted(parts)]
+        )
         if outcome is Outcome.WAIT:
             raise WaitError("another job holds the budget of a unit: run the stage again later")
         if outcome in CODES:
@@ -274,13 +272,6 @@ class Stages(Worker):
             message = f"{MESSAGES[code]}. {NOTHING_SPENT}"
             self.jobs.move(row, State.ABORTING, self.clock(), code=code, message=message)
         return None
-
-    def _is_in_force(self, epoch: str) -> bool:
-        """Whether the epoch of a plan is still that of the keys and of the budget table."""
-        try:
-            return self.ring().epoch == epoch
-        except JobError:
-            return False
 
     def _abort(self, row: Row) -> list[Message] | None:
         request = self.request(row)

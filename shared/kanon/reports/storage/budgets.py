@@ -5,6 +5,7 @@ remaining epsilon (in thousandths) and delta (in 10^-15); a missing hour is full
 amount that it took. These items are the ledger, and make a repeated write harmless.
 """
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 EPSILON_STEPS, DELTA_STEPS = 1000, 10**15
 ROWS_A_CHUNK = 49
-"""Two writes for each row, one for the job and one for the epoch: 100 items, the most of one transaction."""
+"""Two writes for each row, one for the job and one for the witness: 100 items, the most of one transaction."""
 MOST_ROWS = 30_000
 
 REPORT_AGE, ONE_JOB, SLACK = MAX_AGE, DAY, 7 * DAY
@@ -29,7 +30,10 @@ REPORT_AGE, ONE_JOB, SLACK = MAX_AGE, DAY, 7 * DAY
 LEFT, JOB = "left", "job#"
 BAR = "|"
 """Between the id of a job, which has no bar, and its claim."""
-EPOCH = b"epoch"
+EPOCH, WITNESS = b"epoch", b"witness"
+
+WITNESS_KEPT = DAY
+"""Seconds until a witness expires. It is needed for the seconds of one transaction."""
 
 IF_NOT_TAKEN = "attribute_not_exists(#row)"
 IF_TAKEN = "attribute_exists(#row)"
@@ -189,8 +193,25 @@ class Budgets:
             },
         ]
 
+    def put_witness(self, now: float) -> dict[str, Any]:
+        """Write a new witness: a random item, which no other table has.
+
+        Returns:
+            A check that the witness is in the table. It conflicts with no other transaction.
+        """
+        witness = self._key(WITNESS + secrets.token_bytes(16), LEFT)
+        self._client.put_item(TableName=self.table, Item={**witness, "ttl": _number(int(now) + WITNESS_KEPT)})
+        return {
+            "ConditionCheck": {
+                "TableName": self.table,
+                "Key": witness,
+                "ConditionExpression": IF_TAKEN,
+                "ExpressionAttributeNames": {"#row": "row"},
+            }
+        }
+
     def same_epoch(self, epoch: str) -> dict[str, Any]:
-        """A check that this is the table on which the stack's keys were issued."""
+        """A check of the epoch, for transactions that begin one. All of them conflict with each other."""
         return {
             "ConditionCheck": {
                 "TableName": self.table,
