@@ -11,7 +11,7 @@ from kanon.cli.errors import one_line
 from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
 from kanon.cli.options import Json, StepLength, refuse_unused
-from kanon.cli.screen import new_table, screen, show_json, working
+from kanon.cli.screen import new_table, screen, show_json, warn, working
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,6 +46,7 @@ def plan(
     Example: kanon plan --k 100 --window 168 --epsilon 2 --delta 1e-6
     """
     from kanon.gate.mechanism.parameters import InvalidParametersError
+    from kanon.noise.bound import MOST_DELTA, Bound
     from kanon.plan import planner
 
     if paper is not None:
@@ -62,6 +63,10 @@ def plan(
         k, window, period,
         _decimal(epsilon, "--epsilon", Fraction(1, 100), 20), _decimal(delta, "--delta", Fraction(1, 10**15), 1),
     )  # fmt: skip
+    if target.bound.delta >= MOST_DELTA:
+        raise typer.BadParameter(
+            f"--delta must be below {float(MOST_DELTA)}, not {delta}: a larger one protects nobody"
+        )
     with one_line(InvalidParametersError), working("finding noise distributions"):
         if compare:
             plans = planner.compare(target)
@@ -69,6 +74,8 @@ def plan(
             plans = [planner.profile_plan(profile, target)]
         else:
             plans = [planner.best_plan(target)]
+    bounds = [target.bound, *(one.proved.watched for one in plans)]
+    warn(*Bound(max(one.epsilon for one in bounds), max(one.delta for one in bounds)).cautions(k))
     if plot is not None:
         from kanon.plan.figures import draw_plans
 

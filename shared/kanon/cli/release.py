@@ -1,6 +1,7 @@
 """``kanon release``: publishes statistics of a log or table once, with a privacy guarantee for all rows of a user."""
 
 import csv
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -14,7 +15,7 @@ from kanon.cli.errors import CommandError
 from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
 from kanon.cli.options import User
-from kanon.cli.screen import working
+from kanon.cli.screen import warn, working
 from kanon.reports.created import PRIVATE
 
 if TYPE_CHECKING:
@@ -210,13 +211,33 @@ def _say(made: "Release", ledger: "Ledger") -> None:
         typer.echo(f"Release {made.id} is charged {Bound(spec.epsilon, spec.delta)}.")
     else:
         typer.echo(f"Release {made.id} was paid for before: this run costs nothing.")
-    for account in ledger.accounts(made.dataset):
+    accounts = ledger.accounts(made.dataset)
+    for account in accounts:
         typer.echo(f"Dataset {spent(account)}.")
+    own = next(account for account in accounts if account.unit == spec.unit)
+    if own.budget is None:
+        option = shlex.join(["--dataset", made.dataset, "--unit", spec.unit])
+        typer.echo(
+            f"Nothing limits what may be spent on it. Set a budget in this ledger: kanon ledger add --budget {option}"
+            " --epsilon E --delta D"
+        )
+    warn(*own.spent.cautions(made.fewest_users), *_other_columns(spec, own))
+
+
+def _other_columns(spec: "Spec", account: "Account") -> Iterator[str]:
+    """A warning if the unit of a release is made of other columns than that of the dataset's first one."""
+    used = (spec.user, spec.time) if spec.bounding.needs_time else (spec.user,)
+    first = account.columns[: len(used)]
+    if any(one not in (column, None) for one, column in zip(first, used, strict=True)):
+        yield (
+            f"a {spec.unit} by {' and '.join(used)} is another unit than one by {' and '.join(map(str, first))}, the"
+            " columns of the dataset's first release: the costs add up, and protect only what is one unit by both"
+        )
 
 
 def spent(account: "Account") -> str:
     """The spends and the budget of a dataset and unit, in words."""
-    budget = f" of {account.budget}" if account.budget else ", no budget set"
+    budget = f" of {account.budget}" if account.budget else ", no budget: no limit"
     return f"{account.dataset}, unit {account.unit}: {account.spent} spent{budget}"
 
 
@@ -273,8 +294,13 @@ def _explain(spec: "Spec", engine: str) -> None:
 
 def _dry_run(mechanism: "Mechanism") -> None:
     """Print the guarantee and the accuracy, which follow from public parameters alone."""
+    from kanon.noise.bound import Bound
+    from kanon.release.releasing import refuse_delta
     from kanon.release.utility import advice, utility
 
+    spec = mechanism.spec
+    refuse_delta(spec)
+    warn(*Bound(spec.epsilon, spec.delta).cautions(spec.floor))
     typer.echo(f"Guarantee: {mechanism.claim}. Nothing is read, nothing is spent.")
     for line in utility(mechanism):
         typer.echo(line)

@@ -75,6 +75,12 @@ def _camel_case_of(name: Any) -> Any:
     return re.sub(r"_(.)", lambda found: found[1].upper(), name)
 
 
+def warn(*texts: str) -> None:
+    """Print warnings on standard error."""
+    for text in texts:
+        typer.echo(f"Warning: {text}.", err=True)
+
+
 @contextmanager
 def progress(what: str, total: int, clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[int], None]]:
     """Show the progress of work on standard error: a bar on a terminal, else a line every few seconds.

@@ -1,9 +1,14 @@
 """Privacy bounds: (epsilon, delta), and the largest belief of an observer."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
 from kanon.noise.exact import exp_bounds, written_up
+
+MOST_DELTA = Fraction(1, 100)
+"""From this delta on, a mechanism may reveal a random hundredth of its users: no release or type is made with it."""
+MUCH_EPSILON = 10
 
 
 @dataclass(frozen=True)
@@ -16,6 +21,21 @@ class Bound:
     def times(self, sets: int) -> "Bound":
         """Composition over ``sets`` sets (or types) with independent noise."""
         return Bound(sets * self.epsilon, sets * self.delta)
+
+    def cautions(self, users: int = 0) -> Iterator[str]:
+        """What a reader should know about a weak guarantee.
+
+        Args:
+            users: a number of users that is public or released, never an exact one of the data; 0 if there is none.
+        """
+        if self.epsilon > MUCH_EPSILON:
+            yield (
+                f"epsilon {written_up(self.epsilon, 6).normalize():f} is above {MUCH_EPSILON}: an observer can become"
+                " almost certain of whether one user is in the data"
+            )
+        if self.delta * users > 1:
+            delta = f"{written_up(self.delta, 3):.2e}"
+            yield f"delta {delta} is above 1 divided by {users} users: one of them may lose all protection"
 
     def __str__(self) -> str:
         """The bound as text, rounded up: ``(2.25, 3.93e-6)``."""

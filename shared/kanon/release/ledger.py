@@ -15,8 +15,9 @@ from typing import Any
 
 from kanon.noise.bound import Bound
 from kanon.noise.words import length_prefixed
+from kanon.release.datasets import look, resolved
 from kanon.release.errors import InputError, LedgerError, OverBudgetError, SpecificationError
-from kanon.release.periods import Period, most_spent, places
+from kanon.release.periods import Period, Span, most_spent, places
 from kanon.release.stores import (
     BEGINNING,
     SECRET_BYTES,
@@ -34,6 +35,11 @@ COARSER = {"user": ("user",), "user-month": ("user", "user-month"), "user-day": 
 
 IN_A_TABLE = "dynamodb:"
 
+NO_COPY = (
+    "undo the change, or move the ledger away and enter all that was spent in a new one. Put no older copy in its"
+    " place: it lacks later costs"
+)
+
 Entry = dict[str, Any]
 """A line of the ledger."""
 
@@ -48,6 +54,8 @@ class Wanted:
         unit, period, epsilon, delta: its cost.
         specification, mechanism: digests of the specification and of the tables; None for a cost entered by hand.
         version: of the program; None for a cost entered by hand.
+        user, time: the columns that make the unit. ``time`` is None if no time is read; both are None for a cost
+            entered by hand, and for a release of a version that did not record them.
     """
 
     dataset: str
@@ -59,6 +67,8 @@ class Wanted:
     specification: str | None = None
     mechanism: str | None = None
     version: str | None = None
+    user: str | None = None
+    time: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +82,16 @@ class Spend(Wanted):
 
 @dataclass(frozen=True)
 class Account:
-    """The spends and the budget of one dataset and unit."""
+    """The spends and the budget of one dataset and unit.
+
+    ``columns``: user and time column of the dataset's first release that names them; costs of other columns add up.
+    """
 
     dataset: str
     unit: str
     spent: Bound
     budget: Bound | None
+    columns: tuple[str | None, str | None] = (None, None)
 
 
 class Ledger:
@@ -110,6 +124,16 @@ class Ledger:
         table = str(place).removeprefix(IN_A_TABLE)
         return cls(TableStore(client, table), TableSecrets(client, table))
 
+    def dataset(self, text: str) -> str:
+        """The name under which the ledger knows a dataset, or would enter it.
+
+        Raises:
+            SpecificationError: the ledger knows it by a name that looks like this one.
+            LedgerError: the ledger is broken.
+        """
+        entries, _ = self._read()
+        return resolved(text, {entry["dataset"]: None for entry in entries if "dataset" in entry})
+
     def sampling_secret(self, dataset: str, specification: str) -> bytes:
         """The secret that samples rows and groups; one for each dataset and specification."""
         name = sha256(length_prefixed(dataset.encode(), specification.encode())).hexdigest()
@@ -136,7 +160,7 @@ class Ledger:
         """Refuse a spend over any budget of the dataset.
 
         Raises:
-            OverBudgetError: a budget does not allow it.
+            OverBudgetError: a budget does not allow it, or there are budgets and none for this unit.
             LedgerError: the ledger is broken.
         """
         entries, _ = self._read()
@@ -157,7 +181,7 @@ class Ledger:
                 return paid
         secret = self._secrets.find(f"noise-{found.id}")
         if secret is None:
-            raise LedgerError(f"the secret of release {found.id} is missing: restore it, or choose another --name")
+            raise LedgerError(f"the secret of release {found.id} is missing: choose another --name, at a new cost")
         if digest(derived(secret, "input")) != found.input:
             raise InputError(
                 f"release {found.id} has this name but was made from other data: choose another --name, at a new cost"
@@ -185,17 +209,17 @@ class Ledger:
             OverBudgetError: the budget does not allow it. With ``past_budget`` it is entered anyway.
         """
         id_ = secrets.token_hex(16)
-        spend = Spend(dataset, note or "by hand", unit, period, cost.epsilon, cost.delta, id=id_)
+        spend = Spend(self.dataset(dataset), note or "by hand", unit, period, cost.epsilon, cost.delta, id=id_)
         self._enter(_spend_json(spend), None if past_budget else spend)
 
     def set_budget(self, dataset: str, unit: str, budget: Bound) -> None:
         """Enter a budget; the last one of a dataset and unit counts."""
-        self._enter({"event": "budget", "dataset": dataset, "unit": unit,
+        self._enter({"event": "budget", "dataset": self.dataset(dataset), "unit": unit,
                      "epsilon": str(budget.epsilon), "delta": str(budget.delta)})  # fmt: skip
 
     def add_note(self, dataset: str, text: str) -> None:
         """Enter a remark."""
-        self._enter({"event": "note", "dataset": dataset, "text": text})
+        self._enter({"event": "note", "dataset": self.dataset(dataset), "text": text})
 
     def forget(self, id_: str) -> None:
         """Destroy the secret of a release: afterwards nobody can repeat it or remove its noise.
@@ -230,11 +254,13 @@ class Ledger:
         return [_spend(entry, forgotten) for entry in entries if entry["event"] == "spend"]
 
     def accounts(self, dataset: str | None = None) -> list[Account]:
-        """The account of each dataset and unit with a spend or a budget of its own."""
+        """The account of each dataset and unit with a spend or a budget of its own. Names that look alike share it."""
         entries, _ = self._read()
-        named = [e for e in entries if e["event"] in ("spend", "budget") and dataset in (None, e["dataset"])]
-        pairs = dict.fromkeys((entry["dataset"], entry["unit"]) for entry in named)
-        return [_account(entries, one, unit) for one, unit in sorted(pairs)]
+        named = [e for e in entries if e["event"] in ("spend", "budget")]
+        names = {look(entry["dataset"]): entry["dataset"] for entry in reversed(named)}
+        pairs = {(names[look(entry["dataset"])], entry["unit"]) for entry in named}
+        wanted = None if dataset is None else look(dataset)
+        return [_account(entries, one, unit) for one, unit in sorted(pairs) if wanted in (None, look(one))]
 
     def _enter(self, entry: Entry, budgeted: Wanted | None = None) -> None:
         """Add a line, after a check of the budget for ``budgeted``."""
@@ -258,16 +284,23 @@ class Ledger:
                 known = entry["event"] in ("spend", "budget", "forget", "note")
                 chained = entry["previous"] == previous
             except (ValueError, TypeError, KeyError) as error:
-                raise LedgerError(f"line {number} of the ledger is damaged: restore it from a copy") from error
+                raise LedgerError(f"line {number} of the ledger is damaged: {NO_COPY}") from error
             if not known or not chained:
-                raise LedgerError(f"line {number} of the ledger does not follow the one before: restore it from a copy")
+                raise LedgerError(f"line {number} of the ledger does not follow the one before: {NO_COPY}")
             previous = hash_of(line)
             entries.append(entry)
         return entries, previous
 
 
 def _refuse(entries: list[Entry], wanted: Wanted) -> None:
-    """Refuse a cost over any budget."""
+    """Refuse a cost over any budget, or of a unit that no budget binds."""
+    budgets = {entry["unit"] for entry in _own(entries, wanted.dataset) if entry["event"] == "budget"}
+    if budgets and wanted.unit not in budgets:
+        raise OverBudgetError(
+            f"over budget: dataset {wanted.dataset} has a budget for unit {', '.join(sorted(budgets))}, which does not"
+            f" limit unit {wanted.unit}: set one with `kanon ledger add --budget --unit {wanted.unit}`. Nothing was"
+            " drawn"
+        )
     for unit, counted in COARSER.items():
         if wanted.unit not in counted:
             continue
@@ -293,18 +326,36 @@ def _spend(entry: Entry, forgotten: Container[str] = ()) -> Spend:
             entry["dataset"], entry["name"], entry["unit"],
             Period.read(entry["period"]) if "period" in entry else None,
             Fraction(entry["epsilon"]), Fraction(entry["delta"]),
-            entry.get("specification"), entry.get("mechanism"), entry.get("version"),
+            entry.get("specification"), entry.get("mechanism"), entry.get("version"), entry.get("user"),
+            entry.get("time"),
             id=entry["id"], input=entry.get("input"), forgotten=entry["id"] in forgotten,
         )  # fmt: skip
     except (KeyError, ValueError, TypeError) as error:
-        raise LedgerError("a spend of the ledger is damaged: restore it from a copy") from error
+        raise LedgerError(f"a spend of the ledger is damaged: {NO_COPY}") from error
 
 
 def _account(entries: list[Entry], dataset: str, unit: str, *more: Wanted) -> Account:
     """The account of a dataset and unit after further costs."""
-    own = [entry for entry in entries if entry.get("dataset") == dataset]
-    spends = [_spend(entry) for entry in own if entry["event"] == "spend" and entry["unit"] in COARSER[unit]]
-    costs = [(places(one.period, unit), (one.epsilon, one.delta)) for one in (*spends, *more)]
+    own = _own(entries, dataset)
+    spends = [*(_spend(entry) for entry in own if entry["event"] == "spend"), *more]
+    columns = (
+        next((one.user for one in spends if one.user is not None), None),
+        next((one.time for one in spends if one.time is not None), None),
+    )
+    costs = [(_places(one, unit, columns), (one.epsilon, one.delta)) for one in spends if one.unit in COARSER[unit]]
     budgets = [entry for entry in own if entry["event"] == "budget" and entry["unit"] == unit]
     budget = Bound(Fraction(budgets[-1]["epsilon"]), Fraction(budgets[-1]["delta"])) if budgets else None
-    return Account(dataset, unit, Bound(*most_spent(costs)), budget)
+    return Account(dataset, unit, Bound(*most_spent(costs)), budget, columns)
+
+
+def _own(entries: list[Entry], dataset: str) -> list[Entry]:
+    """The lines of a dataset, under every name that looks like its name."""
+    return [entry for entry in entries if "dataset" in entry and look(entry["dataset"]) == look(dataset)]
+
+
+def _places(one: Wanted, unit: str, columns: tuple[str | None, str | None]) -> tuple[Span, ...] | None:
+    """The places of a cost. Days by one column say nothing about days by another: such costs add up.
+
+    For a cost entered by hand, its operator vouches for the columns.
+    """
+    return places(one.period, unit) if one.specification is None or (one.user, one.time) == columns else None

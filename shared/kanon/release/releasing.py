@@ -7,8 +7,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from kanon.noise.bound import Bound
+from kanon.noise.bound import MOST_DELTA, Bound
 from kanon.release.bounding import Bounding
+from kanon.release.errors import SpecificationError
 from kanon.release.ledger import Ledger, Wanted
 from kanon.release.mechanism import Mechanism
 from kanon.release.output import described
@@ -60,6 +61,13 @@ class Release:
         """(epsilon, delta), computed from the tables."""
         return self.mechanism.claim
 
+    @property
+    def fewest_users(self) -> int:
+        """A number of users that the data surely or almost surely have, from the released rows and the floor."""
+        counts = [] if self.mechanism.spec.only_groups else [cells[1] or 0 for _, cells in self.released.rows]
+        floor = self.mechanism.rule.floor if self.released.rows else 0
+        return max(floor, *(int(low) for low in counts), 0)
+
     def described(self) -> dict[str, Any]:
         """The content of ``released.json``."""
         facts = {"id": self.id, "name": self.name, "dataset": self.dataset, "version": self.version}
@@ -84,7 +92,8 @@ def release(
         source: one or several files with a header, CSV (also gzipped) or Parquet.
         spec: the specification.
         ledger: records the cost.
-        dataset: names the data in the ledger. The same data must always have the same name.
+        dataset: names the data in the ledger. The same data must always have the same name, and the user and time of
+            a row must never change: else its costs are added up for the wrong unit.
         name: of the release; by default the digest of the specification. A new name costs budget again and draws new
             noise.
         engine: computes the bounded table; DuckDB by default.
@@ -97,13 +106,15 @@ def release(
         LedgerError: the ledger is broken.
     """
     mechanism = Mechanism(spec)
+    dataset = ledger.dataset(dataset)
     wanted = Wanted(
         dataset, name or spec.digest, spec.unit, spec.period, spec.epsilon, spec.delta, spec.digest,
-        mechanism.digest, version("kanon"),
+        mechanism.digest, version("kanon"), spec.user, spec.time if spec.bounding.needs_time else None,
     )  # fmt: skip
     _ = mechanism.claim  # refuses an impossible specification
     paid_before = ledger.find(wanted)
     if paid_before is None:
+        refuse_delta(spec)
         ledger.refuse_over_budget(wanted)
     with (engine or _duckdb()).table(_paths(source), spec.bounding, sampling_text(ledger, dataset, spec)) as table:
         spend, tape = ledger.begin(wanted, lambda key: keyed_digest(table, key))
@@ -113,11 +124,24 @@ def release(
     )
 
 
+def refuse_delta(spec: Spec) -> None:
+    """Refuse a delta that protects nobody.
+
+    Raises:
+        SpecificationError: delta is 0.01 or more.
+    """
+    if spec.delta >= MOST_DELTA:
+        raise SpecificationError(
+            f"--delta must be below {float(MOST_DELTA)}, not {float(spec.delta):g}: take less than 1 divided by the"
+            " number of users"
+        )
+
+
 def operator_report(
     source: Source, spec: Spec, ledger: Ledger, *, dataset: str, engine: Engine | None = None
 ) -> dict[str, Any]:
     """Exact numbers of rows and groups that the bounding drops. Not private: for the operator alone."""
-    text = sampling_text(ledger, dataset, spec)
+    text = sampling_text(ledger, ledger.dataset(dataset), spec)
     counts = (engine or _duckdb()).operator_counts(_paths(source), spec.bounding, text)
     names = ("rows", "rows_used", "users", "users_with_too_many_groups", "groups", "groups_after_bounding")
     warning = "NOT PRIVATE: exact numbers, outside any guarantee. Do not publish."

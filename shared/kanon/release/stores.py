@@ -91,7 +91,7 @@ class FileStore:
         except FileNotFoundError:
             return []
         except (OSError, UnicodeDecodeError) as error:
-            raise LedgerError(f"{self._path} cannot be read: restore it from a copy") from error
+            raise LedgerError(f"{self._path} cannot be read: check the disk. Put no older copy in its place") from error
 
     def append(self, line: str, after: str) -> bool:
         """Add a line behind the one with the hash ``after``.
@@ -175,7 +175,7 @@ class FileSecrets:
         if stat.S_IMODE(mode) & 0o077:
             raise LedgerError(f"others may read the secret {name}: run chmod 600 on its file")
         if len(secret) != SECRET_BYTES:
-            raise LedgerError(f"the secret {name} is damaged: restore its file from a copy")
+            raise LedgerError(f"the secret {name} is damaged: remove its file and choose another --name, at a new cost")
         return secret
 
     def keep(self, name: str, secret: bytes) -> bytes:

@@ -177,6 +177,54 @@ def test_the_published_files_show_neither_totals_nor_the_digest_of_the_input(log
     assert b"rare" not in published
 
 
+def test_each_release_says_that_no_budget_limits_it_and_how_to_set_one(log):
+    said = run("release", log, *ASKED)
+    (line,) = [line for line in said.splitlines() if line.startswith("Nothing limits")]
+    command = line.partition(": ")[2].replace("E --delta D", "3 --delta 1e-5").split()
+    assert "no budget: no limit" in said
+    assert "(1, 1.00e-6) spent of (3, 1.00e-5)" in run(*command[1:])
+    assert "Nothing limits" not in run("release", log, *ASKED, "--name", "2")
+
+
+@pytest.mark.parametrize(
+    ("more", "warnings"),
+    [
+        ((), []),
+        (("--epsilon", 11), ["epsilon 11 is above 10"]),
+        (("--delta", "0.009"), ["delta 9.00e-3 is above 1 divided by"]),
+        (
+            ("--user", "set", "--group", "client", "--delta", "2e-6"),
+            ["a user by set is another unit than one by client"],
+        ),
+        (
+            ("--unit", "user-month", "--time", "new"),
+            ["user-month by client and new is another unit than one by client and"],
+        ),
+    ],
+)
+def test_a_weak_guarantee_and_another_column_are_warned_of(log, more, warnings):
+    log.write_text(
+        "".join(f"{line},{'2026-01-05' if i else 'new'}\n" for i, line in enumerate(log.read_text().split()))
+    )
+    run("release", log, *ASKED, "--unit", "user-month", "--epsilon", "0.5", "--name", "first")
+    said = CliRunner(env={"COLUMNS": "160"}).invoke(app, [str(one) for one in ("release", log, *ASKED, *more)])
+    assert said.exit_code == 0, said.output
+    found = [line for line in said.stderr.splitlines() if line.startswith("Warning: ")]
+    assert len(found) == len(warnings)
+    assert all(text in line for text, line in zip(warnings, found, strict=True))
+
+
+def test_a_delta_that_protects_nobody_is_refused_before_anything_is_read(log, place):
+    for more in ((), ("--dry-run",)):
+        assert "--delta must be below 0.01, not 0.01" in run("release", log, *ASKED, "--delta", "0.01", *more, status=2)
+    assert not (place / "kanon-ledger" / "ledger.jsonl").exists()
+
+
+def test_a_dry_run_warns_by_public_numbers_alone(place):
+    said = CliRunner().invoke(app, ["release", "--dry-run", *ASKED, "--delta", "0.009", "--floor", "200"])
+    assert "is above 1 divided by 200 users" in said.stderr
+
+
 def test_parquet_holds_the_same_table(log, place):
     run("release", log, *ASKED, "--aggregate", "rows:2")
     run("release", log, *ASKED, "--aggregate", "rows:2", "--out", "t.parquet")
@@ -203,8 +251,8 @@ def test_the_ledger_shows_adds_verifies_and_forgets(log, place):
     run("ledger", "add", "--dataset", "joins", "--note", "the log was deleted")
     ledger = place / "kanon-ledger" / "ledger.jsonl"
     ledger.write_text(ledger.read_text().replace("13/4", "1").replace("9/4", "1/4"))
-    assert "restore it from a copy" in run("ledger", "verify", status=6)
-    assert "restore it from a copy" in run("release", log, *ASKED, "--name", "n", status=6)
+    assert "Put no older copy in its place" in run("ledger", "verify", status=6)
+    assert "Put no older copy in its place" in run("release", log, *ASKED, "--name", "n", status=6)
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,8 @@ def test_the_papers_figures_are_printed_for_every_reading(tmp_path: Path) -> Non
         (("--epsilon", "1/3"), "--epsilon must be a decimal between 0.01 and 20, not 1/3"),
         (("--epsilon", "0"), "--epsilon must be a decimal between 0.01 and 20, not 0"),
         (("--epsilon", "nan"), "--epsilon must be a decimal such as"),
+        (("--delta", "1"), "--delta must be below 0.01, not 1"),
+        (("--delta", "0.01"), "--delta must be below 0.01, not 0.01"),
         (("--delta", "2"), "--delta must be a decimal between 1e-15 and 1, not 2"),
         (("--delta", "0"), "--delta must be a decimal between 1e-15 and 1, not 0"),
         (("--compare", "--profile", "sharp"), "leave --profile out"),
@@ -103,6 +105,21 @@ def test_a_wrong_option_says_what_to_give(arguments: tuple[str, ...], message: s
     result = run(*arguments)
     assert result.exit_code == 2
     assert message in " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warnings"),
+    [
+        (("--epsilon", "12"), ["epsilon 12 is above 10"]),
+        (("--k", "1000", "--delta", "0.005"), ["delta 5.00e-3 is above 1 divided by 1000 users"]),
+        (("--k", "100", "--delta", "0.009"), []),
+    ],
+)
+def test_a_weak_target_is_warned_of(arguments: tuple[str, ...], warnings: list[str]) -> None:
+    result = run("--window", "24", *arguments)
+    assert result.exit_code == 0
+    found = [line for line in result.stderr.splitlines() if line.startswith("Warning: ")]
+    assert [text in line for text, line in zip(warnings, found, strict=True)] == [True] * len(warnings)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from kanon.noise.bound import Bound
 from kanon.release import Ledger, release
 from kanon.release.errors import InputError, LedgerError, OverBudgetError, SpecificationError
+from kanon.release.ledger import Wanted
 from kanon.release.output import csv_bytes
 from kanon.release.periods import Period
 from kanon.release.publishing import PrivateTable, keyed_digest
@@ -23,7 +24,8 @@ def place(tmp_path):
     return tmp_path / "ledger"
 
 
-# A count of so many digits that no digest, address or time holds it by chance.
+# COUNT has so many digits that no digest, address or time holds it by chance.
+ONE = Fraction(1)
 COUNT = 47_114_711_471_147
 
 
@@ -125,8 +127,8 @@ def test_disjoint_periods_are_parallel_only_for_units_that_lie_inside_one(place,
 def test_releases_for_users_count_for_their_months_and_days_and_never_the_other_way(place):
     ledger = Ledger.at(place)
     for unit in ("user", "user-month", "user-day"):
-        made(place, unit=unit)
         ledger.set_budget("data", unit, Bound(Fraction(9), Fraction(1)))
+        made(place, unit=unit)
     assert [spent(place, unit).epsilon for unit in ("user", "user-month", "user-day")] == [1, 2, 3]
     ledger.set_budget("data", "user-day", Bound(Fraction(3), Fraction(1)))
     with pytest.raises(OverBudgetError, match="unit user-day"):
@@ -227,7 +229,7 @@ def test_a_chain_that_was_changed_is_refused(place, how):
     made(place, name="2")
     path = place / "ledger.jsonl"
     path.write_text(damaged(path.read_text(), how))
-    with pytest.raises(LedgerError, match="restore it"):
+    with pytest.raises(LedgerError, match="Put no older copy in its place"):
         made(place, name="3")
 
 
@@ -368,3 +370,170 @@ def test_the_rest_of_a_long_line_after_a_crash_is_removed_by_the_next_append(pla
     made(place, name="2")
     assert [spend.name for spend in Ledger.at(place).spends()] == ["1", "2"]
     assert path.read_bytes().endswith(b"}\n")
+
+
+@pytest.mark.parametrize(
+    ("columns", "epsilon"),
+    [
+        ([("client", "created"), ("client", "created")], 1),
+        ([("client", "created"), ("client", "updated")], 2),
+        ([("client", "created"), ("member", "created")], 2),
+        ([("client", "created"), ("client", "updated"), ("client", "created")], 2),
+        ([("client", "created"), ("client", "updated"), ("client", "updated")], 3),
+    ],
+)
+def test_periods_of_another_column_add_up_because_one_row_may_be_in_both(place, columns, epsilon):
+    months = [JANUARY, FEBRUARY, Period.read("2026-03")]
+    for period, (user, time) in zip(months, columns, strict=False):
+        made(place, unit="user-month", period=period, user=user, time=time)
+    (account,) = Ledger.at(place).accounts("data")
+    assert account.spent.epsilon == epsilon
+    assert account.columns == ("client", "created")
+
+
+def test_a_budget_holds_over_columns_of_time(place):
+    Ledger.at(place).set_budget("data", "user-month", Bound(Fraction(1), Fraction("1e-5")))
+    made(place, unit="user-month", period=JANUARY, time="created")
+    with pytest.raises(OverBudgetError):
+        made(place, unit="user-month", period=FEBRUARY, time="updated")
+    made(place, unit="user-month", period=FEBRUARY, time="created")
+
+
+def test_a_release_that_reads_no_time_binds_none(place):
+    made(place, time="ignored")
+    made(place, unit="user-month", period=JANUARY, time="created")
+    assert Ledger.at(place).accounts("data")[0].columns == ("client", "created")
+
+
+def test_costs_by_hand_are_parallel_and_releases_that_name_no_column_add_up(place, monkeypatch):
+    ledger = Ledger.at(place)
+    for month in (JANUARY, FEBRUARY):
+        ledger.add_spend("hand", "user-month", month, Bound(Fraction(1), Fraction(0)), "the service")
+    assert spent(place, "user-month", "hand").epsilon == 1
+    monkeypatch.setattr("kanon.release.releasing.Wanted", lambda *told: Wanted(*told[:9]))  # an earlier version
+    for month in (JANUARY, FEBRUARY):
+        made(place, unit="user-month", period=month)
+    monkeypatch.undo()
+    made(place, unit="user-month", period=Period.read("2026-03"))
+    assert spent(place, "user-month").epsilon == 3
+    assert not made(place, unit="user-month", period=JANUARY).new
+
+
+@pytest.mark.parametrize("unit", ["user", "user-month", "user-day"])
+@pytest.mark.parametrize("other", ["user", "user-month", "user-day"])
+def test_once_a_dataset_has_a_budget_a_unit_without_one_is_refused(place, unit, other):
+    ledger = Ledger.at(place)
+    ledger.set_budget("data", unit, Bound(Fraction(100), Fraction(1, 2)))
+    ledger.set_budget("another", other, Bound(Fraction(100), Fraction(1, 2)))
+    cost = Bound(Fraction(20), Fraction(0))
+    if unit == other:
+        made(place, unit=other)
+        return
+    with pytest.raises(OverBudgetError, match=f"kanon ledger add --budget --unit {other}`. Nothing was drawn"):
+        made(place, unit=other)
+    with pytest.raises(OverBudgetError, match="does not limit"):
+        ledger.add_spend("data", other, None, cost, "")
+    ledger.add_spend("data", other, None, cost, "", past_budget=True)
+
+
+@pytest.mark.parametrize("text", ["d ", "  d", "ｄ", "d\u00a0"])
+def test_spaces_and_other_forms_of_a_letter_name_the_same_dataset(place, text):
+    made(place, dataset=text)
+    assert not made(place, dataset="d").new
+    Ledger.at(place).set_budget(text, "user", Bound(ONE, ONE))
+    assert [(one.dataset, one.budget.epsilon) for one in Ledger.at(place).accounts(text)] == [("d", 1)]
+
+
+@pytest.mark.parametrize("text", ["D", "d.", "-d", "Ｄ"])
+def test_a_name_that_looks_like_a_dataset_is_refused(place, text):
+    made(place, dataset="d")
+    ledger = Ledger.at(place)
+    for use in (
+        lambda: made(place, dataset=text),
+        lambda: ledger.add_note(text, "x"),
+        lambda: ledger.set_budget(text, "user", Bound(ONE, ONE)),
+        lambda: ledger.add_spend(text, "user", None, Bound(ONE, ONE), ""),
+    ):
+        with pytest.raises(SpecificationError, match="the ledger has a dataset 'd'"):
+            use()
+    assert len(lines(place)) == 1
+
+
+def test_names_that_differ_in_a_letter_or_digit_are_other_datasets(place):
+    names = ["d", "e", "d1", "d-1", "données", "2026-01", "2026-1", "данные"]
+    for name in names:
+        made(place, dataset=name)
+    assert [account.spent.epsilon for account in Ledger.at(place).accounts()] == [1] * len(names)
+
+
+@pytest.mark.parametrize("name", ["", "  ", "---", "d\u200bata", "d\x00", "\u202ed"])
+def test_a_name_without_letters_or_with_invisible_ones_is_refused(place, name):
+    with pytest.raises(SpecificationError, match="letters or digits"):
+        made(place, dataset=name)
+    assert not (place / "ledger.jsonl").exists()
+
+
+def test_accounts_of_an_earlier_version_that_look_alike_are_added_up_and_repeated_free(place, monkeypatch):
+    monkeypatch.setattr(Ledger, "dataset", lambda _, text: text)
+    old = {name: bytes_of(made(place, dataset=name)) for name in ("d", "D", "d ")}
+    Ledger.at(place).set_budget("D", "user", Bound(Fraction(3), Fraction("1e-2")))
+    monkeypatch.undo()
+    assert {name: bytes_of(made(place, dataset=name)) for name in old} == old
+    (account,) = Ledger.at(place).accounts()
+    assert (account.dataset, account.spent.epsilon, account.budget.epsilon) == ("d", 3, 3)
+    for name in old:
+        assert Ledger.at(place).accounts(name) == [account]
+        with pytest.raises(OverBudgetError):
+            made(place, dataset=name, name="more")
+
+
+def test_a_delta_of_a_hundredth_is_refused_unless_it_was_paid_for_before(place, monkeypatch):
+    with pytest.raises(SpecificationError, match=r"--delta must be below 0\.01"):
+        made(place, delta=Fraction("0.01"))
+    assert not (place / "ledger.jsonl").exists()
+    made(place, delta=Fraction("0.0099"))
+    monkeypatch.setattr("kanon.release.releasing.refuse_delta", lambda _: None)  # an earlier version
+    made(place, delta=Fraction("0.01"))
+    monkeypatch.undo()
+    assert not made(place, delta=Fraction("0.01")).new
+
+
+def test_the_number_of_users_for_a_warning_is_a_released_one(place):
+    low = made(place, floor=3).released.rows[0][1][1]
+    assert 3 < made(place, floor=3).fewest_users == low < 100
+    assert made(place, floor=3, only_groups=True).fewest_users == 3
+    assert made(place, Given(), floor=4).fewest_users == 0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "users", "warnings"),
+    [
+        ("10", "1e-3", 1000, []),
+        ("10.01", "1e-3", 1000, ["epsilon 10.01 is above 10"]),
+        ("1", "1.01e-3", 1000, ["delta 1.01e-3 is above 1 divided by 1000 users"]),
+        ("1", "0.009", 0, []),
+        ("11", "0.009", 112, ["epsilon", "delta 9.00e-3 is above 1 divided by 112 users"]),
+    ],
+)
+def test_a_weak_guarantee_has_warnings(epsilon, delta, users, warnings):
+    found = list(Bound(Fraction(epsilon), Fraction(delta)).cautions(users))
+    assert len(found) == len(warnings)
+    assert all(text in told for text, told in zip(warnings, found, strict=True))
+
+
+def test_every_error_of_a_damaged_ledger_says_that_no_older_copy_belongs_in_its_place(place):
+    result = made(place)
+    secret = place / "secrets" / f"noise-{result.id}"
+    kept = secret.read_bytes()
+    secret.write_bytes(kept[:31])
+    with pytest.raises(LedgerError, match="choose another --name"):
+        made(place)
+    secret.unlink()
+    with pytest.raises(LedgerError, match="choose another --name"):
+        made(place)
+    path = place / "ledger.jsonl"
+    whole = path.read_bytes()
+    for broken in (whole.replace(b'"epsilon":"1"', b'"epsilon":"one"'), b"\xff\n", b"{}\n", whole * 2):
+        path.write_bytes(broken)
+        with pytest.raises(LedgerError, match=r"(?i)put no older copy in its place"):
+            Ledger.at(place).accounts()
