@@ -58,7 +58,7 @@ def release(
         typer.Option(
             "--aggregate",
             help="rows:MOST, sum:COLUMN:LOW:HIGH, sum:COLUMN:auto, mean, var, stddev, min, max (:COLUMN:LOW:HIGH),"
-            " quantile:COLUMN:LOW:HIGH:0.5,0.9 or distinct:COLUMN; may be repeated.",
+            " quantile:COLUMN:LOW:HIGH:0.5,0.9, distinct:COLUMN or all-users; may be repeated.",
         ),
     ] = None,
     weight: Annotated[
@@ -203,10 +203,15 @@ def _write(made: "Release", out: Path, outputs: Outputs) -> None:
 
 def _say(made: "Release", ledger: "Ledger") -> None:
     from kanon.noise.bound import Bound
-    from kanon.release.output import protects
+    from kanon.release.output import counted, protects
 
     spec = made.mechanism.spec
     typer.echo(f"Guarantee: {made.guarantee} for {protects(made.mechanism)}.")
+    typer.echo(f"Counts: {counted(spec, made.released)}.")
+    if spec.drops_users and not spec.only_groups and made.released.left_out is None:
+        typer.echo(
+            "--aggregate all-users releases how many more at most; a higher --groups-per-user counts more of them."
+        )
     if made.new:
         typer.echo(f"Release {made.id} is charged {Bound(spec.epsilon, spec.delta)}.")
     else:

@@ -24,7 +24,9 @@ FORMS = {
     "min": "min:COLUMN:LOW:HIGH",
     "max": "max:COLUMN:LOW:HIGH",
     "distinct": "distinct:COLUMN",
+    "all-users": "all-users",
 }
+ALL_USERS = "all-users"
 _MOST_ROWS = 1 << 40
 
 
@@ -101,7 +103,17 @@ class AutomaticSum:
         return _sum(self.measure.column, low, high, self.scale)
 
 
-Aggregate = Totals | Quantiles | AutomaticSum
+@dataclass(frozen=True)
+class AllUsers:
+    """An interval of each group's number of users, also of those that do not count because they have many groups.
+
+    One total of the whole release needs budget: the number of users with more than kappa groups.
+    """
+
+    caution: str = ""
+
+
+Aggregate = Totals | Quantiles | AutomaticSum | AllUsers
 
 
 def units(scale: int) -> int:
@@ -142,6 +154,8 @@ def aggregate(text: str, *, scale: int, values: int, cells: int) -> Aggregate:
             return _quantiles(f"{kind}_{column}", column, *_bounds(text, low, high, scale), scale, (q,), cells)
         case "distinct", [column]:
             return _distinct(column, values)
+        case "all-users", []:
+            return AllUsers()
     if kind in ("mean", "var") and "auto" in rest:
         raise SpecificationError(f"{kind} takes no automatic bounds: write {FORMS[kind]}")
     forms = FORMS.get(kind)

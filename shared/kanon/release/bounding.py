@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 LARGEST_VALUE = 1 << 62
 """Larger values are row errors."""
+LEFT_OUT = "\0left out"
+"""The place of the users with too many groups among the bins. No column has this name."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ class Bounding:
         period: days since 1970 as half-open intervals, None for all rows.
         where: conditions on rows.
         listed: the only groups that count, as :func:`encoded` names them; None for all groups.
+        left_out: whether the users with more than kappa groups are counted.
     """
 
     user: str
@@ -122,6 +125,7 @@ class Bounding:
     period: tuple[tuple[int, int], ...] | None = None
     where: tuple[Where, ...] = ()
     listed: tuple[str, ...] | None = None
+    left_out: bool = False
 
     @property
     def numbers(self) -> tuple[str, ...]:

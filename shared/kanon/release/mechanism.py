@@ -12,7 +12,7 @@ from hashlib import sha256
 
 from kanon.noise.bound import Bound
 from kanon.noise.words import length_prefixed
-from kanon.release.aggregates import AutomaticSum, Quantiles, Totals
+from kanon.release.aggregates import AllUsers, AutomaticSum, Quantiles, Totals
 from kanon.release.autobounds import AutomaticBounds
 from kanon.release.bounds import of_all, of_each
 from kanon.release.errors import SpecificationError
@@ -85,6 +85,10 @@ class Mechanism:
         """The total of aggregate i with automatic bounds, with the other half. Its table is independent of them."""
         return NoisyTotal(sensitivity, self.share(i) / 2)
 
+    def left_out(self, i: int) -> PublicCount:
+        """Counts the users with too many groups, once for all groups; of aggregate i, which is ``AllUsers``."""
+        return PublicCount(widest(self.shares[1 + i]))
+
     @cached_property
     def aggregate_parts(self) -> tuple[Part, ...]:
         """The guarantee of each aggregate. One with automatic bounds has two parts."""
@@ -92,6 +96,10 @@ class Mechanism:
         kappa = self.spec.groups_per_user
         for i, asked in enumerate(self.spec.asked):
             name = self.spec.aggregates[i]
+            if isinstance(asked, AllUsers):
+                count = self.left_out(i)
+                parts.append(Part(name, count.law.epsilon, count.delta, (count.law.digest,)))
+                continue
             tables: tuple[NoisyTotal | Quantile, ...]
             if isinstance(asked, AutomaticSum):
                 bounds = self.bounds_of(i)
@@ -146,7 +154,9 @@ class Mechanism:
             delta = self._gaussian.delta
         else:
             delta = of_all(rule.delta, self.spec.groups_per_user)
-        return Part("selection" if self.spec.only_groups else "users", self.shares[0], delta, (_digest(rule),))
+        return Part(
+            "selection" if self.spec.only_groups else self.spec.counted, self.shares[0], delta, (_digest(rule),)
+        )
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:

@@ -14,6 +14,7 @@ from kanon.noise.exact import round_up
 from kanon.release.mechanism import Mechanism
 from kanon.release.publishing import LEVEL, Cell, Released
 from kanon.release.selection import CountedSelection, GaussianSelection
+from kanon.release.spec import Spec
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -90,13 +91,19 @@ def described(mechanism: Mechanism, released: Released, facts: Mapping[str, str]
             "outside": OUTSIDE,
         },
         "selection": selection,
-        "intervals": {"level": float(LEVEL), "meaning": "of the noise; without clamping and selection"},
+        "counts": {"column": None if spec.only_groups else spec.counted, "groups_per_user": spec.groups_per_user,
+                   "left_out_at_most": released.left_out, "meaning": counted(spec, released)},
+        "intervals": {"level": float(LEVEL), "meaning": INTERVALS},
         "cautions": cautions,
         "automatic_bounds": {text: [number(low), number(high)] for text, (low, high) in released.bounds.items()},
         "specification": {**spec.as_json(), "digest": spec.digest},
     }  # fmt: skip
 
 
+INTERVALS = (
+    "of the noise, for the users that count: without users that bounding leaves out (all_.. columns include them),"
+    " clamping and selection"
+)
 OUTSIDE = (
     "Outside the guarantee: choosing the parameters by looking at the data, publishing a risk report or an operator"
     " report, and other releases of the same data, whose costs add up in the ledger."
@@ -113,6 +120,21 @@ def protects(mechanism: Mechanism) -> str:
     return f"{unit} (column {spec.user}), who counts in at most {spec.groups_per_user} groups"
 
 
+def counted(spec: Spec, released: Released) -> str:
+    """Whom the counts count, and by how much bounding may lower them, from public and released numbers."""
+    units, kappa = f"{spec.unit}s", spec.groups_per_user
+    if spec.only_groups:
+        return "no counts are released"
+    if not spec.drops_users:
+        return f"{spec.counted} counts all {units} of a group"
+    told = f"{spec.counted} counts a {spec.unit} in at most {kappa} group{'s' * (kappa > 1)}"
+    if released.left_out is not None:
+        return f"{told}: a group has at most {released.left_out} {units} more ({float(LEVEL):.0%}, with its interval)"
+    if spec.listed is not None:
+        return f"{told}: on average at least {kappa} of {len(spec.listed)} {units} of a group count in it"
+    return f"{told}: a group may have far more {units}, for one with m groups counts in each with probability {kappa}/m"
+
+
 def json_bytes(value: Mapping[str, Any]) -> bytes:
     """Readable JSON, always the same for the same value."""
     return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
@@ -125,7 +147,8 @@ def picture(released: Released, mechanism: Mechanism) -> bytes:
     plt.switch_backend("agg")
     rows = sorted(released.rows, key=lambda row: -(row[1][0] or 0) if row[1] else 0)[:SHOWN]
     figure, axes = plt.subplots(figsize=(8, 1.6 + 0.24 * max(1, len(rows))))
-    _draw(axes, [(", ".join(names), cells) for names, cells in reversed(rows)])
+    label = f"with intervals of {float(LEVEL):.0%}\n{counted(mechanism.spec, released)}"
+    _draw(axes, [(", ".join(names), cells) for names, cells in reversed(rows)], label)
     hidden = len(released.rows) - len(rows)
     more = f" (the {len(rows)} largest; {hidden} more in the table)" if hidden else ""
     axes.set_title(f"Released groups{more}\n{mechanism.claim} for {mechanism.spec.unit}", fontsize=10, loc="left")
@@ -138,14 +161,14 @@ def picture(released: Released, mechanism: Mechanism) -> bytes:
     return out.getvalue()
 
 
-def _draw(axes: "Axes", rows: Sequence[tuple[str, tuple[Cell, ...]]]) -> None:
+def _draw(axes: "Axes", rows: Sequence[tuple[str, tuple[Cell, ...]]], label: str) -> None:
     places = list(range(len(rows)))
     if rows and rows[0][1]:
         values = [float(cells[0] or 0) for _, cells in rows]
         below = [value - float(cells[1] or 0) for value, (_, cells) in zip(values, rows, strict=True)]
         above = [float(cells[2] or 0) - value for value, (_, cells) in zip(values, rows, strict=True)]
         axes.errorbar(values, places, xerr=[below, above], fmt="o", color="#0072B2", ecolor="#999999", capsize=2, ms=4)
-        axes.set_xlabel(f"users, with intervals of {float(LEVEL):.0%}")
+        axes.set_xlabel(label, wrap=True)
     axes.set_yticks(places, [_short(name) for name, _ in rows], fontsize=8, parse_math=False)
     axes.set_ylim(-0.8, max(1, len(rows)) - 0.2)
     axes.grid(axis="x", alpha=0.3)

@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from kanon.noise.words import length_prefixed
-from kanon.release.aggregates import AutomaticSum, Interval, Quantiles, Totals, units
-from kanon.release.bounding import Bins, Bounding, Cells, Measure, Sum, bin_edges, decoded
+from kanon.release.aggregates import AllUsers, AutomaticSum, Interval, Quantiles, Totals, units
+from kanon.release.bounding import LEFT_OUT, Bins, Bounding, Cells, Measure, Sum, bin_edges, decoded
 from kanon.release.mechanism import Mechanism
 from kanon.release.selection import OptimalSelection
 from kanon.release.tape import Tape
@@ -23,6 +23,8 @@ Bin = tuple[int, int, int]
 
 LEVEL = Fraction(95, 100)
 """The confidence level of all intervals."""
+SHARED_LEVEL = 1 - (1 - LEVEL) / 2
+"""The level of each of two intervals that hold together with the confidence of one."""
 
 
 class PrivateTable:
@@ -38,7 +40,8 @@ class PrivateTable:
         Args:
             bounding: the computation.
             rows: returns the rows, sorted by the bytes of the group's name; it is called twice.
-            bins: for each column with automatic bounds the number of users in each bin.
+            bins: for each column with automatic bounds the number of users in each bin; under ``LEFT_OUT`` the number
+                of users with too many groups, as bin 0.
         """
         self._bounding, self._rows, self._bins = bounding, rows, bins
 
@@ -91,11 +94,13 @@ class Released:
         columns: names of the output columns after those of the group.
         rows: the group's values and its cells, sorted by the bytes of the values.
         bounds: the drawn bounds of each aggregate that has automatic ones.
+        left_out: so many users of a group, at most, do not count in it; None if that was not asked for.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[tuple[str, ...], tuple[Cell, ...]], ...]
     bounds: Mapping[str, tuple[Fraction, Fraction]]
+    left_out: int | None = None
 
 
 def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
@@ -110,7 +115,8 @@ def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
         for i, one in enumerate(spec.asked)
         if isinstance(one, AutomaticSum)
     }
-    columns = [_Column.of(mechanism, i, bounds) for i in range(len(spec.asked))]
+    left_out = _left_out(table, mechanism, tape)
+    columns = [_Column.of(mechanism, i, bounds, left_out) for i in range(len(spec.asked))]
     width = None if spec.only_groups else _users_width(mechanism, LEVEL)
     rows = []
     for group in _listed(_groups(table), spec.listed, spec.measures):
@@ -123,7 +129,18 @@ def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
             cells += column.cells(group, users, tape)
         rows.append((decoded(group.name, len(spec.groups)), tuple(cells)))
     rows.sort(key=lambda row: tuple(text.encode() for text in row[0]))
-    return Released(_names(mechanism, columns), tuple(rows), _told_bounds(mechanism, bounds))
+    return Released(_names(mechanism, columns), tuple(rows), _told_bounds(mechanism, bounds), left_out)
+
+
+def _left_out(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> int | None:
+    """An upper end of the number of users with too many groups: no group has more users that do not count in it."""
+    asked = mechanism.spec.asked
+    i = next((i for i, one in enumerate(asked) if isinstance(one, AllUsers)), None)
+    if i is None:
+        return None
+    count = mechanism.left_out(i)
+    noisy = count.released(table._bins[LEFT_OUT][0], tape.word(mechanism.spec.roles[i], ""))
+    return max(0, noisy + half_width(count.law, SHARED_LEVEL))
 
 
 def _listed(groups: Iterator[Group], listed: Sequence[str] | None, measures: Sequence[object]) -> Iterator[Group]:
@@ -155,8 +172,12 @@ class _Column:
     cells: Callable[[Group, Fraction, Tape], list[Cell]]
 
     @classmethod
-    def of(cls, mechanism: Mechanism, i: int, bounds: Mapping[int, tuple[int, int]]) -> "_Column":
+    def of(cls, mechanism: Mechanism, i: int, bounds: Mapping[int, tuple[int, int]], left_out: int | None) -> "_Column":
         asked = mechanism.spec.asked[i]
+        if isinstance(asked, AllUsers):
+            name, width = f"all_{mechanism.spec.units}", _users_width(mechanism, SHARED_LEVEL)
+            above = width + (left_out or 0)
+            return cls((f"{name}_low", f"{name}_high"), lambda _, users, __: [users - width, users + above])
         if isinstance(asked, Quantiles):
             return cls(asked.names, _quantile_cells(mechanism, i, asked))
         names: tuple[str, ...] = (asked.name, f"{asked.name}_low", f"{asked.name}_high")
@@ -222,7 +243,7 @@ def clamped_sum(bins: Iterable[Bin], low: int, high: int) -> int:
 
 def _names(mechanism: Mechanism, columns: Sequence[_Column]) -> tuple[str, ...]:
     """The names after the group's columns, each once: a repeated name gets a number."""
-    names = [] if mechanism.spec.only_groups else ["users", "users_low", "users_high"]
+    names = [] if mechanism.spec.only_groups else [f"{mechanism.spec.counted}{end}" for end in ("", "_low", "_high")]
     names += [name for column in columns for name in column.names]
     taken = set(mechanism.spec.groups)
     unique = []

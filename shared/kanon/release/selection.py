@@ -178,7 +178,7 @@ class PublicCount:
     law: Law
     floor: int = 1
 
-    def released(self, users: int, word: int) -> int | None:
+    def released(self, users: int, word: int) -> int:
         """The noisy number of users."""
         return users + self.law.draw(word)
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, Literal, get_args
 
-from kanon.release.aggregates import Aggregate, AutomaticSum, Quantiles, aggregate
+from kanon.release.aggregates import ALL_USERS, Aggregate, AutomaticSum, Quantiles, Totals, aggregate
 from kanon.release.bounding import Bounding, Measure, Where, encoded
 from kanon.release.errors import SpecificationError
 from kanon.release.periods import Period
@@ -71,6 +71,8 @@ class Spec:
             if wrong:
                 raise SpecificationError(message)
         _ = self.asked  # reads every aggregate
+        if ALL_USERS in self.aggregates and not self.drops_users:
+            raise SpecificationError(f"every user counts in each of its listed groups: leave out {ALL_USERS}")
 
     def _faults(self) -> list[tuple[bool, str]]:
         weights = 1 + len(self.aggregates)
@@ -92,6 +94,7 @@ class Spec:
             (bool(self.weights) and len(self.weights) != weights, f"--weight takes {weights} numbers: count first"),
             (any(not 1 <= weight <= 1000 for weight in self.weights), "weights are whole numbers from 1 to 1000"),
             (self.only_groups and bool(self.aggregates), "--only groups releases no aggregates"),
+            (self.aggregates.count(ALL_USERS) > 1, f"--aggregate {ALL_USERS} is given twice: leave one out"),
             (self.only_groups and self.public_groups is not None, "public groups exclude --only groups"),
             (self.only_groups and self.noise == "gaussian", "--only groups draws no noise: leave out --noise"),
             (self.public_groups is not None and self.floor > 1, "public groups are all released: leave out --floor"),
@@ -111,6 +114,21 @@ class Spec:
         )
 
     @property
+    def drops_users(self) -> bool:
+        """Whether a group may have users that do not count in it, because they have too many groups."""
+        return self.listed is None or len(self.listed) > self.groups_per_user
+
+    @property
+    def counted(self) -> str:
+        """The column of the noisy counts."""
+        return f"{self.units}_counted" if self.drops_users else self.units
+
+    @property
+    def units(self) -> str:
+        """What a count counts: users, or their days or months."""
+        return {"user": "users", "user-day": "user_days", "user-month": "user_months"}[self.unit]
+
+    @property
     def roles(self) -> tuple[str, ...]:
         """The canonical text of each aggregate, with its index; two aggregates never share one."""
         return tuple(f"{i}/{text}" for i, text in enumerate(self.aggregates))
@@ -122,7 +140,7 @@ class Spec:
         for one in self.asked:
             if isinstance(one, Quantiles | AutomaticSum):
                 wanted.append(one.measure)
-            else:
+            elif isinstance(one, Totals):
                 wanted += [need.measure for need in one.needs]
         return tuple(dict.fromkeys(wanted))
 
@@ -132,7 +150,7 @@ class Spec:
         return Bounding(
             user=self.user, groups=self.groups, measures=self.measures, kappa=self.groups_per_user, scale=self.scale,
             unit=self.unit, time=self.time, period=self.period.days if self.period else None, where=self.where,
-            listed=self.listed,
+            listed=self.listed, left_out=ALL_USERS in self.aggregates,
         )  # fmt: skip
 
     @cached_property

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
-from kanon.release.aggregates import AutomaticSum, Quantiles, units
+from kanon.release.aggregates import AllUsers, AutomaticSum, Quantiles, units
 from kanon.release.errors import SpecificationError
 from kanon.release.mechanism import Mechanism
 from kanon.release.publishing import LEVEL
@@ -23,6 +23,8 @@ def utility(mechanism: Mechanism) -> Iterator[str]:
         if isinstance(asked, Quantiles):
             share = mechanism.quantiles(i)[0].epsilon
             yield f"{text}: edges of {asked.measure.cells} cells, epsilon {_short(share)} each"
+        elif isinstance(asked, AllUsers):
+            yield f"{text}: number of users in too many groups +- {half_width(mechanism.left_out(i).law, LEVEL)} (95%)"
         elif isinstance(asked, AutomaticSum):
             k = mechanism.bounds_of(i).threshold
             wide = mechanism.automatic_total(i, 1 << 20).half_width(LEVEL) / (1 << 20)

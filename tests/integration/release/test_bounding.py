@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kanon.release.bounding import (
+    LEFT_OUT,
     Bins,
     Bounding,
     Cells,
@@ -120,6 +121,19 @@ def test_groups_by_columns_periods_conditions_and_lists_follow_the_definition(tm
     assert groups == naive.bounded(made, bounding, SECRET)
     assert bins == {"amount": naive.entries(made, bounding, "amount", SECRET)}
     assert groups
+
+
+@pytest.mark.parametrize("kappa", [1, 3, 7, 100])
+@pytest.mark.parametrize("more", [{}, {"unit": "user-day"}, {"listed": ("a", "nowhere", "é")}], ids=str)
+def test_the_users_with_too_many_groups_are_counted_and_each_group_lacks_at_most_so_many(tmp_path, kappa, more):
+    made = rows(5)
+    asked = {"user": "client", "groups": ("set",), "left_out": True, **more}
+    path = write(tmp_path / "log.csv", made)
+    kept, bins, _ = table([path], Bounding(kappa=kappa, **asked))
+    everybody, _, _ = table([path], Bounding(kappa=1000, **asked))
+    assert bins == {LEFT_OUT: {0: naive.left_out(made, Bounding(kappa=kappa, **asked))}}
+    counted = {name: users for name, users, _ in kept}
+    assert all(users - counted.get(name, 0) <= bins[LEFT_OUT][0] for name, users, _ in everybody)
 
 
 def test_order_split_compression_and_format_of_the_files_do_not_matter(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from matplotlib.axes import Axes
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
@@ -65,7 +66,7 @@ def test_a_release_writes_a_table_its_guarantee_and_a_picture_and_a_repetition_c
     first = files(place)
     rows = list(csv.DictReader(first["released.csv"].decode().splitlines()))
     assert [row["set"] for row in rows] == ["known", "popular"]
-    assert int(rows[0]["users_low"]) < int(rows[0]["users"]) < int(rows[0]["users_high"])
+    assert int(rows[0]["users_counted_low"]) < int(rows[0]["users_counted"]) < int(rows[0]["users_counted_high"])
     told = json.loads(first["released.json"])
     assert told["guarantee"]["delta"] <= told["guarantee"]["charged"]["delta"] == 1e-6
     assert told["selection"] == {"A": 40, "floor": 1, "rule": "counted", "surely_released_from": 81}
@@ -175,6 +176,32 @@ def test_the_published_files_show_neither_totals_nor_the_digest_of_the_input(log
     assert spend["input"].encode() not in published
     assert not re.search(rb"\b322\b", files(place)["released.json"])  # as a number: an id may hold these digits
     assert b"rare" not in published
+
+
+def test_the_files_the_picture_and_the_screen_say_whom_a_count_counts_and_what_bounding_leaves_out(place, monkeypatch):
+    labels, set_label = [], Axes.set_xlabel
+    monkeypatch.setattr(
+        Axes, "set_xlabel", lambda axes, text, **how: labels.append(text) or set_label(axes, text, **how)
+    )
+    rows = [(name, user) for name in "abc" for user in range(100 if name == "c" else 300)]
+    (place / "log.csv").write_text("set,client\n" + "".join(f"{name},u{user}\n" for name, user in rows))
+    bare = run("release", "log.csv", *ASKED)
+    told = "users_counted counts a user in at most 1 group: a group may have far more users"
+    assert f"Counts: {told}" in bare
+    assert "--aggregate all-users releases how many more" in bare
+    assert told in json.loads(files(place)["released.json"])["counts"]["meaning"]
+    assert told in labels[0]
+    said = run("release", "log.csv", *ASKED, "--aggregate", "all-users")
+    counts = json.loads(files(place)["released.json"])["counts"]
+    most = counts["left_out_at_most"]
+    assert 300 < most < 330  # 300 users have two groups or more
+    assert counts["column"] == "users_counted"
+    for text in (counts["meaning"], said, labels[1]):
+        assert f"in at most 1 group: a group has at most {most} users more (95%" in text
+    table = {row["set"]: row for row in csv.DictReader(files(place)["released.csv"].decode().splitlines())}
+    for name, users in (("a", 300), ("b", 300)):
+        assert int(table[name]["users_counted_high"]) < users
+        assert int(table[name]["all_users_low"]) <= users <= int(table[name]["all_users_high"])
 
 
 def test_each_release_says_that_no_budget_limits_it_and_how_to_set_one(log):
@@ -337,7 +364,7 @@ def test_the_popular_sets_of_the_real_log_are_released_with_a_floor_and_a_pictur
     first = files(place)
     rows = list(csv.DictReader(first["released.csv"].decode().splitlines()))
     assert "lib/ansible/modules" in {row["set"] for row in rows}
-    assert min(int(row["users"]) for row in rows) > 40 + 49
+    assert min(int(row["users_counted"]) for row in rows) > 40 + 49
     assert "ansible, unit user: (1, 1.00e-6) spent" in run("ledger", "show")
     run("release", REAL_LOG, *asked, "--dataset", "ansible")
     assert files(place) == first

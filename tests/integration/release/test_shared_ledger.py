@@ -1,6 +1,7 @@
 """A ledger in a DynamoDB table has the guarantees of one in a directory, on every engine available here."""
 
 import itertools
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -111,6 +112,25 @@ def test_a_missing_table_and_a_missing_line_are_named(engine: Running, table: st
     engine.client().delete_item(TableName=table, Key={"kind": {"S": "line"}, "name": {"S": "000000000000"}})
     with pytest.raises(LedgerError, match="a line is missing"):
         kept.accounts()
+
+
+def test_a_ledger_of_several_pages_is_read_whole_and_in_order(engine: Running, table: str) -> None:
+    """DynamoDB answers a query with at most 1 MB; an item has at most 400 KB."""
+    client, pages = engine.client(), []
+    client.meta.events.register("after-call.dynamodb.Query", lambda **_: pages.append(1))
+    kept = Ledger(TableStore(client, table), TableSecrets(client, table))
+    kept.set_budget("d", "user", Bound(Fraction(1), Fraction(1, 10)))
+    texts = [f"{number} " + "x" * 390_000 for number in range(3)]
+    for text in texts:
+        kept.add_note("d", text)
+    made = release("log.csv", spec(), kept, dataset="d", engine=LOG)
+    pages.clear()
+    lines = TableStore(client, table).lines()
+    assert len(pages) >= 2
+    assert [json.loads(line).get("text") for line in lines] == [None, *texts, None]
+    with pytest.raises(OverBudgetError):
+        release("log.csv", spec(), kept, dataset="d", name="second", engine=LOG)
+    assert [one.name for one in kept.spends()] == [made.name]
 
 
 def test_a_refused_call_is_printed_as_one_line(engine: Running, table: str) -> None:

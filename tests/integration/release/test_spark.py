@@ -53,7 +53,7 @@ def spark() -> Any:
 
 
 BOUNDINGS = {
-    "every measure": Bounding("client", ("set",), MEASURES, kappa=2, scale=2),
+    "every measure": Bounding("client", ("set",), MEASURES, kappa=2, scale=2, left_out=True),
     "two columns": Bounding("client", ("set", "country"), (), kappa=3),
     "days": Bounding("client", ("set",), (), unit="user-day", kappa=2),
     "months of a period": Bounding(

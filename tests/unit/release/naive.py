@@ -87,6 +87,12 @@ def kept_pairs(rows, b, secret):
     return kept
 
 
+def left_out(rows, b):
+    """The number of users with more than kappa groups."""
+    pairs = {(unit, group) for unit, group, *_ in valid_rows(rows, b) if b.listed is None or group in b.listed}
+    return sum(number > b.kappa for number in Counter(unit for unit, _ in pairs).values())
+
+
 def sampled(unit, group, rows, b, secret):
     """The pair's rows in the order in which they are sampled."""
     seen, keys = Counter(), []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kanon.release.bounding import (
     LARGEST_VALUE,
+    LEFT_OUT,
     Bins,
     Bounding,
     Cells,
@@ -125,9 +126,12 @@ class Texts:
     def bins(self) -> dict[str, str]:
         """By column with automatic bounds, one row for each bin: the users whose one entry falls into it.
 
-        The entry of a user is that of a random kept pair.
+        The entry of a user is that of a random kept pair. The users with too many groups, if wanted, are one more bin.
         """
-        return {m.column: self._users_in_bins(m.column) for m in self.bounding.measures if isinstance(m, Bins)}
+        found = {m.column: self._users_in_bins(m.column) for m in self.bounding.measures if isinstance(m, Bins)}
+        if self.bounding.left_out:
+            found[LEFT_OUT] = f"{self._kept_pairs()}\nselect 0 as bin, count(*) as users from busy"
+        return found
 
     def _users_in_bins(self, column: str) -> str:
         sums = f"s{self.bounding.numbers.index(column)}"

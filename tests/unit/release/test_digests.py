@@ -1,0 +1,124 @@
+"""Nothing can change under a name that was paid for: every field moves a digest, so equal noise means equal data."""
+
+from dataclasses import fields, replace
+from fractions import Fraction
+from typing import get_args
+
+import pytest
+
+from kanon.release import Ledger, Spec, release
+from kanon.release.aggregates import AutomaticSum, Quantiles, Totals
+from kanon.release.bounding import LEFT_OUT, Clamped, Measure, Where
+from kanon.release.errors import InputError
+from kanon.release.mechanism import Mechanism
+from kanon.release.periods import Period
+from kanon.release.publishing import Group, PrivateTable, keyed_digest
+from tests.unit.release.made import Given, spec
+
+KEY = b"k" * 32
+OTHER = {
+    "groups": ("set", "country"), "epsilon": Fraction(2), "delta": Fraction("2e-5"), "user": "member",
+    "unit": "user-day", "groups_per_user": 2, "floor": 2, "aggregates": ("rows:3",), "weights": (2,),
+    "values_per_group": 2, "scale": 1, "cells": 8, "noise": "laplace", "only_groups": True,
+    "public_groups": (("a",),), "period": Period.read("2026-01"), "where": (Where("page", equal=True, text="p"),),
+    "time": "created",
+}  # fmt: skip
+
+
+def test_every_field_of_a_specification_changes_its_digest() -> None:
+    assert OTHER.keys() == {field.name for field in fields(Spec)}
+    digests = {name: replace(spec(), **{name: value}).digest for name, value in OTHER.items()}
+    assert len({spec().digest, *digests.values()}) == 1 + len(OTHER)
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(Where)])
+def test_every_field_of_a_condition_and_every_public_group_changes_the_digest(field: str) -> None:
+    one = Where("page", equal=True, text="p")
+    other = replace(one, **{field: {"column": "x", "equal": False, "text": "q"}[field]})
+    assert spec(where=(one,)).digest != spec(where=(other,)).digest
+    lists = [(("a",),), (("b",),), (("a",), ("b",)), (("a\n1:b",),)]
+    assert len({spec(public_groups=listed).digest for listed in lists}) == len(lists)
+
+
+AGGREGATES = (
+    "rows:3", "sum:x:0:9", "mean:x:0:9:per-user", "mean:x:0:9", "var:x:0:9", "quantile:x:0:9:0.5", "distinct:page",
+    "sum:x:auto",
+)  # fmt: skip
+CELL = {
+    "quantile:x:0:9:0.5": ("0:60,7:40", "0:61,7:39"),
+    "sum:x:auto": ("3:600:1800,4:400:3000", "3:600:1800,4:400:3001"),
+}
+
+
+def measures(text: str) -> list[Measure]:
+    (asked,) = spec(aggregates=(text,)).asked
+    if isinstance(asked, Totals):
+        return [need.measure for need in asked.needs]
+    assert isinstance(asked, Quantiles | AutomaticSum)
+    return [asked.measure]
+
+
+def test_the_aggregates_here_need_every_kind_of_measure() -> None:
+    kinds = {*get_args(Measure), *Clamped.__subclasses__()} - {Clamped}
+    assert {type(measure) for text in AGGREGATES for measure in measures(text)} == kinds
+
+
+@pytest.mark.parametrize("text", AGGREGATES)
+def test_one_changed_measure_under_the_same_name_is_refused(text, tmp_path) -> None:
+    """With the same noise, the published number would move by exactly the change."""
+    asked, ledger = spec(aggregates=(text,)), Ledger.at(tmp_path / "l")
+    bins = {"x": {3: 600, 4: 400}}
+    for place in range(len(measures(text))):
+        rows = [("a", 1000, *(CELL.get(text, ("300", "301"))[i == changed] for i in range(len(measures(text)))))
+                for changed in (None, place)]  # fmt: skip
+        release([], asked, ledger, dataset="d", name=f"{place}", engine=Given(rows[0], bins=bins))
+        with pytest.raises(InputError, match="made from other data"):
+            release([], asked, ledger, dataset="d", name=f"{place}", engine=Given(rows[1], bins=bins))
+
+
+def table(rows, bins=None) -> str:
+    return keyed_digest(PrivateTable(spec(aggregates=("rows:3",)).bounding, lambda: iter(rows), bins or {}), KEY)
+
+
+def test_every_field_of_a_group_changes_the_digest_of_the_input() -> None:
+    row = dict(zip((field.name for field in fields(Group)), ("a", 7, 9), strict=True))
+    changed = [{**row, name: {"name": "b", "users": 8, "measures": 10}[name]} for name in row]
+    assert len({table([tuple(one.values())]) for one in (row, *changed)}) == 1 + len(fields(Group))
+
+
+def test_every_part_of_the_bins_and_every_row_changes_the_digest_of_the_input() -> None:
+    row = ("a", 7, 9)
+    bins = [{}, {"x": {3: 7}}, {"x": {3: 8}}, {"x": {4: 7}}, {"y": {3: 7}}, {"x": {3: 7, 4: 0}}, {LEFT_OUT: {0: 7}}]
+    digests = [table([row], one) for one in bins] + [
+        table([]),
+        table([row, ("b", 7, 9)]),
+        table([("a7", 7, 9)]),
+    ]
+    assert len(set(digests)) == len(digests)
+    same = PrivateTable(spec(aggregates=("rows:3",)).bounding, lambda: iter([row]), {})
+    assert keyed_digest(same, KEY) == table([row]) != keyed_digest(same, b"o" * 32)
+
+
+LAW, GAUSSIAN = (Mechanism(spec(delta=Fraction("2e-5"), groups_per_user=3, noise=n)) for n in ("laplace", "gaussian"))
+RULES = {"counted": {}, "optimal": {"only_groups": True}, "gaussian": {"noise": "gaussian", "groups_per_user": 3}}
+
+
+@pytest.mark.parametrize("asked", RULES.values(), ids=RULES)
+def test_every_field_of_a_rule_changes_the_digest_of_the_mechanism(asked) -> None:
+    """A program with other tables would repeat a release with the words of its noise and other numbers."""
+    mechanism = Mechanism(spec(**asked))
+    other = {"law": (GAUSSIAN if "noise" in asked else LAW).rule.law, "floor": 2, "threshold": 99, "weights": (0, 1)}
+    for field in fields(mechanism.rule):
+        if field.name == "epsilon":
+            continue  # of the optimal rule: its weights follow from it
+        changed = Mechanism(mechanism.spec)
+        changed.__dict__["rule"] = replace(mechanism.rule, **{field.name: other[field.name]})
+        assert changed.digest != mechanism.digest, field.name
+
+
+@pytest.mark.parametrize("text", [*AGGREGATES, "all-users"])
+def test_every_table_of_an_aggregate_changes_the_digest_of_the_mechanism(text) -> None:
+    """The weights keep the share of the count, so that only the tables of the aggregates differ."""
+    asked = [Mechanism(spec(aggregates=(text, "rows:2"), weights=(8, 4 + i, 4 - i))) for i in range(3)]
+    assert len({one.rule.law.digest for one in asked}) == 1
+    assert len({one.digest for one in asked}) == 3
