@@ -96,7 +96,7 @@ PERMISSIONS: dict[str, dict[str, set[str]]] = {
         "DecryptLogs": LOGS,
     },
     "AggregateRole": {
-        "ReportJobs": {*ROWS, "dynamodb:ConditionCheckItem"},
+        "ReportJobs": {*ROWS, "dynamodb:ConditionCheckItem", "dynamodb:DescribeTable"},
         "Budgets": {
             *ROWS,
             *("dynamodb:BatchGetItem", "dynamodb:ConditionCheckItem", "dynamodb:DescribeTable"),
@@ -123,6 +123,7 @@ PERMISSIONS: dict[str, dict[str, set[str]]] = {
         "Control [reports#keys]": {"dynamodb:GetItem", "dynamodb:PutItem"},
         "Budgets [epoch, ZXBvY2g=]": {"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:ConditionCheckItem"},
         "Budgets": {"dynamodb:DescribeTable"},
+        "ReportJobs": {"dynamodb:DescribeTable"},
         "report-keys/*": {f"secretsmanager:{call}" for call in ("CreateSecret", "GetSecretValue", "DeleteSecret")},
         "Key via dynamodb, secretsmanager": BOTH_WAYS,
         "LostEvents": SEND,
@@ -171,6 +172,7 @@ ENVIRONMENT: dict[str, Document] = {
     "Rotate": {
         **CONTROL,
         "KANON_BUDGETS_TABLE": {"Ref": "Budgets"},
+        "KANON_REPORT_JOBS_TABLE": {"Ref": "ReportJobs"},
         "KANON_REPORT_KEY_PREFIX": PREFIX,
         "KANON_KMS_KEY": {"Ref": "KeyArn"},
     },

@@ -50,7 +50,7 @@ def stages() -> Stages:
     noise_key = fetch_noise_keys(aws.secrets_manager(), SETTINGS.report_noise_key_secret, [NOISE_KEY])[NOISE_KEY]
     jobs = ReportJobs(dynamodb, SETTINGS.report_jobs_table)
     budgets = Budgets(dynamodb, SETTINGS.budgets_table, Amount.of(SETTINGS.epsilon_cap, SETTINGS.delta_cap))
-    epoch = Epoch(dynamodb, KeyRing(dynamodb, SETTINGS.control_table), budgets)
+    epoch = Epoch(dynamodb, KeyRing(dynamodb, SETTINGS.control_table), budgets, SETTINGS.report_jobs_table)
     return Stages(
         jobs=jobs,
         committing=lambda name: Committing(dynamodb, jobs, budgets, lambda: is_in_force(epoch, name), clock.now),
@@ -69,7 +69,7 @@ def ring(epoch: Epoch) -> Ring:
     """The ids of the keys that open reports, read for every plan and commit: a table may be replaced at any time.
 
     Raises:
-        JobError: there are no keys yet, or the budget table was replaced.
+        JobError: there are no keys yet, or a table was replaced.
     """
     try:
         keys = epoch.in_force()

@@ -26,7 +26,7 @@ def rotation() -> Rotation:
     """The use case, built once per execution environment."""
     dynamodb = aws.dynamodb()
     budgets = Budgets(dynamodb, SETTINGS.budgets_table, Amount(0, 0))  # it takes no budget
-    epoch = Epoch(dynamodb, KeyRing(dynamodb, SETTINGS.control_table), budgets)
+    epoch = Epoch(dynamodb, KeyRing(dynamodb, SETTINGS.control_table), budgets, SETTINGS.report_jobs_table)
     return Rotation(epoch, PrivateKeys(aws.secrets_manager(), SETTINGS.report_key_prefix, SETTINGS.kms_key))
 
 
@@ -37,7 +37,8 @@ def handler(event: dict[str, Any], context: LambdaContext) -> None:  # noqa: ARG
     now = clock.now()
     try:
         keys = rotation().run(now)
+        replaced = keys.withdrawn or not rotation().epoch.has_jobs_of(keys)
     except Exception as error:  # noqa: BLE001, raised again without its text, which may name a secret
         raise RuntimeError(f"rotation failed, the next call continues: {type(error).__name__}") from None
-    metrics.add_metric("BudgetTableReplaced", MetricUnit.Count, keys.withdrawn)
+    metrics.add_metric("BudgetTableReplaced", MetricUnit.Count, replaced)
     metrics.add_metric("KeysMissing", MetricUnit.Count, not keys.published(now))

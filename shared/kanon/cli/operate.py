@@ -243,6 +243,26 @@ def new_report_keys(stack: "RunningStack", yes: Yes = False) -> None:
     typer.echo("The keys are destroyed. The first new key is published within five minutes.")
 
 
+@operate.command()
+@on_stack
+def accept_report_jobs(stack: "RunningStack", yes: Yes = False) -> None:
+    """Let jobs of reports run again, after the table of jobs was replaced.
+
+    Example: kanon operate accept-report-jobs --stack kanon-prod
+    """
+    from kanon.operate.report_jobs import accept, situation
+
+    seen = situation(stack)
+    typer.echo(
+        "The table of jobs is not the one that the stack began with, and none of its jobs can commit any more. Budgets"
+        " and keys do not change. If the table was restored from a copy, first find out who has that copy: it holds"
+        " secrets of jobs."
+    )
+    _ask("Accept the table?", yes)
+    accept(stack, seen)
+    typer.echo("Jobs run again. Create the jobs anew that ended with PRIVACY_BUDGET_ERROR.")
+
+
 def _ask(question: str, yes: bool) -> None:
     if not yes:
         typer.confirm(question, abort=True)

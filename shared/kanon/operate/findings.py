@@ -45,6 +45,7 @@ class Section(StrEnum):
     STUCK_JOBS = "stuckjobs"
     KEYS_MISSING = "keysmissing"
     BUDGET_TABLE_REPLACED = "budgettablereplaced"
+    JOB_TABLE_LOST = "the-table-of-jobs-was-lost"
     PUBLICATION_FAILED = "a-publication-failed"
     HELD_BUDGET = "budget-of-no-live-job"
     REPORT_DEAD_LETTERS = "reportdeadletterswaiting"

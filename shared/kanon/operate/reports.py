@@ -98,6 +98,20 @@ def _budget_table(reports: RunningReports, _: float) -> Iterator[Finding]:
         yield Finding(check, Verdict.OK, "the one on which the keys were issued")
 
 
+def _job_table(reports: RunningReports, _: float) -> Iterator[Finding]:
+    """Whether ReportJobs is the table that the stack began with: a restored one brings back jobs and their secrets."""
+    check = "job table"
+    ring = reports.key_ring.read()
+    if ring is None or ring.jobs_id is None:
+        yield Finding(check, Verdict.NOT_SEEN, "rotate has not recorded it yet")
+    elif reports.epoch.has_jobs_of(ring):
+        yield Finding(check, Verdict.OK, "the one that the stack began with")
+    else:
+        seen = "not the one that the stack began with: it was restored or created again"
+        advice = "no job runs until then: run `kanon operate accept-report-jobs`"
+        yield Finding(check, Verdict.FAIL, seen, advice, Section.JOB_TABLE_LOST)
+
+
 def _jobs(reports: RunningReports, now: float) -> Iterator[Finding]:
     """Jobs that should have ended, and results that could not be written."""
     jobs = reports.report_jobs
@@ -211,6 +225,7 @@ CHECKS: dict[str, Callable[[RunningReports, float], Iterator[Finding]]] = {
     "report fingerprints": _fingerprints,
     "report keys": _keys,
     "budget table": _budget_table,
+    "job table": _job_table,
     "report jobs": _jobs,
     "budget holds": _holds,
     "dead letters": _dead_letters,

@@ -96,4 +96,4 @@ class RunningReports:
     @property
     def epoch(self) -> Epoch:
         """The epoch of keys and budget table."""
-        return Epoch(self.client("dynamodb"), self.key_ring, self.budgets)
+        return Epoch(self.client("dynamodb"), self.key_ring, self.budgets, self.aggregate.report_jobs_table)

@@ -124,5 +124,6 @@ class RotateSettings(Deployment):
     """The environment of ``rotate``."""
 
     budgets_table: Name
+    report_jobs_table: Name
     report_key_prefix: Name
     kms_key: Name

@@ -23,6 +23,7 @@ from kanon.reports.keys import PublicKey, public_keys
 from kanon.reports.storage.key_ring import OPENS
 from tests.e2e.gate.backups import RUNBOOK
 from tests.integration.gate.doctor_view import doctor, operate, wrong
+from tests.table_ids import give_ids
 from tests.unit.reports import made
 
 START = 1_767_225_600
@@ -112,7 +113,8 @@ class Service:
 
 
 @pytest.fixture
-def service(new_stack: Callable[..., Stack]) -> Service:
+def service(new_stack: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch) -> Service:
+    give_ids(monkeypatch)
     made_ = Service(new_stack({"Reports": "ON"}, start=START))
     made_.send([made_.encrypted() for _ in range(3)])
     return made_
@@ -173,7 +175,7 @@ def test_a_replaced_budget_table(service: Service) -> None:
     service.stack.advance(60)
     assert service.code(first) == "SUCCESS"
     old = service.encrypted()
-    replace_budgets(service.stack)
+    replace(service.stack, "KANON_BUDGETS_TABLE")
     service.stack.advance(600)
     assert service.stack.request("GET", PUBLIC).status == 503
     assert Section.BUDGET_TABLE_REPLACED in service.sections()
@@ -193,6 +195,24 @@ def test_a_replaced_budget_table(service: Service) -> None:
     last = service.create()
     service.stack.advance(60)
     assert service.code(last) == "SUCCESS_WITH_ERRORS"
+
+
+def test_a_replaced_job_table(service: Service) -> None:
+    replace(service.stack, "KANON_REPORT_JOBS_TABLE")
+    service.stack.advance(600)
+    assert service.sections() == {Section.JOB_TABLE_LOST}
+    refused = service.create()
+    code, output = operate(service.stack, "accept-report-jobs", answer="y\n")
+    assert (code, "1 jobs of the replaced table have not ended" in output) == (2, True), output
+    service.stack.advance(60)
+    assert service.code(refused) == "PRIVACY_BUDGET_ERROR"
+    assert service.spent() == []
+    code, output = operate(service.stack, "accept-report-jobs", answer="y\n")
+    assert code == 0, output
+    again = service.create()
+    service.stack.advance(60)
+    assert service.code(again) == "SUCCESS"
+    assert service.sections() == set()
 
 
 def test_an_expired_key(service: Service) -> None:
@@ -224,17 +244,17 @@ def stored(service: Service) -> list[str]:
     return [item["Key"] for item in listed.get("Contents", ())]
 
 
-def replace_budgets(stack: Stack) -> None:
-    """Delete the table and create an empty one of the same name, as a restore or a mistake does."""
-    client, name = stack.session.client("dynamodb"), stack.functions["aggregate"].environment["KANON_BUDGETS_TABLE"]
+def replace(stack: Stack, table: str) -> None:
+    """Delete a table and create an empty one of the same name, as a restore or a mistake does."""
+    client, name = stack.session.client("dynamodb"), stack.functions["aggregate"].environment[table]
     old = client.describe_table(TableName=name)["Table"]
-    ids = table_ids(client, {"Budgets": name})
+    ids = table_ids(client, {table: name})
     client.delete_table(TableName=name)
     client.create_table(
         TableName=name, KeySchema=old["KeySchema"], AttributeDefinitions=old["AttributeDefinitions"],
         BillingMode="PAY_PER_REQUEST",
     )  # fmt: skip
-    assert "TableId" not in old or table_ids(client, {"Budgets": name}) != ids
+    assert table_ids(client, {table: name}) != ids
 
 
 def test_every_drill_is_executed() -> None:

@@ -6,6 +6,7 @@ Its clock and its randomness are given, so that two runs of one history write th
 import json
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import sha256
@@ -41,6 +42,7 @@ class Aggregation:
     queue: deque[Message] = field(default_factory=deque)
     secrets: random.Random = field(default_factory=lambda: random.Random(1))
     waiting: int = 0
+    ring: Callable[[], Ring] = lambda: Ring((made.KEY_ID,), EPOCH)
 
     def bucket(self, name: str) -> Objects:
         return Objects(self.s3, f"{self.prefix}-{name}")
@@ -56,7 +58,7 @@ class Aggregation:
             work=self.bucket(WORK),
             bucket=self.bucket,
             request=self.request,
-            ring=lambda: Ring((made.KEY_ID,), EPOCH),
+            ring=self.ring,
             noise_key=NOISE_KEY,
             deployment="test",
             clock=lambda: self.tables.now,

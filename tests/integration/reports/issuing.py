@@ -37,12 +37,16 @@ class Issuing:
         return f"{self.name}-Budgets"
 
     @property
+    def jobs_table(self) -> str:
+        return f"{self.name}-ReportJobs"
+
+    @property
     def prefix(self) -> str:
         return f"{self.name}{PREFIX}"
 
     def epoch(self) -> Epoch:
         client = self._client("dynamodb")
-        return Epoch(client, KeyRing(client, self.control), Budgets(client, self.table, Amount(0, 0)))
+        return Epoch(client, KeyRing(client, self.control), Budgets(client, self.table, Amount(0, 0)), self.jobs_table)
 
     def private(self) -> PrivateKeys:
         return PrivateKeys(self._client("secretsmanager"), self.prefix)
@@ -70,17 +74,22 @@ class Issuing:
         client = self.running.session.client("secretsmanager")
         return [client.get_secret_value(SecretId=f"{self.prefix}{name}")["SecretString"] for name in self.secrets()]
 
-    def replace_budgets(self, *, epoch: str | None) -> None:
-        """Delete the table of budgets and create it again, empty or with an epoch, as a backup has it."""
+    def replace(self, table: str) -> None:
+        """Delete a table and create it again, empty."""
         client = self.running.client()
-        described = client.describe_table(TableName=self.table)["Table"]
-        client.delete_table(TableName=self.table)
+        described = client.describe_table(TableName=table)["Table"]
+        client.delete_table(TableName=table)
         client.create_table(
-            TableName=self.table,
+            TableName=table,
             KeySchema=described["KeySchema"],
             AttributeDefinitions=described["AttributeDefinitions"],
             BillingMode="PAY_PER_REQUEST",
         )
+
+    def replace_budgets(self, *, epoch: str | None) -> None:
+        """Delete the table of budgets and create it again, empty or with an epoch, as a backup has it."""
+        client = self.running.client()
+        self.replace(self.table)
         if epoch is not None:
             client.transact_write_items(TransactItems=[self.epoch().budgets.begin(epoch)])
 

@@ -36,8 +36,11 @@ class ReportTables:
     def budgets(self) -> Budgets:
         return Budgets(self.client, self.names["Budgets"], CAP)
 
+    def in_force(self, epoch: str) -> bool:
+        return self.budgets.epoch() == epoch
+
     def committing(self, epoch: str = EPOCH) -> Committing:
-        return Committing(self.client, self.jobs, self.budgets, lambda: self.budgets.epoch() == epoch, lambda: self.now)
+        return Committing(self.client, self.jobs, self.budgets, lambda: self.in_force(epoch), lambda: self.now)
 
     def job(self, name: str, state: State = State.COMMITTING) -> str:
         """A job in a state, as its stages would have left it."""
@@ -48,6 +51,18 @@ class ReportTables:
             assert row is not None
             assert self.jobs.move(row, to, self.now)
         return name
+
+    def copy(self, job: str) -> dict[str, Any]:
+        """The row of a job as a backup has it."""
+        key = {"job": {"S": job}, "part": {"S": "job"}}
+        item: dict[str, Any] = self.client.get_item(TableName=self.names["ReportJobs"], Key=key)["Item"]
+        return item
+
+    def put_back(self, copy: dict[str, Any]) -> None:
+        """Restore the row of a job, and list it as unfinished."""
+        listed = {"job": {"S": "|open"}, "part": copy["job"], "received_at": copy["received_at"]}
+        for item in (copy, listed):
+            self.client.put_item(TableName=self.names["ReportJobs"], Item=item)
 
     def state(self, job: str) -> State:
         row = self.jobs.read(job)

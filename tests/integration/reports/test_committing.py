@@ -79,11 +79,17 @@ def test_a_commit_that_is_repeated_spends_once(tables: ReportTables) -> None:
     assert {tables.spent(one) for one in SOME} == {TEN}
 
 
-def test_a_commit_continues_after_the_holds_of_a_crashed_worker(tables: ReportTables) -> None:
-    job, wanted = tables.job("a"), charges(MANY)
-    hold = [write for charge in wanted[:ROWS_A_CHUNK] for write in tables.budgets.take(charge, job, TEN, CLAIM)]
+def hold_first_chunk(tables: ReportTables, job: str, amount: Amount) -> None:
+    """What a worker does before it crashes."""
+    first = charges(MANY)[:ROWS_A_CHUNK]
+    hold = [write for charge in first for write in tables.budgets.take(charge, job, amount, CLAIM)]
     assert all_or_none(tables.client, [tables.jobs.still(job, State.COMMITTING), *hold]) is None
-    assert tables.committing().commit(job, wanted, TEN, CLAIM) is Outcome.COMMITTED
+
+
+def test_a_commit_continues_after_the_holds_of_a_crashed_worker(tables: ReportTables) -> None:
+    job = tables.job("a")
+    hold_first_chunk(tables, job, TEN)
+    assert tables.committing().commit(job, charges(MANY), TEN, CLAIM) is Outcome.COMMITTED
     assert {tables.spent(one) for one in SOME} == {TEN}
 
 
@@ -104,31 +110,68 @@ def test_delta_alone_can_exhaust_a_unit(tables: ReportTables) -> None:
 
 
 def test_a_unit_that_another_job_merely_holds_makes_a_job_wait(tables: ReportTables) -> None:
-    holder, wanted = tables.job("a"), charges([unit()])
-    (charge,) = wanted
-    hold = tables.budgets.take(charge, holder, CAP, CLAIM)
-    assert all_or_none(tables.client, [tables.jobs.still(holder, State.COMMITTING), *hold]) is None
-    second = tables.job("b")
+    holder, held = tables.job("a"), charges(MANY)
+    hold_first_chunk(tables, holder, CAP)
+    second, wanted = tables.job("b"), held[:1]
     assert tables.committing().commit(second, wanted, TEN, CLAIM) is Outcome.WAIT
     row = tables.jobs.read(holder)
     assert row is not None
     assert tables.jobs.move(row, State.ABORTING, tables.now)
     for _ in range(2):
-        assert tables.committing().abort(holder, wanted, CAP, CLAIM)
-    assert tables.spent(unit()) == Amount(0, 0)
+        assert tables.committing().abort(holder, held, CAP, CLAIM) is None
+    assert {tables.spent(one) for one in SOME} == {Amount(0, 0)}
     assert tables.committing().commit(second, wanted, TEN, CLAIM) is Outcome.COMMITTED
 
 
 def test_only_an_aborting_job_returns_its_holds(tables: ReportTables) -> None:
     job = tables.job("a")
-    assert tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is Outcome.COMMITTED
-    assert not tables.committing().abort(job, charges([unit()]), TEN, CLAIM)
-    assert tables.spent(unit()) == TEN
+    hold_first_chunk(tables, job, TEN)
+    assert tables.committing().abort(job, charges(MANY), TEN, CLAIM) is Outcome.LEFT
+    assert tables.budgets.held(charges(MANY)[:ROWS_A_CHUNK], job, CLAIM) == ROWS_A_CHUNK
+
+
+@pytest.mark.parametrize("state", [State.COMMITTING, State.ABORTING])
+@pytest.mark.parametrize("units", [[unit()], MANY], ids=["one chunk", "two chunks"])
+def test_a_job_whose_row_was_put_back_after_its_commit_spends_and_returns_nothing(
+    tables: ReportTables, units: list[Unit], state: State
+) -> None:
+    job = tables.job("a", state)
+    copy = tables.copy(job)
+    if state is State.ABORTING:
+        tables.put_back(copy | {"state": {"S": State.COMMITTING}})
+    assert tables.committing().commit(job, charges(units), TEN, CLAIM) is Outcome.COMMITTED
+    tables.put_back(copy)
+    again = tables.committing().commit if state is State.COMMITTING else tables.committing().abort
+    assert again(job, charges(units), TEN, CLAIM) is Outcome.SPENT
+    assert tables.state(job) is state
+    assert tables.spent(units[0]) == tables.spent(units[-1]) == TEN
+
+
+def test_a_chunk_counts_as_held_only_if_the_job_took_every_row_of_it(tables: ReportTables) -> None:
+    """A copy of the job met fewer reports, and took some of these rows."""
+    job, wanted = tables.job("a"), charges(MANY)
+    copy = tables.copy(job)
+    assert tables.committing().commit(job, wanted[:11], TEN, CLAIM) is Outcome.COMMITTED
+    tables.put_back(copy)
+    assert tables.committing().commit(job, wanted, TEN, CLAIM) is Outcome.SPENT
+    assert tables.budgets.held(wanted[:ROWS_A_CHUNK], job, CLAIM) == 11
+
+
+def test_the_claim_of_a_job_changes_with_its_secret_its_plan_and_its_units(tables: ReportTables) -> None:
+    row = tables.jobs.read(tables.job("a"))
+    assert row is not None
+    pinned = {"plan": "a plan", "sources": "units"}
+    claims = [
+        replace(row, secret=secret, values=pinned | changes).claim
+        for secret in (bytes(32), bytes(31) + b"1")
+        for changes in ({}, {"plan": "another"}, {"sources": "others"})
+    ]
+    assert len(set(claims)) == len(claims)
 
 
 def test_a_slow_worker_cannot_take_returned_budget_again(tables: ReportTables) -> None:
     job = tables.job("a", State.ABORTING)
-    assert tables.committing().abort(job, charges(MANY), TEN, CLAIM)
+    assert tables.committing().abort(job, charges(MANY), TEN, CLAIM) is None
     assert tables.committing().commit(job, charges(MANY), TEN, CLAIM) is Outcome.LEFT
     assert tables.spent(MANY[0]) == Amount(0, 0)
 

@@ -43,17 +43,14 @@ class Deployed:
     reports: RunningReports
 
     @property
-    def table_id(self) -> str:
-        return table_ids(self.tables.client, self.tables.names)["Budgets"]
-
-    @property
     def ring(self) -> KeyRing:
         return self.reports.key_ring
 
     def keys(self, *ages: float, **changes: Any) -> None:
         """Let the ring hold keys of these ages, s."""
         made = [Key.made(f"key {number}", "public", NOW - age) for number, age in enumerate(ages)]
-        ring = Keys(EPOCH, self.table_id, tuple(sorted(made, key=lambda key: key.created)))
+        ids = table_ids(self.tables.client, self.tables.names)
+        ring = Keys(EPOCH, ids["Budgets"], tuple(sorted(made, key=lambda key: key.created)), jobs_id=ids["ReportJobs"])
         seen = self.ring.read()
         self.tables.client.transact_write_items(TransactItems=[self.ring.changing(seen, replace(ring, **changes))])
 
@@ -194,6 +191,13 @@ def test_a_budget_table_that_was_replaced_is_reported(deployed: Deployed, change
     assert deployed.wrong() == {"budget table": (Verdict.FAIL, Section.BUDGET_TABLE_REPLACED)}
 
 
+def test_a_job_table_that_was_replaced_is_reported(deployed: Deployed) -> None:
+    deployed.keys(0, jobs_id="another")
+    assert deployed.wrong() == {"job table": (Verdict.FAIL, Section.JOB_TABLE_LOST)}
+    deployed.keys(0, jobs_id=None)
+    assert deployed.findings()["job table"].verdict is Verdict.NOT_SEEN
+
+
 def test_withdrawn_keys_are_reported_until_there_are_new_ones(deployed: Deployed) -> None:
     deployed.keys(0, withdrawn=True)
     assert set(deployed.wrong()) == {"budget table", "report keys"}
@@ -216,7 +220,8 @@ def test_budget_returned_during_the_check_is_not_reported(deployed: Deployed, mo
     found = list(deployed.tables.budgets.holders())
     monkeypatch.setattr(type(deployed.tables.budgets), "holders", lambda _: iter(found))
     deployed.move(job, State.ABORTING)
-    assert deployed.tables.committing().abort(job, charges([unit(1)]), TEN, CLAIM)
+    (charge,) = charges([unit(1)])
+    assert all_or_none(deployed.tables.client, deployed.tables.budgets.give_back(charge, job, TEN, CLAIM)) is None
     deployed.move(job, State.FINISHED)
     assert deployed.wrong() == {}
 
@@ -285,6 +290,7 @@ def test_an_unreadable_part_is_reported_as_unknown_and_not_as_wrong(deployed: De
         "report fingerprints",
         "report keys",
         "budget table",
+        "job table",
         *(f"schedule of {one}" for one in SCHEDULES),
     }
     assert set(deployed.wrong()) == {"report functions"}

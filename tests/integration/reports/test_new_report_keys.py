@@ -1,7 +1,7 @@
-"""``kanon operate new-report-keys``: its output and question, and a crash at any of its calls."""
+"""``kanon operate new-report-keys`` and ``accept-report-jobs``: output, question, and a crash at any call."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +12,12 @@ from kanon import clock
 from kanon.cli.main import app
 from kanon.errors import KanonError
 from kanon.operate.report_keys import renew, situation
+from kanon.reports.errors import JobError
 from kanon.reports.service.epoch import Epoch
 from kanon.reports.settings import RotateSettings
 from kanon.reports.storage.budgets import Amount, Budgets
 from kanon.reports.storage.key_ring import KeyRing
+from kanon.reports.storage.report_jobs import ReportJobs, State
 from tests.faults.reports.failing_calls import KINDS, Fault, KilledError
 from tests.integration.gate.tables import Running
 from tests.integration.reports.issuing import Issuing, issuing
@@ -46,13 +48,17 @@ class Stack:
             deployment="test",
             control_table=self.issued.control,
             budgets_table=self.issued.table,
+            report_jobs_table=self.issued.jobs_table,
             report_key_prefix=self.issued.prefix,
             kms_key="alias/test",
         )
         client = self.client("dynamodb")
         budgets = Budgets(client, settings.budgets_table, Amount(0, 0))
-        epoch = Epoch(client, KeyRing(client, settings.control_table), budgets)
-        return SimpleNamespace(client=self.client, rotate=settings, epoch=epoch)
+        epoch = Epoch(client, KeyRing(client, settings.control_table), budgets, settings.report_jobs_table)
+        jobs = ReportJobs(client, settings.report_jobs_table)
+        return SimpleNamespace(
+            client=self.client, rotate=settings, epoch=epoch, key_ring=epoch.ring, report_jobs=jobs
+        )  # fmt: skip
 
 
 @pytest.fixture
@@ -63,9 +69,15 @@ def issued(engine: Running, monkeypatch: pytest.MonkeyPatch) -> Issuing:
     return issuing(engine)
 
 
-def operate(issued: Issuing, monkeypatch: pytest.MonkeyPatch, *arguments: str, answer: str = "") -> tuple[int, str]:
+def operate(
+    issued: Issuing,
+    monkeypatch: pytest.MonkeyPatch,
+    *arguments: str,
+    answer: str = "",
+    command: str = "new-report-keys",
+) -> tuple[int, str]:
     monkeypatch.setattr("kanon.cli.stacks.find", lambda *_: Stack(issued))
-    result = CliRunner().invoke(app, ["operate", "new-report-keys", *arguments], input=answer, env={"COLUMNS": "250"})
+    result = CliRunner().invoke(app, ["operate", command, *arguments], input=answer, env={"COLUMNS": "250"})
     return result.exit_code, result.output
 
 
@@ -104,6 +116,39 @@ def test_a_ring_that_has_changed_since_it_was_read_is_left_alone(issued: Issuing
     with pytest.raises(KanonError, match="run the command again"):
         renew(Stack(issued), seen, NOW)  # type: ignore[arg-type]
     assert issued.ring() == after
+
+
+def test_a_replaced_table_of_jobs_is_accepted_once_its_jobs_have_ended(
+    issued: Issuing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def accept(answer: str = "y\n") -> tuple[int, str]:
+        return operate(issued, monkeypatch, answer=answer, command="accept-report-jobs")
+
+    before = issued.run()
+    code, said = accept()
+    assert (code, "was not replaced" in said) == (2, True)
+    issued.replace(issued.jobs_table)
+    jobs: Any = ReportJobs(issued.running.client(), issued.jobs_table)
+    jobs.create("restored", {}, NOW, bytes(32))
+    with pytest.raises(JobError, match="must accept it"):
+        issued.epoch().in_force()
+    code, said = accept()
+    assert (code, "1 jobs of the replaced table have not ended" in said) == (2, True)
+    assert jobs.move(jobs.read("restored"), State.FINISHED, NOW, code="PRIVACY_BUDGET_ERROR")
+    assert accept("n\n")[0] == 1
+    with pytest.raises(JobError, match="must accept it"):
+        issued.epoch().in_force()
+    assert accept()[0] == 0
+    assert issued.epoch().in_force().keys == before.keys
+
+
+def test_the_first_rotation_after_an_update_records_the_table_of_jobs(issued: Issuing) -> None:
+    keys = issued.run()
+    ring = issued.epoch().ring
+    assert ring.change(keys, replace(keys, jobs_id=None))  # as an earlier version writes it
+    assert issued.epoch().in_force().jobs_id is None
+    assert issued.run().jobs_id == keys.jobs_id is not None
+    assert "jobs_id" not in issued.running.client().scan(TableName=issued.control)["Items"][0]["ring"]["S"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

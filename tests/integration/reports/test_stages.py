@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from kanon import clock
+from kanon.reports.errors import JobError
+from kanon.reports.service.epoch import JOBS_REPLACED_MESSAGE, SPENT_MESSAGE
 from kanon.reports.service.messages import StageMessage
 from kanon.reports.storage.report_jobs import State
 from kanon.reports.storage.work import Work
@@ -170,6 +172,75 @@ def test_too_many_reports_in_error_end_a_job_and_spend_nothing(service: Aggregat
     service.run()
     assert service.code("job") == "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD"
     assert service.code("lenient") == "SUCCESS_WITH_ERRORS"
+
+
+def run_until(service: Aggregation, job: str, state: State) -> None:
+    """Create a job over one row of budget, and run it until it is in this state."""
+    service.put_reports("in/a.avro", reports(10))
+    service.put_domain("domain/keys.avro", 1)
+    service.create(job)
+    while service.row(job).state is not state:
+        if isinstance(message := service.queue.popleft(), StageMessage):
+            message = StageMessage(job=job)
+            service.queue += [*service.stages.run(message, lambda: False), message]
+        else:
+            service.run_one(message)
+    service.queue.clear()
+
+
+def put_back(service: Aggregation, state: State) -> None:
+    """Run a job to its end, and put back its row of this state, as a restore does."""
+    run_until(service, "job", state)
+    copy = service.tables.copy("job")
+    service.queue.append(StageMessage(job="job"))
+    service.run()
+    assert service.code("job") == "SUCCESS"
+    assert len(list(service.tables.budgets.holders())) == 1
+    service.tables.put_back(copy)
+    service.queue.append(StageMessage(job="job"))
+
+
+def test_a_finished_job_whose_row_is_put_back_releases_nothing_with_the_same_plan(service: Aggregation) -> None:
+    put_back(service, State.RECEIVED)
+    before = service.names(OUTPUT)
+    service.run()
+    assert service.code("job") == "PRIVACY_BUDGET_ERROR"
+    assert service.row("job").values["message"] == SPENT_MESSAGE
+    assert not service.row("job").committed
+    assert service.names(OUTPUT) == before
+    assert len(list(service.tables.budgets.holders())) == 1
+    assert service.names(WORK) == []
+
+
+def test_a_finished_job_whose_row_is_put_back_pays_every_row_of_another_plan(service: Aggregation) -> None:
+    put_back(service, State.RECEIVED)
+    days = [made.NOW - 86_400 * day for day in range(2, 60)]
+    more = [made.report([(1, 1)], 100 + n, scheduled_report_time=day) for n, day in enumerate(days)]
+    service.put_reports("in/b.avro", more)
+    service.bucket(OUTPUT).delete_under("out/")
+    service.run()
+    assert service.code("job") == "SUCCESS"
+    assert service.row("job").values["counters"]["rows"] == 59
+    assert len(list(service.tables.budgets.holders())) == 1 + 59
+
+
+def test_no_job_is_planned_or_commits_on_a_table_of_jobs_that_was_replaced(
+    service: Aggregation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_until(service, "committing", State.COMMITTING)
+    service.create("received")
+
+    def replaced() -> Any:
+        raise JobError("PRIVACY_BUDGET_ERROR", JOBS_REPLACED_MESSAGE)
+
+    service.ring = replaced
+    monkeypatch.setattr(service.tables, "in_force", lambda _: False)
+    service.sweep()
+    service.run()
+    for job in ("committing", "received"):
+        assert service.code(job) == "PRIVACY_BUDGET_ERROR"
+        assert service.row(job).values["message"].endswith("operator's guide. Nothing was spent.")
+    assert list(service.tables.budgets.holders()) == []
 
 
 def test_a_job_that_was_paused_for_a_day_commits_nothing(service: Aggregation) -> None:

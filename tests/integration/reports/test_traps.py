@@ -39,7 +39,7 @@ from kanon.reports.service.rotation import Rotation
 from kanon.reports.service.stages import Stages
 from kanon.reports.storage import budgets as budgets_module
 from kanon.reports.storage import key_ring
-from kanon.reports.storage.budgets import Amount, Budgets, Charge, charges
+from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, Budgets, Charge, charges
 from kanon.reports.storage.key_ring import Key, Keys
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, ReportJobs, State
@@ -141,7 +141,7 @@ def plant_early_spending(patch: Patch, service: Aggregation) -> None:
     def spending(self: Stages, row: Any) -> Any:
         tables = service.tables
         for charge in charges(unit_of_report()):
-            assert all_or_none(tables.client, tables.budgets.take(charge, row.job, TENTH, row.claim)) is None
+            assert all_or_none(tables.client, tables.budgets.take(charge, row.job, TENTH, CLAIM)) is None
         return original(self, row)
 
     patch.setattr(Stages, "_match", spending)
@@ -166,17 +166,19 @@ def plant_hold_without_check(patch: Patch, _: Aggregation) -> None:
 
 
 def returns_a_part_once(service: Aggregation) -> None:
-    tables, wanted = service.tables, charges([unit()])
+    tables, wanted = service.tables, charges(map(unit, range(ROWS_A_CHUNK + 1)))
+    held = wanted[:ROWS_A_CHUNK]
     job = tables.job("a")
     other = tables.job("b")
     assert tables.committing().commit(other, wanted, HALF, CLAIM) is Outcome.COMMITTED
-    assert all_or_none(tables.client, tables.budgets.take(wanted[0], job, TENTH, CLAIM)) is None
+    hold = [write for charge in held for write in tables.budgets.take(charge, job, TENTH, CLAIM)]
+    assert all_or_none(tables.client, hold) is None
     row = tables.jobs.read(job)
     assert row is not None
     assert tables.jobs.move(row, State.ABORTING, tables.now)
     for _ in range(2):
-        assert tables.committing().abort(job, wanted, TENTH, CLAIM)
-    assert tables.spent(unit()) == HALF
+        assert tables.committing().abort(job, wanted, TENTH, CLAIM) is None
+    assert {tables.spent(unit(number)) for number in range(len(wanted))} == {HALF}
 
 
 def plant_refund_without_condition(patch: Patch, _: Aggregation) -> None:

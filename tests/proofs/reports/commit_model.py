@@ -11,6 +11,10 @@ Before its last transaction a worker writes a *witness*, an item of its own, and
 the one that its job names. The last transaction names the witness. No transaction names the epoch itself: two of them
 would conflict on it.
 
+If the first job has a second plan, an earlier row of it may be put back once, by a restore or by hand: from while it
+commits or aborts, or from before its plan, so that it gets another plan and with it another claim. (The service also
+refuses to commit on a restored table. This model shows that the claims alone keep the budget.)
+
 A worker reads its clock, signs its request and sends it as one step: AWS refuses a request that arrives minutes after
 it was signed, and rows expire days after the deadline. A restored table has no witness: between the witness and the
 last transaction are seconds, and no restore is that fast.
@@ -47,19 +51,31 @@ class Flaw(Enum):
     ONE_WITNESS_A_JOB = "two workers of a job write the same witness"
     WITNESS_IN_THE_HOLDS = "the holds name a witness, and the last write does not"
     OLD_WITNESS = "a restored table has the witness of a worker that waits"
+    CLAIM_WITHOUT_PLAN = "a job that is planned again has the same claim"
+    ABORT_WITHOUT_A_LOOK = "an abort returns holds without looking whether the last chunk is held"
 
 
 class Job(NamedTuple):
-    """What the tables hold of a job, and what became of it."""
+    """What the tables hold of a job, and what became of it.
+
+    Attributes:
+        plan: the number of its plan; a worker of the job may have read an earlier one.
+        commits: the plans whose result was committed, in order; history.
+        restored: whether a row of it was put back.
+    """
 
     state: str = "COMMITTING"
     published: bool = False
+    plan: int = 0
+    commits: tuple[int, ...] = ()
+    restored: bool = False
 
 
 class Worker(NamedTuple):
     """A worker of a job: what it does next, and at which of the job's rows."""
 
     job: int
+    plan: int = 0
     does: str = "load"
     at: int = 0
     seen: frozenset[int] = frozenset()
@@ -74,7 +90,7 @@ class World(NamedTuple):
 
     Attributes:
         left: what is left of each row.
-        taken: pairs (job, row).
+        taken: (job, claim, row).
         spent: per row, what committed jobs have really spent; history, not stored anywhere.
         late: whether the deadline has passed, and whether the rows have expired.
         replaced: whether it is another table, and not the one that the jobs name.
@@ -83,7 +99,7 @@ class World(NamedTuple):
     jobs: tuple[Job, ...]
     workers: tuple[Worker, ...]
     left: tuple[int, ...]
-    taken: frozenset[tuple[int, int]]
+    taken: frozenset[tuple[int, int, int]]
     spent: tuple[int, ...]
     late: str = "in time"
     replaced: bool = False
@@ -93,13 +109,15 @@ class World(NamedTuple):
 class Model:
     """The rows of each job, rows that a committed job has spent before, and a flaw or none.
 
-    A row that starts spent was taken by job 9, which is committed. ``workers`` is how many each job has.
+    A row that starts spent was taken by job 9, which is committed. ``workers`` is how many each job has. ``replanned``
+    is the rows of the first job in its second plan; None if no row is put back.
     """
 
     rows: tuple[tuple[int, ...], ...]
     begin_spent: frozenset[int] = frozenset()
     flaw: Flaw | None = None
     workers: tuple[int, ...] = (2, 2)
+    replanned: tuple[int, ...] | None = None
 
     @cached_property
     def start(self) -> World:
@@ -109,7 +127,7 @@ class Model:
             tuple(Job() for _ in self.rows),
             tuple(Worker(job) for job in range(len(self.rows)) for _ in range(self.workers[job])),
             tuple(CAP - used for used in spent),
-            frozenset((9, row) for row in self.begin_spent),
+            frozenset((9, 0, row) for row in self.begin_spent),
             spent,
         )
 
@@ -121,6 +139,9 @@ class Model:
             yield _emptied(world)._replace(late="expired")
         if not world.replaced:
             yield self._replaced(world)
+        if self.replanned is not None and not world.jobs[0].restored:
+            for state, plan in (("COMMITTING", 0), ("ABORTING", 0), ("COMMITTING", 1)):
+                yield _job(world, 0, state=state, plan=plan, restored=True)
         for number, worker in enumerate(world.workers):
             if worker.does != "load":
                 yield _with(world, number, Worker(worker.job))  # a crash
@@ -128,12 +149,12 @@ class Model:
 
     def _step(self, world: World, number: int, worker: Worker) -> Iterator[World]:
         job = world.jobs[worker.job]
-        rows = self.rows[worker.job]
+        rows = self.rows_of(worker)
         match worker.does:
             case "load":
-                doing = {"COMMITTING": "take", "ABORTING": "return", "COMMITTED": "publish"}.get(job.state)
+                doing = {"COMMITTING": "take", "ABORTING": "look back", "COMMITTED": "publish"}.get(job.state)
                 if doing:
-                    yield _with(world, number, Worker(worker.job, doing))
+                    yield _with(world, number, Worker(worker.job, job.plan, doing))
             case "take" if self._asks_first(worker, rows):
                 first = self.flaw is Flaw.EPOCH_BEFORE_WITNESS
                 yield _with(world, number, worker._replace(does="read" if first else "write"))
@@ -146,19 +167,37 @@ class Model:
                 doing = "write" if self.flaw is Flaw.EPOCH_BEFORE_WITNESS else "commit"
                 yield _with(world, number, worker._replace(does="abort" if world.replaced else doing))
             case "look":
-                holders = frozenset(holder for holder, held in world.taken if held == rows[worker.at])
+                holders = frozenset(who for who, _, held in world.taken if held == rows[worker.at]) - {worker.job}
                 yield _with(world, number, worker._replace(does="ask", seen=holders, spent=0))
             case "ask":
                 yield self._ask(world, number, worker, rows)
             case "abort":
                 moved = _job(world, worker.job, state="ABORTING") if job.state == "COMMITTING" else world
                 yield _with(moved, number, Worker(worker.job))
+            case "look back":
+                spent = self.holds(world, worker, rows[-1]) and self.flaw is not Flaw.ABORT_WITHOUT_A_LOOK
+                yield _with(world, number, worker._replace(does="end ABORTING" if spent else "return"))
+            case "end COMMITTING" | "end ABORTING":  # the job has committed before
+                ended = _job(world, worker.job, state="ENDED") if worker.does == f"end {job.state}" else world
+                yield _with(ended, number, Worker(worker.job))
             case "return":
                 yield self._return(world, number, worker, rows)
             case "publish":  # the worker has read that its job is committed, perhaps long ago
                 if world.late == "expired" and job.state == "COMMITTED":
                     yield _with(_job(world, worker.job, state="GIVEN UP"), number, Worker(worker.job))
                 yield _with(_job(world, worker.job, published=True), number, Worker(worker.job))
+
+    def rows_of(self, worker: Worker) -> tuple[int, ...]:
+        """The rows of the plan that a worker has read."""
+        return self.rows[worker.job] if worker.plan == 0 or self.replanned is None else self.replanned
+
+    def claim_of(self, worker: Worker) -> int:
+        """What distinguishes the parts that a job takes."""
+        return 0 if self.flaw is Flaw.CLAIM_WITHOUT_PLAN else worker.plan
+
+    def holds(self, world: World, worker: Worker, row: int) -> bool:
+        """Whether the worker's job holds a row by its claim."""
+        return (worker.job, self.claim_of(worker), row) in world.taken
 
     def _take(self, world: World, number: int, worker: Worker, rows: tuple[int, ...]) -> World:
         """One transaction: a hold, or the commit with the last row."""
@@ -168,25 +207,28 @@ class Model:
         if job.state != "COMMITTING" and not unchecked:
             return _with(world, number, Worker(worker.job))
         if world.late != "in time" and self.flaw is not Flaw.NO_DEADLINE and not unchecked:
-            return _with(world, number, Worker(worker.job, "abort"))
+            return _with(world, number, Worker(worker.job, worker.plan, "abort"))
         if last and not self._is_same_table(world, worker):
-            return _with(world, number, Worker(worker.job, "abort"))
-        if (worker.job, row) in world.taken:
-            return _with(world, number, worker._replace(at=worker.at + 1) if not last else Worker(worker.job))
+            return _with(world, number, Worker(worker.job, worker.plan, "abort"))
+        if self.holds(world, worker, row):
+            doing = worker._replace(does="end COMMITTING") if last else worker._replace(at=worker.at + 1)
+            return _with(world, number, doing)
         if world.left[row] < CAP:
             return _with(world, number, worker._replace(does="look", witness=False))
         world = world._replace(
-            left=_changed(world.left, row, -CAP), taken=world.taken | {(worker.job, row)}
+            left=_changed(world.left, row, -CAP), taken=world.taken | {(worker.job, self.claim_of(worker), row)}
         )  # fmt: skip
         if not last:
             doing = worker._replace(at=worker.at + 1)
             if self.flaw is Flaw.RESULT_BEFORE_COMMIT and worker.at == len(rows) - 2:
-                doing = Worker(worker.job, "publish")
+                doing = Worker(worker.job, worker.plan, "publish")
             return _with(world, number, doing)
         spent = world.spent
         for held in rows:
             spent = _changed(spent, held, CAP)
-        return _with(_job(world._replace(spent=spent), worker.job, state="COMMITTED"), number, Worker(worker.job))
+        commits = (*job.commits, worker.plan)
+        world = _job(world._replace(spent=spent), worker.job, state="COMMITTED", commits=commits)
+        return _with(world, number, Worker(worker.job))
 
     def _asks_first(self, worker: Worker, rows: tuple[int, ...]) -> bool:
         """Whether the worker writes a witness and reads the epoch before the transaction at its row."""
@@ -213,7 +255,7 @@ class Model:
         """Read the state of one holder; at the end decide."""
         if not worker.seen:
             aborts = worker.spent + CAP > CAP
-            return _with(world, number, Worker(worker.job, "abort" if aborts else "load"))
+            return _with(world, number, Worker(worker.job, worker.plan, "abort" if aborts else "load"))
         holder = min(worker.seen)
         state = "COMMITTED" if holder == 9 else world.jobs[holder].state
         counts = state in SPENT
@@ -224,16 +266,17 @@ class Model:
 
     def _return(self, world: World, number: int, worker: Worker, rows: tuple[int, ...]) -> World:
         """One transaction: a part comes back; after the last one the job is finished."""
-        if worker.at == len(rows):
+        if worker.at == len(rows) - 1:  # only the commit takes the last row
             if world.jobs[worker.job].state == "ABORTING":
                 world = _job(world, worker.job, state="REFUSED")
             return _with(world, number, Worker(worker.job))
         row = rows[worker.at]
-        held = (worker.job, row) in world.taken
+        held = self.holds(world, worker, row)
         aborting = world.jobs[worker.job].state == "ABORTING"
         if aborting and (held or self.flaw is Flaw.REFUND_WITHOUT_CONDITION):
             world = world._replace(
-                left=_changed(world.left, row, CAP), taken=world.taken - {(worker.job, row)}
+                left=_changed(world.left, row, CAP),
+                taken=world.taken - {(worker.job, self.claim_of(worker), row)},
             )  # fmt: skip
         return _with(world, number, worker._replace(at=worker.at + 1))
 
@@ -242,17 +285,19 @@ class Model:
         if any(spent > CAP for spent in world.spent):
             return "a row is spent twice"
         for row, left in enumerate(world.left):
-            if left + CAP * sum(held == row for _, held in world.taken) != CAP:
+            if left + CAP * sum(held == row for _, _, held in world.taken) != CAP:
                 return "what is left and what is taken do not add up"
+            if left + world.spent[row] > CAP and world.late != "expired" and not world.replaced:
+                return "the budget of a released result came back"
         for number, job in enumerate(world.jobs):
-            if job.published and job.state not in SPENT:
+            if job.published and not job.commits:
                 return "a result was published without its budget"
-            if job.state == "REFUSED" and any(holder == number for holder, _ in world.taken):
+            if job.state == "REFUSED" and not job.restored and any(who == number for who, _, _ in world.taken):
                 return "a refused job keeps budget"
-            if job.state not in SPENT and (number, self.rows[number][-1]) in world.taken:
+            if job.state not in SPENT and not job.restored and (number, 0, self.rows[number][-1]) in world.taken:
                 return "the last chunk of a job is held, and the job is not committed"
             in_force = world.late == "in time" and not world.replaced
-            if job.state in ("ABORTING", "REFUSED") and in_force:
+            if job.state in ("ABORTING", "REFUSED") and in_force and not world.jobs[0].restored:
                 others = [world.spent[row] for row in self.rows[number]]
                 if all(spent + CAP <= CAP for spent in others):
                     return "a job is refused that committed spending admits"
@@ -275,8 +320,9 @@ class Model:
 
 
 def _all_can_end(worlds: set[World], before: dict[World, list[World]]) -> bool:
-    """Whether every world can reach one in which each job is published, given up or refused."""
-    able = {w for w in worlds if all(job.published or job.state in ("GIVEN UP", "REFUSED") for job in w.jobs)}
+    """Whether every world can reach one in which each job is published, given up, refused or ended."""
+    ends = ("GIVEN UP", "REFUSED", "ENDED")
+    able = {w for w in worlds if all(job.published or job.state in ends for job in w.jobs)}
     waiting = list(able)
     while waiting:
         for earlier in before.get(waiting.pop(), ()):
@@ -297,8 +343,9 @@ def _with(world: World, number: int, worker: Worker) -> World:
     return world._replace(workers=tuple(sorted(workers, key=_order)))
 
 
-def _order(worker: Worker) -> tuple[int, str, int, tuple[int, ...], int, bool]:
-    return worker.job, worker.does, worker.at, tuple(sorted(worker.seen)), worker.spent, worker.witness
+def _order(worker: Worker) -> tuple[int, int, str, int, tuple[int, ...], int, bool]:
+    seen = tuple(sorted(worker.seen))
+    return worker.job, worker.plan, worker.does, worker.at, seen, worker.spent, worker.witness
 
 
 def _job(world: World, number: int, **changes: Any) -> World:

@@ -1,5 +1,7 @@
 """Every interleaving of two committing jobs keeps the budget and releases what it spends; each flaw is found."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.proofs.reports.commit_model import Flaw, Model
@@ -31,6 +33,32 @@ def test_no_interleaving_fails_for_any_rows_spent_at_the_start(
     assert problem is None
 
 
+def restored(rows: tuple[tuple[int, ...], ...], second: tuple[int, ...], flaw: Flaw | None = None) -> Model:
+    """The row of the first job may be put back; its second plan has other rows. One worker each: the rest is above."""
+    return Model(rows, FRESH, flaw, (1, 1), second)
+
+
+def test_a_row_that_is_put_back_spends_nothing_for_free_and_returns_nothing_released() -> None:
+    assert restored((BOTH, (1,)), BOTH).explore()[1] is None
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("second", [(0,), (1,), BOTH], ids=str)
+@pytest.mark.parametrize("rows", SHAPES.values(), ids=SHAPES)
+def test_a_row_that_is_put_back_with_any_plans_spends_nothing_for_free(
+    rows: tuple[tuple[int, ...], ...], second: tuple[int, ...]
+) -> None:
+    for shape in (rows, rows[::-1]):
+        assert restored(shape, second).explore()[1] is None
+
+
+@pytest.mark.prove
+def test_a_row_that_is_put_back_among_two_workers_spends_nothing_for_free() -> None:
+    worlds, problem = replace(restored((BOTH, BOTH), BOTH), workers=(2, 1)).explore()
+    print(f"{worlds} worlds")
+    assert problem is None
+
+
 SHOWN_BY = {
     Flaw.NO_CHECK_IN_A_HOLD: (Model((BOTH, BOTH), FRESH, Flaw.NO_CHECK_IN_A_HOLD), "a refused job keeps budget"),
     Flaw.REFUND_WITHOUT_CONDITION: (Model((BOTH, (0,)), FRESH, Flaw.REFUND_WITHOUT_CONDITION), "do not add up"),
@@ -53,6 +81,8 @@ SHOWN_BY = {
             Flaw.OLD_WITNESS,
         )
     },
+    Flaw.CLAIM_WITHOUT_PLAN: (restored(((0,), BOTH), BOTH, Flaw.CLAIM_WITHOUT_PLAN), "came back"),
+    Flaw.ABORT_WITHOUT_A_LOOK: (restored((BOTH, BOTH), BOTH, Flaw.ABORT_WITHOUT_A_LOOK), "came back"),
 }
 
 

@@ -44,6 +44,7 @@ AGGREGATE = {
 ROTATE = {
     **CONTROL,
     "KANON_BUDGETS_TABLE": "budgets",
+    "KANON_REPORT_JOBS_TABLE": "jobs",
     "KANON_REPORT_KEY_PREFIX": "stack/report-keys/",
     "KANON_KMS_KEY": "arn:key",
 }

@@ -12,6 +12,9 @@ a *witness*, a random item of its own. Then it reads the epoch and the id of the
 witness, so it goes to the table that the worker has read about. It does not name the epoch itself: DynamoDB cancels a
 transaction that names an item of another one in progress, and all jobs would name that item.
 
+A claim commits once. A job's row that was put back from a copy meets the rows that it took before. If it holds the last
+chunk, or a part of a chunk, it has committed: it commits no more and returns nothing.
+
 Timeline of a conflict, rows r1 < r2, where r2 has enough for one of two jobs:
 
     job A   hold r1 ................. commit r2 -----> committed
@@ -49,6 +52,8 @@ class Outcome(Enum):
     """A unit is held by a job that may yet abort. Try again later."""
     REPLACED = "replaced"
     """The budget table is not the one on which the stack's keys were issued. The job must abort."""
+    SPENT = "spent"
+    """The job has committed before: its row was put back from a copy. It must end, and keep what it took."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ class Committing:
         for part in holds:
             state = self.jobs.still(job, State.COMMITTING, self.clock())
             refused = all_or_none(self.client, [state, *self._takes(part, job, amount, claim)], ATTEMPTS)
-            if refused is not None and (stopped := self._why(job, part, amount, *refused)) is not None:
+            if refused is not None and (stopped := self._why(job, part, amount, claim, *refused)) is not None:
                 return stopped
         same_table = self.budgets.put_witness(self.clock())
         if not self.in_force():
@@ -97,34 +102,38 @@ class Committing:
         left, witness, *taken = refused
         if left is None and witness is not None:
             return Outcome.REPLACED
-        if (stopped := self._why(job, last, amount, left, *taken)) is None:
-            raise AssertionError("the last chunk of a job is held, and the job is not committed")
-        return stopped
+        return self._why(job, last, amount, claim, left, *taken) or Outcome.SPENT
 
-    def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> bool:
-        """Return what the job holds; False if it is not ABORTING. It may be called again after any crash.
+    def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> Outcome | None:
+        """Return what the job holds. It may be called again after any crash.
 
         If a chunk is not held (never taken, or already returned), its transaction is refused as a whole.
+
+        Returns:
+            None if everything is returned; LEFT if the job is not ABORTING, SPENT if it has committed before.
         """
-        for part in chunks(charges, ROWS_A_CHUNK):
+        *holds, last = list(chunks(charges, ROWS_A_CHUNK)) or [()]
+        if self.budgets.held(last, job, claim):  # only the commit takes the last chunk
+            return Outcome.SPENT
+        for part in holds:
             returned = [write for charge in part for write in self.budgets.give_back(charge, job, amount, claim)]
             refused = all_or_none(self.client, [self.jobs.still(job, State.ABORTING), *returned], ATTEMPTS)
             if refused is not None and refused[0] is not None:
-                return False
-        return True
+                return Outcome.LEFT
+        return None
 
     def _takes(self, part: Sequence[Charge], job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
         return [write for charge in part for write in self.budgets.take(charge, job, amount, claim)]
 
     def _why(
-        self, job: str, part: Sequence[Charge], amount: Amount, state: Item | None, *taken: Item | None
+        self, job: str, part: Sequence[Charge], amount: Amount, claim: str, state: Item | None, *taken: Item | None
     ) -> Outcome | None:
-        """The reason for a refused chunk; None if the job holds it already."""
+        """The reason for a refused chunk; None if the job holds all of it already."""
         if state is not None:
             in_commit = state.get("state", {}).get("S") == State.COMMITTING
             return Outcome.LATE if in_commit else Outcome.LEFT
         if any(item is not None for item in taken[1::2]):  # the job's own items: one transaction wrote them all
-            return None
+            return None if self.budgets.held(part, job, claim) == len(part) else Outcome.SPENT
         short = [charge for charge, item in zip(part, taken[0::2], strict=True) if item is not None]
         return Outcome.EXHAUSTED if any(self._exhausted(charge, job, amount) for charge in short) else Outcome.WAIT
 

@@ -71,6 +71,9 @@ class Rotation:
         withdrawn = not self.epoch.is_of(keys)
         if withdrawn != keys.withdrawn:
             return self._change(keys, replace(keys, withdrawn=withdrawn))
+        if keys.jobs_id is None:
+            self.epoch.accept_jobs(keys)  # the first run after an update
+            return True
         if withdrawn:
             return False
         if keys.pending is not None:

@@ -23,7 +23,7 @@ from kanon.reports.matching import skip_lists
 from kanon.reports.noise import Randomness
 from kanon.reports.reducing import reduce_partition
 from kanon.reports.service.committing import Committing, Outcome, exhausted
-from kanon.reports.service.epoch import REPLACED, REPLACED_MESSAGE
+from kanon.reports.service.epoch import REPLACED, SPENT_MESSAGE
 from kanon.reports.service.exhaustion import named_exhausted
 from kanon.reports.service.messages import Message, StageMessage
 from kanon.reports.service.plan import Plan, Ring, write_plan
@@ -44,7 +44,7 @@ MESSAGES = {
         " leave their reports out, or set skip_exhausted"
     ),
     LATE: "the job did not end within 24 hours: create a new job",
-    REPLACED: REPLACED_MESSAGE,
+    REPLACED: "the table of budgets or of jobs was replaced: an operator must act, see the operator's guide",
 }
 
 
@@ -267,16 +267,26 @@ class Stages(Worker):
         )
         if outcome is Outcome.WAIT:
             raise WaitError("another job holds the budget of a unit: run the stage again later")
-        if outcome in CODES:
+        if outcome is Outcome.SPENT:
+            self._spent(row)
+        elif outcome in CODES:
             code = CODES[outcome]
             message = f"{MESSAGES[code]}. {NOTHING_SPENT}"
             self.jobs.move(row, State.ABORTING, self.clock(), code=code, message=message)
         return None
 
+    def _spent(self, row: Row) -> None:
+        """End a job whose row was put back after it had committed. What it took stays taken."""
+        if self.jobs.move(row, State.FINISHED, self.clock(), code=REPLACED, message=SPENT_MESSAGE):
+            self.ended(REPLACED)
+
     def _abort(self, row: Row) -> list[Message] | None:
         request = self.request(row)
         wanted = charges(units(self._sources(row), request.filtering_ids))
-        if not self.committing(self.plan_of(row).epoch).abort(row.job, wanted, request.amount, row.claim):
+        kept = self.committing(self.plan_of(row).epoch).abort(row.job, wanted, request.amount, row.claim)
+        if kept is Outcome.SPENT:
+            self._spent(row)
+        if kept is not None:
             return None
         if row.values["code"] == EXHAUSTED:
             self._name_exhausted(row, request, self._sources(row), "exhausted")

@@ -61,6 +61,7 @@ class Keys:
         keys: by their age, oldest first.
         pending: the id of a key that is being made.
         withdrawn: whether the budget table was replaced, so that no key may be published.
+        jobs_id: the id of table ReportJobs; None in a ring of an earlier version.
         revision: counts the writes of the ring.
     """
 
@@ -69,6 +70,7 @@ class Keys:
     keys: tuple[Key, ...] = ()
     pending: str | None = None
     withdrawn: bool = False
+    jobs_id: str | None = None
     revision: int = 0
 
     def published(self, now: float) -> tuple[Key, ...]:
@@ -133,11 +135,14 @@ class KeyRing:
 
 def _item(keys: Keys) -> Item:
     fields = asdict(keys)
-    revision = str(fields.pop("revision"))
-    return {"name": {"S": NAME}, "ring": {"S": json.dumps(fields, sort_keys=True)}, "revision": {"N": revision}}
+    revision, jobs_id = str(fields.pop("revision")), fields.pop("jobs_id")
+    # An attribute of its own, because an earlier version cannot read a ring with another field.
+    own = {"jobs_id": {"S": jobs_id}} if jobs_id else {}
+    return {"name": {"S": NAME}, "ring": {"S": json.dumps(fields, sort_keys=True)}, "revision": {"N": revision}, **own}
 
 
 def _keys(item: Item) -> Keys:
     fields = json.loads(item["ring"]["S"])
     keys = tuple(Key(**key) for key in fields.pop("keys"))
-    return Keys(**fields, keys=keys, revision=int(item["revision"]["N"]))
+    jobs_id = item.get("jobs_id", {}).get("S")
+    return Keys(**fields, keys=keys, jobs_id=jobs_id, revision=int(item["revision"]["N"]))

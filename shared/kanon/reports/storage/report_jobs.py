@@ -87,10 +87,14 @@ class Row:
 
     @property
     def claim(self) -> str:
-        """Distinguishes the job from another one with its id while it may take or return budget."""
+        """Names what the job takes. It depends on the plan and the units of account.
+
+        So if a copy of the row is put back and planned again, it cannot use budget that was taken before.
+        """
         if self.secret is None:
             raise ValueError("a job without its secret claims nothing")
-        return sha256(b"kanon/reports/claim/1" + self.secret).hexdigest()[:32]
+        pinned = "\0".join((self.values["plan"], self.values["sources"])).encode()
+        return sha256(b"kanon/reports/claim/2" + self.secret + pinned).hexdigest()[:32]
 
     @property
     def committed(self) -> bool:
