@@ -21,7 +21,7 @@ from kanon.errors import (
     UnreadableMessageError,
 )
 from kanon.gate.evaluation import Evaluation, NoiseKeys
-from kanon.gate.fingerprints import check_evaluate
+from kanon.gate.fingerprints import check_evaluate, missing_layouts, missing_noise_keys, unchanged_keys
 from kanon.gate.generations import in_force, refuse_log_generations
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.schedule import Schedule
@@ -68,30 +68,35 @@ class SlotMessage(BaseModel):
 def evaluation() -> Evaluation:
     """The use case with its keys, built once per execution environment. A changed fingerprint is an error."""
     dynamodb = dynamodb_client()
-    ids = [entry.id for entry in SETTINGS.noise_keys]
-    keys = fetch_noise_keys(aws.secrets_manager(), SETTINGS.noise_key_secret, ids)
+    secrets, entries = aws.secrets_manager(), SETTINGS.noise_keys
+    keys = fetch_noise_keys(secrets, SETTINGS.noise_key_secret, [entry.id for entry in entries])
     control = Control(dynamodb, SETTINGS.control_table)
     step = step_at(clock.now(), SETTINGS.period)
     tables = described(dynamodb, SETTINGS.tables)
     check_evaluate(control, SETTINGS, TYPES, keys, step, ids_of(tables), restored(tables))
 
-    def check_tables() -> None:
-        ids = table_ids(dynamodb, SETTINGS.tables)
-        refuse_log_generations(control.recorded("evaluate"), SETTINGS.log_generations, ids)
+    def check_control() -> int | None:
+        ids, recorded = table_ids(dynamodb, SETTINGS.tables), control.recorded("evaluate")
+        refuse_log_generations(recorded, SETTINGS.log_generations, ids)
+        if newer := missing_noise_keys(recorded, entries):  # also in a worker that started before they were recorded
+            found = fetch_noise_keys(secrets, SETTINGS.noise_key_secret, (), [entry.id for entry in newer])
+            use.noise_keys = NoiseKeys.of((*entries, *newer), {**keys, **unchanged_keys(recorded, newer, found)})
+        return min(missing_layouts(recorded, LAYOUTS), default=None)
 
-    return Evaluation(
+    use = Evaluation(
         types=TYPES,
-        noise_keys=NoiseKeys.of(SETTINGS.noise_keys, keys),
+        noise_keys=NoiseKeys.of(entries, keys),
         deployment=SETTINGS.deployment,
         schedule=SCHEDULE,
         log=StepLog(dynamodb, SETTINGS.step_log_table, LAYOUTS),
         members=Members(dynamodb, SETTINGS.members_table),
         statuses=Statuses(dynamodb, SETTINGS.statuses_table),
         control=control,
-        check_tables=check_tables,
+        check_control=check_control,
         generation=in_force(SETTINGS.log_generations),
         log_created=created(tables["StepLog"]),
     )
+    return use
 
 
 def send_slots(messages: list[SlotMessage]) -> None:

@@ -45,7 +45,7 @@ def evaluation_of(
         members=Members(client, tables["Members"]),
         statuses=Statuses(client, tables["Statuses"]),
         control=Control(client, tables["Control"]),
-        check_tables=lambda: None,
+        check_control=lambda: None,
         **more,
     )
 

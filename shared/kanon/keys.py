@@ -60,8 +60,12 @@ def fetch_edge_values(client: "SecretsManagerClient", arn: str) -> tuple[str, ..
     return tuple(_texts(client, arn, "edge secret").values())
 
 
-def fetch_noise_keys(client: "SecretsManagerClient", arn: str, ids: Sequence[str]) -> dict[str, NoiseKey]:
-    """Read the noise keys with the given ids. The secret is a JSON object of random strings by key id.
+def fetch_noise_keys(
+    client: "SecretsManagerClient", arn: str, ids: Sequence[str], if_there: Sequence[str] = ()
+) -> dict[str, NoiseKey]:
+    """Read the noise keys with the given ids, and those of ``if_there`` that the secret has.
+
+    The secret is a JSON object of random strings by key id.
 
     Raises:
         ConfigurationError: the secret lacks one of the ids, is not a JSON object of texts, or has an empty one, whose
@@ -72,7 +76,8 @@ def fetch_noise_keys(client: "SecretsManagerClient", arn: str, ids: Sequence[str
     if missing:
         named = ", ".join(f"key {key_id}" for key_id in missing)
         raise ConfigurationError(f"the noise key secret lacks {named}: add it to the secret first")
-    return {key_id: NoiseKey(key_id, Secret.derived(f"noise-key/{key_id}", texts[key_id]).key) for key_id in ids}
+    present = [*ids, *(key_id for key_id in if_there if key_id in texts)]
+    return {key_id: NoiseKey(key_id, Secret.derived(f"noise-key/{key_id}", texts[key_id]).key) for key_id in present}
 
 
 def _texts(client: "SecretsManagerClient", arn: str, what: str) -> dict[str, str]:

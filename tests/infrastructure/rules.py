@@ -787,7 +787,10 @@ def _longest(document: Document, value: object) -> int:
     """The length a variable can have; 170 is more than any ARN, URL or name in a stack whose name has 60 letters."""
     if isinstance(value, str):
         return len(value)
-    given = document["Parameters"].get(target(value))
+    named = target(value)
+    if document["Resources"].get(named, {}).get("Type") == "AWS::DynamoDB::Table":
+        return 60 + len(f"-{named}-") + 13  # the name of the stack, its own, and random letters
+    given = document["Parameters"].get(named)
     if given is None:
         return 170
     return int(given.get("MaxLength", 30))

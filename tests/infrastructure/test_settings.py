@@ -1,11 +1,12 @@
 """The template gives each function exactly the variables that it reads, and the functions accept the defaults."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from kanon.gate.settings import EvaluateSettings, GateSettings, JoinSettings, QuerySettings
-from kanon.gate.slots import Layout, Layouts
+from kanon.gate.slots import Layout
 from kanon.gate.types import read_types
 from kanon.local.template import Template
 from tests.infrastructure.template import PATH, configured, environment, functions, parameter, read
@@ -46,7 +47,16 @@ def test_a_function_gets_exactly_the_variables_it_reads(function: str) -> None:
 def test_a_function_accepts_its_environment(function: str, name: str) -> None:
     settings = SETTINGS[function].from_environment(resolved(overrides(name), function))
     assert settings.read_types()
-    assert settings.layouts == Layouts((Layout(16, 0, 16),))
+    assert settings.layouts.entries == (Layout(16, 0, 16),)
+
+
+def test_four_entries_of_slots_fit_and_are_read() -> None:
+    entries = ",".join(f'{{"slots":128,"partitions":16,"from_step":{29_700_000 + n}}}' for n in range(4))
+    given, text = parameter(read(), "Slots"), f"[{entries}]"
+    assert re.fullmatch(given["AllowedPattern"], text)
+    assert len(text) <= given["MaxLength"]
+    variables = resolved(overrides(ENVIRONMENTS[0]), "Evaluate") | {"KANON_SLOTS": text}
+    assert len(EvaluateSettings.from_environment(variables).layouts.entries) == 4
 
 
 def test_the_default_types_are_the_published_ones() -> None:

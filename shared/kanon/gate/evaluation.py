@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
 from kanon.errors import ConfigurationError, TooFarBehindError
-from kanon.gate.fingerprints import refuse_rows
+from kanon.gate.fingerprints import missing_layout, refuse_rows
 from kanon.gate.mechanism.columns import NEVER, Ints, States, Tokens
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.mechanism.tape import LogGeneration, Tapes
@@ -45,23 +46,28 @@ SHARE_WITHOUT_PLACE = 0.5
 
 @dataclass(frozen=True)
 class NoiseKeys:
-    """The noise keys, oldest first, each with the step from which new instances use it."""
+    """The noise keys, oldest first, each with the step from which new instances use it; None: it cannot be read."""
 
-    entries: tuple[tuple[int, NoiseKey], ...]
+    entries: tuple[tuple[int, NoiseKey | None], ...]
 
     @classmethod
     def of(cls, entries: Iterable["NoiseKeyEntry"], keys: Mapping[str, NoiseKey]) -> Self:
-        """The keys of the entries, oldest first."""
-        return cls(tuple((entry.from_step, keys[entry.id]) for entry in entries))
+        """The keys of the entries, as far as ``keys`` has them."""
+        return cls(tuple(sorted(((entry.from_step, keys.get(entry.id)) for entry in entries), key=itemgetter(0))))
 
     def for_instance(self, first: int) -> NoiseKey:
         """The key of an instance that begins at step ``first``: the latest entry not after it.
 
         Raises:
-            ConfigurationError: no entry is that old; an old key was removed too early.
+            ConfigurationError: no entry is that old, because an old key was removed too early; or the key of the entry
+                cannot be read.
         """
         for start, key in reversed(self.entries):
             if start <= first:
+                if key is None:
+                    raise ConfigurationError(
+                        f"the noise key that begins at step {start} is not in its secret as it was recorded: restore it"
+                    )
                 return key
         raise ConfigurationError(
             f"no noise key covers an instance that begins at step {first}: put the removed key back; it may only be"
@@ -109,7 +115,8 @@ class Run:
         through: the stored mark; None for a new slot.
         after: the last set committed in ``step``; None before the first one.
         step: the step to evaluate.
-        last: the last closed step of the layout at ``step``.
+        last: the last closed step of the layout at ``step``, before ``missing``.
+        missing: the first step that this version cannot evaluate, because it lacks a layout; None if there is none.
         idle: the number of steps without rows, directly before ``step``, that are not completed yet.
         slowest: the longest time that a page of the log with its chunk took so far, in seconds.
         leased: whether this worker still holds the lease.
@@ -123,6 +130,7 @@ class Run:
     after: bytes | None = None
     step: int = 0
     last: int = 0
+    missing: int | None = None
     idle: int = 0
     slowest: float = 0.0
     leased: bool = True
@@ -151,8 +159,11 @@ class Evaluation:
     members: Members
     statuses: Statuses
     control: Control
-    check_tables: Callable[[], None]
-    """Raises ConfigurationError if a table is not the one on which the log generation began."""
+    check_control: Callable[[], int | None]
+    """Gives the first step of a layout that Control has and this version lacks, or None.
+
+    Raises ConfigurationError if a table is not the one on which the log generation began.
+    """
     generation: LogGeneration | None = None
     log_created: float = 0.0
     """When the table of the log was made (Unix s): it has no older rows. 0 if they may be older."""
@@ -169,7 +180,8 @@ class Evaluation:
 
         Raises:
             ConfigurationError: a table was replaced, tables are of different times, steps before the log generation
-                remain, or the log has joins of a type that is neither configured nor retired.
+                remain, a layout or a noise key is missing, or the log has joins of a type that is neither configured
+                nor retired.
             TooFarBehindError: the log rows of the next step may have expired.
             LeaseLostError, ThrottledError, UndecodableMembersError: run again; nothing is lost or half done.
         """
@@ -179,13 +191,15 @@ class Evaluation:
             return Outcome()  # another worker holds the lease
         run = Run(slot, holder, time_left(), mark.evaluated_through)
         try:
-            self.check_tables()
+            run.missing = self.check_control()
             run.through = self._evaluated_through(slot, mark)
             step = self._next_step(slot, run.through, now)
             if step is None:
                 return run.outcome
+            if run.missing is not None and run.missing <= min(step, self.schedule.last_closed(now)):
+                raise missing_layout(run.missing)
             self._begin(run, step)
-            run.after, run.last = mark.resume_after, self._last(step, clock())
+            run.after, run.last = mark.resume_after, self._last(run, clock())
             with ThreadPoolExecutor(WRITERS) as writers:
                 while run.step <= run.last:
                     if not self._evaluate_step(run, clock, time_left, writers):
@@ -226,7 +240,7 @@ class Evaluation:
             run.idle += 1
         else:
             # Read the clock again: if a step closes during this run, its message does nothing; this run evaluates it.
-            run.last = self._last(run.step, clock())
+            run.last = self._last(run, clock())
             self._complete(run, run.step, clock(), leaving=run.step >= run.last)
         run.outcome = replace(run.outcome, steps=run.outcome.steps + 1)
         run.step, run.after = run.step + 1, None
@@ -302,9 +316,10 @@ class Evaluation:
             self.control.advance(run.slot, run.through, step - 1)
             run.through = step - 1
 
-    def _last(self, step: int, now: float) -> int:
-        """The last closed step of the layout at ``step``."""
-        return self.log.layouts.last_step(step, self.schedule.last_closed(now))
+    def _last(self, run: Run, now: float) -> int:
+        """The last closed step of the layout at the run's step, before a missing layout begins."""
+        last = self.log.layouts.last_step(run.step, self.schedule.last_closed(now))
+        return last if run.missing is None else min(last, run.missing - 1)
 
     def _following(self, run: Run, now: float) -> range:
         """The slots that can continue because this run evaluated the last step of its layout."""

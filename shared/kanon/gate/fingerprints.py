@@ -46,24 +46,37 @@ def layouts_soon(layouts: Layouts, step: int) -> list[str]:
     return [_slots(layout.from_step) for layout in layouts.entries if 0 < layout.from_step < step + STEPS_AHEAD]
 
 
+def missing_layouts(recorded: Recorded, layouts: Layouts) -> dict[int, str]:
+    """The recorded layouts that are not configured, by their first step, except those older than all others.
+
+    A deployment that added them was rolled back.
+    """
+    known = {int(name.partition(" ")[2] or 0): text for name, text in recorded.items() if _is_slots(name)}
+    configured = [layout.from_step for layout in layouts.entries]
+    return {step: known[step] for step in sorted(known) if step >= configured[0] and step not in configured}
+
+
+def missing_layout(from_step: int) -> ConfigurationError:
+    """The error of a function that lacks a recorded layout."""
+    return ConfigurationError(
+        f"the entry of Slots that begins at step {from_step} is missing: put it back; only entries older than all"
+        f" others may be removed"
+    )
+
+
 def refuse_slots(recorded: Recorded, layouts: Layouts, step: int, by_join: Callable[[], Mapping[str, str]]) -> None:
-    """Check that a new layout begins at least two steps after ``step``, and that only the oldest are left out.
+    """Check that a new layout begins at least two steps after ``step``, and that none is added while one is missing.
 
     Joins under a layout that the other functions do not know would be lost. ``join`` records no layout too late, so
     one that it has recorded is in force, even if ``evaluate`` did not start in time. ``by_join`` reads its records.
 
     Raises:
-        ConfigurationError: a new layout begins too early, or one that is not among the oldest is missing.
+        ConfigurationError: a new layout begins too early, or is added while :func:`missing_layouts` has one.
     """
-    known = {name for name in recorded if name.partition(" ")[0] == SLOTS}
-    configured = slot_fingerprints(layouts)
-    oldest = layouts.entries[0].from_step
-    for name in sorted(known - configured.keys()):
-        if (from_step := int(name.partition(" ")[2] or 0)) >= oldest:
-            raise ConfigurationError(
-                f"the entry of Slots that begins at step {from_step} is missing: put it back; only entries older than"
-                f" all others may be removed"
-            )
+    known = set(filter(_is_slots, recorded))
+    missing = missing_layouts(recorded, layouts)
+    if missing and not slot_fingerprints(layouts).keys() <= known:
+        raise missing_layout(min(missing))
     late = [name for name in layouts_soon(layouts, step) if known and name not in known]
     if late and not set(late) <= by_join().keys():
         raise ConfigurationError(
@@ -83,6 +96,10 @@ def check_join(
     control.check("join", fingerprints(settings, types, keys), old=layouts_soon(settings.layouts, step))
 
 
+def _is_slots(name: str) -> bool:
+    return name.partition(" ")[0] == SLOTS
+
+
 def _slots(from_step: int) -> str:
     """The name of a layout's fingerprint. The first layout keeps the name from versions with one layout."""
     return f"{SLOTS} {from_step}" if from_step else SLOTS
@@ -91,6 +108,19 @@ def _slots(from_step: int) -> str:
 def noise_key_fingerprints(entries: Sequence[NoiseKeyEntry], keys: Mapping[str, NoiseKey]) -> dict[str, str]:
     """The fingerprint of each noise key with its first step."""
     return {f"{NOISE_KEY}{entry.id}": f"{_secret(keys[entry.id]).fingerprint} {entry.from_step}" for entry in entries}
+
+
+def unchanged_keys(
+    recorded: Recorded, entries: Sequence[NoiseKeyEntry], keys: Mapping[str, NoiseKey]
+) -> dict[str, NoiseKey]:
+    """The keys of these entries, as far as ``keys`` has them as they were recorded."""
+    found = [entry for entry in entries if entry.id in keys]
+    current = noise_key_fingerprints(found, keys)
+    return {
+        entry.id: keys[entry.id]
+        for entry in found
+        if recorded[f"{NOISE_KEY}{entry.id}"] == current[f"{NOISE_KEY}{entry.id}"]
+    }
 
 
 def from_step_recorded(fingerprint: str) -> int:
@@ -141,32 +171,41 @@ def refuse_rows(recorded: Recorded, type_names: Iterable[str]) -> None:
 
 
 def recorded_names(recorded: Recorded, kind: str) -> set[str]:
-    """The names recorded with the prefix ``kind``: TYPE or RETIRED."""
+    """The names recorded with the prefix ``kind``: TYPE, RETIRED or NOISE_KEY."""
     return {name.removeprefix(kind) for name in recorded if name.startswith(kind)}
+
+
+def missing_noise_keys(recorded: Recorded, entries: Sequence[NoiseKeyEntry]) -> list[NoiseKeyEntry]:
+    """The recorded noise keys that are not configured, oldest first, except those older than all others.
+
+    A deployment that added them was rolled back. They stay in force. ``entries`` are oldest first.
+    """
+    known = {name.removeprefix(NOISE_KEY): value for name, value in recorded.items() if name.startswith(NOISE_KEY)}
+    configured = {entry.id for entry in entries}
+    newer = [NoiseKeyEntry(id=name, from_step=from_step_recorded(known[name])) for name in known.keys() - configured]
+    return sorted((each for each in newer if each.from_step >= entries[0].from_step), key=lambda each: each.from_step)
 
 
 def refuse_noise_keys(
     recorded: Recorded, entries: Sequence[NoiseKeyEntry], types: Mapping[str, Type], step: int
 ) -> None:
-    """Check that new noise keys begin at least two windows after ``step``, and that only the oldest are removed.
+    """Check that new noise keys begin at least two windows after ``step``, and none is added while one is missing.
 
-    Then no instance that has begun, or that a look-ahead has decided, changes its key. If a newer key were
-    removed, its instances would be drawn again under another key. ``entries`` are oldest first.
+    Then no instance that has begun, or that a look-ahead has decided, changes its key. ``entries`` are oldest first.
 
     Raises:
-        ConfigurationError: a new entry begins too early, or an entry that is not among the oldest is missing.
+        ConfigurationError: a new entry begins too early, or is added while :func:`missing_noise_keys` has one.
     """
-    known = {name: from_step_recorded(value) for name, value in recorded.items() if name.startswith(NOISE_KEY)}
-    configured = {f"{NOISE_KEY}{entry.id}": entry.from_step for entry in entries}
-    for name, start in known.items():
-        if name not in configured and start >= entries[0].from_step:
-            raise ConfigurationError(
-                f"{name} begins at step {start} and is missing: put it back; only keys older than all others may be"
-                f" removed"
-            )
+    known = recorded_names(recorded, NOISE_KEY)
+    missing = missing_noise_keys(recorded, entries)
+    if missing and not {entry.id for entry in entries} <= known:
+        raise ConfigurationError(
+            f"{NOISE_KEY}{missing[0].id} begins at step {missing[0].from_step} and is missing: put it back; only keys"
+            f" older than all others may be removed"
+        )
     earliest = step + 2 * max(t.parameters.window for t in types.values())
     for entry in entries:
-        if known and f"{NOISE_KEY}{entry.id}" not in known and entry.from_step < earliest:
+        if known and entry.id not in known and entry.from_step < earliest:
             raise ConfigurationError(
                 f"noise key {entry.id} begins at step {entry.from_step}: a new key must begin at step {earliest} or"
                 f" later (now plus two windows)"

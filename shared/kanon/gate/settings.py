@@ -1,6 +1,7 @@
 """The settings of the gate's functions, combined from small models."""
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, ValidationInfo, field_validator
@@ -149,6 +150,11 @@ class EvaluateSettings(AnswerSettings, LogWriter):
         if margin > info.data.get("period", margin):
             raise ValueError("the publish margin must not be longer than the period")
         return margin
+
+    @property
+    def layouts(self) -> Layouts:
+        """The layouts. Evaluation may be late by the outage allowance, and joins until then know no newer one."""
+        return replace(super().layouts, late=self.outage_allowance // self.period)
 
     @property
     def tables(self) -> dict[str, str]:

@@ -53,9 +53,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class Layouts:
-    """The layouts of a deployment, oldest first; at least one."""
+    """The layouts of a deployment, oldest first; at least one.
+
+    ``late`` is the number of steps after the end of a layout in which joins may still be logged under it: a deployment
+    that was rolled back lacks the next layout until it is deployed again.
+    """
 
     entries: tuple[Layout, ...]
+    late: int = 0
 
     @property
     def slots(self) -> range:
@@ -124,8 +129,9 @@ class Layouts:
     def read(self, slot: int, step: int, window: int) -> Iterator[tuple[Layout, int]]:
         """The layouts and slots under which rows of the sets of ``slot`` may lie at ``step``, the current one first.
 
-        A wake-up lies less than one window after the step that left it. So for one window the rows of an older layout
-        are read too. ``slot`` is one of the layout at ``step``, ``window`` the longest window of a type, in steps.
+        A wake-up lies less than one window after the step that left it. So for one window, and for ``late`` steps, the
+        rows of an older layout are read too. ``slot`` is one of the layout at ``step``, ``window`` the longest window
+        of a type, in steps.
 
         Raises:
             ConfigurationError: an older layout is no longer listed.
@@ -139,7 +145,7 @@ class Layouts:
                 f" back until step {oldest + window} is evaluated"
             )
         for older, end in self._with_ends():
-            if end is not None and end < step < end + window:
+            if end is not None and end < step < end + max(window, self.late + 1):
                 yield from ((older, each) for each in layout.sharing(slot, older))
 
     def _with_ends(self) -> Iterator[tuple[Layout, int | None]]:

@@ -5,9 +5,10 @@ It reads Control, the horizons, two queues, the schedule, and the parts of :mod:
 them, key or fingerprint.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -20,15 +21,19 @@ from kanon.gate.fingerprints import (
     TYPE,
     fingerprints,
     from_step_recorded,
+    missing_layouts,
+    missing_noise_keys,
     noise_key_fingerprints,
     recorded_names,
     refuse_noise_keys,
     refuse_types,
+    unchanged_keys,
 )
 from kanon.gate.generations import MEMBERS, recorded_generations, refuse_log_generations
 from kanon.gate.mechanism.bounds import met_by_one_join, over_generations
 from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.publishing import tick_of
+from kanon.gate.settings import NoiseKeyEntry, SlotsEntry
 from kanon.gate.slots import Layouts
 from kanon.gate.stamps import refuse_mixture
 from kanon.gate.storage.control import Progress
@@ -215,6 +220,7 @@ def _noise_keys(case: Case) -> Iterator[Finding]:
         seen = f"changed since first used: {', '.join(changed)}"
         yield Finding(check, Verdict.FAIL, seen, UNDO, Section.NOISE_KEYS)
         return
+    yield from _missing_noise_keys(case)
     marks = {slot: progress.evaluated_through for slot, progress in case.configured.items()}
     for old, new in pairwise(entries):
         last = last_needed(case.stack, new)
@@ -227,6 +233,25 @@ def _noise_keys(case: Case) -> Iterator[Finding]:
             yield Finding(check, Verdict.OK, seen)
     seen = "as recorded" if case.secrets else "ids and first steps as recorded; keys are compared only with --secrets"
     yield Finding(check, Verdict.OK, f"{', '.join(entry.id for entry in entries)}: {seen}")
+
+
+def _missing_noise_keys(case: Case) -> Iterator[Finding]:
+    """The keys that a rollback left out of the parameter. Evaluation takes them from the secret."""
+    recorded, entries = case.recorded["evaluate"], case.stack.evaluate.noise_keys
+    missing = missing_noise_keys(recorded, entries)
+    if not missing:
+        return
+    advice = f"deploy again with NoiseKeys='{_parameter(*entries, *missing)}'"
+    ids = [entry.id for entry in missing]
+    found = unchanged_keys(recorded, missing, case.stack.noise_keys(ids)) if case.secrets else dict.fromkeys(ids)
+    for entry in missing:
+        seen = f"key {entry.id}, from step {entry.from_step} on, is recorded and not configured"
+        if entry.id in found:
+            yield Finding("noise keys", Verdict.WARN, seen, advice, Section.ROLLED_BACK)
+        else:
+            seen += ", and not in the secret as it was recorded"
+            restore = "evaluation stops before an instance needs it: restore the secret"
+            yield Finding("noise keys", Verdict.FAIL, seen, restore, Section.ROLLED_BACK)
 
 
 @readable("log", Section.TABLE_REPLACED)
@@ -333,9 +358,16 @@ def _visible(case: Case) -> Iterator[Finding]:
 
 
 def _beyond(case: Case) -> Iterator[Finding]:
-    layouts = case.stack.evaluate.layouts
+    settings, layouts = case.stack.evaluate, case.stack.evaluate.layouts
     beyond = sorted(slot for slot in case.slots if slot not in layouts.slots)
-    if beyond:
+    if missing := missing_layouts(case.recorded["evaluate"], layouts):
+        first = min(missing)
+        begins = moment(first * settings.period)
+        seen = f"the entry from step {first} ({begins}) on is recorded and not configured: evaluation stops before it"
+        verdict = Verdict.FAIL if first <= case.stack.schedule.last_closed(case.now) else Verdict.WARN
+        advice = f"deploy again with Slots='{_parameter(*settings.slots, *starmap(_slots_entry, missing.items()))}'"
+        yield Finding("slots", verdict, seen, advice, Section.ROLLED_BACK)
+    elif beyond:
         seen = f"{slots_text(beyond)}: evaluated before, but only {len(layouts.slots)} slots are configured"
         yield Finding("slots", Verdict.FAIL, seen, UNDO, Section.EVALUATION_STOPPED)
     else:
@@ -397,6 +429,18 @@ def _entries_text(layouts: Layouts) -> str:
     """``1``, or ``1, and 16 from step 494000 on``."""
     first, *later = layouts.entries
     return ", and ".join([str(first), *(f"{layout} from step {layout.from_step} on" for layout in later)])
+
+
+def _slots_entry(from_step: int, text: str) -> SlotsEntry:
+    """The entry that is recorded as ``text``."""
+    slots, _, partitions = text.partition(" x ")
+    return SlotsEntry(slots=int(slots), partitions=int(partitions) if partitions else None, from_step=from_step)
+
+
+def _parameter(*entries: SlotsEntry | NoiseKeyEntry) -> str:
+    """Entries as the value of a parameter, oldest first."""
+    ordered = sorted(entries, key=lambda entry: entry.from_step)
+    return json.dumps([entry.model_dump(exclude_none=True) for entry in ordered], separators=(",", ":"))
 
 
 def slots_text(slots: Sequence[int]) -> str:

@@ -34,6 +34,7 @@ class Section(StrEnum):
     QUERIES_REFUSED = "queriesrefused"
     TYPE_MISSING = "a-type-is-missing"
     NOISE_KEYS = "rotating-the-noise-key"
+    ROLLED_BACK = "a-deployment-was-rolled-back"
     TABLE_REPLACED = "a-table-was-replaced"
     GIVING_UP = "giving-up-steps"
     KEY = "the-key-of-the-tables"

@@ -18,6 +18,7 @@ from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.settings import LogGenerationEntry
 from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.step_log import Row
+from kanon.operate.changes import refuse_rolled_back
 from kanon.operate.leases import leased
 from kanon.operate.stacks import RunningStack
 
@@ -63,11 +64,12 @@ def begin(stack: RunningStack, now: float) -> tuple[LogGenerationEntry, ...]:
         The newest entries of ``LogGenerations``, for deployment.
 
     Raises:
-        ChangeRefusedError: a worker holds a slot.
+        ChangeRefusedError: a worker holds a slot, or a deployment was rolled back.
         UndecodableMembersError: the state of a set cannot be decoded.
         LeaseLostError: a mark was moved meanwhile. Run again.
         ThrottledError: the log did not store every wake-up. Run again.
     """
+    refuse_rolled_back(stack)
     control = stack.control
     with leased(control, stack.evaluate.layouts.slots, now, LEASE) as (_, marks):
         seen = situation(stack)

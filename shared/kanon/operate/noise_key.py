@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from kanon.errors import KanonError
+from kanon.gate.fingerprints import missing_noise_keys
 from kanon.gate.settings import NoiseKeyEntry
 from kanon.operate.stacks import RunningStack
 
@@ -34,9 +35,14 @@ def refuse_needed(stack: RunningStack, key_id: str) -> None:
     """Check that no instance needs the key any more.
 
     Raises:
-        NoiseKeyKeptError: it is configured, or a slot is not evaluated far enough.
+        NoiseKeyKeptError: it is configured, or in force after a rollback, or a slot is not evaluated far enough.
     """
     entries, layouts = stack.evaluate.noise_keys, stack.evaluate.layouts
+    if key_id in [entry.id for entry in missing_noise_keys(stack.control.recorded("evaluate"), entries)]:
+        raise NoiseKeyKeptError(
+            f"noise key {key_id} is newer than the configured ones, because a deployment was rolled back: it is in"
+            f" force"
+        )
     if key_id in [entry.id for entry in entries]:
         raise NoiseKeyKeptError(f"noise key {key_id} is configured: first remove it from NoiseKeys and deploy")
     last, marks = last_needed(stack, entries[0]), stack.marks

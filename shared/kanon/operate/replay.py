@@ -24,7 +24,7 @@ from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.control import Mark
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.slot_rows import key_of_slot
-from kanon.operate.changes import ChangeRefusedError, changed_fingerprints, newest_change
+from kanon.operate.changes import ChangeRefusedError, changed_fingerprints, newest_change, refuse_rolled_back
 from kanon.operate.generation import situation
 from kanon.operate.leases import leased, refuse_moved
 from kanon.operate.stacks import RunningStack
@@ -110,9 +110,10 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
 
     Raises:
         ChangeRefusedError: the log or Statuses were replaced, the log does not reach back, an operator changed
-            something since, or the states are not complete through ``step``.
+            something since, the states are not complete through ``step``, or a deployment was rolled back.
         ConfigurationError: the configuration differs from the recorded one.
     """
+    refuse_rolled_back(stack)
     _refuse_configuration(stack)
     crossings, horizons = stack.statuses.released()
     layouts = stack.evaluate.layouts
@@ -234,7 +235,7 @@ def _evaluate(stack: RunningStack, found: Plan, holder: str, renew: Callable[[],
         members=_Unstamped(stack.client("dynamodb"), found.source),
         statuses=_NoStatuses(),  # type: ignore[arg-type]
         control=_OwnMarks(found.step, renew, stack.control.recorded),  # type: ignore[arg-type]
-        check_tables=lambda: None,
+        check_control=lambda: None,
         generation=in_force(settings.log_generations),
     )
     for slot, target in found.targets.items():

@@ -12,7 +12,7 @@ from kanon.dynamo.batches import chunks
 from kanon.gate.slots import Layout
 from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.step_log import Row
-from kanon.operate.changes import SKIP, ChangeRefusedError, record_change
+from kanon.operate.changes import SKIP, ChangeRefusedError, record_change, refuse_rolled_back
 from kanon.operate.leases import leased, refuse_moved
 from kanon.operate.stacks import RunningStack
 
@@ -32,7 +32,12 @@ class Gap:
 
 
 def gaps(stack: RunningStack, now: float) -> list[Gap]:
-    """The steps to skip at ``now`` (Unix s): one gap for each slot that is too far behind, ordered by slot."""
+    """The steps to skip at ``now`` (Unix s): one gap for each slot that is too far behind, ordered by slot.
+
+    Raises:
+        ChangeRefusedError: a deployment was rolled back.
+    """
+    refuse_rolled_back(stack)
     layouts = stack.evaluate.layouts
     oldest, first = stack.schedule.oldest_allowed(now), stack.schedule.first_after_skip(now)
     marks, found = stack.marks, []

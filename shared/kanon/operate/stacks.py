@@ -3,7 +3,7 @@
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -88,15 +88,15 @@ class RunningStack:
         """The longest window of its types, in steps."""
         return max(type_.parameters.window for type_ in self.evaluate.read_types().values())
 
-    def noise_keys(self) -> dict[str, NoiseKey]:
-        """The configured noise keys by id, read from their secret.
+    def noise_keys(self, if_there: Sequence[str] = ()) -> dict[str, NoiseKey]:
+        """The configured noise keys by id, read from their secret, and those of ``if_there`` that it has.
 
         Raises:
             ConfigurationError: the secret lacks one of them, or is no JSON object of texts.
         """
         settings = self.evaluate
         ids = [entry.id for entry in settings.noise_keys]
-        return fetch_noise_keys(self.client("secretsmanager"), settings.noise_key_secret, ids)
+        return fetch_noise_keys(self.client("secretsmanager"), settings.noise_key_secret, ids, if_there)
 
     @property
     def statuses(self) -> Statuses:

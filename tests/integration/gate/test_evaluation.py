@@ -120,7 +120,7 @@ class Scenario:
         return Evaluation(
             types=self.types,
             noise_keys=self.keys,
-            check_tables=lambda: None,
+            check_control=lambda: None,
             deployment="deployment",
             schedule=self.schedule,
             log=log(tables.client, tables.names["StepLog"], tables.layouts),

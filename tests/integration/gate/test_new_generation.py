@@ -14,7 +14,7 @@ from kanon.gate.generations import as_recorded, in_force, recorded_generations
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
 from kanon.gate.schedule import Schedule
-from kanon.gate.settings import LogGenerationEntry
+from kanon.gate.settings import LogGenerationEntry, NoiseKeyEntry
 from kanon.gate.slots import Layouts
 from kanon.gate.storage.step_log import Row, partition
 from kanon.gate.types import Type
@@ -43,6 +43,7 @@ class Settings:
     tables: dict[str, str]
     log_generations: tuple[LogGenerationEntry, ...] = ()
     layouts: Layouts = TWO_SLOTS
+    noise_keys: tuple[NoiseKeyEntry, ...] = (NoiseKeyEntry(id="1", from_step=0),)
 
     def read_types(self) -> dict[str, Type]:
         return {"small": Type("small", SMALL, None)}
@@ -223,8 +224,9 @@ def test_after_an_interruption_before_any_write_a_second_run_has_the_same_result
 
         def before(model: Any, **_: Any) -> None:
             nonlocal writes
-            writes += model.name in ("PutItem", "UpdateItem", "BatchWriteItem")
-            if writes == cut:
+            is_write = model.name in ("PutItem", "UpdateItem", "BatchWriteItem")
+            writes += is_write
+            if is_write and writes == cut:
                 raise KeyboardInterrupt
 
         service.tables.client.meta.events.register("before-call.dynamodb", before)
@@ -257,7 +259,7 @@ def test_no_step_is_evaluated_while_tables_are_replaced(service: Service) -> Non
     def refused() -> None:
         raise ConfigurationError("another table")
 
-    worker.check_tables = refused
+    worker.check_control = refused
     with pytest.raises(ConfigurationError, match="another table"):
         worker.run(0, "worker", lambda: (START + 2) * PERIOD + 200.0, lambda: 1e9)
     assert service.marks == {START}

@@ -280,7 +280,7 @@ def test_a_run_that_is_refused_before_it_begins_leaves_the_stored_place_alone() 
     def refuse() -> None:
         raise ConfigurationError("a table was replaced")
 
-    worker.check_tables = refuse
+    worker.check_control = refuse
     with pytest.raises(ConfigurationError, match="a table was replaced"):
         worker.run(0, "worker", lambda: log.now, lambda: 100.0)
     assert released == [(0, "worker", None)]

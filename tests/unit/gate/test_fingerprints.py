@@ -5,15 +5,25 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate.fingerprints import check_evaluate, check_join, fingerprints, refuse_rows, retire
+from kanon.gate.fingerprints import (
+    check_evaluate,
+    check_join,
+    fingerprints,
+    missing_layouts,
+    missing_noise_keys,
+    refuse_rows,
+    retire,
+    unchanged_keys,
+)
 from kanon.gate.settings import EvaluateSettings, JoinSettings, NoiseKeyEntry, QuerySettings, SlotsEntry
+from kanon.gate.slots import Layout, Layouts
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.noise.words import NoiseKey
 from tests.unit.examples import ONE_SIDED, SMALL
 
 TYPES = {"a": Type("a", SMALL, None), "b": Type("b", ONE_SIDED, None)}  # windows of 6 and 4 steps
-KEYS = {key_id: NoiseKey(key_id, bytes([n]) * 32) for n, key_id in enumerate("123")}
+KEYS = {key_id: NoiseKey(key_id, bytes([n]) * 32) for n, key_id in enumerate("1234")}
 
 
 class Recorded:
@@ -40,6 +50,7 @@ def _check(control: Recorded, entries: list[tuple[str, int]], step: int, types: 
         slots=(SlotsEntry(slots=8, from_step=0),),
         deployment="stack",
         outage_allowance=7,
+        period=3600,
         publish_delay=1800,
         noise_keys=listed,
         log_generations=(),
@@ -99,12 +110,25 @@ def test_the_oldest_keys_can_be_removed() -> None:
     _check(control, [("2", 112)], 500)
 
 
-@pytest.mark.parametrize(("left", "missing"), [([("1", 0)], "3"), ([("1", 0), ("3", 150)], "2")])
-def test_only_the_oldest_key_can_be_removed(left: list[tuple[str, int]], missing: str) -> None:
+@pytest.mark.parametrize(
+    ("left", "missing"),
+    [([("1", 0)], ["2", "3"]), ([("1", 0), ("3", 150)], ["2"]), ([("2", 112)], ["3"]), ([("3", 150)], [])],
+)
+def test_a_newer_key_that_a_rollback_left_out_stays_in_force_and_none_is_added_meanwhile(
+    left: list[tuple[str, int]], missing: list[str]
+) -> None:
     control = Recorded()
     _check(control, [("1", 0), ("2", 112), ("3", 150)], 100)
-    with pytest.raises(ConfigurationError, match=r"put it back; only keys older than all others may be removed$"):
-        _check(control, left, 500)
+    _check(control, left, 500)
+    entries = [NoiseKeyEntry(id=key_id, from_step=start) for key_id, start in left]
+    found = missing_noise_keys(control.items, entries)
+    assert [entry.id for entry in found] == missing
+    wrong = {**KEYS, "2": NoiseKey("2", b"other" * 6 + b"ab")}
+    assert unchanged_keys(control.items, found, {id_: wrong[id_] for id_ in missing}).keys() == set(missing) - {"2"}
+    if missing:
+        with pytest.raises(ConfigurationError, match=rf"^noise-key {missing[0]} begins .* is missing: put it back;"):
+            _check(control, [*left, ("4", 900)], 500)
+    assert "noise-key 4" not in control.items
 
 
 # Types that are no longer configured
@@ -156,6 +180,7 @@ def test_a_restored_table_is_refused_until_a_log_generation_is_recorded() -> Non
         slots=(SlotsEntry(slots=8, from_step=0),),
         deployment="stack",
         outage_allowance=7,
+        period=3600,
         publish_delay=1800,
         noise_keys=(NoiseKeyEntry(id="1", from_step=0),),
         log_generations=(),
@@ -178,6 +203,7 @@ def _check_slots(control: Recorded, entries: list[tuple[int, int]], step: int) -
         slots=tuple(SlotsEntry(slots=slots, from_step=first) for slots, first in entries),
         deployment="stack",
         outage_allowance=7,
+        period=3600,
         publish_delay=1800,
         noise_keys=(NoiseKeyEntry(id="1", from_step=0),),
         log_generations=(),
@@ -217,16 +243,26 @@ def test_a_number_of_slots_that_join_recorded_in_time_is_accepted_later() -> Non
     assert control.items["slots 101"] == "16"
 
 
-@pytest.mark.parametrize(("left", "missing"), [([(1, 0)], 200), ([(1, 0), (2, 300)], 200), ([(16, 200)], 300)])
-def test_only_the_oldest_number_of_slots_can_be_removed(left: list[tuple[int, int]], missing: int) -> None:
+@pytest.mark.parametrize(
+    ("left", "missing"),
+    [([(1, 0)], [200, 300]), ([(1, 0), (2, 300)], [200]), ([(16, 200)], [300]), ([(2, 300)], [])],
+)
+def test_a_number_of_slots_that_a_rollback_left_out_is_known_and_none_is_added_meanwhile(
+    left: list[tuple[int, int]], missing: list[int]
+) -> None:
     control = Recorded()
     _check_slots(control, [(1, 0), (16, 200), (2, 300)], 100)
-    with pytest.raises(ConfigurationError) as error:
-        _check_slots(control, left, 500)
-    assert str(error.value) == (
-        f"the entry of Slots that begins at step {missing} is missing: put it back; only entries older than all others"
-        " may be removed"
-    )
+    _check_slots(control, left, 500)
+    layouts = Layouts(tuple(Layout(slots, first) for slots, first in left))
+    assert [*missing_layouts(control.items, layouts)] == missing
+    if missing:
+        with pytest.raises(ConfigurationError) as error:
+            _check_slots(control, [*left, (4, 900)], 500)
+        assert str(error.value) == (
+            f"the entry of Slots that begins at step {missing[0]} is missing: put it back; only entries older than all"
+            " others may be removed"
+        )
+    assert "slots 900" not in control.items
 
 
 def test_join_refuses_a_new_number_of_slots_that_begins_too_early() -> None:
@@ -239,6 +275,7 @@ def test_join_refuses_a_new_number_of_slots_that_begins_too_early() -> None:
         slots=tuple(SlotsEntry(slots=2, from_step=first) for first in (0, 90, 101, 102)),
         deployment="stack",
         outage_allowance=7,
+        period=3600,
     )
     check_join(control, settings, TYPES, (), 100)  # type: ignore[arg-type]
     assert control.seen == ("join", {"slots 90", "slots 101"})

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kanon.errors import ConfigurationError
 from kanon.gate.evaluation import Evaluation, NoiseKeys, Outcome, Run
 from kanon.gate.mechanism.above_threshold import SetState, evaluate
 from kanon.gate.mechanism.columns import States
@@ -104,11 +105,11 @@ class Service:
         assert before == self.through
         self.through = step
 
-    def run(self, kind: type[Evaluation] = Evaluation) -> Outcome:
+    def run(self, kind: type[Evaluation] = Evaluation, missing: int | None = None) -> Outcome:
         this: Any = self
         statuses: Any = SimpleNamespace(move_horizon=self.move_horizon, is_stamped=self.is_stamped, write=ignore)
         keys = NoiseKeys(((0, KEY),))
-        worker = kind(TYPES, keys, "deployment", SCHEDULE, this, this, statuses, this, lambda: None)
+        worker = kind(TYPES, keys, "deployment", SCHEDULE, this, this, statuses, this, lambda: missing)
         return worker.run(0, "w", self.clock, lambda: 100.0)
 
 
@@ -212,6 +213,26 @@ def test_a_join_to_another_set_delays_a_step_by_at_most_one_tick_and_only_if_cal
         between = sets * seconds < in_time <= (sets + 1) * seconds
         later = in_time + PERIOD <= (sets + 1) * seconds and sets * seconds < in_time + PERIOD
         assert moved == (PERIOD if between or later else 0)
+
+
+# Rollbacks
+
+
+@pytest.mark.parametrize("busy", range(2**STEPS))
+@pytest.mark.parametrize("known", range(STEPS + 1))
+def test_a_run_ends_before_a_missing_layout_and_the_next_one_stops_once_its_first_step_is_closed(
+    known: int, busy: int
+) -> None:
+    service = Service({STEP + n: touched("a") for n in range(STEPS) if busy >> n & 1}, LATE)
+    if known:
+        assert service.run(missing=STEP + known).steps == known
+        assert service.through == STEP + known - 1
+    if known < STEPS:
+        with pytest.raises(ConfigurationError, match=f"begins at step {STEP + known} is missing: put it back"):
+            service.run(missing=STEP + known)
+    else:
+        assert service.run(missing=STEP + known).steps == 0  # that step is not closed yet
+    assert service.through == STEP + known - 1
 
 
 # Chunks
