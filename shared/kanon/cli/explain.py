@@ -23,6 +23,12 @@ def explain(
     region: Region = None,
     profile: Profile = None,
     url: Url = None,
+    joins: Annotated[
+        bool,
+        typer.Option(
+            "--joins", help="Also say whether clients joined, and in which step. NOT private: do not publish."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Explain why a set reads false, step by step, without any count; exit with 2 if it cannot be read.
@@ -41,17 +47,22 @@ def explain(
         id_ = decode_base64url(set_id)
     except ValueError as error:
         raise typer.BadParameter(f"the set id {error}", param_hint="--set") from error
-    with stack_errors(f"\nThe command needs {PERMISSIONS}."):
+    with stack_errors(f": the command needs {PERMISSIONS}"):
         try:
-            told = explained(find(stack, region, profile, url), type_name, id_, clock.now())
+            told = explained(find(stack, region, profile, url), type_name, id_, clock.now(), joins=joins)
         except UndecodableMembersError as error:
             raise CommandError("the state of this set cannot be read: see kanon operate repair") from error
-    _show(told, as_json=as_json)
+    _show(told, joins=joins, as_json=as_json)
 
 
-def _show(told: "Explanation", *, as_json: bool) -> None:
+NOT_PRIVATE = "This says whether clients joined the set, and when. It is not differentially private: do not publish it."
+LEFT_OUT = "Whether clients joined the set is left out, because it is not private: --joins shows it."
+
+
+def _show(told: "Explanation", *, joins: bool, as_json: bool) -> None:
+    note = NOT_PRIVATE if joins else LEFT_OUT
     if as_json:
-        show_json({"kAnonymous": told.status, "findings": list(map(asdict, told.findings))})
+        show_json({"kAnonymous": told.status, "note": note, "findings": list(map(asdict, told.findings))})
         return
     from kanon.operate.explain import Reply
 
@@ -62,3 +73,4 @@ def _show(told: "Explanation", *, as_json: bool) -> None:
     console = screen()
     console.print(f"The set reads {'true' if told.status else 'false'}.")
     console.print(table)
+    console.print(note, soft_wrap=True)

@@ -1,8 +1,8 @@
 """``kanon explain``: explains why a set reads false, step by step from the join to the answer.
 
-It reads the raw tables: StepLog, Members, Control, Statuses. Its output holds no count, no client, no token, no key and
-nothing about answers that are not visible yet. It says whether the set was joined at all, and what its visible answers
-were.
+It reads the raw tables: Control, Statuses and, for ``joins``, StepLog and Members. Its output holds no count, client,
+token or key, and nothing about answers that are not visible yet. It says what the visible answers of the set were.
+With ``joins`` it also says whether the set was joined, and in which step: this is not private.
 """
 
 from collections.abc import Callable
@@ -66,6 +66,7 @@ class _Case:
     pepper: Secret
     set_id: bytes
     now: float
+    joins: bool
 
     @cached_property
     def key(self) -> bytes:
@@ -110,7 +111,9 @@ class _Case:
 
     @cached_property
     def waiting(self) -> tuple[int, ...]:
-        """The steps not evaluated yet in which the set was joined."""
+        """The steps not evaluated yet in which the set was joined. They are looked up for ``joins`` only."""
+        if not self.joins:
+            return ()
         oldest = self.stack.schedule.oldest_in_log(self.now)
         first = oldest if self.mark is None else max(oldest, self.mark + 1)
         return tuple(step for step in range(first, self.open_step + 1) if self._joined_at(step))
@@ -152,8 +155,10 @@ class _Case:
         return is_above(crossings, self.visible, step, self.phase, self.window)
 
 
-def explain(stack: RunningStack, type_name: str, set_id: bytes, now: float) -> Explanation:
-    """Explain the answer for a set at ``now`` (Unix s), from its joins on.
+def explain(stack: RunningStack, type_name: str, set_id: bytes, now: float, *, joins: bool = False) -> Explanation:
+    """Explain the answer for a set at ``now`` (Unix s).
+
+    With ``joins`` it begins with the joins of the set. Then it reveals whether somebody joined, and in which step.
 
     Raises:
         BotoCoreError, ClientError: something cannot be read.
@@ -165,8 +170,10 @@ def explain(stack: RunningStack, type_name: str, set_id: bytes, now: float) -> E
     if type_name not in types:
         return Explanation(status=False, findings=(unknown,))
     pepper = fetch_secret(stack.client("secretsmanager"), "set-pepper", stack.query.set_pepper_secret)
-    case = _Case(stack, types, types[type_name], pepper, set_id, now)
-    return Explanation(case.answer.above[0], (unknown, *(check(case) for check in CHECKS)))
+    case = _Case(stack, types, types[type_name], pepper, set_id, now, joins)
+    return Explanation(
+        case.answer.above[0], (unknown, *(check(case) for check in (OF_JOINS if joins else ()) + CHECKS))
+    )
 
 
 def _type(stack: RunningStack, name: str) -> Finding:
@@ -251,5 +258,6 @@ def _crossed(case: _Case) -> Finding:
     return Finding(question, Reply.FALSE, seen, advice)
 
 
-CHECKS: tuple[Callable[[_Case], Finding], ...] = (_joined, _closed, _evaluated, _visible, _suppressed, _crossed)
+OF_JOINS: tuple[Callable[[_Case], Finding], ...] = (_joined, _closed)
+CHECKS: tuple[Callable[[_Case], Finding], ...] = (_evaluated, _visible, _suppressed, _crossed)
 """The questions, in the order from joins to answers."""

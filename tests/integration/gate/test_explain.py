@@ -57,7 +57,7 @@ def join(stack: Stack, clients: int, set_id: bytes = SET, type_name: str = "few"
 
 
 def explained(stack: Stack, set_id: bytes = SET, type_name: str = "few") -> Explanation:
-    return explain(seen(stack), type_name, set_id, stack.clock.now())
+    return explain(seen(stack), type_name, set_id, stack.clock.now(), joins=True)
 
 
 def replies(stack: Stack, set_id: bytes = SET) -> dict[str, Reply]:
@@ -123,6 +123,20 @@ def test_no_word_depends_on_the_count_of_a_false_set(stack: Stack) -> None:
     assert compared > 6
 
 
+def test_without_its_option_the_output_does_not_depend_on_joins_that_changed_no_answer(stack: Stack) -> None:
+    join(stack, 6)
+    told = []
+    for _ in range(3):
+        for set_id in (SET, OTHER):
+            assert not queried(stack, set_id)
+            found = explain(seen(stack), "few", set_id, stack.clock.now())
+            told.append(found)
+            assert not {JOINED, CLOSED} & {finding.question for finding in found.findings}
+        assert told[-1] == told[-2]
+        assert explained(stack) != explained(stack, OTHER)
+        stack.advance(3600)
+
+
 def test_a_suppressed_set_is_recognised(stack: Stack) -> None:
     join(stack, 20)
     stack.advance_to(START + 2 * 3600 + 1800)
@@ -158,9 +172,10 @@ def test_the_command_prints_no_private_value_and_only_known_numbers(stack: Stack
     tokens = [client_token(client_key, key, "client", client.encode(), 16) for client in clients]
     private.add(SET, key, *clients, *stack.storage.secrets.values())
     for _ in range(3):
-        for form in ((), ("--json",)):
+        for form in ((), ("--json",), ("--joins",), ("--joins", "--json")):
             status, text = run_on(stack, "explain", "--type", "few", "--set", encoded(SET), *form)
             assert status == 0
+            assert ("do not publish" in text) == ("--joins" in form)
             private.say(text)
             numbers = {int(n) for n in re.findall(r"\d+", re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC|step \d+", "", text))}
             assert numbers <= {120, 1, 15, 5}  # the grace, the two certain counts, the window

@@ -218,7 +218,7 @@ def test_a_refused_call_names_the_permissions_that_the_command_needs(
     assert "DescribeStacks answered AccessDenied" in output
     page = re.search(r"docs/guides/operate\.md#(.+) names the permissions", output)
     headings = (ROOT / "docs" / "guides" / "operate.md").read_text().splitlines()
-    assert "The command needs cloudformation" in output or (page and f"## {page[1].replace('-', ' ')}" in headings)
+    assert "the command needs cloudformation" in output or (page and f"## {page[1].replace('-', ' ')}" in headings)
 
 
 # Words that an option may be given, of which most are wrong for it.
