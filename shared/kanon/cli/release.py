@@ -287,6 +287,9 @@ def _public(path: Path, columns: tuple[str, ...]) -> tuple[tuple[str, ...], ...]
     return listed
 
 
+NOT_PRIVATE = "-- NOT PRIVATE: this query gives exact counts, without noise. Do not publish them."
+
+
 def _explain(spec: "Spec", engine: str) -> None:
     from kanon.release.engines import sql
 
@@ -294,7 +297,7 @@ def _explain(spec: "Spec", engine: str) -> None:
         raise CommandError(f"--explain must be one of {', '.join(sql.DIALECTS)}")
     typer.echo("-- source_table: your table. SAMPLING_SECRET: secret letters and digits of your choice.")
     for text in sql.plan(spec.bounding, sql.DIALECTS[engine]):
-        typer.echo(f"{text};")
+        typer.echo(f"{NOT_PRIVATE}\n{text};")
 
 
 def _dry_run(mechanism: "Mechanism") -> None:

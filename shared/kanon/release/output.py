@@ -3,9 +3,9 @@
 They hold no data but the released rows: no totals, no number of groups left out, no times.
 """
 
-import csv
 import io
 import json
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,12 +32,24 @@ def number(cell: Cell) -> int | float | None:
 
 def csv_bytes(released: Released, groups: Sequence[str]) -> bytes:
     """The table as CSV with a header."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*groups, *released.columns])
+    rows = [[*groups, *released.columns]]
     for names, cells in released.rows:
-        writer.writerow([*names, *("" if cell is None else repr(number(cell)) for cell in cells)])
-    return text.getvalue().encode()
+        rows.append([*map(shown_as_text, names), *("" if cell is None else repr(number(cell)) for cell in cells)])
+    return "".join(f"{','.join(map(_quoted, row))}\n" for row in rows).encode()
+
+
+def _quoted(text: str) -> str:
+    """A cell of CSV, in quotes also if it has a lone return, or a character by which some programs separate cells."""
+    return '"{}"'.format(text.replace('"', '""')) if re.search('[",;\t\r\n]', text) else text
+
+
+_FORMULA = re.compile("'*[-=+@\uff0d\uff1d\uff0b\uff20\\x00-\\x1f\\x7f]")
+"""How a text begins that a spreadsheet takes for a formula (OWASP, CSV injection), or such a text with quotes."""
+
+
+def shown_as_text(name: str) -> str:
+    """A name for CSV. One that a spreadsheet could run as a formula gets a single quote before it."""
+    return f"'{name}" if _FORMULA.match(name) else name
 
 
 def parquet_bytes(released: Released, groups: Sequence[str]) -> bytes:

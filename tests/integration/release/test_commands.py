@@ -1,10 +1,13 @@
 """``kanon release`` and ``kanon ledger``: their output, files and errors."""
 
 import csv
+import io
 import json
 import re
 import sys
+from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -354,7 +357,20 @@ def test_the_plan_is_printed_without_any_secret(place, engine):
     assert "SAMPLING_SECRET" in said
     assert "from source_table source" in said
     assert said.rstrip().endswith(";")
+    assert said.count("-- NOT PRIVATE: this query gives exact counts") == said.count(";\n")
     assert list(place.iterdir()) == []
+
+
+NAMES = ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "\uff1d1", "'=1", "plain", "a=1", "'plain"]
+
+
+def test_a_name_that_a_spreadsheet_could_run_is_a_text_in_csv_and_no_two_names_become_one():
+    shown = [output.shown_as_text(name) for name in NAMES]
+    assert shown == [f"'{name}" for name in NAMES[:8]] + NAMES[8:]
+    assert len(set(shown)) == len(NAMES)
+    released = SimpleNamespace(columns=["users"], rows=[((name,), (Fraction(-3),)) for name in NAMES])
+    rows = list(csv.reader(io.StringIO(output.csv_bytes(released, ["set"]).decode(), newline="")))
+    assert rows[1:] == [[name, "-3"] for name in shown]
 
 
 @pytest.mark.skipif(not REAL_LOG.exists(), reason="the real log is not beside the checkout")
