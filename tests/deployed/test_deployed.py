@@ -179,7 +179,7 @@ def doctor(deployed: Deployed, actions: list[str], *options: str) -> tuple[int, 
         "AWS_SECRET_ACCESS_KEY": assumed["SecretAccessKey"],
         "AWS_SESSION_TOKEN": assumed["SessionToken"],
     }
-    command = [sys.executable, "-m", "kanon.cli.main", "doctor", "--stack", STACK, "--region", REGION, *options]
+    command = [sys.executable, "-m", "kanon.cli.start", "doctor", "--stack", STACK, "--region", REGION, *options]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return result.returncode, result.stdout + result.stderr
 

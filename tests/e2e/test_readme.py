@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "start.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```\n(?:```text\n(.*?)^```\n)?", PAGE, re.MULTILINE | re.DOTALL)
 SERVE, DEMO = "make serve", "make demo LOG=joins.csv"
 MARK = "---next---"
-KANON = f"{shlex.quote(sys.executable)} -m kanon.cli.main"
+KANON = f"{shlex.quote(sys.executable)} -m kanon.cli.start"
 
 
 def script(address: str) -> str:

@@ -14,7 +14,7 @@ from kanon.cli.files import Force, Outputs
 from kanon.cli.local import Engine, EngineName, local_errors
 from kanon.cli.options import COLUMNS, ColumnNames, log_columns, refuse_unused
 from kanon.cli.own_types import OneType, TypesFile, own_types
-from kanon.cli.screen import new_table, program, progress, screen, working
+from kanon.cli.screen import new_table, pages, plain, program, progress, screen, working
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from kanon.local.replay import Result
 
 PERIOD = 3600
+FALSE_POSITIVES = (
+    "False positives: a set that turned true stays true until its restart, also while its count is below k. The noise"
+    " causes the others."
+)
 WEEK = '{"fledge":{"k":50,"window":168,"profile":"published"}}'
 """The type of the generated log. The log has two windows of a week, so instances restart within it."""
 STARTING, A_STEP, A_JOIN, AN_EVALUATION = 4.0, 0.05, 0.0005, 0.0015
@@ -127,6 +131,7 @@ def _demo(stack: "Stack", log: "JoinLog", picture: Path, outputs: Outputs, began
     with progress("steps replayed", steps) as advance:
         results = replay(stack, log, list(types), _Watch(advance))
     screen().print(summary(results, stack, time.monotonic() - began))
+    typer.echo(FALSE_POSITIVES)
     pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
     for name, result in results.items():
         parameters = types[name].parameters
@@ -179,7 +184,7 @@ class _Watch:
             self._told, (name, count) = True, found.first_true
             end = datetime.fromtimestamp(found.start + found.steps * found.period, UTC)
             typer.echo(
-                f"{name} is the first set that reads true: {count} clients by {end:%Y-%m-%d %H:%M} UTC"
+                f"{plain(name)} is the first set that reads true: {count} clients by {end:%Y-%m-%d %H:%M} UTC"
                 f" ({time.monotonic() - self._began:.0f} s after the start of the replay)."
             )
 
@@ -197,7 +202,7 @@ def next_steps(kanon: str) -> str:
     }
     width = max(map(len, steps))
     lines = [f"  {command:{width}}   {meaning}" for command, meaning in steps.items()]
-    return "\n".join(["What to try next:", *lines, "docs/start.md explains every step."])
+    return "\n".join(["What to try next:", *lines, pages("docs/start.md explains every step.")])
 
 
 def summary(results: "Mapping[str, Result]", stack: "Stack", elapsed: float) -> "Table":
@@ -224,7 +229,11 @@ def summary(results: "Mapping[str, Result]", stack: "Stack", elapsed: float) -> 
     row("evaluations", [f"{meter.statements['evaluate']:,}"], f"of a set, in {one.steps:,} steps")
     row("flips", [f"{result.flips:,}" for result in results.values()], "changes of a status")
     row("answers", [f"{sum(c.values()):,}" for c in confusions], "one per set and step, compared with the exact count")
-    row("false positives", [false(c, True) for c in confusions], "of the answers true: count below k")
+    row(
+        "false positives",
+        [false(c, True) for c in confusions],
+        "of the answers true: count below k",
+    )
     row("false negatives", [false(c, False) for c in confusions], "of the answers false: count at least k")
     row("write units a join", [f"{logged + evaluated:.2f}"], f"log {logged:.2f}, evaluation {evaluated:.2f}")
     row("read units a join", [f"{read:.2f}"], "evaluation; a join reads nothing")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.options import Json
-from kanon.cli.screen import new_table, screen, show_json, working
+from kanon.cli.screen import cell, new_table, pages, screen, show_json, working
 from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def doctor(
     wrong = any(finding.wrong for finding in findings)
     if as_json:
         entries = [
-            {"check": f.check, "verdict": f.verdict, "seen": f.seen, "advice": f.advice, "page": f.page}
+            {"check": f.check, "verdict": f.verdict, "seen": f.seen, "advice": pages(f.advice), "page": pages(f.page)}
             for f in findings
         ]
         show_json({"wrong": wrong, "findings": entries})
@@ -50,13 +50,13 @@ def doctor(
 
 
 def _show(findings: "Sequence[Finding]") -> None:
-    from rich.markup import escape
-
     from kanon.operate.findings import Verdict
 
     styles = {Verdict.FAIL: "bold red", Verdict.WARN: "yellow", Verdict.NOT_SEEN: "dim"}
     table = new_table("check", "verdict", "seen", "what to do")
     for finding in findings:
         advice = "\n".join(part for part in (finding.advice, finding.page) if part)
-        table.add_row(finding.check, finding.verdict, escape(finding.seen), advice, style=styles.get(finding.verdict))
+        table.add_row(
+            finding.check, finding.verdict, cell(pages(finding.seen)), pages(advice), style=styles.get(finding.verdict)
+        )
     screen().print(table)

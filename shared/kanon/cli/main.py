@@ -24,7 +24,9 @@ from kanon.cli.plan import plan
 from kanon.cli.release import release
 from kanon.cli.reports import app as reports
 from kanon.cli.risk import risk
+from kanon.cli.screen import pages, plain
 from kanon.cli.serve import serve
+from kanon.cli.signals import interrupted
 from kanon.cli.simulate import simulate
 
 COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, simulate, plan, cost, audit, doctor, explain, release)
@@ -52,21 +54,32 @@ class _OneLineErrors(TyperGroup):
 def _one_line() -> Iterator[None]:
     try:
         yield
-    except _UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command shows its help
-            raise
-        where = "kanon" if error.ctx is None else error.ctx.command_path
-        text = error.format_message().replace("Value error, ", "")
-        if type(error) not in (typer.BadParameter, CommandError):  # a command or an option is unknown or missing
-            text = f"{text.rstrip('.')}: see {where} --help"
-        typer.echo(f"{where}: {text}", err=True)
-        raise typer.Exit(error.exit_code) from error
-    except BrokenPipeError:
+    except (typer.Exit, BrokenPipeError):
         raise
-    except OSError as error:  # of a file that could be opened, and then not read or written: a full disk
-        named = f"{error.filename} cannot be used: " if error.filename else ""
-        typer.echo(f"kanon: {named}{error.strerror or error}", err=True)
-        raise typer.Exit(2) from error
+    except BaseException as error:
+        if interrupted():  # the error is a consequence
+            raise typer.Exit(1) from None
+        if isinstance(error, _UsageError) and type(error).__name__ != "NoArgsIsHelpError":  # which shows the help
+            _say(*_told(error))
+            raise typer.Exit(error.exit_code) from error
+        if isinstance(error, OSError):  # of a file that could be opened, and then not read or written: a full disk
+            _say("kanon", f"{f'{error.filename} cannot be used: ' if error.filename else ''}{error.strerror or error}")
+            raise typer.Exit(2) from error
+        raise
+
+
+def _told(error: Any) -> tuple[str, str]:
+    """The command of an error, and its message."""
+    where = "kanon" if error.ctx is None else error.ctx.command_path
+    text = error.format_message().replace("Value error, ", "")
+    if type(error) not in (typer.BadParameter, CommandError):  # a command or an option is unknown or missing
+        text = f"{text.rstrip('.')}: see {where} --help"
+    return where, text
+
+
+def _say(where: str, text: str) -> None:
+    """Print an error as one line. A name from outside may hold line ends or control characters."""
+    typer.echo(f"{where}: {plain(pages(text))}", err=True)
 
 
 app = typer.Typer(
@@ -102,7 +115,3 @@ def kanon(
 
     Example: kanon demo
     """
-
-
-if __name__ == "__main__":
-    app(prog_name="kanon")

@@ -12,7 +12,7 @@ from kanon.cli.errors import CommandError, one_line
 from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
 from kanon.cli.options import Json, User
-from kanon.cli.screen import new_table, screen, show_json, working
+from kanon.cli.screen import cell, new_table, screen, show_json, working
 from kanon.reports.created import PRIVATE
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:
             say(costs(one, thresholds))
     table = new_table("least k that loses", *REACHED)
     for one in reports:
-        table.add_row(one.name, *reached(one))
+        table.add_row(cell(one.name), *reached(one))
     console.print(table)
     say(service_note(first))
     for one in reports:
@@ -206,7 +206,7 @@ def _show_join(result: "Joinability", first: str, second: str) -> None:
             if containment.matched is None
             else with_error(containment.matched, containment.standard_error or 0)
         )
-        table.add_row(a, b, matched, percent(containment.thesis), percent(unique))
+        table.add_row(cell(a), cell(b), matched, percent(containment.thesis), percent(unique))
     screen().print(table)
     if result.joinable:
         typer.echo("Joinable: rows can be linked through this column, and most of its values point to one user.")
@@ -331,7 +331,7 @@ def _show_no_noise(results: list[dict[str, Any]], k: int, clients: int, busy: in
     for result in results:
         exact = (result[f"exact_delta_at_{e:g}"] for e in EPSILONS)
         cells = map(_number, (result["eps_bound"], result["delta_bound"], *exact))
-        table.add_row(result["group"], f"{result['expected']:.3g}", str(result["fakes"]), *cells)
+        table.add_row(cell(result["group"]), f"{result['expected']:.3g}", str(result["fakes"]), *cells)
     screen().print(table)
 
 

@@ -24,6 +24,8 @@ QUIET, EVERY = 2.0, 5.0
 FORETOLD = 20
 """The remaining time is shown after this fraction of the work, because the first steps take longer."""
 _UNLIMITED = 10_000
+DOCS = Path(__file__).parents[3] / "docs"
+"""The documentation in a checkout."""
 
 
 def screen() -> "Console":
@@ -32,6 +34,31 @@ def screen() -> "Console":
 
     limited = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if limited else _UNLIMITED, highlight=False)
+
+
+def plain(text: str) -> str:
+    """A text in one line that a terminal only shows: control characters are written as their escapes."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+def cell(text: str) -> str:
+    """A text from data or a file name, for a cell of a table: only shown, without any effect on the terminal."""
+    from rich.markup import escape
+
+    return escape(plain(text))
+
+
+def pages(text: str) -> str:
+    """A text that names pages of the documentation. A wheel has no such files: there they are named by their titles."""
+    return re.sub(r"docs/([\w/.-]+)\.md(?:#([\w-]+))?", _page, text)
+
+
+def _page(found: re.Match[str]) -> str:
+    path, section = found.groups()
+    if (DOCS / f"{path}.md").is_file():
+        return found[0]
+    name = f"the page '{path.rpartition('/')[2]}' of kanon's documentation"
+    return f"{name}, section '{section.replace('-', ' ')}'" if section else name
 
 
 def new_table(*columns: str, numbers: Collection[str] = (), title: str | None = None) -> "Table":

@@ -169,6 +169,8 @@ A step takes {period} s; it is evaluated {_evaluated(period)} s after its end an
 a join shows after {visible} to {period + visible} s. Ctrl-C stops the stack and deletes its data. Requests
 need no signature here; on AWS batchJoin always needs one, and join by default.
 
+This is a rehearsal: an epsilon that it shows is one for steps of {period} s, and has no meaning for privacy.
+
 # 100 clients join a set
 JSON='Content-Type: application/json'
 for n in $(seq 100); do curl -s {place}/sets/{ID}:join \\
@@ -184,7 +186,7 @@ curl -s {url}/v1:query \\
 # check the health of the stack
 {program()} doctor --url {url}
 
-# the parameters and their guarantee
+# the parameters and, for steps as short as these, their guarantee
 curl -s {place}
 """
     )

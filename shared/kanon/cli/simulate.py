@@ -1,6 +1,7 @@
 """``kanon simulate``: computes the answers of types on the operator's log."""
 
 import json
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +14,7 @@ from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
 from kanon.cli.options import COLUMNS, ColumnNames, Json, StepLength, log_columns, refuse_unused
 from kanon.cli.own_types import OneType, TypesFile, own_types
-from kanon.cli.screen import new_table, progress, screen, show_json, working
+from kanon.cli.screen import new_table, pages, progress, screen, show_json, working
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -147,12 +148,13 @@ def _type(k: int, window: int, profile: str, period: int) -> "Type":
 
 
 def _numbers(text: str, option: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
+    """Positive whole numbers of at most nine digits."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch("0*[1-9][0-9]{0,8}", part) for part in parts):
         raise typer.BadParameter(
-            f"whole numbers separated by commas such as 50,100, not {text!r}", param_hint=option
-        ) from error
+            f"give positive whole numbers separated by commas such as 50,100, not {text!r}", param_hint=option
+        )
+    return list(map(int, parts))
 
 
 def _show(result: "Simulation", types: "Sequence[Judged]") -> None:
@@ -163,7 +165,7 @@ def _show(result: "Simulation", types: "Sequence[Judged]") -> None:
     for start in range(0, len(types), TYPES_A_TABLE):
         console.print(_table(types[start : start + TYPES_A_TABLE]))
     console.print(f"{types[0].prices.summary}\n{NOT_PRIVATE}", soft_wrap=True)
-    console.print("docs/guides/choose.md explains the rows and which choice changes them.", soft_wrap=True)
+    console.print(pages("docs/guides/choose.md explains the rows and which choice changes them."), soft_wrap=True)
     for one in types:
         typer.echo(f"\nTypes for {one.label}:\n{json.dumps(one.as_json()['types'])}")
 

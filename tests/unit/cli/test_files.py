@@ -88,7 +88,9 @@ def test_no_command_writes_a_file_by_itself(path: Path) -> None:
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         assert called.split(".")[-1] not in ("write_text", "write_bytes", "savetxt"), ast.unparse(node)
         assert called.split(".")[-1] != "savefig" or "BytesIO" in path.read_text()
-        mode = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)] if called.endswith("open") else []
+        mode = (
+            [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)] if called.split(".")[-1] == "open" else []
+        )
         assert not {"w", "wb", "x", "xb", "a", "ab"} & set(mode), ast.unparse(node)
 
 

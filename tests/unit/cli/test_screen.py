@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.table import Table
 
-from kanon.cli import screen
+from kanon.cli import demo, screen, serve
+from tests.unit.cli.commands import run
 
 
 @pytest.fixture(autouse=True)
@@ -79,3 +81,24 @@ def test_a_piped_table_has_its_full_width(capsys: pytest.CaptureFixture[str], mo
     table.add_row("long " * 60)
     screen.screen().print(table)
     assert "long " * 59 + "long" in capsys.readouterr().out
+
+
+def test_a_page_of_the_documentation_is_named_by_its_title_where_it_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = "run it: docs/guides/operate.md#kanon-doctor names the permissions"
+    assert screen.pages(text) == text
+    monkeypatch.setattr(screen, "DOCS", tmp_path)
+    named = "run it: the page 'operate' of kanon's documentation, section 'kanon doctor' names the permissions"
+    assert screen.pages(text) == named
+    assert "docs/" not in demo.next_steps("kanon")
+    status, output = run("doctor", "--url", "http://127.0.0.1:1")
+    assert (status, "docs/" in output) == (2, False)
+    assert screen.pages("see docs/start.md.") == "see the page 'start' of kanon's documentation."
+
+
+def test_serve_says_that_its_figures_have_no_meaning_for_privacy(capsys: pytest.CaptureFixture[str]) -> None:
+    serve._explain("http://127.0.0.1:8000", 10, "fledge")
+    assert (
+        "an epsilon that it shows is one for steps of 10 s, and has no meaning for privacy" in capsys.readouterr().out
+    )

@@ -92,7 +92,7 @@ def test_the_page_loads_nothing_and_says_that_it_is_not_private(log: str, tmp_pa
 
 
 def test_a_gzipped_log_is_read_from_standard_input(log: str) -> None:
-    command = [sys.executable, "-m", "kanon.cli.main", "simulate", "-", "--json"]
+    command = [sys.executable, "-m", "kanon.cli.start", "simulate", "-", "--json"]
     piped = subprocess.run(command, input=gzip.compress(Path(log).read_bytes()), capture_output=True, check=True)
     assert json.loads(piped.stdout) == json.loads(run(log, "--json").output)
 
@@ -112,6 +112,8 @@ def test_the_seed_chooses_the_noise(log: str) -> None:
     [
         (["--k", "many"], "whole numbers separated by commas"),
         (["--window", "1.5"], "whole numbers separated by commas"),
+        (["--window", "0"], "positive whole numbers"),
+        (["--k", "9" * 30], "positive whole numbers"),
         (["--k", "20", "--profile", "published"], "no combination of --k, --window and --profile can be used"),
         (["--profile", "sharpest"], "profile must be one of"),
         (["--columns", "a,b"], "--columns: give three names"),

@@ -3,6 +3,7 @@
 import csv
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -83,11 +84,22 @@ class DuckDB:
 def _run(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyConnection:
     """Run SQL. An engine's message may hold parts of rows, so it is neither shown nor chained."""
     try:
-        return connection.execute(text)
+        return _executed(connection, text)
     except duckdb.OutOfMemoryException:
         raise InputError("the engine ran out of memory or disk: raise --memory or free space for spilling") from None
     except duckdb.Error:
         raise InputError(UNREADABLE) from None
+
+
+def _executed(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyConnection:
+    """Run SQL in another thread. With several threads of its own, DuckDB does not see Ctrl-C before the query ends."""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(connection.execute, text)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            connection.interrupt()
+            raise
 
 
 def source(files: Sequence[Path | str], columns: Sequence[str]) -> str:

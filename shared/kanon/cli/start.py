@@ -1,0 +1,45 @@
+"""Starts the program. A signal or a closed output ends it with one line and no traceback, at any moment."""
+
+import os
+import sys
+
+from kanon.cli.signals import die_of_signals, interrupted, note_signals
+
+
+def main() -> None:
+    """Run the command line.
+
+    Exit status: that of the command, or 128 plus the number of the signal that ended it.
+    """
+    _open_standard_files()
+    note_signals()
+    try:
+        from kanon.cli.main import app
+
+        app(prog_name="kanon")
+    except BaseException:
+        if not interrupted():
+            raise
+    finally:
+        die_of_signals()
+    os.write(2, b"kanon: interrupted\n")
+    sys.exit(128 + interrupted())
+
+
+def _open_standard_files() -> None:
+    """Open closed standard files, so that no other file gets their numbers. A result needs a place to go."""
+    closed = sys.stdout is None
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
+    if closed:
+        sys.stdout = os.fdopen(1, "w")
+        os.write(2, b"kanon: standard output is closed: leave it open, or redirect it to a file or /dev/null\n")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
