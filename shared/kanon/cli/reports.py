@@ -127,7 +127,7 @@ def aggregate(
     declared = read_inputs(domain) if domain else None
     job = Job(places, declared, parameters, rules, numbers, decimal(error_threshold, "--error-threshold"))
     with working("opening and adding up the reports"):
-        outcome = run(job, Secrets.draw(), processes)
+        outcome = run(job, Secrets.draw(), processes, undeclared=debug)
     outcome = outcome.without_noise() if no_noise else outcome
     written = write(outcome, output, debug=debug, may_replace=outputs.may_replace)
     _show(job, outcome, written, _warnings(rules, no_noise=no_noise, debug=debug), as_json=as_json)

@@ -4,8 +4,9 @@ import hashlib
 import json
 import os
 from collections import Counter as Tally
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -20,12 +21,12 @@ from numpy.typing import NDArray
 
 from kanon.noise.words import NoiseKey
 from kanon.reports.acceptance import Rules
-from kanon.reports.account import Unit, units
+from kanon.reports.account import Source, Unit, units
 from kanon.reports.avro import read_domain, read_reports
 from kanon.reports.errors import Counter, JobError, check_errors
-from kanon.reports.histogram import Histogram
+from kanon.reports.histogram import Histogram, Sums
 from kanon.reports.mapping import Mapped, Selection, map_reports
-from kanon.reports.matching import skip_lists
+from kanon.reports.matching import Earlier
 from kanon.reports.noise import Randomness
 from kanon.reports.parameters import Parameters
 from kanon.reports.partitions import declared, divided, partitions_of, salt_of
@@ -85,7 +86,7 @@ class Outcome:
     Args:
         partitions: the noisy sums.
         units: what the job charges.
-        seen: exact sums of all keys of the reports, by partition, declared or not; for the debug summary.
+        seen: exact sums of all keys of the reports, by partition, declared or not; empty unless they were asked for.
         errors: reports that were not accepted, by counter.
         reports: reports read.
         accepted: reports that count.
@@ -108,41 +109,42 @@ class Outcome:
         return replace(self, partitions=tuple(exact), exact=True)
 
 
-def aggregate(job: Job, secrets: Secrets, processes: int = 1) -> Outcome:
+def aggregate(job: Job, secrets: Secrets, processes: int = 1, *, undeclared: bool = False) -> Outcome:
     """Run a job.
 
     Args:
         job: the job.
         secrets: keys of the noise. The same secrets and job give the same bytes.
         processes: number of processes that map files; one process maps a whole file.
+        undeclared: keep the sums of undeclared keys, too. They take memory for every key of the reports.
 
     Raises:
         JobError: an input cannot be read, too many reports are in error, or the job is invalid.
     """
     domain = None if job.domain is None else declared(read_domain(path) for path in job.domain)
     selection = _selection(job, domain, secrets)
+    if not undeclared:
+        selection = replace(selection, keys=domain)
     digest = hashlib.sha256(json.dumps(plan(job, selection), sort_keys=True).encode()).digest()
     mapped = _map_and_match(job, selection, processes)
-    errors = sum((shard.errors for shard in mapped), Tally[Counter]())
-    reports = sum(shard.reports for shard in mapped)
-    check_errors(errors, reports, job.error_threshold, "--error-threshold")
+    check_errors(mapped.errors, mapped.reports, job.error_threshold, "--error-threshold")
     randomness = Randomness(
         secrets.noise_key, LOCAL, job.id, secrets.job_secret, digest, job.parameters.mode
     )  # fmt: skip
     domains = [None] * selection.partitions if domain is None else divided(domain, selection.salt, selection.partitions)
-    shards = [[shard.partitions[number] for shard in mapped] for number in range(selection.partitions)]
+    seen = [total.total() for total in mapped.partitions]
     reduced = [
-        reduce_partition(shards[number], domains[number], job.parameters, randomness, number)
+        reduce_partition([seen[number]], domains[number], job.parameters, randomness, number)
         for number in range(selection.partitions)
     ]
     return Outcome(
         tuple(reduced),
-        tuple(units(frozenset().union(*(shard.sources for shard in mapped)), selection.filtering_ids)),
-        tuple(Histogram.merged(parts) for parts in shards),
-        errors,
-        reports,
-        sum(len(shard.report_ids) for shard in mapped),
-        sum(shard.duplicates for shard in mapped),
+        tuple(units(mapped.sources, selection.filtering_ids)),
+        tuple(seen) if undeclared else (),
+        mapped.errors,
+        mapped.reports,
+        mapped.accepted,
+        mapped.duplicates,
     )
 
 
@@ -183,27 +185,73 @@ def _selection(job: Job, domain: NDArray[np.bytes_] | None, secrets: Secrets) ->
     return Selection(tuple(sorted(set(job.filtering_ids))), partitions, salt_of(secrets.job_secret))
 
 
-def _map_and_match(job: Job, selection: Selection, processes: int) -> list[Mapped]:
-    """Map every file. Map a file again, without the duplicates, if an earlier file has some of its reports."""
+@dataclass
+class _Mapped:
+    """What all files of a job add up to. No histogram of a single file is kept."""
+
+    partitions: tuple[Sums, ...]
+    sources: frozenset[Source] = frozenset()
+    errors: Tally[Counter] = field(default_factory=Tally)
+    reports: int = 0
+    accepted: int = 0
+    duplicates: int = 0
+
+    def add(self, mapped: Mapped) -> None:
+        for total, part in zip(self.partitions, mapped.partitions, strict=True):
+            total.add(part)
+        self.sources |= mapped.sources
+        self.errors += mapped.errors
+        self.reports += mapped.reports
+        self.accepted += len(mapped.report_ids)
+        self.duplicates += mapped.duplicates
+
+
+def _map_and_match(job: Job, selection: Selection, processes: int) -> _Mapped:
+    """Map and add up every file. If earlier files have some of its reports, it is mapped again without them."""
     rules = replace(job.rules, keys=None)  # key objects do not pickle
     raw = None if job.rules.keys is None else {name: key.private_bytes_raw() for name, key in job.rules.keys.items()}
     run = partial(_map_file, rules=rules, raw=raw, selection=selection)
+    found, earlier = _Mapped(tuple(Sums() for _ in range(selection.partitions))), Earlier()
     workers = min(processes, len(job.reports))
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn")) if workers > 1 else None
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (run,)) if workers > 1 else None
     with pool or nullcontext():
-        every: Callable[..., Any] = pool.map if pool else map
-        mapped = list(every(run, job.reports, [frozenset[bytes]()] * len(job.reports)))
-        skips = skip_lists([shard.report_ids for shard in mapped])
-        again = [number for number, skip in enumerate(skips) if skip]
-        for number, shard in zip(
-            again, every(run, [job.reports[n] for n in again], [skips[n] for n in again]), strict=True
-        ):
-            mapped[number] = shard
-    return mapped
+        every = _in_order(pool, job.reports, 2 * workers) if pool else map(run, job.reports)
+        for path, mapped in zip(job.reports, every, strict=True):
+            skip = earlier.add(mapped.report_ids)
+            found.add(run(path, skip) if skip else mapped)
+    return found
+
+
+def _in_order(pool: ProcessPoolExecutor, paths: Sequence[Path], ahead: int) -> Iterator[Mapped]:
+    """The mapped files in their order. At most ``ahead`` of them wait."""
+    waiting: deque[Future[Mapped]] = deque()
+    for path in paths:
+        waiting.append(pool.submit(_map_one, path))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+_of_process: list[Callable[[Path], Mapped]] = []
+"""What a worker process does with each file: it gets keys and domain once."""
+
+
+def _begin(run: Callable[[Path], Mapped]) -> None:
+    _of_process.append(run)
+
+
+def _map_one(path: Path) -> Mapped:
+    return _of_process[0](path)
 
 
 def _map_file(
-    path: Path, skip: frozenset[bytes], rules: Rules, raw: Mapping[str, bytes] | None, selection: Selection
+    path: Path,
+    skip: frozenset[bytes] = frozenset(),
+    *,
+    rules: Rules,
+    raw: Mapping[str, bytes] | None,
+    selection: Selection,
 ) -> Mapped:
     keys = None if raw is None else {name: X25519PrivateKey.from_private_bytes(key) for name, key in raw.items()}
     return map_reports(read_reports(path), replace(rules, keys=keys), selection, skip)

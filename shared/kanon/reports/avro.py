@@ -7,12 +7,15 @@ Buckets are written as 16 bytes and read as 1 to 16 (``key1`` is the bucket 0x6b
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
+from io import BytesIO
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from zlib import decompressobj
 from zlib import error as zlib_error
 
 import fastavro
+import fastavro.read
 from fastavro.schema import SchemaParseException
 
 from kanon.reports.errors import JobError
@@ -37,13 +40,28 @@ DOMAIN = _record("AggregationBucket", bucket="bytes")
 SUMMARY = _record("AggregatedFact", bucket="bytes", metric="long")
 DEBUG_SUMMARY = _record("DebugAggregatedFact", bucket="bytes", unnoised_metric="long", noise="long", annotations=_TAGS)
 
+MOST_KEYS = 10**8
+"""Of one file. A worker of the service holds fewer."""
 Place = Path | IO[bytes]
 """A path, or an open file."""
 _ROWS = 4096
 _BLOCK = 1 << 18
 """Bytes of a block of a written file."""
+MOST_BLOCK = 16 << 20
+"""Bytes of a compressed block when it is decompressed."""
+MOST_RATIO = 32
+"""Of a file's decompressed and compressed bytes, beyond those of one block. Sorted keys reach 12, reports 4."""
+_SIMPLE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_TOO_LARGE = "it is too large when it is decompressed: write it with codec null, or in smaller files"
 _SYNC = sha256(b"kanon/reports/avro/1").digest()[:16]
 """The sync marker between blocks. It is fixed, so that equal rows give equal bytes."""
+COMPLEX, UNION, ENUMS = "complex", "union", "array of enum"
+
+
+class _TooLargeError(Exception):
+    """A file is much larger when it is decompressed."""
+
+
 _BROKEN = (
     *(ValueError, TypeError, KeyError, IndexError, AttributeError, EOFError, OverflowError, MemoryError),
     *(RecursionError, zlib_error, SchemaParseException),
@@ -94,18 +112,24 @@ def write_domain(at: Place, keys: "NDArray[np.bytes_]") -> None:
     _write(at, DOMAIN, ({"bucket": key} for key in listed(keys)))
 
 
-def read_domain(at: Place) -> "NDArray[np.bytes_]":
+def read_domain(at: Place, most: int = MOST_KEYS) -> "NDArray[np.bytes_]":
     """Read a key domain as it stands: unsorted, keys of 16 bytes, duplicates kept.
 
     Raises:
-        JobError: the file cannot be read, or a bucket does not have 1 to 16 bytes (INPUT_DATA_READ_FAILED).
+        JobError: the file cannot be read, or a bucket does not have 1 to 16 bytes (INPUT_DATA_READ_FAILED); there are
+            more than ``most`` keys (INVALID_JOB).
     """
-    buckets = [row["bucket"] for row in _rows(at, DOMAIN)]
-    if not all(1 <= len(bucket) <= 16 for bucket in buckets):
-        raise _unreadable(at, "a bucket of the domain does not have 1 to 16 bytes")
+    keys = bytearray()
+    for row in _rows(at, DOMAIN):
+        bucket: bytes = row["bucket"]
+        if not 1 <= len(bucket) <= 16:
+            raise _unreadable(at, "a bucket of the domain does not have 1 to 16 bytes")
+        keys += bucket.rjust(16, b"\0")
+        if len(keys) > 16 * most:
+            raise JobError("INVALID_JOB", f"a job declares at most {most:,} keys: split the domain")
     import numpy as np
 
-    return np.frombuffer(b"".join(bucket.rjust(16, b"\0") for bucket in buckets), "S16")
+    return np.frombuffer(keys, "S16")
 
 
 def write_summary(at: Place, keys: "NDArray[np.bytes_]", metrics: "NDArray[np.int64]") -> None:
@@ -190,12 +214,24 @@ def _rows(at: Place, schema: Schema) -> Iterator[dict[str, Any]]:
     fields = _fields(schema)
     try:
         with _opened(at, "rb") as file:
-            reader = fastavro.reader(file)
+            reader = fastavro.block_reader(file)
             if reader.codec not in {"null", "deflate"}:
                 raise _unreadable(at, "its codec is not null or deflate")
-            if not fields.items() <= _fields(reader.writer_schema).items():
+            found = _fields(reader.writer_schema)
+            if not fields.items() <= found.items():
                 raise _unreadable(at, f"it lacks the fields {', '.join(fields)}")
-            yield from reader  # type: ignore[misc]
+            if complex_fields := [name for name in found if name not in fields and found[name] == COMPLEX]:
+                # An array of nulls takes no bytes, so a short file may have any number of them.
+                raise _unreadable(at, f"a field that is not needed has a complex type: leave out {complex_fields[0]}")
+            decompressed = 0
+            block: Any
+            for block in reader:
+                decompressed += block.bytes_.getbuffer().nbytes
+                if decompressed > MOST_BLOCK + MOST_RATIO * (block.offset + block.size):
+                    raise _TooLargeError
+                yield from block
+    except _TooLargeError:
+        raise _unreadable(at, _TOO_LARGE) from None
     except OSError as error:
         raise _unreadable(at, "it cannot be opened") from error
     except _BROKEN as error:
@@ -205,11 +241,29 @@ def _rows(at: Place, schema: Schema) -> Iterator[dict[str, Any]]:
 def _fields(schema: Schema) -> dict[str, str]:
     """Names of a record's fields and the names of their types."""
     listed_fields = schema.get("fields", ()) if isinstance(schema, dict) else ()
-    return {
-        field["name"]: field["type"] if isinstance(field["type"], str) else "complex"
-        for field in listed_fields
-        if isinstance(field, dict)
-    }
+    return {field["name"]: _type(field["type"]) for field in listed_fields if isinstance(field, dict)}
+
+
+def _type(kind: Schema) -> str:
+    """The name of a type."""
+    if isinstance(kind, list):
+        return COMPLEX if COMPLEX in map(_type, kind) else UNION
+    if not isinstance(kind, dict):
+        return kind if kind in _SIMPLE else COMPLEX
+    if kind["type"] == "array" and isinstance(kind["items"], dict) and kind["items"]["type"] == "enum":
+        return ENUMS
+    return _type(kind["type"])
+
+
+def _decompressed(file: IO[bytes]) -> BytesIO:
+    """A block of codec deflate. fastavro itself would decompress a block of any size."""
+    block = decompressobj(-15).decompress(cast("bytes", fastavro.schemaless_reader(file, "bytes")), MOST_BLOCK + 1)
+    if len(block) > MOST_BLOCK:
+        raise _TooLargeError
+    return BytesIO(block)
+
+
+fastavro.read.BLOCK_READERS["deflate"] = _decompressed
 
 
 def _unreadable(at: Place, why: str) -> JobError:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from kanon.reports.errors import JobError
 
 KEY = "S16"
+MOST_UNMERGED = 1 << 18
+"""Keys of small histograms that wait to be merged."""
 LARGEST_SUM = 1 << 62
 """The limit of sums: a sum and its noise fit a signed integer of 64 bits."""
 TOO_LARGE = "the values reach 2^62 in all: split the reports into several jobs"
@@ -64,6 +66,13 @@ class Histogram:
             sums[places[asked]] = self.sums[asked]
         return sums
 
+    def only(self, keys: NDArray[np.bytes_]) -> "Histogram":
+        """The sums of those of its keys that are among the given ones (distinct, ascending, at least one)."""
+        places = np.searchsorted(keys, self.keys)
+        places[places == len(keys)] = 0
+        asked = keys[places] == self.keys
+        return Histogram(self.keys[asked], self.sums[asked])
+
     def plus(self, sums: NDArray[np.int64]) -> "Histogram":
         """The same keys with these sums added.
 
@@ -87,6 +96,23 @@ class Histogram:
             return [self]
         of = partition_of(self.keys, salt, partitions)
         return [Histogram(self.keys[of == number], self.sums[of == number]) for number in range(partitions)]
+
+
+class Sums:
+    """A histogram that others are added to. It holds at most about twice its keys before they are merged."""
+
+    def __init__(self) -> None:
+        self._parts: list[Histogram] = []
+
+    def add(self, part: Histogram) -> None:
+        """Add a histogram."""
+        self._parts.append(part)
+        if sum(len(part.keys) for part in self._parts[1:]) > max(len(self._parts[0].keys), MOST_UNMERGED):
+            self._parts = [self.total()]
+
+    def total(self) -> Histogram:
+        """The sums over all histograms."""
+        return Histogram.merged(self._parts)
 
 
 EMPTY = Histogram(np.empty(0, KEY), np.empty(0, np.int64))

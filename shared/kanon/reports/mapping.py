@@ -18,7 +18,7 @@ from kanon.reports.payload import HISTOGRAM, PayloadError, Slots, decode, templa
 
 BATCH = 512
 """Reports read at once: few enough for the processor's cache."""
-_PAIRS = 1 << 21
+_PAIRS = 1 << 20
 """Pairs collected before they are added up."""
 _LAYOUTS = 4
 """Layouts tried for reports of one length. The remaining reports are read one by one."""
@@ -57,6 +57,7 @@ class Selection:
         salt: 32 bytes, the key of ``partition_of``.
         destinations: the only attribution destinations, ``None`` for any.
         without: sources whose reports are left out. They are clear fields and reveal no contents.
+        keys: the only keys that are kept (ascending, distinct, at least one), ``None`` for any. It saves memory.
     """
 
     filtering_ids: tuple[int, ...] = (0,)
@@ -64,6 +65,7 @@ class Selection:
     salt: bytes = bytes(32)
     destinations: frozenset[str] | None = None
     without: frozenset[Source] = frozenset()
+    keys: NDArray[np.bytes_] | None = None
 
     def takes(self, source: Source) -> bool:
         """Whether reports with these clear fields are selected."""
@@ -192,6 +194,8 @@ class _Shard:
     def _add_up(self) -> None:
         if self.pairs:
             batch = Histogram.of(np.concatenate(self.keys), np.concatenate(self.values))
+            if self.selection.keys is not None:
+                batch = batch.only(self.selection.keys)
             self.sums = Histogram.merged([self.sums, batch])
         self.keys, self.values, self.pairs = [], [], 0
 

@@ -14,13 +14,20 @@ KEYS_A_PARTITION = 1_000_000
 SLOT_BYTES, SLOTS_A_PARTITION = 41, 10_000_000
 
 
-def declared(files: Iterable[NDArray[np.bytes_]]) -> NDArray[np.bytes_]:
+def declared(files: Iterable[NDArray[np.bytes_]], most: int | None = None) -> NDArray[np.bytes_]:
     """The declared keys of these files, a set: in ascending order, each once.
 
     Raises:
-        JobError: there is none.
+        JobError: there is none, or there are more than ``most``.
     """
-    keys = distinct(np.concatenate([np.empty(0, KEY), *files]))
+    parts = [np.empty(0, KEY)]
+    for file in files:
+        parts.append(file)
+        if most is not None and sum(map(len, parts)) > most:
+            parts = [distinct(np.concatenate(parts))]
+            if len(parts[0]) > most:
+                raise JobError("INVALID_JOB", f"a job declares at most {most:,} keys: split the domain")
+    keys = distinct(np.concatenate(parts))
     if not len(keys):
         raise JobError("INVALID_JOB", "the domain holds no key: declare at least one, or use discovery")
     return keys

@@ -21,7 +21,8 @@ def write(
     Args:
         outcome: the finished job.
         output: name of the summary, such as ``summary.avro``; parts are called ``summary-1-of-3.avro``.
-        debug: write exact sums and noise too, to ``summary_debug-1-of-3.avro``. They are private.
+        debug: write exact sums and noise too, to ``summary_debug-1-of-3.avro``. They are private. The job must have
+            kept the sums of undeclared keys.
         may_replace: whether an existing file may be replaced.
 
     Raises:
@@ -38,7 +39,8 @@ def write(
                 release = partition.release()
                 with create(place, PRIVATE if outcome.exact else SHARED) as file:
                     write_summary(file, release.keys, release.metrics)
-            for place, partition, seen in zip(debug_places, outcome.partitions, outcome.seen, strict=False):
+            exact = zip(debug_places, outcome.partitions, outcome.seen, strict=True) if debug else ()
+            for place, partition, seen in exact:
                 with create(place, PRIVATE) as file:
                     write_debug_summary(file, _debug(partition, seen))
     except FileExistsError as error:

@@ -62,7 +62,7 @@ def test_the_same_secrets_give_the_same_bytes_and_others_give_others(tmp_path):
 def test_two_processes_give_the_result_of_one(tmp_path):
     reports, _ = many(60)
     job = made.job(tmp_path, reports[:30], reports[20:40], reports[40:], domain=range(50))
-    one, two = aggregate(job, made.SECRETS), aggregate(job, made.SECRETS, processes=2)
+    one, two = aggregate(job, made.SECRETS, undeclared=True), aggregate(job, made.SECRETS, processes=2)
     assert made.released(one) == made.released(two)
     assert (one.units, one.errors, one.duplicates) == (two.units, two.errors, two.duplicates)
 
@@ -95,7 +95,7 @@ def test_a_job_of_several_partitions_gives_the_same_sums_in_several_files(tmp_pa
     job = made.job(tmp_path, reports, domain=domain)
     monkeypatch.setattr(module, "KEYS_A_PARTITION", 13)
     monkeypatch.setattr(module, "SLOTS_A_PARTITION", 300)
-    outcome = aggregate(job, made.SECRETS)
+    outcome = aggregate(job, made.SECRETS, undeclared=True)
     assert len(outcome.partitions) >= 4
     assert made.sums(outcome) == ({key: totals.get(key, 0) for key in domain} if domain else totals)
     places = write(outcome.without_noise(), tmp_path / "s.avro", debug=True)

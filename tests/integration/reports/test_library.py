@@ -25,7 +25,7 @@ DECLARED = Parameters("declared", Fraction(10))
 def outcome_of(name, parameters=DECLARED):
     folder = VECTORS / "library" / f"input_set_{name}"
     domain = (folder / "domain.avro",) if parameters.mode == "declared" else None
-    return aggregate(Job((folder / "batch.avro",), domain, parameters, CLEARTEXT), SECRETS)
+    return aggregate(Job((folder / "batch.avro",), domain, parameters, CLEARTEXT), SECRETS, undeclared=True)
 
 
 def exact(outcome):
@@ -92,7 +92,7 @@ def test_the_sample_gives_its_summary(tmp_path):
         DECLARED,
         Rules(0, None, check_age=False),
     )
-    outcome = aggregate(job, SECRETS)
+    outcome = aggregate(job, SECRETS, undeclared=True)
     assert [len(histogram.keys) for histogram in outcome.seen] == [2]  # padding is no third key
     [place] = write(outcome.without_noise(), tmp_path / "summary.avro")
     assert sorted(read_summary(place)) == sorted(read_summary(sample / "output_reports.avro"))

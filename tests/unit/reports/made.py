@@ -75,7 +75,7 @@ def job(folder, *files, domain=None, parameters=None, rules=RULES, **options):
 
 
 def run(folder, *files, secrets=SECRETS, **options):
-    return aggregate(job(folder, *files, **options), secrets)
+    return aggregate(job(folder, *files, **options), secrets, undeclared=True)
 
 
 def sums(outcome):

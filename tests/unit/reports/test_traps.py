@@ -219,7 +219,7 @@ def counts_a_report_once_in_two_files(folder):
 
 
 def plant_no_matching(patch):
-    patch.setattr(aggregate, "skip_lists", lambda ids: [frozenset() for _ in ids])
+    patch.setattr(aggregate.Earlier, "add", lambda *_: frozenset())
 
 
 def counts_the_report_behind_a_copy_that_does_not_open(folder):

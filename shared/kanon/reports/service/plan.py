@@ -152,7 +152,4 @@ def _declared(domain: Domain, bucket: Bucket) -> NDArray[np.bytes_]:
     objects = place.listed(domain.prefix, MOST_OBJECTS)
     if sum(one.size for one in objects) > MOST_KEY_BYTES:
         raise JobError("INVALID_JOB", f"a job declares at most {MOST_KEYS:,} keys: split the domain")
-    keys = declared(read_domain(BytesIO(place.read(one.key, one.etag))) for one in objects)
-    if len(keys) > MOST_KEYS:
-        raise JobError("INVALID_JOB", f"a job declares at most {MOST_KEYS:,} keys: split the domain")
-    return keys
+    return declared((read_domain(BytesIO(place.read(one.key, one.etag)), MOST_KEYS) for one in objects), MOST_KEYS)
