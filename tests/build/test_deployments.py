@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from kanon.local.source import ROOT
-from tests.infrastructure import reports_rules
 from tests.infrastructure.rules import versioned_parameters
-from tests.infrastructure.template import PATH, parameter, read
+from tests.infrastructure.template import PATH, REPORT_FUNCTIONS, REPORTS, ROOT, parameter, read
 
 pytestmark = pytest.mark.build
 
@@ -139,7 +137,7 @@ def test_join_and_query_move_by_canary_and_evaluate_at_once() -> None:
 
 
 # --------------------------------------------------------------------------------------------- reports
-GIVEN = dict.fromkeys(reports_rules.read()["Parameters"], "1") | {"Runtime": "python3.13", "Architecture": "arm64"}
+GIVEN = dict.fromkeys(read(ROOT / REPORTS)["Parameters"], "1") | {"Runtime": "python3.13", "Architecture": "arm64"}
 ANOTHER = {"Runtime": "python3.12", "Architecture": "x86_64"}
 
 
@@ -148,7 +146,7 @@ def of_reports(*cases: dict[str, dict[str, str]]) -> list[dict[str, tuple[str, s
     made = translate(
         *(
             {
-                "template": str(reports_rules.PATH),
+                "template": str(ROOT / REPORTS),
                 "parameters": GIVEN | case.get("parameters", {}),
                 "contents": case.get("contents", {}),
             }
@@ -159,10 +157,10 @@ def of_reports(*cases: dict[str, dict[str, str]]) -> list[dict[str, tuple[str, s
 
 
 def test_a_changed_parameter_or_layer_of_the_gate_publishes_all_versions_of_reports() -> None:
-    names = sorted(versioned_parameters(reports_rules.read()) - {"Deployment", "Name", "Control", "KeyArn"})
+    names = sorted(versioned_parameters(read(ROOT / REPORTS)) - {"Deployment", "Name", "Control", "KeyArn"})
     assert {"Shared", "EpsilonCap", "AllowedOrigins", "EdgeSecret"} <= set(names)
     before, *after = of_reports({}, *({"parameters": {name: ANOTHER.get(name, "2")}} for name in names))
-    assert set(before) == set(reports_rules.FUNCTIONS)
+    assert set(before) == set(REPORT_FUNCTIONS)
     for name, found in zip(names, after, strict=True):
         assert [f for f in before if found[f] == before[f]] == [], name
 
@@ -175,7 +173,7 @@ def test_other_parameters_of_reports_publish_no_version() -> None:
     assert after == [before] * 3
 
 
-@pytest.mark.parametrize("name", reports_rules.FUNCTIONS)
+@pytest.mark.parametrize("name", REPORT_FUNCTIONS)
 def test_a_change_of_one_function_of_reports_publishes_its_version_alone(name: str) -> None:
     before, after = of_reports({}, {"contents": {name: "s3://code/another"}})
     assert {function for function in before if after[function] != before[function]} == {name}

@@ -1,193 +1,365 @@
-"""The rules for template.yaml. Each takes the document and yields the violations."""
+"""The rules for the templates. Each yields what a template does wrong.
+
+Most rules that take several documents together look at the stack as CloudFormation resolves it. `test_sweep.py` edits
+every value of every template: some rule must see it.
+"""
 
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import Any, NamedTuple
 
+from kanon.gate.settings import EvaluateSettings, JoinSettings, QuerySettings
+from kanon.http.origin import HEADER
+from kanon.local.template import ACCOUNT, TemplateError
+from kanon.local.template import _check as check_parameter
+from kanon.reports.settings import (
+    AggregateSettings,
+    CollectSettings,
+    DecryptSettings,
+    JobsSettings,
+    RotateSettings,
+    StoreSettings,
+)
+from kanon.settings import Settings
+from tests.infrastructure import cloudwatch, pages
 from tests.infrastructure.template import (
-    FUNCTIONS,
-    STATEFUL,
+    EDGE,
+    GATE,
+    OBSERVABILITY,
+    PATHS,
+    REPORTS,
+    SPENDING,
+    Deployed,
     Document,
+    Documents,
     as_list,
     environment,
     functions,
     of_type,
     parameter,
     properties,
-    statements,
     strings,
     table_key,
     target,
 )
 
-MOST_HASHES = 1_000
 Problems = Iterator[str]
-Rule = Callable[[Document], Problems]
-RULES: dict[str, Rule] = {}
+Rule = Callable[[Any], Problems]
 
-TABLES = {
-    "StepLog": [("step_slot", "B", "HASH"), ("set_token", "B", "RANGE")],
-    "Members": [("set_key", "B", "HASH")],
-    "Statuses": [("set_key", "B", "HASH")],
-    "Control": [("name", "S", "HASH")],
-}
-EXPIRING = ("StepLog", "Members", "Statuses")
 
-# By role, then resource: the allowed actions, and no others.
-PERMISSIONS = {
-    "JoinRole": {
-        "StepLog": {"dynamodb:PutItem", "dynamodb:BatchWriteItem"},
-        "Control": {"dynamodb:UpdateItem"},
-        "SetPepper": {"secretsmanager:GetSecretValue"},
-        "ClientKey": {"secretsmanager:GetSecretValue"},
-        "EdgeSecret if HasEdge": {"secretsmanager:GetSecretValue"},
-        "Key": {"kms:Decrypt"},
-        "JoinLogs": {"logs:CreateLogStream", "logs:PutLogEvents"},
-    },
-    "QueryRole": {
-        "Statuses": {"dynamodb:BatchGetItem"},
-        "Control": {"dynamodb:UpdateItem"},
-        "SetPepper": {"secretsmanager:GetSecretValue"},
-        "EdgeSecret if HasEdge": {"secretsmanager:GetSecretValue"},
-        "Key": {"kms:Decrypt"},
-        "QueryLogs": {"logs:CreateLogStream", "logs:PutLogEvents"},
-    },
-    "EvaluateRole": {
-        "StepLog": {"dynamodb:Query", "dynamodb:BatchWriteItem", "dynamodb:DescribeTable"},
-        "Members": {
-            *("dynamodb:BatchGetItem", "dynamodb:PutItem", "dynamodb:PartiQLInsert", "dynamodb:PartiQLUpdate"),
-            "dynamodb:DescribeTable",
-        },
-        "Statuses": {"dynamodb:UpdateItem", "dynamodb:DescribeTable"},
-        "Control": {"dynamodb:GetItem", "dynamodb:UpdateItem", "dynamodb:DescribeTable"},
-        "NoiseKey": {"secretsmanager:GetSecretValue"},
-        "Key": {"kms:Decrypt"},
-        "Queue": {
-            "sqs:SendMessage",
-            "sqs:ReceiveMessage",
-            "sqs:DeleteMessage",
-            "sqs:GetQueueAttributes",
-            "sqs:ChangeMessageVisibility",
-        },
-        "LostEvents": {"sqs:SendMessage"},
-        "EvaluateLogs": {"logs:CreateLogStream", "logs:PutLogEvents"},
-    },
-    "ScheduleRole": {
-        "Evaluate.Alias": {"lambda:InvokeFunction"},
-        "LostEvents": {"sqs:SendMessage"},
-    },
-    "CanaryRole": {
-        **{
-            alias: {"lambda:GetAlias", "lambda:UpdateAlias", "lambda:GetProvisionedConcurrencyConfig"}
-            for alias in ("Join", "Query", '{"Fn::Sub": "${Join.Arn}:live"}', '{"Fn::Sub": "${Query.Arn}:live"}')
-        },
-        '"*"': {"cloudwatch:DescribeAlarms"},
-    },
-}
-ON_NO_RESOURCE = {"Sid": "WatchAlarms", "Effect": "Allow", "Action": "cloudwatch:DescribeAlarms", "Resource": "*"}
-"""The one statement without a resource: the action knows no single alarm, and alarms tell nothing about a set."""
-TRUSTED = {"ScheduleRole": "scheduler", "CanaryRole": "codedeploy"}
-"""The service that takes a role, if it is not Lambda."""
+class Entry(NamedTuple):
+    """A rule, the documents that it sees, and whether it takes them together."""
 
-EVERY_FUNCTION: Document = {
-    "KANON_TYPES": {"Ref": "Types"},
-    "KANON_PERIOD": {"Ref": "Period"},
-    "KANON_SLOTS": {"Ref": "Slots"},
-    "KANON_DEPLOYMENT": {"Ref": "AWS::StackId"},
-    "KANON_CONTROL_TABLE": {"Ref": "Control"},
-    "POWERTOOLS_LOG_LEVEL": {"Ref": "LogLevel"},
-    "POWERTOOLS_METRICS_NAMESPACE": {"Fn::Sub": "KANON/${AWS::StackName}"},
-}
-ENVIRONMENT: dict[str, Document] = {
-    "Join": {
-        **EVERY_FUNCTION,
-        "POWERTOOLS_SERVICE_NAME": "join",
-        "KANON_STEP_LOG_TABLE": {"Ref": "StepLog"},
-        "KANON_SET_PEPPER_SECRET": {"Ref": "SetPepper"},
-        "KANON_CLIENT_KEY_SECRET": {"Ref": "ClientKey"},
-        "KANON_OUTAGE_ALLOWANCE": {"Ref": "OutageAllowance"},
-        "KANON_EDGE_SECRET": {"Fn::If": ["HasEdge", {"Ref": "EdgeSecret"}, ""]},
+    paths: tuple[str, ...]
+    together: bool
+    check: Rule
+
+
+RULES: dict[str, Entry] = {}
+
+
+def rule(*paths: str, together: bool = False) -> Callable[[Rule], Rule]:
+    """Enter a rule of each of these documents into the list, or one of all of them together."""
+
+    def enter(check: Rule) -> Rule:
+        RULES[check.__name__] = Entry(paths, together, check)
+        return check
+
+    return enter
+
+
+def checks(path: str, documents: Documents) -> list[partial[Problems]]:
+    """The rules that see one of the documents; those first that look at nothing else."""
+    seen = sorted((entry for entry in RULES.values() if path in entry.paths), key=lambda entry: entry.together)
+    return [partial(entry.check, documents if entry.together else documents[path]) for entry in seen]
+
+
+def problems(name: str, documents: Documents) -> list[str]:
+    """What a rule finds."""
+    paths, together, check = RULES[name]
+    return [found for given in ([documents] if together else map(documents.get, paths)) for found in check(given)]
+
+
+# ------------------------------------------------------------------------------------------- parameters
+CERTIFICATE = f"arn:aws:acm:us-east-1:{ACCOUNT}:certificate/1"
+DOMAIN = {"DomainName": "a.example", "CertificateArn": CERTIFICATE, "HostedZoneId": "Z1"}
+TOKENS = {"JwtIssuer": "https://issuer.example", "JwtAudience": "kanon"}
+MAIL = {"AlarmEmail": "a@b.example"}
+SEPARATE = {**DOMAIN, "Edge": "SEPARATE", "EdgeDomainName": "d1.cloudfront.net"}
+STACKS: dict[str, dict[str, str]] = {
+    "defaults": {},
+    "open": {"JoinAuth": "OPEN", "HostedZoneId": "Z1", "CorsOrigins": "https://a.example,https://b.example", **MAIL},
+    "tokens": {"JoinAuth": "JWT", "BatchAuth": "IAM", **TOKENS, **DOMAIN},
+    "batches by token": {"BatchAuth": "JWT", **TOKENS, "Canary": "AllAtOnce", "Alarms": "OFF"},
+    "edge": {**DOMAIN, "Edge": "ON", "Reports": "ON", **MAIL, "ReportBuckets": "one,two.three"},
+    "separate edge": {**SEPARATE, "HostedZoneId": "", "Reports": "ON"},
+    "edge elsewhere": SEPARATE,
+    "edge without a domain": {"Edge": "ON", "Reports": "ON"},
+    "reports": {"Reports": "ON", **MAIL},
+    "reports without alarms": {
+        "Reports": "ON",
+        "Alarms": "OFF",
+        "WarmReadUnits": "13000",
+        **MAIL,
+        "ReportsDeletionProtection": "ON",
     },
-    "Evaluate": {
-        **EVERY_FUNCTION,
-        "POWERTOOLS_SERVICE_NAME": "evaluate",
-        "KANON_STEP_LOG_TABLE": {"Ref": "StepLog"},
-        "KANON_MEMBERS_TABLE": {"Ref": "Members"},
-        "KANON_STATUSES_TABLE": {"Ref": "Statuses"},
-        "KANON_NOISE_KEY_SECRET": {"Ref": "NoiseKey"},
-        "KANON_NOISE_KEYS": {"Ref": "NoiseKeys"},
-        "KANON_LOG_GENERATIONS": {"Ref": "LogGenerations"},
-        "KANON_QUEUE_URL": {"Ref": "Queue"},
-        "KANON_OUTAGE_ALLOWANCE": {"Ref": "OutageAllowance"},
-        "KANON_GRACE": {"Ref": "Grace"},
-        "KANON_LEASE": {"Ref": "Lease"},
-        "KANON_PUBLISH_DELAY": {"Ref": "PublishDelay"},
-        "KANON_PUBLISH_MARGIN": {"Ref": "PublishMargin"},
-    },
-    "Query": {
-        **EVERY_FUNCTION,
-        "POWERTOOLS_SERVICE_NAME": "query",
-        "KANON_STATUSES_TABLE": {"Ref": "Statuses"},
-        "KANON_SET_PEPPER_SECRET": {"Ref": "SetPepper"},
-        "KANON_PUBLISH_DELAY": {"Ref": "PublishDelay"},
-        "KANON_ANONYMOUS_HASHES": {"Ref": "AnonymousHashes"},
-        "KANON_EDGE_SECRET": {"Fn::If": ["HasEdge", {"Ref": "EdgeSecret"}, ""]},
+    "everything else": {
+        "DeletionProtection": "ON",
+        "RecoveryDays": "0",
+        "SnapStart": "ON",
+        "Reservations": "OFF",
+        "WarmWriteUnits": "5000",
+        "EvaluateReservedConcurrency": "20",
+        "Reports": "ON",
     },
 }
-"""The variables of each function, by value: the wrong parameter under the right name is a wrong clock or key."""
+"""Parameters of stacks that the rules look at."""
 
-RETENTION = {"Queue": 4 * 86_400, "DeadLetters": 14 * 86_400, "LostEvents": 14 * 86_400}
-"""Seconds a queue keeps a message. A dead letter's age counts from its first queue: it must have days left there."""
-SCHEDULE_RETRIES = {"MaximumRetryAttempts": 10, "MaximumEventAgeInSeconds": 1800}
-INVOKE_RETRIES = {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 1800}
-"""Half an hour of attempts: after that the event goes to the lost events, where an alarm sees it."""
+GIVEN: dict[str, Document] = {
+    "Deployment": {"Ref": "AWS::StackName"},
+    "Name": {"Ref": "AWS::StackName"},
+    "Namespace": {"Fn::Sub": "KANON/${AWS::StackName}"},
+    "Origin": {"Fn::GetAtt": ["Domain", "RegionalDomainName"]},
+    "OriginSecret": {"Ref": "EdgeSecret"},
+    "AddressRate": {"Ref": "EdgeAddressRate"},
+    "ApiId": {"Ref": "Api"},
+    "EdgeSecret": {"Fn::If": ["HasEdge", {"Ref": "EdgeSecret"}, ""]},
+    "AlarmTopic": {"Fn::If": ["HasAlarmTopic", {"Fn::GetAtt": ["Observability", "Outputs.Topic"]}, ""]},
+    "DeletionProtection": {"Ref": "ReportsDeletionProtection"},
+    **{
+        name: {"Fn::If": ["HasReservations", {"Ref": name}, 0]}
+        for name in ("CollectReservedConcurrency", "JobsReservedConcurrency")
+    },
+}
+"""Parameters of nested stacks that are not what their name says in the parent."""
 
-KEY_STATEMENT = {
-    "Sid": "AccountDecidesByIdentityPolicies",
-    "Effect": "Allow",
-    "Principal": {"AWS": {"Fn::Sub": "arn:${AWS::Partition}:iam::${AWS::AccountId}:root"}},
-    "Action": "kms:*",
-    "Resource": "*",
-}
-"""The only statement of the key's policy: no other account, no service and nobody without a role's permission."""
 
-# Route key: (integration, authorization). "join" stands for the parameter JoinAuth, "batch" for BatchAuth.
-ROUTES = {
-    "POST /v1/types/{type}/sets/{set}": ("JoinIntegration", "join"),
-    "POST /v1:batchJoin": ("JoinIntegration", "batch"),
-    "POST /v1:batchQuery": ("QueryIntegration", "batch"),
-    "GET /v1/types/{type}/sets/{set}": ("QueryIntegration", "NONE"),
-    "POST /v1:query": ("QueryIntegration", "NONE"),
-    "POST /v1:validateHashes": ("QueryIntegration", "NONE"),
-    "GET /v1/types": ("QueryIntegration", "NONE"),
-    "GET /v1/types/{type}": ("QueryIntegration", "NONE"),
-    "GET /openapi.json": ("QueryIntegration", "NONE"),
-    "GET /docs": ("QueryIntegration", "NONE"),
-}
-BY_TOKEN = {
-    "join": {"Fn::If": ["JoinsOpen", "NONE", {"Fn::If": ["JoinsByToken", "JWT", "AWS_IAM"]}]},
-    "batch": {"Fn::If": ["BatchesByToken", "JWT", "AWS_IAM"]},
-}
-AUTHORIZER = {
-    "join": {"Fn::If": ["JoinsByToken", {"Ref": "Tokens"}, {"Ref": "AWS::NoValue"}]},
-    "batch": {"Fn::If": ["BatchesByToken", {"Ref": "Tokens"}, {"Ref": "AWS::NoValue"}]},
-}
-ACCESS = {
-    "JoinsOpen": {"Fn::Equals": [{"Ref": "JoinAuth"}, "OPEN"]},
-    "JoinsByToken": {"Fn::Equals": [{"Ref": "JoinAuth"}, "JWT"]},
-    "BatchesByToken": {"Fn::Equals": [{"Ref": "BatchAuth"}, "JWT"]},
-}
-QUOTAS = {
-    "POST /v1:query": "AnonymousRate",
-    "POST /v1:validateHashes": "AnonymousRate",
-    "POST /v1:batchQuery": "BatchQueryRate",
-}
-"""The routes with a rate of their own: what a caller without a signature can use up, others do not need."""
-UNITS_OF_A_HASH = 0.5
-"""Read units of one status, read eventually consistent."""
-SEGMENT = re.compile(r"\{[\w.:-]+\+?\}|[a-zA-Z0-9.:_-]+")
+@rule(GATE, REPORTS, OBSERVABILITY, EDGE, together=True)
+def nested_stacks_get_what_their_parameters_name(documents: Documents) -> Problems:
+    """Parameter X is the parameter, table or function X of the parent; XArn its ARN; a queue is given by its name."""
+    parent = documents[GATE]
+    for name, stack in of_type(parent, "AWS::CloudFormation::Stack").items():
+        given, declared = stack["Properties"]["Parameters"], documents[stack["Properties"]["TemplateURL"]]["Parameters"]
+        if set(given) != set(declared):
+            yield f"{name} is given {set(given) ^ set(declared)}"
+        for word, value in given.items():
+            if word == "Deployment" and name == "ReportsStack":
+                expected: Any = {"Ref": "AWS::StackId"}
+            elif word in GIVEN and (name == "ReportsStack" or word not in parent["Parameters"]):
+                expected = GIVEN[word]
+            elif word in of_type(parent, "AWS::SQS::Queue"):
+                expected = {"Fn::GetAtt": [word, "QueueName"]}
+            elif word in parent["Parameters"] or word in parent["Resources"]:
+                expected = {"Ref": word}
+            else:
+                expected = {"Fn::GetAtt": [word.removesuffix("Arn"), "Arn"]}
+            if value != expected:
+                yield f"{name} is given {value} as {word}"
+        if {(stack.get(word)) for word in ("DeletionPolicy", "UpdateReplacePolicy")} != {"Delete"}:
+            yield f"{name} is kept without the stack"
 
-# The allowed fields of an access log: none of a path, a query, a header, a body or a caller.
+
+NAMES = {
+    "name": r'"(?:Ref": "|Fn::GetAtt": \[")([\w:]+)|\$\{([\w:]+)',
+    "Condition": r'"(?:Condition": "|Fn::If": \[")(\w+)',
+    "Mapping": r'"Fn::FindInMap": \["(\w+)',
+}
+"""How a template names resources and parameters, conditions and mappings."""
+VERSION = {"AWSTemplateFormatVersion": "2010-09-09", "Transform": "AWS::Serverless-2016-10-31"}
+TYPES = {
+    GATE: "ApiGatewayV2::Api ApiGatewayV2::ApiMapping ApiGatewayV2::Authorizer ApiGatewayV2::DomainName "
+    "ApiGatewayV2::Integration ApiGatewayV2::Route ApiGatewayV2::Stage CloudFormation::Stack CloudWatch::Alarm "
+    "DynamoDB::Table IAM::Role KMS::Key Lambda::EventInvokeConfig Lambda::EventSourceMapping Lambda::Permission "
+    "Logs::LogGroup Route53::RecordSet SQS::Queue Scheduler::Schedule SecretsManager::Secret Serverless::Function "
+    "Serverless::LayerVersion",
+    REPORTS: "ApiGatewayV2::Integration ApiGatewayV2::Route CloudWatch::Alarm DynamoDB::Table IAM::Role KMS::Key "
+    "Lambda::EventInvokeConfig Lambda::EventSourceMapping Lambda::Permission Logs::LogGroup S3::Bucket "
+    "S3::BucketPolicy SQS::Queue Scheduler::Schedule SecretsManager::Secret Serverless::Function "
+    "Serverless::LayerVersion",
+    OBSERVABILITY: "CloudWatch::Alarm CloudWatch::Dashboard Logs::MetricFilter SNS::Topic",
+    EDGE: "CloudFront::Distribution WAFv2::WebACL",
+    SPENDING: "Budgets::Budget",
+}
+"""The resources that a template may have. Others could copy rows, keep requests or grant permissions."""
+
+
+@rule(*PATHS)
+def everything_that_is_named_exists_and_everything_declared_is_used(document: Document) -> Problems:
+    text = json.dumps(document)
+    used = {kind: {"".join(one) for one in re.findall(form, text)} for kind, form in NAMES.items()}
+    parameters = document.get("Parameters", {})
+    known = {*parameters, *document["Resources"], *(name for name in used["name"] if name.startswith("AWS::"))}
+    needed = {one for body in document["Resources"].values() for one in as_list(body.get("DependsOn", []))}
+    unknown = (used["name"] - known) | (set(parameters) - used["name"])
+    unknown |= needed - known - {f"{name}Aliaslive" for name in functions(document)}
+    unknown |= used["Condition"] ^ set(document.get("Conditions", {}))
+    unknown |= used["Mapping"] ^ set(document.get("Mappings", {}))
+    if unknown:
+        yield f"{', '.join(sorted(unknown))} does not exist, or has no effect"
+    for name, one in parameters.items():
+        if one.get("Type") not in ("String", "Number"):
+            yield f"{name} has the type {one.get('Type')}"
+
+
+@rule(*PATHS, together=True)
+def templates_have_only_resources_of_their_kinds(documents: Documents) -> Problems:
+    for path, document in documents.items():
+        types = {body["Type"] for body in document["Resources"].values()}
+        if types != {f"AWS::{name}" for name in TYPES[path].split()}:
+            yield f"{path} has {types}"
+        version = {word: document[word] for word in VERSION if word in document}
+        if version != (VERSION if path in (GATE, REPORTS) else {"AWSTemplateFormatVersion": "2010-09-09"}):
+            yield f"{path} is of the version {version}"
+
+
+@rule(GATE)
+def parameters_have_defaults_limits_and_descriptions(document: Document) -> Problems:
+    for name, given in document["Parameters"].items():
+        if "Default" not in given or not given.get("Description"):
+            yield f"{name} has no default or no description"
+        if "AllowedValues" in given and given["Default"] not in given["AllowedValues"]:
+            yield f"the default of {name} is not allowed"
+        if not {"AllowedValues", "AllowedPattern", "MaxLength", "MinValue"} & set(given):
+            yield f"{name} takes any value"
+        least, most = given.get("MinValue"), given.get("MaxValue", given["Default"])
+        if least is not None and not least <= given["Default"] <= most:
+            yield f"the default of {name} is out of range"
+
+
+VALUES = {
+    "Types": (["{}"], [""]),
+    "Slots": (
+        ["4", '[{"slots":16,"partitions":16,"from_step":0}]', '[{"slots":1,"from_step":0},{"slots":2,"from_step":9}]'],
+        ["", "3", "512", "[]", '[{"slots": 1,"from_step":0}]', '[{"slots":1}]', '{"slots":1,"from_step":0}', "16x"],
+    ),
+    "NoiseKeys": (["[]"], ["["]),
+    "LogGenerations": (["[]"], ["["]),
+    "JwtIssuer": (["", "https://a.example/b"], ["http://a.example", "https://a.example/", "a", "https://a.example/b/"]),
+    "JwtAudience": (["", "kanon"], ["a b", "a,b"]),
+    "EdgeDomainName": (["", "d1.cloudfront.net"], ["d1.example.net", "x.d1.cloudfront.net", "d1.cloudfront.netx"]),
+    "CorsOrigins": (
+        ["", "*", "https://a.example,http://b.example"],
+        ["a.example", "https://a.example, https://b.example", "https://a.example,*", "**"],
+    ),
+    "DomainName": (["", "a.example"], ["https://a.example", "A.example", "a.example/"]),
+    "CertificateArn": (["", CERTIFICATE], ["arn:aws:acm:us-east-1:1:certificate/1", "x", f"x{CERTIFICATE}"]),
+    "HostedZoneId": (["", "Z1"], ["z1", "/hostedzone/Z1"]),
+    "EpsilonCap": (["0.001", "10", "64"], ["0", "65"]),
+    "DeltaCap": (["1e-7", "1.5e-9", "0.0000001"], ["0", "1", "1e-7 ", "one", "-1e-7", "1e-7x"]),
+    "ReportBuckets": (["", "one", "one,two.three"], ["One", "one, two", "arn:aws:s3:::one", "o"]),
+    "AllowedOrigins": (["*", "https://a.example,https://b.example"], ["", "a.example", "https://a.example/", "**"]),
+    "MapConcurrency": (["2", "1000"], ["1", "1001"]),
+    "AlarmEmail": (["", "a@b.example"], ["a", "a b@c", "@"]),
+}
+"""Values that a text parameter takes, and values that it refuses."""
+
+
+@rule(GATE)
+def parameters_take_valid_values_and_refuse_others(document: Document) -> Problems:
+    text = {name for name, one in document["Parameters"].items() if {"AllowedPattern", "MaxLength"} & set(one)}
+    if text - set(VALUES):
+        yield f"nobody knows what {text - set(VALUES)} may be"
+    for name, (taken, refused) in VALUES.items():
+        for value in (*taken, *refused):
+            if accepts(name, document["Parameters"][name], value) is not (value in taken):
+                yield f"{name} takes {value!r}, or does not"
+
+
+def accepts(name: str, declared: Document, value: str) -> bool:
+    """Whether CloudFormation takes a value."""
+    try:
+        check_parameter(name, value, declared)
+    except TemplateError:
+        return False
+    return True
+
+
+@rule(GATE)
+def parameters_are_those_of_the_page(document: Document) -> Problems:
+    declared = document["Parameters"]
+    if set(declared) != set(DESCRIBED):
+        yield f"the page and the template differ in {set(declared) ^ set(DESCRIBED)}"
+    for name, one in declared.items():
+        said_default, said_allowed = DESCRIBED[name]
+        if (said_default, said_allowed) != (pages.default(one), pages.allowed(one) or said_allowed):
+            yield f"the page says {said_default} and {said_allowed} of {name}"
+        said = re.search(r"up to ([\d,]+) characters", said_allowed)
+        if name != "DeltaCap" and (said and said[1]) != (f"{one['MaxLength']:,}" if "MaxLength" in one else None):
+            yield f"the page does not say how long {name} may be"
+
+
+DESCRIBED = pages.rows(pages.CONFIGURATION.read_text())
+OFF_OR_SAFE = {
+    "JoinAuth": "IAM",
+    "BatchAuth": "IAM",
+    "Reports": "OFF",
+    "SnapStart": "OFF",
+    "Edge": "OFF",
+    "Alarms": "ON",
+    "DeletionProtection": "OFF",
+    "ReportsDeletionProtection": "OFF",
+    "Reservations": "ON",
+    "CorsOrigins": "",
+    "WarmReadUnits": 12_000,
+    "WarmWriteUnits": 4_000,
+    "LogLevel": "INFO",
+    "Canary": "Canary10Percent5Minutes",
+}
+"""Defaults: closed to strangers, observed, no cost that nobody asked for, and a failed first deployment that leaves
+nothing."""
+
+
+@rule(GATE)
+def the_default_is_safe(document: Document) -> Problems:
+    for name, value in OFF_OR_SAFE.items():
+        if (given := parameter(document, name)["Default"]) != value:
+            yield f"{name} is {given} by default"
+    if "OPEN" in parameter(document, "BatchAuth")["AllowedValues"]:
+        yield "anybody may call the batch routes"
+    if set(parameter(document, "LogLevel")["AllowedValues"]) - {"INFO", "WARNING", "ERROR"}:
+        yield "LogLevel offers a level that logs requests"
+    for name in ("MaxReadUnits", "MaxWriteUnits"):
+        if parameter(document, name)["Default"] >= 40_000:  # what AWS itself allows an on-demand table
+            yield f"{name} limits nothing"
+
+
+# The smallest set of parameters that each rule of the template refuses.
+REFUSED = {
+    "DomainNameHasCertificate": {"DomainName": "a.example"},
+    "SnapStartHasARuntime": {"SnapStart": "ON", "Runtime": "python3.11"},
+    "EdgeHasDomainName": {"Edge": "SEPARATE", "EdgeDomainName": "d1.cloudfront.net"},
+    "EdgeInTheStackIsInUsEast1": {**DOMAIN, "Edge": "ON", "AWS::Region": "eu-west-1"},
+    "SeparateEdgeIsKnown": {"Edge": "SEPARATE", **DOMAIN},
+    "TokensHaveAnIssuer": {"JoinAuth": "JWT", "JwtIssuer": "https://issuer.example"},
+}
+
+
+@rule(GATE, together=True)
+def rules_refuse_parameters_that_do_not_fit(documents: Documents) -> Problems:
+    given = documents[GATE]["Rules"]
+    if set(given) != set(REFUSED):
+        yield f"the rules are {', '.join(given)}"
+    for name, parameters in (*REFUSED.items(), ("TokensHaveAnIssuer", {"BatchAuth": "JWT", "JwtAudience": "a"})):
+        if not _refuses(documents, given[name], parameters):
+            yield f"{name} accepts {parameters}"
+    for name, one in given.items():
+        for accepted in ("defaults", "tokens", "batches by token", "edge", "separate edge", "everything else"):
+            if _refuses(documents, one, STACKS[accepted]):
+                yield f"{name} refuses the stack {accepted}"
+        if not all(each.get("AssertDescription") for each in one["Assertions"]):
+            yield f"{name} does not say what to do"
+
+
+def _refuses(documents: Documents, given: Document, parameters: dict[str, str]) -> bool:
+    stack = documents.deployed(**{name: value for name, value in parameters.items() if "::" not in name})
+    stack._pseudo["AWS::Region"] = parameters.get("AWS::Region", "us-east-1")
+    asserted = all(stack._holds(one["Assert"]) for one in given["Assertions"])
+    return bool(stack._holds(given["RuleCondition"])) and not asserted
+
+
+# ------------------------------------------------------------------------------------------------- logs
 LOGGED = {
     "$context.requestId",
     "$context.requestTime",
@@ -197,64 +369,28 @@ LOGGED = {
     "$context.responseLatency",
     "$context.responseLength",
 }
-
-DEFAULT_QUOTA = 40_000
-"""Units a second that AWS allows an on-demand table of a new account, for reads and for writes."""
-WARM = {"WarmReadUnits": 12_000, "WarmWriteUnits": 4_000}
-"""What a new table serves at once."""
-
-CLOCK_SKEW = 10
-"""Seconds by which two of AWS's clocks may differ, generously."""
-SCHEDULE_OFFSET = 180
-"""Seconds after the end of a step at which the schedule fires."""
-
-CANARY_METRICS = {
-    "Join": {"Errors", "JoinsAccepted", "JoinsRefused"},
-    "Query": {"Errors", "QueriesAnswered", "QueriesRefused"},
-}
-
-# A change of GenerateSecretString makes CloudFormation generate another value at the next deployment, and every
-# function refuses a changed key: these may never change.
-GENERATED = {
-    "SetPepper": {"PasswordLength": 64, "ExcludePunctuation": True},
-    "ClientKey": {"PasswordLength": 64, "ExcludePunctuation": True},
-    "NoiseKey": {
-        "SecretStringTemplate": "{}",
-        "GenerateStringKey": "1",
-        "PasswordLength": 64,
-        "ExcludePunctuation": True,
-    },
-    "EdgeSecret": {
-        "SecretStringTemplate": "{}",
-        "GenerateStringKey": "current",
-        "PasswordLength": 64,
-        "ExcludePunctuation": True,
-    },
-}
+"""The allowed fields of an access log: none of a path, a query, a header, a body or a caller."""
 
 
-def rule(check: Rule) -> Rule:
-    """Enter a rule into the list."""
-    RULES[check.__name__] = check
-    return check
-
-
-# ------------------------------------------------------------------------------------------------ logs
-@rule
+@rule(GATE, REPORTS)
 def every_function_has_a_log_group_with_retention(document: Document) -> Problems:
     groups = of_type(document, "AWS::Logs::LogGroup")
     for name, function in functions(document).items():
         logging = dict(function.get("LoggingConfig", {}))
-        if target(logging.pop("LogGroup", None)) not in groups:
+        if target(logging.pop("LogGroup", None)) != f"{name}Logs" or f"{name}Logs" not in groups:
             yield f"{name} has no log group of its own in LoggingConfig"
         if logging != {"LogFormat": "JSON", "ApplicationLogLevel": "INFO", "SystemLogLevel": "WARN"}:
             yield f"{name} pays for platform lines of every call, or loses its metrics"
     for name, group in groups.items():
         if group["Properties"].get("RetentionInDays") != {"Ref": "LogRetention"}:
             yield f"{name} does not keep its logs for LogRetention days"
+        (own,) = strings(group["Properties"].get("LogGroupName", ""))
+        folder = "/aws/vendedlogs/kanon" if name == "AccessLogs" else "/kanon"
+        if own not in {f"{folder}/${{{n}}}/{name.removesuffix('Logs').lower()}" for n in ("AWS::StackName", "Name")}:
+            yield f"{name} is not named after the stack and the function"
 
 
-@rule
+@rule(GATE)
 def access_logs_tell_no_path_and_no_caller(document: Document) -> Problems:
     for name, stage in of_type(document, "AWS::ApiGatewayV2::Stage").items():
         settings = stage["Properties"].get("AccessLogSettings", {})
@@ -262,257 +398,500 @@ def access_logs_tell_no_path_and_no_caller(document: Document) -> Problems:
             yield f"{name} has no access log"
             continue
         logged = set(re.findall(r"\$context[\w.]*", settings["Format"]))
-        if logged - LOGGED:
-            yield f"{name} logs {', '.join(sorted(logged - LOGGED))}"
+        if logged != LOGGED:
+            yield f"{name} logs {', '.join(sorted(logged ^ LOGGED))}, or does not"
+        (group,) = strings(settings["DestinationArn"])
+        if not group.endswith(":log-group:${AccessLogs}"):
+            yield f"{name} logs to {group}"
         try:
             json.loads(settings["Format"])
         except ValueError:
             yield f"{name} writes lines that are not JSON"
-
-
-@rule
-def nothing_traces_or_logs_requests(document: Document) -> Problems:
-    for name, function in functions(document).items():
-        if function.get("Tracing") != "PassThrough":
-            yield f"{name} may trace: a trace keeps URLs"
-        if "KmsKeyArn" in function:
-            yield f"{name} has a key for its environment that no role may use"
-    for name in FUNCTIONS:
-        for variable in environment(document, name):
-            if re.search("LOG_EVENT|DEBUG|TRACE", variable):
-                yield f"{name} sets {variable}"
-    levels = set(parameter(document, "LogLevel")["AllowedValues"])
-    if levels - {"INFO", "WARNING", "ERROR"}:
-        yield "LogLevel offers a level that logs requests"
-    for name, stage in of_type(document, "AWS::ApiGatewayV2::Stage").items():
         if "LoggingLevel" in json.dumps(stage) or "DataTraceEnabled" in json.dumps(stage):
             yield f"{name} logs executions"
 
 
-# ----------------------------------------------------------------------------------------- asynchronous
-@rule
-def every_asynchronous_edge_has_a_dead_letter_queue(document: Document) -> Problems:
+@rule(GATE, REPORTS)
+def nothing_traces_or_logs_requests(document: Document) -> Problems:
+    for name, function in functions(document).items():
+        if function.get("Tracing") != "PassThrough":
+            yield f"{name} may trace: a trace keeps URLs and names of objects"
+        if "KmsKeyArn" in function:
+            yield f"{name} has a key for its environment that no role may use"
+        for variable in environment(document, name):
+            if re.search("LOG_EVENT|DEBUG|TRACE", variable):
+                yield f"{name} sets {variable}"
+
+
+# ------------------------------------------------------------------------------- messages and schedules
+DAY = 86_400
+KEPT = {"Arrivals": 10 * DAY, "Queue": 4 * DAY, "Maps": 4 * DAY, "Stages": 4 * DAY}
+"""Seconds that a queue with a reader keeps a message. Others keep it for 14 days, which count from its first queue."""
+RECEIVES = {"Queue": 3}
+"""How often a message is tried, if not 5 times. Two redeliveries of a slot fit before its tick."""
+BATCHES: dict[str, Document] = {
+    "Queue": {"BatchSize": 1, "MaximumConcurrency": {"Ref": "MaximumConcurrency"}},
+    "Arrivals": {"BatchSize": 10_000, "MaximumBatchingWindowInSeconds": 60, "MaximumConcurrency": 10},
+    "Maps": {"BatchSize": 1, "MaximumConcurrency": {"Ref": "MapConcurrency"}},
+    "Stages": {"BatchSize": 1, "MaximumConcurrency": {"Ref": "MapConcurrency"}},
+}
+READERS = {"Queue": "Evaluate", "Arrivals": "Store", "Maps": "Decrypt", "Stages": "Aggregate"}
+RESENT = {"Evaluate", "Decrypt", "Aggregate"}
+"""Functions that send messages which come back to them."""
+
+
+@rule(GATE, REPORTS)
+def queues_hide_keep_and_bury_messages(document: Document) -> Problems:
     queues = of_type(document, "AWS::SQS::Queue")
-    dead = {
-        target(queue["Properties"]["RedrivePolicy"]["deadLetterTargetArn"])
-        for queue in queues.values()
-        if "RedrivePolicy" in queue["Properties"]
-    }
-    read = {
-        target(mapping["Properties"]["EventSourceArn"])
-        for mapping in of_type(document, "AWS::Lambda::EventSourceMapping").values()
-    }
-    ends = {name for name in queues if name not in read and "RedrivePolicy" not in queues[name]["Properties"]}
-    lost = ends - dead  # for events that were not queue messages, which cannot be redriven
-    used: set[str | None] = set()
-    for name in set(queues) - ends:
-        if "RedrivePolicy" not in queues[name]["Properties"]:
-            yield f"{name} has no dead-letter queue"
-    if dead - set(queues):
-        yield "a RedrivePolicy names no queue of the template"
-    for name, mapping in of_type(document, "AWS::Lambda::EventSourceMapping").items():
-        source = target(mapping["Properties"]["EventSourceArn"])
-        if source not in queues or source in dead:
-            yield f"{name} does not read a queue with a dead-letter queue"
-        if mapping["Properties"].get("FunctionResponseTypes") != ["ReportBatchItemFailures"]:
+    mappings = of_type(document, "AWS::Lambda::EventSourceMapping")
+    read = {target(one["Properties"]["EventSourceArn"]): one["Properties"] for one in mappings.values()}
+    if read.keys() != READERS.keys() & queues.keys():
+        yield f"read are {', '.join(map(str, read))}"
+    for name, queue in queues.items():
+        given = queue["Properties"]
+        if given.get("SqsManagedSseEnabled") is not True:
+            yield f"{name} is not encrypted"
+        if given.get("MessageRetentionPeriod") != KEPT.get(name, 14 * DAY):
+            yield f"{name} keeps messages for {given.get('MessageRetentionPeriod')} s"
+        if name not in read:
+            if "RedrivePolicy" in given:
+                yield f"{name} gives messages up that nobody has read"
+            continue
+        reader = function_of(read[name]["FunctionName"])
+        if reader != READERS.get(name):
+            yield f"{name} is read by {reader}"
+        dead = name.replace("Queue", "DeadLetters") if name == "Queue" else f"{name}Dead"
+        redrive = {"deadLetterTargetArn": {"Fn::GetAtt": [dead, "Arn"]}, "maxReceiveCount": RECEIVES.get(name, 5)}
+        if given.get("RedrivePolicy") != redrive or dead not in queues:
+            yield f"{name} gives up as {given.get('RedrivePolicy')} says"
+        window = read[name].get("MaximumBatchingWindowInSeconds", 0)
+        if given["VisibilityTimeout"] != 6 * properties(document, READERS[name])["Timeout"] + window:
+            yield f"{name} does not hide a message for six times its function's timeout and its window"
+    for name, mapping in mappings.items():
+        given = dict(mapping["Properties"])
+        queue = target(given.pop("EventSourceArn"))
+        del given["FunctionName"]
+        if given.pop("FunctionResponseTypes", None) != ["ReportBatchItemFailures"]:
             yield f"{name} does not report failures one by one"
-    invoked = set()
-    for name, schedule in of_type(document, "AWS::Scheduler::Schedule").items():
-        goal = schedule["Properties"]["Target"]
-        invoked.add(function_of(goal["Arn"]))
-        if target(goal.get("DeadLetterConfig", {}).get("Arn")) not in lost:
-            yield f"{name} has no queue of its own for lost events"
-        used.add(target(goal.get("DeadLetterConfig", {}).get("Arn")))
-        if "RetryPolicy" not in goal:
-            yield f"{name} has no retry policy"
+        scaling = given.pop("ScalingConfig", {})
+        if {**given, **scaling} != BATCHES.get(str(queue)):
+            yield f"{name} takes messages as {given} and {scaling} say"
+    for name in functions(document).keys() & RESENT:
+        if properties(document, name).get("RecursiveLoop") != "Allow":
+            yield f"Lambda would stop {name} in the middle of its work"
+
+
+RETRIES = {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 1800}
+"""Half an hour of attempts: after that the event goes to the lost events, where an alarm sees it."""
+SCHEDULES: dict[str, tuple[str, Document]] = {
+    "EvaluateSchedule": ("Evaluate", {"MaximumRetryAttempts": 10, "MaximumEventAgeInSeconds": 1800}),
+    "SweepSchedule": ("Aggregate", {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 300}),
+    "RotateSchedule": ("Rotate", {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 300}),
+}
+EVERY_FIVE_MINUTES = {"SweepSchedule": 0, "RotateSchedule": 120}
+"""First second of the day at which a schedule of reports fires."""
+LOST = ({"Fn::GetAtt": ["LostEvents", "Arn"]}, {"Ref": "LostEventsArn"})
+
+
+@rule(GATE, REPORTS)
+def schedules_wake_their_function_and_lose_no_event(document: Document) -> Problems:
+    schedules = of_type(document, "AWS::Scheduler::Schedule")
+    woken = set()
+    for name, schedule in schedules.items():
+        given, goal = schedule["Properties"], schedule["Properties"]["Target"]
+        function, retries = SCHEDULES[name]
+        woken.add(function)
+        if function_of(goal["Arn"]) != function or json.loads(goal["Input"]).get("schedule") is not True:
+            yield f"{name} wakes {goal['Arn']} with {goal['Input']}: the function would do nothing"
+        if goal.get("DeadLetterConfig", {}).get("Arn") not in LOST or goal.get("RetryPolicy") != retries:
+            yield f"{name} loses events"
+        if goal.get("RoleArn") != {"Fn::GetAtt": ["ScheduleRole", "Arn"]}:
+            yield f"{name} may not call"
+        if given["FlexibleTimeWindow"] != {"Mode": "OFF"} or given.get("ScheduleExpressionTimezone") != "UTC":
+            yield f"{name} fires late, or at another hour"
+        if "State" in given or "StartDate" in given or "EndDate" in given or "Name" in given:
+            yield f"{name} may be off, or has a fixed name"
     kept = set()
-    for config in of_type(document, "AWS::Lambda::EventInvokeConfig").values():
-        failed = config["Properties"].get("DestinationConfig", {}).get("OnFailure", {})
-        if target(failed.get("Destination")) in lost:
-            used.add(target(failed["Destination"]))
-            kept.add(function_of(config["Properties"]["FunctionName"]))
-    for name in sorted(str(name) for name in invoked - kept):
-        yield f"{name} is called asynchronously and has no failure destination"
-    for name in sorted(lost - used):
-        yield f"{name} is read by nobody and receives nothing"
+    for name, config in of_type(document, "AWS::Lambda::EventInvokeConfig").items():
+        given = config["Properties"]
+        kept.add(target(given["FunctionName"]))
+        if given.get("Qualifier") != document["Globals"]["Function"]["AutoPublishAlias"]:
+            yield f"{name} is not for the version that the schedule calls"
+        if given.get("DestinationConfig", {}).get("OnFailure", {}).get("Destination") not in LOST:
+            yield f"{name} loses events"
+        if {word: given.get(word) for word in RETRIES} != RETRIES:
+            yield f"{name} retries otherwise"
+        if config.get("DependsOn") != f"{target(given['FunctionName'])}Aliaslive":
+            yield f"{name} is created before the alias"
+    if kept != woken:
+        yield f"events of {kept ^ woken} are lost"
     for name, resource in document["Resources"].items():
         if resource["Type"] == "AWS::Serverless::Function" and "Events" in resource["Properties"]:
             yield f"{name} has events of its own: make them resources, so that these rules see them"
 
 
-@rule
-def queues_keep_messages_for_days(document: Document) -> Problems:
-    queues = of_type(document, "AWS::SQS::Queue")
-    for name in sorted(set(queues) | set(RETENTION)):
-        kept = queues.get(name, {}).get("Properties", {}).get("MessageRetentionPeriod")
-        if kept != RETENTION.get(name):
-            yield f"{name} keeps messages for {kept} s, and not {RETENTION.get(name)}"
+SCHEDULE_OFFSET = 180
+"""Seconds after the end of a step at which the schedule fires."""
 
 
-@rule
-def retries_are_those_of_the_design(document: Document) -> Problems:
-    for name, schedule in of_type(document, "AWS::Scheduler::Schedule").items():
-        given = schedule["Properties"]["Target"].get("RetryPolicy")
-        if given != SCHEDULE_RETRIES:
-            yield f"{name} retries as {given} says"
-    for name, config in of_type(document, "AWS::Lambda::EventInvokeConfig").items():
-        given = {word: config["Properties"].get(word) for word in INVOKE_RETRIES}
-        if given != INVOKE_RETRIES:
-            yield f"{name} retries as {given} says"
-        if config["Properties"].get("Qualifier") != document["Globals"]["Function"]["AutoPublishAlias"]:
-            yield f"{name} is not for the version that the schedule calls"
+@rule(GATE, REPORTS, together=True)
+def the_schedule_fires_after_each_step_of_every_period(documents: Documents) -> Problems:
+    periods = parameter(documents[GATE], "Period")["AllowedValues"]
+    if set(documents[GATE]["Mappings"]["Periods"]) != set(periods):
+        yield "the periods are not both allowed and mapped"
+    for period in periods:
+        stack = documents.deployed(Reports="ON", Period=period)
+        cron = stack.of_type("AWS::Scheduler::Schedule")["EvaluateSchedule"]["ScheduleExpression"]
+        if firing_times(cron) != {(end + SCHEDULE_OFFSET) % DAY for end in range(0, DAY, int(period))}:
+            yield f"{cron} does not fire {SCHEDULE_OFFSET} s after the ends of steps of {period} s"
+    for name, second in EVERY_FIVE_MINUTES.items():
+        cron = documents.deployed(Reports="ON").of_type("AWS::Scheduler::Schedule")[name]["ScheduleExpression"]
+        if firing_times(cron) != set(range(second, DAY, 300)):
+            yield f"{name} fires at {cron}"
 
 
-@rule
-def schedules_have_no_fixed_names_and_no_flexible_window(document: Document) -> Problems:
-    for name, schedule in of_type(document, "AWS::Scheduler::Schedule").items():
-        if "Name" in schedule["Properties"]:
-            yield f"{name} has a fixed name: a second stack could not be deployed"
-        if schedule["Properties"]["FlexibleTimeWindow"] != {"Mode": "OFF"}:
-            yield f"{name} has a flexible window: evaluation would miss its tick"
-        if schedule["Properties"].get("ScheduleExpressionTimezone") != "UTC":
-            yield f"{name} is not in UTC: steps are"
+def firing_times(cron: str) -> set[int]:
+    """The seconds of a day at which ``cron(minutes hours * * ? *)`` fires."""
+    minutes, hours, *rest = cron.removeprefix("cron(").removesuffix(")").split()
+    if rest != ["*", "*", "?", "*"]:
+        return set()
+    return {h * 3600 + m * 60 for h in _field(hours, 24) for m in _field(minutes, 60)}
 
 
-@rule
-def names_are_left_to_cloudformation(document: Document) -> Problems:
-    fixed = ("TableName", "QueueName", "FunctionName", "RoleName", "LayerName", "AliasName")
+def _field(text: str, size: int) -> range:
+    """``*``, ``3`` or ``3/15``."""
+    if text == "*":
+        return range(size)
+    start, _, step = text.partition("/")
+    return range(int(start), size, int(step)) if step else range(int(start), int(start) + 1)
+
+
+CLOCK_SKEW = 10
+"""Seconds by which two of AWS's clocks may differ, generously."""
+
+
+@rule(GATE)
+def clock_figures_fit_together_for_every_value_allowed(document: Document) -> Problems:
+    grace, lease = parameter(document, "Grace"), parameter(document, "Lease")
+    evaluate = properties(document, "Evaluate")["Timeout"]
+    queue = properties(document, "Queue")
+    for name in ("Join", "Query"):
+        timeout = properties(document, name)["Timeout"]
+        if timeout + CLOCK_SKEW >= grace["MinValue"]:
+            yield f"{name} may write after its step is closed: timeout {timeout} s, grace {grace['MinValue']} s"
+    if grace["MaxValue"] + CLOCK_SKEW > SCHEDULE_OFFSET:
+        yield "the schedule may fire before the grace is over"
+    if lease["MinValue"] <= evaluate:
+        yield "a lease may end before its worker does"
+    if lease["MaxValue"] >= queue["VisibilityTimeout"]:
+        yield "a message may come back while the lease of its dead worker still holds"
+    redeliveries = queue["RedrivePolicy"]["maxReceiveCount"] - 1
+    done = SCHEDULE_OFFSET + redeliveries * queue["VisibilityTimeout"] + evaluate
+    if redeliveries < 2 or parameter(document, "PublishDelay")["Default"] < done:
+        yield f"two redeliveries do not fit before the tick: they are done after {done} s"
+    if parameter(document, "PublishMargin")["MinValue"] < 60:
+        yield "a reader may see a write after its tick"
+    if parameter(document, "OutageAllowance")["MinValue"] < 2 * DAY:
+        yield "the outage allowance leaves no day of reserve"
+    if (
+        parameter(document, "MaximumConcurrency")["MinValue"] < 2
+        or parameter(document, "MapConcurrency")["MinValue"] < 2
+    ):
+        yield "SQS takes no maximum concurrency below 2"
+
+
+# ------------------------------------------------------------------------------------------------ names
+FIXED = {"TableName", "QueueName", "FunctionName", "RoleName", "LayerName", "AliasName", "BucketName", "AlarmName"}
+
+
+@rule(*PATHS)
+def names_are_left_to_cloudformation_and_arns_have_no_partition(document: Document) -> Problems:
     for name, resource in document["Resources"].items():
         given = resource.get("Properties", {})
-        for word in fixed:
-            if word in given and not isinstance(given[word], dict):
-                yield f"{name} has a fixed {word}"
+        for word in FIXED & given.keys():
+            if not isinstance(given[word], dict):
+                yield f"{name} has a fixed {word}: a second stack could not be deployed"
         if resource["Type"] == "AWS::SecretsManager::Secret" and "Name" in given:
             yield f"{name} has a fixed name: a retained secret would block the next stack"
-        if resource["Type"] == "AWS::Logs::LogGroup" and not any(
-            "${AWS::StackName}" in text for text in strings(given.get("LogGroupName", {}))
-        ):
-            yield f"{name} does not carry the name of the stack"
-
-
-@rule
-def no_arn_has_a_fixed_partition(document: Document) -> Problems:
-    for text in strings(document):
-        if re.search(r"arn:aws[a-z-]*:", text):
-            yield f"{text} exists in one partition: use ${{AWS::Partition}}"
+    for text in re.findall(r"arn:aws[a-z-]*:|\b\d{12}\b", json.dumps(document["Resources"])):
+        yield f"{text} is of one partition, or of one account"
 
 
 # ------------------------------------------------------------------------------------------------ roles
-@rule
-def every_function_has_a_role_of_its_own(document: Document) -> Problems:
-    roles = [target(function.get("Role")) for function in functions(document).values()]
-    for name, function in functions(document).items():
-        role = target(function.get("Role"))
-        if role not in of_type(document, "AWS::IAM::Role") or roles.count(role) > 1:
-            yield f"{name} has no explicit role of its own"
-        for word in ("Policies", "Connectors", "ManagedPolicyArns"):
-            if word in function:
-                yield f"{name} has {word}: say it in its role"
-    for name, resource in document["Resources"].items():
-        if resource["Type"] == "AWS::Serverless::Connector" or "Connectors" in resource:
-            yield f"{name} is a connector: say it in a role"
-        if resource["Type"] in ("AWS::IAM::Policy", "AWS::IAM::ManagedPolicy", "AWS::IAM::RolePolicy"):
-            yield f"{name} is a policy beside the roles: say it in a role"
+RECEIVE = {
+    f"sqs:{call}" for call in ("ReceiveMessage", "DeleteMessage", "GetQueueAttributes", "ChangeMessageVisibility")
+}
+ROWS = {f"dynamodb:{call}" for call in ("GetItem", "Query", "PutItem", "UpdateItem", "DeleteItem")}
+LOGS = {"logs:CreateLogStream", "logs:PutLogEvents"}
+READ_SECRET = {"secretsmanager:GetSecretValue"}
+SEND, INVOKE, UPDATE = {"sqs:SendMessage"}, {"lambda:InvokeFunction"}, {"dynamodb:UpdateItem"}
+BOTH_WAYS = {"kms:Decrypt", "kms:GenerateDataKey"}
+MOVE_ALIAS = {"lambda:GetAlias", "lambda:UpdateAlias", "lambda:GetProvisionedConcurrencyConfig"}
+DESCRIBE = {"dynamodb:DescribeTable"}
+
+# By role, then resource with the condition on its use: the allowed actions, and no others.
+PERMISSIONS: dict[str, dict[str, dict[str, set[str]]]] = {
+    GATE: {
+        "JoinRole": {
+            "StepLog": {"dynamodb:PutItem", "dynamodb:BatchWriteItem"},
+            "Control [function#join]": UPDATE,
+            "SetPepper": READ_SECRET,
+            "ClientKey": READ_SECRET,
+            "EdgeSecret if HasEdge": READ_SECRET,
+            "Key via dynamodb, secretsmanager": {"kms:Decrypt"},
+            "JoinLogs": LOGS,
+        },
+        "QueryRole": {
+            "Statuses": {"dynamodb:BatchGetItem"},
+            "Control [function#query]": UPDATE,
+            "SetPepper": READ_SECRET,
+            "EdgeSecret if HasEdge": READ_SECRET,
+            "Key via dynamodb, secretsmanager": {"kms:Decrypt"},
+            "QueryLogs": LOGS,
+        },
+        "EvaluateRole": {
+            "StepLog": {"dynamodb:Query", "dynamodb:BatchWriteItem", *DESCRIBE},
+            "Members": {
+                *("dynamodb:BatchGetItem", "dynamodb:PutItem", "dynamodb:PartiQLInsert", "dynamodb:PartiQLUpdate"),
+                *DESCRIBE,
+            },
+            "Statuses": UPDATE | DESCRIBE,
+            "Control": {"dynamodb:GetItem"} | UPDATE | DESCRIBE,
+            "NoiseKey": READ_SECRET,
+            "Key via dynamodb, secretsmanager": {"kms:Decrypt"},
+            "Queue": SEND | RECEIVE,
+            "LostEvents": SEND,
+            "EvaluateLogs": LOGS,
+        },
+        "ScheduleRole": {"Evaluate.Alias": INVOKE, "LostEvents": SEND},
+        "CanaryRole": {
+            **dict.fromkeys(("Join", "Query", "Join:live", "Query:live"), MOVE_ALIAS),
+            "*": {"cloudwatch:DescribeAlarms"},  # the action knows no single alarm; alarms tell nothing about a set
+        },
+    },
+    REPORTS: {
+        "CollectRole": {
+            "Arrivals": SEND,
+            "Control [reports#keys]": {"dynamodb:GetItem"},
+            "EdgeSecret if HasEdge": READ_SECRET,
+            "Key via dynamodb, secretsmanager if HasEdge": {"kms:Decrypt"},
+            "CollectLogs": LOGS,
+        },
+        "StoreRole": {
+            "Arrivals": RECEIVE,
+            "ReportsBucket/reports/*": {"s3:PutObject"},
+            "ReportsBucket/events/*": {"s3:PutObject"},
+            "Key via s3": {"kms:GenerateDataKey"},
+            "StoreLogs": LOGS,
+        },
+        "JobsRole": {
+            "ReportJobs": {"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"},
+            "Budgets": {"dynamodb:BatchGetItem", "dynamodb:Query"},
+            "Control [function#jobs]": {"dynamodb:UpdateItem"},
+            "Stages": SEND,
+            "ReportsBucket": {"s3:ListBucket"},
+            "ReportsBucket/*": {"s3:GetObject"},
+            "others if HasReportBuckets": {"s3:ListBucket"},
+            "others/* if HasReportBuckets": {"s3:GetObject"},
+            "EdgeSecret if HasEdge": READ_SECRET,
+            "Key via dynamodb, s3, secretsmanager if HasEdge": {"kms:Decrypt"},
+            "JobsLogs": LOGS,
+        },
+        "DecryptRole": {
+            "ReportJobs": ROWS,
+            "Control [function#decrypt]": {"dynamodb:UpdateItem"},
+            "Maps": RECEIVE,
+            "Stages": SEND,
+            "ReportsBucket": {"s3:ListBucket"},
+            "ReportsBucket/*": {"s3:GetObject"},
+            "SummariesBucket": {"s3:ListBucket"},
+            "SummariesBucket/*": {"s3:GetObject"},
+            "others/* if HasReportBuckets": {"s3:GetObject"},
+            "WorkBucket": {"s3:ListBucket"},
+            "WorkBucket/*": {"s3:GetObject", "s3:PutObject"},
+            "report-keys/*": READ_SECRET,
+            "Key via dynamodb, s3, secretsmanager": {"kms:Decrypt"},
+            "WorkKey via s3": BOTH_WAYS,
+            "DecryptLogs": LOGS,
+        },
+        "AggregateRole": {
+            "ReportJobs": {*ROWS, "dynamodb:ConditionCheckItem", "dynamodb:DescribeTable"},
+            "Budgets": {
+                *ROWS,
+                *("dynamodb:BatchGetItem", "dynamodb:ConditionCheckItem", "dynamodb:DescribeTable"),
+            },
+            "Control [reports#keys]": {"dynamodb:GetItem"},
+            "Control [function#aggregate]": {"dynamodb:UpdateItem"},
+            "Stages": SEND | RECEIVE,
+            "Maps": SEND,
+            "ReportsBucket": {"s3:ListBucket"},
+            "SummariesBucket": {"s3:ListBucket"},
+            "SummariesBucket/*": {"s3:GetObject", "s3:PutObject"},
+            "others if HasReportBuckets": {"s3:ListBucket"},
+            "others/* if HasReportBuckets": {"s3:GetObject", "s3:PutObject"},
+            "WorkBucket": {"s3:ListBucket"},
+            "WorkBucket/*": {"s3:GetObject", "s3:PutObject", "s3:DeleteObject"},
+            "ReportNoiseKey": READ_SECRET,
+            "Key via dynamodb, s3, secretsmanager": {"kms:Decrypt"},
+            "Key via s3": {"kms:GenerateDataKey"},
+            "WorkKey via s3": BOTH_WAYS,
+            "LostEvents": SEND,
+            "AggregateLogs": LOGS,
+        },
+        "RotateRole": {
+            "Control [reports#keys]": {"dynamodb:GetItem", "dynamodb:PutItem"},
+            "Budgets [epoch, ZXBvY2g=]": {"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:ConditionCheckItem"},
+            "Budgets": {"dynamodb:DescribeTable"},
+            "ReportJobs": {"dynamodb:DescribeTable"},
+            "report-keys/*": {f"secretsmanager:{call}" for call in ("CreateSecret", "GetSecretValue", "DeleteSecret")},
+            "Key via dynamodb, secretsmanager": BOTH_WAYS,
+            "LostEvents": SEND,
+            "RotateLogs": LOGS,
+        },
+        "ScheduleRole": {
+            "Aggregate.Alias": {"lambda:InvokeFunction"},
+            "Rotate.Alias": {"lambda:InvokeFunction"},
+            "LostEvents": SEND,
+        },
+    },
+}
+
+SECRETS = "arn:${AWS::Partition}:secretsmanager:${AWS::Region}:${AWS::AccountId}:secret:${Name}/report-keys/*"
+OTHER = "arn:*:s3:::"
+LISTED = {"Fn::Split": [",", {"Ref": "ReportBuckets"}]}
 
 
-@rule
-def roles_have_no_managed_policies(document: Document) -> Problems:
-    for name, role in of_type(document, "AWS::IAM::Role").items():
-        if role["Properties"].get("ManagedPolicyArns"):
-            yield f"{name} has managed policies"
+def statements(document: Document, role: str) -> list[tuple[str | None, Any]]:
+    """The statements of a role, each with the condition of the template under which it exists."""
+    found = [one for policy in properties(document, role)["Policies"] for one in policy["PolicyDocument"]["Statement"]]
+    return [
+        (one["Fn::If"][0], one["Fn::If"][1])
+        if "Fn::If" in one and one["Fn::If"][2] == {"Ref": "AWS::NoValue"}
+        else (None, one)
+        for one in found
+    ]
 
 
-@rule
-def roles_have_no_wildcards(document: Document) -> Problems:
-    for name, role in of_type(document, "AWS::IAM::Role").items():
-        for statement in statements(role):
-            if statement == ON_NO_RESOURCE:
-                continue
-            if {"NotAction", "NotResource", "Principal", "NotPrincipal"} & set(statement):
-                yield f"{name} says what is not allowed instead of what is"
-            for text in strings(statement):
-                if "*" in text or "?" in text:
-                    yield f"{name} has the wildcard {text!r}"
-        trusted = role["Properties"]["AssumeRolePolicyDocument"]
-        if any("*" in text for text in strings(trusted)):
-            yield f"{name} trusts a wildcard"
-
-
-@rule
-def roles_allow_exactly_what_the_design_says(document: Document) -> Problems:
-    roles = of_type(document, "AWS::IAM::Role")
-    if set(roles) != set(PERMISSIONS):
-        yield f"the roles are {', '.join(roles)}"
-    for name in set(roles) & set(PERMISSIONS):
-        allowed: dict[str, set[str]] = {}
-        for statement in statements(roles[name]):
-            if statement["Effect"] != "Allow":
-                yield f"{name} denies: allow less instead"
-            for resource in as_list(statement["Resource"]):
-                where = target(resource) or conditional(resource) or json.dumps(resource)
-                allowed.setdefault(where, set()).update(as_list(statement["Action"]))
-        for where in set(allowed) | set(PERMISSIONS[name]):
-            more = allowed.get(where, set()) - PERMISSIONS[name].get(where, set())
-            less = PERMISSIONS[name].get(where, set()) - allowed.get(where, set())
-            if more:
-                yield f"{name} may {', '.join(sorted(more))} on {where}"
-            if less:
-                yield f"{name} lacks {', '.join(sorted(less))} on {where}"
-
-
-def conditional(resource: object) -> str | None:
-    """The resource that a statement names under a condition only."""
+def permitted(resource: Any) -> str:
+    """The resource of a statement, in one word; the JSON of an unexpected one."""
     match resource:
-        case {"Fn::If": [condition, {"Ref": name}, {"Ref": "AWS::NoValue"}]}:
-            return f"{name} if {condition}"
-    return None
+        case "*":
+            return "*"
+        case {"Ref": str(name)}:
+            return name.removesuffix("Arn")
+        case {"Fn::GetAtt": [name, "Arn"]}:
+            return str(name)
+        case {"Fn::If": [condition, one, {"Ref": "AWS::NoValue"}]}:
+            return f"{permitted(one)} if {condition}"
+        case {"Fn::Sub": str(text)} if found := re.fullmatch(r"\$\{(\w+)\.Arn\}([:/][\w/]*\*?)", text):
+            return f"{found[1]}{found[2]}"
+        case {"Fn::Sub": str(text)} if text == SECRETS:
+            return "report-keys/*"
+        case {"Fn::Split": [",", {"Fn::Join": ["", [first, {"Fn::Join": [between, names]}, *end]]}]} if names == LISTED:
+            after = "".join(end)
+            return f"others{after}" if (first, between) == (OTHER, f"{after},{OTHER}") else json.dumps(resource)
+    return json.dumps(resource)
 
 
-@rule
-def join_and_query_touch_their_own_control_item_only(document: Document) -> Problems:
-    for name, own in (("JoinRole", "function#join"), ("QueryRole", "function#query")):
-        for statement in statements(document["Resources"][name]):
-            if "Control" in [target(resource) for resource in as_list(statement["Resource"])]:
-                expected = {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": [own]}}
-                if statement.get("Condition") != expected:
-                    yield f"{name} may touch another item of Control than {own}"
+def under(statement: Document) -> str:
+    """The condition of a statement, in short; the JSON of anything unexpected."""
+    match statement.get("Condition"):
+        case None:
+            return ""
+        case {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": keys, **more}, **rest} if not more and not rest:
+            return f" [{', '.join(keys)}]"
+        case {"StringEquals": {"kms:ViaService": services, **more}, **rest} if not more and not rest:
+            return f" via {', '.join(map(_service, services))}"
+        case other:
+            return f" if {json.dumps(other)}"
 
 
-@rule
-def the_key_is_used_through_services_only(document: Document) -> Problems:
-    for name, role in of_type(document, "AWS::IAM::Role").items():
-        for statement in statements(role):
-            if not any(action.startswith("kms:") for action in as_list(statement["Action"])):
-                continue
-            via = statement.get("Condition", {}).get("StringEquals", {}).get("kms:ViaService", [])
-            services = {text.split(".")[0] for text in strings(via)}
-            if not services or services - {"dynamodb", "secretsmanager"}:
-                yield f"{name} may use the key by itself"
+def _service(value: Any) -> str:
+    match value:
+        case {"Fn::If": [condition, service, {"Ref": "AWS::NoValue"}]}:
+            return f"{_service(service)} if {condition}"
+        case {"Fn::Sub": str(text)} if text.endswith(".${AWS::Region}.${AWS::URLSuffix}"):
+            return text.partition(".")[0]
+    return json.dumps(value)
 
 
-@rule
-def roles_trust_one_service(document: Document) -> Problems:
+@rule(GATE, REPORTS, together=True)
+def roles_allow_exactly_what_the_design_says(documents: Documents) -> Problems:
+    for path, wanted in PERMISSIONS.items():
+        document = documents[path]
+        if set(of_type(document, "AWS::IAM::Role")) != set(wanted):
+            yield f"the roles are {', '.join(of_type(document, 'AWS::IAM::Role'))}"
+        for name in wanted:
+            allowed: dict[str, set[str]] = {}
+            for condition, statement in statements(document, name):
+                if statement["Effect"] != "Allow" or {"NotAction", "NotResource", "Principal"} & set(statement):
+                    yield f"{name} says what is not allowed instead of what is"
+                    continue
+                for resource in as_list(statement["Resource"]):
+                    where = f"{permitted(resource)}{under(statement)}{f' if {condition}' if condition else ''}"
+                    allowed.setdefault(where, set()).update(as_list(statement["Action"]))
+            for where in allowed.keys() | wanted[name].keys():
+                if difference := allowed.get(where, set()) ^ wanted[name].get(where, set()):
+                    yield f"{name} may {', '.join(sorted(difference))} on {where}, or may no longer"
+        for name, resource in document["Resources"].items():
+            if resource["Type"] in ("AWS::IAM::Policy", "AWS::IAM::ManagedPolicy", "AWS::IAM::RolePolicy"):
+                yield f"{name} is a policy beside the roles: say it in a role"
+            if resource["Type"] == "AWS::Serverless::Connector" or "Connectors" in resource:
+                yield f"{name} is a connector: say it in a role"
+        for name, function in functions(document).items():
+            if function.get("Role") != {"Fn::GetAtt": [f"{name}Role", "Arn"]}:
+                yield f"{name} has no role of its own"
+            if {"Policies", "ManagedPolicyArns", "FunctionUrlConfig"} & set(function):
+                yield f"{name} has more permissions, or an address of its own"
+
+
+@rule(GATE, REPORTS, together=True)
+def nobody_sees_sums_and_keys_and_budgets_together(_: Documents) -> Problems:
+    """A rule for the table of permissions itself."""
+    granted = {role: " ".join(where) for role, where in PERMISSIONS[REPORTS].items()}
+    seen = {
+        "WorkBucket": {"DecryptRole", "AggregateRole"},
+        "ReportNoiseKey": {"AggregateRole"},
+        "Budgets": {"JobsRole", "AggregateRole", "RotateRole"},
+    }
+    for what, roles in seen.items():
+        if {role for role, where in granted.items() if what in where} != roles:
+            yield f"{what} is seen by other roles than {', '.join(sorted(roles))}"
+    opens = {role for role, where in PERMISSIONS[REPORTS].items() if READ_SECRET & where.get("report-keys/*", set())}
+    if opens != {"DecryptRole", "RotateRole"}:  # rotate reads a key that it made and has not published yet
+        yield f"private keys are read by {', '.join(sorted(opens))}"
+
+
+TRUSTED = {"ScheduleRole": "scheduler", "CanaryRole": "codedeploy"}
+"""The service that takes a role, if it is not Lambda."""
+OF_THE_ACCOUNT = {
+    "StringEquals": {
+        "aws:SourceAccount": {"Ref": "AWS::AccountId"},
+        "aws:SourceArn": {
+            "Fn::Sub": "arn:${AWS::Partition}:scheduler:${AWS::Region}:${AWS::AccountId}:schedule-group/default"
+        },
+    }
+}
+
+
+@rule(GATE, REPORTS)
+def roles_trust_one_service_and_have_no_managed_policies(document: Document) -> Problems:
     for name, role in of_type(document, "AWS::IAM::Role").items():
         (statement,) = role["Properties"]["AssumeRolePolicyDocument"]["Statement"]
         service = TRUSTED.get(name, "lambda")
-        if statement["Principal"] != {"Service": f"{service}.amazonaws.com"}:
-            yield f"{name} trusts {statement['Principal']}"
-        equal = statement.get("Condition", {}).get("StringEquals", {})
-        if service == "scheduler" and set(equal) != {"aws:SourceAccount", "aws:SourceArn"}:
+        trusted = {key: value for key, value in statement.items() if key != "Condition"}
+        by = {"Service": f"{service}.amazonaws.com"}
+        if trusted != {"Effect": "Allow", "Principal": by, "Action": "sts:AssumeRole"}:
+            yield f"{name} trusts {trusted}"
+        if service == "scheduler" and statement.get("Condition") != OF_THE_ACCOUNT:
             yield f"{name} can be taken by schedules of other accounts"
-
-
-@rule
-def only_the_gateway_may_call_functions(document: Document) -> Problems:
-    for name, permission in of_type(document, "AWS::Lambda::Permission").items():
-        given = permission["Properties"]
-        if given["Principal"] != "apigateway.amazonaws.com" or not {"SourceArn", "SourceAccount"} <= set(given):
-            yield f"{name} lets more than this API call"
-        if function_of(given["FunctionName"]) == "Evaluate":
-            yield f"{name} gives evaluate a public entrance"
-    for name, function in functions(document).items():
-        if "FunctionUrlConfig" in function:
-            yield f"{name} has an address of its own"
+        if set(role["Properties"]) != {"AssumeRolePolicyDocument", "Policies"}:
+            yield f"{name} has more policies"
+        for policy in (role["Properties"]["AssumeRolePolicyDocument"], *(
+            one["PolicyDocument"] for one in role["Properties"]["Policies"]
+        )):  # fmt: skip
+            if policy.get("Version") != "2012-10-17":
+                yield f"{name} has a policy in the old language, which knows no variables"
 
 
 # ------------------------------------------------------------------------------------------ deployments
@@ -522,40 +901,48 @@ def function_of(value: object) -> str | None:
     return None if name is None else name.removesuffix(".Alias")
 
 
-@rule
+@rule(GATE, REPORTS)
 def callers_call_the_alias(document: Document) -> Problems:
-    callers = {
-        **{
-            n: r["Properties"]["IntegrationUri"] for n, r in of_type(document, "AWS::ApiGatewayV2::Integration").items()
-        },
+    called = {
+        **{n: r["Properties"]["IntegrationUri"] for n, r in of_type(document, INTEGRATION).items()},
         **{n: r["Properties"]["FunctionName"] for n, r in of_type(document, "AWS::Lambda::Permission").items()},
         **{n: r["Properties"]["FunctionName"] for n, r in of_type(document, "AWS::Lambda::EventSourceMapping").items()},
         **{n: r["Properties"]["Target"]["Arn"] for n, r in of_type(document, "AWS::Scheduler::Schedule").items()},
     }
-    for name, called in callers.items():
-        if not str(target(called)).endswith(".Alias"):
+    for name, value in called.items():
+        if value != {"Ref": f"{function_of(value)}.Alias"}:
             yield f"{name} calls the unpublished version: code, layer and variables change there one after the other"
     for name in of_type(document, "AWS::Lambda::Alias", "AWS::Lambda::Version"):
         yield f"{name} stands beside what SAM publishes"
 
 
-@rule
-def a_version_pins_code_layer_and_parameters(document: Document) -> Problems:
-    layers = of_type(document, "AWS::Serverless::LayerVersion")
-    for name, function in functions(document).items():
-        if not function.get("AutoPublishAlias") or function.get("AutoPublishAliasAllProperties") is not True:
-            yield f"{name} publishes no version when a property changes"
-        if function.get("Layers") != [{"Ref": "Shared"}] or function.get("VersionDescription") != {"Ref": "Shared"}:
-            yield f"{name} publishes no version when the layer changes"
-    description = layers["Shared"]["Properties"]["Description"]
-    match description:
-        case {"Fn::Select": [0, [str(), *values]]}:
-            hashed = {target(value) for value in values}
-        case _:
-            yield "Shared is not named after the values of parameters"
-            return
-    if missing := sorted(versioned_parameters(document) - hashed):
-        yield f"a change of {', '.join(missing)} alone reaches no version"
+LAYERS = {GATE: ["Shared"], REPORTS: ["Shared", "ReportsLayer"]}
+OF_THE_STACK = {"Deployment", "Name", "Control", "KeyArn"}
+"""Parameters of reports that never change."""
+
+
+@rule(GATE, REPORTS, together=True)
+def a_version_pins_code_layers_and_parameters(documents: Documents) -> Problems:
+    for path, layers in LAYERS.items():
+        document, own = documents[path], layers[-1]
+        for name, function in functions(document).items():
+            if function.get("AutoPublishAlias") != "live" or function.get("AutoPublishAliasAllProperties") is not True:
+                yield f"{name} publishes no version when a property changes"
+            if function.get("Layers") != [{"Ref": layer} for layer in layers]:
+                yield f"{name} has the layers {function.get('Layers')}"
+            if function.get("VersionDescription") != {"Ref": own}:
+                yield f"{name} publishes no version when a layer changes"
+        match properties(document, own)["Description"]:
+            case {"Fn::Select": [0, [str(), *values]]}:
+                hashed = {target(value) for value in values}
+            case _:
+                yield f"{own} is not named after the values of parameters"
+                continue
+        known = versioned_parameters(document) - (OF_THE_STACK if path == REPORTS else set())
+        if missing := sorted(known - hashed):
+            yield f"a change of {', '.join(missing)} alone reaches no version"
+        if more := sorted(str(name) for name in hashed - known):
+            yield f"a change of {', '.join(more)} publishes versions for nothing"
 
 
 def versioned_parameters(document: Document) -> set[str]:
@@ -584,367 +971,457 @@ def versioned_parameters(document: Document) -> set[str]:
     return found
 
 
-@rule
-def evaluate_switches_whole_and_first(document: Document) -> Problems:
+@rule(GATE, REPORTS)
+def functions_and_layers_are_built_from_their_folder(document: Document) -> Problems:
+    folder = "../" if "ReportsLayer" in document["Resources"] else ""
+    for name, resource in of_type(document, "AWS::Serverless::Function").items():
+        own = f"{folder}functions/{'reports/' if folder else ''}{name.lower()}/"
+        given = {**document["Globals"]["Function"], **resource["Properties"]}
+        if given["CodeUri"] != own or given["Handler"] != "app.handler":
+            yield f"{name} is built from {given['CodeUri']}"
+        if resource["Metadata"] != {"BuildMethod": "python-uv"} or given["Runtime"] != {"Ref": "Runtime"}:
+            yield f"{name} is built otherwise than its layer"
+        if given["Architectures"] != [{"Ref": "Architecture"}]:
+            yield f"{name} runs on {given['Architectures']}"
+    for name, layer in of_type(document, "AWS::Serverless::LayerVersion").items():
+        given = {word: value for word, value in layer["Properties"].items() if word != "Description"}
+        if layer["Metadata"] != {"BuildMethod": "makefile", "BuildArchitecture": {"Ref": "Architecture"}}:
+            yield f"{name} is built as {layer['Metadata']} says"
+        if given != {
+            "ContentUri": f"{folder}shared/",
+            "CompatibleRuntimes": [{"Ref": "Runtime"}],
+            "CompatibleArchitectures": [{"Ref": "Architecture"}],
+            "RetentionPolicy": "Delete",
+        }:
+            yield f"{name} is made of {given}"
+
+
+SIZES = {
+    "Join": (512, 10),
+    "Query": (512, 10),
+    "Evaluate": (1769, 120),
+    "Collect": (512, 10),
+    "Store": (1769, 60),
+    "Jobs": (1769, 28),
+    "Decrypt": (3008, 900),
+    "Aggregate": (3008, 900),
+    "Rotate": (512, 60),
+}
+"""MB of memory and seconds of the longest call. ``docs/evidence/performance.md`` and `kanon cost` assume them."""
+
+
+@rule(GATE, REPORTS)
+def functions_have_the_size_that_was_measured(document: Document) -> Problems:
+    for name, function in functions(document).items():
+        if (given := (function.get("MemorySize"), function.get("Timeout"))) != SIZES.get(name):
+            yield f"{name} has {given}"
+
+
+@rule(GATE, together=True)
+def evaluate_switches_whole_and_first_and_the_others_in_parts(documents: Documents) -> Problems:
+    document = documents[GATE]
     if "DeploymentPreference" in properties(document, "Evaluate"):
         yield "two versions of evaluate may work on one slot in turns"
-    alias = f"Evaluate{'Alias'}{document['Globals']['Function']['AutoPublishAlias']}"
     for name in ("Join", "Query"):
-        if document["Resources"][name].get("DependsOn") != alias:
+        if document["Resources"][name].get("DependsOn") != "EvaluateAliaslive":
             yield f"{name} may write rows that the running evaluate cannot read"
     if "DependsOn" in document["Resources"]["Evaluate"]:
         yield "Evaluate waits for another resource"
+    for canary in parameter(document, "Canary")["AllowedValues"]:
+        stack = documents.deployed(Canary=canary)
+        gradual = canary != "AllAtOnce"
+        if ("CanaryRole" in stack.of_type("AWS::IAM::Role")) is not gradual:
+            yield f"the role of {canary} is missing, or stays"
+        for name in ("Join", "Query"):
+            given = stack.of_type("AWS::Serverless::Function")[name]["DeploymentPreference"]
+            by = {"Role": "arn:aws:iam:us-east-1:123456789012:kanon-CanaryRole", "Alarms": [f"kanon-{name}Failing"]}
+            enabled = {"Enabled": str(gradual).lower(), "Type": canary}
+            if given != {**enabled, **(by if gradual else {"Alarms": []})}:
+                yield f"{name} switches as {given} says"
+            if (f"{name}Failing" in stack.of_type(ALARM)) is not gradual:
+                yield f"{name} is watched in vain, or not"
 
 
-@rule
-def join_and_query_switch_in_parts_and_back(document: Document) -> Problems:
-    for name in ("Join", "Query"):
-        alarm = {"Fn::If": ["HasCanary", [{"Ref": f"{name}Failing"}], [{"Ref": "AWS::NoValue"}]]}
-        role = {"Fn::If": ["HasCanary", {"Fn::GetAtt": ["CanaryRole", "Arn"]}, {"Ref": "AWS::NoValue"}]}
-        expected = {
-            "Enabled": {"Fn::FindInMap": ["Canaries", {"Ref": "Canary"}, "Enabled"]},
-            "Type": {"Ref": "Canary"},
-            "Role": role,
-            "Alarms": alarm,
-        }
-        if (given := properties(document, name).get("DeploymentPreference")) != expected:
-            yield f"{name} switches as {given} says"
-        watched = properties(document, f"{name}Failing")
-        seen = {m["MetricStat"]["Metric"]["MetricName"] for m in watched["Metrics"] if "MetricStat" in m}
-        if seen != CANARY_METRICS[name]:
-            yield f"{name}Failing looks at {', '.join(sorted(seen))}"
-        live = {"Name": "Resource", "Value": {"Fn::Sub": "${" + name + "}:live"}}
-        if live not in [
-            d for m in watched["Metrics"] if "MetricStat" in m for d in m["MetricStat"]["Metric"]["Dimensions"]
-        ]:
-            yield f"{name}Failing does not look at the alias"
-        if (watched["Threshold"], watched["EvaluationPeriods"], watched["TreatMissingData"]) != (1, 1, "notBreaching"):
-            yield f"{name}Failing takes a failing version back late, or a sound one"
-    canaries = {name: entry["Enabled"] for name, entry in document["Mappings"]["Canaries"].items()}
-    offered = parameter(document, "Canary")["AllowedValues"]
-    if canaries != {name: "false" if name == "AllAtOnce" else "true" for name in offered}:
-        yield f"the canaries are {canaries}"
-    if document["Conditions"]["HasCanary"] != {"Fn::Not": [{"Fn::Equals": [{"Ref": "Canary"}, "AllAtOnce"]}]}:
-        yield "HasCanary does not say whether there is one"
-    if parameter(document, "Canary")["Default"] == "AllAtOnce":
-        yield "without a choice, a failing version gets all calls"
+@rule(GATE, REPORTS, together=True)
+def snapshots_are_of_join_and_query_if_asked_for(documents: Documents) -> Problems:
+    for choice, applied in (("ON", "PublishedVersions"), ("OFF", "None")):
+        stack = documents.deployed(SnapStart=choice, Reports="ON")
+        for name, function in stack.of_type("AWS::Serverless::Function").items():
+            if function.get("SnapStart") != ({"ApplyOn": applied} if name in ("Join", "Query") else None):
+                yield f"with {choice} {name} starts from {function.get('SnapStart')}"
 
 
 # ---------------------------------------------------------------------------------------------- storage
-@rule
-def tables_have_the_keys_of_the_design(document: Document) -> Problems:
-    tables = of_type(document, "AWS::DynamoDB::Table")
-    if set(tables) != set(TABLES):
-        yield f"the tables are {', '.join(tables)}"
-    for name in set(tables) & set(TABLES):
-        table = tables[name]["Properties"]
-        if (key := table_key(table)) != TABLES[name]:
-            yield f"{name} has the key {key}"
-        ttl = {"AttributeName": "ttl", "Enabled": True} if name in EXPIRING else None
-        if table.get("TimeToLiveSpecification") != ttl:
-            yield f"{name} has the time to live {table.get('TimeToLiveSpecification')}"
-        if table.get("BillingMode") != "PAY_PER_REQUEST":
-            yield f"{name} is not on demand"
-        for word in ("GlobalSecondaryIndexes", "LocalSecondaryIndexes", "StreamSpecification"):
-            if word in table:
-                yield f"{name} has {word}: a copy of its rows nobody forgets"
-
-
-MEMBERS_RECOVERY = {
-    "Fn::If": [
-        "HasRecovery",
-        {"PointInTimeRecoveryEnabled": True, "RecoveryPeriodInDays": {"Ref": "RecoveryDays"}},
-        {"PointInTimeRecoveryEnabled": False},
-    ]
+TABLES = {
+    "StepLog": [("step_slot", "B", "HASH"), ("set_token", "B", "RANGE")],
+    "Members": [("set_key", "B", "HASH")],
+    "Statuses": [("set_key", "B", "HASH")],
+    "Control": [("name", "S", "HASH")],
+    "Budgets": [("row", "B", "HASH"), ("part", "S", "RANGE")],
+    "ReportJobs": [("job", "S", "HASH"), ("part", "S", "RANGE")],
 }
+LASTING, WARMED = {"Control"}, {"StepLog", "Members", "Statuses"}
+"""The table whose rows do not expire, and those with a warm throughput."""
 
 
-@rule
-def tables_forget(document: Document) -> Problems:
-    for name, table in of_type(document, "AWS::DynamoDB::Table").items():
-        recovery = table["Properties"].get("PointInTimeRecoverySpecification", {})
-        if recovery != (MEMBERS_RECOVERY if name == "Members" else {"PointInTimeRecoveryEnabled": False}):
-            yield f"{name} keeps longer than RecoveryDays what is promised to be forgotten"
-        if table["Properties"].get("ContributorInsightsSpecification", {}).get("Enabled"):
-            yield f"{name} shows keys in clear"
+@rule(GATE, REPORTS, together=True)
+def tables_have_their_keys_forget_and_have_a_limit(documents: Documents) -> Problems:
+    for name, parameters in STACKS.items():
+        stack = documents.deployed(**parameters)
+        tables, given = stack.of_type("AWS::DynamoDB::Table"), stack.parameters
+        reports = {"Budgets", "ReportJobs"} if given["Reports"] == "ON" else set()
+        if set(tables) != {"StepLog", "Members", "Statuses", "Control"} | reports:
+            yield f"{name}: the tables are {', '.join(tables)}"
+        for table, found in tables.items():
+            protected = given[f"{'Reports' if table in reports else ''}DeletionProtection"] == "ON"
+            expected: Document = {
+                "BillingMode": "PAY_PER_REQUEST",
+                "SSESpecification": {"SSEEnabled": True, "SSEType": "KMS", "KMSMasterKeyId": KEY_ARN},
+                "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": False},
+                "ContributorInsightsSpecification": {"Enabled": False},
+                "DeletionProtectionEnabled": protected,
+                "OnDemandThroughput": {
+                    "MaxReadRequestUnits": given["MaxReadUnits"],
+                    "MaxWriteRequestUnits": given["MaxWriteUnits"],
+                },
+            }
+            if table not in LASTING:
+                expected["TimeToLiveSpecification"] = {"AttributeName": "ttl", "Enabled": True}
+            if table == "Members" and given["RecoveryDays"] != "0":
+                days = {"PointInTimeRecoveryEnabled": True, "RecoveryPeriodInDays": given["RecoveryDays"]}
+                expected["PointInTimeRecoverySpecification"] = days
+            if table in WARMED and (given["WarmReadUnits"], given["WarmWriteUnits"]) != ("12000", "4000"):
+                warm = {"ReadUnitsPerSecond": given["WarmReadUnits"], "WriteUnitsPerSecond": given["WarmWriteUnits"]}
+                expected["WarmThroughput"] = warm
+            if table_key(found) != TABLES[table]:
+                yield f"{name}: {table} has the key {table_key(found)}"
+            for word in (expected.keys() | found.keys()) - {"AttributeDefinitions", "KeySchema"}:
+                if found.get(word) != expected.get(word):
+                    yield f"{name}: {table} has the {word} {found.get(word)}"
 
 
-@rule
-def everything_at_rest_is_encrypted(document: Document) -> Problems:
-    key = {"Fn::GetAtt": ["Key", "Arn"]}
-    for name, table in of_type(document, "AWS::DynamoDB::Table").items():
-        given = table["Properties"].get("SSESpecification", {})
-        if not given.get("SSEEnabled") or target(given.get("KMSMasterKeyId")) != target(key):
-            yield f"{name} is not encrypted with the customer key"
-    for name, secret in of_type(document, "AWS::SecretsManager::Secret").items():
-        if target(secret["Properties"].get("KmsKeyId")) != target(key):
-            yield f"{name} is not encrypted with the customer key"
-    for name, queue in of_type(document, "AWS::SQS::Queue").items():
-        if queue["Properties"].get("SqsManagedSseEnabled") is not True:
-            yield f"{name} is not encrypted"
-    for name, resource in of_type(document, "AWS::KMS::Key").items():
-        if resource["Properties"].get("EnableKeyRotation") is not True:
-            yield f"{name} is not rotated"
+KEY_ARN = "arn:aws:kms:us-east-1:123456789012:kanon-Key"
+WORK_KEY_ARN = "arn:aws:kms:us-east-1:123456789012:kanon-ReportsStack-WorkKey"
+STATEFUL = ("AWS::DynamoDB::Table", "AWS::KMS::Key", "AWS::SecretsManager::Secret", "AWS::S3::Bucket")
+FLEETING = ("AWS::SQS::Queue", "AWS::Logs::LogGroup", "AWS::Budgets::Budget")
+KEY_STATEMENT = {
+    "Sid": "AccountDecidesByIdentityPolicies",
+    "Effect": "Allow",
+    "Principal": {"AWS": {"Fn::Sub": "arn:${AWS::Partition}:iam::${AWS::AccountId}:root"}},
+    "Action": "kms:*",
+    "Resource": "*",
+}
+"""The only statement of a key's policy: no other account, no service and nobody without a role's permission."""
+ONE_KEY = {"SecretStringTemplate": "{}", "PasswordLength": 64, "ExcludePunctuation": True}
+GENERATED = {
+    "SetPepper": {"PasswordLength": 64, "ExcludePunctuation": True},
+    "ClientKey": {"PasswordLength": 64, "ExcludePunctuation": True},
+    "NoiseKey": {**ONE_KEY, "GenerateStringKey": "1"},
+    "ReportNoiseKey": {**ONE_KEY, "GenerateStringKey": "1"},
+    "EdgeSecret": {**ONE_KEY, "GenerateStringKey": "current"},
+}
+"""A change makes CloudFormation generate another value at the next deployment, and every function refuses a changed
+key: these may never change. ``rotate`` makes the private keys of reports."""
 
 
-@rule
-def the_key_belongs_to_the_account_alone(document: Document) -> Problems:
+@rule(GATE, REPORTS, SPENDING)
+def state_outlives_the_stack_unless_its_creation_fails(document: Document) -> Problems:
+    for name, resource in of_type(document, *STATEFUL, *FLEETING).items():
+        fleeting = resource["Type"] in FLEETING or name == "EdgeSecret"  # it protects nothing that outlives the stack
+        kept = ("Delete", "Delete") if fleeting else ("RetainExceptOnCreate", "Retain")
+        if (resource.get("DeletionPolicy"), resource.get("UpdateReplacePolicy")) != kept:
+            yield f"{name} is not kept as {kept} says"
+
+
+@rule(GATE, REPORTS)
+def keys_belong_to_the_account_and_secrets_are_generated_once(document: Document) -> Problems:
     for name, key in of_type(document, "AWS::KMS::Key").items():
-        if key["Properties"].get("KeyPolicy") != {"Version": "2012-10-17", "Statement": [KEY_STATEMENT]}:
-            yield f"{name} may be used or managed by others than the account's own roles"
-        if key["Properties"].get("PendingWindowInDays") != 30:
-            yield f"{name} can be lost within less than 30 days"
+        given = {word: value for word, value in key["Properties"].items() if word != "Description"}
+        policy = {"Version": "2012-10-17", "Statement": [KEY_STATEMENT]}
+        if given != {"EnableKeyRotation": True, "PendingWindowInDays": 30, "KeyPolicy": policy}:
+            yield f"{name} may be used by others, lost within less than 30 days, or is not rotated"
+    for name, secret in of_type(document, "AWS::SecretsManager::Secret").items():
+        given = {word: value for word, value in secret["Properties"].items() if word != "Description"}
+        key = {"Fn::GetAtt": ["Key", "Arn"]} if "Key" in document["Resources"] else {"Ref": "KeyArn"}
+        if given != {"KmsKeyId": key, "GenerateSecretString": GENERATED.get(name)}:
+            yield f"{name} has another key, stands in the template, or would be generated again"
 
 
-@rule
-def state_outlives_the_stack(document: Document) -> Problems:
-    for name, resource in of_type(document, *STATEFUL).items():
-        if name == "EdgeSecret":  # it protects nothing that outlives the stack
-            continue
-        # A failed creation leaves nothing behind; tables that were in use are kept.
-        for word, kept in (("DeletionPolicy", "RetainExceptOnCreate"), ("UpdateReplacePolicy", "Retain")):
-            if resource.get(word) != kept:
-                yield f"{name} has no {word}: {kept}"
-    for name, table in of_type(document, "AWS::DynamoDB::Table").items():
-        if table["Properties"].get("DeletionProtectionEnabled") != {"Fn::If": ["IsProtected", True, False]}:
-            yield f"{name} has no deletion protection from the second deployment on"
-    if document["Conditions"].get("IsProtected") != {"Fn::Equals": [{"Ref": "DeletionProtection"}, "ON"]}:
-        yield "IsProtected does not say whether the tables are protected"
-    if parameter(document, "DeletionProtection")["Default"] != "OFF":
-        yield "a first deployment that fails leaves its tables behind"
+CLOSED = dict.fromkeys(("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"), True)
+LIFETIMES = {"ReportsBucket": 97, "WorkBucket": 31, "SummariesBucket": None}
+"""Days that a bucket keeps an object; a report may be aggregated for 90 days, and a job takes one."""
+WORKERS = ["arn:aws:iam:us-east-1:123456789012:kanon-ReportsStack-" + name for name in ("DecryptRole", "AggregateRole")]
 
 
-@rule
-def tables_have_a_limit(document: Document) -> Problems:
-    limit = {"MaxReadRequestUnits": {"Ref": "MaxReadUnits"}, "MaxWriteRequestUnits": {"Ref": "MaxWriteUnits"}}
-    for name, table in of_type(document, "AWS::DynamoDB::Table").items():
-        if table["Properties"].get("OnDemandThroughput") != limit:
-            yield f"{name} may cost without limit"
-    for name in ("MaxReadUnits", "MaxWriteUnits"):
-        if parameter(document, name)["Default"] >= DEFAULT_QUOTA:
-            yield f"{name} is no less than what AWS itself allows a table"
-
-
-@rule
-def tables_of_sets_can_be_warmed(document: Document) -> Problems:
-    """At the defaults, which every new table has, nothing is asked for: a table that has grown takes no lower value."""
-    units = {"ReadUnitsPerSecond": {"Ref": "WarmReadUnits"}, "WriteUnitsPerSecond": {"Ref": "WarmWriteUnits"}}
-    for name in ("StepLog", "Members", "Statuses"):
-        given = document["Resources"][name]["Properties"].get("WarmThroughput")
-        if given != {"Fn::If": ["IsWarm", units, {"Ref": "AWS::NoValue"}]}:
-            yield f"{name} does not take the warm throughput"
-    default = [{"Fn::Equals": [{"Ref": name}, units]} for name, units in WARM.items()]
-    if document["Conditions"].get("IsWarm") != {"Fn::Not": [{"Fn::And": default}]}:
-        yield "IsWarm does not say whether more is asked for than a new table has"
-    for name, units_of_a_new_table in WARM.items():
-        if parameter(document, name)["Default"] != units_of_a_new_table:
-            yield f"{name} is charged by default"
-
-
-@rule
-def secrets_are_generated_once(document: Document) -> Problems:
-    secrets = of_type(document, "AWS::SecretsManager::Secret")
-    if set(secrets) != set(GENERATED):
-        yield f"the secrets are {', '.join(secrets)}"
-    for name in set(secrets) & set(GENERATED):
-        if "SecretString" in secrets[name]["Properties"]:
-            yield f"{name} stands in the template"
-        if secrets[name]["Properties"].get("GenerateSecretString") != GENERATED[name]:
-            yield f"{name} would be generated again at the next deployment"
+@rule(GATE, REPORTS, together=True)
+def buckets_are_closed_encrypted_and_forget(documents: Documents) -> Problems:
+    stack = documents.deployed(Reports="ON")
+    buckets = stack.of_type("AWS::S3::Bucket")
+    if set(buckets) != set(LIFETIMES):
+        yield f"the buckets are {', '.join(buckets)}"
+    for name, bucket in buckets.items():
+        key = WORK_KEY_ARN if name == "WorkBucket" else KEY_ARN
+        by_key = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": key}
+        uploads = {"AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}
+        lives = {"unfinished-uploads": uploads}
+        if days := LIFETIMES.get(name):
+            lives["forget"] = {"ExpirationInDays": days}
+        rules = [{"Id": one, "Status": "Enabled", **what} for one, what in lives.items()]
+        encryption = [{"BucketKeyEnabled": True, "ServerSideEncryptionByDefault": by_key}]
+        if bucket != {
+            "PublicAccessBlockConfiguration": CLOSED,
+            "OwnershipControls": {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
+            "BucketEncryption": {"ServerSideEncryptionConfiguration": encryption},
+            "LifecycleConfiguration": {"Rules": rules},
+        }:
+            yield f"{name} is open, clear, or keeps objects for another time: {bucket}"
+    for others in ("", "one,two.three"):
+        roles = json.dumps(documents.deployed(Reports="ON", ReportBuckets=others).of_type("AWS::IAM::Role"))
+        wanted = {f"arn:*:s3:::{name}{end}" for name in others.split(",") if name for end in ("", "/*")}
+        if set(re.findall(r"arn:\*:s3:::[^\"]*", roles)) != wanted:
+            yield f"the roles do not name {wanted}, or others"
+    policies = stack.of_type("AWS::S3::BucketPolicy")
+    for name, bucket in {
+        name: f"arn:aws:s3:us-east-1:123456789012:kanon-ReportsStack-{name}" for name in buckets
+    }.items():
+        clear = {"Resource": [bucket, f"{bucket}/*"], "Condition": {"Bool": {"aws:SecureTransport": "false"}}}
+        others = {"Resource": f"{bucket}/*", "Condition": {"ArnNotEquals": {"aws:PrincipalArn": WORKERS}}}
+        refused = {"RefuseClearText": clear, **({"RefuseEverybodyElse": others} if name == "WorkBucket" else {})}
+        given = policies.get(f"{name}Policy", {})
+        found = given.get("PolicyDocument", {}).get("Statement", [])
+        denied = {"Effect": "Deny", "Principal": "*", "Action": "s3:*"}
+        if found != [{"Sid": sid, **denied, **one} for sid, one in refused.items()]:
+            yield f"{name} has the policy {found}"
+        if target(documents[REPORTS]["Resources"][f"{name}Policy"]["Properties"]["Bucket"]) != name:
+            yield f"the policy of {name} is another bucket's"
+        if given.get("PolicyDocument", {}).get("Version") != "2012-10-17":
+            yield f"the policy of {name} is in the old language"
 
 
 # -------------------------------------------------------------------------------------------- functions
-@rule
-def functions_are_told_exactly_what_they_need(document: Document) -> Problems:
-    if set(functions(document)) != set(ENVIRONMENT):
-        yield f"the functions are {', '.join(functions(document))}"
-    for name in FUNCTIONS:
-        given, needed = environment(document, name), ENVIRONMENT[name]
-        for variable in sorted(given.keys() | needed.keys()):
-            if given.get(variable) != needed.get(variable):
-                yield f"{name} is told {given.get(variable)} as {variable}, and not {needed.get(variable)}"
+SETTINGS: dict[str, type[Settings]] = {
+    "Join": JoinSettings,
+    "Evaluate": EvaluateSettings,
+    "Query": QuerySettings,
+    "Collect": CollectSettings,
+    "Store": StoreSettings,
+    "Jobs": JobsSettings,
+    "Decrypt": DecryptSettings,
+    "Aggregate": AggregateSettings,
+    "Rotate": RotateSettings,
+}
+TOLD: dict[str, Document] = {
+    "KANON_DEPLOYMENT": {"Ref": "AWS::StackId"},
+    "KANON_REPORT_KEY_PREFIX": {"Fn::Sub": "${Name}/report-keys/"},
+    "KANON_KMS_KEY": {"Ref": "KeyArn"},
+    "POWERTOOLS_LOG_LEVEL": {"Ref": "LogLevel"},
+}
+"""Variables whose names do not say what they hold."""
 
 
-@rule
-def functions_reserve_the_concurrency_of_their_own_parameter(document: Document) -> Problems:
-    for name, function in functions(document).items():
-        own, condition = {"Ref": f"{name}ReservedConcurrency"}, f"{name}IsReserved"
-        if function.get("ReservedConcurrentExecutions") != {"Fn::If": [condition, own, {"Ref": "AWS::NoValue"}]}:
-            yield f"{name} does not reserve what its parameter says"
-        if document["Conditions"].get(condition) != {"Fn::Not": [{"Fn::Equals": [own, 0]}]}:
-            yield f"{condition} does not depend on the parameter of {name}"
+@rule(GATE, REPORTS)
+def variables_hold_what_their_names_say(document: Document) -> Problems:
+    """KANON_STEP_LOG_TABLE holds StepLog, KANON_WORK_BUCKET WorkBucket, KANON_EPSILON_CAP the parameter EpsilonCap."""
+    own = "Deployment" in document["Parameters"]
+    namespace = {"Fn::Sub": "KANON/${Name}" if own else "KANON/${AWS::StackName}"}
+    edge = {"Ref": "EdgeSecret"} if own else {"Fn::If": ["HasEdge", {"Ref": "EdgeSecret"}, ""]}
+    for function in functions(document):
+        special = {
+            **TOLD,
+            **({"KANON_DEPLOYMENT": {"Ref": "Deployment"}} if own else {}),
+            "POWERTOOLS_SERVICE_NAME": function.lower(),
+            "POWERTOOLS_METRICS_NAMESPACE": namespace,
+            "KANON_EDGE_SECRET": edge,
+        }
+        given = environment(document, function)
+        if missing := {name for name in special if name.startswith("POWERTOOLS")} - set(given):
+            yield f"{function} is not told {missing}"
+        read = {f"KANON_{name.upper()}" for name in SETTINGS[function].model_fields}
+        if {name for name in given if name.startswith("KANON_")} != read:
+            yield f"{function} is told {set(given)}, and reads something else"
+        for variable, value in given.items():
+            words = variable.removeprefix("KANON_").split("_")
+            if words[-1] in ("TABLE", "URL", "SECRET"):
+                words.pop()
+            if value != special.get(variable, {"Ref": "".join(map(str.capitalize, words))}):
+                yield f"{function} is told {value} as {variable}"
 
 
-@rule
-def environments_fit_into_4_kb(document: Document) -> Problems:
-    for name in FUNCTIONS:
-        size = sum(len(variable) + _longest(document, value) for variable, value in environment(document, name).items())
-        if size > 4096:
-            yield f"the environment of {name} may grow to {size} bytes"
+OF_AN_ARN = 170
+"""More than any ARN or URL has in a stack whose name has 60 letters."""
 
 
-def _longest(document: Document, value: object) -> int:
-    """The length a variable can have; 170 is more than any ARN, URL or name in a stack whose name has 60 letters."""
-    if isinstance(value, str):
-        return len(value)
-    named = target(value)
-    if document["Resources"].get(named, {}).get("Type") == "AWS::DynamoDB::Table":
-        return 60 + len(f"-{named}-") + 13  # the name of the stack, its own, and random letters
-    given = document["Parameters"].get(named)
-    if given is None:
-        return 170
-    return int(given.get("MaxLength", 30))
-
-
-@rule
-def parameters_have_defaults_and_descriptions(document: Document) -> Problems:
-    for name, given in document["Parameters"].items():
-        if "Default" not in given or not given.get("Description"):
-            yield f"{name} has no default or no description"
-        if "AllowedValues" in given and given["Default"] not in given["AllowedValues"]:
-            yield f"the default of {name} is not allowed"
-        if not {"AllowedValues", "AllowedPattern", "MaxLength", "MinValue"} & set(given):
-            yield f"{name} takes any value"
-
-
-# ----------------------------------------------------------------------------------------------- clocks
-@rule
-def clock_figures_fit_together_for_every_value_allowed(document: Document) -> Problems:
-    grace, lease = parameter(document, "Grace"), parameter(document, "Lease")
-    evaluate = properties(document, "Evaluate")["Timeout"]
-    queue = properties(document, "Queue")
-    for name in ("Join", "Query"):
-        timeout = properties(document, name)["Timeout"]
-        if timeout + CLOCK_SKEW >= grace["MinValue"]:
-            yield f"{name} may write after its step is closed: timeout {timeout} s, grace {grace['MinValue']} s"
-        integration = properties(document, f"{name}Integration")["TimeoutInMillis"]
-        if not timeout * 1000 < integration <= 30_000:
-            yield f"the gateway gives up before {name} does"
-    if grace["MaxValue"] + CLOCK_SKEW > SCHEDULE_OFFSET:
-        yield "the schedule may fire before the grace is over"
-    if lease["MinValue"] <= evaluate:
-        yield "a lease may end before its worker does"
-    if lease["MaxValue"] >= queue["VisibilityTimeout"]:
-        yield "a message may come back while the lease of its dead worker still holds"
-    if queue["VisibilityTimeout"] < 6 * evaluate:
-        yield "the queue hides a message for less than six times the function's timeout"
-    redeliveries = queue["RedrivePolicy"]["maxReceiveCount"] - 1
-    done = SCHEDULE_OFFSET + redeliveries * queue["VisibilityTimeout"] + evaluate
-    if redeliveries < 2 or parameter(document, "PublishDelay")["Default"] < done:
-        yield f"two redeliveries do not fit before the tick: they are done after {done} s"
-    if parameter(document, "PublishMargin")["MinValue"] < 60:
-        yield "a reader may see a write after its tick"
-    if parameter(document, "OutageAllowance")["MinValue"] < 2 * 86_400:
-        yield "the outage allowance leaves no day of reserve"
-    for name, given in document["Parameters"].items():
-        least, most = given.get("MinValue"), given.get("MaxValue", given["Default"])
-        if least is not None and not least <= given["Default"] <= most:
-            yield f"the default of {name} is out of range"
-
-
-@rule
-def the_schedule_fires_after_each_step(document: Document) -> Problems:
-    periods = document["Mappings"]["Periods"]
-    allowed = set(parameter(document, "Period")["AllowedValues"])
-    if set(periods) != allowed:
-        yield f"the periods {', '.join(sorted(set(periods) ^ allowed))} are not both allowed and mapped"
-    for period, entry in periods.items():
-        if 86_400 % int(period):
-            yield f"steps of {period} s do not divide the day: no cron can follow them"
-            continue
-        expected = {(end + SCHEDULE_OFFSET) % 86_400 for end in range(0, 86_400, int(period))}
-        if firing_times(entry["Cron"]) != expected:
-            yield f"{entry['Cron']} does not fire {SCHEDULE_OFFSET} s after the ends of steps of {period} s"
-
-
-def firing_times(cron: str) -> set[int]:
-    """The seconds of a day at which ``cron(minutes hours * * ? *)`` fires."""
-    minutes, hours, *rest = cron.removeprefix("cron(").removesuffix(")").split()
-    if rest != ["*", "*", "?", "*"]:
-        return set()
-    return {h * 3600 + m * 60 for h in _field(hours, 24) for m in _field(minutes, 60)}
-
-
-def _field(text: str, size: int) -> range:
-    """``*``, ``3`` or ``3/15``."""
-    if text == "*":
-        return range(size)
-    start, _, step = text.partition("/")
-    return range(int(start), size, int(step)) if step else range(int(start), int(start) + 1)
-
-
-@rule
-def messages_are_taken_one_by_one_and_side_by_side(document: Document) -> Problems:
-    for name, mapping in of_type(document, "AWS::Lambda::EventSourceMapping").items():
-        if mapping["Properties"].get("BatchSize") != 1:
-            yield f"{name} takes more than one slot at once"
-        if mapping["Properties"].get("ScalingConfig") != {"MaximumConcurrency": {"Ref": "MaximumConcurrency"}}:
-            yield f"{name} has no maximum concurrency"
-    if parameter(document, "MaximumConcurrency")["MinValue"] < 2:
-        yield "SQS takes no maximum concurrency below 2"
-    if properties(document, "Evaluate").get("RecursiveLoop") != "Allow":
-        yield "Lambda would stop a worker that sends itself the rest"
+@rule(GATE, REPORTS, together=True)
+def environments_fit_into_4_kb(documents: Documents) -> Problems:
+    longest = {name: int(one.get("MaxLength", 30)) for name, one in documents[GATE]["Parameters"].items()}
+    for name in of_type(documents[GATE], "AWS::DynamoDB::Table"):
+        longest[name] = 60 + len(f"-{name}-") + 13  # the name of the stack, its own, and random letters
+    for path in (GATE, REPORTS):
+        for name in functions(documents[path]):
+            size = sum(
+                len(variable) + (len(value) if isinstance(value, str) else longest.get(str(target(value)), OF_AN_ARN))
+                for variable, value in environment(documents[path], name).items()
+            )
+            if size > 4096:
+                yield f"the environment of {name} may grow to {size} bytes"
 
 
 # ------------------------------------------------------------------------------------------------- HTTP
-@rule
+INTEGRATION, ROUTE = "AWS::ApiGatewayV2::Integration", "AWS::ApiGatewayV2::Route"
+# Route key: (function, authorization). "join" stands for the parameter JoinAuth, "batch" for BatchAuth.
+ROUTES = {
+    "POST /v1/types/{type}/sets/{set}": ("Join", "join"),
+    "POST /v1:batchJoin": ("Join", "batch"),
+    "POST /v1:batchQuery": ("Query", "batch"),
+    "GET /v1/types/{type}/sets/{set}": ("Query", "NONE"),
+    "POST /v1:query": ("Query", "NONE"),
+    "POST /v1:validateHashes": ("Query", "NONE"),
+    "GET /v1/types": ("Query", "NONE"),
+    "GET /v1/types/{type}": ("Query", "NONE"),
+    "GET /openapi.json": ("Query", "NONE"),
+    "GET /docs": ("Query", "NONE"),
+}
+COLLECTED = {
+    *("POST /.well-known/attribution-reporting/report-aggregate-attribution",),
+    *("POST /.well-known/private-aggregation/report-shared-storage",),
+    *("POST /.well-known/private-aggregation/report-protected-audience", "POST /v1/reports"),
+    *("POST /.well-known/attribution-reporting/debug/report-aggregate-attribution",),
+    *("POST /.well-known/private-aggregation/debug/report-shared-storage",),
+    *("POST /.well-known/private-aggregation/debug/report-protected-audience", "POST /v1/debug/reports"),
+    *("POST /.well-known/attribution-reporting/report-event-attribution",),
+    *("GET /.well-known/aggregation-service/v1/public-keys", "GET /reports/openapi.json"),
+}
+OF_JOBS = {
+    *("POST /v1alpha/createJob", "GET /v1alpha/getJob", "POST /stage/v1alpha/createJob", "GET /stage/v1alpha/getJob"),
+    *("POST /v1/jobs:preflight", "POST /v1/jobs:publish", "GET /v1/budget"),
+}
+OF_REPORTS = dict.fromkeys(COLLECTED, ("Collect", "NONE")) | dict.fromkeys(OF_JOBS, ("Jobs", "AWS_IAM"))
+AUTHORIZATION = {"OPEN": "NONE", "IAM": "AWS_IAM", "JWT": "JWT"}
+SEGMENT = re.compile(r"\{[\w.:-]+\+?\}|[a-zA-Z0-9.:_-]+")
+
+
+@rule(GATE, REPORTS, together=True)
+def routes_ask_for_the_authorization_of_the_design(documents: Documents) -> Problems:
+    for name, parameters in STACKS.items():
+        stack = documents.deployed(**parameters)
+        by = {"join": stack.parameters["JoinAuth"], "batch": stack.parameters["BatchAuth"]}
+        tokens = stack.of_type("AWS::ApiGatewayV2::Authorizer")
+        if bool(tokens) is not ("JWT" in by.values()):
+            yield f"{name}: there are authorizers {tokens}"
+        for each in tokens.values():
+            token = {"Issuer": TOKENS["JwtIssuer"], "Audience": [TOKENS["JwtAudience"]]}
+            if each["JwtConfiguration"] != token or each["AuthorizerType"] != "JWT" or each["ApiId"] != "kanon-Api":
+                yield f"{name}: tokens of other issuers or for other services are accepted"
+            if each["IdentitySource"] != ["$request.header.Authorization"]:
+                yield f"{name}: the token is read from {each['IdentitySource']}"
+        served = {
+            f"integrations/{part.resolve({'Ref': one.logical_id})}": one.properties["IntegrationUri"]
+            for part, one in stack.every_resource(INTEGRATION)
+        }
+        found = {}
+        for given in stack.of_type(ROUTE).values():
+            function = re.fullmatch(r"arn:.*-(\w+):live", served.get(given["Target"], ""))
+            access = given["AuthorizationType"]
+            if given.get("AuthorizerId") != ("kanon-Tokens" if access == "JWT" else None):
+                access += f" by {given.get('AuthorizerId')}"
+            found[given["RouteKey"]] = (function and function[1], access)
+            if given["ApiId"] != "kanon-Api":
+                yield f"{given['RouteKey']} is a route of another API"
+        wanted = ROUTES | (OF_REPORTS if stack.parameters["Reports"] == "ON" else {})
+        expected = {key: (one, AUTHORIZATION.get(by.get(how, ""), how)) for key, (one, how) in wanted.items()}
+        for key in found.keys() | expected.keys():
+            if found.get(key) != expected.get(key):
+                yield f"{name}: {key} is {found.get(key)}, and not {expected.get(key)}"
+
+
+@rule(GATE, REPORTS, together=True)
+def only_this_api_may_call_functions_and_waits_for_them(documents: Documents) -> Problems:
+    stack = documents.deployed(Reports="ON")
+    called = set()
+    for name, given in stack.of_type("AWS::Lambda::Permission").items():
+        called.add(given["FunctionName"].rpartition("-")[2].removesuffix(":live"))
+        if given != {
+            "FunctionName": given["FunctionName"],
+            "Action": "lambda:InvokeFunction",
+            "Principal": "apigateway.amazonaws.com",
+            "SourceAccount": ACCOUNT,
+            "SourceArn": f"arn:aws:execute-api:us-east-1:{ACCOUNT}:kanon-Api/*",
+        }:
+            yield f"{name} lets others call: {given}"
+    if called != {"Join", "Query", "Collect", "Jobs"}:
+        yield f"the gateway may call {called}"
+    sizes = stack.of_type("AWS::Serverless::Function")
+    for name, given in stack.of_type(INTEGRATION).items():
+        kind = {word: given[word] for word in ("ApiId", "IntegrationType", "PayloadFormatVersion")}
+        if kind != {"ApiId": "kanon-Api", "IntegrationType": "AWS_PROXY", "PayloadFormatVersion": "2.0"}:
+            yield f"{name} sends other events than the functions read"
+        if not sizes[name.removesuffix("Integration")]["Timeout"] * 1000 < given["TimeoutInMillis"] <= 30_000:
+            yield f"the gateway gives up before the function of {name} does"
+
+
+@rule(GATE, REPORTS)
 def path_segments_are_legal(document: Document) -> Problems:
-    for name, route in of_type(document, "AWS::ApiGatewayV2::Route").items():
+    for name, route in of_type(document, ROUTE).items():
         path = route["Properties"]["RouteKey"].partition(" ")[2]
         for segment in path.removeprefix("/").split("/"):
             if not SEGMENT.fullmatch(segment):
                 yield f"{name}: API Gateway refuses the segment {segment!r}"
 
 
-@rule
-def routes_ask_for_the_authorization_of_the_design(document: Document) -> Problems:
-    routes = {}
-    for route in of_type(document, "AWS::ApiGatewayV2::Route").values():
-        given = route["Properties"]
-        access = given.get("AuthorizationType")
-        access = next((name for name, value in BY_TOKEN.items() if value == access), access)
-        if given.get("AuthorizerId") != AUTHORIZER.get(str(access)):
-            access = f"{access} by {given.get('AuthorizerId')}"
-        text = strings(given["Target"])[0]
-        routes[given["RouteKey"]] = (text.removeprefix("integrations/${").removesuffix("}"), access)
-    for key in set(routes) | set(ROUTES):
-        if routes.get(key) != ROUTES.get(key):
-            yield f"{key} is {routes.get(key)}"
-    for name, meaning in ACCESS.items():
-        if document["Conditions"][name] != meaning:
-            yield f"{name} is {document['Conditions'][name]}"
-    for name in ("JoinAuth", "BatchAuth"):
-        if parameter(document, name)["Default"] != "IAM":
-            yield f"{name} is not IAM by default"
-    if "OPEN" in parameter(document, "BatchAuth")["AllowedValues"]:
-        yield "anybody may call the batch routes"
-    token = {"Issuer": {"Ref": "JwtIssuer"}, "Audience": [{"Ref": "JwtAudience"}]}
-    if properties(document, "Tokens").get("JwtConfiguration") != token:
-        yield "tokens of other issuers or for other services are accepted"
+MOST_HASHES, UNITS_OF_A_HASH = 1_000, 0.5
+"""Hashes of a signed query, and the read units of one status, read eventually consistent."""
+ACCOUNT_RATE, ACCOUNT_CONCURRENCY, UNRESERVED = 10_000, 1_000, 100
+"""Quotas of an account: requests a second to all its APIs, concurrent calls, and those that nothing may reserve."""
+RATES = {
+    **dict.fromkeys(("POST /v1:query", "POST /v1:validateHashes"), ("AnonymousRate", "AnonymousRate")),
+    "POST /v1:batchQuery": ("BatchQueryRate", "BatchQueryRate"),
+    "POST /v1/types/{type}/sets/{set}": ("ThrottleRate", "ThrottleBurst"),
+    "POST /v1:batchJoin": ("ThrottleRate", "ThrottleBurst"),
+    "GET /v1/types/{type}/sets/{set}": ("ThrottleRate", "ThrottleBurst"),
+}
+"""The rate and the burst of a route, if not OtherRate: what strangers can use up, others do not need."""
 
 
-@rule
-def requests_are_throttled(document: Document) -> Problems:
-    for name, stage in of_type(document, "AWS::ApiGatewayV2::Stage").items():
-        given = stage["Properties"].get("DefaultRouteSettings", {})
-        for word, own in (("ThrottlingRateLimit", "ThrottleRate"), ("ThrottlingBurstLimit", "ThrottleBurst")):
-            if given.get(word) != {"Ref": own}:
-                yield f"{name} is not throttled by {own}"
-        own = {
-            key: {"ThrottlingRateLimit": {"Ref": rate}, "ThrottlingBurstLimit": {"Ref": rate}}
-            for key, rate in QUOTAS.items()
-        }
-        if stage["Properties"].get("RouteSettings") != own:
-            yield f"{name} gives other routes a rate of their own than {', '.join(QUOTAS)}"
-        keyed = {r["Properties"]["RouteKey"]: n for n, r in of_type(document, "AWS::ApiGatewayV2::Route").items()}
-        if {keyed.get(key) for key in QUOTAS} - set(stage.get("DependsOn", [])):
-            yield f"{name} names routes that do not exist yet"
+def rates(stack: Deployed) -> dict[str, tuple[str, str]]:
+    """The requests per second, and at once, that each route of a stack accepts."""
+    (stage,) = stack.of_type("AWS::ApiGatewayV2::Stage").values()
+    other, own = stage["DefaultRouteSettings"], stage["RouteSettings"]
+    figures = {one["RouteKey"]: own.get(one["RouteKey"], other) for one in stack.of_type(ROUTE).values()}
+    return {key: (one["ThrottlingRateLimit"], one["ThrottlingBurstLimit"]) for key, one in figures.items()}
 
 
-@rule
-def queries_leave_the_table_room(document: Document) -> Problems:
+@rule(GATE, REPORTS, together=True)
+def every_route_has_a_rate_and_exists_before_it(documents: Documents) -> Problems:
+    """An unknown route gets the low rate: it is the default of the stage."""
+    words = ("ThrottleRate", "ThrottleBurst", "OtherRate", "AnonymousRate", "BatchQueryRate")
+    given = {word: str(100 + number) for number, word in enumerate(words)}
+    found = rates(documents.deployed(Reports="ON", **given))
+    for key, figures in found.items():
+        if figures != tuple(given[word] for word in RATES.get(key, ("OtherRate", "OtherRate"))):
+            yield f"{key} accepts {figures}"
+    stage = documents[GATE]["Resources"]["Stage"]
+    keyed = {r["Properties"]["RouteKey"]: n for n, r in of_type(documents[GATE], ROUTE).items()}
+    if {keyed.get(key) for key in stage["Properties"]["RouteSettings"]} != set(stage.get("DependsOn", [])):
+        yield "the stage names routes that do not exist yet"
+
+
+@rule(GATE, REPORTS, together=True)
+def anonymous_callers_leave_the_account_room(documents: Documents) -> Problems:
+    """At the defaults, and if everybody may join, all routes without a signature take less than half of the quota."""
+    stack = documents.deployed(Reports="ON", JoinAuth="OPEN")
+    anonymous = {one["RouteKey"] for one in stack.of_type(ROUTE).values() if one["AuthorizationType"] == "NONE"}
+    found = {key: float(rate) for key, (rate, _) in rates(stack).items()}
+    total = sum(rate for key, rate in found.items() if key in anonymous)
+    if total >= ACCOUNT_RATE / 2:
+        yield f"callers without a signature may send {total:.0f} requests a second"
+    if sum(found.values()) >= ACCOUNT_RATE:
+        yield f"all routes accept {sum(found.values()):.0f} requests a second"
+
+
+@rule(GATE, together=True)
+def queries_leave_the_table_room(documents: Documents) -> Problems:
     """By default no group of callers can exhaust a table: neither those without a signature, nor all together."""
-    default = {name: given["Default"] for name, given in document["Parameters"].items()}
+    default = {name: given["Default"] for name, given in documents[GATE]["Parameters"].items()}
     anonymous = 2 * default["AnonymousRate"] * default["AnonymousHashes"] * UNITS_OF_A_HASH
     signed = default["BatchQueryRate"] * MOST_HASHES * UNITS_OF_A_HASH
     single = default["ThrottleRate"] * UNITS_OF_A_HASH
@@ -954,61 +1431,474 @@ def queries_leave_the_table_room(document: Document) -> Problems:
         yield f"queries may use {anonymous + signed + single:.0f} of {default['MaxReadUnits']} read units"
 
 
-@rule
-def an_edge_is_the_only_way_in(document: Document) -> Problems:
-    """Every function that answers requests checks the header if there is an edge (see ENVIRONMENT for the values)."""
-    conditions, off = document["Conditions"], {"Fn::Not": [{"Fn::Equals": [{"Ref": "Edge"}, "OFF"]}]}
-    inside = {"Fn::Equals": [{"Ref": "Edge"}, "ON"]}
-    if conditions["HasEdge"] != {"Fn::And": [{"Condition": "HasDomainName"}, off]}:
-        yield "HasEdge does not say whether there is an edge"
-    if conditions["HasEdgeInside"] != {"Fn::And": [{"Condition": "HasDomainName"}, inside]}:
-        yield "HasEdgeInside does not say whether the edge is in this stack"
-    if document["Resources"]["EdgeStack"].get("Condition") != "HasEdgeInside":
-        yield "EdgeStack exists without being asked for"
-    given = properties(document, "EdgeStack")["Parameters"]
-    if given["OriginSecret"] != {"Ref": "EdgeSecret"} or target(given["Origin"]) != "Domain":
-        yield "the edge sends another secret than the functions expect, or sends it elsewhere"
-    record = properties(document, "DomainRecord")["AliasTarget"]
-    if record.get("Fn::If", [None])[0] != "HasEdge":
-        yield "the record leads past the edge"
-    needed = {
-        "EdgeHasDomainName",
-        "EdgeInTheStackIsInUsEast1",
-        "SeparateEdgeIsKnown",
-        "TokensHaveAnIssuer",
-        "SnapStartHasARuntime",
-    }
-    if missing := needed - set(document["Rules"]):
-        yield f"nothing refuses what {', '.join(sorted(missing))} refused"
+PUBLIC = {"Join", "Query", "Collect", "Jobs"}
 
 
-@rule
-def snapshots_are_of_join_and_query_and_off_by_default(document: Document) -> Problems:
-    if parameter(document, "SnapStart")["Default"] != "OFF":
-        yield "snapshots cost money without being asked for"
-    for name, function in functions(document).items():
-        asked = {"ApplyOn": {"Fn::If": ["HasSnapStart", "PublishedVersions", "None"]}} if name != "Evaluate" else None
-        if function.get("SnapStart") != asked:
-            yield f"{name} starts from {function.get('SnapStart')}"
-    if document["Conditions"]["HasSnapStart"] != {"Fn::Equals": [{"Ref": "SnapStart"}, "ON"]}:
-        yield "HasSnapStart does not say whether snapshots are asked for"
+@rule(GATE, REPORTS, together=True)
+def public_functions_reserve_concurrency_unless_the_account_has_none(documents: Documents) -> Problems:
+    def reserved(**parameters: str) -> dict[str, int]:
+        found = documents.deployed(Reports="ON", **parameters).of_type("AWS::Serverless::Function")
+        key = "ReservedConcurrentExecutions"
+        return {name: int(one[key]) for name, one in found.items() if key in one}
+
+    default = reserved()
+    if set(default) != PUBLIC:
+        yield f"by default {set(default)} reserve concurrency"
+    shared = {name: parameter(documents[GATE], name)["Default"] for name in ("MapConcurrency", "MaximumConcurrency")}
+    needed = UNRESERVED + 2 * shared["MapConcurrency"] + shared["MaximumConcurrency"]
+    if sum(default.values()) > ACCOUNT_CONCURRENCY - needed:
+        yield f"{sum(default.values())} reserved calls leave the others too few"
+    own = {name: 7 + number for number, name in enumerate(sorted(PUBLIC | {"Evaluate"}))}
+    given = {f"{name}ReservedConcurrency": str(number) for name, number in own.items()}
+    if (found := reserved(**given)) != own:
+        yield f"asked for {own}, the functions reserve {found}"
+    if found := reserved(**given, Reservations="OFF"):
+        yield f"an account without a quota is asked for {found}"
+    if found := reserved(**dict.fromkeys(given, "0")):
+        yield f"0 reserves {found}"
 
 
-@rule
+@rule(GATE, REPORTS, EDGE, together=True)
+def an_edge_is_the_only_way_in(documents: Documents) -> Problems:
+    """Every function that answers requests checks the header exactly if there is an edge."""
+    for name, parameters in STACKS.items():
+        stack = documents.deployed(**parameters)
+        given = stack.parameters
+        edge = given["Edge"] != "OFF" and given["DomainName"] != ""
+        secret = "kanon-EdgeSecret" if edge else ""
+        for function, one in stack.of_type("AWS::Serverless::Function").items():
+            wanted = secret if function in PUBLIC else None
+            if one["Environment"]["Variables"].get("KANON_EDGE_SECRET") != wanted:
+                yield f"{name}: {function} does not look for the header, or looks in vain"
+            role = json.dumps(stack.of_type("AWS::IAM::Role")[f"{function}Role"])
+            if ("kanon-EdgeSecret" in role) is not (edge and function in PUBLIC) or '"Resource": ""' in role:
+                yield f"{name}: {function} may not read the secret of the edge, or need not"
+        if ("EdgeStack" in stack.nested) is not (given["Edge"] == "ON" and given["DomainName"] != ""):
+            yield f"{name}: there is an edge without being asked for, or none"
+        if ("EdgeSecret" in stack.of_type("AWS::SecretsManager::Secret")) is not (given["DomainName"] != ""):
+            yield f"{name}: there is no secret for an edge, or one too many"
+        (api,) = stack.of_type("AWS::ApiGatewayV2::Api").values()
+        if api["DisableExecuteApiEndpoint"] is not (given["DomainName"] != "") or api["ProtocolType"] != "HTTP":
+            yield f"{name}: the API answers beside its domain, or nowhere"
+        cors = api.get("CorsConfiguration", {}).get("AllowOrigins", [])
+        if cors != ([one for one in given["CorsOrigins"].split(",") if one]):
+            yield f"{name}: pages of {cors} may call"
+        yield from (f"{name}: {problem}" for problem in _domain(stack, given, edge))
+
+
+def _domain(stack: Deployed, given: dict[str, str], edge: bool) -> Problems:
+    """What is wrong with the domain name."""
+    named = given["DomainName"] != ""
+    domains = stack.of_type("AWS::ApiGatewayV2::DomainName")
+    records = stack.of_type("AWS::Route53::RecordSet")
+    mappings = stack.of_type("AWS::ApiGatewayV2::ApiMapping")
+    if (len(domains), len(mappings), len(records)) != (named, named, named and given["HostedZoneId"] != ""):
+        yield "the domain is not mapped, or there is one too many"
+    for one in domains.values():
+        tls = {"CertificateArn": CERTIFICATE, "EndpointType": "REGIONAL", "SecurityPolicy": "TLS_1_2"}
+        if one != {"DomainName": given["DomainName"], "DomainNameConfigurations": [tls]}:
+            yield f"the domain is {one}"
+    for one in mappings.values():
+        if one != {"ApiId": "kanon-Api", "DomainName": "kanon-Domain", "Stage": "kanon-Stage"}:
+            yield f"the domain leads to {one}"
+    for one in records.values():
+        alias = {"DNSName": "kanon-Domain.RegionalDomainName", "HostedZoneId": "kanon-Domain.RegionalHostedZoneId"}
+        if edge:
+            inside = stack.nested["EdgeStack"].output("DistributionDomainName") if given["Edge"] == "ON" else ""
+            there = inside or given["EdgeDomainName"]
+            alias = {"DNSName": there, "HostedZoneId": "Z2FDTNDATAQYW2"}  # the zone of every distribution
+        if one["AliasTarget"] != alias:
+            yield f"the record leads to {one['AliasTarget']}"
+        if (one["HostedZoneId"], one["Name"], one["Type"]) != (given["HostedZoneId"], given["DomainName"], "A"):
+            yield f"the record is {one}"
+
+
+@rule(GATE)
 def deployments_reach_the_stage(document: Document) -> Problems:
-    for name, stage in of_type(document, "AWS::ApiGatewayV2::Stage").items():
-        if stage["Properties"].get("AutoDeploy") is not True:
-            yield f"{name} goes on with the routes of before"
+    stage = properties(document, "Stage")
+    if (stage["ApiId"], stage["StageName"], stage.get("AutoDeploy")) != ({"Ref": "Api"}, "$default", True):
+        yield "the stage goes on with the routes of before"
+    cors = properties(document, "Api")["CorsConfiguration"]["Fn::If"][1]
+    if cors["AllowMethods"] != ["GET", "POST"] or "AllowCredentials" in cors or cors.get("MaxAge") != 3600:
+        yield "pages may do more than call"
+    signed = ["content-type", "authorization", "x-amz-date", "x-amz-security-token", "x-amz-content-sha256"]
+    if cors["AllowHeaders"] != signed:
+        yield "pages cannot sign, or may send other headers"
 
 
-@rule
-def a_domain_is_the_only_way_in_and_speaks_tls_1_2(document: Document) -> Problems:
-    for name, api in of_type(document, "AWS::ApiGatewayV2::Api").items():
-        if api["Properties"].get("DisableExecuteApiEndpoint") != {"Fn::If": ["HasDomainName", True, False]}:
-            yield f"{name} answers beside its domain, or nowhere"
-    if document["Conditions"]["HasDomainName"] != {"Fn::Not": [{"Fn::Equals": [{"Ref": "DomainName"}, ""]}]}:
-        yield "HasDomainName does not say whether there is a domain name"
-    for name, domain in of_type(document, "AWS::ApiGatewayV2::DomainName").items():
-        for settings in domain["Properties"]["DomainNameConfigurations"]:
-            if settings.get("SecurityPolicy") != "TLS_1_2":
-                yield f"{name} speaks an older TLS"
+NO_CACHE = "4135ea2d-6df8-44a3-9df3-4b5a84be39ad"
+ALL_OF_THE_VIEWER = "216adef6-5c7f-47e4-b989-5492eafa07d3"
+"""Ids of AWS's managed policies CachingDisabled and AllViewer, the same in every account."""
+UNSEEN = {"SampledRequestsEnabled": False, "CloudWatchMetricsEnabled": True}
+
+
+@rule(EDGE)
+def the_edge_stores_nothing_and_is_recognised(document: Document) -> Problems:
+    """Nothing of a request: no cache, which would answer faster, no log and no sample."""
+    if set(document["Resources"]) != {"Firewall", "Distribution"}:
+        yield "there is more than a firewall and a distribution"
+    given = dict(properties(document, "Distribution")["DistributionConfig"])
+    secret = {"Fn::Sub": "{{resolve:secretsmanager:${OriginSecret}:SecretString:current}}"}
+    api = {
+        "Id": "api",
+        "DomainName": {"Ref": "Origin"},
+        "CustomOriginConfig": {"OriginProtocolPolicy": "https-only", "OriginSSLProtocols": ["TLSv1.2"]},
+        "OriginCustomHeaders": [{"HeaderName": HEADER, "HeaderValue": secret}],
+    }
+    behaviour = {
+        "TargetOriginId": "api",
+        "ViewerProtocolPolicy": "https-only",
+        "AllowedMethods": ["GET", "HEAD", "OPTIONS", "PUT", "POST", "PATCH", "DELETE"],
+        "CachePolicyId": NO_CACHE,
+        "OriginRequestPolicyId": ALL_OF_THE_VIEWER,  # signatures cover the host
+        "Compress": False,
+    }
+    tls = {"SslSupportMethod": "sni-only", "MinimumProtocolVersion": "TLSv1.2_2021"}
+    given.pop("Comment", None)
+    expected = {
+        "Enabled": True,
+        "Aliases": [{"Ref": "DomainName"}],
+        "HttpVersion": "http2and3",
+        "IPV6Enabled": True,
+        "WebACLId": {"Fn::GetAtt": ["Firewall", "Arn"]},
+        "ViewerCertificate": {"AcmCertificateArn": {"Ref": "CertificateArn"}, **tls},
+        "Origins": [api],
+        "DefaultCacheBehavior": behaviour,
+    }
+    for word in given.keys() | expected.keys():
+        if given.get(word) != expected.get(word):
+            yield f"requests are stored, shown, or not recognised: {word} is {given.get(word)}"
+    if document["Outputs"]["DistributionDomainName"]["Value"] != {"Fn::GetAtt": ["Distribution", "DomainName"]}:
+        yield "the record would lead elsewhere"
+    for name in ("CertificateArn", "OriginSecret"):
+        if ":us-east-1:" not in document["Parameters"][name].get("AllowedPattern", ""):
+            yield f"{name} may be of a region that CloudFront does not read"
+
+
+@rule(GATE, REPORTS, EDGE, together=True)
+def the_edge_limits_each_address_except_signed_servers(documents: Documents) -> Problems:
+    """The rate does not apply to a path exactly if API Gateway itself refuses every stranger there."""
+    firewall = properties(documents[EDGE], "Firewall")
+    (limit,) = firewall["Rules"]
+    rate = dict(limit["Statement"]["RateBasedStatement"])
+    scope = rate.pop("ScopeDownStatement")["NotStatement"]["Statement"]["RegexMatchStatement"]
+    if rate != {"Limit": {"Ref": "AddressRate"}, "EvaluationWindowSec": 300, "AggregateKeyType": "IP"}:
+        yield f"addresses are limited by {rate}"
+    if limit["Action"] != {"Block": {"CustomResponse": {"ResponseCode": 429}}} or limit["Priority"] != 0:
+        yield "the limit does not refuse"
+    as_sent = {"FieldToMatch": {"UriPath": {}}, "TextTransformations": [{"Priority": 0, "Type": "NONE"}]}
+    if {word: scope.get(word) for word in as_sent} != as_sent:
+        yield "the firewall compares something else than the path as it was sent"
+    if (
+        firewall["Scope"] != "CLOUDFRONT"
+        or firewall["DefaultAction"] != {"Allow": {}}
+        or "DataProtectionConfig" in firewall
+    ):
+        yield "the firewall is of another kind"
+    for part in (firewall, limit):
+        if {word: part["VisibilityConfig"].get(word) for word in UNSEEN} != UNSEEN:
+            yield "sampled requests show paths"
+    stack = documents.deployed(Reports="ON", JoinAuth="OPEN")
+    paths: dict[str, set[bool]] = {}
+    for one in stack.of_type(ROUTE).values():
+        path = one["RouteKey"].partition(" ")[2]
+        paths.setdefault(path, set()).add(one["AuthorizationType"] != "NONE")
+    for path, signed in paths.items():
+        free = re.search(scope["RegexString"], path) is not None
+        if free is not (signed == {True}):
+            yield f"{path} is limited, or is not"
+        if any(re.search(scope["RegexString"], other) for other in (f"{path}/", f"/x{path}", path.upper())):
+            yield f"the neighbours of {path} are not limited"
+    address = documents[EDGE]["Parameters"]["AddressRate"]
+    if address != {**parameter(documents[GATE], "EdgeAddressRate"), "Description": address["Description"]}:
+        yield "an edge in a stack of its own has another default"
+
+
+@rule(SPENDING)
+def spending_is_mailed_before_and_after_half_of_the_limit(document: Document) -> Problems:
+    given = properties(document, "Spending")
+    limit = {"Amount": {"Ref": "MonthlyLimit"}, "Unit": "USD"}
+    if given["Budget"] != {"BudgetType": "COST", "TimeUnit": "MONTHLY", "BudgetLimit": limit}:
+        yield "the budget leaves out some costs"
+    mailed = [{"SubscriptionType": "EMAIL", "Address": {"Ref": "Email"}}]
+    told = {
+        (one["Notification"]["NotificationType"], one["Notification"]["Threshold"])
+        for one in given["NotificationsWithSubscribers"]
+        if one["Subscribers"] == mailed
+        and one["Notification"]["ComparisonOperator"] == "GREATER_THAN"
+        and one["Notification"]["ThresholdType"] == "PERCENTAGE"
+    }
+    if told != {("ACTUAL", 50), ("FORECASTED", 100)}:
+        yield f"mails are sent at {told}"
+
+
+# ----------------------------------------------------------------------------------------------- alarms
+ALARM, FILTER = "AWS::CloudWatch::Alarm", "AWS::Logs::MetricFilter"
+OF_THE_CANARY = {"JoinFailing", "QueryFailing"}
+"""Alarms that CodeDeploy reads; the deployment that they end tells its operator."""
+
+
+def counted(function: str, *names: str) -> list[cloudwatch.Metric]:
+    """Metrics that a function emits."""
+    return [("KANON/kanon", name, frozenset({("service", function)})) for name in names]
+
+
+def of_aws(namespace: str, dimension: str, value: str, *names: str) -> list[cloudwatch.Metric]:
+    """Metrics of AWS about one function, table, queue or API."""
+    return [(f"AWS/{namespace}", name, frozenset({(dimension, value)})) for name in names]
+
+
+LOSSES = {
+    *counted("join", "JoinsRefused"),
+    *counted("query", "QueriesRefused"),
+    *counted("evaluate", "StepsBehind", "PublishLag", "EvaluationStopped", "SlotsFailed"),
+    *counted("collect", "ReportsRefused", "KeysRefused"),
+    *counted("jobs", "JobRequestsRefused"),
+    *counted("decrypt", "JobsRefused", "ShardsFailed"),
+    *counted("aggregate", "JobsRefused", "PublicationsFailed", "StagesFailed", "StuckJobs", "BudgetTableReplaced"),
+    *counted("rotate", "BudgetTableReplaced", "KeysMissing"),
+    *(("KANON/kanon", name, frozenset[tuple[str, str]]()) for name in ("RequestsThrottled", "JoinRequestsRefused")),
+    *of_aws("ApiGateway", "ApiId", "kanon-Api", "5xx"),
+}
+"""Metrics of the service that mean loss. Those of functions, tables and queues follow from the templates."""
+HARMLESS = {
+    **dict.fromkeys(("JoinsAccepted", "QueriesAnswered", "ReportsAccepted", "JobsFinished", "ObjectsStored"), "work"),
+    "RequestsRejected": "an error of the client",
+    "DebugReports": "discarded by design",
+    "SlotsWithRowsSkipped": "an operator has retired the type",
+    "JoinRequestsAccepted": "work",
+}
+"""Metrics that mean no loss, and why."""
+GOOD = {
+    *counted("join", "JoinsAccepted"),
+    *counted("query", "QueriesAnswered"),
+    *counted("collect", "ReportsAccepted"),
+    ("KANON/kanon", "JoinRequestsAccepted", frozenset[tuple[str, str]]()),
+    *of_aws("ApiGateway", "ApiId", "kanon-Api", "Count"),
+}
+"""Metrics of what went well, or of everything, by which alarms divide."""
+LIVE_ERRORS = {
+    ("AWS/Lambda", "Errors", frozenset({("FunctionName", f"kanon-{name}"), ("Resource", f"kanon-{name}:live")}))
+    for name in ("Join", "Query")
+}
+"""Of the alias: during a deployment it has two versions."""
+OF_SCHEDULES = {"StepsBehind", "KeysMissing", "StuckJobs"}
+"""Metrics that a schedule emits: without data nothing runs."""
+PUBLISH_LAG = ("KANON/kanon", "PublishLag", frozenset({("service", "evaluate")}))
+
+STEP, HOUR, FIVE_MINUTES, MINUTE = 1800, 3600, 300, 60
+JUDGED: dict[str, tuple[float, int]] = {
+    **dict.fromkeys(("StepsBehind",), (0, 2 * STEP)),
+    **dict.fromkeys(("PublishLag",), (0, STEP)),
+    **dict.fromkeys(("KeysMissing", "StuckJobs"), (0, 900)),
+    **dict.fromkeys(("QueriesRefused", "Throttles", "WriteThrottleEvents", "ReadThrottleEvents"), (0, 900)),
+    **dict.fromkeys(("RequestsThrottled",), (0, 900)),
+    **dict.fromkeys(("JoinsRefused", "JoinRequestsRefused", "ReportsRefused"), (1, HOUR)),
+    "5xx": (10, 900),
+    "ApproximateAgeOfOldestMessage": (3600, FIVE_MINUTES),
+}
+"""The most of a loss that is accepted (of 1,000 if the alarm divides), and for how many seconds more must last until
+the alarm. Otherwise nothing is accepted, for five minutes."""
+PATIENT = ("Maps.QueueName", "Stages.QueueName")
+"""Queues in which a message of a large job may wait for hours."""
+
+
+@rule(GATE, REPORTS, OBSERVABILITY, together=True)
+def everything_that_fails_raises_an_alarm_that_notifies(documents: Documents) -> Problems:
+    stack = documents.deployed(Reports="ON", Period=str(STEP), **MAIL)
+    alarms = stack.of_type(ALARM)
+    watched = {
+        found for name, one in alarms.items() if name not in OF_THE_CANARY for found, _ in cloudwatch.metrics(one)
+    }
+    watched |= {
+        found for name in OF_THE_CANARY for found, _ in cloudwatch.metrics(alarms[name]) if found in LIVE_ERRORS
+    }
+    for loss in (LOSSES | LIVE_ERRORS | set(losses_of_aws(stack))) - watched:
+        yield f"nobody watches {loss}"
+    (topic,) = stack.of_type("AWS::SNS::Topic").values()
+    if topic["Subscription"] != [{"Protocol": "email", "Endpoint": MAIL["AlarmEmail"]}]:
+        yield "the topic mails nobody"
+    unwatched = documents.deployed(Reports="ON", Alarms="OFF", **MAIL)
+    if unwatched.nested["ReportsStack"].parameters["AlarmTopic"] or unwatched.of_type(ALARM).keys() - OF_THE_CANARY:
+        yield "there are alarms without being asked for"
+    silent = documents.deployed(Reports="ON").of_type(ALARM)
+    if documents.deployed(Reports="ON").of_type("AWS::SNS::Topic"):
+        yield "there is a topic without an address"
+    if documents[OBSERVABILITY]["Outputs"] != {"Topic": {"Condition": "HasAlarmEmail", "Value": {"Ref": "Topic"}}}:
+        yield "reports do not learn the topic"
+    for name, one in alarms.items():
+        told = [] if name in OF_THE_CANARY else ["kanon-Observability-Topic"]
+        for word in ("AlarmActions", "OKActions"):
+            if one.get(word, []) != told or word in silent[name]:
+                yield f"{name} tells {one.get(word)} ({word}), or others without an address"
+        if one.get("ActionsEnabled", True) is not True or "AlarmName" in one or not one.get("AlarmDescription"):
+            yield f"{name} is mute, has no description or a fixed name"
+
+
+def losses_of_aws(stack: Deployed) -> Iterator[cloudwatch.Metric]:
+    """What AWS says of each function, table and queue that fails."""
+    for part, one in stack.every_resource("AWS::Serverless::Function"):
+        yield from of_aws("Lambda", "FunctionName", part.resolve({"Ref": one.logical_id}), "Errors", "Throttles")
+    for part, one in stack.every_resource("AWS::DynamoDB::Table"):
+        table = part.resolve({"Ref": one.logical_id})
+        yield from of_aws("DynamoDB", "TableName", table, "WriteThrottleEvents", "ReadThrottleEvents")
+    read = {one["EventSourceArn"] for one in stack.of_type("AWS::Lambda::EventSourceMapping").values()}
+    for part, one in stack.every_resource("AWS::SQS::Queue"):
+        queue = part.resolve({"Fn::GetAtt": [one.logical_id, "QueueName"]})
+        live = part.resolve({"Fn::GetAtt": [one.logical_id, "Arn"]}) in read
+        word = "ApproximateAgeOfOldestMessage" if live else "ApproximateNumberOfMessagesVisible"
+        yield from of_aws("SQS", "QueueName", queue, word)
+
+
+@rule(GATE, REPORTS, OBSERVABILITY, together=True)
+def each_alarm_is_raised_by_each_loss_that_it_watches_and_by_nothing_else(documents: Documents) -> Problems:
+    stack = documents.deployed(Reports="ON", Period=str(STEP), **MAIL)
+    known = LOSSES | set(losses_of_aws(stack)) | GOOD | LIVE_ERRORS
+    for name, alarm in stack.of_type(ALARM).items():
+        if strange := {one for one, _ in cloudwatch.metrics(alarm)} - known:
+            yield f"{name} reads {strange}, which is no loss or is not emitted"
+        yield from misjudged(name, json.dumps(alarm))
+
+
+@cache
+def misjudged(name: str, text: str) -> list[str]:
+    """What an alarm, given as JSON, gets wrong."""
+    alarm: Any = json.loads(text)
+    found = []
+    watched = [one for one, _ in cloudwatch.metrics(alarm)]
+    silent = any(one[1] in OF_SCHEDULES for one in watched)
+    if alarm.get("TreatMissingData") != ("breaching" if silent else "notBreaching"):
+        found.append(f"{name} treats missing data as {alarm.get('TreatMissingData')}")
+    if "ExtendedStatistic" in alarm and alarm.get("EvaluateLowSampleCountPercentile") != "evaluate":
+        found.append(f"{name} is silent while there are few slots")
+    length = cloudwatch.period(alarm)
+    if length % 60 or length * alarm["EvaluationPeriods"] > (DAY if length < HOUR else 7 * DAY):
+        found.append(f"{name} looks at periods CloudWatch refuses")
+    for loss in watched:
+        if loss in GOOD:
+            continue
+        accepted, lasting = (10, MINUTE) if name in OF_THE_CANARY else judgement(loss)
+        cases = [(accepted, lasting, "OK"), (accepted + 1, lasting, "ALARM"), (accepted + 1, lasting - length, "OK")]
+        for value, seconds, expected in cases[: 2 + (lasting > length)]:
+            if cloudwatch.state(alarm, history(alarm, loss, value, seconds)) != expected:
+                found.append(f"{name} is not {expected} after {seconds} s with {value} of {loss[1]}")
+    return found
+
+
+def judgement(loss: cloudwatch.Metric) -> tuple[float, int]:
+    """The most of a loss that is accepted, and for how many seconds more lasts until the alarm."""
+    queue = "".join(value for _, value in loss[2])
+    return (6 * HOUR, FIVE_MINUTES) if queue.endswith(PATIENT) else JUDGED.get(loss[1], (0, FIVE_MINUTES))
+
+
+def history(alarm: Any, loss: cloudwatch.Metric, value: float, seconds: int) -> cloudwatch.Samples:
+    """Samples of a loss that has lasted for some seconds; before, and in everything else, all is well."""
+    length, found = cloudwatch.period(alarm), {}
+    for one, _ in cloudwatch.metrics(alarm):
+        for number in range(alarm["EvaluationPeriods"]):
+            given = value if length * number < seconds else 0
+            if one in GOOD:
+                each = [1000.0 if one[1] == "Count" else 1000.0 - given]
+            elif one == loss == PUBLISH_LAG:  # 1% of 300 slots may be late
+                each = [1.0] * (3 + int(given)) + [0.0] * (297 - int(given))
+            else:
+                each = [0.0, given if one == loss else 0.0]
+            found.setdefault(one, []).extend((length * number + 0.5, sample) for sample in each)
+    return found
+
+
+@rule(GATE, OBSERVABILITY, together=True)
+def filters_count_the_requests_that_their_metrics_name(documents: Documents) -> Problems:
+    stack = documents.deployed()
+    joins = [key for key, (function, _) in ROUTES.items() if function == "Join"]
+    logged = json.loads(properties(documents[GATE], "Stage")["AccessLogSettings"]["Format"])
+    if not {"status", "routeKey"} <= set(logged) or {logged[one] for one in ("status", "routeKey")} != {
+        "$context.status",
+        "$context.routeKey",
+    }:
+        yield "the access log has no status or route"
+    wanted = {
+        "RequestsThrottled": {(key, status) for key in ROUTES for status in STATUSES if status == "429"},
+        "JoinRequestsRefused": {(key, one) for key in joins for one in STATUSES if one[0] == "5" or one == "429"},
+        "JoinRequestsAccepted": {(key, one) for key in joins for one in STATUSES if one[0] == "2"},
+    }
+    told = {}
+    for name, given in stack.of_type(FILTER).items():
+        (change,) = given["MetricTransformations"]
+        if {**change, "MetricName": ""} != {
+            "MetricNamespace": "KANON/kanon", "MetricName": "", "MetricValue": "1", "DefaultValue": 0
+        } or given["LogGroupName"] != "kanon-AccessLogs":  # fmt: skip
+            yield f"{name} counts {change} of {given['LogGroupName']}"
+        lines = [(key, status) for key in ROUTES for status in STATUSES]
+        told[change["MetricName"]] = {
+            (key, status)
+            for key, status in lines
+            if cloudwatch.matches(given["FilterPattern"], {"routeKey": key, "status": status})
+        }
+    if told != wanted:
+        yield "a filter counts other requests than its metric names"
+
+
+STATUSES = ("200", "202", "400", "404", "429", "500", "503")
+
+
+@rule(OBSERVABILITY)
+def the_dashboard_shows_every_alarm(document: Document) -> Problems:
+    given = properties(document, "Dashboard")
+    body = re.sub(
+        r"\$\{([\w.:]+)\}", lambda found: "60" if found[1] == "Period" else found[1], given["DashboardBody"]["Fn::Sub"]
+    )
+    (first, *rest) = json.loads(body)["widgets"]
+    if {name.removesuffix(".Arn") for name in first["properties"]["alarms"]} != set(of_type(document, ALARM)):
+        yield "an alarm is not shown"
+    places = [(one["x"], one["y"]) for one in (first, *rest)]
+    if len(set(places)) != len(places) or not rest:
+        yield "widgets lie on each other"
+    if given["DashboardName"] != {"Fn::Sub": "${Deployment}-${AWS::Region}"}:
+        yield "two dashboards would have one name"
+
+
+# ---------------------------------------------------------------------------------------------- outputs
+@rule(GATE, REPORTS)
+def outputs_hold_what_their_names_say(document: Document) -> Problems:
+    """StepLogTable is StepLog, JoinFunction the alias of Join; an output of reports is that of the nested stack."""
+    nested = "Deployment" in document["Parameters"]
+    for name, output in document["Outputs"].items():
+        resource = re.sub(r"(Table|Url|Secret|Function|Arn)$", "", name)
+        value = {"Ref": resource}
+        if name.endswith("Arn"):
+            value = {"Fn::GetAtt": [resource, "Arn"]}
+        if name.endswith("Function"):
+            value = {"Ref": f"{resource}.Alias"}
+        if name in OUTPUTS:
+            value = OUTPUTS[name]
+        condition = None
+        if not nested and resource not in document["Resources"] and name not in OUTPUTS:
+            value, condition = {"Fn::GetAtt": ["ReportsStack", f"Outputs.{name}"]}, "HasReports"
+        if name in ("DomainTarget", "EdgeSecretArn"):
+            condition = "HasDomainName"
+        if (output["Value"], output.get("Condition")) != (value, condition):
+            yield f"{name} is {output}"
+
+
+OUTPUTS: dict[str, Document] = {
+    "ApiUrl": {
+        "Fn::If": ["HasDomainName", {"Fn::Sub": "https://${DomainName}"}, {"Fn::GetAtt": ["Api", "ApiEndpoint"]}]
+    },
+    "DomainTarget": {"Fn::GetAtt": ["Domain", "RegionalDomainName"]},
+    "EdgeSecretArn": {"Ref": "EdgeSecret"},
+}
+
+
+@rule(GATE, REPORTS, together=True)
+def outputs_name_what_operators_need(documents: Documents) -> Problems:
+    """Also what a deleted stack leaves: the guide names it by the outputs."""
+    told = {path: documents[path]["Outputs"] for path in (GATE, REPORTS)}
+    for path, outputs in told.items():
+        values = json.dumps([output["Value"] for output in outputs.values()])
+        for name in of_type(documents[path], *STATEFUL, "AWS::SQS::Queue", "AWS::Serverless::Function"):
+            if f'"{name}"' not in values and f'"{name}.Alias"' not in values:
+                yield f"no output names {name}"
+    ours = {name for name, one in told[GATE].items() if one.get("Condition") == "HasReports"}
+    if ours != set(told[REPORTS]) or set(OUTPUTS) - set(told[GATE]):
+        yield f"the stack has no outputs {ours ^ set(told[REPORTS])}, or not {', '.join(OUTPUTS)}"

@@ -1,6 +1,5 @@
 """template.yaml as a plain document, and queries on it."""
 
-import copy
 import json
 import tomllib
 from functools import cache
@@ -9,12 +8,17 @@ from typing import Any
 
 from cfnlint.decode import cfn_yaml
 
+from kanon.local.template import STACK, Template
 from tests.paths import ROOT
 
 PATH = ROOT / "template.yaml"
+GATE, REPORTS = "template.yaml", "infra/reports.yaml"
+OBSERVABILITY, EDGE, SPENDING = "infra/observability.yaml", "infra/edge.yaml", "infra/spending.yaml"
+PATHS = (GATE, REPORTS, OBSERVABILITY, EDGE, SPENDING)
 
 Document = dict[str, Any]
 FUNCTIONS = ("Join", "Evaluate", "Query")
+REPORT_FUNCTIONS = ("Collect", "Store", "Jobs", "Decrypt", "Aggregate", "Rotate")
 STATEFUL = (
     "AWS::DynamoDB::Table",
     "AWS::KMS::Key",
@@ -33,12 +37,41 @@ def read(path: Path = PATH) -> Document:
     return document
 
 
-def mutated(change: Any) -> Document:
-    """A copy of the template that ``change`` has spoiled."""
-    document = copy.deepcopy(read())
-    change(document)
-    assert document != read(), "the mutation changed nothing"
-    return document
+class Documents(dict[str, Document]):
+    """All templates by path. ``stacks`` keeps what was resolved; clear it after an edit."""
+
+    def __init__(self) -> None:
+        super().__init__({path: read(ROOT / path) for path in PATHS})
+        self.stacks: dict[Any, Deployed] = {}
+
+    def deployed(self, **parameters: str) -> "Deployed":
+        """The stack with these parameters."""
+        key = tuple(parameters.items())
+        if key not in self.stacks:
+            self.stacks[key] = Deployed(self, parameters)
+        return self.stacks[key]
+
+
+class Deployed(Template):
+    """The stack as CloudFormation resolves these documents; ``nested`` has every nested stack that exists."""
+
+    def __init__(self, given: Documents, parameters: dict[str, str]) -> None:
+        self.documents = given
+        self._found: dict[str, dict[str, Any]] = {}
+        super().__init__(given[GATE], parameters, "kanon")
+
+    def _read_nested(self) -> Any:
+        for stack in self.resources(STACK):
+            document = self.documents[stack.properties["TemplateURL"]]
+            told = self._document["Resources"][stack.logical_id]["Properties"]["Parameters"]
+            yield stack.logical_id, Template(document, told, f"kanon-{stack.logical_id}", limits=False, parent=self)
+
+    def of_type(self, type_: str) -> dict[str, Any]:
+        """The properties of the resources of a type, by logical id, those of nested stacks among them."""
+        if type_ not in self._found:
+            found = {one.logical_id: one.properties for _, part in self.every() for one in part.resources(type_)}
+            self._found[type_] = found
+        return self._found[type_]
 
 
 def of_type(document: Document, *types: str) -> dict[str, Any]:
@@ -95,15 +128,6 @@ def strings(node: Any) -> list[str]:
 
 def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
-
-
-def statements(role: Any) -> list[Any]:
-    """The statements of a role's own policies."""
-    return [
-        statement
-        for policy in role["Properties"].get("Policies", [])
-        for statement in as_list(policy["PolicyDocument"]["Statement"])
-    ]
 
 
 def parameter(document: Document, name: str) -> Any:

@@ -7,54 +7,17 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from infra import reference
 from kanon.gate.mechanism.parameters import CURRENT_PROFILES
+from tests.infrastructure.pages import CONFIGURATION, rows
 from tests.infrastructure.template import ROOT, read
 
-CONFIGURATION = ROOT / "docs" / "reference" / "configuration.md"
 RUNBOOK = ROOT / "docs" / "guides" / "operate.md"
 PARAMETERS = read()["Parameters"]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md")])
-
-
-def rows(text: str) -> dict[str, tuple[str, str]]:
-    """The default and allowed values of each parameter in the tables."""
-    found = re.findall(r"^\| `([A-Z]\w*)` \| (.+?) \| (.+?) \| .+ \|$", text, re.MULTILINE)
-    assert len({name for name, *_ in found}) == len(found), "a parameter is described twice"
-    return {name: (default, allowed) for name, default, allowed in found}
-
-
-def default(declared: Any) -> str:
-    """The default as the document writes it."""
-    return "empty" if declared["Default"] == "" else f"`{declared['Default']}`"
-
-
-def allowed(declared: Any) -> str | None:
-    """The allowed values as the document writes them; None if it uses words of its own."""
-    if "AllowedValues" in declared:
-        return ", ".join(f"`{value}`" for value in declared["AllowedValues"])
-    if "MaxValue" in declared:
-        return f"`{declared['MinValue']}` to `{declared['MaxValue']}`"
-    if "MinValue" in declared:
-        return f"`{declared['MinValue']}` and up"
-    if "MaxLength" in declared and declared["Default"].startswith(("[", "{")):
-        return f"JSON, up to {declared['MaxLength']:,} characters"
-    return None
-
-
-def test_every_parameter_is_described_and_no_other() -> None:
-    assert set(rows(CONFIGURATION.read_text())) == set(PARAMETERS)
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_defaults_and_allowed_values_are_the_templates(name: str) -> None:
-    said_default, said_allowed = rows(CONFIGURATION.read_text())[name]
-    assert said_default == default(PARAMETERS[name])
-    assert said_allowed == (allowed(PARAMETERS[name]) or said_allowed)
 
 
 def test_a_parameter_without_a_row_is_found() -> None:

@@ -1,21 +1,16 @@
-"""The template gives each function exactly the variables that it reads, and the functions accept the defaults."""
+"""The functions accept what the environments of samconfig.toml give them."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-from kanon.gate.settings import EvaluateSettings, GateSettings, JoinSettings, QuerySettings
+from kanon.gate.settings import EvaluateSettings, GateSettings
 from kanon.gate.slots import Layout
 from kanon.gate.types import read_types
 from kanon.local.template import Template
-from tests.infrastructure.template import PATH, configured, environment, functions, parameter, read
+from tests.infrastructure.rules import SETTINGS
+from tests.infrastructure.template import FUNCTIONS, GATE, PATH, REPORTS, ROOT, configured, functions, parameter, read
 
-SETTINGS: dict[str, type[GateSettings]] = {
-    "Join": JoinSettings,
-    "Evaluate": EvaluateSettings,
-    "Query": QuerySettings,
-}
 ENVIRONMENTS = ("dev", "prod")
 
 
@@ -36,16 +31,11 @@ def resolved(parameters: dict[str, str], function: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("function", SETTINGS)
-def test_a_function_gets_exactly_the_variables_it_reads(function: str) -> None:
-    told = {name for name in environment(read(), function) if name.startswith("KANON_")}
-    assert told == {f"KANON_{name.upper()}" for name in SETTINGS[function].model_fields}
-
-
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-@pytest.mark.parametrize("function", SETTINGS)
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_function_accepts_its_environment(function: str, name: str) -> None:
     settings = SETTINGS[function].from_environment(resolved(overrides(name), function))
+    assert isinstance(settings, GateSettings)
     assert settings.read_types()
     assert settings.layouts.entries == (Layout(16, 0, 16),)
 
@@ -65,13 +55,12 @@ def test_the_default_types_are_the_published_ones() -> None:
     assert fledge.profile == "published"
 
 
-@pytest.mark.parametrize("function", SETTINGS)
-def test_the_code_of_a_function_is_where_the_template_looks_for_it(function: str) -> None:
-    given = functions(read())[function]
-    module, _, name = given["Handler"].partition(".")
-    source = PATH.parent / given["CodeUri"] / f"{module}.py"
-    assert source == Path(PATH.parent, "functions", function.lower(), "app.py")
-    assert f"\ndef {name}(event" in source.read_text()
+def test_the_code_of_a_function_is_where_the_template_looks_for_it() -> None:
+    for path in (GATE, REPORTS):
+        for given in functions(read(ROOT / path)).values():
+            module, _, name = given["Handler"].partition(".")
+            source = (ROOT / path).parent / given["CodeUri"] / f"{module}.py"
+            assert f"\ndef {name}(event" in source.read_text()
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)

@@ -128,7 +128,10 @@ def count(event: dict[str, Any], status: int) -> None:
     """Count a request. The service level is the ratio of reports accepted and refused."""
     rejected = 400 <= status < 500
     metrics.add_metric("RequestsRejected", MetricUnit.Count, rejected)
-    if event["requestContext"]["http"]["method"] != "POST" or rejected:
+    if event["requestContext"]["http"]["method"] != "POST":
+        metrics.add_metric("KeysRefused", MetricUnit.Count, status >= 500)
+        return
+    if rejected:
         return
     taken = "DebugReports" if event["rawPath"] in DEBUG_PATHS else "ReportsAccepted"
     metrics.add_metric("ReportsRefused" if status >= 500 else taken, MetricUnit.Count, 1)

@@ -229,4 +229,5 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Entry point."""
     result = handle(app, event, context, logger, ORIGIN, JOB_BODIES, jobs_form)
     metrics.add_metric("RequestsRejected", MetricUnit.Count, 400 <= result["statusCode"] < 500)
+    metrics.add_metric("JobRequestsRefused", MetricUnit.Count, result["statusCode"] >= 500)
     return result

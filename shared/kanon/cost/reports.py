@@ -18,7 +18,7 @@ from kanon.reports.storage.budgets import MOST_ROWS, ROWS_A_CHUNK, Amount, Budge
 DAYS = MONTH_HOURS / 24
 STORE_MB, JOBS_MB, WORKER_MB = 1769, 1769, 3008
 """MemorySize of the functions in infra/reports.yaml; ``collect`` and ``rotate`` have :data:`REQUEST_MB`."""
-METRICS, ALARM_METRICS = 16, 16
+METRICS, ALARM_METRICS = 19, 35
 """The metrics of the six functions, and the metrics that the alarms of infra/reports.yaml read."""
 KEPT_DAYS = 97
 """Days that a report is kept."""

@@ -224,6 +224,7 @@ def test_a_summary_that_cannot_be_published_for_30_days_is_given_up(stack: Funct
     assert code(stack, "job") == "RESULT_WRITE_ERROR"
     assert stack.service.names("work") == []
     assert stack.metrics()["JobsRefused"] == 1
+    assert stack.metrics()["PublicationsFailed"] == 1
 
 
 def test_the_sweep_resumes_a_job_whose_message_was_lost_and_no_moving_job(stack: Functions) -> None:

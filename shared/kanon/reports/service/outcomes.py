@@ -3,9 +3,11 @@
 from aws_lambda_powertools import Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
-SUCCEEDED = frozenset({"SUCCESS", "SUCCESS_WITH_ERRORS"})
+from kanon.reports.service.working import UNPUBLISHED
+
+COUNTED = {"SUCCESS": "JobsFinished", "SUCCESS_WITH_ERRORS": "JobsFinished", UNPUBLISHED: "PublicationsFailed"}
 
 
 def count_outcome(metrics: Metrics, code: str) -> None:
-    """Count a job that has ended with this return code. A crash just before the count loses it."""
-    metrics.add_metric("JobsFinished" if code in SUCCEEDED else "JobsRefused", MetricUnit.Count, 1)
+    """Count a job that has ended with this return code, or is unpublished. A crash just before the count loses it."""
+    metrics.add_metric(COUNTED.get(code, "JobsRefused"), MetricUnit.Count, 1)

@@ -30,7 +30,7 @@ from kanon.reports.service.plan import Plan, Ring, write_plan
 from kanon.reports.service.requests import JobRequest
 from kanon.reports.service.shards import missing_shards
 from kanon.reports.service.stored import output_of
-from kanon.reports.service.working import NOTHING_SPENT, Worker
+from kanon.reports.service.working import NOTHING_SPENT, UNPUBLISHED, Worker
 from kanon.reports.storage.budgets import charges, rows_charged
 from kanon.reports.storage.objects import FORBIDDEN, NO_BUCKET, TakenError
 from kanon.reports.storage.report_jobs import BEFORE_COMMIT, STAGED_KEPT, Row, State
@@ -326,7 +326,8 @@ class Stages(Worker):
     def _not_written(self, row: Row, why: str) -> list[Message]:
         """Record the failed publication. The job stays committed, and publishing again costs no budget."""
         message = f"{why}, free of charge"
-        self.jobs.move(row, State.COMMITTED, self.clock(), code=NOT_WRITTEN, message=message)
+        if self.jobs.move(row, State.COMMITTED, self.clock(), code=NOT_WRITTEN, message=message):
+            self.ended(UNPUBLISHED)
         return []
 
     def _short_of_budget(self, request: JobRequest, shards: Sequence[Shard]) -> frozenset[Source]:

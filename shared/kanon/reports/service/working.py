@@ -12,6 +12,8 @@ from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import BEFORE_COMMIT, ReportJobs, Row, State
 from kanon.reports.storage.work import Work
 
+UNPUBLISHED = "UNPUBLISHED"
+"""Told of a committed job whose summary could not be written. The job stays open."""
 NOTHING_SPENT = "Nothing was spent."
 
 
@@ -29,7 +31,7 @@ class Worker:
         bucket: a bucket of inputs and outputs by its name.
         request: reads the stored request of a job.
         clock: unix seconds.
-        ended: called with the return code if a run ends its job.
+        ended: called with the return code if a run ends its job, and if its summary cannot be published.
     """
 
     jobs: ReportJobs
