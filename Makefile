@@ -174,8 +174,9 @@ types: $(VENV)/.project  ## check the types
 security: $(VENV)/.project .venv-security/.requirements  ## find weak code, weak settings, unpinned requirements (offline)
 	@$(BIN)/ruff check --select S,PLE2502 --ignore S101 .
 	@.venv-security/bin/checkov --config-file .checkov.yaml
-	@$(BIN)/python -m pytest -m "security or not build" \
-		tests/infrastructure/test_requirements.py tests/infrastructure/test_weaknesses.py $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) -m "security or sweep or not build" \
+		tests/infrastructure/test_requirements.py tests/infrastructure/test_weaknesses.py \
+		tests/infrastructure/test_sweep.py $(ARGS)
 
 .PHONY: audit-dependencies
 audit-dependencies: .venv-security/.requirements  ## ask PyPI for known vulnerabilities of the pinned packages (needs the internet)
