@@ -35,7 +35,7 @@ def show(
 
     kept = _opened(place)
     accounts = kept.accounts(dataset)
-    spends = [spend for spend in kept.spends() if dataset in (None, spend.dataset)]
+    spends = kept.spends(dataset)
     if as_json:
         show_json({"accounts": list(map(_account_json, accounts)), "releases": list(map(_spend_json, spends))})
         return
@@ -58,7 +58,10 @@ def add(
     delta: Annotated[str, typer.Option(help="Delta spent elsewhere.")] = "0",
     unit: Annotated[str, typer.Option(help="user, user-day or user-month.")] = "user",
     period: Annotated[
-        str | None, typer.Option(help="Days (UTC) of the cost: 2026-01, or 2026-01-05..2026-01-09.")
+        str | None,
+        typer.Option(
+            help="Days (UTC, by the dataset's column of time) of the cost: 2026-01 or 2026-01-05..2026-01-09."
+        ),
     ] = None,
     note: Annotated[str, typer.Option(help="Origin of the cost, or a remark.")] = "",
     budget: Annotated[

@@ -243,15 +243,16 @@ class Ledger:
         """The hash of the last line. Keep a copy to detect removed lines later."""
         return self._read()[1]
 
-    def spends(self) -> list[Spend]:
-        """All spends in order.
+    def spends(self, dataset: str | None = None) -> list[Spend]:
+        """All spends in order, or those of a dataset under every name that looks like its name.
 
         Raises:
             LedgerError: the ledger is broken.
         """
         entries, _ = self._read()
         forgotten = {entry["id"] for entry in entries if entry["event"] == "forget"}
-        return [_spend(entry, forgotten) for entry in entries if entry["event"] == "spend"]
+        wanted = entries if dataset is None else _own(entries, dataset)
+        return [_spend(entry, forgotten) for entry in wanted if entry["event"] == "spend"]
 
     def accounts(self, dataset: str | None = None) -> list[Account]:
         """The account of each dataset and unit with a spend or a budget of its own. Names that look alike share it."""

@@ -483,6 +483,7 @@ def test_accounts_of_an_earlier_version_that_look_alike_are_added_up_and_repeate
     assert (account.dataset, account.spent.epsilon, account.budget.epsilon) == ("d", 3, 3)
     for name in old:
         assert Ledger.at(place).accounts(name) == [account]
+        assert [spend.dataset for spend in Ledger.at(place).spends(name)] == list(old)
         with pytest.raises(OverBudgetError):
             made(place, dataset=name, name="more")
 
