@@ -130,7 +130,7 @@ def test_two_equal_aggregates_of_a_group_have_different_noise(log, tmp_path):
         assert one["rows"] != one["rows_2"]
 
 
-ALL = ("rows:2", "rows:2", "sum:amount:auto", "all-users")
+ALL = ("rows:2", "rows:2", "sum:amount:auto", "sum:amount:auto", "all-users", "quantile:amount:0:9:0.2,0.5")
 
 
 def test_no_two_roles_or_groups_read_the_same_words(log, tmp_path, monkeypatch):
@@ -215,6 +215,23 @@ def test_intervals_of_all_users_cover_them_even_if_every_user_with_many_groups_b
             assert row[0] - row[-2] == row[-1] - row[0] - made.left_out
             missed += not row[-2] <= truth[name] <= row[-1]
     assert 0 < missed < 0.05 * 3000
+
+
+@pytest.mark.parametrize(("values", "parts"), [(1, 2), (2, 2)])
+def test_the_interval_of_a_mean_holds_if_all_of_its_parts_hold(silent, values, parts):
+    """A sum and a number share the 5%: of the users if each has one value, otherwise of the values."""
+    mechanism = Mechanism(spec(aggregates=("mean:x:0:100",), values_per_group=values, epsilon=Fraction(8)))
+    row = ("a", 1000, 2000, 1000)[: 3 + (values > 1)]
+    ((_, cells),) = publish(
+        PrivateTable(mechanism.spec.bounding, lambda: iter([row]), {}), mechanism, Tape(b"7" * 32, "id")
+    ).rows
+    level = 1 - Fraction(5, 100) / parts
+    totals = [total.half_width(level) for total in mechanism.totals(0)]
+    number = totals[1] if values > 1 else half_width(mechanism.rule.law, level)
+    sums = [mechanism.totals(0)[0].noisy(2000, 0) + sign * totals[0] for sign in (-1, 1)]
+    ends = [50 + one / (1000 + sign * number) / 2 for one in sums for sign in (-1, 1)]
+    assert number > 0
+    assert (cells[4], cells[5]) == (min(ends), max(ends))
 
 
 def test_the_users_left_out_are_noisy_never_negative_and_their_claim_is_a_part_of_the_release():

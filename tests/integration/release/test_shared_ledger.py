@@ -133,6 +133,20 @@ def test_a_ledger_of_several_pages_is_read_whole_and_in_order(engine: Running, t
     assert [one.name for one in kept.spends()] == [made.name]
 
 
+def test_every_read_is_strongly_consistent(engine: Running, table: str) -> None:
+    """An engine on one machine always is: without this, a spend of a moment ago could be missed in production."""
+    client, asked = engine.client(), []
+    client.meta.events.register(
+        "provide-client-params.dynamodb", lambda params, model, **_: asked.append((model.name, params))
+    )
+    kept = Ledger(TableStore(client, table), TableSecrets(client, table))
+    release("log.csv", spec(), kept, dataset="d", engine=LOG)
+    reads = [params["ConsistentRead"] for name, params in asked if name in ("Query", "GetItem")]
+    assert {name for name, _ in asked} == {"Query", "GetItem", "PutItem"}
+    assert all(reads)
+    assert all("ConditionExpression" in params for name, params in asked if name == "PutItem")
+
+
 def test_a_refused_call_is_printed_as_one_line(engine: Running, table: str) -> None:
     client = engine.client()
 
