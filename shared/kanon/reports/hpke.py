@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 PREFIX = b"aggregation_service"
+OVERHEAD = 48
+"""Bytes that encryption adds: a key (32) before the cleartext, a tag (16) behind it."""
 
 
 class DecryptionError(ValueError):
@@ -18,7 +20,7 @@ class DecryptionError(ValueError):
 
 
 def seal(cleartext: bytes, key: X25519PublicKey, shared_info: str) -> bytes:
-    """Encrypt a payload. The result is random, and 48 bytes longer: a key (32) before, a tag (16) after."""
+    """Encrypt a payload. The result is random, and ``OVERHEAD`` longer."""
     return SUITE.encrypt(cleartext, key, info=PREFIX + shared_info.encode())
 
 
