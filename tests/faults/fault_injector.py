@@ -5,8 +5,8 @@ error as botocore raises it, or ``ProcessDied``.
 """
 
 import json
-import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -127,17 +127,17 @@ class FaultInjector:
     def __init__(self, pass_time: Callable[[float], None], now: Callable[[], float]) -> None:
         self._pass_time = pass_time
         self._now = now
-        self._local = threading.local()
+        self._worker: ContextVar[Worker | None] = ContextVar("worker", default=None)
         self.mistake: Exception | None = None
 
     @property
     def worker(self) -> Worker | None:
-        """The worker that runs in this thread."""
-        return getattr(self._local, "worker", None)
+        """The worker that runs in this thread, or that has started it with its context."""
+        return self._worker.get()
 
     @worker.setter
     def worker(self, worker: Worker | None) -> None:
-        self._local.worker = worker
+        self._worker.set(worker)
 
     def attach(self, session: boto3.Session) -> boto3.Session:
         """Route all clients that the session will create through this injector."""

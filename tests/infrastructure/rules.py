@@ -680,7 +680,6 @@ PERMISSIONS: dict[str, dict[str, dict[str, set[str]]]] = {
         "StoreRole": {
             "Arrivals": RECEIVE,
             "ReportsBucket/reports/*": {"s3:PutObject"},
-            "ReportsBucket/events/*": {"s3:PutObject"},
             "Key via s3": {"kms:GenerateDataKey"},
             "StoreLogs": LOGS,
         },
@@ -1288,7 +1287,6 @@ COLLECTED = {
     *("POST /.well-known/attribution-reporting/debug/report-aggregate-attribution",),
     *("POST /.well-known/private-aggregation/debug/report-shared-storage",),
     *("POST /.well-known/private-aggregation/debug/report-protected-audience", "POST /v1/debug/reports"),
-    *("POST /.well-known/attribution-reporting/report-event-attribution",),
     *("GET /.well-known/aggregation-service/v1/public-keys", "GET /reports/openapi.json"),
 }
 OF_JOBS = {

@@ -80,7 +80,7 @@ FUNCTIONS: dict[str, set[str]] = {
     "query": {"gate", "http", "keys", "aws", "clock", "snapshots", "starting"},
     "evaluate": {"gate", "queues", "dynamo", "keys", "aws", "clock", "errors", "starting"},
     "reports/collect": {"reports", "http", "aws", "clock", "snapshots", "starting"},
-    "reports/store": {"reports", "aws", "starting"},
+    "reports/store": {"reports", "aws", "clock", "errors", "starting"},
     "reports/jobs": {"reports", "http", "queues", "aws", "clock", "snapshots", "starting"},
     "reports/decrypt": {"reports", "queues", "aws", "clock", "starting"},
     "reports/aggregate": {"reports", "queues", "keys", "aws", "clock", "starting"},

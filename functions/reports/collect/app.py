@@ -15,23 +15,19 @@ from kanon.http.bodies import RequestError
 from kanon.http.edge import described, handle, json_answer, resolver
 from kanon.http.origin import edge_of
 from kanon.reports.collecting import (
-    EVENT_BODIES,
-    EVENTS,
     PUBLIC_KEYS,
     REPORT_BODIES,
     REPORTS,
-    EventBody,
-    Message,
     PublicKeyAnswer,
     PublicKeysAnswer,
     ReportBody,
+    ReportMessage,
     TakenAnswer,
     debug_path,
-    event_message,
     report_message,
 )
 from kanon.reports.settings import CollectSettings
-from kanon.reports.storage.key_ring import KeyRing
+from kanon.reports.storage.key_ring import KeyRing, KnownKeys
 from kanon.starting import Once
 
 SETTINGS = CollectSettings.from_environment()
@@ -50,6 +46,7 @@ app = resolver(logger)
 
 sqs_client = Once(aws.sqs)
 key_ring = Once(lambda: KeyRing(aws.dynamodb(), SETTINGS.control_table))
+known_keys = Once(lambda: KnownKeys(key_ring()))
 
 Receive = Callable[[ReportBody], Response[TakenAnswer]]
 
@@ -59,7 +56,8 @@ def receiver(api: str, *, debug: bool = False) -> Receive:
 
     def receive(body: ReportBody) -> Response[TakenAnswer]:
         """Queue one encrypted report. Fields that are not described are discarded, above all clear text."""
-        message = report_message(body, api, SETTINGS.allows, clock.now())
+        now = clock.now()
+        message = report_message(body, api, SETTINGS.allows, lambda key_id: known_keys().has(key_id, now), now)
         if not debug:
             queue(message)
         return json_answer(TakenAnswer())
@@ -82,19 +80,6 @@ for path, name in REPORTS.items():
     )(receiver(name, debug=True))
 
 
-@app.post(
-    EVENTS,
-    summary="Take an event-level report",
-    operation_id="report-event-attribution",
-    responses=described("The report is queued", 400, 413, 415, 503),
-)
-def receive_event(body: EventBody) -> Response[TakenAnswer]:
-    """Queue one event-level report. Its client has already added noise to it."""
-    EVENT_BODIES.refuse_larger(len((app.current_event.body or "").encode()))
-    queue(event_message(body, clock.now()))
-    return json_answer(TakenAnswer())
-
-
 @app.get(
     PUBLIC_KEYS,
     summary="The keys that reports are encrypted to",
@@ -105,7 +90,7 @@ def public_keys() -> Response[PublicKeysAnswer]:
     """The public keys. They may be cached for the time in Cache-Control, which ends before any key does."""
     now = clock.now()
     ring = key_ring().read()
-    published = ring.published(now) if ring else ()
+    published = ring.served(now) if ring else ()
     if not published:
         raise RequestError(NO_KEY)
     seconds = min(DAY, *(int(key.published_until - now) for key in published))
@@ -119,7 +104,7 @@ def openapi() -> Response[str]:
     return Response(200, "application/json", (HERE / "openapi.json").read_text())
 
 
-def queue(message: Message) -> None:
+def queue(message: ReportMessage) -> None:
     """Send a message. After an error the report is not accepted."""
     sqs_client().send_message(QueueUrl=SETTINGS.arrivals_url, MessageBody=message.text())
 

@@ -152,7 +152,7 @@ def objects_of(load: ReportLoad, m: Mapping[str, float]) -> float:
     if not load.reports:
         return float(load.shards)
     _, batches = messages_of(load, m)
-    return load.in_a_job * min(1.0, batches * m["hours_a_batch"] / (load.reports * DAYS))
+    return load.in_a_job * min(1.0, batches * m["objects_a_batch"] / (load.reports * DAYS))
 
 
 def job_bytes(load: ReportLoad) -> int:
@@ -183,7 +183,7 @@ def read_units_of_job(load: ReportLoad, m: Mapping[str, float]) -> float:
     """Read units of a job: its row for every worker and poll, and the workers' records."""
     row = read_units(job_bytes(load), consistent=True)
     looks = load.shards * (load.shards + 1) / 2 + load.parts * (load.parts + 1)
-    return (LOOKS + load.shards + load.parts + m["polls"]) * row + 3 * load.shards + looks * RECORD_BYTES / READ_UNIT
+    return (LOOKS + load.shards + load.parts + m["polls"]) * row + 4 * load.shards + looks * RECORD_BYTES / READ_UNIT
 
 
 def requests_of_job(load: ReportLoad, objects: float) -> tuple[float, float]:
@@ -202,7 +202,7 @@ def usage(load: ReportLoad, m: Mapping[str, float], architecture: str = "arm64")
     runs = load.shards + load.parts + 4
     sent = math.ceil(message / SQS_BYTES)
     received = 2 * math.ceil(message * MESSAGES_A_CALL / SQS_BYTES) / MESSAGES_A_CALL
-    stored = min(reports, batches * m["hours_a_batch"])
+    stored = min(reports, batches * m["objects_a_batch"])
     invocations = reports + batches + calls + jobs * runs + SWEEPS
     opened = jobs * min(load.shards, load.concurrency) * KEYS_KEPT
     logged = (
@@ -239,7 +239,7 @@ def gb_seconds(load: ReportLoad, m: Mapping[str, float]) -> float:
     reports, jobs = load.reports * DAYS, load.jobs * DAYS
     _, batches = messages_of(load, m)
     collect = reports * (m["collect_ms"] * FULL_PROCESSOR_MB / REQUEST_MB + m["call_ms"]) * REQUEST_MB
-    store = (reports * m["store_report_ms"] + batches * m["hours_a_batch"] * m["object_ms"]) * STORE_MB
+    store = (reports * m["store_report_ms"] + batches * m["objects_a_batch"] * m["object_ms"]) * STORE_MB
     asked = jobs * (1 + m["polls"]) * (m["query_ms"] + m["call_ms"]) * JOBS_MB
     worked = jobs * times(load, m).workers * 1000 * WORKER_MB
     kept = SWEEPS * m["sweep_ms"] * (WORKER_MB + REQUEST_MB) / 2

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from kanon.http.answers import Problem, error_answer
 from kanon.http.bodies import ANY_JSON, Bodies, RequestError
@@ -19,7 +19,6 @@ from kanon.reports.errors import Counter, JobError, RefusedError
 from kanon.reports.shared_info import END_OF_TIME, SharedInfo, host_of, parse
 
 PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
-EVENTS = "/.well-known/attribution-reporting/report-event-attribution"
 REPORTS = {
     "/.well-known/attribution-reporting/report-aggregate-attribution": "attribution-reporting",
     "/.well-known/private-aggregation/report-shared-storage": "shared-storage",
@@ -29,11 +28,10 @@ REPORTS = {
 """The paths for reports, and the only ``api`` that each accepts."""
 
 REPORT_BODIES = Bodies(192 << 10, ANY_JSON, "send each report by itself")
-EVENT_BODIES = Bodies(16 << 10, ANY_JSON, "send each report by itself")
-MOST_INFO = 4096
-"""Characters of ``shared_info``: with the longest body, a message stays below the 256 KiB of a queue."""
-LEAST_PAYLOAD = 49
-"""Bytes: an encapsulated key of 32, a tag of 16, and at least 1 of ciphertext."""
+MOST_INFO = 2048
+"""Characters of ``shared_info``. Clients write about 400; a job reads the text before it decrypts the report."""
+LEAST_PAYLOAD, MOST_PAYLOAD = 49, 48_077
+"""Bytes: an encapsulated key of 32, a tag of 16, and 1 of ciphertext up to those of 1,000 pairs."""
 
 VERSION = "has a version that this stack does not support: send 0.1 or 1.0"
 REFUSED = {
@@ -72,10 +70,18 @@ def _encrypted(text: str) -> str:
     return text
 
 
+def _short(text: str) -> str:
+    if len(base64.b64decode(text)) > MOST_PAYLOAD:
+        raise ValueError(f"must be at most {MOST_PAYLOAD} bytes in base64: send fewer pairs")
+    return text
+
+
 class Payload(Sent):
     """An encrypted payload."""
 
-    payload: Annotated[StrictStr, AfterValidator(_encrypted), Field(description="Encrypted, base64")]
+    payload: Annotated[
+        StrictStr, AfterValidator(_encrypted), AfterValidator(_short), Field(description="Encrypted, base64")
+    ]
     key_id: Annotated[StrictStr, Field(pattern="^[!-~]{1,128}$", description="The public key it is encrypted to")]
 
 
@@ -86,28 +92,7 @@ class ReportBody(Sent):
     aggregation_service_payloads: Annotated[list[Payload], Field(min_length=1, max_length=1)]
 
 
-def _digits(value: Any) -> Any:
-    """A number as text: browsers send texts, some tools send numbers."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-Number = Annotated[StrictStr, BeforeValidator(_digits), Field(pattern="^[0-9]{1,20}$")]
-Site = Annotated[StrictStr, Field(pattern="^[a-z][a-z-]*://[!-~]{1,250}$")]
-Count = Annotated[StrictInt, Field(ge=0, lt=1 << 32)]
 Time = Annotated[StrictInt, Field(ge=0, lt=END_OF_TIME)]
-
-
-class EventBody(Sent):
-    """One event-level report. The client has already added noise to it."""
-
-    attribution_destination: Site | Annotated[list[Site], Field(min_length=1, max_length=3)]
-    source_event_id: Number
-    trigger_data: Number
-    source_type: Literal["event", "navigation"]
-    randomized_trigger_rate: Annotated[StrictFloat | StrictInt, Field(ge=0, le=1)]
-    scheduled_report_time: Number
-    report_id: Annotated[StrictStr, Field(pattern="^[0-9a-fA-F-]{36}$")] | None = None
-    trigger_summary_bucket: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
 
 
 class TakenAnswer(BaseModel):
@@ -127,45 +112,36 @@ class PublicKeysAnswer(BaseModel):
     keys: list[PublicKeyAnswer]
 
 
-class Message(BaseModel):
-    """A message of the queue Arrivals."""
+class ReportMessage(BaseModel):
+    """A report on its way from ``collect`` to ``store``: the encrypted payload, and shared_info as received.
+
+    An earlier version may have queued it, so the limits of today do not apply.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["report"] = "report"
+    api: Literal["attribution-reporting", "shared-storage", "protected-audience", "kanon"]
+    scheduled_report_time: Time
+    shared_info: StrictStr
+    payload: Annotated[StrictStr, AfterValidator(_encrypted)]
+    key_id: StrictStr
 
     def text(self) -> str:
         """JSON in ASCII, because a queue refuses other characters."""
         return json.dumps(self.model_dump(), separators=(",", ":"))
 
 
-class ReportMessage(Message):
-    """A report on its way from ``collect`` to ``store``: the encrypted payload, and shared_info as received."""
-
-    kind: Literal["report"] = "report"
-    api: Literal["attribution-reporting", "shared-storage", "protected-audience", "kanon"]
-    scheduled_report_time: Time
-    shared_info: Annotated[StrictStr, Field(max_length=MOST_INFO)]
-    payload: Annotated[StrictStr, AfterValidator(_encrypted)]
-    key_id: StrictStr
-
-
-class EventMessage(Message):
-    """An event-level report on its way to ``store``; ``received`` is in unix seconds."""
-
-    kind: Literal["event"] = "event"
-    body: Annotated[StrictStr, Field(max_length=EVENT_BODIES.most)]
-    received: Time
-
-
-Arrival = Annotated[ReportMessage | EventMessage, Field(discriminator="kind")]
-
-
-def report_message(body: ReportBody, api: str, allows: Callable[[str], bool], now: float) -> ReportMessage:
+def report_message(
+    body: ReportBody, api: str, allows: Callable[[str], bool], is_key: Callable[[str], bool], now: float
+) -> ReportMessage:
     """Check the clear fields of a report, and make its message.
 
     Args:
         body: the request body.
         api: the only api of the request's path.
         allows: whether reports of an origin are collected.
+        is_key: whether a public key of this id was ever published.
         now: unix seconds.
 
     Raises:
@@ -181,6 +157,10 @@ def report_message(body: ReportBody, api: str, allows: Callable[[str], bool], no
     if not -MAX_AHEAD <= now - info.scheduled_report_time <= MAX_AGE:
         raise refused("has a scheduled_report_time over 90 days ago or over a day ahead: no job would accept it")
     (sealed,) = body.aggregation_service_payloads
+    if not is_key(sealed.key_id):
+        reason = "names no public key of this stack: fetch the public keys, and encrypt to one of them"
+        field = "aggregation_service_payloads.0.key_id"
+        raise RequestError(error_answer(400, f"{field}: {reason}", Problem(field=field, reason=reason)))
     return ReportMessage(
         api=info.api,
         scheduled_report_time=info.scheduled_report_time,
@@ -188,11 +168,6 @@ def report_message(body: ReportBody, api: str, allows: Callable[[str], bool], no
         payload=sealed.payload,
         key_id=sealed.key_id,
     )
-
-
-def event_message(body: EventBody, now: float) -> EventMessage:
-    """The message of an event-level report: its known fields, in one line."""
-    return EventMessage(body=json.dumps(body.model_dump(exclude_unset=True), separators=(",", ":")), received=int(now))
 
 
 def _info(text: str) -> SharedInfo:

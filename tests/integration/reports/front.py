@@ -19,10 +19,10 @@ from unittest import mock
 
 from kanon import aws, clock
 from kanon.local.functions import Context
+from kanon.reports.account import DAY
 from kanon.reports.avro import Report, read_reports
 from kanon.reports.service.messages import StageMessage
 from kanon.reports.service.requests import JobRequest, named_buckets, read_request
-from kanon.reports.storage.key_ring import NAME as KEYS
 from kanon.reports.storage.key_ring import Key, KeyRing, Keys
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import Row
@@ -31,9 +31,11 @@ from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import INPUT, OUTPUT, Aggregation, aggregation
 from tests.integration.reports.tables import CAP
 from tests.paths import ROOT
+from tests.unit.reports import made
 from tests.unit.reports import test_settings as environments
 
 ENVIRONMENTS = {"collect": environments.COLLECT, "store": environments.STORE, "jobs": environments.JOBS}
+KNOWN = Key.made(made.KEY_ID, "", made.NOW - DAY)
 _numbers = itertools.count()
 
 
@@ -115,13 +117,13 @@ class Front:
         with contextlib.redirect_stdout(self.output), contextlib.redirect_stderr(self.output):
             yield
 
-    def invoke(self, function: str, given: dict[str, Any]) -> Any:
+    def invoke(self, function: str, given: dict[str, Any], seconds: float = 30) -> Any:
         """The function's result for an event, JSON in and JSON out as on Lambda."""
         module = self.module(function)
         sessions = mock.patch.object(aws, "session", return_value=self)
         now = mock.patch.object(clock, "now", return_value=self.service.tables.now)
         with sessions, now, mock.patch.object(clock, "sleep"), self._captured():
-            result = module.handler(json.loads(json.dumps(given)), Context(function, "512", _left))
+            result = module.handler(json.loads(json.dumps(given)), Context(function, "512", lambda: seconds))
         return json.loads(json.dumps(result))
 
     def create_client(self, service: str, **options: Any) -> Any:
@@ -162,7 +164,7 @@ class Front:
         for queue in self.urls:
             self.queued(queue)
         Objects(self.service.s3, self.reports_bucket).delete_under("")
-        self.service.running.client().delete_item(TableName=self.control, Key={"name": {"S": KEYS}})
+        self.publish_keys(KNOWN)
         self.calls.clear()
         self.output.truncate(0)
         self.output.seek(0)
@@ -210,10 +212,6 @@ class Front:
         self.service.run()
 
 
-def _left() -> float:
-    return 30.0
-
-
 def _list(value: Any) -> list[float]:
     return value if isinstance(value, list) else [value]
 
@@ -232,4 +230,6 @@ def front(running: Running) -> Front:
     sqs = running.session.client("sqs")
     names = ("arrivals", "stages")
     urls = {name: sqs.create_queue(QueueName=f"{service.prefix}-{name}")["QueueUrl"] for name in names}
-    return Front(service, sqs, urls)
+    found = Front(service, sqs, urls)
+    found.publish_keys(KNOWN)
+    return found

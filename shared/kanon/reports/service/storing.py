@@ -1,23 +1,36 @@
-"""From queue messages to objects: one Avro file of reports for each api and scheduled hour, one file of events for each
-hour.
+"""From queue messages to objects: one Avro file of reports for each api and bucket of origins.
 
-An object is named by its content. A message is done when its object is written. A repeated message gives at most
-another object with the same report; jobs count a report once.
+A batch writes at most 64 objects an api, whatever its reports say, all at once and by a deadline. A message is done
+when its object is written. A repeated message gives at most another object with the same report; jobs count a report
+once.
 """
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from hashlib import sha256
 from io import BytesIO
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
-from kanon.reports.account import HOUR
 from kanon.reports.avro import Report, write_reports
-from kanon.reports.collecting import Arrival, EventMessage, ReportMessage
+from kanon.reports.collecting import ReportMessage
+from kanon.reports.object_names import bucket_of, name_of
+from kanon.reports.shared_info import parse
 
+PARALLEL = 16
+"""Objects written at a time."""
+
+
+class EventMessage(BaseModel):
+    """An event-level report that an earlier version has queued. Nothing reads it, so it is dropped."""
+
+    kind: Literal["event"]
+
+
+Arrival = Annotated[ReportMessage | EventMessage, Field(discriminator="kind")]
 ARRIVAL: TypeAdapter[ReportMessage | EventMessage] = TypeAdapter(Arrival)
 
 
@@ -32,40 +45,46 @@ class File:
 
 @dataclass
 class Batch:
-    """The messages of a batch by the folder of their objects."""
+    """The messages of a batch, by api and bucket of the origin, with the scheduled times of their reports."""
 
-    reports: dict[str, dict[str, Report]] = field(default_factory=dict)
-    events: dict[str, dict[str, str]] = field(default_factory=dict)
+    reports: dict[tuple[str, str], dict[str, tuple[Report, int]]] = field(default_factory=dict)
 
     def add(self, message_id: str, body: str) -> None:
         """Read one message.
 
         Raises:
-            ValidationError: it is invalid.
+            ValidationError, KanonError: it is invalid.
         """
-        match ARRIVAL.validate_json(body):
-            case ReportMessage() as report:
-                folder = f"reports/{report.api}/{_hour(report.scheduled_report_time)}/"
-                stored = Report(base64.b64decode(report.payload), report.key_id, report.shared_info)
-                self.reports.setdefault(folder, {})[message_id] = stored
-            case EventMessage() as event:
-                self.events.setdefault(f"events/{_hour(event.received)}/", {})[message_id] = event.body
+        message = ARRIVAL.validate_json(body)
+        if isinstance(message, EventMessage):
+            return
+        origin = parse(message.shared_info).reporting_origin
+        report = Report(base64.b64decode(message.payload), message.key_id, message.shared_info)
+        place = self.reports.setdefault((message.api, bucket_of(origin)), {})
+        place[message_id] = report, message.scheduled_report_time
 
-    def files(self) -> Iterable[File]:
-        """The objects. The same messages give the same objects in any order."""
-        for folder, reports in self.reports.items():
+    def files(self, now: float) -> Iterator[File]:
+        """The objects. The same messages give the same objects in any order, within an hour."""
+        for (api, bucket), reports in self.reports.items():
             file = BytesIO()
-            write_reports(file, sorted(set(reports.values())))
-            yield _file(folder, file.getvalue(), "avro", reports)
-        for folder, events in self.events.items():
-            lines = "".join(f"{line}\n" for line in sorted(set(events.values())))
-            yield _file(folder, lines.encode(), "jsonl", events)
+            write_reports(file, sorted({report for report, _ in reports.values()}))
+            name = name_of(api, now, bucket, (scheduled for _, scheduled in reports.values()), file.getvalue())
+            yield File(name, file.getvalue(), tuple(reports))
 
 
-def _file(folder: str, body: bytes, suffix: str, messages: Mapping[str, object]) -> File:
-    return File(f"{folder}{sha256(body).hexdigest()}.{suffix}", body, tuple(messages))
+def write(files: Sequence[File], put: Callable[[str, bytes], Any], seconds: float) -> dict[str, Future[Any]]:
+    """Write objects at the same time.
 
+    Args:
+        files: what to write.
+        put: writes one object.
+        seconds: how long to wait. A write that has not begun by then never begins.
 
-def _hour(seconds: int) -> str:
-    """The folder of an hour, such as ``2026/01/31/23``."""
-    return datetime.fromtimestamp(seconds // HOUR * HOUR, UTC).strftime("%Y/%m/%d/%H")
+    Returns:
+        The outcome of each object by its name; a write that is not done has not succeeded.
+    """
+    pool = ThreadPoolExecutor(PARALLEL)
+    outcomes = {file.key: pool.submit(copy_context().run, put, file.key, file.body) for file in files}
+    wait(outcomes.values(), seconds)
+    pool.shutdown(wait=False, cancel_futures=True)
+    return outcomes

@@ -22,6 +22,10 @@ NEW_EVERY, PUBLISHED, OPENS = 7 * DAY, 14 * DAY, 120 * DAY
 ONE_JOB = DAY
 """Seconds until a key is destroyed after it has ceased to open reports: all jobs that may use it have ended."""
 
+SETTLES, READ_EVERY = 10, 5
+"""Seconds before a new key is given to clients, and between two reads of the ring for ids that nobody knows. The first
+is longer, so that no collector refuses a report to a new key."""
+
 IF_NONE = "attribute_not_exists(#name)"
 IF_UNCHANGED = "revision = :seen"
 
@@ -77,6 +81,10 @@ class Keys:
         """The keys that clients may encrypt to, oldest first."""
         return () if self.withdrawn else tuple(key for key in self.keys if now < key.published_until)
 
+    def served(self, now: float) -> tuple[Key, ...]:
+        """The published keys that every collector knows by now."""
+        return tuple(key for key in self.published(now) if now >= key.created + SETTLES)
+
     def opening(self, now: float) -> tuple[Key, ...]:
         """The keys that open the reports of a job that begins now."""
         return tuple(key for key in self.keys if now < key.opens_until)
@@ -131,6 +139,31 @@ class KeyRing:
             return {**put, "ConditionExpression": IF_NONE, "ExpressionAttributeNames": {"#name": "name"}}
         values = {":seen": {"N": str(seen.revision)}}
         return {**put, "ConditionExpression": IF_UNCHANGED, "ExpressionAttributeValues": values}
+
+
+class KnownKeys:
+    """The ids of the keys that a ring holds. A key stays known until the process ends.
+
+    Anybody may ask for any id, so an unknown one leads to a read at most every few seconds.
+    """
+
+    def __init__(self, ring: KeyRing) -> None:
+        self._ring = ring
+        self._ids: frozenset[str] = frozenset()
+        self._read_at = float("-inf")
+
+    def has(self, key_id: str, now: float) -> bool:
+        """Whether there was a key of this id.
+
+        Args:
+            key_id: its id.
+            now: unix seconds.
+        """
+        if key_id not in self._ids and not 0 <= now - self._read_at < READ_EVERY:
+            keys = self._ring.read()
+            self._ids |= {key.id for key in keys.keys} if keys else set()
+            self._read_at = now
+        return key_id in self._ids
 
 
 def _item(keys: Keys) -> Item:
