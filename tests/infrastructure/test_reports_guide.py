@@ -4,12 +4,16 @@ import json
 import re
 from fractions import Fraction
 
+from kanon.reports.collecting import MOST_INFO, MOST_PAYLOAD
+from kanon.reports.payload import MOST_SLOTS, MOST_UNUSUAL
 from kanon.reports.service.requests import read_request
+from kanon.reports.shared_info import host_of
 from kanon.reports.storage.budgets import MOST_ROWS
 from tests.infrastructure.template import ROOT
 from tests.integration.reports.aggregation import DELTA_CAP
 
 GUIDE = (ROOT / "docs" / "guides" / "reports-service.md").read_text()
+API = (ROOT / "docs" / "reference" / "api.md").read_text()
 SOURCES = sorted((ROOT / "shared" / "kanon" / "reports").rglob("*.py"))
 MORE = {"errors", "mapping", "partitions"}
 """Modules beside those of the service whose errors end a job."""
@@ -41,3 +45,13 @@ def test_the_service_accepts_the_job_of_the_guide() -> None:
 
 def test_the_limits_of_the_guide_equal_those_of_the_code() -> None:
     assert f"{MOST_ROWS:,} rows of budget" in GUIDE
+
+
+def test_the_first_deployment_of_the_guide_allows_named_origins_alone() -> None:
+    guide = (ROOT / "docs" / "guides" / "deploy.md").read_text().partition("\n## Reports\n")[2]
+    (step,) = (line for line in guide.splitlines() if '"Reports=ON",' in line)
+    (origins,) = re.findall(r'"AllowedOrigins=([^"]*)",', step)
+    assert all(map(host_of, origins.split(",")))
+    assert f"{MOST_INFO:,}" in API
+    assert f"192 KiB; {MOST_PAYLOAD:,} " in API
+    assert f"{MOST_SLOTS:,}; {MOST_UNUSUAL}" in API

@@ -25,6 +25,9 @@ from kanon.starting import Once
 
 SETTINGS = DecryptSettings.from_environment()
 
+SECONDS_A_PIECE = 120
+"""A worker with less time left maps no further piece: the next one continues after what is recorded."""
+
 logger = Logger()
 metrics = Metrics()
 processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
@@ -48,13 +51,17 @@ def shards() -> Shards:
     )
 
 
-def map_shard(record: SQSRecord) -> None:
+def map_shard(record: SQSRecord, lambda_context: LambdaContext) -> None:
     """Map the shard of a message. If it was the last one, send the message for the next stage."""
     stage = "none"
+
+    def has_time() -> bool:
+        return lambda_context.get_remaining_time_in_millis() > 1000 * SECONDS_A_PIECE
+
     try:
         message = read_message(MapMessage, record.body)
         stage = message.stage
-        send_all(sqs_client(), SETTINGS.stages_url, shards().run(message))
+        send_all(sqs_client(), SETTINGS.stages_url, shards().run(message, has_time))
     except STOPS as error:
         logger.error("decryption stopped", stage=stage, kind=type(error).__name__, reason=str(error))
         raise

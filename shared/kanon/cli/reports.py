@@ -389,6 +389,8 @@ def _show(job: "Job", outcome: "Outcome", written: list[Path], warnings: list[st
         show_json(_facts(job.parameters, outcome, released) | more)
         return
     typer.echo(f"{outcome.reports:,} reports read, {outcome.accepted:,} counted, {outcome.duplicates:,} duplicates.")
+    if outcome.left_out:
+        typer.echo(f"  left out: {outcome.left_out:,} of other origins")
     for counter, count in sorted(outcome.errors.items()):
         typer.echo(f"  not accepted: {count:,} {counter}")
     typer.echo(f"{released:,} keys released, {len(outcome.units):,} units charged.")
@@ -402,6 +404,7 @@ def _facts(parameters: "Parameters", outcome: "Outcome", released: int) -> dict[
         "reports": outcome.reports,
         "accepted": outcome.accepted,
         "duplicates": outcome.duplicates,
+        "left_out": outcome.left_out,
         "errors": dict(sorted(outcome.errors.items())) | {"NUM_REPORTS_WITH_ERRORS": outcome.errors.total()},
         "keys_released": released,
         "units": len(outcome.units),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from publicsuffixlist import PublicSuffixList
 
-from kanon.reports.account import MAX_AGE, MAX_AHEAD
+from kanon.reports.account import EVERY, MAX_AGE, MAX_AHEAD, Wanted, source_of
 from kanon.reports.errors import Counter, RefusedError
 from kanon.reports.parameters import CONTRIBUTION_BOUND
 from kanon.reports.shared_info import SharedInfo, host_of, parse
@@ -42,15 +42,22 @@ class Rules:
     contribution_bound: int | None = CONTRIBUTION_BOUND
 
 
-def accept_clear(text: str, rules: Rules) -> SharedInfo:
+def accept_clear(text: str, rules: Rules, wanted: Wanted = EVERY) -> SharedInfo | None:
     """Check the clear fields of a report: form, version, api, report id, origin, age.
+
+    Returns:
+        The fields; None for a report of another origin, or that is not wanted. Anybody can send such a report, so it is
+        no error, however old it is.
 
     Raises:
         RefusedError: with the counter of the first check that fails.
         JobError: the version is newer than this service supports.
     """
     info = parse(text)
-    _check_origin(info.reporting_origin, rules)
+    if not _is_of_origin(info.reporting_origin, rules) or not wanted.takes(source_of(info)):
+        return None
+    if site_of(info.reporting_origin) is None:
+        raise RefusedError(Counter.ATTRIBUTION_REPORT_TO_MALFORMED)
     if rules.check_age:
         age = rules.received_at - info.scheduled_report_time
         if age > MAX_AGE:
@@ -71,14 +78,10 @@ def site_of(origin: str) -> str | None:
     return f"https://{domain}" if domain else None
 
 
-def _check_origin(origin: str, rules: Rules) -> None:
-    site = site_of(origin)
-    if site is None:
-        raise RefusedError(Counter.ATTRIBUTION_REPORT_TO_MALFORMED)
+def _is_of_origin(origin: str, rules: Rules) -> bool:
     if rules.attribution_report_to is not None and origin != rules.attribution_report_to:
-        raise RefusedError(Counter.ATTRIBUTION_REPORT_TO_MISMATCH)
-    if rules.reporting_site is not None and site != rules.reporting_site:
-        raise RefusedError(Counter.REPORTING_SITE_MISMATCH)
+        return False
+    return rules.reporting_site is None or site_of(origin) == rules.reporting_site
 
 
 @lru_cache(maxsize=1)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
@@ -23,6 +24,30 @@ class Source(NamedTuple):
     attribution_destination: str | None
     source_registration_time: int | None
     hour: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The reports that a job asks for, by clear fields.
+
+    Args:
+        destinations: the only attribution destinations, ``None`` for any.
+        hours: the only hours of ``scheduled_report_time``, since 1970; ``None`` for any.
+        without: sources whose reports are left out.
+    """
+
+    destinations: frozenset[str] | None = None
+    hours: range | None = None
+    without: frozenset[Source] = frozenset()
+
+    def takes(self, source: Source) -> bool:
+        """Whether reports with these clear fields are asked for."""
+        asked = self.destinations is None or source.attribution_destination in self.destinations
+        timely = self.hours is None or source.hour in self.hours
+        return asked and timely and source not in self.without
+
+
+EVERY = Wanted()
 
 
 class Unit(NamedTuple):

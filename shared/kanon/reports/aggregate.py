@@ -91,6 +91,7 @@ class Outcome:
         reports: reports read.
         accepted: reports that count.
         duplicates: accepted reports that were dropped, because an earlier one has their id.
+        left_out: reports of other origins than the job's.
         exact: whether the partitions have no noise, and so no guarantee.
     """
 
@@ -101,6 +102,7 @@ class Outcome:
     reports: int
     accepted: int
     duplicates: int
+    left_out: int = 0
     exact: bool = False
 
     def without_noise(self) -> "Outcome":
@@ -127,7 +129,7 @@ def aggregate(job: Job, secrets: Secrets, processes: int = 1, *, undeclared: boo
         selection = replace(selection, keys=domain)
     digest = hashlib.sha256(json.dumps(plan(job, selection), sort_keys=True).encode()).digest()
     mapped = _map_and_match(job, selection, processes)
-    check_errors(mapped.errors, mapped.reports, job.error_threshold, "--error-threshold")
+    check_errors(mapped.errors, mapped.reports - mapped.left_out, job.error_threshold, "--error-threshold")
     randomness = Randomness(
         secrets.noise_key, LOCAL, job.id, secrets.job_secret, digest, job.parameters.mode
     )  # fmt: skip
@@ -145,6 +147,7 @@ def aggregate(job: Job, secrets: Secrets, processes: int = 1, *, undeclared: boo
         mapped.reports,
         mapped.accepted,
         mapped.duplicates,
+        mapped.left_out,
     )
 
 
@@ -195,6 +198,7 @@ class _Mapped:
     reports: int = 0
     accepted: int = 0
     duplicates: int = 0
+    left_out: int = 0
 
     def add(self, mapped: Mapped) -> None:
         for total, part in zip(self.partitions, mapped.partitions, strict=True):
@@ -204,6 +208,7 @@ class _Mapped:
         self.reports += mapped.reports
         self.accepted += len(mapped.report_ids)
         self.duplicates += mapped.duplicates
+        self.left_out += mapped.left_out
 
 
 def _map_and_match(job: Job, selection: Selection, processes: int) -> _Mapped:

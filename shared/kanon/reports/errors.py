@@ -11,7 +11,10 @@ STOPS = ConfigurationError, FingerprintMismatchError, UnreadableMessageError
 
 
 class Counter(StrEnum):
-    """Why a report is not accepted. The names are the aggregation service's, except for the last two."""
+    """Why a report is not accepted. The names are the aggregation service's, except for the last two.
+
+    Shards that an earlier version has mapped count the two mismatches. Now reports of other origins are no errors.
+    """
 
     REQUIRED_SHAREDINFO_FIELD_INVALID = "REQUIRED_SHAREDINFO_FIELD_INVALID"
     UNSUPPORTED_SHAREDINFO_VERSION = "UNSUPPORTED_SHAREDINFO_VERSION"
@@ -59,7 +62,7 @@ def check_errors(errors: Tally[Counter], reports: int, most: Fraction, option: s
 
     Args:
         errors: reports that are not accepted, by counter.
-        reports: all reports.
+        reports: all reports but those that are left out.
         most: percent.
         option: what the user may raise.
 

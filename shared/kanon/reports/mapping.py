@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kanon.reports.acceptance import Rules, accept_clear
-from kanon.reports.account import Source, source_of
+from kanon.reports.account import EVERY, Source, Wanted, source_of
 from kanon.reports.avro import Report
 from kanon.reports.errors import Counter, RefusedError
 from kanon.reports.histogram import EMPTY, KEY, Histogram
-from kanon.reports.opening import open_report
-from kanon.reports.payload import HISTOGRAM, PayloadError, Slots, decode, template_of
+from kanon.reports.opening import check_key, open_report
+from kanon.reports.payload import HISTOGRAM, PayloadError, Slots, read_one, template_of
 
 BATCH = 512
 """Reports read at once: few enough for the processor's cache."""
@@ -31,11 +31,12 @@ class Mapped:
     Args:
         partitions: the sums of each partition.
         report_ids: ids of the accepted reports, 16 bytes each, every id once, in the order of the reports.
-        sources: clear fields of the reports that count; they decide the units of account.
+        sources: clear fields of the selected reports whose key is known; they decide the units of account. Neither
+            the encrypted part of a report nor any other report has an influence.
         errors: reports that are not accepted, by counter.
         reports: reports read.
         duplicates: accepted reports with the id of an earlier one; they are dropped, and are not errors.
-        left_out: accepted reports outside the selection; they are dropped, and are not errors.
+        left_out: reports of other origins and reports outside the selection; they are dropped, and are not errors.
     """
 
     partitions: tuple[Histogram, ...]
@@ -46,6 +47,19 @@ class Mapped:
     duplicates: int
     left_out: int = 0
 
+    @classmethod
+    def merged(cls, pieces: Sequence["Mapped"]) -> "Mapped":
+        """The result of a shard from those of its pieces, in order; no id is in two of them."""
+        return cls(
+            tuple(Histogram.merged(parts) for parts in zip(*(piece.partitions for piece in pieces), strict=True)),
+            np.concatenate([piece.report_ids for piece in pieces]),
+            frozenset().union(*(piece.sources for piece in pieces)),
+            sum((piece.errors for piece in pieces), Tally()),
+            sum(piece.reports for piece in pieces),
+            sum(piece.duplicates for piece in pieces),
+            sum(piece.left_out for piece in pieces),
+        )
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -55,22 +69,15 @@ class Selection:
         filtering_ids: the requested ids; pairs with another id are left out.
         partitions: their number.
         salt: 32 bytes, the key of ``partition_of``.
-        destinations: the only attribution destinations, ``None`` for any.
-        without: sources whose reports are left out. They are clear fields and reveal no contents.
+        wanted: whose reports count. It is decided by clear fields and reveals no contents.
         keys: the only keys that are kept (ascending, distinct, at least one), ``None`` for any. It saves memory.
     """
 
     filtering_ids: tuple[int, ...] = (0,)
     partitions: int = 1
     salt: bytes = bytes(32)
-    destinations: frozenset[str] | None = None
-    without: frozenset[Source] = frozenset()
+    wanted: Wanted = EVERY
     keys: NDArray[np.bytes_] | None = None
-
-    def takes(self, source: Source) -> bool:
-        """Whether reports with these clear fields are selected."""
-        asked = self.destinations is None or source.attribution_destination in self.destinations
-        return asked and source not in self.without
 
 
 def map_reports(
@@ -116,26 +123,21 @@ class _Shard:
     def add(self, batch: Sequence[Report]) -> None:
         self.reports += len(batch)
         ids: list[bytes] = []
-        sources: list[Source] = []
         cleartexts: list[bytes] = []
         for report in batch:
             try:
-                info = accept_clear(report.shared_info, self.rules)
-                cleartexts.append(open_report(report, self.rules))
+                if (report_id := self._selected(report)) is not None:
+                    cleartexts.append(open_report(report, self.rules))
+                    ids.append(report_id)
             except RefusedError as error:
                 self.errors[error.counter] += 1
-            else:
-                ids.append(bytes.fromhex(info.report_id.replace("-", "")))
-                sources.append(source_of(info))
         read = [*read_cleartexts(cleartexts)]
         accepted = np.ones(len(cleartexts), bool)
         for rows, outcome in read:
             accepted[rows] = self._accepted(outcome, len(rows))
         counted = accepted.copy()
         counted[accepted] = [
-            self._is_first(report_id, source)
-            for report_id, source, taken in zip(ids, sources, accepted.tolist(), strict=True)
-            if taken
+            self._is_first(report_id) for report_id, taken in zip(ids, accepted.tolist(), strict=True) if taken
         ]
         for rows, outcome in read:
             if isinstance(outcome, Slots):
@@ -166,16 +168,22 @@ class _Shard:
             self.errors[Counter.CONTRIBUTION_BUDGET_EXCEEDED] += int((~within).sum())
         return within
 
-    def _is_first(self, report_id: bytes, source: Source) -> bool:
-        """Whether an accepted report is selected and the first with its id. Only such a report counts."""
-        if not self.selection.takes(source):
+    def _selected(self, report: Report) -> bytes | None:
+        """The id of a report that the job charges; None for a report that it leaves out."""
+        info = accept_clear(report.shared_info, self.rules, self.selection.wanted)
+        if info is None:
             self.left_out += 1
-            return False
+            return None
+        check_key(report, self.rules)
+        self.sources.add(source_of(info))
+        return bytes.fromhex(info.report_id.replace("-", ""))
+
+    def _is_first(self, report_id: bytes) -> bool:
+        """Whether an accepted report is the first with its id. Only such a report counts."""
         if report_id in self.seen or report_id in self.skip:
             self.duplicates += 1
             return False
         self.seen[report_id] = None
-        self.sources.add(source)
         return True
 
     def _take(self, slots: Slots, counted: NDArray[np.bool_]) -> None:
@@ -230,16 +238,9 @@ def read_cleartexts(cleartexts: Sequence[bytes]) -> Iterator[tuple[NDArray[np.in
 
 
 def _one(cleartext: bytes) -> Slots | Counter:
-    """Read one cleartext of any layout, with ``cbor2``."""
+    """Read one cleartext of any layout."""
     try:
-        operation, contributions = decode(cleartext)
+        operation, slots = read_one(cleartext)
     except PayloadError:
         return Counter.REPORT_PARSING_ERROR
-    if operation != HISTOGRAM:
-        return Counter.UNSUPPORTED_OPERATION
-    buckets = b"".join(contribution.bucket.to_bytes(16, "big") for contribution in contributions)
-    return Slots(
-        np.frombuffer(buckets, KEY)[None, :],
-        np.array([[contribution.value for contribution in contributions]], np.int64),
-        np.array([[contribution.filtering_id for contribution in contributions]], np.uint64),
-    )
+    return slots if operation == HISTOGRAM else Counter.UNSUPPORTED_OPERATION

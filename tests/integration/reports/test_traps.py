@@ -216,7 +216,7 @@ def plant_clock(patch: Patch, service: Aggregation) -> None:
 
 def queues_no_clear_text(_: Aggregation) -> None:
     message = collecting.report_message(
-        collecting.ReportBody.model_validate(body()), "attribution-reporting", lambda _: True, made.NOW
+        collecting.ReportBody.model_validate(body()), "attribution-reporting", lambda _: True, lambda _: True, made.NOW
     )
     assert CLEAR not in message.text()
 

@@ -204,7 +204,7 @@ def counts_a_report_once_in_a_file(folder):
 
 
 def plant_no_memory(patch):
-    def always(shard, report_id, source):
+    def always(shard, report_id):
         shard.seen[report_id] = None
         return True
 
@@ -272,7 +272,9 @@ def measures_age_from_when_the_job_was_received(folder):
 def plant_clock(patch):
     original = mapping.accept_clear
     patch.setattr(
-        mapping, "accept_clear", lambda text, rules: original(text, replace(rules, received_at=int(time.time())))
+        mapping,
+        "accept_clear",
+        lambda text, rules, wanted: original(text, replace(rules, received_at=int(time.time())), wanted),
     )
 
 

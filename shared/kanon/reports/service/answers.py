@@ -108,7 +108,7 @@ class PreflightAnswer(BaseModel):
     reports: Annotated[int, Field(description="In the files")]
     accepted: Annotated[int, Field(description="Whose clear fields a job accepts")]
     duplicates: Annotated[int, Field(description="Accepted ones whose report_id was there before")]
-    left_out: Annotated[int, Field(description="For other destinations than those of the job")]
+    left_out: Annotated[int, Field(description="Of other origins, destinations or hours than those of the job")]
     errors: Annotated[dict[str, int], Field(description="How many are not accepted, by reason")]
     units: Annotated[int, Field(description="Units whose budget the job would spend")]
     rows: Annotated[int, Field(description="Rows of the budget table they stand in")]

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kanon.reports import object_names
 from kanon.reports.avro import read_domain
 from kanon.reports.errors import JobError
 from kanon.reports.mapping import Selection
@@ -78,8 +80,7 @@ class Plan:
 
     def selection(self, request: JobRequest) -> Selection:
         """Which contributions count."""
-        destinations = None if request.destinations is None else frozenset(request.destinations)
-        return Selection(request.filtering_ids, self.partitions, bytes.fromhex(self.value["salt"]), destinations)
+        return Selection(request.filtering_ids, self.partitions, bytes.fromhex(self.value["salt"]), request.wanted)
 
 
 def read_plan(work: Work, name: str) -> Plan:
@@ -98,7 +99,7 @@ def write_plan(row: Row, request: JobRequest, ring: Ring, work: Work, bucket: Bu
     """
     if row.secret is None:
         raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
-    shards = _shards(_inputs(request, bucket))
+    shards = _shards(_inputs(request, bucket, row.received_at))
     salt = salt_of(row.secret)
     keys = None if request.domain is None else _declared(request.domain, bucket)
     partitions = partitions_of(keys, sum(one.size for shard in shards for one in shard))
@@ -123,9 +124,10 @@ def write_plan(row: Row, request: JobRequest, ring: Ring, work: Work, bucket: Bu
     return name, read_plan(work, name)
 
 
-def _inputs(request: JobRequest, bucket: Bucket) -> list[Stored]:
-    """The objects of all prefixes, each once, by name."""
-    found = inputs(bucket(request.input_bucket), request.input_prefixes, MOST_OBJECTS)
+def _inputs(request: JobRequest, bucket: Bucket, received_at: int) -> list[Stored]:
+    """The objects of all prefixes, each once, by name, without those that can hold no report of the job."""
+    may_hold = partial(object_names.may_hold, report_to=request.report_to, hours=request.hours_at(received_at))
+    found = inputs(bucket(request.input_bucket), request.input_prefixes, MOST_OBJECTS, may_hold)
     if any(one.size > MOST_OBJECT_BYTES for one in found):
         raise JobError("INVALID_JOB", "an object of reports is larger than 256 MiB: write smaller files of reports")
     return found

@@ -4,9 +4,11 @@ Only the function ``jobs`` imports this, at the first preflight: it needs the re
 """
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 from io import BytesIO
 
+from kanon.reports import object_names
 from kanon.reports.acceptance import Rules, accept_clear
 from kanon.reports.account import Source, source_of, units
 from kanon.reports.avro import Report, read_reports
@@ -39,7 +41,7 @@ def preflight(
     """
     seen = _Seen(request, Rules(received_at, None, request.report_to, request.reporting_site))
     try:
-        seen.read(bucket(request.input_bucket), request.input_prefixes)
+        seen.read(bucket(request.input_bucket))
     except JobError as error:
         if error.code != "PERMISSION_ERROR":
             raise
@@ -64,9 +66,10 @@ def preflight(
     )
 
 
-def _objects(place: Objects, prefixes: Sequence[str]) -> list[Stored]:
-    """The objects of all prefixes, each once."""
-    found = inputs(place, prefixes, MOST_OBJECTS)
+def _objects(place: Objects, request: JobRequest, received_at: int) -> list[Stored]:
+    """The objects of all prefixes, each once, as the job would plan them."""
+    may_hold = partial(object_names.may_hold, report_to=request.report_to, hours=request.hours_at(received_at))
+    found = inputs(place, request.input_prefixes, MOST_OBJECTS, may_hold)
     if sum(one.size for one in found) > MOST_BYTES:
         raise JobError("INVALID_JOB", f"the reports have more than {MOST_BYTES >> 20} MiB: {BY_PARTS}")
     return found
@@ -76,15 +79,15 @@ class _Seen:
     """The clear fields of the reports read so far."""
 
     def __init__(self, request: JobRequest, rules: Rules) -> None:
-        self.destinations = request.destinations
+        self.request = request
         self.rules = rules
         self.reports = self.accepted = self.duplicates = self.left_out = 0
         self.errors: Tally[str] = Tally()
         self.ids: set[str] = set()
         self.sources: set[Source] = set()
 
-    def read(self, place: Objects, prefixes: Sequence[str]) -> None:
-        for one in _objects(place, prefixes):
+    def read(self, place: Objects) -> None:
+        for one in _objects(place, self.request, self.rules.received_at):
             self.add(read_reports(BytesIO(place.read(one.key, one.etag))))
 
     def add(self, reports: Iterable[Report]) -> None:
@@ -96,11 +99,11 @@ class _Seen:
 
     def _add(self, report: Report) -> None:
         try:
-            info = accept_clear(report.shared_info, self.rules)
+            info = accept_clear(report.shared_info, self.rules, self.request.wanted)
         except RefusedError as error:
             self.errors[error.counter] += 1
             return
-        if self.destinations is not None and info.attribution_destination not in self.destinations:
+        if info is None:
             self.left_out += 1
             return
         self.accepted += 1

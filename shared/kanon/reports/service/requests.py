@@ -7,11 +7,13 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Literal
 
 from kanon.http.answers import Problem, error_answer
 from kanon.http.bodies import RequestError
+from kanon.reports.account import HOUR, MAX_AGE, MAX_AHEAD, Wanted
 from kanon.reports.parameters import (
     DEFAULT_DELTA,
     DEFAULT_EPSILON,
@@ -23,6 +25,7 @@ from kanon.reports.parameters import (
     decimal,
     written,
 )
+from kanon.reports.shared_info import END_OF_TIME
 from kanon.reports.storage.budgets import Amount
 
 Reason = Literal["JSON_ERROR", "VALIDATION_FAILED", "ARGUMENT_MISSING"]
@@ -87,6 +90,7 @@ class JobRequest:
         error_threshold: the largest percentage of reports in error.
         report_count: the expected number of reports, or None.
         destinations: the only attribution destinations, or None.
+        hours: the only hours of ``scheduled_report_time``, since 1970, or None.
         skip_exhausted: leave out the reports of units that are short of budget, instead of refusing the job.
     """
 
@@ -105,6 +109,7 @@ class JobRequest:
     error_threshold: Fraction
     report_count: int | None
     destinations: tuple[str, ...] | None
+    hours: range | None
     skip_exhausted: bool
 
     @property
@@ -116,6 +121,16 @@ class JobRequest:
     def amount(self) -> Amount:
         """What the job takes from the budget of each unit."""
         return Amount.of(self.epsilon, self.delta)
+
+    @property
+    def wanted(self) -> Wanted:
+        """Whose reports count."""
+        return Wanted(None if self.destinations is None else frozenset(self.destinations), self.hours)
+
+    def hours_at(self, received_at: int) -> range:
+        """The hours of the reports that the job may accept, if it is received at this time."""
+        first, last = (received_at - MAX_AGE) // HOUR, (received_at + MAX_AHEAD) // HOUR
+        return range(first, last + 1) if self.hours is None else self.hours
 
 
 def read_request(body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilon_cap: Fraction) -> JobRequest:
@@ -158,6 +173,7 @@ def read_request(body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilo
         error_threshold=_threshold(parameters),
         report_count=None if count is None else int(count),
         destinations=_destinations(parameters),
+        hours=_hours(parameters),
         skip_exhausted=_skip(fields),
     )
 
@@ -397,6 +413,28 @@ def _destinations(parameters: Mapping[str, Any]) -> tuple[str, ...] | None:
             f"give 1 to {MOST_DESTINATIONS} destinations, separated by commas",
         )
     return tuple(parts)
+
+
+def _hours(parameters: Mapping[str, Any]) -> range | None:
+    first, end = (_hour(parameters, name) for name in ("scheduled_from", "scheduled_before"))
+    if first is None and end is None:
+        return None
+    hours = range(first or 0, END_OF_TIME // HOUR if end is None else end)
+    if not hours:
+        raise invalid("job_parameters.scheduled_before", "give an hour after scheduled_from")
+    return hours
+
+
+def _hour(parameters: Mapping[str, Any], name: str) -> int | None:
+    """An hour since 1970."""
+    text = _optional(parameters, name)
+    if text is None:
+        return None
+    try:
+        moment = datetime.strptime(text, "%Y-%m-%dT%H:00:00Z").replace(tzinfo=UTC)
+    except ValueError:
+        raise invalid(f"job_parameters.{name}", "give a full hour, such as 2026-01-31T00:00:00Z") from None
+    return int(moment.timestamp()) // HOUR
 
 
 def _skip(fields: Mapping[str, Any]) -> bool:

@@ -197,13 +197,14 @@ class Stages(Worker):
         shards = [work.shard(name) for name in names]
         errors = sum((shard.errors for shard in shards), Tally[Counter]())
         reports = sum(shard.reports for shard in shards)
-        check_errors(errors, reports, request.error_threshold, "report_error_threshold_percentage")
+        left_out = sum(shard.left_out for shard in shards)
+        check_errors(errors, reports - left_out, request.error_threshold, "report_error_threshold_percentage")
         sources = frozenset(chain.from_iterable(shard.sources for shard in shards))
         counted = {
             "reports": reports,
             "accepted": sum(shard.accepted for shard in shards),
             "duplicates": sum(shard.duplicates for shard in shards),
-            "left_out": sum(shard.left_out for shard in shards),
+            "left_out": left_out,
             "errors": dict(sorted(errors.items())),
             "rows": rows_charged(units(sources, request.filtering_ids)),
         }

@@ -1,6 +1,6 @@
 """Objects in S3: pinned reads, writes that never overwrite, listings."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -46,8 +46,8 @@ class Objects:
         self._client = client
         self.bucket = bucket
 
-    def listed(self, prefix: str, most: int) -> list[Stored]:
-        """The objects under a prefix, by name.
+    def listed(self, prefix: str, most: int, wanted: Callable[[str], bool] = bool) -> list[Stored]:
+        """The objects under a prefix whose names are wanted, by name.
 
         Raises:
             JobError: there are more than ``most``, or the bucket cannot be read.
@@ -55,8 +55,8 @@ class Objects:
         found: list[Stored] = []
         try:
             for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
-                items = page.get("Contents", ())
-                found += [Stored(i["Key"], i["Size"], i["ETag"]) for i in items if not i["Key"].endswith("/")]
+                items = [one for one in page.get("Contents", ()) if not one["Key"].endswith("/")]
+                found += [Stored(one["Key"], one["Size"], one["ETag"]) for one in items if wanted(one["Key"])]
                 if len(found) > most:
                     raise _too_many(most)
         except ClientError as error:
@@ -131,15 +131,18 @@ class Objects:
             yield from (item["Key"] for item in page.get("Contents", ()))
 
 
-def inputs(place: Objects, prefixes: Iterable[str], most: int) -> list[Stored]:
-    """The objects of reports under any of the prefixes, by name, each once.
+def inputs(place: Objects, prefixes: Iterable[str], most: int, wanted: Callable[[str], bool]) -> list[Stored]:
+    """The objects of reports under any of the prefixes whose names are wanted, by name, each once.
 
     Raises:
         JobError: there is none, there are more than ``most``, or the bucket cannot be read.
     """
-    found = sorted({one for prefix in prefixes for one in place.listed(prefix, most)})
+    found = sorted({one for prefix in prefixes for one in place.listed(prefix, most, wanted)})
     if not found:
-        raise JobError("INPUT_DATA_READ_FAILED", "there is no object under the prefix of the reports: change it")
+        raise JobError(
+            "INPUT_DATA_READ_FAILED",
+            "there is no object under the prefix of the reports, or none for their origin and hours: change it",
+        )
     if len(found) > most:
         raise _too_many(most)
     return found

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from kanon.dynamo.batches import Item
@@ -56,6 +57,10 @@ BEFORE_COMMIT = (
 
 STAGES = {State.MAPPING: "map", State.REMAPPING: "remap", State.REDUCING: "reduce"}
 """The states in which workers record results, with the name of the stage."""
+
+
+PIECES = "piece"
+"""Before the stage and the number of a shard: the results of its pieces."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +150,8 @@ class ReportJobs:
     def moved_at(self, row: Row) -> int:
         """The last progress of the job, unix seconds: a change of state, or a worker's result in its state."""
         stage = STAGES.get(row.state)
-        items = self._query(row.job, f"{stage}#", "#ttl", {"#ttl": "ttl"}) if stage else ()
+        begins = (f"{stage}#", f"{PIECES}#{stage}#") if stage else ()
+        items = chain.from_iterable(self._query(row.job, begin, "#ttl", {"#ttl": "ttl"}) for begin in begins)
         return max([row.updated_at, *(int(item["ttl"]["N"]) - WORK_KEPT for item in items)])
 
     def move(self, row: Row, to: State, now: float, **values: Any) -> bool:
@@ -210,7 +216,7 @@ class ReportJobs:
 
     def forget_work(self, job: str) -> None:
         """Delete the workers' results. It may be called again."""
-        for stage in STAGES.values():
+        for stage in (*STAGES.values(), PIECES):
             for item in list(self._query(job, f"{stage}#", "part")):
                 self._client.delete_item(TableName=self._table, Key=_key(job, item["part"]["S"]))
 

@@ -86,6 +86,13 @@ class Work:
         errors = Tally({Counter(counter): count for counter, count in value["errors"].items()})
         return Shard(**{**value, "sources": sources_of(value["sources"]), "errors": errors})
 
+    def mapped(self, name: str) -> Mapped:
+        """A mapped shard with its sums and ids."""
+        shard = self.shard(name)
+        sums = tuple(map(self.sums, shard.partitions))
+        counts = shard.reports, shard.duplicates, shard.left_out
+        return Mapped(sums, self.ids(shard.ids), shard.sources, shard.errors, *counts)
+
     def ids(self, name: str) -> NDArray[np.bytes_]:
         """Ids of reports, 16 bytes each."""
         return np.frombuffer(self.objects.read(name), KEY)
