@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
+
+from kanon.joinlog.unpacked import Unpacked
 
 STANDARD_INPUT = "-"
 YEAR_10000 = 253_402_300_800
@@ -114,7 +116,7 @@ def open_log(path: Path | str) -> Iterator[io.BufferedReader]:
 def _decompress(file: io.BufferedReader) -> io.BufferedReader:
     if not file.peek(2).startswith(_GZIP):
         return file
-    return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=cast(BinaryIO, file))))
+    return io.BufferedReader(Unpacked(file))
 
 
 def form_of(file: io.BufferedReader) -> Literal["parquet", "json", "csv"]:
