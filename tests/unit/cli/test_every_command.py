@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import kanon
 from kanon import cli
+from kanon.cli.errors import CommandError
 from kanon.cli.screen import show_json
 from kanon.client import NoAnswerError
 from tests.paths import ROOT
@@ -25,7 +26,7 @@ from tests.unit.cli.commands import commands, run
 COMMANDS = commands()
 EXAMPLE = re.compile(r"^Example: (.+)$", re.MULTILINE)
 FILE = re.compile(r"[\w/.-]+\.[a-z]+")
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "10"))
 SOURCES = sorted(Path(str(cli.__file__)).parent.glob("*.py"))
 
 
@@ -253,7 +254,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import kanon.local.logs
 
     def stop(*_: Any, **__: Any) -> None:
-        raise kanon.local.EngineError("stopped")
+        raise CommandError("stopped: start it again", 1)
 
     monkeypatch.setattr(kanon.local.Stack, "__enter__", stop)
     monkeypatch.setattr(kanon.audit.mechanism, "audit_in_process", lambda *_: ([], []))
@@ -261,9 +262,50 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small = partial(kanon.local.logs.generated_log, days=9, joins=40, sets=3)
     monkeypatch.setattr(kanon.local.logs, "generated_log", lambda seed, **_: small(seed))
     monkeypatch.setattr("kanon.cli.reports_demo.draw", lambda *_: b"")
+    for name in ("planner.best_plan", "planner.profile_plan", "planner.compare", "figures.draw_figure_1"):
+        monkeypatch.setattr(f"kanon.plan.{name}", stop)
+    monkeypatch.setattr("kanon.simulate.page.page", lambda *_: "")
+    monkeypatch.setattr("kanon.risk.pictures.picture", lambda *_: b"<svg")
+    monkeypatch.setattr("kanon.release.releasing.release", stop)
+    monkeypatch.setattr("kanon.cli.reports_demo.aggregated", stop)
+    monkeypatch.setattr("kanon.operate.stacks.deployed_stack", stop)
     monkeypatch.setattr("kanon.cli.stacks.LOCAL", "http://127.0.0.1:1")  # never a service that runs on this machine
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").touch()
+
+
+WRONG = (None, "", "-1", "0", "9" * 30, "inf", "nan", "x", "nowhere/x.csv", ".", "/proc/x/y.png")
+"""Values of an option: missing, empty, negative, zero, huge, infinite, no number, and paths that cannot be used."""
+LINES = [
+    (name, parameter.opts[0], WRONG[(place + at) % len(WRONG)])
+    for at in range(len(WRONG) if EXAMPLES >= 1000 else 1)
+    for place, (name, parameter) in enumerate((name, p) for name in sorted(COMMANDS) for p in COMMANDS[name].params)
+    if parameter.param_type_name == "option" and not parameter.is_flag and parameter.name != "help"
+]
+"""Every option of every command with one of these values, in the long form with each."""
+CONTENTS = {
+    ".csv": "time,set,client,key,value\n"
+    + "".join(f"{1_767_225_600 + n},set-{n % 2},c{n},{n % 2},1\n" for n in range(9)),
+    ".txt": "1\n2\n",
+    ".json": "{}",
+}
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_a_wrong_value_of_an_option_gets_one_line_that_says_what_to_change(name: str) -> None:
+    base = example(name)
+    for word in filter(FILE.fullmatch, base):
+        Path(word).parent.mkdir(parents=True, exist_ok=True)
+        Path(word).write_text(CONTENTS.get(Path(word).suffix, ""))
+    for _, option, value in (line for line in LINES if line[0] == name):
+        arguments = [*name.split()[1:], *base, option] + ([] if value is None else [value])
+        status, output = run(*arguments)
+        assert status in range(7), (arguments, output)
+        errors = [line for line in output.splitlines() if line.startswith("kanon")]
+        if status:
+            assert len(errors) == 1, (arguments, output)
+            assert re.fullmatch(rf"(kanon|{name}): .*\w.*", errors[0]), (arguments, output)
 
 
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
