@@ -1,5 +1,6 @@
 """The real template with reports on the local stack: from a report over HTTP to the object of its summary."""
 
+from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
@@ -80,3 +81,11 @@ def test_reports_become_a_summary_through_every_function(engine: str) -> None:
         assert facts.keys() == {1, 2, 3}
         assert abs(facts[1] - 600_000) < 65_536 > abs(facts[2])
         assert stack.failures == []
+
+
+def test_private_keys_of_reports_are_encrypted_with_the_key_of_the_stack(new_stack: Callable[..., Stack]) -> None:
+    stack = new_stack({"Reports": "ON"})
+    stack.tick()
+    key = stack.template.resolve({"Fn::GetAtt": ["Key", "Arn"]})
+    secrets = stack.session.client("secretsmanager").list_secrets()["SecretList"]
+    assert {one.get("KmsKeyId") for one in secrets if "/report-keys/" in one["Name"]} == {key}
