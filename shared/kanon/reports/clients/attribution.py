@@ -148,8 +148,8 @@ class Trigger:
         deduplication: deduplication keys.
         named_budgets: which part of the budget it takes.
         events: its event-level part; empty for none.
-        tells_source_day: whether reports show, in clear, the day of the source, or the trigger's day if there is no
-            source.
+        tells_source_day: whether reports show, in clear, the day of the first source that matches, whether or not it
+            has budget left or is active; or the trigger's day if none matches.
         context_id: a text that is sent beside the report, which then has no delay.
         layout: how its report is encrypted, which decides the bytes of a filtering id.
 
@@ -273,26 +273,35 @@ def add_trigger(attribution: Attribution, device: Device, trigger: Trigger, dela
         trigger: not earlier than the triggers before.
         delay: milliseconds after which the aggregatable report is sent; drawn by the caller, 0 to ``DELAY``.
     """
-    matching = [place for place, stored in enumerate(device) if _matches(stored, trigger)]
-    matching.sort(key=lambda place: (device[place].source.time, place), reverse=True)
-    if attribution.policy == "paper":
-        return _by_paper(attribution, device, trigger, matching, delay)
-    return _by_web(attribution, device, trigger, matching, delay)
+    matching = [place for place, stored in enumerate(device) if _matches(stored.source, trigger)]
+    matching.sort(key=lambda place: _rank(attribution, device, place), reverse=True)
+    # Which sources are active, or have budget left, depends on earlier contributions: the clear fields must not.
+    registered = device[matching[0]].source.time if matching else trigger.time
+    attribute = _by_paper if attribution.policy == "paper" else _by_web
+    active = [place for place in matching if device[place].active]
+    device, pairs, found = attribute(attribution, device, trigger, active)
+    return Attributed(device, _report(trigger, registered, pairs, delay), found)
 
 
-def _matches(stored: Stored, trigger: Trigger) -> bool:
-    source = stored.source
+def _matches(source: Source, trigger: Trigger) -> bool:
     return (
-        stored.active
-        and source.reporting_origin == trigger.reporting_origin
+        source.reporting_origin == trigger.reporting_origin
         and trigger.destination in source.destinations
         and 0 <= trigger.time - source.time < source.expiry
     )
 
 
-def _by_paper(
-    attribution: Attribution, device: Device, trigger: Trigger, newest_first: list[int], delay: int
-) -> Attributed:
+def _rank(attribution: Attribution, device: Device, place: int) -> tuple[int, int, int]:
+    """The larger, the earlier it is tried: the newest of the sources, and with ``web`` of those with most priority."""
+    source = device[place].source
+    return source.priority if attribution.policy == "web" else 0, source.time, place
+
+
+Choice = tuple[Device, tuple[Contribution, ...], int | None]
+"""The sources afterwards, the contributions, and the position of the source that they belong to."""
+
+
+def _by_paper(attribution: Attribution, device: Device, trigger: Trigger, newest_first: list[int]) -> Choice:
     """Algorithm 2: the newest source with enough budget. Algorithm 4: the newest that is not finished."""
     found: int | None = None
     pairs: tuple[Contribution, ...] = ()
@@ -307,16 +316,14 @@ def _by_paper(
         if events is not None and not events.finished and _filtered(device[place], trigger, trigger.filters):
             device = _with(device, place, _recorded(device[place], trigger))
             break
-    return Attributed(device, _report(device, trigger, found, pairs, delay), found)
+    return device, pairs, found
 
 
-def _by_web(
-    attribution: Attribution, device: Device, trigger: Trigger, newest_first: list[int], delay: int
-) -> Attributed:
+def _by_web(attribution: Attribution, device: Device, trigger: Trigger, best_first: list[int]) -> Choice:
     """One source, by priority, then recency. If its checks fail, no other source is tried."""
-    if not newest_first:
-        return Attributed(device, _report(device, trigger, None, (), delay), None)
-    place = max(newest_first, key=lambda place: device[place].source.priority)  # max keeps the first: the newest
+    if not best_first:
+        return device, (), None
+    place, *rest = best_first
     stored = device[place]
     pairs: tuple[Contribution, ...] = ()
     attributed = False
@@ -329,9 +336,8 @@ def _by_web(
         stored = recorded
     device = _with(device, place, stored)
     if attributed:
-        others = set(newest_first) - {place}
-        device = tuple(replace(other, active=False) if n in others else other for n, other in enumerate(device))
-    return Attributed(device, _report(device, trigger, place, pairs, delay), place)
+        device = tuple(replace(other, active=False) if n in rest else other for n, other in enumerate(device))
+    return device, pairs, place
 
 
 def _charge(
@@ -395,14 +401,11 @@ def _recorded(stored: Stored, trigger: Trigger) -> Stored:
     return stored if events is None else replace(stored, events=events)
 
 
-def _report(
-    device: Device, trigger: Trigger, found: int | None, pairs: tuple[Contribution, ...], delay: int
-) -> Report | None:
-    """The report of the trigger. Its clear fields depend on the matched source, never on the contributions."""
+def _report(trigger: Trigger, registered: int, pairs: tuple[Contribution, ...], delay: int) -> Report | None:
+    """The report of the trigger; ``registered``: when the source that it shows was registered."""
     if not trigger.asks_for_report:
         return None
     scheduled = trigger.time if trigger.context_id is not None else trigger.time + delay
-    registered = trigger.time if found is None else device[found].source.time
     return Report(
         pairs,
         scheduled,

@@ -2,8 +2,11 @@
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import product
+from uuid import UUID
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,11 +24,14 @@ from kanon.reports.clients.attribution import (
     add_trigger,
 )
 from kanon.reports.clients.browser_nulls import browser_reports
+from kanon.reports.clients.encrypt import encrypt
 from kanon.reports.clients.events import EventSpec, EventTrigger, TriggerSpec, default_spec
 from kanon.reports.clients.filters import Filters, FilterSet
 from kanon.reports.clients.report import DAY, HOUR
+from kanon.reports.keys import PublicKey
 from kanon.reports.payload import Contribution
 
+PUBLIC = PublicKey("key", X25519PrivateKey.generate().public_key())
 ORIGIN, OTHER, SHOP = "https://report.test", "https://other.test", "https://shop.test"
 PAPER = Attribution("paper", contribution_bound=10)
 WEB = Attribution("web", contribution_bound=10)
@@ -211,6 +217,33 @@ def test_the_day_of_the_source_is_reported_only_if_the_trigger_asks_for_it(attri
     assert silent.report.source_registration is None
     assert told.report.is_null
     assert told.report.source_registration in {3 * DAY, 5 * DAY}
+
+
+@both
+def test_what_a_report_shows_in_clear_does_not_depend_on_any_contribution(attribution):
+    """Every choice of values for three triggers, and whether the source of each still has budget or is active."""
+    sources = [
+        source(0, priority=1, keys={"a": 1, "b": 2}),
+        replace(source(1 * DAY, window=3 * DAY), destinations=frozenset({SHOP, OTHER})),
+        source(2 * DAY, priority=2, expiry=2 * DAY, named_budgets={"n": 3}),
+    ]
+    shown = set()
+    for values in product((0, 1, 5, 10, 11), repeat=3):
+        triggers = [
+            trigger(
+                value, 3 * DAY + n * DAY, destination=place, tells_source_day=True, deduplication=(Deduplication(1),)
+            )
+            for n, (value, place) in enumerate(zip(values, (SHOP, OTHER, SHOP), strict=True))
+        ]
+        _, outcomes = run(attribution, sources, *triggers)
+        shown.add(tuple(in_clear(outcome.report) for outcome in outcomes))
+    assert len(shown) == 1
+
+
+def in_clear(report):
+    """The bytes and the time that others see, and the length of the sealed part."""
+    sealed = encrypt(report, [PUBLIC], choose=lambda keys: keys[0], new_id=lambda: UUID(int=0))
+    return report.scheduled, report.context_id, sealed.shared_info, sealed.key_id, len(sealed.payload)
 
 
 @both
