@@ -19,6 +19,8 @@ from kanon.errors import (
     UndecodableJoinsError,
     UndecodableMembersError,
     UnreadableMessageError,
+    kind_and_place,
+    texts_withheld,
 )
 from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.fingerprints import check_evaluate, missing_layouts, missing_noise_keys, unchanged_keys
@@ -150,7 +152,7 @@ def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
         raise
     except Exception as error:
         # The text of other errors may contain keys, so log only their kind. The queue redelivers the message.
-        logger.warning("evaluation failed and will be retried", slot=message.slot, kind=type(error).__name__)
+        logger.warning("evaluation failed and will be retried", slot=message.slot, **kind_and_place(error))
         raise
     if outcome.behind and message.hop < MOST_HOPS:
         send_slots([SlotMessage(slot=message.slot, hop=message.hop + 1)])
@@ -163,6 +165,7 @@ def evaluate_slot(record: SQSRecord, lambda_context: LambdaContext) -> None:
         metrics.add_metric("SlotsWithRowsSkipped", MetricUnit.Count, 1)  # no count of rows, which would be data
 
 
+@texts_withheld()
 @logger.inject_lambda_context(log_event=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> Any:

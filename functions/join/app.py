@@ -9,6 +9,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from pydantic import ValidationError
 
 from kanon import aws, clock, snapshots
+from kanon.errors import texts_withheld
 from kanon.gate.fingerprints import check_join
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.steps import step_at
@@ -122,6 +123,7 @@ def _count(accepted: int, joins: int) -> None:
     metrics.add_metric("JoinsRefused", MetricUnit.Count, joins - accepted)
 
 
+@texts_withheld()
 @logger.inject_lambda_context(log_event=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock, snapshots
+from kanon.errors import texts_withheld
 from kanon.gate.fingerprints import fingerprints
 from kanon.gate.models import (
     MOST_HASHES,
@@ -185,6 +186,7 @@ def _until_next_tick(answer: Answer, now: float) -> dict[str, str]:
     return {"Cache-Control": f"max-age={max(0, int(answer.next_update - now))}"}
 
 
+@texts_withheld()
 @logger.inject_lambda_context(log_event=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Errors that a well-formed request can meet. Messages say what to do; none names a set or a client."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -51,3 +52,33 @@ class UnreadableMessageError(KanonError):
 def reason(problem: Mapping[str, Any]) -> str:
     """The text of one problem in ``pydantic.ValidationError.errors()``, without pydantic's prefix."""
     return str(problem["msg"]).removeprefix("Value error, ")
+
+
+class UnforeseenError(Exception):
+    """An error that nobody foresaw: its type and place. Its text is withheld, because it may hold anything."""
+
+
+@contextmanager
+def texts_withheld() -> Iterator[None]:
+    """Raise an unforeseen error again without its text. Lambda logs the text of an error that leaves a handler.
+
+    Raises:
+        KanonError: as it is.
+        UnforeseenError: any other error.
+    """
+    try:
+        yield
+    except KanonError:
+        raise
+    except Exception as error:  # noqa: BLE001, raised again
+        found = kind_and_place(error)
+        raise UnforeseenError(f"{found['kind']} in {found['place'].replace(':', ' line ')}") from None
+
+
+def kind_and_place(error: BaseException) -> dict[str, Any]:
+    """The type of an error, and the function and the line that raised it; no value."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = "unknown" if trace is None else f"{trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}"
+    return {"kind": type(error).__name__, "place": place}

@@ -76,15 +76,15 @@ GATE: dict[str, set[str]] = {
 
 FUNCTIONS: dict[str, set[str]] = {
     # The rooms that a function imports.
-    "join": {"gate", "http", "keys", "aws", "clock", "snapshots", "starting"},
-    "query": {"gate", "http", "keys", "aws", "clock", "snapshots", "starting"},
+    "join": {"gate", "http", "keys", "aws", "errors", "clock", "snapshots", "starting"},
+    "query": {"gate", "http", "keys", "aws", "errors", "clock", "snapshots", "starting"},
     "evaluate": {"gate", "queues", "dynamo", "keys", "aws", "clock", "errors", "starting"},
-    "reports/collect": {"reports", "http", "aws", "clock", "snapshots", "starting"},
+    "reports/collect": {"reports", "http", "aws", "errors", "clock", "snapshots", "starting"},
     "reports/store": {"reports", "aws", "clock", "errors", "starting"},
-    "reports/jobs": {"reports", "http", "queues", "aws", "clock", "snapshots", "starting"},
-    "reports/decrypt": {"reports", "queues", "aws", "clock", "starting"},
-    "reports/aggregate": {"reports", "queues", "keys", "aws", "clock", "starting"},
-    "reports/rotate": {"reports", "aws", "clock", "starting"},
+    "reports/jobs": {"reports", "http", "queues", "aws", "errors", "clock", "snapshots", "starting"},
+    "reports/decrypt": {"reports", "queues", "aws", "errors", "clock", "starting"},
+    "reports/aggregate": {"reports", "queues", "keys", "aws", "errors", "clock", "starting"},
+    "reports/rotate": {"reports", "aws", "errors", "clock", "starting"},
 }
 
 INFRA: dict[str, set[str]] = {

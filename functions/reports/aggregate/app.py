@@ -11,6 +11,7 @@ from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
+from kanon.errors import KanonError, kind_and_place, texts_withheld
 from kanon.keys import fetch_noise_keys
 from kanon.queues import read_message, send_all
 from kanon.reports.errors import STOPS, JobError
@@ -114,7 +115,7 @@ def take_on(record: SQSRecord, lambda_context: LambdaContext) -> None:
         raise
     except Exception as error:
         # The text of other errors may name objects, so log only their kind. The queue redelivers the message.
-        logger.warning("a stage failed and will be retried", stage=_state_of(error), kind=type(error).__name__)
+        logger.warning("a stage failed and will be retried", stage=_state_of(error), **kind_and_place(error))
         raise
 
 
@@ -127,21 +128,17 @@ def sweep_jobs() -> None:
     """Send the messages of jobs that have not moved.
 
     Raises:
-        RuntimeError: jobs could not be listed, or some not resumed. The next sweep tries again.
+        KanonError: some jobs could not be resumed. The next sweep tries again.
     """
-    try:
-        swept = sweep(stages(), send)
-    except STOPS:
-        raise
-    except Exception as error:  # noqa: BLE001, raised again without its text, which may name a table
-        raise RuntimeError(f"the sweep failed, the next one tries again: {type(error).__name__}") from None
+    swept = sweep(stages(), send)
     metrics.add_metric("StuckJobs", MetricUnit.Count, swept.stuck)
     for kind in sorted(set(swept.failed)):
         logger.error("jobs could not be resumed", kind=kind)
     if swept.failed:
-        raise RuntimeError("jobs could not be resumed: the next sweep tries again")
+        raise KanonError("jobs could not be resumed: the next sweep tries again")
 
 
+@texts_withheld()
 @logger.inject_lambda_context(log_event=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> Any:

@@ -10,6 +10,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock, snapshots
+from kanon.errors import texts_withheld
 from kanon.http.answers import error_answer
 from kanon.http.bodies import RequestError
 from kanon.http.edge import described, handle, json_answer, resolver
@@ -122,6 +123,7 @@ def count(event: dict[str, Any], status: int) -> None:
     metrics.add_metric("ReportsRefused" if status >= 500 else taken, MetricUnit.Count, 1)
 
 
+@texts_withheld()
 @logger.inject_lambda_context(log_event=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:

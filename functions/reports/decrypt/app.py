@@ -10,6 +10,7 @@ from aws_lambda_powertools.utilities.data_classes.sqs_event import SQSRecord
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
+from kanon.errors import kind_and_place, texts_withheld
 from kanon.queues import read_message, send_all
 from kanon.reports.errors import STOPS
 from kanon.reports.service.fingerprints import Recorded
@@ -67,10 +68,11 @@ def map_shard(record: SQSRecord, lambda_context: LambdaContext) -> None:
         raise
     except Exception as error:
         # The text of other errors may name objects, so log only their kind. The queue redelivers the message.
-        logger.warning("a shard failed and will be retried", stage=stage, kind=type(error).__name__)
+        logger.warning("a shard failed and will be retried", stage=stage, **kind_and_place(error))
         raise
 
 
+@texts_withheld()
 @logger.inject_lambda_context(log_event=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> Any:

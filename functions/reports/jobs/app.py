@@ -12,6 +12,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel
 
 from kanon import aws, clock, snapshots
+from kanon.errors import texts_withheld
 from kanon.http.bodies import RequestError
 from kanon.http.edge import described, handle, resolver
 from kanon.http.origin import edge_of
@@ -223,6 +224,7 @@ def answered(answer: BaseModel) -> Response[str]:
     return Response(200, "application/json", answer.model_dump_json(exclude_none=True), {"Cache-Control": "no-store"})
 
 
+@texts_withheld()
 @logger.inject_lambda_context(log_event=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:

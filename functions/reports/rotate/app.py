@@ -7,6 +7,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
+from kanon.errors import texts_withheld
 from kanon.reports.service.epoch import Epoch
 from kanon.reports.service.rotation import Rotation
 from kanon.reports.settings import RotateSettings
@@ -30,15 +31,13 @@ def rotation() -> Rotation:
     return Rotation(epoch, PrivateKeys(aws.secrets_manager(), SETTINGS.report_key_prefix, SETTINGS.kms_key))
 
 
+@texts_withheld()
 @logger.inject_lambda_context(log_event=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> None:  # noqa: ARG001, Lambda passes both
     """Entry point: the schedule calls it every five minutes to do all due steps."""
     now = clock.now()
-    try:
-        keys = rotation().run(now)
-        replaced = keys.withdrawn or not rotation().epoch.has_jobs_of(keys)
-    except Exception as error:  # noqa: BLE001, raised again without its text, which may name a secret
-        raise RuntimeError(f"rotation failed, the next call continues: {type(error).__name__}") from None
+    keys = rotation().run(now)
+    replaced = keys.withdrawn or not rotation().epoch.has_jobs_of(keys)
     metrics.add_metric("BudgetTableReplaced", MetricUnit.Count, replaced)
     metrics.add_metric("KeysMissing", MetricUnit.Count, not keys.published(now))

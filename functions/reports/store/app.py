@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import ValidationError
 
 from kanon import aws, clock
-from kanon.errors import KanonError
+from kanon.errors import KanonError, texts_withheld
 from kanon.reports.service.storing import Batch, write
 from kanon.reports.settings import StoreSettings
 from kanon.reports.storage.objects import Objects
@@ -61,6 +61,7 @@ def store(records: list[dict[str, Any]], seconds: float) -> list[str]:
     return failed
 
 
+@texts_withheld()
 @logger.inject_lambda_context(log_event=False)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:

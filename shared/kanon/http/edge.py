@@ -18,7 +18,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel
 
 from kanon.dynamo.batches import is_throttle
-from kanon.errors import ConfigurationError, FingerprintMismatchError, KanonError, ThrottledError, reason
+from kanon.errors import (
+    ConfigurationError,
+    FingerprintMismatchError,
+    KanonError,
+    ThrottledError,
+    kind_and_place,
+    reason,
+)
 from kanon.http.answers import (
     NOT_NOW,
     NOWHERE,
@@ -104,7 +111,7 @@ def _translate(error: Exception, logger: Logger) -> ErrorAnswer:
             return NOT_NOW
         case _:
             # The text of an unexpected error may contain anything; log only its kind and place.
-            logger.error("unexpected error", kind=type(error).__name__, place=_place(error))
+            logger.error("unexpected error", **kind_and_place(error))
             return error_answer(500, "internal error; the operator has been notified")
 
 
@@ -149,11 +156,3 @@ def _problem(error: Mapping[str, Any]) -> Problem:
     no_object = error["type"] in ("model_type", "model_attributes_type")
     text = "Input should be an object" if no_object else reason(error)
     return Problem(field=".".join(map(str, location)) or "body", reason=text)
-
-
-def _place(error: BaseException) -> str:
-    """The function and the line that raised an error; no value."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return "unknown" if trace is None else f"{trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}"
