@@ -58,10 +58,13 @@ def holding(manager: "SecretsManagerClient", arn: str, key_id: str) -> set[str]:
     Raises:
         NoiseKeyKeptError: there are none.
     """
-    held = {version for version in _versions(manager, arn) if key_id in _texts(manager, arn, version)}
-    if not held:
-        raise NoiseKeyKeptError(f"no version of the secret holds noise key {key_id}: nothing was changed")
-    return held
+    if held := _holding(manager, arn, key_id):
+        return held
+    raise NoiseKeyKeptError(f"no version of the secret holds noise key {key_id}: nothing was changed")
+
+
+def _holding(manager: "SecretsManagerClient", arn: str, key_id: str) -> set[str]:
+    return {version for version in _versions(manager, arn) if key_id in _texts(manager, arn, version)}
 
 
 def destroy(
@@ -90,13 +93,13 @@ def destroy(
     for written in range(1, MOST_WRITES + 1):
         texts = {name: text for name, text in _texts(manager, arn).items() if name != key_id}
         manager.put_secret_value(SecretId=arn, SecretString=json.dumps(texts))
-        left = set(held).intersection(_versions(manager, arn))
-        if not left:
+        held = set(held).intersection(_versions(manager, arn)) or _holding(manager, arn, key_id)
+        if not held:
             return
-        tell(written, len(left))
+        tell(written, len(held))
         wait(PACE)
     raise NoiseKeyKeptError(
-        f"Secrets Manager still keeps {len(left)} versions that hold noise key {key_id}: remove their staging labels,"
+        f"Secrets Manager still keeps {len(held)} versions that hold noise key {key_id}: remove their staging labels,"
         " then run the command again"
     )
 
