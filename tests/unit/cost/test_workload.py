@@ -135,6 +135,13 @@ def test_quantities_of_a_steady_load_grow_in_proportion() -> None:
         assert twice[name] == pytest.approx(2 * once[name], rel=0.01), name
 
 
+def test_a_query_reads_half_a_unit_for_each_set_and_each_horizon_that_it_does_not_hold() -> None:
+    busy, seldom = (replace(LOAD, queries=queries, hashes=30, slots=16) for queries in (100.0, 0.001))
+    for each, horizons in ((busy, 0), (seldom, 16)):
+        read, without = (usage(one, MEASURED)["dynamodb.read"] for one in (each, replace(each, queries=0.0)))
+        assert read - without == pytest.approx(each.queries * 730 * 3600 * (30 + horizons) / 2)
+
+
 def test_every_alternative_has_a_price_and_the_first_ones_are_the_batches() -> None:
     others = alternatives(LOAD, MEASURED, {})
     totals = {name: bill(used, PRICES).total for name, used in others.items()}

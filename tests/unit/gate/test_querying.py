@@ -1,6 +1,7 @@
 """Answers come from statuses and horizons alone, do not change between two ticks, and are false for missing data."""
 
 from collections.abc import Iterable
+from itertools import product
 
 import pytest
 
@@ -127,6 +128,19 @@ def test_a_late_new_slot_shows_nothing(table: Table, querying: Querying) -> None
     table.horizons = {0: Horizon(STEP, int(NOW))}
     answer = querying.query([("small", late)], NOW)
     assert (answer.above, answer.step) == ((False,), STEP - 1)
+
+
+@pytest.mark.parametrize("numbers", [(1, 2), (2, 1), (2, 2), (1, 2, 1), (2, 1, 2)])
+def test_while_slots_change_a_set_shows_the_last_step_that_the_slot_in_charge_of_it_has_evaluated(
+    table: Table, querying: Querying, numbers: tuple[int, ...]
+) -> None:
+    layouts = Layouts(tuple(Layout(slots, STEP - 4 + 2 * n) for n, slots in enumerate(numbers)))
+    for through, own in product(product(range(STEP - 5, STEP + 1), repeat=2), range(2)):
+        table.horizons = {slot: Horizon(step, int(NOW) - 99) for slot, step in enumerate(through)}
+        set_id = _in_slot(own)
+        evaluated = [s for s in range(STEP - 4, STEP + 1) if through[layouts.at(s).slot_of(_key(set_id))] >= s]
+        asked = Querying(querying.types, PEPPER, table, PERIOD, layouts, DELAY)  # type: ignore[arg-type]
+        assert asked.query([("small", set_id)], NOW).step == max(evaluated, default=None), (through, own)
 
 
 def test_every_set_is_read_at_every_query_and_every_horizon_once_until_the_next_tick(
