@@ -21,6 +21,7 @@ from kanon.gate.models import (
     BatchJoinBody,
     JoinAnswer,
     JoinBody,
+    JoiningClient,
     SetInPath,
     TypeInPath,
 )
@@ -102,7 +103,7 @@ def batch_join(body: BatchJoinBody) -> Response[BatchJoinAnswer]:
     return json_answer(BatchJoinAnswer(results=results), headers)
 
 
-def _join(type_name: str, set_id: bytes, body: JoinBody) -> Join:
+def _join(type_name: str, set_id: bytes, body: JoiningClient) -> Join:
     if body.client is not None:
         return Join(type_name, set_id, "client", body.client.encode())
     return Join(type_name, set_id, "short", str(body.short_client_identifier).encode())

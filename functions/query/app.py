@@ -174,7 +174,12 @@ def _hashes(asked: list[Hashes], field: str, most: int) -> Response[QueryAnswer]
         hashes = [text for (text, _), is_above in zip(entry.hashes, above, strict=True) if is_above]
         found.append(HashesAnswer(type=entry.type, hashes=hashes))
         start += len(entry.hashes)
-    body = QueryAnswer(k_anonymous_sets=found, step=answer.step, next_update=_moment(answer.next_update))
+    body = QueryAnswer(
+        k_anonymous_sets=found,
+        unknown_types=sorted({entry.type for entry in asked} - TYPES.keys()),
+        step=answer.step,
+        next_update=_moment(answer.next_update),
+    )
     return json_answer(body, _until_next_tick(answer, now))
 
 

@@ -66,6 +66,7 @@ BUDGET: Form = {
     "day": matches(r"\d{4}-\d\d-\d\d"),
     "epsilon_cap": _DECIMAL,
     "delta_cap": _DECIMAL,
+    "charged": lambda value: isinstance(value, bool),
     "hours": [{"hour": _count, "epsilon_left": _DECIMAL, "delta_left": _DECIMAL}],
     "jobs": [{"job_request_id": _text, "hours": lambda value: True, "epsilon": _DECIMAL, "delta": _DECIMAL}],
 }

@@ -30,13 +30,14 @@ from kanon.reports.service.answers import (
     job_answer,
     jobs_form,
 )
-from kanon.reports.service.budget_view import BudgetAnswer, budget_answer, read_unit
+from kanon.reports.service.budget_view import BudgetAnswer, budget_answer, check_names, read_unit
 from kanon.reports.service.creating import create, publish_again
-from kanon.reports.service.described import JobBody, PublicationBody
 from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.service.messages import StageMessage
 from kanon.reports.service.requests import (
+    JobInBody,
     JobRequest,
+    PublicationInBody,
     RequestRefusedError,
     check_output,
     named_buckets,
@@ -96,8 +97,11 @@ def answers(model: type[BaseModel], *codes: int, answer: str, success: int = 200
     operation_id="createJob",
     responses=answers(AcceptedAnswer, 400, 409, 413, answer="The job is stored, and will run", success=202),
 )
-def create_job(body: JobBody) -> Response[str]:
-    """Store a job: reports, keys and a budget. It spends its budget and releases one noisy histogram, or neither."""
+def create_job(body: JobInBody) -> Response[str]:
+    """Store a job: reports, keys and a budget. It spends its budget and makes one noisy histogram final, or neither.
+
+    A histogram that cannot be written within 30 days is lost, and its budget stays spent.
+    """
     request = read(body)
     if not create(report_jobs(), request.job, body, clock.now()):
         raise RequestError(DUPLICATE)
@@ -124,7 +128,7 @@ def get_job(job_request_id: Annotated[str, Query(description="The id of the job"
     operation_id="preflight",
     responses=answers(PreflightAnswer, 400, 413, answer="What a job would meet now"),
 )
-def preflight(body: JobBody) -> Response[str]:
+def preflight(body: JobInBody) -> Response[str]:
     """Count the reports and units of a job, without creating it. It opens no report and spends nothing."""
     from kanon.reports.service import preflight as preflights
 
@@ -161,6 +165,7 @@ def get_budget(
         "filtering_id": filtering_id,
         "day": day,
     }
+    check_names(app.current_event.query_string_parameters, query)
     return answered(budget_answer(budgets(), read_unit(query)))
 
 
@@ -170,7 +175,7 @@ def get_budget(
     operation_id="publish",
     responses=answers(AcceptedAnswer, 400, 404, 409, 413, answer="The summary will be published", success=202),
 )
-def publish(body: PublicationBody) -> Response[str]:
+def publish(body: PublicationInBody) -> Response[str]:
     """Publish the summary of a committed job again, elsewhere if asked. It costs no budget."""
     wanted = read_publication(body, SETTINGS.buckets)
     check_output(wanted.bucket, SETTINGS.reports_bucket)
@@ -194,7 +199,8 @@ def stored_request(row: Row) -> JobRequest:
         RuntimeError: it was accepted once and is refused now: not an error of the caller.
     """
     try:
-        return read_request(row.request, SETTINGS.delta_cap, named_buckets(row.request), SETTINGS.epsilon_cap)
+        buckets = named_buckets(row.request)
+        return read_request(row.request, SETTINGS.delta_cap, buckets, SETTINGS.epsilon_cap, stored=True)
     except RequestRefusedError as error:
         raise RuntimeError("a stored request is no longer valid") from error
 

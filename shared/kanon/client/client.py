@@ -67,11 +67,13 @@ class Answers:
     """Which of many sets are k-anonymous.
 
     ``step`` is the step of the answers: the earliest one, if a new step became visible between two calls; ``None``
-    before the first evaluation, or if no set was queried.
+    before the first evaluation, or if no set was queried. ``unknown_types``: the queried types that the service does
+    not have. Their sets are never k-anonymous.
     """
 
     k_anonymous: frozenset[Place]
     step: int | None
+    unknown_types: frozenset[str] = frozenset()
 
 
 class Client:
@@ -149,6 +151,7 @@ class Client:
     def _ask(self, path: str, field: str, sets: Iterable[tuple[str, str]], at_once: int) -> Answers:
         true: set[Place] = set()
         steps: list[int | None] = []
+        unknown: set[str] = set()
         for some in _groups(sets, at_once):
             by_type: dict[str, list[str]] = defaultdict(list)
             for type_, set_ in some:
@@ -158,7 +161,8 @@ class Client:
             with _reading(f"POST {path}"):
                 true.update(Place(e["type"], hash_) for e in answer["kAnonymousSets"] for hash_ in e["hashes"])
                 steps.append(_step(answer))
-        return Answers(frozenset(true), _earliest(steps))
+                unknown.update(_of(list, answer.get("unknownTypes", [])))
+        return Answers(frozenset(true), _earliest(steps), frozenset(unknown))
 
     def status(self, type_: str, set_: str) -> Status:
         """Whether one set is k-anonymous."""

@@ -81,10 +81,8 @@ ShortClientId = Annotated[
 _ONE_CLIENT: dict[str, Any] = {"oneOf": [{"required": ["client"]}, {"required": ["shortClientIdentifier"]}]}
 
 
-class JoinBody(Body):
+class JoiningClient(Body):
     """The client that joins: an opaque ``client`` of 1 to 256 bytes, or the short number that some browsers use."""
-
-    model_config = ConfigDict(json_schema_extra={**_ONE_CLIENT, "examples": [{"client": "client-1"}]})
 
     client: ClientId = None
     short_client_identifier: ShortClientId = None
@@ -97,14 +95,24 @@ class JoinBody(Body):
         return client
 
     @model_validator(mode="after")
-    def _one_client(self) -> "JoinBody":
+    def _one_client(self) -> Self:
         given = self.model_fields_set & {"client", "short_client_identifier"}
         if len(given) != 1 or (self.client is None and self.short_client_identifier is None):
             raise ValueError("give exactly one of client and shortClientIdentifier")
         return self
 
 
-class BatchedJoin(JoinBody):
+class JoinBody(JoiningClient):
+    """The client that joins: an opaque ``client`` of 1 to 256 bytes, or the short number that some browsers use."""
+
+    model_config = ConfigDict(json_schema_extra={**_ONE_CLIENT, "examples": [{"client": "client-1"}]})
+
+    name: Annotated[
+        Any, Field(description="Ignored: Chromium repeats the type and the set here. Those of the path count")
+    ] = None
+
+
+class BatchedJoin(JoiningClient):
     """One join of a batch."""
 
     model_config = ConfigDict(
@@ -206,6 +214,13 @@ class QueryAnswer(Answer):
     """One entry for every type in the query, in order."""
 
     k_anonymous_sets: list[HashesAnswer]
+    unknown_types: Annotated[
+        list[str],
+        Field(
+            description="The types of the query that this deployment does not have; left out if there is none",
+            exclude_if=lambda types: not types,
+        ),
+    ] = []  # noqa: RUF012, pydantic copies it
     step: Step
     next_update: NextUpdate
 

@@ -1,9 +1,9 @@
 """Models of request bodies and answers: camelCase on the wire, and one format for every error."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
 from pydantic.alias_generators import to_camel
 
 # API Gateway itself answers 401, 403 and 429, in its own format (docs/reference/api.md).
@@ -21,13 +21,40 @@ STATUS_NAMES = {
 }
 
 
-class Body(BaseModel):
-    """A request body. Unknown fields are ignored."""
+STORED: dict[str, Any] = {"stored": True}
+"""The context of validation for a stored body. Earlier versions accepted unknown fields: they are ignored."""
+MOST_NAME = 64
+"""Characters of an unknown name that is compared with the known ones: the time of a comparison grows with them."""
 
-    model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True)
+
+class Body(BaseModel):
+    """A request body, or an object in it. Unknown fields are errors: a misspelt one must not count as left out."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, value: Any, info: ValidationInfo) -> Any:
+        names = [field.alias or name for name, field in cls.model_fields.items()]
+        unknown = [name for name in value if name not in names] if isinstance(value, dict) else []
+        if unknown and info.context == STORED:
+            return {name: value[name] for name in names if name in value}
+        if unknown:
+            raise ValueError(unknown_field(unknown[0], names))
+        return value
 
     def __repr_args__(self) -> list[Any]:
         return []  # Powertools formats every body for its debug log
+
+
+def unknown_field(name: str, names: Sequence[str]) -> str:
+    """What to change about an unknown field. Its name is a part of the request, so it is not repeated."""
+    import difflib  # only for an error
+
+    near = difflib.get_close_matches(name, names, 1) if len(name) <= MOST_NAME else []
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"a field is unknown{meant}: give only {listed} there"
 
 
 class Answer(BaseModel):

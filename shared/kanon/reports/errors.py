@@ -1,8 +1,10 @@
 """Errors of reports and of jobs. No message holds a bucket, a sum, an origin or a report id."""
 
 from collections import Counter as Tally
+from collections.abc import Mapping
 from enum import StrEnum
 from fractions import Fraction
+from typing import Any
 
 from kanon.errors import ConfigurationError, FingerprintMismatchError, KanonError, UnreadableMessageError
 
@@ -46,15 +48,17 @@ class JobError(KanonError):
     Args:
         code: the return code, such as ``INPUT_DATA_READ_FAILED``.
         message: what to change.
+        errors: reports that are not accepted, if the job ends for them.
     """
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, errors: Mapping[Counter, int] | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.errors = errors
 
-    def __reduce__(self) -> tuple[type["JobError"], tuple[str, str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the error: worker processes pass it to their parent."""
-        return JobError, (self.code, str(self))
+        return JobError, (self.code, str(self), self.errors)
 
 
 def check_errors(errors: Tally[Counter], reports: int, most: Fraction, option: str) -> None:
@@ -75,4 +79,5 @@ def check_errors(errors: Tally[Counter], reports: int, most: Fraction, option: s
             "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD",
             f"{errors.total()} of {reports} reports are in error ({counted}), more than {float(most):g} percent:"
             f" fix the reports, or raise {option}",
+            errors,
         )

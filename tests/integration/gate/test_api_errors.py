@@ -154,7 +154,9 @@ NOT_OBJECTS: list[tuple[str, str]] = [
 
 FIELDS: list[tuple[str, Any, list[str], str]] = [
     (JOIN, {}, ["body"], "exactly one of client and shortClientIdentifier"),
-    (JOIN, {"type": "fledge"}, ["body"], "exactly one of"),
+    (JOIN, {"type": "fledge"}, ["body"], "a field is unknown: give only client, shortClientIdentifier and name there"),
+    (JOIN, {**WHO, "shortClientIdentifer": 2}, ["body"], "did you mean shortClientIdentifier?"),
+    (JOIN, {**WHO, "short_client_identifier": 2}, ["body"], "did you mean shortClientIdentifier?"),
     (JOIN, {**WHO, "shortClientIdentifier": 2}, ["body"], "exactly one of"),
     (JOIN, {"client": None}, ["body"], "exactly one of"),
     (JOIN, {"client": ""}, ["client"], "at least 1 character"),
@@ -179,7 +181,9 @@ FIELDS: list[tuple[str, Any, list[str], str]] = [
         for target, name in (("/v1:query", "setsForType"), ("/v1:validateHashes", "sets"))
         for body, fields, message in (
             ({}, ["*"], "required"),
-            ({"set": HASHES}, ["*"], "required"),
+            ({"hashes": HASHES}, ["body"], "a field is unknown"),
+            ({name: [{**HASHES, "hashs": [SET]}]}, ["*.0"], "did you mean hashes?"),
+            ({name: [HASHES], "setForType": [HASHES]}, ["body"], "a field is unknown"),
             ({name: None}, ["*"], "valid list"),
             ({name: SET}, ["*"], "valid list"),
             ({name: [SET]}, ["*.0"], "should be an object"),
@@ -330,6 +334,8 @@ WRONG_ENTRIES: list[tuple[Any, int, str]] = [
     ({**ENTRY, "client": CLIENT * 20}, 400, "client"),
     ({**ENTRY, "shortClientIdentifier": 1}, 400, "body"),
     ({**ENTRY, "client": {"a": [CLIENT] * 50}}, 400, "client"),
+    ({**ENTRY, "sett": SET}, 400, "body"),
+    ({**ENTRY, "name": SET}, 400, "body"),
 ]
 
 

@@ -91,7 +91,7 @@ def test_a_batch_answers_every_join_in_order_and_a_bad_one_fails_alone(edge: Edg
         None,
         {**good, "set": "?"},
         {**good, "type": "unknown"},
-        {"type": "search-term", "set": "_-_-", "shortClientIdentifier": 7, "more": [1, {"a": 2}]},
+        {"type": "search-term", "set": "_-_-", "shortClientIdentifier": 7},
         {**good, "client": ""},
         {**good, "shortClientIdentifier": 1},
         {**good, "set": "asdf", "client": "d"},

@@ -75,7 +75,15 @@ def test_every_queried_type_has_an_entry_even_if_unknown_or_repeated(edge: Edge)
         {"type": "fledge", "hashes": true},
         {"type": "fledge", "hashes": true},
     ]
+    assert answer["unknownTypes"] == ["unknown"]
     assert ask(edge)["kAnonymousSets"] == []
+
+
+def test_only_unknown_types_are_named_and_no_unknown_set(edge: Edge) -> None:
+    answer = ask(edge, ("fledge", [base64url(UNKNOWN)]), ("fledgee", [base64url(UNKNOWN)]), ("fledgee", []))
+    assert answer["unknownTypes"] == ["fledgee"]
+    assert "unknownTypes" not in ask(edge, ("fledge", [base64url(UNKNOWN)]))
+    assert "unknownTypes" not in ask(edge)
 
 
 def test_a_repeated_hash_is_returned_as_often_as_it_was_sent(edge: Edge) -> None:

@@ -46,7 +46,7 @@ class Deployed(Aggregation):
         return Objects(self.s3, name) if name.startswith(self.prefix) else super().bucket(name)
 
     def request(self, row: Row) -> JobRequest:
-        return read_request(row.request, CAP.exact[1], named_buckets(row.request), CAP.exact[0])
+        return read_request(row.request, CAP.exact[1], named_buckets(row.request), CAP.exact[0], stored=True)
 
 
 @dataclass

@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 
 from kanon.reports.account import DAY
+from kanon.reports.service.stored import reader
 from kanon.reports.storage.report_jobs import ReportJobs, State
 from tests.integration.gate.edge import Result
 from tests.integration.gate.tables import Running
@@ -324,6 +325,58 @@ def test_a_request_that_cannot_be_a_job_is_refused_with_what_to_change(
     assert service.queued("stages") == []
 
 
+MISSPELT = [
+    ({"job_parameters__attribution_destination": "secret"}, "job_parameters", "attribution_destinations"),
+    ({"job_parameters__debug_privacy_epsilonn": "secret"}, "job_parameters", "debug_privacy_epsilon"),
+    ({"job_parameters__filtering_id": "secret"}, "job_parameters", "filtering_ids"),
+    ({"skip_exhaused": "secret"}, "body", "skip_exhausted"),
+    ({"output_domian": "secret"}, "body", "output_domain"),
+    ({"secret": 1}, "body", None),
+    ({"s" * 40_000: 1}, "body", None),
+    ({"output_domain": {"mod": "discover"}}, "output_domain", "mode"),
+    (
+        {"privacy_params": {"laplace_dp_params": {"job_epsilom": "1"}}},
+        "privacy_params.laplace_dp_params",
+        "job_epsilon",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "field", "near"), MISSPELT, ids=range(len(MISSPELT)))
+def test_an_unknown_field_of_a_job_is_refused_with_the_nearest_name(
+    service: Front, changes: dict[str, Any], field: str, near: str | None
+) -> None:
+    for target in (CREATE, PREFLIGHT):
+        result = service.send("jobs", "POST", target, asked(service, "refused", **changes))
+        assert result.status == 400
+        assert error(result)["details"] == [
+            {"reason": "VALIDATION_FAILED", "domain": "kanon", "metadata": {"field": field}}
+        ]
+        said = error(result)["message"]
+        assert said.startswith(f"{field}: a field is unknown")
+        assert ("did you mean" in said) == (near is not None)
+        assert near is None or f"did you mean {near}?" in said
+        assert "secret" not in result.body
+        assert len(result.body) < 1_000
+    assert service.service.tables.jobs.read("refused") is None
+
+
+def test_the_harmless_fields_of_the_aggregation_service_are_accepted(service: Front) -> None:
+    result = create(service, "harmless", postback_url="https://old.test", account_identity="somebody")
+    assert result.status == 202, result.body
+
+
+def test_a_job_with_an_unknown_field_that_an_earlier_version_stored_still_runs(fresh: Front) -> None:
+    reports(fresh, 3)
+    request = asked(fresh, "earlier", unknown="x", job_parameters__unknown="x")
+    assert fresh.service.tables.jobs.create("earlier", request, made.NOW, bytes(32))
+    fresh.service.sweep()
+    fresh.service.run()
+    assert get(fresh, "earlier")["result_info"]["return_code"] == "SUCCESS"
+    settings = fresh.module("jobs").SETTINGS
+    assert reader(settings)(fresh.service.row("earlier")).job == "earlier"
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "5", '{"a": 1, "a": 2}', "[" * 10_000])
 @pytest.mark.parametrize("target", [CREATE, PREFLIGHT, PUBLISH])
 def test_a_body_that_is_not_a_json_object_is_refused(service: Front, target: str, text: str) -> None:
@@ -334,7 +387,7 @@ def test_a_body_that_is_not_a_json_object_is_refused(service: Front, target: str
 
 
 def test_a_job_of_more_than_64_kib_is_refused(service: Front) -> None:
-    result = create(service, "long", more="x" * (64 << 10))
+    result = create(service, "long", postback_url="x" * (64 << 10))
     assert result.status == 413
     assert error(result)["message"] == "the body is larger than 65536 bytes; name fewer or shorter prefixes"
     assert error(result)["status"] == "INVALID_ARGUMENT"
@@ -342,7 +395,9 @@ def test_a_job_of_more_than_64_kib_is_refused(service: Front) -> None:
 
 def test_the_longest_request_fits_into_a_row(service: Front) -> None:
     prefixes = [f"{number:02}" + "\u00e4" * 150 for number in range(50)]
-    result = create(service, "longest", input_data_blob_prefix=None, input_data_blob_prefixes=prefixes, more="x" * 9000)
+    result = create(
+        service, "longest", input_data_blob_prefix=None, input_data_blob_prefixes=prefixes, postback_url="x" * 9000
+    )
     assert result.status == 202, result.body
     assert get(service, "longest")["input_data_blob_prefixes"] == prefixes
 
@@ -445,6 +500,21 @@ def test_a_refused_job_says_that_nothing_was_spent(fresh: Front) -> None:
         assert told["result_info"]["return_code"] == code
         assert told["result_info"]["return_message"].endswith("Nothing was spent.")
         assert told["privacy"]["rows_charged"] == 0
+
+
+def test_a_job_with_too_many_reports_in_error_counts_them(fresh: Front) -> None:
+    reports(fresh, 3)
+    old = [made.report([(5, 1)], 10 + n, scheduled_report_time=made.NOW - 91 * DAY) for n in range(2)]
+    fresh.service.put_reports("in/b.avro", old)
+    assert create(fresh, "errors").status == 202
+    fresh.run_jobs()
+    told = get(fresh, "errors")
+    assert told["result_info"]["return_code"] == "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD"
+    assert told["result_info"]["error_summary"]["error_counts"] == [
+        {"category": "ORIGINAL_REPORT_TIME_TOO_OLD", "count": 2},
+        {"category": "NUM_REPORTS_WITH_ERRORS", "count": 2},
+    ]
+    assert told["privacy"]["rows_charged"] == 0
 
 
 def _epsilon(epsilon: str) -> dict[str, Any]:
@@ -588,6 +658,7 @@ def test_the_budget_of_a_day_is_full_until_a_job_spends(fresh: Front) -> None:
         "day": "2025-12-31",
         "epsilon_cap": "64",
         "delta_cap": "0.0000001",
+        "charged": False,
         "hours": [{"hour": hour, **full} for hour in range(24)],
         "jobs": [],
     }
@@ -600,6 +671,7 @@ def test_the_budget_of_a_day_is_full_until_a_job_spends(fresh: Front) -> None:
     assert told["jobs"] == [{"job_request_id": "spends", "hours": [23], "epsilon": "10.5", "delta": "0.00000001"}]
     other = fresh.send("jobs", "GET", f"{BUDGET}?{UNIT}&filtering_id=1").json()
     assert (other["hours"][23]["epsilon_left"], other["jobs"]) == ("64", [])
+    assert (told["charged"], other["charged"]) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -615,6 +687,8 @@ def test_the_budget_of_a_day_is_full_until_a_job_spends(fresh: Front) -> None:
         (("version=1.0", "version=0.0"), "version"),
         (("https://report.test", "report.test"), "reporting_origin"),
         (("day=", "filtering_id=-1&day="), "filtering_id"),
+        (("day=", "filtering_ids=1&day="), "query"),
+        (("attribution_destination=", "destination="), "query"),
         (("day=", "filtering_id=18446744073709551616&day="), "filtering_id"),
     ],
 )
@@ -623,6 +697,11 @@ def test_a_budget_without_a_unit_is_refused(service: Front, change: tuple[str, s
     assert result.status == 400
     assert error(result)["details"][0]["metadata"] == {"field": field}
     assert "secret" not in result.body
+
+
+def test_a_signature_in_the_query_of_a_budget_is_not_a_parameter(service: Front) -> None:
+    result = service.send("jobs", "GET", f"{BUDGET}?{UNIT}&X-Amz-Signature=0&X-Amz-Date=0")
+    assert result.status == 200, result.body
 
 
 # publish
@@ -709,6 +788,8 @@ def test_a_summary_that_cannot_be_published_says_what_to_do(fresh: Front) -> Non
         ({"job_request_id": ""}, "job_request_id"),
         ({"output_data_bucket_name": "secret-bucket"}, "output_data_bucket_name"),
         ({"output_data_blob_prefix": "secret\n"}, "output_data_blob_prefix"),
+        ({"output_data_prefix": "secret"}, "body"),
+        ({"output_data_bucket_name": False}, "output_data_bucket_name"),
     ],
 )
 def test_a_publication_without_a_valid_place_is_refused(service: Front, changes: dict[str, Any], field: str) -> None:

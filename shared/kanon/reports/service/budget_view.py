@@ -1,12 +1,13 @@
 """The budget left for one unit on one day, and the jobs that took from it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+from kanon.http.answers import unknown_field
 from kanon.reports.account import DAY, Source, Unit, source_of, units
 from kanon.reports.errors import Counter, JobError, RefusedError
 from kanon.reports.parameters import written
@@ -15,6 +16,8 @@ from kanon.reports.shared_info import ATTRIBUTION_APIS, END_OF_TIME, host_of, pa
 from kanon.reports.storage.budgets import Amount, Budgets
 
 NO_REPORT = "00000000-0000-4000-8000-000000000000"
+SIGNATURE = "X-Amz-"
+"""How the names of a signature in the query begin."""
 FIELDS = ("api", "version", "reporting_origin", "attribution_destination", "source_registration_time")
 REFUSED = {
     Counter.UNSUPPORTED_SHAREDINFO_VERSION: ("version", "give 0.1 or 1.0"),
@@ -49,8 +52,23 @@ class BudgetAnswer(BaseModel):
     day: str
     epsilon_cap: str
     delta_cap: str
+    charged: Annotated[
+        bool, Field(description="Whether a job has ever taken from this unit. If not, check how the fields are spelt")
+    ]
     hours: list[HourAnswer]
     jobs: list[SpentAnswer]
+
+
+def check_names(sent: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a parameter that does not exist: the answer would be about another unit.
+
+    Raises:
+        RequestRefusedError: with the nearest known name.
+    """
+    names = list(known)
+    for name in sent:
+        if name and name not in names and not name.startswith(SIGNATURE):
+            raise invalid("query", unknown_field(name, names))
 
 
 def read_unit(query: Mapping[str, str]) -> Unit:
@@ -69,16 +87,17 @@ def read_unit(query: Mapping[str, str]) -> Unit:
 
 def budget_answer(budgets: Budgets, unit: Unit) -> BudgetAnswer:
     """The budget left in each hour of the unit's day, and the jobs that took from it. It spends nothing."""
-    left = budgets.left([unit.row])[unit.row]
+    left, taken = budgets.left([unit.row])[unit.row], list(budgets.taken(unit.row))
     hours = [(hour, left.get(hour, budgets.cap)) for hour in range(24)]
     return BudgetAnswer(
         day=datetime.fromtimestamp(unit.hour * 3600, UTC).strftime("%Y-%m-%d"),
         epsilon_cap=_epsilon(budgets.cap),
         delta_cap=_delta(budgets.cap),
+        charged=bool(taken),
         hours=[HourAnswer(hour=hour, epsilon_left=_epsilon(has), delta_left=_delta(has)) for hour, has in hours],
         jobs=[
             SpentAnswer(job_request_id=job, hours=list(of), epsilon=_epsilon(took), delta=_delta(took))
-            for job, of, took in budgets.taken(unit.row)
+            for job, of, took in taken
         ],
     )
 

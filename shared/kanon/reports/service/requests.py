@@ -1,17 +1,31 @@
-"""The body of createJob: the aggregation service's JSON, checked field by field.
+"""The bodies of createJob, jobs:preflight and jobs:publish: the aggregation service's JSON, checked field by field.
 
-Every error names the field and what to change. No message repeats a part of the request.
+The models also describe the bodies for OpenAPI. Every error names the field and what to change. No message repeats a
+part of the request.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from kanon.http.answers import Problem, error_answer
+from aws_lambda_powertools.event_handler.openapi.params import Body as InBody
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from kanon.errors import reason
+from kanon.http.answers import STORED, Body, Problem, error_answer
 from kanon.http.bodies import RequestError
 from kanon.reports.account import HOUR, MAX_AGE, MAX_AHEAD, Wanted
 from kanon.reports.parameters import (
@@ -39,8 +53,10 @@ _ID = re.compile(r"[ -{}~]{1,128}")
 _PREFIX = re.compile(r"[^\x00-\x1f\x7f]+")
 _PREFIX_BYTES = 900
 """A name in S3 has at most 1,024 bytes; the numbers of the parts follow the prefix."""
+_PREFIX_FORM = f"1 to {_PREFIX_BYTES} bytes without control characters"
 _COUNT = re.compile(r"[0-9]{1,12}")
-_FALSE, _TRUE = "false", "true"
+
+_T = TypeVar("_T")
 
 
 class RequestRefusedError(RequestError):
@@ -60,6 +76,275 @@ class RequestRefusedError(RequestError):
 def invalid(field: str, message: str) -> RequestRefusedError:
     """The error for a field that is there, with a value that a job cannot have."""
     return RequestRefusedError("VALIDATION_FAILED", field, message)
+
+
+# The form of each field
+
+
+def _wrong(message: str, reason: Reason = "VALIDATION_FAILED") -> PydanticCustomError:
+    return PydanticCustomError(reason, message)
+
+
+def _text(value: Any) -> str:
+    if value in (None, ""):
+        raise _wrong("is missing", "ARGUMENT_MISSING")
+    if not isinstance(value, str):
+        raise _wrong("give a text", "JSON_ERROR")
+    return value
+
+
+def _id(value: Any) -> str:
+    if not _ID.fullmatch(text := _text(value)):
+        raise _wrong("give 1 to 128 printable ASCII characters, without a bar")
+    return text
+
+
+def _is_prefix(text: str) -> bool:
+    return _PREFIX.fullmatch(text) is not None and len(text.encode()) <= _PREFIX_BYTES
+
+
+def _prefix(value: Any) -> str:
+    if not _is_prefix(text := _text(value)):
+        raise _wrong(f"give {_PREFIX_FORM}")
+    return text
+
+
+def _unless_empty(read: Callable[[Any], _T]) -> Callable[[Any], _T | None]:
+    return lambda value: None if value in (None, "") else read(value)
+
+
+def _parameter(value: Any) -> str | None:
+    """A parameter as text. As in the aggregation service it may be a number, which is read as its shortest decimal."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value)
+    return None if value in (None, "") else _text(value)
+
+
+def _decimal(value: Any) -> Fraction:
+    """A decimal text. A JSON number is refused, because it would be read as a float first."""
+    try:
+        return decimal(value if isinstance(value, str) else "", "")
+    except ParameterError:
+        raise _wrong('give a decimal as a text, such as "10" or "1e-8"') from None
+
+
+def _epsilon(value: Any) -> Fraction | None:
+    text = _parameter(value)
+    return None if text is None else _decimal(text)
+
+
+def _threshold(value: Any) -> Fraction:
+    text = _parameter(value)
+    if (percent := _decimal(DEFAULT_ERROR_THRESHOLD if text is None else text)) > 100:
+        raise _wrong("give a percentage from 0 to 100")
+    return percent
+
+
+def _count(value: Any) -> int | None:
+    if (text := _parameter(value)) is None:
+        return None
+    if not _COUNT.fullmatch(text):
+        raise _wrong("give a whole number")
+    return int(text)
+
+
+def _filtering_ids(value: Any) -> tuple[int, ...]:
+    parts = [part.strip() for part in (_parameter(value) or "0").split(",")]
+    if (
+        not all(part.isascii() and part.isdigit() and len(part) <= 20 for part in parts)
+        or len(set(parts)) > MOST_FILTERING_IDS
+        or any(int(part) >> 64 for part in parts)
+    ):
+        raise _wrong(f"give at most {MOST_FILTERING_IDS} numbers below 2^64, separated by commas")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _destinations(value: Any) -> tuple[str, ...] | None:
+    if (text := _parameter(value)) is None:
+        return None
+    parts = sorted({part.strip() for part in text.split(",")} - {""})
+    if not 1 <= len(parts) <= MOST_DESTINATIONS:
+        raise _wrong(f"give 1 to {MOST_DESTINATIONS} destinations, separated by commas")
+    return tuple(parts)
+
+
+def _hour(value: Any) -> int | None:
+    """An hour since 1970."""
+    if (text := _parameter(value)) is None:
+        return None
+    try:
+        moment = datetime.strptime(text, "%Y-%m-%dT%H:00:00Z").replace(tzinfo=UTC)
+    except ValueError:
+        raise _wrong("give a full hour, such as 2026-01-31T00:00:00Z") from None
+    return int(moment.timestamp()) // HOUR
+
+
+def _no_debug_run(value: Any) -> None:
+    if str(value).lower() != "false":
+        raise _wrong(
+            "no stack shows sums without noise: run `kanon reports aggregate --no-noise --debug` on your files"
+        )
+
+
+def _mode(value: Any) -> Mode:
+    if value == "kanon":
+        raise _wrong("kanon is not built yet: use declared or discover")
+    if value == "declared" or value == "discover":
+        return "discover" if value == "discover" else "declared"
+    raise _wrong("use declared or discover")
+
+
+def _skip(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("false", "true"):
+        return bool(value == "true")
+    raise _wrong("give true or false", "JSON_ERROR")
+
+
+# The bodies
+
+_STRING = WithJsonSchema({"type": "string"})
+JobId = Annotated[str, BeforeValidator(_id), Field(description="1 to 128 printable ASCII characters, no bar")]
+OptionalText = Annotated[str | None, PlainValidator(_unless_empty(_text)), _STRING]
+OptionalPrefix = Annotated[str | None, PlainValidator(_unless_empty(_prefix)), _STRING]
+Parameter = Annotated[str | None, PlainValidator(_parameter), _STRING]
+
+
+class JobFields(Body):
+    """A part of a body, with the aggregation service's names."""
+
+    model_config = ConfigDict(alias_generator=None)
+
+
+class JobParameters(JobFields):
+    """Texts. Exactly one of attribution_report_to and reporting_site."""
+
+    attribution_report_to: Annotated[Parameter, Field(description="The only reporting origin")] = None
+    reporting_site: Annotated[
+        Parameter, Field(description="The only site of reporting origins, such as https://example.com")
+    ] = None
+    output_domain_bucket_name: Annotated[
+        OptionalText, Field(description="Where the declared keys are; not for discovery")
+    ] = None
+    output_domain_blob_prefix: Annotated[
+        OptionalPrefix, Field(description="Their name, or what the names begin with; not for discovery")
+    ] = None
+    debug_privacy_epsilon: Annotated[
+        Fraction | None, PlainValidator(_epsilon), _STRING,
+        Field(description=f"Above 0, at most EpsilonCap, at most 3 decimals; {DEFAULT_EPSILON} if left out"),
+    ] = None  # fmt: skip
+    report_error_threshold_percentage: Annotated[
+        Fraction, PlainValidator(_threshold), _STRING,
+        Field(description=f"0 to 100; {DEFAULT_ERROR_THRESHOLD} if left out", default_factory=lambda: _threshold(None)),
+    ]  # fmt: skip
+    input_report_count: Annotated[
+        int | None, PlainValidator(_count), _STRING, Field(description="A whole number")
+    ] = None  # fmt: skip
+    filtering_ids: Annotated[
+        tuple[int, ...], PlainValidator(_filtering_ids), _STRING,
+        Field(
+            description=f"At most {MOST_FILTERING_IDS} numbers below 2^64, with commas; 0 if left out",
+            default_factory=lambda: (0,),
+        ),
+    ]  # fmt: skip
+    attribution_destinations: Annotated[
+        tuple[str, ...] | None, PlainValidator(_destinations), _STRING,
+        Field(description=f"The only destinations, at most {MOST_DESTINATIONS}, with commas"),
+    ] = None  # fmt: skip
+    scheduled_from: Annotated[
+        int | None, PlainValidator(_hour), _STRING,
+        Field(description="The first hour of scheduled_report_time, such as 2026-01-31T00:00:00Z"),
+    ] = None  # fmt: skip
+    scheduled_before: Annotated[
+        int | None, PlainValidator(_hour), _STRING, Field(description="The hour after the last one")
+    ] = None
+    debug_run: Annotated[None, PlainValidator(_no_debug_run), _STRING, Field(description="Only false")] = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.attribution_report_to is None) == (self.reporting_site is None):
+            raise _wrong("name exactly one of attribution_report_to and reporting_site")
+        return self
+
+
+class OutputDomain(JobFields):
+    """Which keys the summary has."""
+
+    mode: Annotated[
+        Mode, PlainValidator(_mode), WithJsonSchema({"type": "string", "enum": ["declared", "discover"]})
+    ] = "declared"  # fmt: skip
+
+
+class LaplaceParams(JobFields):
+    """The budget that the job asks for."""
+
+    job_epsilon: Annotated[
+        Fraction | None, PlainValidator(_decimal), _STRING, Field(description="In place of debug_privacy_epsilon")
+    ] = None
+    job_delta: Annotated[
+        Fraction | None, PlainValidator(_decimal), _STRING,
+        Field(description=f"For discovery, 1e-12 up to DeltaCap; {DEFAULT_DELTA} if left out"),
+    ] = None  # fmt: skip
+
+
+class PrivacyParams(JobFields):
+    """The budget that the job asks for."""
+
+    laplace_dp_params: Annotated[
+        LaplaceParams, WithJsonSchema(LaplaceParams.model_json_schema()), Field(default_factory=LaplaceParams)
+    ]  # fmt: skip
+
+
+class JobBody(JobFields):
+    """A job."""
+
+    job_request_id: JobId
+    input_data_bucket_name: Annotated[str, BeforeValidator(_text), Field(description="Where the reports are")]
+    input_data_blob_prefix: Annotated[
+        Any, _STRING, Field(description="What the names of their objects begin with")
+    ] = None  # fmt: skip
+    input_data_blob_prefixes: Annotated[
+        Any, WithJsonSchema({"type": "array", "items": {"type": "string"}, "maxItems": MOST_PREFIXES}),
+        Field(description="In place of input_data_blob_prefix"),
+    ] = None  # fmt: skip
+    output_data_bucket_name: Annotated[str, BeforeValidator(_text), Field(description="Where the summary goes")]
+    output_data_blob_prefix: Annotated[
+        str, BeforeValidator(_prefix),
+        Field(description="The name of the summary; -1-of-1 is put behind it, before .avro"),
+    ]  # fmt: skip
+    job_parameters: Annotated[JobParameters, WithJsonSchema(JobParameters.model_json_schema())]
+    output_domain: Annotated[
+        OutputDomain, WithJsonSchema(OutputDomain.model_json_schema()), Field(default_factory=OutputDomain)
+    ]  # fmt: skip
+    privacy_params: Annotated[
+        PrivacyParams, WithJsonSchema(PrivacyParams.model_json_schema()), Field(default_factory=PrivacyParams)
+    ]  # fmt: skip
+    skip_exhausted: Annotated[
+        bool, PlainValidator(_skip), WithJsonSchema({"type": "boolean"}),
+        Field(description="Leave out the reports of units that are short of budget, rather than refuse the job"),
+    ] = False  # fmt: skip
+    postback_url: Annotated[
+        Any, _STRING, Field(description="Ignored: the aggregation service has it, and nobody is called. Ask getJob")
+    ] = None  # fmt: skip
+    account_identity: Annotated[
+        Any, _STRING, Field(description="Ignored: the aggregation service has it. Here the signature names the caller")
+    ] = None  # fmt: skip
+
+
+class PublicationBody(JobFields):
+    """What to publish, and where; by default at the place of the job."""
+
+    job_request_id: JobId
+    output_data_bucket_name: Annotated[OptionalText, Field(description="Where the summary goes")] = None
+    output_data_blob_prefix: Annotated[OptionalPrefix, Field(description="The name of the summary")] = None
+
+
+JobInBody = Annotated[dict[str, Any], InBody(description="A job", json_schema_extra=JobBody.model_json_schema())]
+PublicationInBody = Annotated[
+    dict[str, Any], InBody(description="What to publish", json_schema_extra=PublicationBody.model_json_schema())
+]
+"""For OpenAPI. A job is stored as it was sent, so the function itself calls :func:`read_request`."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +418,9 @@ class JobRequest:
         return range(first, last + 1) if self.hours is None else self.hours
 
 
-def read_request(body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilon_cap: Fraction) -> JobRequest:
+def read_request(
+    body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilon_cap: Fraction, *, stored: bool = False
+) -> JobRequest:
     """Check a body of createJob.
 
     Args:
@@ -141,40 +428,32 @@ def read_request(body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilo
         delta_cap: the most delta of a job.
         buckets: the buckets that jobs may name.
         epsilon_cap: the most epsilon of a job.
+        stored: whether it was accepted before. Earlier versions accepted unknown fields, which are ignored.
 
     Raises:
         RequestRefusedError: with the first problem.
     """
-    fields = _body(body)
-    parameters = _object(fields.get("job_parameters", {}), "job_parameters")
-    prefixes = _prefixes(fields)
-    report_to, site = (_optional(parameters, name) for name in ("attribution_report_to", "reporting_site"))
-    if (report_to is None) == (site is None):
-        raise invalid("job_parameters", "name exactly one of attribution_report_to and reporting_site")
-    _no_debug_run(parameters)
-    mode, domain = _domain(fields, parameters, buckets)
-    epsilon, delta = _amounts(fields, parameters, mode, epsilon_cap, delta_cap)
-    count = _optional(parameters, "input_report_count")
-    if count is not None and not _COUNT.fullmatch(count):
-        raise invalid("job_parameters.input_report_count", "give a whole number")
+    fields = _read(JobBody, body, stored=stored)
+    parameters, mode = fields.job_parameters, fields.output_domain.mode
+    epsilon = _epsilon_of(fields, epsilon_cap)
     return JobRequest(
-        job=_id(fields),
-        input_bucket=_bucket(fields, "input_data_bucket_name", buckets),
-        input_prefixes=prefixes,
-        output_bucket=_bucket(fields, "output_data_bucket_name", buckets),
-        output_prefix=_prefix(fields, "output_data_blob_prefix"),
-        report_to=report_to,
-        reporting_site=site,
+        job=fields.job_request_id,
+        input_bucket=_bucket("input_data_bucket_name", fields.input_data_bucket_name, buckets),
+        input_prefixes=_prefixes(fields.input_data_blob_prefix, fields.input_data_blob_prefixes),
+        output_bucket=_bucket("output_data_bucket_name", fields.output_data_bucket_name, buckets),
+        output_prefix=fields.output_data_blob_prefix,
+        report_to=parameters.attribution_report_to,
+        reporting_site=parameters.reporting_site,
         mode=mode,
-        domain=domain,
+        domain=_domain(mode, parameters, buckets),
         epsilon=epsilon,
-        delta=delta,
-        filtering_ids=_filtering_ids(parameters),
-        error_threshold=_threshold(parameters),
-        report_count=None if count is None else int(count),
-        destinations=_destinations(parameters),
-        hours=_hours(parameters),
-        skip_exhausted=_skip(fields),
+        delta=_delta_of(fields, epsilon, delta_cap),
+        filtering_ids=parameters.filtering_ids,
+        error_threshold=parameters.report_error_threshold_percentage,
+        report_count=parameters.input_report_count,
+        destinations=parameters.attribution_destinations,
+        hours=_hours(parameters.scheduled_from, parameters.scheduled_before),
+        skip_exhausted=fields.skip_exhausted,
     )
 
 
@@ -193,12 +472,12 @@ def read_publication(body: Any, buckets: frozenset[str]) -> Publication:
     Raises:
         RequestRefusedError: with the first problem.
     """
-    fields = _body(body)
-    bucket, prefix = "output_data_bucket_name", "output_data_blob_prefix"
+    fields = _read(PublicationBody, body)
+    bucket = fields.output_data_bucket_name
     return Publication(
-        _id(fields),
-        _bucket(fields, bucket, buckets) if fields.get(bucket) else None,
-        _prefix(fields, prefix) if fields.get(prefix) else None,
+        fields.job_request_id,
+        None if bucket is None else _bucket("output_data_bucket_name", bucket, buckets),
+        fields.output_data_blob_prefix,
     )
 
 
@@ -228,65 +507,46 @@ def read_job_id(text: str) -> str:
     Raises:
         RequestRefusedError: it is missing or invalid.
     """
-    return _id({"job_request_id": text})
+    return _read(PublicationBody, {"job_request_id": text}).job_request_id
 
 
-def _body(value: Any) -> Mapping[str, Any]:
-    fields = _object(value, "body")
+_Fields = TypeVar("_Fields", bound=JobFields)
+
+
+def _read(model: type[_Fields], body: Any, *, stored: bool = False) -> _Fields:
     try:
-        json.dumps(fields, ensure_ascii=False).encode()
+        json.dumps(body, ensure_ascii=False).encode()
+        return model.model_validate(body, context=STORED if stored else None)
     except UnicodeEncodeError:
         raise RequestRefusedError("JSON_ERROR", "body", "a text holds half of a character (a lone surrogate)") from None
-    return fields
+    except ValidationError as error:
+        raise _first(error) from None
 
 
-def _object(value: Any, field: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise RequestRefusedError("JSON_ERROR", field, "give a JSON object")
-    return value
+def _first(error: ValidationError) -> RequestRefusedError:
+    """The first problem, with the aggregation service's reason."""
+    problem = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, problem["loc"])) or "body"
+    match problem["type"]:
+        case "missing":
+            return RequestRefusedError("ARGUMENT_MISSING", where, "is missing")
+        case "model_type":
+            return RequestRefusedError("JSON_ERROR", where, "give a JSON object")
+        case "JSON_ERROR" | "ARGUMENT_MISSING" as code:
+            return RequestRefusedError(code, where, problem["msg"])
+    return invalid(where, reason(problem))
 
 
-def _ours(fields: Mapping[str, Any], name: str, *known: str, within: str = "") -> Mapping[str, Any]:
-    """An object that only kanon has. The aggregation service ignores unknown fields, but a misspelt epsilon spends."""
-    found = _object(fields.get(name, {}), within + name)
-    if not found.keys() <= set(known):
-        raise invalid(within + name, f"give only {' and '.join(known)} there")
-    return found
+# What depends on several fields, or on the stack
 
 
-def _text(fields: Mapping[str, Any], name: str, within: str = "") -> str:
-    if fields.get(name) in (None, ""):
-        raise RequestRefusedError("ARGUMENT_MISSING", within + name, "is missing")
-    value = fields[name]
-    if not isinstance(value, str):
-        raise RequestRefusedError("JSON_ERROR", within + name, "give a text")
-    return value
+def _bucket(where: str, name: str, buckets: frozenset[str]) -> str:
+    if name not in buckets:
+        raise invalid(where, "name a bucket of this stack, or one of the parameter ReportBuckets")
+    return name
 
 
-def _optional(parameters: Mapping[str, Any], name: str) -> str | None:
-    """A parameter as text. As in the aggregation service it may be a number, which is read as its shortest decimal."""
-    value = parameters.get(name)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return repr(value)
-    return None if value in (None, "") else _text(parameters, name, "job_parameters.")
-
-
-def _id(fields: Mapping[str, Any]) -> str:
-    text = _text(fields, "job_request_id")
-    if not _ID.fullmatch(text):
-        raise invalid("job_request_id", "give 1 to 128 printable ASCII characters, without a bar")
-    return text
-
-
-def _bucket(fields: Mapping[str, Any], name: str, buckets: frozenset[str], within: str = "") -> str:
-    text = _text(fields, name, within)
-    if text not in buckets:
-        raise invalid(within + name, "name a bucket of this stack, or one of the parameter ReportBuckets")
-    return text
-
-
-def _prefixes(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    one, several = fields.get("input_data_blob_prefix"), fields.get("input_data_blob_prefixes")
+def _prefixes(one: Any, several: Any) -> tuple[str, ...]:
     if (one in (None, "")) == (several in (None, [])):
         raise invalid(
             "input_data_blob_prefix", "name exactly one of input_data_blob_prefix and input_data_blob_prefixes"
@@ -299,148 +559,52 @@ def _prefixes(fields: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(asked)
 
 
-_PREFIX_FORM = f"1 to {_PREFIX_BYTES} bytes without control characters"
-
-
-def _is_prefix(text: str) -> bool:
-    return _PREFIX.fullmatch(text) is not None and len(text.encode()) <= _PREFIX_BYTES
-
-
-def _prefix(fields: Mapping[str, Any], name: str, within: str = "") -> str:
-    text = _text(fields, name, within)
-    if not _is_prefix(text):
-        raise invalid(within + name, f"give {_PREFIX_FORM}")
-    return text
-
-
-def _no_debug_run(parameters: Mapping[str, Any]) -> None:
-    if str(parameters.get("debug_run", _FALSE)).lower() != _FALSE:
-        raise invalid(
-            "job_parameters.debug_run",
-            "no stack shows sums without noise: run `kanon reports aggregate --no-noise --debug` on your files",
-        )
-
-
-def _domain(
-    fields: Mapping[str, Any], parameters: Mapping[str, Any], buckets: frozenset[str]
-) -> tuple[Mode, Domain | None]:
-    """The mode, and where the declared keys are."""
-    asked = _ours(fields, "output_domain", "mode").get("mode", "declared")
-    if asked == "kanon":
-        raise invalid("output_domain.mode", "kanon is not built yet: use declared or discover")
-    if asked not in ("declared", "discover"):
-        raise invalid("output_domain.mode", "use declared or discover")
+def _domain(mode: Mode, parameters: JobParameters, buckets: frozenset[str]) -> Domain | None:
+    """Where the declared keys are; None in discovery."""
     names = ("output_domain_bucket_name", "output_domain_blob_prefix")
-    given = [name for name in names if parameters.get(name) not in (None, "")]
-    if asked == "discover":
-        if given:
-            raise invalid(f"job_parameters.{given[0]}", "discovery takes no declared keys: leave it out")
-        return "discover", None
-    bucket = _bucket(parameters, names[0], buckets, "job_parameters.")
-    return "declared", Domain(bucket, _prefix(parameters, names[1], "job_parameters."))
+    bucket, prefix = parameters.output_domain_bucket_name, parameters.output_domain_blob_prefix
+    for name, value in zip(names, (bucket, prefix), strict=True):
+        if mode == "discover" and value is not None:
+            raise invalid(f"job_parameters.{name}", "discovery takes no declared keys: leave it out")
+        if mode == "declared" and value is None:
+            raise RequestRefusedError("ARGUMENT_MISSING", f"job_parameters.{name}", "is missing")
+    if bucket is None or prefix is None:
+        return None
+    return Domain(_bucket(f"job_parameters.{names[0]}", bucket, buckets), prefix)
 
 
-def _amounts(
-    fields: Mapping[str, Any], parameters: Mapping[str, Any], mode: Mode, epsilon_cap: Fraction, delta_cap: Fraction
-) -> tuple[Fraction, Fraction]:
-    """Epsilon and delta, exactly."""
-    ours = _ours(fields, "privacy_params", "laplace_dp_params")
-    ours = _ours(ours, "laplace_dp_params", "job_epsilon", "job_delta", within="privacy_params.")
-    theirs = _optional(parameters, "debug_privacy_epsilon")
+def _epsilon_of(fields: JobBody, epsilon_cap: Fraction) -> Fraction:
+    theirs, ours = fields.job_parameters.debug_privacy_epsilon, fields.privacy_params.laplace_dp_params.job_epsilon
     where = "privacy_params.laplace_dp_params.job_epsilon"
     if theirs is not None:
-        if "job_epsilon" in ours:
+        if ours is not None:
             raise invalid(where, "excludes debug_privacy_epsilon: give one of them")
         where = "job_parameters.debug_privacy_epsilon"
-    epsilon = _decimal(theirs if theirs is not None else ours.get("job_epsilon", DEFAULT_EPSILON), where)
+    epsilon = next((given for given in (theirs, ours) if given is not None), Fraction(DEFAULT_EPSILON))
     most = min(Fraction(EPSILON_CAP), epsilon_cap)
     if not 0 < epsilon <= most or 1000 % epsilon.denominator:
         raise invalid(where, f"give a number above 0, at most {written(most)}, with at most 3 decimals")
-    where = "privacy_params.laplace_dp_params.job_delta"
-    if mode == "declared":
-        if "job_delta" in ours:
+    return epsilon
+
+
+def _delta_of(fields: JobBody, epsilon: Fraction, delta_cap: Fraction) -> Fraction:
+    given, where = fields.privacy_params.laplace_dp_params.job_delta, "privacy_params.laplace_dp_params.job_delta"
+    if fields.output_domain.mode == "declared":
+        if given is not None:
             raise invalid(where, "declared keys need no delta: leave it out")
-        return epsilon, Fraction(0)
-    delta = _decimal(ours.get("job_delta", DEFAULT_DELTA), where)
+        return Fraction(0)
+    delta = Fraction(DEFAULT_DELTA) if given is None else given
     if not LEAST_DELTA <= delta <= delta_cap or 10**15 % delta.denominator or delta * 100 > epsilon:
         raise invalid(
             where, f"give 1e-12 up to {float(delta_cap):g} and a hundredth of epsilon, with at most 15 decimals"
         )
-    return epsilon, delta
+    return delta
 
 
-def _decimal(text: Any, where: str) -> Fraction:
-    """A decimal text. A JSON number is refused, because it would be read as a float first."""
-    try:
-        return decimal(text if isinstance(text, str) else "", where)
-    except ParameterError:
-        raise invalid(where, 'give a decimal as a text, such as "10" or "1e-8"') from None
-
-
-def _threshold(parameters: Mapping[str, Any]) -> Fraction:
-    where = "job_parameters.report_error_threshold_percentage"
-    text = _optional(parameters, "report_error_threshold_percentage")
-    percent = _decimal(text if text is not None else DEFAULT_ERROR_THRESHOLD, where)
-    if percent > 100:
-        raise invalid(where, "give a percentage from 0 to 100")
-    return percent
-
-
-def _filtering_ids(parameters: Mapping[str, Any]) -> tuple[int, ...]:
-    text = _optional(parameters, "filtering_ids")
-    if text is None:
-        return (0,)
-    parts = [part.strip() for part in text.split(",")]
-    if (
-        not all(part.isascii() and part.isdigit() and len(part) <= 20 for part in parts)
-        or len(set(parts)) > MOST_FILTERING_IDS
-        or any(int(part) >> 64 for part in parts)
-    ):
-        raise invalid(
-            "job_parameters.filtering_ids", f"give at most {MOST_FILTERING_IDS} numbers below 2^64, separated by commas"
-        )
-    return tuple(sorted({int(part) for part in parts}))
-
-
-def _destinations(parameters: Mapping[str, Any]) -> tuple[str, ...] | None:
-    text = _optional(parameters, "attribution_destinations")
-    if text is None:
-        return None
-    parts = sorted({part.strip() for part in text.split(",")} - {""})
-    if not 1 <= len(parts) <= MOST_DESTINATIONS:
-        raise invalid(
-            "job_parameters.attribution_destinations",
-            f"give 1 to {MOST_DESTINATIONS} destinations, separated by commas",
-        )
-    return tuple(parts)
-
-
-def _hours(parameters: Mapping[str, Any]) -> range | None:
-    first, end = (_hour(parameters, name) for name in ("scheduled_from", "scheduled_before"))
+def _hours(first: int | None, end: int | None) -> range | None:
     if first is None and end is None:
         return None
     hours = range(first or 0, END_OF_TIME // HOUR if end is None else end)
     if not hours:
         raise invalid("job_parameters.scheduled_before", "give an hour after scheduled_from")
     return hours
-
-
-def _hour(parameters: Mapping[str, Any], name: str) -> int | None:
-    """An hour since 1970."""
-    text = _optional(parameters, name)
-    if text is None:
-        return None
-    try:
-        moment = datetime.strptime(text, "%Y-%m-%dT%H:00:00Z").replace(tzinfo=UTC)
-    except ValueError:
-        raise invalid(f"job_parameters.{name}", "give a full hour, such as 2026-01-31T00:00:00Z") from None
-    return int(moment.timestamp()) // HOUR
-
-
-def _skip(fields: Mapping[str, Any]) -> bool:
-    value = fields.get("skip_exhausted", False)
-    if isinstance(value, bool):
-        return value
-    if value in (_FALSE, _TRUE):
-        return bool(value == _TRUE)
-    raise RequestRefusedError("JSON_ERROR", "skip_exhausted", "give true or false")

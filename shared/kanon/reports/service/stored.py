@@ -19,9 +19,10 @@ def reader(settings: Jobs) -> Callable[[Row], JobRequest]:
 
     def read(row: Row) -> JobRequest:
         if row.state not in BEFORE_COMMIT:
-            return read_request(row.request, Fraction(1), named_buckets(row.request), Fraction(EPSILON_CAP))
+            buckets = named_buckets(row.request)
+            return read_request(row.request, Fraction(1), buckets, Fraction(EPSILON_CAP), stored=True)
         try:
-            return read_request(row.request, settings.delta_cap, settings.buckets, settings.epsilon_cap)
+            return read_request(row.request, settings.delta_cap, settings.buckets, settings.epsilon_cap, stored=True)
         except RequestRefusedError as error:
             message = f"{error.field} is no longer allowed: put it back into the parameters of the stack"
             raise JobError("INVALID_JOB", message) from None

@@ -4,6 +4,7 @@ fails.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kanon.reports.errors import JobError
 from kanon.reports.service.plan import Bucket, Plan, read_plan
@@ -58,8 +59,10 @@ class Worker:
         """
         if row.state not in BEFORE_COMMIT:
             return False
-        message = f"{error}. {NOTHING_SPENT}"
-        ended = self.jobs.move(row, State.FINISHED, self.clock(), code=error.code, message=message)
+        told: dict[str, Any] = {"code": error.code, "message": f"{error}. {NOTHING_SPENT}"}
+        if error.errors is not None:
+            told["counters"] = {"errors": dict(sorted(error.errors.items()))}
+        ended = self.jobs.move(row, State.FINISHED, self.clock(), **told)
         if ended:
             self.ended(error.code)
         return ended
