@@ -139,6 +139,9 @@ def replay(
     from kanon import clock
     from kanon.operate import replay as replaying
 
+    if members:
+        typer.echo(f"Waiting until table {members} is restored. This may take hours, and changes nothing.")
+        replaying.wait_until_restored(stack, members, time.sleep)
     found = replaying.plan(stack, from_, members, clock.now())
     typer.echo(
         f"Steps {from_ + 1} to {max(found.targets.values())} will be evaluated again in table {found.source}, and every"

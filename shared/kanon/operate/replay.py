@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import repeat
 
 from kanon.dynamo.batches import chunks
+from kanon.dynamo.tables import described
 from kanon.errors import ConfigurationError, LeaseLostError
 from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.fingerprints import fingerprints, noise_key_fingerprints, refuse_types
@@ -32,6 +33,8 @@ from kanon.operate.stacks import RunningStack
 LEASE = 6 * 3600
 """Seconds for which the slots are leased; renewed after each step. Released at the end."""
 ITEMS_A_BATCH = 1000
+LOOK = 30
+"""Seconds between two looks at a table that is being restored."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,22 @@ class _OwnMarks:
 
     def advance(self, *_: object) -> None:
         self.renew()
+
+
+def wait_until_restored(stack: RunningStack, source: str, sleep: Callable[[float], None]) -> None:
+    """Wait until a table that is being restored can be read. It may take hours.
+
+    Raises:
+        ChangeRefusedError: there is no such table, or it cannot become ready.
+    """
+    client = stack.client("dynamodb")
+    try:
+        while (status := described(client, {source: source})[source]["TableStatus"]) in ("CREATING", "UPDATING"):
+            sleep(LOOK)
+    except client.exceptions.ResourceNotFoundException:
+        raise ChangeRefusedError(f"there is no table {source}: restore Members into it first") from None
+    if status != "ACTIVE":
+        raise ChangeRefusedError(f"table {source} is {status}: restore Members into another table")
 
 
 def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan:

@@ -45,8 +45,6 @@ class Drill:
 
     def _aws(self, words: list[str]) -> tuple[int, str]:
         service, operation, *options = words
-        if operation == "wait":
-            return 0, ""
         given = dict(zip(options[::2], options[1::2], strict=True))
         if operation == "restore-table-to-point-in-time":
             assert given["--source-table-name"] == self.stack.storage.tables["Members"]

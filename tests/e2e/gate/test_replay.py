@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from kanon.gate.storage.members import Members, from_item
 from kanon.gate.storage.step_log import StepLog
 from kanon.local import Stack
 from kanon.operate import replay as module
-from kanon.operate.changes import newest_change
+from kanon.operate.changes import ChangeRefusedError, newest_change
 from tests.conftest import START
 from tests.e2e.gate.backups import put_back, restored, rows
 from tests.e2e.gate.oracle import Oracle
@@ -79,6 +80,34 @@ def begin_generation(stack: Stack) -> int:
 
 def stored(stack: Stack) -> list[dict[str, Any]]:
     return sorted(rows(stack, "Members"), key=lambda item: item["set_key"]["B"])
+
+
+@pytest.mark.parametrize(("end", "why"), [("ACTIVE", None), ("ARCHIVED", "is ARCHIVED"), (None, "there is no table")])
+def test_the_command_waits_for_hours_until_a_table_is_restored(end: str | None, why: str | None) -> None:
+    class ResourceNotFoundException(Exception):  # noqa: N818, as AWS names it
+        pass
+
+    statuses, waited = iter([*["CREATING"] * 400, end]), []
+
+    def describe_table(TableName: str) -> Any:  # noqa: N803, as the client names it
+        if (status := next(statuses)) is None:
+            raise ResourceNotFoundException(TableName)
+        return {"Table": {"TableStatus": status}}
+
+    exceptions = SimpleNamespace(ResourceNotFoundException=ResourceNotFoundException)
+    client = SimpleNamespace(describe_table=describe_table, exceptions=exceptions)
+    stack: Any = SimpleNamespace(client=lambda _: client)
+    if why is None:
+        module.wait_until_restored(stack, "copy", waited.append)
+    else:
+        with pytest.raises(ChangeRefusedError, match=why):
+            module.wait_until_restored(stack, "copy", waited.append)
+    assert sum(waited) == 12_000
+
+
+def test_a_table_that_does_not_exist_is_refused(used: Used) -> None:
+    code, output = replay(used.oracle().stack, BACKUP, "--members", "none")
+    assert (code, "there is no table none" in output) == (2, True), output
 
 
 def change_status(stack: Stack, change: int | None) -> None:
