@@ -863,9 +863,10 @@ def nobody_sees_sums_and_keys_and_budgets_together(_: Documents) -> Problems:
 
 TRUSTED = {"ScheduleRole": "scheduler", "CanaryRole": "codedeploy"}
 """The service that takes a role, if it is not Lambda."""
+THIS_ACCOUNT = {"Ref": "AWS::AccountId"}
 OF_THE_ACCOUNT = {
     "StringEquals": {
-        "aws:SourceAccount": {"Ref": "AWS::AccountId"},
+        "aws:SourceAccount": THIS_ACCOUNT,
         "aws:SourceArn": {
             "Fn::Sub": "arn:${AWS::Partition}:scheduler:${AWS::Region}:${AWS::AccountId}:schedule-group/default"
         },
@@ -884,6 +885,10 @@ def roles_trust_one_service_and_have_no_managed_policies(document: Document) -> 
             yield f"{name} trusts {trusted}"
         if service == "scheduler" and statement.get("Condition") != OF_THE_ACCOUNT:
             yield f"{name} can be taken by schedules of other accounts"
+        if service == "codedeploy" and statement.get("Condition") != {
+            "StringEquals": {"aws:SourceAccount": THIS_ACCOUNT}
+        }:
+            yield f"{name} can be taken by deployments of other accounts"
         if set(role["Properties"]) != {"AssumeRolePolicyDocument", "Policies"}:
             yield f"{name} has more policies"
         for policy in (role["Properties"]["AssumeRolePolicyDocument"], *(
