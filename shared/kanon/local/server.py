@@ -1,4 +1,8 @@
-"""The HTTP front of the local stack: waitress, bound to loopback."""
+"""The HTTP front of the local stack: waitress, bound to loopback.
+
+A page of another site in the browser can reach loopback, too. So the server answers only requests to its own names
+(a name of somebody else may resolve to loopback: DNS rebinding), and none that a page of another site sent.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,18 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from waitress.server import create_server
 
-from kanon.local.gateway import PAYLOAD_LIMIT, Request, Response
+from kanon.local.gateway import PAYLOAD_LIMIT, Request, Response, message
 
 Answer = Callable[[Request], Response]
+OWN_NAMES = frozenset({"127.0.0.1", "localhost"})
+MOST_CONNECTIONS, IDLE_SECONDS = 100, 30
+"""Open connections, and seconds after which one without a request in progress is closed."""
+WRONG_NAME = message(421, "this service answers to 127.0.0.1 and localhost only")
+FOREIGN = message(403, "this service takes no requests from pages of other sites")
 _HOP_BY_HOP = {"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"}
 
 
@@ -28,6 +38,9 @@ class Server:
             sockets=[_bound(port)],
             threads=8,
             max_request_body_size=PAYLOAD_LIMIT + 1024,
+            connection_limit=MOST_CONNECTIONS,
+            channel_timeout=IDLE_SECONDS,
+            cleanup_interval=IDLE_SECONDS // 6,
             ident=None,
         )
         self._server = server
@@ -67,13 +80,29 @@ def _bound(port: int) -> socket.socket:
 
 def _application(answer: Answer) -> Callable[[dict[str, Any], Any], Iterable[bytes]]:
     def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        response = answer(_request(environ))
+        response = _refusal(environ) or answer(_request(environ))
         headers = [(k, v) for k, v in response.headers if k.lower() not in _HOP_BY_HOP]
         headers.append(("Content-Length", str(len(response.body))))
         start_response(f"{response.status} {http.client.responses.get(response.status, 'Unknown')}", headers)
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]
 
     return application
+
+
+def _refusal(environ: dict[str, Any]) -> Response | None:
+    """The answer to a request that a page of another site may have sent. Other clients send no ``Origin``."""
+    if "HTTP_HOST" in environ and _name_of(f"//{environ['HTTP_HOST']}") not in OWN_NAMES:
+        return WRONG_NAME
+    if "HTTP_ORIGIN" in environ and _name_of(environ["HTTP_ORIGIN"]) not in OWN_NAMES:
+        return FOREIGN
+    return None
+
+
+def _name_of(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None
 
 
 def _request(environ: dict[str, Any]) -> Request:

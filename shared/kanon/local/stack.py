@@ -181,9 +181,19 @@ class Stack:
             if (request.method, request.target) == ("GET", DESCRIPTION):
                 content = json.dumps(self.describe()).encode()
                 return gateway.Response(200, [("content-type", "application/json")], content)
+            if (request.method, request.target) == ("GET", "/"):
+                return gateway.Response(200, [("content-type", "text/html; charset=utf-8")], self._start_page())
             return self.answer(request)
 
         return Server(answer, port)
+
+    def _start_page(self) -> bytes:
+        """Where to go from here. In AWS there is no page at this path."""
+        pages = {"/docs": "a page to try the calls", "/v1/types": "the types", "/openapi.json": "the calls of the gate"}
+        if "collect" in self.functions:
+            pages["/reports/openapi.json"] = "the calls of reports"
+        links = "".join(f'<li><a href="{path}">{path}</a>: {what}</li>' for path, what in pages.items())
+        return f"<!doctype html><title>kanon</title><h1>kanon on this machine</h1><ul>{links}</ul>".encode()
 
     def describe(self) -> dict[str, Any]:
         """The location of the stack's parts, for ``kanon doctor``. It contains no secret."""

@@ -1,7 +1,12 @@
-"""The local server stops on request at any time."""
+"""The local server stops on request at any time, and answers no page of another site."""
+
+import http.client
+import socket
+from contextlib import closing
 
 import pytest
 
+from kanon.local import server as module
 from kanon.local.gateway import Request, Response
 from kanon.local.server import Server
 
@@ -24,3 +29,55 @@ def test_a_server_closes_even_if_its_loop_turns_early(monkeypatch: pytest.Monkey
     assert loop.is_alive()
     server.close()
     assert not loop.is_alive()
+
+
+OWN = "127.0.0.1:8000"
+TEXT = {"Content-Type": "text/plain"}
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "status"),
+    [
+        ("GET", {"Host": OWN}, 200),
+        ("POST", {"Host": "localhost", **TEXT}, 200),
+        ("POST", {"Host": "LOCALHOST:9000", "Origin": "http://localhost:3000"}, 200),
+        ("GET", {"Host": "attacker.test"}, 421),
+        ("POST", {"Host": "attacker.test:8000", "Origin": "http://attacker.test:8000"}, 421),
+        ("GET", {"Host": "127.0.0.1.attacker.test"}, 421),
+        ("GET", {"Host": "localhost@attacker.test"}, 421),
+        ("GET", {"Host": "attacker.test]"}, 421),
+        ("POST", {"Host": OWN, "Origin": "https://attacker.test", **TEXT}, 403),
+        ("POST", {"Host": OWN, "Origin": "http://127.0.0.1.attacker.test"}, 403),
+        ("POST", {"Host": OWN, "Origin": "null", **TEXT}, 403),
+    ],
+)
+def test_only_requests_to_its_own_names_and_not_of_other_sites_are_answered(
+    method: str, headers: dict[str, str], status: int
+) -> None:
+    seen: list[Request] = []
+
+    def answer(request: Request) -> Response:
+        seen.append(request)
+        return Response(200)
+
+    server = Server(answer)
+    with closing(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)) as connection:
+        connection.request(method, "/v1alpha/createJob", headers=headers)
+        assert connection.getresponse().status == status
+    server.close()
+    assert len(seen) == (status == 200)
+
+
+def test_idle_connections_are_bounded_and_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MOST_CONNECTIONS", 5), ("IDLE_SECONDS", 1)):
+        monkeypatch.setattr(module, name, value)
+    server = Server(_answer)
+    place = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    idle = [socket.create_connection(place, timeout=10) for _ in range(6)]
+    with closing(http.client.HTTPConnection(*place, timeout=10)) as connection:
+        connection.request("GET", "/")
+        assert len(server._server.active_channels) <= 5
+        assert connection.getresponse().status == 200
+    for one in idle:
+        one.close()
+    server.close()

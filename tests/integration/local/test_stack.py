@@ -44,6 +44,15 @@ def connection(stack: Stack) -> Iterator[http.client.HTTPConnection]:
     server.close()
 
 
+def test_the_first_page_says_where_to_go(connection: http.client.HTTPConnection) -> None:
+    connection.request("GET", "/")
+    answer = connection.getresponse()
+    assert (answer.status, answer.getheader("Content-Type")) == (200, "text/html; charset=utf-8")
+    page = answer.read().decode()
+    assert '<a href="/docs">' in page
+    assert "/reports/" not in page, "this stack has no reports"
+
+
 def received(stack: Stack) -> list[tuple[float, dict[str, Any]]]:
     """The events the function has seen, each with its time on the function's clock."""
     found = stack.request("GET", "/v1/things/known").json()["received"]
