@@ -205,11 +205,8 @@ def usage(load: ReportLoad, m: Mapping[str, float], architecture: str = "arm64")
     stored = min(reports, batches * m["objects_a_batch"])
     invocations = reports + batches + calls + jobs * runs + SWEEPS
     opened = jobs * min(load.shards, load.concurrency) * KEYS_KEPT
-    logged = (
-        (reports + calls) * (m["report_log_bytes"] + m["access_log_bytes"])
-        + (batches + jobs * runs + SWEEPS) * m["report_log_bytes"]
-        + invocations * m["platform_log_bytes"]
-    )
+    logged = (reports + calls) * (m["report_log_bytes"] + m["access_log_bytes"])
+    logged += (batches + jobs * runs + SWEEPS) * m["report_log_bytes"]
     return {
         "apigateway.http": reports + calls,
         "lambda.requests": invocations,

@@ -217,7 +217,6 @@ def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
         joins * (m["join_log_bytes"] + m["access_log_bytes"])
         + queries * (m["query_log_bytes"] + m["access_log_bytes"])
         + slot_steps * m["evaluate_log_bytes"]
-        + requests * m["platform_log_bytes"]
     )
     answered = joins * (m["header_bytes"] + 4 * w.batch)
     answered += queries * (m["header_bytes"] + 100 + 47 * w.hashes * TRUE_SHARE)

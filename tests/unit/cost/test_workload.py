@@ -142,6 +142,18 @@ def test_a_query_reads_half_a_unit_for_each_set_and_each_horizon_that_it_does_no
         assert read - without == pytest.approx(each.queries * 730 * 3600 * (30 + horizons) / 2)
 
 
+def test_only_lines_that_the_functions_write_are_charged() -> None:
+    """Every function drops the START, END and REPORT lines of Lambda."""
+    for file in ("template.yaml", "infra/reports.yaml"):
+        document = read(ROOT / file)
+        for name, function in functions(document).items():
+            assert function["LoggingConfig"]["SystemLogLevel"] == "WARN", name
+    joins_only = Workload(PARAMETERS, 1_000.0, slots=1)
+    lines = 1_000 * 3600 * 730 * (MEASURED["join_log_bytes"] + MEASURED["access_log_bytes"])
+    lines += 730 * MEASURED["evaluate_log_bytes"]
+    assert usage(joins_only, MEASURED)["logs.ingested"] * 1e9 == pytest.approx(lines)
+
+
 def test_every_alternative_has_a_price_and_the_first_ones_are_the_batches() -> None:
     others = alternatives(LOAD, MEASURED, {})
     totals = {name: bill(used, PRICES).total for name, used in others.items()}
