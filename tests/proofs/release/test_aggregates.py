@@ -7,8 +7,8 @@ from itertools import combinations_with_replacement
 import pytest
 
 from kanon.noise.laws import two_sided
-from kanon.release.aggregates import Totals, aggregate
-from kanon.release.bounding import Centred, Rows, Squares, Sum, UserMeans
+from kanon.release.aggregates import Interval, Totals, aggregate
+from kanon.release.bounding import Centred, Distinct, Rows, Squares, Sum, UserMeans
 from kanon.release.bounds import shift_delta
 from kanon.release.quantile import Quantile
 from kanon.release.selection import counted_selection
@@ -65,6 +65,55 @@ def test_one_user_moves_a_total_by_at_most_the_steps_of_its_sensitivity(text, ep
         assert max(map(abs, moved)) <= total.steps
         if "mean:x:1:4" not in text:  # every point but the middle is an end of another aggregate
             assert max(map(abs, moved)) == total.steps
+
+
+SEVERAL = ["rows:3", "mean:x:-2:5", "var:x:-2:5", "var:x:1:4", "stddev:x:0:5", "distinct:x"]
+
+
+@pytest.mark.parametrize("values", [1, 2, 3])
+@pytest.mark.parametrize("text", SEVERAL)
+def test_the_sensitivity_of_each_total_is_the_most_that_a_user_with_several_values_adds(text, values):
+    """A user adds at most ``values`` values, so the worst user is among all multisets of at most that size."""
+    ends = (1, 4) if text.endswith("1:4") else (0, 5) if text.endswith("0:5") else (LOW, HIGH)
+    users = [own for n in range(1, 5) for own in combinations_with_replacement(range(ends[0], ends[1] + 1), n)]
+
+    def added(measure, own):
+        match measure:
+            case Rows(most):
+                return min(len(own), most)
+            case Distinct(_, most):
+                return min(len(set(own)), most)
+        return exact(measure, own[: measure.values])
+
+    for need in aggregate(text, scale=0, values=values, cells=4).needs:
+        assert max(abs(added(need.measure, own)) for own in users) == need.sensitivity
+
+
+@pytest.mark.parametrize(
+    ("text", "totals", "users", "expected"),
+    [
+        ("mean:x:0:10", [-1000], 1, 0),  # clamped to the bounds
+        ("mean:x:0:10", [1000], -3, 10),
+        ("mean:x:0:10", [4], 0, 7),  # a number below 1 counts as 1
+        ("mean:x:0:10", [8], 2, 7),
+        ("var:x:0:10", [0, 10**9], 5, 25),  # no spread is larger
+        ("var:x:0:10", [0, -(10**9)], 5, 0),
+        ("var:x:0:10", [0, -60], 1, 5),
+        ("var:x:0:10", [4, -60], 0, 1),
+        ("stddev:x:0:10", [0, -28], 1, 3),
+    ],
+)
+def test_a_value_follows_from_its_totals(text, totals, users, expected):
+    one = aggregate(text, scale=0, values=1, cells=4)
+    found = one.value([Interval(Fraction(total)) for total in totals], Interval(Fraction(users))).value
+    assert abs(found - expected) < Fraction(1, 1 << 50)
+
+
+def test_the_edges_of_a_quantile_divide_its_bounds_evenly():
+    one = aggregate("quantile:x:-1:3:0.5", scale=1, values=1, cells=8)
+    assert [one.edge(i) for i in range(9)] == [Fraction(i, 2) - 1 for i in range(9)]
+    least, most = (aggregate(f"{kind}:x:0:1", scale=0, values=1, cells=4) for kind in ("min", "max"))
+    assert (least.qs, most.qs) == ((0,), (1,))
 
 
 @pytest.mark.parametrize("epsilon", ["1/2", "9", pytest.param("1/200", marks=pytest.mark.prove)])
