@@ -318,6 +318,7 @@ def test_the_real_log_in_another_order_and_in_parts_gives_the_same_table(tmp_pat
         ({"aggregates": ("rows:5",) * 300}, "share of epsilon"),
         ({"epsilon": Fraction(60), "aggregates": ("rows:5",)}, "share of epsilon"),
         ({"aggregates": ("rows:5",), "delta": Fraction("1e-17")}, "truncation of the tables"),
+        ({"public_groups": (("a",),), "delta": Fraction("1e-30")}, "more than the requested"),
     ],
 )
 def test_an_impossible_question_is_refused_with_what_to_change(more, message):

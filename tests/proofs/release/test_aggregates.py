@@ -8,11 +8,12 @@ import pytest
 
 from kanon.noise.laws import two_sided
 from kanon.release.aggregates import Interval, Totals, aggregate
+from kanon.release.autobounds import AutomaticBounds
 from kanon.release.bounding import Centred, Distinct, Rows, Squares, Sum, UserMeans
 from kanon.release.bounds import shift_delta
 from kanon.release.quantile import Quantile
 from kanon.release.selection import counted_selection
-from kanon.release.totals import NoisyTotal
+from kanon.release.totals import NoisyTotal, half_width
 from tests.proofs.release.enumeration import delta, distribution, joint, neighbours, selected
 
 LOW, HIGH = -2, 5
@@ -241,6 +242,48 @@ def test_the_weights_of_a_quantile_are_floors_of_the_exact_exponentials():
     for loss, weight in enumerate(one.weights_by_loss):
         assert weight == int(mpmath.floor(mpmath.mpf(2) ** 128 * mpmath.exp(-rate * loss)))
     assert one.weights_by_loss[-1] >= 1 << 38 > int(mpmath.mpf(2) ** 128 * mpmath.exp(-rate * len(one.weights_by_loss)))
+
+
+class Given:
+    """A tape whose numbers are given."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def below(self, bound, role, group):
+        return self.number(bound)
+
+    def word(self, role, group):
+        return self.number
+
+
+def test_each_edge_of_a_quantile_is_drawn_for_as_many_numbers_as_its_weight():
+    one = Quantile(Fraction(1, 2), 3, Fraction(1))
+    data = [(0, 2), (2, 3)]
+    weights = one.weights(data)
+    starts = [sum(weights[:i]) for i in range(5)]
+    for edge in range(4):
+        for number in (starts[edge], starts[edge + 1] - 1):
+            assert one.draw(data, Given(lambda bound, number=number: number), "", "") == edge
+    assert one.draw(data, Given(lambda bound: bound - 1), "", "") == 3
+
+
+def test_automatic_bounds_take_the_bins_above_their_threshold_and_no_others():
+    one = AutomaticBounds(Fraction(1))
+    silent = Given(next(word for word in range(0, 1 << 64, 1 << 54) if one.law.draw(word) == 0))
+    users = {3: one.threshold, 5: one.threshold + 1, 7: one.threshold + 1, 9: one.threshold}
+    assert one.draw(users, silent, "") == (9, 64)
+
+
+def test_the_width_of_a_total_covers_noise_and_the_worst_rounding():
+    total, level = Coarse(40, Fraction(1)), Fraction(19, 20)
+    errors = {
+        abs(total.rounded(exact) + noise - exact / total.grid) - abs(noise)
+        for exact in range(80)
+        for noise in range(-9, 10)
+    }
+    assert max(errors) == Fraction(1, 2)
+    assert total.half_width(level) == (half_width(total.law, level) + max(errors)) * total.grid
 
 
 def test_every_multiset_of_values_is_enumerated():

@@ -59,6 +59,28 @@ def test_gaussian_noise_of_several_groups_keeps_to_its_claim(variance, shifted):
         assert ideal_delta(variance, shifted, epsilon) <= noise_delta(variance, shifted + 1, epsilon)
 
 
+@pytest.mark.parametrize(("groups", "epsilon"), [(1, "1/100"), (2, "1/100"), (2, "1/20"), (2, "3")])
+def test_the_ideal_delta_of_gaussian_noise_is_never_too_small(groups, epsilon):
+    """Against 400 bits: what rounding loses in fixed point is added, so the claim lies above the truth."""
+    import mpmath
+
+    variance, reach, epsilon = Fraction(9, 4), 40, Fraction(epsilon)
+    with mpmath.workprec(400):
+        weights = [mpmath.exp(-mpmath.mpf(2 * x * x) / 9) for x in range(-reach, reach + 1)]
+        single = {x: weight / sum(weights) for x, weight in enumerate(weights, -reach)}
+        sums = {0: mpmath.mpf(1)}
+        for _ in range(groups):
+            found = {}
+            for (x, p), (y, q) in product(sums.items(), single.items()):
+                found[x + y] = found.get(x + y, 0) + p * q
+            sums = found
+        c = (Fraction(groups, 2) - epsilon * variance).__floor__()
+        here, there = (sum(p for s, p in sums.items() if s <= c - shift) for shift in (0, groups))
+        truth = here - mpmath.exp(mpmath.mpf(epsilon.numerator) / epsilon.denominator) * there
+        claim = ideal_delta(variance, groups, epsilon)
+        assert 0 < mpmath.mpf(claim.numerator) / claim.denominator - truth < mpmath.mpf(2) ** -90
+
+
 @pytest.mark.parametrize("kappa", [2, pytest.param(3, marks=pytest.mark.prove)])
 def test_gaussian_selection_of_all_groups_of_a_user_keeps_to_its_claim(kappa):
     epsilon, most = Fraction(3), Fraction(1, 5)
