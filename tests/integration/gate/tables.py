@@ -30,6 +30,7 @@ from kanon.local.engines import ENGINES, Engine, Moto
 from kanon.local.partiql import read
 from kanon.local.source import ROOT
 from kanon.local.template import Template
+from tests.small_pages import give_small_pages
 from tests.unit.examples import ONE_SLOT
 
 KEYS = {
@@ -157,12 +158,15 @@ class Running:
 
 
 @contextmanager
-def running(name: str) -> Iterator[Running]:
-    """Start an engine."""
+def running(name: str, *, small_pages: bool = True) -> Iterator[Running]:
+    """Start an engine. ``small_pages``: listings come in pages of one, so that second pages are read."""
     engine = ENGINES[name]()
     engine.start()
     try:
-        yield Running(engine, engine.session())
+        session = engine.session()
+        if small_pages:
+            give_small_pages(session)
+        yield Running(engine, session)
     finally:
         engine.stop()
 

@@ -54,7 +54,7 @@ KEYS = NoiseKeys(((0, KEY),))
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[Running]:
-    with running("moto") as running_:
+    with running("moto", small_pages=False) as running_:  # tests count the calls
         yield running_
 
 

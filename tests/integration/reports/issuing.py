@@ -11,6 +11,7 @@ from kanon.reports.storage.key_ring import KeyRing, Keys
 from kanon.reports.storage.private_keys import PrivateKeys
 from tests.integration.gate.tables import Running
 from tests.integration.reports.tables import NOW, fresh_tables
+from tests.small_pages import expect_consistent_reads
 
 PREFIX = "/report-keys/"
 
@@ -46,6 +47,7 @@ class Issuing:
 
     def epoch(self) -> Epoch:
         client = self._client("dynamodb")
+        expect_consistent_reads(client)
         return Epoch(client, KeyRing(client, self.control), Budgets(client, self.table, Amount(0, 0)), self.jobs_table)
 
     def private(self) -> PrivateKeys:

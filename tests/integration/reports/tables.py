@@ -10,6 +10,7 @@ from kanon.reports.service.committing import Committing
 from kanon.reports.storage.budgets import Amount, Budgets
 from kanon.reports.storage.report_jobs import ReportJobs, State
 from tests.integration.gate.tables import Running
+from tests.small_pages import expect_consistent_reads
 
 CAP = Amount.of(Fraction(64), Fraction(1, 10**7))
 EPOCH = "the first"
@@ -55,7 +56,9 @@ class ReportTables:
     def copy(self, job: str) -> dict[str, Any]:
         """The row of a job as a backup has it."""
         key = {"job": {"S": job}, "part": {"S": "job"}}
-        item: dict[str, Any] = self.client.get_item(TableName=self.names["ReportJobs"], Key=key)["Item"]
+        item: dict[str, Any] = self.client.get_item(TableName=self.names["ReportJobs"], Key=key, ConsistentRead=True)[
+            "Item"
+        ]
         return item
 
     def put_back(self, copy: dict[str, Any]) -> None:
@@ -103,6 +106,7 @@ def _create(client: Any, table: str, keys: tuple[tuple[str, str], ...]) -> None:
 def fresh_tables(running: Running) -> ReportTables:
     """New, empty tables; the budgets have their epoch."""
     client, number = running.client(), next(_numbers)
+    expect_consistent_reads(client)
     names = {table: f"reports-{number}-{table}" for table in KEYS}
     for table, keys in KEYS.items():
         _create(client, names[table], keys)

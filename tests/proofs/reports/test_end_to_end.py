@@ -35,7 +35,7 @@ def geometric(law, most):
 
 def noise_of(parameters, most):
     """``P(x)`` of the drawn noise for ``|x| <= most``, as rationals, conditioned as the product does."""
-    law = DiscreteLaplace(parameters.epsilon / parameters.contribution_bound)
+    law = DiscreteLaplace.of(parameters)
     g = geometric(law, 4 * most + 64)
     weights = {x: sum(g[i] * g[i + abs(x)] for i in range(len(g) - abs(x))) for x in range(-most, most + 1)}
     total = sum(weights.values()) if parameters.threshold is not None else 1 << 2 * SHIFT

@@ -5,7 +5,11 @@ import numpy as np
 import pytest
 
 from kanon.noise.words import NoiseKey
+from kanon.reports.histogram import Histogram
 from kanon.reports.noise import DiscreteLaplace, Randomness, Tape
+from kanon.reports.parameters import Parameters
+from kanon.reports.reducing import reduce_partition
+from tests.unit.reports.made import keys16
 from tests.unit.reports.sampler import drawn
 
 RANDOMNESS = Randomness(NoiseKey("key", bytes(range(32))), "deployment", "job", bytes(32), bytes(32), "declared")
@@ -19,6 +23,19 @@ LAW = DiscreteLaplace(Fraction(10, 65_536))
 def test_the_noise_equals_the_noise_of_the_plain_sampler(a, most):
     seed = bytes(reversed(range(32)))
     assert DiscreteLaplace(a, most).draw(Tape(seed), 1200).tolist() == drawn(a, most, seed, 1200)
+
+
+@pytest.mark.parametrize("parameters", [
+    Parameters("declared", Fraction(10)), Parameters("discover", Fraction(10), Fraction(1, 10**8)),
+    Parameters("declared", Fraction(1, 8), contribution_bound=3),
+])  # fmt: skip
+def test_a_job_draws_noise_of_the_rate_that_its_parameters_promise(parameters):
+    """From the job's own parameters to the added numbers, against the plain sampler at epsilon / bound."""
+    keys = keys16(*range(1, 30))
+    noised = reduce_partition([Histogram(keys, np.arange(1, 30))], None, parameters, RANDOMNESS)
+    a = Fraction(parameters.epsilon, parameters.contribution_bound)
+    seed = RANDOMNESS.tape(0, noised.exact.digest()).seed
+    assert noised.noise.tolist() == drawn(a, parameters.threshold, seed, 29)
 
 
 def test_the_noise_of_a_key_does_not_depend_on_later_keys():

@@ -14,6 +14,7 @@ from kanon.reports.errors import JobError
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
+DELETES_A_CALL = 1000
 ABSENT = frozenset({"NoSuchKey", "404", "NotFound"})
 CHANGED = frozenset({"PreconditionFailed", "412"})
 FORBIDDEN = frozenset({"AccessDenied", "403", "Forbidden"})
@@ -119,7 +120,7 @@ class Objects:
 
     def delete_under(self, prefix: str) -> None:
         """Delete every object under a prefix. It may be called again."""
-        for keys in chunks(list(self._keys(prefix)), 1000):
+        for keys in chunks(list(self._keys(prefix)), DELETES_A_CALL):
             answer = self._client.delete_objects(
                 Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
             )
