@@ -17,25 +17,26 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from kanon.joinlog import Columns, Join, LogError, read_joins
+from kanon.joinlog import Columns, Join, LogError, Reading, read_joins, values
+from kanon.joinlog.values import DECIMALS, NOT_A_NUMBER, TOO_LARGE, Dates
 
 EXPECTED = [
     Join(7200.0, "b", "2"),
     Join(3700.5, "a,1", "1"),
     Join(1706933106.0, "c", "3"),
-    Join(1706929506.0, "ü\n", "4"),
+    Join(1706929506.0, "ü x", "4"),
 ]
 """In the order of the file, which is not that of time."""
 gzipped = partial(gzip.compress, mtime=0)
 """Without the time, which would give a test another name in each process."""
 CSV = (
-    'client,time,more,set\n2,7200,x,b\n1,3700.5,,"a,1"\n3,2024-02-03T04:05:06Z,,c\n4,2024-02-03T04:05:06+01:00,,"ü\n"\n'
+    'client,time,more,set\n2,7200,x,b\n1,3700.5,,"a,1"\n3,2024-02-03T04:05:06Z,,c\n4,2024-02-03T04:05:06+01:00,,"ü x"\n'
 )
 ROWS = [
     {"time": 7200, "set": "b", "client": 2},
     {"time": "3700.5", "set": "a,1", "client": "1", "more": [1]},
     {"time": "2024-02-03T04:05:06", "set": "c", "client": 3},
-    {"time": "2024-02-03T04:05:06+01:00", "set": "ü\n", "client": "4"},
+    {"time": "2024-02-03T04:05:06+01:00", "set": "ü x", "client": "4"},
 ]
 JSON_LINES = "".join(f"{json.dumps(row)}\n" for row in ROWS)
 
@@ -126,46 +127,184 @@ def test_joins_are_yielded_before_the_log_has_ended(tmp_path: Path) -> None:
 HEAD = "time,set,client\n1,a,b\n"
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("time,set\n1,a\n", "line 1: no column client: add a header line, or give the names of the columns"),
-        ("", "log: no column client, set, time: add a header line"),
-        (HEAD + "yesterday,a,b\n", "line 3: time is 'yesterday': write Unix seconds, or ISO 8601"),
-        (HEAD + "nan,a,b\n", "line 3: time is 'nan'"),
-        (HEAD + "-1,a,b\n", "line 3: time is '-1', before 1970"),
-        (HEAD + "1700000000000,a,b\n", "line 3: .*write seconds, not milliseconds"),
-        (HEAD + "1,a\n", "line 3: client is empty: write text or a whole number"),
-        (HEAD + "1,,b\n", "line 3: set is empty"),
-        (HEAD + "1,a,b,c\n", "line 3: more values than columns: put a value that holds a comma in quotes"),
-        (HEAD + '1,"a,b\n1,a,b\n', "line 4: not CSV .*: check the quotes"),
-        (HEAD + "1," + "a" * (1 << 20) + ",b\n", "line 3: more than 1,048,576 bytes in one line: check that this is"),
-        (HEAD.encode() + b"1,\xff,b\n", "line 3: not UTF-8: convert the log to UTF-8"),
-        (gzipped(HEAD.encode() + b"1,a,b\n" * 999)[:-20], "the gzip data is damaged .*: compress the log again"),
-        (gzipped(HEAD.encode())[:-8] + bytes(8), "the gzip data is damaged .*: compress the log again"),
-        ('{"time": 1, "set": "a", "client": "b"}\n\n{"time": 1', "line 3: not JSON: write one object per line"),
-        ('{"time": 1, "set": "a", "client": "b"}\n[1]', "line 2: not a JSON object: write one object per line"),
-        ('{"time": 1, "set": "a"}\n', "line 1: no column client: write it in every line"),
-        ('{"time": true, "set": "a", "client": "b"}\n', "line 1: time is True: write Unix seconds"),
-        ('{"time": NaN, "set": "a", "client": "b"}\n', "line 1: time is nan"),
-        ('{"time": null, "set": "a", "client": "b"}\n', "line 1: time is None"),
-        ('{"time": [1], "set": "a", "client": "b"}\n', r"line 1: time is \[1\]"),
-        ('{"time": 1e999, "set": "a", "client": "b"}\n', "line 1: time is inf"),
-        ('{"time": 1, "set": 1.5, "client": "b"}\n', "line 1: set is 1.5: write text or a whole number"),
-        ('{"time": 1, "set": "a", "client": false}\n', "line 1: client is False: write text"),
-        ("{" * 100_000, "line 1: not JSON"),
-        (as_parquet(time=[1, None], set=["a", "b"], client=["b", "c"]), "row 2: time is None"),
-        (as_parquet(time=[1], set=[b"a"], client=["b"]), "row 1: set is b'a': write text"),
-        (as_parquet(time=[1], set=["a"]), "no column client: name the columns the file has"),
-        (PARQUET[:-20], "not readable as Parquet .*: write the file again"),
-    ],
-    ids=lambda value: value if isinstance(value, str) and value.isprintable() else "",
-)  # fmt: skip
-def test_an_unreadable_log_says_where_and_what_to_change(tmp_path: Path, content: str | bytes, message: str) -> None:
+OBJECT = '{"time": 1, "set": "a", "client": "b"}\n'
+QUOTES, TIME, EMPTY = (
+    "unbalanced or stray quotes",
+    "not a time: write Unix seconds, or ISO 8601",
+    "it is empty: fill it in",
+)
+
+
+def json_line(**cells: str) -> str:
+    """A line of JSON; the cells are JSON texts."""
+    cells = {"time": "1", "set": '"a"', "client": '"b"', **cells}
+    return OBJECT + "{" + ", ".join(f'"{name}": {cell}' for name, cell in cells.items()) + "}\n"
+
+
+UNREADABLE: list[tuple[str | bytes, str]] = [
+    (HEAD + "yesterday,a,b\n", f"line 3, column time: {TIME}"),
+    (HEAD + "nan,a,b\n", f"line 3, column time: {TIME}"),
+    (HEAD + "1e9,a,b\n", f"line 3, column time: {TIME}"),
+    (HEAD + "-1,a,b\n", "line 3, column time: a time before 1970"),
+    (HEAD + "20260131,a,b\n", "line 3, column time: eight digits, a date or Unix seconds: write dates as 2026-01-31"),
+    (HEAD + "20260131120000,a,b\n", "line 3, column time: a time before 1970 or after 9999"),
+    (HEAD + "01/31/2026,a,b\n", "line 3, column time: a date such as 01/02/2026: say --dates mdy"),
+    (HEAD + "2026-02-30,a,b\n", f"line 3, column time: {TIME}"),
+    (HEAD + "1,a\n", "line 3: fewer values than columns"),
+    (HEAD + "1,,b\n", f"line 3, column set: {EMPTY}"),
+    (HEAD + "1,a,  \n", f"line 3, column client: {EMPTY}"),
+    (HEAD + "1,a,b,c\n", "line 3: more values than columns: put a value that holds the separator in quotes"),
+    (HEAD + '1,"a,b\n1,a,b\n', f"line 3: {QUOTES}"),
+    (HEAD + '1,a"b,c\n', f"line 3: {QUOTES}"),
+    (HEAD + '1,"a"b,c\n', f"line 3: {QUOTES}"),
+    (HEAD + "1,a,b\r1,a,b\n", "line 3: a carriage return within the line: end lines with LF or CRLF"),
+    (HEAD + "1,a,\0b\n", "line 3: a zero byte: remove it"),
+    (HEAD + "1," + "a" * (1 << 20) + ",b\n", "line 3: more than 1,048,576 bytes in one line: check that this is a log"),
+    (HEAD.encode() + b"1,\xff,b\n", "line 3, column set: not UTF-8: convert the log to UTF-8"),
+    (OBJECT + '\n{"time": 1', "line 3: not a JSON object: write one object per line"),
+    (OBJECT + "[1]", "line 2: not a JSON object: write one object per line"),
+    (OBJECT + "{" * 100_000, "line 2: not a JSON object"),
+    (OBJECT + '{"time": 1, "set": "a"}\n', f"line 2, column client: {EMPTY}"),
+    (json_line(time="true"), f"line 2, column time: {TIME}"),
+    (json_line(time="NaN"), f"line 2, column time: {TIME}"),
+    (json_line(time="null"), f"line 2, column time: {EMPTY}"),
+    (json_line(time="[1]"), "line 2, column time: neither text nor a number"),
+    (json_line(time="1e999"), f"line 2, column time: {TIME}"),
+    (json_line(set='"\\ud800"'), "line 2, column set: not UTF-8"),
+    (json_line(client='"c", "client": "d"'), "line 2: a JSON object with the same name twice"),
+    (as_parquet(time=[1, None], set=["a", "b"], client=["b", "c"]), f"row 2, column time: {EMPTY}"),
+]
+"""Logs with one invalid row, and what the message says of it."""
+
+
+@pytest.mark.parametrize(("content", "message"), UNREADABLE, ids=range(len(UNREADABLE)))
+def test_an_invalid_row_is_refused_without_its_values_or_left_out_alone(
+    tmp_path: Path, content: str | bytes, message: str
+) -> None:
+    (path := tmp_path / "log").write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(LogError) as found:
+        list(read_joins(path))
+    assert str(found.value).startswith(f"{path}, {message}")
+    assert str(found.value).endswith("(--skip-bad-rows leaves out such rows)")
+    reading = Reading(skip=True)
+    joins = list(read_joins(path, reading=reading))
+    assert set(joins) == {Join(1.0, "a", "b")}
+    assert (reading.rows, reading.left_out.total()) == (len(joins) + 1, 1)
+
+
+FILES: list[tuple[str | bytes, str]] = [
+    ("time,set\n1,a\n", "log has no column 'client': check that line 1 is the header, and the names of columns"),
+    ("time,set,Client\n1,a,b\n", "log has no column 'client': it has 'Client'"),
+    ("1,secret,b\n", "log has no column 'time': check that line 1 is the header"),
+    ("", "log has no column 'time'"),
+    ("time,set,client,set\n1,a,b,c\n", "log has two columns 'set': rename one"),
+    (gzipped(HEAD.encode() + b"1,a,b\n" * 999)[:-20], "the gzip data is damaged: compress the log again"),
+    (gzipped(HEAD.encode())[:-8] + bytes(8), "the gzip data is damaged: compress the log again"),
+    (gzipped(gzipped(HEAD.encode())), "log is gzip data: name the file .gz, and compress it once"),
+    (b"PK\x03\x04", "log is a zip or Excel file: save it as CSV"),
+    (HEAD.encode("utf-16"), "log is UTF-16: save it as UTF-8"),
+    ('[{"time": 1, "set": "a", "client": "b"},', "log: not a JSON array of objects: write one object per line"),
+    ("[1]", "log: not a JSON array of objects"),
+    (f"[{OBJECT}] {{}}", "log: not a JSON array of objects"),
+    (as_parquet(time=[1], set=[b"a"], client=["b"]), "column 'set' holds binary: only text, numbers, dates and"),
+    (as_parquet(time=[1], set=[["a"]], client=["b"]), "column 'set' holds list.*: only text, numbers, dates and"),
+    (as_parquet(time=[1], set=["a"]), "log has no column 'client'"),
+    (PARQUET[:-20], "log is not readable as Parquet: write the file again"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), FILES, ids=range(len(FILES)))
+def test_an_unreadable_file_says_what_to_change_and_shows_no_value(
+    tmp_path: Path, content: str | bytes, message: str
+) -> None:
     (path := tmp_path / "log").write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(LogError, match=message) as found:
-        list(read_joins(path))
+        list(read_joins(path, reading=Reading(skip=True)))
     assert str(found.value).startswith(str(path))
+    assert "secret" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("1767225600", 1767225600),
+        (" 1767225600.25 ", 1767225600.25),
+        ("1767225600250", 1767225600.25),
+        ("1767225600250000", 1767225600.25),
+        ("1767225600250000000", 1767225600.25),
+        ("2026-01-01", 1767225600),
+        ("2026/01/01 00:00", 1767225600),
+        ("2026-01-01 01:00:00.250+01:00", 1767225600.25),
+        ("2026-01-01T00:00:00,250Z", 1767225600.25),
+        ("2026-01-01 00:00:00 UTC", 1767225600),
+        ("20260101T000000", 1767225600),
+    ],
+)
+def test_times_are_read_in_every_usual_form(tmp_path: Path, time: str, seconds: float) -> None:
+    (path := tmp_path / "log").write_text(f'time,set,client\n"{time}",a,b\n')
+    assert [join.time for join in read_joins(path)] == [seconds]
+
+
+@pytest.mark.parametrize(
+    ("time", "month_first", "day_first"),
+    [
+        ("1/2/2026", "2026-01-02", "2026-02-01"),
+        ("01.02.2026 13:05", "2026-01-02T13:05", "2026-02-01T13:05"),
+        ("01/31/2026 1:05:06 PM", "2026-01-31T13:05:06", None),
+        ("01/31/2026 12:05 am", "2026-01-31T00:05", None),
+        ("31-01-2026", None, "2026-01-31"),
+        ("2026-01-31", "2026-01-31", "2026-01-31"),
+    ],
+)
+def test_dates_with_day_or_month_first_are_read_in_the_order_that_is_said(
+    tmp_path: Path, time: str, month_first: str | None, day_first: str | None
+) -> None:
+    (path := tmp_path / "log").write_text(f"time,set,client\n{time},a,b\n")
+    orders: tuple[tuple[Dates, str | None], ...] = (("mdy", month_first), ("dmy", day_first))
+    for dates, expected in orders:
+        if expected is None:
+            with pytest.raises(LogError, match="line 2, column time: a date that does not exist in this order"):
+                list(read_joins(path, reading=Reading(dates)))
+        else:
+            moment = datetime.fromisoformat(expected).replace(tzinfo=UTC).timestamp()
+            assert [join.time for join in read_joins(path, reading=Reading(dates))] == [moment]
+
+
+@pytest.mark.parametrize(
+    ("text", "scale", "number"),
+    [
+        ("10", None, 10), (" +10 ", None, 10), ("1e1", None, 10), ("10.00", None, 10), ("-0", None, 0),
+        ("10.50", None, DECIMALS), ("1e-1", None, DECIMALS), ("10.5", 0, 10), ("11.5", 0, 12), ("-2.5", 0, -2),
+        ("1.005", 2, 100), ("1.015", 2, 102), ("0.30000000000000004", 2, 30), (".5", 1, 5), ("5.", 1, 50),
+        ("1.23E+2", 2, 12300), ("4611686018427387904", 0, 1 << 62), ("4611686018427387905", 0, TOO_LARGE),
+        ("46116860184273879.041", 2, 1 << 62), ("1e9999", 0, TOO_LARGE), ("0e9999", 0, 0), ("9" * 40, None, TOO_LARGE),
+        ("12,50", 2, NOT_A_NUMBER), ("$9.50", 2, NOT_A_NUMBER), ("1,234.50", 2, NOT_A_NUMBER), ("nan", 2, NOT_A_NUMBER),
+        ("0x10", 2, NOT_A_NUMBER), ("1_000", 2, NOT_A_NUMBER), ("\uff11", 2, NOT_A_NUMBER), ("--1", 2, NOT_A_NUMBER),
+        (" ", 2, EMPTY),
+    ],
+)  # fmt: skip
+def test_numbers_are_read_exactly_and_rounded_half_to_even(text: str, scale: int | None, number: int | str) -> None:
+    try:
+        found: int | str = values.number(text, scale)
+    except values.Unreadable as error:
+        found = str(error)
+    assert found == number
+
+
+@pytest.mark.parametrize("separator", [",", "\t", ";", "|"])
+def test_the_separator_is_the_one_of_the_header(tmp_path: Path, separator: str) -> None:
+    lines = [["client", "time", "set"], ["c", "1", '"a,b;c\td|"'], ["d", "2", "e"]]
+    (path := tmp_path / "log").write_text("\r\n".join(map(separator.join, lines)))
+    assert list(read_joins(path)) == [Join(1.0, "a,b;c\td|", "c"), Join(2.0, "e", "d")]
+
+
+def test_json_may_be_an_array_over_several_lines_and_hold_line_ends(tmp_path: Path) -> None:
+    sets = ["a\nb" + "é" * n for n in range(1_200)]
+    rows = [{"time": n, "set": set_, "client": "[{,"} for n, set_ in enumerate(sets)]
+    (path := tmp_path / "log").write_text(json.dumps(rows, indent=1, ensure_ascii=False), encoding="utf-8-sig")
+    assert list(read_joins(path)) == [Join(n, set_, "[{,") for n, set_ in enumerate(sets)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert [join.set for join in read_joins(path)] == sets
 
 
 def test_the_lines_before_an_invalid_line_are_read(tmp_path: Path) -> None:
@@ -177,8 +316,8 @@ def test_the_lines_before_an_invalid_line_are_read(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_a_folder_say_to_check_the_path(tmp_path: Path) -> None:
-    for path in (tmp_path / "nothing.csv", tmp_path):
-        with pytest.raises(LogError, match=r"cannot be read \(.*\): check the path"):
+    for path, message in ((tmp_path / "nothing.csv", "there is no file"), (tmp_path, "cannot be read")):
+        with pytest.raises(LogError, match=f"{message}.*: check the path"):
             next(read_joins(path))
 
 

@@ -4,17 +4,21 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kanon.joinlog import Columns, Join, LogError, read_joins
+from kanon.joinlog import Columns, Join, LogError, Reading, read_joins
 from kanon.joinlog import batches as batches_module
-from kanon.joinlog.batches import Batch, read_batches
+from kanon.joinlog.batches import Batch, read_batches, read_tables
+from kanon.joinlog.rows import Fault, Layout, Where, judged, row_of
+from kanon.joinlog.wanted import Column, Wanted
 from tests.unit.test_joinlog import FORMS, PARQUET, as_parquet
 
 
@@ -26,17 +30,21 @@ def joins_of(batches: Iterable[Batch]) -> list[Join]:
     ]
 
 
+def outcome(read: Callable[[Reading], Iterable[Any]], *, skip: bool) -> tuple[object, Reading]:
+    """What a reader yields, in any order, or its error; and what it counted."""
+    reading = Reading(skip=skip)
+    try:
+        return sorted(map(repr, read(reading))), reading
+    except LogError as error:
+        return str(error), Reading()
+
+
 def alike(path: Path) -> None:
-    """Both readers agree on this log: on its joins, or on what is wrong with it."""
-    try:
-        rows: list[Join] | str = list(read_joins(path))
-    except LogError as error:
-        rows = str(error)
-    try:
-        columns: list[Join] | str = joins_of(read_batches(path))
-    except LogError as error:
-        columns = str(error)
-    assert columns == rows
+    """Both readers agree on this log: on its joins, on what is wrong with it, and on what is left out."""
+    for skip in (False, True):
+        rows = outcome(lambda reading: read_joins(path, reading=reading), skip=skip)
+        columns = outcome(lambda reading: joins_of(read_batches(path, reading=reading)), skip=skip)
+        assert columns == rows
 
 
 @pytest.mark.parametrize("content", [*FORMS.values(), PARQUET, gzip.compress(FORMS["CSV"], mtime=0)])
@@ -61,7 +69,7 @@ def csv_text(rows: list[tuple[str, str, str]], quote: str) -> str:
 
 
 ROW = st.tuples(st.sampled_from(TIMES), st.sampled_from(VALUES), st.sampled_from(VALUES))
-GOOD = st.tuples(st.sampled_from(TIMES[:3]), st.sampled_from(["a", "ü", "a,b"]), st.sampled_from(["1", "c\nd", "c"]))
+GOOD = st.tuples(st.sampled_from(TIMES[:3]), st.sampled_from(["a", "ü", "a,b"]), st.sampled_from(["1", "c d", "c"]))
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -116,6 +124,10 @@ def test_json_lines_give_the_same_joins_or_the_same_error(tmp_path_factory, rows
         {"time": pa.array([1, 2]), "set": [True, False], "client": [1, 2]},
         {"time": pa.array([1, 2]), "set": [b"a", b"b"], "client": [1, 2]},
         {"time": pa.array([1, 2], pa.date32()), "set": ["a", "b"], "client": [1, 2]},
+        {"time": pa.array([1, -2], pa.date32()), "set": ["a", "b"], "client": [1.5, 1e30]},
+        {"time": pa.array([1, 1 << 60], pa.timestamp("ms")), "set": ["a", "b"], "client": [1, 2]},
+        {"time": pa.array([1.5, 1.7e12]), "set": [" ", "b"], "client": pa.array([1, 2], pa.decimal128(9, 2))},
+        {"time": pa.array([None, None]), "set": ["a", "b"], "client": [1, 2]},
     ],
 )
 def test_parquet_gives_the_same_joins_or_the_same_error(tmp_path: Path, columns: dict[str, object]) -> None:
@@ -144,10 +156,68 @@ def test_odd_files_give_the_same_joins_or_the_same_error(tmp_path: Path, content
     alike(path)
 
 
+TYPED = {
+    "u": ["a", "ü", '"q ""x"" y"', "", " ", 'a"b', '"a', "\xff", "x\0y", "1"],
+    "o": ["", "a", " ", "z"],
+    "n": ["1", "-2.25", " 3", "1e2", "1.005", "abc", "", "0.30000000000000004", "9" * 20, "4611686018427387904", "5."],
+    "t": ["1767225600", "2026-01-05", "2026-01-05T12:00:00Z", "20260105", "01/02/2026", "1767225600000", "", "soon"],
+    "c": ["x", "y", "", "\xff"],
+}
+PLAIN = {"u": ["a", '"q, x"'], "o": ["", "a"], "n": ["1", "2.50"], "t": ["1767225600"], "c": ["x", "y"]}
+LINE = st.one_of(
+    *(
+        st.tuples(*(st.sampled_from(cells[name]) for name in TYPED)).map(",".join)
+        for cells in (PLAIN, {**PLAIN, "n": TYPED["n"]}, TYPED)
+    ),
+    st.text(st.sampled_from('a",\r\0\xff1'), max_size=12),
+)
+COLUMNS = (Column("u", "text"), Column("o", "optional"), Column("n", "number"), Column("t", "time"), Column("t", "day"))
+
+
+@settings(max_examples=int(os.environ.get("FUZZ_EXAMPLES", "150")), deadline=None, derandomize=True)
+@given(
+    lines=st.lists(LINE, max_size=12),
+    end=st.sampled_from([b"\n", b"\r\n"]),
+    block=st.sampled_from([16, 64, 1 << 19]),
+    more=st.sampled_from([{}, {"conditions": (("c", False, "x"),)}, {"days": ((20454, 20459),), "time": "t"}]),
+    scale=st.sampled_from([2, 2, None]),
+)
+def test_columns_of_every_kind_are_read_as_the_definition_says(  # type: ignore[no-untyped-def]
+    tmp_path_factory, lines, end, block, more, scale
+) -> None:
+    path = tmp_path_factory.getbasetemp() / f"log-{os.getpid()}"
+    path.write_bytes(end.join(line.encode("latin-1" if "\xff" in line else "utf-8") for line in ["u,o,n,t,c", *lines]))
+    wanted = Wanted(COLUMNS, scale, **more)
+
+    def columns(reading: Reading) -> Iterable[Any]:
+        for table in read_tables(path, wanted, reading):
+            yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches_module, "BLOCK_BYTES", block)
+        for skip in (False, True):
+            assert outcome(columns, skip=skip) == outcome(partial(_defined, path, wanted), skip=skip)
+
+
+def _defined(path: Path, wanted: Wanted, reading: Reading) -> Iterable[Any]:
+    """The rows by the definition alone."""
+    layout, where = Layout(("u", "o", "n", "t", "c"), ","), Where.of(path)
+    for line in path.read_bytes().split(b"\n")[1:]:
+        where.line += 1
+        line = line.removesuffix(b"\r")
+        if line:
+            reading.rows += 1
+            found = judged(row_of(line, layout), wanted)
+            if isinstance(found, Fault):
+                reading.add(found, Where(str(path), line=where.line + 1))
+            elif found is not None:
+                yield found
+
+
 def test_regular_blocks_are_not_read_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [("2024-02-03T04:05:06Z", "a,b", 'say "hi"')] * 20_000
     (path := tmp_path / "log").write_text(csv_text(rows, "needed"))
-    monkeypatch.setattr(batches_module, "join_of", lambda *_: pytest.fail("read row by row"))
+    monkeypatch.setattr(batches_module, "judged", lambda *_: pytest.fail("read row by row"))
     assert len(joins_of(read_batches(path))) == 20_000
 
 

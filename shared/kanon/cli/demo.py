@@ -12,7 +12,16 @@ import typer
 from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
 from kanon.cli.local import Engine, EngineName, local_errors
-from kanon.cli.options import COLUMNS, ColumnNames, log_columns, refuse_unused
+from kanon.cli.options import (
+    COLUMNS,
+    ColumnNames,
+    DateOrder,
+    SkipBadRows,
+    log_columns,
+    log_reading,
+    refuse_unused,
+    say_left_out,
+)
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import new_table, pages, plain, program, progress, screen, working
 
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
 
     from kanon.gate.mechanism.parameters import Parameters
     from kanon.gate.types import Type
+    from kanon.joinlog import Reading
     from kanon.keys import Secret
     from kanon.local import Stack
     from kanon.local.logs import JoinLog
@@ -52,10 +62,12 @@ def demo(
     log: Annotated[
         Path | None,
         typer.Option(
-            exists=True, allow_dash=True, help="Join log: CSV, JSON lines or Parquet, plain or gzipped; - for stdin."
+            exists=True, allow_dash=True, help="Join log: CSV, JSON or Parquet, plain or gzipped; - for stdin."
         ),
     ] = None,
     columns: ColumnNames = COLUMNS,
+    dates: DateOrder = None,
+    skip_bad_rows: SkipBadRows = False,
     first: Annotated[
         datetime | None,
         typer.Option("--from", parser=_day, metavar="DATE", help="First day to replay, as 2026-01-31."),
@@ -78,11 +90,14 @@ def demo(
     Example: kanon demo --log joins.csv --type '{"k": 20, "window": 168, "profile": "sharp-2"}'
     """
     if log is None:
-        refuse_unused(context, ("first", "last", "columns"), "without a log: name it with --log")
+        refuse_unused(
+            context, ("first", "last", "columns", "dates", "skip_bad_rows"), "without a log: name it with --log"
+        )
     own = own_types(type_, types_file, PERIOD)
     outputs = Outputs(context, force=force)
     for path in _pictures(picture, own.types if own else ["fledge"]).values():
         outputs.picture(path, "--picture")
+    reading = log_reading(dates, skip_bad_rows)
     began = time.monotonic()
     with extra("plot"):
         import matplotlib as mpl  # noqa: F401, fail now and not after the replay
@@ -91,7 +106,7 @@ def demo(
 
         with ExitStack() as running:
             with working("reading the log and starting the service"):
-                joins = _log(log, first, last, columns, seed)
+                joins = _log(log, first, last, columns, seed, reading)
                 document = own.document if own else None if log else WEEK
                 parameters = {"Types": document} if document else None
                 stack = running.enter_context(
@@ -100,12 +115,16 @@ def demo(
             _demo(stack, joins, picture, outputs, began)
 
 
-def _log(log: Path | None, first: datetime | None, last: datetime | None, columns: str, seed: int) -> "JoinLog":
+def _log(
+    log: Path | None, first: datetime | None, last: datetime | None, columns: str, seed: int, reading: "Reading"
+) -> "JoinLog":
     from kanon.local.logs import generated_log, read_log
 
     if log is None:
         return generated_log(seed, days=16, joins=12_000, sets=120)
-    return read_log(log, first, last, log_columns(columns))
+    read = read_log(log, first, last, log_columns(columns), reading)
+    say_left_out(reading)
+    return read
 
 
 def _pictures(picture: Path, types: "Collection[str]") -> dict[str, Path]:

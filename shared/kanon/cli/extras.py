@@ -8,7 +8,7 @@ from kanon.cli.errors import CommandError
 _TARGETS = {"log": "simulate", "moto": "install", "release": "install"}
 """The targets of make that install an extra in a checkout; all other extras but ``spark`` are in every environment."""
 
-_EXTRAS = {"duckdb": "release", "pyarrow": "release", "matplotlib": "plot", "pyspark": "spark"}
+_EXTRAS = {"duckdb": "release", "pyarrow": "release", "matplotlib": "plot", "pandas": "spark", "pyspark": "spark"}
 """The extras of the libraries that ``kanon release`` and ``kanon risk`` import."""
 
 

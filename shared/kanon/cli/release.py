@@ -14,7 +14,7 @@ import typer
 from kanon.cli.errors import CommandError
 from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
-from kanon.cli.options import User
+from kanon.cli.options import DateOrder, SkipBadRows, User
 from kanon.cli.screen import warn, working
 from kanon.reports.created import PRIVATE
 
@@ -46,7 +46,7 @@ def release(
     delta: Annotated[str, typer.Option(help="Delta of the whole release.")],
     logs: Annotated[
         list[str] | None,
-        typer.Argument(help="CSV (.csv, .csv.gz) or Parquet files with a header.", show_default=False),
+        typer.Argument(help="CSV, JSON or Parquet files, plain or gzipped.", show_default=False),
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Name of the data in the ledger.", show_default=False)] = None,
     user: User = "client",
@@ -65,7 +65,10 @@ def release(
         str | None, typer.Option(help="Shares of epsilon for the count and each aggregate, such as 2,1,1.")
     ] = None,
     values_per_group: Annotated[int, typer.Option(help="Number of values of a user that count in a group.")] = 1,
-    scale: Annotated[int, typer.Option(help="Decimal places of the values.")] = 0,
+    scale: Annotated[
+        int | None,
+        typer.Option(help="Decimal places of the values, rounded half to even. By default values must be whole."),
+    ] = None,
     cells: Annotated[int, typer.Option(help="Cells of the grid for quantiles.")] = 4096,
     noise: Annotated[str, typer.Option(help="Noise of the count: auto, laplace or gaussian.")] = "auto",
     only: Annotated[str | None, typer.Option(help="groups: release only the names of the groups.")] = None,
@@ -79,7 +82,9 @@ def release(
     where: Annotated[
         list[str] | None, typer.Option(help="Use only rows with column=text or column!=text; may be repeated.")
     ] = None,
-    time: Annotated[str, typer.Option(help="Column of the time (unix seconds or ISO 8601).")] = "time",
+    time: Annotated[str, typer.Option(help="Column of the time (Unix seconds or ISO 8601).")] = "time",
+    dates: DateOrder = None,
+    skip_bad_rows: SkipBadRows = False,
     name: Annotated[
         str | None,
         typer.Option(help="Name of the release; default: a digest of the options. A new name costs again."),
@@ -125,6 +130,8 @@ def release(
         noise=noise,  # type: ignore[arg-type]  # as above
         only_groups=only is not None, public_groups=_public(groups, columns) if groups else None,
         period=None if period is None else Period.read(period), where=tuple(map(_condition, where or ())), time=time,
+        dates=dates,  # type: ignore[arg-type]  # as above
+        skip_bad_rows=skip_bad_rows,
     )  # fmt: skip
     if explain is not None:
         _explain(spec, explain)
@@ -216,6 +223,11 @@ def _say(made: "Release", ledger: "Ledger") -> None:
         typer.echo(f"Release {made.id} is charged {Bound(spec.epsilon, spec.delta)}.")
     else:
         typer.echo(f"Release {made.id} was paid for before: this run costs nothing.")
+    if not made.released.rows:
+        typer.echo(
+            f"No group is in the table: a group is surely released from {made.mechanism.rule.sure_from:,} users on,"
+            " and the options decide which rows count. --operator-report has exact numbers, for you alone."
+        )
     accounts = ledger.accounts(made.dataset)
     for account in accounts:
         typer.echo(f"Dataset {spent(account)}.")
@@ -295,7 +307,12 @@ def _explain(spec: "Spec", engine: str) -> None:
 
     if engine not in sql.DIALECTS:
         raise CommandError(f"--explain must be one of {', '.join(sql.DIALECTS)}")
-    typer.echo("-- source_table: your table. SAMPLING_SECRET: secret letters and digits of your choice.")
+    typer.echo(
+        "-- source_table: your rows, checked; SAMPLING_SECRET: secret letters and digits of your choice. Columns:"
+    )
+    for name, column in spec.bounding.columns.items():
+        kind = {"number": f"integer, the value * 10^{spec.places}", "day": "UTC days since 1970-01-01"}.get(column.kind)
+        typer.echo(f"--   {name}: {column.name}, {kind or 'text, never empty'}")
     for text in sql.plan(spec.bounding, sql.DIALECTS[engine]):
         typer.echo(f"{NOT_PRIVATE}\n{text};")
 

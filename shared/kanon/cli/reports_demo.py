@@ -16,15 +16,16 @@ import typer
 from kanon.cli.errors import one_line
 from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
+from kanon.cli.options import DateOrder, SkipBadRows, log_reading, say_left_out
 from kanon.cli.screen import progress, working
-from kanon.joinlog import Join, LogError
+from kanon.joinlog import Join, LogError, Reading
 
 if TYPE_CHECKING:
     from kanon.local.logs import JoinLog
     from kanon.reports.aggregate import Job, Outcome
     from kanon.reports.parameters import Parameters
 
-Log = Annotated[Path | None, typer.Option(exists=True, help="Join log (time,set,client; .csv or .csv.gz).")]
+Log = Annotated[Path | None, typer.Option(exists=True, help="Join log with the columns time,set,client.")]
 Window = Annotated[int, typer.Option(min=1, help="Hours per window: the unit is one client in one window.")]
 Joins = Annotated[int, typer.Option(min=1, max=65_536, help="Number of joins of a client that count in a window.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the generated log.")]
@@ -59,6 +60,8 @@ class Summary:
 def demo(
     context: typer.Context,
     log: Log = None,
+    dates: DateOrder = None,
+    skip_bad_rows: SkipBadRows = False,
     window: Window = 24,
     joins: Joins = 2,
     epsilon: Annotated[str, typer.Option(help="Epsilon of each of the two summaries.")] = "1",
@@ -82,7 +85,7 @@ def demo(
     began = time.monotonic()
     declared = Parameters("declared", decimal(epsilon, "--epsilon"))
     discover = Parameters("discover", decimal(epsilon, "--epsilon"), decimal(delta, "--delta"))
-    read = log_of(log, seed)
+    read = log_of(log, seed, log_reading(dates, skip_bad_rows))
     value = declared.contribution_bound // joins
     exact = exact_sums(read, window, joins, value)
     typer.echo(f"{read.title}: {len(read.joins):,} joins of {len(exact):,} sets.")
@@ -109,12 +112,14 @@ def key_of(name: str) -> bytes:
     return sha256(name.encode()).digest()[:16]
 
 
-def log_of(path: Path | None, seed: int) -> "JoinLog":
+def log_of(path: Path | None, seed: int, reading: "Reading") -> "JoinLog":
     """The log of a file, or a generated one. If the log cannot be read, the command ends with one line."""
     with extra("local"):
         from kanon.local.logs import generated_log, read_log
     with one_line(LogError), working("reading the log"):
-        return read_log(path, None, None) if path else generated_log(seed)
+        read = read_log(path, None, None, reading=reading) if path else generated_log(seed)
+    say_left_out(reading)
+    return read
 
 
 def declared_keys(exact: dict[bytes, int]) -> set[bytes]:

@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 import typer
 
 from kanon.cli.errors import CommandError
+from kanon.cli.options import DateOrder, SkipBadRows, log_reading
 from kanon.cli.reports_demo import (
     Joins,
     Log,
@@ -128,6 +129,8 @@ class Service:
 
 def demo_service(
     log: Log = None,
+    dates: DateOrder = None,
+    skip_bad_rows: SkipBadRows = False,
     window: Window = 24,
     joins: Joins = 2,
     reports: Annotated[
@@ -148,7 +151,7 @@ def demo_service(
     with stack_errors(": docs/guides/operate.md#kanon-doctor names the permissions"):
         service = Service.of(find(stack, region, profile, url))
         try:
-            run(service, log_of(log, seed), window, joins, reports)
+            run(service, log_of(log, seed, log_reading(dates, skip_bad_rows)), window, joins, reports)
         except AssertionError as error:
             raise CommandError(f"a check failed: {error}", 1) from error
 

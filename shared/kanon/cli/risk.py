@@ -11,7 +11,7 @@ import typer
 from kanon.cli.errors import CommandError, one_line
 from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
-from kanon.cli.options import Json, User
+from kanon.cli.options import DateOrder, Json, SkipBadRows, User, log_reading, say_left_out
 from kanon.cli.screen import cell, new_table, screen, show_json, working
 from kanon.reports.created import PRIVATE
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 risk = typer.Typer(help="Show the privacy risks of a log before it is collected or published.", no_args_is_help=True)
 
-Log = Annotated[Path, typer.Argument(help="CSV (.csv, .csv.gz) or Parquet file with a header.", show_default=False)]
+Log = Annotated[Path, typer.Argument(help="CSV, JSON or Parquet, plain or gzipped.", show_default=False)]
 
 
 @contextmanager
@@ -46,6 +46,8 @@ def uniqueness(
         typer.Option(help="Several columns, + combines two: set,set+day. day, hour and month come from time (UTC)."),
     ] = None,
     user: User = "client",
+    dates: DateOrder = None,
+    skip_bad_rows: SkipBadRows = False,
     k: Annotated[list[int] | None, typer.Option(min=2, max=200, help="Thresholds to show; may be repeated.")] = None,
     key: Annotated[Path | None, typer.Option(help="Key file; created if missing. Default: a key for this run.")] = None,
     size: Annotated[int, typer.Option(min=16, max=1 << 20, help="Number of values kept in a sketch.")] = 2_048,
@@ -73,7 +75,9 @@ def uniqueness(
     outputs.picture(plot, "--plot")
     outputs.check(html, "--html")
     with working("reading the log"):
-        made = sketches(log, asked, user, key=Key.kept_in(key) if key else Key.fresh(), size=size)
+        reading = log_reading(dates, skip_bad_rows)
+        made = sketches(log, asked, user, key=Key.kept_in(key) if key else Key.fresh(), size=size, reading=reading)
+    say_left_out(reading)
     with working("computing the report"):
         reports = [report(one, user, profile, window) for one in made]
     if out is not None:
@@ -126,7 +130,7 @@ def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:
         console.print(text, style=style, markup=False, soft_wrap=True)
 
     first = reports[0]
-    say(f"{first.rows:,} rows, {first.left_out:,} left out because they lack a value or a user.")
+    say(f"{first.rows:,} rows, {first.left_out:,} left out because they lack a value or cannot be read.")
     for one in reports:
         say(finding(one), "bold red" if one.verdict == "dangerous" else None)
     for one in reports:
@@ -221,6 +225,7 @@ def sketch_leak(
     group: Annotated[str, typer.Option(help="The values whose users are in the sketch; * and ? are wildcards.")],
     value: Annotated[str, typer.Option(help="Value column.")] = "set",
     user: User = "client",
+    skip_bad_rows: SkipBadRows = False,
     precision: Annotated[int, typer.Option(min=4, max=20, help="The sketch has 2^precision registers.")] = 15,
     as_json: Json = False,
 ) -> None:
@@ -232,7 +237,9 @@ def sketch_leak(
     from kanon.risk.sketch_leak import leak, users_of
 
     with working("reading the log"):
-        members, candidates = users_of(log, group, value, user)
+        reading = log_reading(None, skip_bad_rows)
+        members, candidates = users_of(log, group, value, user, reading)
+    say_left_out(reading)
     with working("attacking the sketch"):
         result = leak(members, candidates, precision, Key.fresh())
     if as_json:
@@ -274,6 +281,8 @@ def no_noise(
     ] = None,
     value: Annotated[str, typer.Option(help="Value column.")] = "set",
     user: User = "client",
+    dates: DateOrder = None,
+    skip_bad_rows: SkipBadRows = False,
     window_days: Annotated[
         int | None, typer.Option(min=1, help="With a log: length of a window in days (UTC).")
     ] = None,
@@ -293,7 +302,9 @@ def no_noise(
         from kanon.risk.rates import rates
 
         with working("reading the log"):
-            told = rates(log, value, user, window_days)
+            reading = log_reading(dates, skip_bad_rows)
+            told = rates(log, value, user, window_days, reading)
+        say_left_out(reading)
         clients = told.clients
         busy = sum(m >= k for _, m in told.groups)
         cases = [(name, m) for name, m in told.groups if m < k][:top]

@@ -12,7 +12,18 @@ import typer
 from kanon.cli.errors import CommandError
 from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
-from kanon.cli.options import COLUMNS, ColumnNames, Json, StepLength, log_columns, refuse_unused
+from kanon.cli.options import (
+    COLUMNS,
+    ColumnNames,
+    DateOrder,
+    Json,
+    SkipBadRows,
+    StepLength,
+    log_columns,
+    log_reading,
+    refuse_unused,
+    say_left_out,
+)
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import new_table, pages, progress, screen, show_json, working
 
@@ -33,9 +44,11 @@ def simulate(
     context: typer.Context,
     log: Annotated[
         Path,
-        typer.Argument(help="Join log: CSV, JSON lines or Parquet, plain or gzipped; - for stdin.", show_default=False),
+        typer.Argument(help="Join log: CSV, JSON or Parquet, plain or gzipped; - for stdin.", show_default=False),
     ],
     columns: ColumnNames = COLUMNS,
+    dates: DateOrder = None,
+    skip_bad_rows: SkipBadRows = False,
     k: Annotated[str, typer.Option("--k", help="Thresholds, separated by commas.")] = "50",
     window: Annotated[str, typer.Option(help="Windows in steps, separated by commas.")] = "720",
     profile: Annotated[
@@ -73,7 +86,7 @@ def simulate(
     if html is not None:
         with extra("plot"):
             import matplotlib as mpl  # noqa: F401, fail now and not after the simulation
-    named = log_columns(columns)
+    named, reading = log_columns(columns), log_reading(dates, skip_bad_rows)
     own = own_types(type_, types_file, period)
     if own:
         refuse_unused(context, ("k", "window", "profile"), "with --type or --types: change the type")
@@ -82,11 +95,12 @@ def simulate(
         pricing = Pricing(read_prices(prices), read_measured(), batch)
         with ExitStack() as open_:
             with working("reading the log"):
-                gathered_log = open_.enter_context(gather(read_batches(log, named), period))
+                gathered_log = open_.enter_context(gather(read_batches(log, named, reading), period))
+            say_left_out(reading)
             result = _decide(gathered_log, types, Keys.from_seed(seed))
         found = judge(result, pricing)
     except (CostError, LogError) as error:
-        hint = " with --columns TIME,SET,CLIENT" if str(error).endswith("names of the columns") else ""
+        hint = " (--columns TIME,SET,CLIENT)" if " has no column " in str(error) else ""
         raise CommandError(f"{error}{hint}") from error
     if html is not None:
         from kanon.simulate.page import page

@@ -1,249 +1,309 @@
-"""Reads a join log as columns, in blocks of half a megabyte, with pyarrow.
+"""Reads a log as columns, with pyarrow: some twenty times as fast as row by row, with the same result.
 
-``kanon.joinlog.rows`` defines what a log may hold. If a block is irregular for pyarrow, that module reads it row by
-row. So both readers yield the same joins and raise the same errors.
+``kanon.joinlog.rows`` defines what a log may hold. Plain rows are read as columns. Every other row is read by that
+definition, alone, so it cannot change the others.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from itertools import chain, islice, product
+from io import BufferedReader, BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pacsv
-import pyarrow.json as pajson
 from numpy.typing import NDArray
 
+from kanon.joinlog.columns import read_columns, schema
 from kanon.joinlog.rows import (
-    BOM,
     LONGEST_LINE,
-    YEAR_10000,
+    NOT_ARRAY,
     Columns,
+    Fault,
+    Form,
+    Layout,
+    LogError,
+    Reading,
+    Row,
     Where,
-    csv_rows,
+    array_items,
     form_of,
-    join_of,
-    json_lines,
+    header,
+    joins_wanted,
+    judged,
+    layout_of,
     lines_of,
-    microseconds,
     open_log,
-    parquet_table,
-    require,
-    table_rows,
+    parquet_file,
+    plain_rows,
+    row_of,
 )
+from kanon.joinlog.values import MICRO
+from kanon.joinlog.wanted import Value, Wanted
 
 BLOCK_BYTES = LONGEST_LINE // 2
-_MOST_BYTES = 4 << 20
-"""A block is cut here even if a quoted value seems to go on."""
-_ROWS = 1 << 14
-"""The most rows of a batch that is read row by row."""
-_BESIDE_QUOTES = np.zeros(256, bool)
-_BESIDE_QUOTES[list(b'",\r\n')] = True
+_ROWS = 1 << 16
+"""The most rows of a batch of Parquet or of an array."""
+
+
+class Checked(NamedTuple):
+    """Rows that were read.
+
+    Attributes:
+        table: the columns that were wanted, named by their positions; only used rows.
+        faults: invalid rows, by their place among the rows of this piece.
+        places: rows of this piece, blank lines too; the next piece begins after them.
+        rows: the same without blank lines.
+    """
+
+    table: pa.Table
+    faults: list[tuple[int, Fault]]
+    places: int
+    rows: int
 
 
 class Batch(NamedTuple):
-    """Joins in the order of the log: ``times`` in Unix seconds, sets and clients as text. Each has n entries."""
+    """Joins: ``times`` in Unix seconds, sets and clients as text. Each has n entries."""
 
     times: NDArray[np.float64]
     sets: pa.StringArray
     clients: pa.StringArray
 
 
-class _IrregularError(Exception):
-    """These rows need the reader of ``kanon.joinlog.rows``."""
-
-
-def read_batches(path: Path | str, columns: Columns = Columns()) -> Iterator[Batch]:  # noqa: B008, a constant
+def read_batches(
+    path: Path | str,
+    columns: Columns = Columns(),  # noqa: B008, a constant
+    reading: Reading | None = None,
+) -> Iterator[Batch]:
     """Yield the joins that :func:`kanon.joinlog.read_joins` yields, in batches.
 
     Raises:
-        LogError: the file or a line of it cannot be read.
+        LogError: the file or a row of it cannot be read.
+    """
+    reading = reading or Reading()
+    for table in read_tables(path, joins_wanted(columns, reading), reading):
+        times, sets, clients = (column.combine_chunks() for column in table.columns)
+        yield Batch(times.to_numpy() / MICRO, sets, clients)
+
+
+def read_tables(path: Path | str, wanted: Wanted, reading: Reading) -> Iterator[pa.Table]:
+    """The used rows of a log as tables, whose columns are named by their positions in ``wanted.columns``.
+
+    Raises:
+        LogError: the file or a row of it cannot be read.
     """
     where = Where.of(path)
     with where.naming_errors(), open_log(path) as file:
-        reader = {"parquet": _parquet, "json": _json, "csv": _csv}[form_of(file)]
-        yield from reader(file, columns, where)
+        for checked in _checked(file, wanted, where):
+            before = where.line
+            for place, fault in checked.faults:
+                where.line = before + place + 1
+                reading.add(fault, where)
+            where.line = before + checked.places
+            reading.rows += checked.rows
+            if checked.table.num_rows:
+                yield checked.table
 
 
-def _csv(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Batch]:
-    head = next(lines_of(file, where), "")
-    if head.count('"') % 2 or _is_odd(head.encode()):
-        yield from _slowly(csv_rows(chain([head], lines_of(file, where)), columns, where), columns)
-        return
-    names = next(csv.reader([head]), [])
-    require(columns, names, where, "add a header line")
-    for block in _blocks(file):
-        lines = where.line + _lines(block)
-        try:
-            yield _csv_block(block, names, columns)
-        except (_IrregularError, pa.ArrowInvalid):
-            yield from _slowly(csv_rows(lines_of(io.BytesIO(block), where), columns, where, names), columns)
-        where.line = lines
-
-
-def _csv_block(block: bytes, names: list[str], columns: Columns) -> Batch:
-    if len(set(names)) < len(names) or _too_long(block) or _is_odd(block):
-        raise _IrregularError
-    table = pacsv.read_csv(
-        pa.BufferReader(block),
-        pacsv.ReadOptions(column_names=names, use_threads=False, block_size=len(block) + 1),
-        pacsv.ParseOptions(newlines_in_values=b'"' in block),
-        pacsv.ConvertOptions(
-            include_columns=list(columns),
-            column_types=dict.fromkeys(columns, pa.string()),
-            strings_can_be_null=False,
-        ),
-    )
-    return _batch(table, columns)
-
-
-def _is_odd(text: bytes) -> bool:
-    """Whether CSV text has characters that pyarrow may read differently: a stray quote, a lone return, a zero byte."""
-    if b"\0" in text or text.count(b"\r") != text.count(b"\r\n"):
-        return True
-    if b'"' not in text:
-        return False
-    padded = np.frombuffer(b"\n" + text + b"\n", np.uint8)
-    quotes = np.flatnonzero(padded == ord('"'))
-    return not np.all(_BESIDE_QUOTES[padded[quotes - 1]] | _BESIDE_QUOTES[padded[quotes + 1]])
-
-
-def _json(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Batch]:
-    schemas = [
-        pa.schema(dict(zip(columns, types, strict=True)))
-        for types in product((pa.float64(), pa.string()), *[(pa.string(), pa.int64())] * 2)
-    ]
-    for number, block in enumerate(_blocks(file)):
-        block = block.removeprefix(BOM) if number == 0 else block  # noqa: PLW2901
-        lines = where.line + _lines(block)
-        for schema in list(schemas):
-            with suppress(_IrregularError, pa.ArrowInvalid):
-                yield _json_block(block, schema, columns)
-                schemas.remove(schema)
-                schemas.insert(0, schema)  # the next block is probably irregular too
-                break
-        else:
-            yield from _slowly(json_lines(lines_of(io.BytesIO(block), where), columns, where), columns)
-        where.line = lines
-
-
-def _json_block(block: bytes, schema: pa.Schema, columns: Columns) -> Batch:
-    if _too_long(block):
-        raise _IrregularError
-    options = pajson.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    read = pajson.ReadOptions(use_threads=False, block_size=len(block) + 1)
-    table = pajson.read_json(pa.BufferReader(block), read, options)
-    if table.num_rows != _lines(block):  # two objects on a line, or a line that pyarrow skips
-        raise _IrregularError
-    return _batch(table, columns)
-
-
-def _lines(block: bytes) -> int:
-    return block.count(b"\n") + (not block.endswith(b"\n"))
-
-
-def _too_long(block: bytes) -> bool:
-    return len(block) > LONGEST_LINE and max(map(len, block.splitlines())) > LONGEST_LINE
-
-
-def _parquet(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Batch]:
-    with parquet_table(file, columns, where) as table:
-        for rows in table.iter_batches(columns=list(columns), use_threads=False):
-            line = where.line
-            whole = microseconds(rows)
-            try:
-                yield _batch(whole, columns)
-            except (_IrregularError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                yield from _slowly(table_rows(whole, where), columns)
-            where.line = line + rows.num_rows
-
-
-def _slowly(rows: Iterable[Mapping[str, Any]], columns: Columns) -> Iterator[Batch]:
-    """The batches of rows that are read one by one."""
-    joins = (join_of(row, columns) for row in rows)
-    while some := list(islice(joins, _ROWS)):
-        times, sets, clients = zip(*some, strict=True)
-        yield Batch(np.array(times, np.float64), pa.array(sets, pa.string()), pa.array(clients, pa.string()))
-
-
-def _batch(table: pa.Table, columns: Columns) -> Batch:
-    """The batch of a table.
+def names_of(path: Path | str, wanted: Iterable[str]) -> Sequence[str]:
+    """The names of the columns of a file, of JSON those of the first object. ``wanted`` tells the separator.
 
     Raises:
-        _IrregularError, pa.ArrowInvalid: a value is missing, empty or of another form.
+        LogError: the file cannot be read.
     """
-    return Batch(_seconds(_whole(table, columns.time)), *(_texts(_whole(table, c)) for c in columns[1:]))
+    where = Where.of(path)
+    with where.naming_errors(), open_log(path) as file:
+        form = form_of(file, where)
+        if form == "parquet":
+            with parquet_file(file, (), where) as table:
+                return list(table.schema_arrow.names)
+        if form == "array":
+            return list(next(array_items(file, where), ()))
+        line = next(lines_of(file, where), b"")
+        if form == "csv":
+            return header(line, wanted)[0]
+        row = row_of(line, Layout())
+        return () if isinstance(row, Fault) else list(row)
 
 
-def _whole(table: pa.Table, name: str) -> Any:
-    column = table.column(name)
-    if column.null_count or table.schema.names.count(name) > 1:
-        raise _IrregularError
-    return column.combine_chunks()
-
-
-def _seconds(times: Any) -> NDArray[np.float64]:
-    seconds: NDArray[np.float64]
-    kind = times.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        times = _parsed(times)
-    if pa.types.is_timestamp(times.type):
-        seconds = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).to_numpy() / 1e6
-    elif pa.types.is_integer(times.type) or pa.types.is_floating(times.type):
-        seconds = times.cast(pa.float64()).to_numpy()
+def _checked(file: BufferedReader, wanted: Wanted, where: Where) -> Iterator[Checked]:
+    form: Form = form_of(file, where)
+    if form == "parquet":
+        with parquet_file(file, wanted.names, where) as table:
+            for batch in table.iter_batches(_ROWS, columns=list(wanted.names), use_threads=False):
+                yield check_batch(batch, wanted)
+    elif form == "array":
+        items = array_items(file, where)
+        while some := list(islice(items, _ROWS)):
+            where.line -= len(some)
+            yield check_rows(some, wanted)
     else:
-        raise _IrregularError
-    if not np.all((seconds >= 0) & (seconds < YEAR_10000)):
-        raise _IrregularError
-    return seconds
+        layout = layout_of(form, file, wanted.names, where)
+        yield from _ahead(_blocks(file), lambda block: check_block(block, layout, wanted))
 
 
-def _parsed(times: Any) -> Any:
-    """Texts as numbers, or as times with or without an offset."""
-    for form in (pa.float64(), pa.timestamp("us", "UTC"), pa.timestamp("us")):
-        with suppress(pa.ArrowInvalid):
-            return times.cast(form)
-    raise _IrregularError
+def _ahead(blocks: Iterable[bytes], work: Callable[[bytes], Checked]) -> Iterator[Checked]:
+    """The results in order; a few blocks are worked on at a time."""
+    threads = min(len(os.sched_getaffinity(0)), 8)
+    waiting: deque[Future[Checked]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for block in blocks:
+            waiting.append(pool.submit(work, block))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
-def _texts(values: Any) -> pa.StringArray:
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    if pa.types.is_integer(values.type) or pa.types.is_large_string(values.type):
-        values = values.cast(pa.string())
-    if not pa.types.is_string(values.type) or (len(values) and pc.min(pc.binary_length(values)).as_py() == 0):
-        raise _IrregularError
-    return values
-
-
-def _blocks(file: io.BufferedReader) -> Iterator[bytes]:
-    """The text in blocks that end where a record ends."""
+def _blocks(file: BufferedReader) -> Iterator[bytes]:
+    """The text in blocks of whole lines. Of a line that is too long only a part is kept."""
     rest = b""
     while piece := file.read(BLOCK_BYTES):
-        block = rest + piece
-        end = _record_end(block)
-        while not end and len(block) < _MOST_BYTES and (piece := file.read(BLOCK_BYTES)):
-            block += piece
-            end = _record_end(block)
-        end = end or block.rfind(b"\n") + 1 or len(block)
-        yield block[:end]
-        rest = block[end:]
+        end = piece.rfind(b"\n") + 1
+        if end:
+            yield rest + piece[:end]
+            rest = piece[end:]
+        elif len(rest) <= LONGEST_LINE:
+            rest += piece
     if rest:
         yield rest
 
 
-def _record_end(block: bytes) -> int:
-    """The end of the last line that ends outside quotes; 0 if there is none."""
-    if b'"' not in block:
-        return block.rfind(b"\n") + 1
-    text = np.frombuffer(block, np.uint8)
-    lines, quotes = np.flatnonzero(text == ord("\n")), np.flatnonzero(text == ord('"'))
-    outside = lines[np.searchsorted(quotes, lines) % 2 == 0]
-    return int(outside[-1]) + 1 if outside.size else 0
+# --- one piece ------------------------------------------------------------------------------------
+
+
+def check_block(block: bytes, layout: Layout, wanted: Wanted) -> Checked:
+    """Read a block of whole lines. Each line is parsed alone."""
+    lines = _lines(block)
+    if not layout.names:
+        return check_rows([row_of(line, layout) if line else None for line in lines], wanted)
+    cells, places = _cells(block, layout, wanted)
+    read, sure, used = read_columns(cells, wanted)
+    if len(places) == len(lines) and sure.all():
+        return Checked(read if used.all() else read.filter(pa.array(used)), [], len(lines), len(lines))
+    slow = np.delete(np.arange(len(lines)), places[sure])
+    rest = check_rows([row_of(lines[i], layout) if lines[i] else None for i in slow], wanted)
+    both = pa.concat_tables([read.filter(pa.array(sure & used)), rest.table])
+    faults = [(int(slow[i]), fault) for i, fault in rest.faults]
+    return Checked(both, faults, len(lines), len(lines) - len(slow) + rest.rows)
+
+
+def check_batch(batch: Any, wanted: Wanted) -> Checked:
+    """Read a batch of typed columns."""
+    cells = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
+    read, sure, used = read_columns(cells, wanted)
+    table = read.filter(pa.array(sure & used))
+    if sure.all():
+        return Checked(table, [], len(sure), len(sure))
+    slow = np.flatnonzero(~sure)
+    rest = check_rows(list(plain_rows(batch.take(pa.array(slow)))), wanted)
+    faults = [(int(slow[i]), fault) for i, fault in rest.faults]
+    return Checked(pa.concat_tables([table, rest.table]), faults, len(sure), len(sure))
+
+
+def check_array(content: bytes, wanted: Wanted) -> Checked:
+    """Read a whole JSON array."""
+    try:
+        return check_rows(list(array_items(BufferedReader(BytesIO(content)), Where(""))), wanted)
+    except LogError:
+        return check_rows([Fault("", NOT_ARRAY)], wanted)
+
+
+def check_rows(rows: Sequence[Row | Fault | None], wanted: Wanted) -> Checked:
+    """Read rows one by one; None is a blank line."""
+    found: list[tuple[Value, ...]] = []
+    faults: list[tuple[int, Fault]] = []
+    for i, row in enumerate(rows):
+        values = None if row is None else judged(row, wanted)
+        if isinstance(values, Fault):
+            faults.append((i, values))
+        elif values is not None:
+            found.append(values)
+    fields = schema(wanted)
+    columns: Iterable[Sequence[Value]] = zip(*found, strict=True) if found else [[]] * len(fields)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
+    return Checked(pa.Table.from_arrays(arrays, schema=fields), faults, len(rows), len(rows) - rows.count(None))
+
+
+def _lines(block: bytes) -> list[bytes]:
+    return [line.removesuffix(b"\r") for line in block.removesuffix(b"\n").split(b"\n")]
+
+
+def _cells(block: bytes, layout: Layout, wanted: Wanted) -> tuple[dict[str, Any], NDArray[np.int64]]:
+    """The wanted columns of regular lines, as bytes, and the places of these lines."""
+    plain = b'"' not in block and b"\0" not in block and block.count(b"\r") == block.count(b"\r\n")
+    if plain and len(block) <= LONGEST_LINE:
+        with suppress(pa.ArrowInvalid):  # a line has another number of values
+            cells = _parsed(block, layout, wanted)
+            number = len(cells[wanted.names[0]])
+            if number == block.count(b"\n") + (not block.endswith(b"\n")):  # no line is blank
+                return cells, np.arange(number)
+    text = np.frombuffer(block if block.endswith(b"\n") else block + b"\n", np.uint8)
+    regular, lengths = _regular_lines(text, layout)
+    kept = text[np.repeat(regular, lengths)].tobytes()
+    return _parsed(kept, layout, wanted), np.flatnonzero(regular)
+
+
+def _regular_lines(text: NDArray[np.uint8], layout: Layout) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Which lines every parser of CSV reads alike, and the length of each line.
+
+    Other lines are blank or too long, have too many or too few values, or a quote, a carriage return or a zero byte at
+    an unusual place.
+    """
+    ends = np.flatnonzero(text == ord("\n"))
+    starts = np.append(0, ends[:-1] + 1)
+    quotes = np.flatnonzero(text == ord('"'))
+    separators = np.flatnonzero(text == ord(layout.separator))
+    line = np.searchsorted(ends, separators)
+    inside = (np.searchsorted(quotes, separators) - np.searchsorted(quotes, starts)[line]) % 2 == 1
+    regular = np.bincount(line[~inside], minlength=len(ends)) == len(layout.names) - 1
+    lengths = ends + 1 - starts
+    regular &= (lengths > 2) & (lengths <= LONGEST_LINE)
+    returns = np.flatnonzero(text == ord("\r"))
+    odd = [np.flatnonzero(text == 0), returns[text[returns + 1] != ord("\n")], _odd_quotes(text, quotes, ends, layout)]
+    regular[np.searchsorted(ends, np.concatenate(odd))] = False
+    return regular, lengths
+
+
+def _odd_quotes(
+    text: NDArray[np.uint8], quotes: NDArray[np.int64], ends: NDArray[np.int64], layout: Layout
+) -> NDArray[np.int64]:
+    """The quotes that do not open at the start or close at the end of a value, or double another one in it."""
+    line = np.searchsorted(ends, quotes)
+    opening = (np.arange(len(quotes)) - np.searchsorted(line, line)) % 2 == 0
+    before = np.where(quotes > 0, text[quotes - 1], ord("\n"))
+    beside = np.where(opening, before, text[quotes + 1])
+    misplaced = ~np.isin(beside, [ord(layout.separator), ord("\n"), ord("\r"), ord('"')])
+    unclosed = opening & (np.append(line[1:], -1) != line)
+    odd: NDArray[np.int64] = quotes[misplaced | unclosed]
+    return odd
+
+
+def _parsed(text: bytes, layout: Layout, wanted: Wanted) -> dict[str, Any]:
+    """The wanted columns of regular lines, as bytes.
+
+    Raises:
+        pa.ArrowInvalid: a line has another number of values.
+    """
+    if not text:
+        return dict.fromkeys(wanted.names, pa.array([], pa.binary()))
+    places = [str(i) for i in range(len(layout.names))]
+    wanted_places = [str(layout.names.index(name)) for name in wanted.names]
+    table = pacsv.read_csv(
+        pa.BufferReader(text),
+        pacsv.ReadOptions(column_names=places, use_threads=False, block_size=len(text) + 1),
+        pacsv.ParseOptions(delimiter=layout.separator),
+        pacsv.ConvertOptions(
+            include_columns=wanted_places,
+            column_types=dict.fromkeys(wanted_places, pa.binary()),
+            strings_can_be_null=False,
+        ),
+    )
+    return {name: table.column(place).combine_chunks() for name, place in zip(wanted.names, wanted_places, strict=True)}

@@ -1,38 +1,67 @@
-"""Reads a join log row by row. This is the definition of what a log may hold, and of every error message.
+"""Reads a log row by row. This is the definition of what a log may hold, and of every error message.
 
-A log has one join per line: time, set and client. The reader detects the format from the first bytes, yields the joins
-in the order of the file, and never holds more than a piece of it.
+A log is CSV (separated by commas, tabs, semicolons or bars), JSON lines, a JSON array of objects, or Parquet. The
+reader detects the format from the first bytes and never holds more than a piece of the file. Each physical line of
+text is one row and is parsed alone, so an invalid line never changes another row.
 """
 
 from __future__ import annotations
 
-import csv
+import codecs
 import gzip
 import io
 import json
+import re
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from kanon.joinlog.unpacked import Unpacked
+from kanon.joinlog.values import DAY, DECIMALS, MICRO, NOT_PLAIN, NOT_UTF8, SPACES, Dates, Unreadable, moment, number
+from kanon.joinlog.values import text as text_of
+from kanon.joinlog.wanted import Column, Kind, Value, Wanted
 
 STANDARD_INPUT = "-"
-YEAR_10000 = 253_402_300_800
-_GZIP, BOM = b"\x1f\x8b", b"\xef\xbb\xbf"
 LONGEST_LINE = 1 << 20
+BOM = b"\xef\xbb\xbf"
+SEPARATORS = ",\t;|"
+_REFUSED = {
+    b"\x1f\x8b": "gzip data: name the file .gz, and compress it once",
+    b"PK\x03\x04": "a zip or Excel file: save it as CSV (UTF-8)",
+    b"\xff\xfe": "UTF-16: save it as UTF-8",
+    b"\xfe\xff": "UTF-16: save it as UTF-8",
+    b"\x28\xb5\x2f\xfd": "zstd data: decompress it, or use gzip",
+}
+
+TOO_LONG = f"more than {LONGEST_LINE:,} bytes in one line: check that this is a log"
+QUOTES = (
+    "unbalanced or stray quotes: put the whole value in quotes and double each quote in it; write values with line"
+    " ends as JSON lines or Parquet"
+)
+RETURN = "a carriage return within the line: end lines with LF or CRLF"
+ZERO = "a zero byte: remove it"
+MORE = "more values than columns: put a value that holds the separator in quotes"
+FEWER = "fewer values than columns: write every value, an empty one too"
+NOT_JSON = "not a JSON object: write one object per line"
+NOT_ARRAY = "not a JSON array of objects: write one object per line, without the brackets"
+FATAL = {DECIMALS, NOT_ARRAY}
+"""Reasons that are no matter of one row: a wrong option would leave out most rows, and an array has no lines."""
+NAMED_TWICE = "a JSON object with the same name twice: rename one"
 
 
 class LogError(ValueError):
-    """A join log cannot be read; the message names the file and the line and says what to change."""
+    """A log cannot be read; the message names the file and the line and says what to change. It holds no value."""
 
 
 class Join(NamedTuple):
-    """One line of a log. ``time`` in Unix seconds."""
+    """One line of a join log. ``time`` in Unix seconds."""
 
     time: float
     set: str
@@ -40,39 +69,114 @@ class Join(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The names of the columns of a log."""
+    """The names of the columns of a join log."""
 
     time: str = "time"
     set: str = "set"
     client: str = "client"
 
 
-def read_joins(path: Path | str, columns: Columns = Columns()) -> Iterator[Join]:  # noqa: B008, a constant
+class Fault(NamedTuple):
+    """Why a row cannot be read. ``column`` is empty for the whole line."""
+
+    column: str
+    reason: str
+
+
+@dataclass
+class Reading:
+    """How a log is read, and what was met.
+
+    Attributes:
+        dates: the order of dates such as 01/02/2026; None: they are refused.
+        skip: leave invalid rows out and count them; otherwise the first one is an error.
+        rows: rows so far, invalid ones too.
+        left_out: invalid rows by column and reason.
+    """
+
+    dates: Dates | None = None
+    skip: bool = False
+    rows: int = 0
+    left_out: Counter[Fault] = field(default_factory=Counter)
+
+    def add(self, fault: Fault, where: Where) -> None:
+        """Count an invalid row.
+
+        Raises:
+            LogError: it may not be left out.
+        """
+        if not self.skip or fault.reason in FATAL:
+            raise refusal(fault, where)
+        self.left_out[fault] += 1
+
+
+def refusal(fault: Fault, where: Where) -> LogError:
+    """The error for an invalid row."""
+    place = where.name if fault.reason in FATAL else str(where)
+    column = f", column {fault.column}" if fault.column else ""
+    or_skip = "" if fault.reason in FATAL else " (--skip-bad-rows leaves out such rows)"
+    return LogError(f"{place}{column}: {fault.reason}{or_skip}")
+
+
+def read_joins(
+    path: Path | str,
+    columns: Columns = Columns(),  # noqa: B008, a constant
+    reading: Reading | None = None,
+) -> Iterator[Join]:
     """Yield the joins of a log in the order of its lines.
 
     Args:
-        path: the file, or ``-`` for standard input.
+        path: the file, or ``-`` for standard input. Parquet needs pyarrow and a file.
         columns: the names of its columns; others are ignored.
-
-    The time of a join is a number of Unix seconds, or an ISO 8601 time (UTC if it names no offset). Set and client
-    are text; whole numbers are read as their digits. Parquet needs pyarrow and a file.
+        reading: how to read it; by default an invalid row is an error.
 
     Raises:
-        LogError: the file or a line of it cannot be read.
+        LogError: the file or a row of it cannot be read.
     """
+    reading = reading or Reading()
+    wanted = joins_wanted(columns, reading)
     where = Where.of(path)
     with where.naming_errors(), open_log(path) as file:
-        if (form := form_of(file)) == "parquet":
-            rows = _parquet(file, columns, where)
-        else:
-            rows = (json_lines if form == "json" else csv_rows)(lines_of(file, where), columns, where)
-        for row in rows:
-            yield join_of(row, columns)
+        for row in _rows(file, wanted, where):
+            reading.rows += 1
+            found = judged(row, wanted)
+            if isinstance(found, Fault):
+                reading.add(found, where)
+            elif found is not None:
+                time, set_, client = cast(tuple[int, str, str], found)
+                yield Join(time / MICRO, set_, client)
+
+
+def joins_wanted(columns: Columns, reading: Reading) -> Wanted:
+    """What is read of a join log."""
+    if len(set(columns)) < len(columns):
+        raise LogError("time, set and client must be three columns")
+    kinds: tuple[Kind, ...] = ("time", "text", "text")
+    return Wanted(tuple(map(Column, columns, kinds)), dates=reading.dates)
+
+
+Row = Mapping[str, Any]
+"""The cells of a row by column: texts, or what JSON holds."""
+
+
+def _rows(file: io.BufferedReader, wanted: Wanted, where: Where) -> Iterator[Row | Fault]:
+    form = form_of(file, where)
+    if form == "parquet":
+        with parquet_file(file, wanted.names, where) as table:
+            for batch in table.iter_batches(columns=list(wanted.names)):
+                for row in plain_rows(batch):
+                    where.line += 1
+                    yield row
+    elif form == "array":
+        yield from array_items(file, where)
+    else:
+        layout = layout_of(form, file, wanted.names, where)
+        yield from (row_of(line, layout) for line in lines_of(file, where) if line)
 
 
 @dataclass
 class Where:
-    """The position of the reader, for its messages. ``line`` is a row number in Parquet, 0 before the first row."""
+    """The position of the reader, for its messages. ``line`` is 0 before the first row."""
 
     name: str
     unit: str = "line"
@@ -88,19 +192,15 @@ class Where:
         """Turn errors of reading into a ``LogError`` that says where they happened."""
         try:
             yield
-        except LogError:
-            raise
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise LogError(f"{self}: the gzip data is damaged ({error}): compress the log again") from error
-        except UnicodeDecodeError as error:
-            raise LogError(f"{self}: not UTF-8: convert the log to UTF-8") from error
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            raise LogError(f"{self}: the gzip data is damaged: compress the log again") from None
+        except FileNotFoundError:
+            raise LogError(f"there is no file {self.name}: check the path") from None
         except OSError as error:
-            raise LogError(f"{self.name} cannot be read ({error.strerror or error}): check the path") from error
-        except ValueError as error:
-            raise LogError(f"{self}: {error}") from error
+            raise LogError(f"{self.name} cannot be read ({error.strerror or 'damaged'}): check the path") from None
 
     def __str__(self) -> str:
-        return f"{self.name}, {self.unit} {self.line}" if self.line else self.name
+        return f"{self.name}, {self.unit} {self.line:,}" if self.line else self.name
 
 
 @contextmanager
@@ -114,66 +214,207 @@ def open_log(path: Path | str) -> Iterator[io.BufferedReader]:
 
 
 def _decompress(file: io.BufferedReader) -> io.BufferedReader:
-    if not file.peek(2).startswith(_GZIP):
+    if not file.peek(2).startswith(b"\x1f\x8b"):
         return file
-    return io.BufferedReader(Unpacked(file))
+    return io.BufferedReader(Unpacked(file), 1 << 18)
 
 
-def form_of(file: io.BufferedReader) -> Literal["parquet", "json", "csv"]:
-    """The format of a log, by its first bytes."""
+Form = Literal["parquet", "json", "array", "csv"]
+
+
+def form_of(file: io.BufferedReader[Any], where: Where) -> Form:
+    """The format of a log, by its first bytes. A byte order mark is skipped.
+
+    Raises:
+        LogError: it is none that can be read.
+    """
     start = file.peek(64)
+    for magic, told in _REFUSED.items():
+        if start.startswith(magic):
+            raise LogError(f"{where.name} is {told}")
     if start.startswith(b"PAR1"):
         return "parquet"
-    return "json" if start.removeprefix(BOM).lstrip().startswith(b"{") else "csv"
+    if start.startswith(BOM):
+        file.read(len(BOM))
+        start = start.removeprefix(BOM)
+    return text_form(start)
 
 
-def lines_of(file: io.BufferedReader | io.BytesIO, where: Where) -> Iterator[str]:
-    """The lines of a text, counted. A line that is too long for a join is refused, not read into memory."""
-    while line := file.readline(LONGEST_LINE + 1):
-        where.line += 1
-        if len(line) > LONGEST_LINE:
-            raise ValueError(f"more than {LONGEST_LINE:,} bytes in one line: check that this is a join log")
-        yield line.removeprefix(BOM).decode() if where.line == 1 else line.decode()
+def text_form(start: bytes) -> Literal["json", "array", "csv"]:
+    """The format of a text, by its first bytes."""
+    return {b"{": "json", b"[": "array"}.get(start.lstrip()[:1], "csv")  # type: ignore[return-value]
 
 
-def csv_rows(
-    lines: Iterable[str], columns: Columns, where: Where, names: Sequence[str] | None = None
-) -> Iterator[Mapping[str, Any]]:
-    """The rows of CSV text. Its first line is the header, unless ``names`` are given."""
-    rows = csv.DictReader(lines, names, strict=True)
-    try:
-        require(columns, rows.fieldnames or (), where, "add a header line")
-        for row in rows:
-            if None in row:
-                raise ValueError("more values than columns: put a value that holds a comma in quotes")
-            yield row
-    except csv.Error as error:
-        raise ValueError(f"not CSV ({error}): check the quotes") from error
+# --- text -----------------------------------------------------------------------------------------
 
 
-def json_lines(lines: Iterable[str], columns: Columns, where: Where) -> Iterator[Mapping[str, Any]]:
-    """The rows of JSON lines."""
-    for line in lines:
-        if not line.strip():
-            continue
+@dataclass(frozen=True)
+class Layout:
+    """How a text is parsed: by the header and the separator of CSV, or as JSON lines (no names)."""
+
+    names: tuple[str, ...] = ()
+    separator: str = ""
+
+
+def layout_of(form: Form, file: io.BufferedReader[Any], needed: Sequence[str], where: Where) -> Layout:
+    """The layout of a text. The header of CSV is read.
+
+    Raises:
+        LogError: a column is missing, or there twice.
+    """
+    if form != "csv":
+        return Layout()
+    names, separator = header(next(lines_of(file, where), b""), needed)
+    require(needed, names, where)
+    return Layout(names, separator)
+
+
+def header(head: bytes, needed: Iterable[str]) -> tuple[tuple[str, ...], str]:
+    """The names in a header and its separator, the one with which most of the needed columns are found."""
+    wanted = set(needed)
+    best: tuple[tuple[str, ...], str] = (), ","
+    for separator in SEPARATORS:
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError("not JSON: write one object per line") from error
-        if not isinstance(row, dict):
-            raise ValueError("not a JSON object: write one object per line")
-        require(columns, row, where, "write it in every line")
-        yield row
+            names = tuple(fields(head, separator))
+        except Unreadable:
+            continue
+        if not best[0] or len(wanted & set(names)) > len(wanted & set(best[0])):
+            best = names, separator
+    return best
 
 
-def _parquet(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Mapping[str, Any]]:
-    with parquet_table(file, columns, where) as table:
-        for batch in table.iter_batches(columns=list(columns)):
-            yield from table_rows(microseconds(batch), where)
+def require(needed: Iterable[str], names: Sequence[str], where: Where) -> None:
+    """Check that a log has each column once.
+
+    The message names no column of the log but one that is nearly the needed one: without a header, line 1 is data.
+
+    Raises:
+        LogError: a column is missing, or there twice.
+    """
+    for name in needed:
+        if names.count(name) > 1:
+            raise LogError(f"{where.name} has two columns {name!r}: rename one")
+        if name not in names:
+            folded = {one.strip().casefold(): one for one in names}
+            near = get_close_matches(name.casefold(), folded, 1, 0.75)
+            hint = (
+                f"it has {folded[near[0]]!r}" if near else "check that line 1 is the header, and the names of columns"
+            )
+            raise LogError(f"{where.name} has no column {name!r}: {hint}")
+
+
+def lines_of(file: io.BufferedReader[Any], where: Where) -> Iterator[bytes]:
+    """The physical lines, counted, without their ends. Of a line that is too long only the beginning is kept."""
+    while line := file.readline(LONGEST_LINE + 2):
+        rest = line
+        while len(rest) == LONGEST_LINE + 2 and not rest.endswith(b"\n"):
+            rest = file.readline(LONGEST_LINE + 2)
+        where.line += 1
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def row_of(line: bytes, layout: Layout) -> Row | Fault:
+    """The cells of a physical line."""
+    try:
+        if len(line) > LONGEST_LINE:
+            raise Unreadable(TOO_LONG)
+        if not layout.names:
+            return _json_row(line)
+        cells = fields(line, layout.separator)
+        if len(cells) != len(layout.names):
+            raise Unreadable(MORE if len(cells) > len(layout.names) else FEWER)
+        return dict(zip(layout.names, cells, strict=True))
+    except Unreadable as error:
+        return Fault("", str(error))
+
+
+@cache
+def _field(separator: str) -> re.Pattern[str]:
+    return re.compile(rf'(?:"((?:[^"]|"")*+)"|([^"{re.escape(separator)}]*+))({re.escape(separator)}|\Z)')
+
+
+def fields(line: bytes, separator: str) -> list[str]:
+    """The values of a line of CSV (RFC 4180). Invalid UTF-8 becomes surrogates.
+
+    Raises:
+        Unreadable: quotes do not match, or there is a carriage return or a zero byte.
+    """
+    if b"\r" in line or b"\0" in line:
+        raise Unreadable(RETURN if b"\r" in line else ZERO)
+    text = line.decode("utf-8", "surrogateescape")
+    if '"' not in text:
+        return text.split(separator)
+    found, at, form = [], 0, _field(separator)
+    while True:
+        cell = form.match(text, at)
+        if cell is None:
+            raise Unreadable(QUOTES)
+        found.append(cell[2] if cell[1] is None else cell[1].replace('""', '"'))
+        at = cell.end()
+        if not cell[3]:
+            return found
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise Unreadable(NAMED_TWICE)
+    return found
+
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_JSON = json.JSONDecoder(object_pairs_hook=_pairs, parse_int=str, parse_float=str, parse_constant=str)
+"""Numbers stay texts: floats would change them."""
+
+
+def _json_row(line: bytes) -> dict[str, Any]:
+    try:
+        row = _JSON.decode(line.decode("utf-8", "surrogateescape"))
+    except Unreadable:
+        raise
+    except (ValueError, RecursionError):
+        raise Unreadable(NOT_JSON) from None
+    if not isinstance(row, dict):
+        raise Unreadable(NOT_JSON)
+    return row
+
+
+def array_items(file: io.BufferedReader[Any], where: Where) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON array, counted. It is read in pieces, and an error refuses all of it: it has no lines.
+
+    Raises:
+        LogError: it is not such an array.
+    """
+    where.unit = "element"
+    damaged = refusal(Fault("", NOT_ARRAY), where)
+    decode = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode
+    text, at, before = "", 0, ""
+    while True:
+        if len(text) - at < LONGEST_LINE and (piece := file.read(LONGEST_LINE)):
+            text, at = text[at:] + decode(piece), 0
+            continue
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+        sign = text[at : at + 1]
+        if (before, sign) in {("", "["), ("{", ",")}:
+            at, before = at + 1, sign
+        elif before in ("[", "{") and sign == "]" and not text[at + 1 :].strip(SPACES):
+            return
+        elif before in ("[", ",") and sign == "{":
+            try:
+                row, at = _JSON.raw_decode(text, at)
+            except (ValueError, RecursionError):
+                raise damaged from None
+            where.line, before = where.line + 1, "{"
+            yield row
+        else:
+            raise damaged
+
+
+# --- Parquet --------------------------------------------------------------------------------------
 
 
 @contextmanager
-def parquet_table(file: io.BufferedReader, columns: Columns, where: Where) -> Iterator[Any]:
+def parquet_file(file: io.BufferedReader, needed: Sequence[str], where: Where) -> Iterator[Any]:
     """A Parquet file that has the columns, as pyarrow opens it.
 
     Raises:
@@ -189,75 +430,93 @@ def parquet_table(file: io.BufferedReader, columns: Columns, where: Where) -> It
         raise LogError(f"{where.name} is Parquet, which is read from its end: give the name of a file")
     where.unit = "row"
     try:
-        table = parquet.ParquetFile(file)
-        require(columns, table.schema_arrow.names, where, "name the columns the file has")
+        table = parquet.ParquetFile(file, pre_buffer=False, buffer_size=LONGEST_LINE)
+        require(needed, table.schema_arrow.names, where)
+        for name in needed:
+            check_type(name, table.schema_arrow.field(name).type, where)
         yield table
-    except pa.ArrowException as error:
-        raise LogError(f"{where}: not readable as Parquet ({error}): write the file again") from error
+    except (pa.ArrowException, OSError):  # the text of the error may hold a row
+        raise LogError(f"{where.name} is not readable as Parquet: write the file again") from None
 
 
-def microseconds(batch: Any) -> Any:
-    """The same rows; Python's ``datetime`` has no nanoseconds, so finer times are cut."""
-    import pyarrow as pa
-
-    fields = [f.with_type(pa.timestamp("us", f.type.tz)) if pa.types.is_timestamp(f.type) else f for f in batch.schema]
-    table = pa.Table.from_batches([batch])
-    return table.cast(pa.schema(fields), safe=False)
-
-
-def table_rows(table: Any, where: Where) -> Iterator[Mapping[str, Any]]:
-    """The rows of a table of pyarrow, counted."""
-    for row in table.to_pylist():
-        where.line += 1
-        yield row
-
-
-def require(columns: Columns, present: Iterable[str], where: Where, remedy: str) -> None:
-    """Check that a log has the columns.
+def check_type(name: str, held: Any, where: Where) -> None:
+    """Check that a column of Arrow holds plain values.
 
     Raises:
-        LogError: one is missing.
+        LogError: it does not.
     """
-    if missing := sorted(set(columns) - set(present)):
-        raise LogError(f"{where}: no column {', '.join(missing)}: {remedy}, or give the names of the columns")
+    from pyarrow import types
+
+    held = held.value_type if types.is_dictionary(held) else held
+    if (
+        types.is_nested(held)
+        or types.is_binary(held)
+        or types.is_large_binary(held)
+        or types.is_fixed_size_binary(held)
+    ):
+        raise LogError(f"{where.name}: column {name!r} holds {held}: only text, numbers, dates and times are read")
 
 
-def join_of(row: Mapping[str, Any], columns: Columns) -> Join:
-    """The join in a row.
+def plain_rows(batch: Any) -> Iterator[dict[str, str]]:
+    """The rows of a batch of Arrow as texts."""
+    from kanon.joinlog.columns import as_texts
 
-    Raises:
-        ValueError: a value is missing or of another form.
-    """
-    return Join(
-        _time(row[columns.time], columns.time),
-        _text(row[columns.set], columns.set),
-        _text(row[columns.client], columns.client),
-    )
+    columns = {name: as_texts(batch.column(i)).to_pylist() for i, name in enumerate(batch.schema.names)}
+    for cells in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, cells, strict=True))
 
 
-def _time(value: Any, column: str) -> float:
+# --- cells ----------------------------------------------------------------------------------------
+
+
+class _CellError(Exception):
+    """A cell of a row cannot be read; holds a ``Fault``."""
+
+
+def judged(row: Row | Fault, wanted: Wanted) -> tuple[Value, ...] | Fault | None:
+    """The values of a row, or why it cannot be read; None if it is not used."""
+    if isinstance(row, Fault):
+        return row
     try:
-        if isinstance(value, bool) or value is None:
-            raise ValueError
-        seconds = value if isinstance(value, datetime) else _number_or_moment(value)
-        if isinstance(seconds, datetime):
-            seconds = (seconds if seconds.tzinfo else seconds.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"{column} is {value!r}: write Unix seconds, or ISO 8601 as 2026-01-31T12:00:00Z") from error
-    if not 0 <= seconds < YEAR_10000:
-        raise ValueError(f"{column} is {value!r}, before 1970 or after 9999: write seconds, not milliseconds")
-    return seconds
+        if any((_cell(row, name) == text) != equal for name, equal, text in wanted.conditions):
+            return None
+        if wanted.days is not None and not _lies_within(row, wanted):
+            return None
+        return tuple(_value(row, column, wanted) for column in wanted.columns)
+    except _CellError as error:
+        return cast(Fault, error.args[0])
 
 
-def _number_or_moment(value: Any) -> float | datetime:
+def _lies_within(row: Row, wanted: Wanted) -> bool:
+    day = cast(int, _value(row, Column(wanted.time, "day"), wanted))
+    return any(start <= day < end for start, end in wanted.days or ())
+
+
+def _value(row: Row, column: Column, wanted: Wanted) -> Value:
+    cell = _cell(row, column.name)
     try:
-        return float(value)
-    except ValueError:
-        return datetime.fromisoformat(value)
+        if column.kind == "number":
+            return number(cell, wanted.scale)
+        if column.kind in ("time", "day"):
+            return moment(cell, wanted.dates) // (DAY * MICRO if column.kind == "day" else 1)
+        if column.kind == "optional" and not cell.strip(SPACES):
+            return None
+        return text_of(cell)
+    except Unreadable as error:
+        raise _CellError(Fault(column.name, str(error))) from None
 
 
-def _text(value: Any, column: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        shown = "empty" if value in ("", None) else repr(value)
-        raise ValueError(f"{column} is {shown}: write text or a whole number")
-    return str(value)
+def _cell(row: Row, name: str) -> str:
+    """The text of a cell; empty if it is missing."""
+    cell = row.get(name)
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if not isinstance(cell, str):
+        raise _CellError(Fault(name, NOT_PLAIN))
+    try:
+        cell.encode()
+    except UnicodeEncodeError:
+        raise _CellError(Fault(name, NOT_UTF8)) from None
+    return cell

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kanon.joinlog import STANDARD_INPUT, Columns, Join, LogError, read_joins
+from kanon.joinlog import STANDARD_INPUT, Columns, Join, LogError, Reading, read_joins
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -36,6 +36,7 @@ def read_log(
     first: datetime | None,
     last: datetime | None,
     columns: Columns = Columns(),  # noqa: B008, a constant
+    reading: Reading | None = None,
 ) -> JoinLog:
     """The joins of a log within two dates, in the order of time. Only these joins are held in memory.
 
@@ -44,6 +45,7 @@ def read_log(
         first: the first day to read; ``None`` for the first of the log.
         last: the last day to read, whole; ``None`` for the last of the log.
         columns: the names of its columns.
+        reading: how to read it; by default a row that cannot be read is an error.
 
     Raises:
         LogError: the log cannot be read, or no join lies within the dates.
@@ -51,7 +53,7 @@ def read_log(
     low = first.replace(tzinfo=UTC).timestamp() if first else float("-inf")
     high = last.replace(tzinfo=UTC).timestamp() + DAY if last else float("inf")
     title = "standard input" if str(path) == STANDARD_INPUT else Path(path).name
-    joins = sorted(join for join in read_joins(path, columns) if low <= join.time < high)
+    joins = sorted(join for join in read_joins(path, columns, reading) if low <= join.time < high)
     if not joins:
         raise LogError(f"{title} holds no join within these dates: change --from or --to (FROM and TO of make demo)")
     return JoinLog(title, int(joins[0].time // HOUR * HOUR), joins)

@@ -10,7 +10,10 @@ All numbers are integers: a value with a stated number of decimal places is held
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LARGEST_VALUE = 1 << 62
+from kanon.joinlog.values import LARGEST_NUMBER, Dates
+from kanon.joinlog.wanted import Column, Wanted
+
+LARGEST_VALUE = LARGEST_NUMBER
 """Larger values are row errors."""
 LEFT_OUT = "\0left out"
 """The place of the users with too many groups among the bins. No column has this name."""
@@ -106,26 +109,30 @@ class Bounding:
         groups: columns whose texts together name a group.
         measures: columns of the result, after ``grp`` and ``users``.
         kappa: groups a user counts in.
-        scale: decimal places of values.
+        scale: decimal places of values; None: values are whole.
         unit: ``user``, ``user-day`` or ``user-month``.
         time: column of the time.
         period: days since 1970 as half-open intervals, None for all rows.
         where: conditions on rows.
         listed: the only groups that count, as :func:`encoded` names them; None for all groups.
         left_out: whether the users with more than kappa groups are counted.
+        dates: the order of dates such as 01/02/2026; None: they are refused.
+        skip_bad_rows: leave out rows that cannot be read.
     """
 
     user: str
     groups: tuple[str, ...]
     measures: tuple[Measure, ...] = ()
     kappa: int = 1
-    scale: int = 0
+    scale: int | None = None
     unit: str = "user"
     time: str = "time"
     period: tuple[tuple[int, int], ...] | None = None
     where: tuple[Where, ...] = ()
     listed: tuple[str, ...] | None = None
     left_out: bool = False
+    dates: Dates | None = None
+    skip_bad_rows: bool = False
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -143,10 +150,21 @@ class Bounding:
         return self.unit != "user" or self.period is not None
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the source that are read."""
-        used = [self.user, *self.groups, *self.numbers, *self.texts, *(one.column for one in self.where)]
-        return tuple(dict.fromkeys([*used, self.time] if self.needs_time else used))
+    def columns(self) -> dict[str, Column]:
+        """The columns that the engine gets, by the names in its SQL."""
+        return {
+            "u": Column(self.user, "text"),
+            **{f"g{i}": Column(name, "text") for i, name in enumerate(self.groups)},
+            **{f"v{i}": Column(name, "number") for i, name in enumerate(self.numbers)},
+            **{f"t{i}": Column(name, "text") for i, name in enumerate(self.texts)},
+            **({"day": Column(self.time, "day")} if self.needs_time else {}),
+        }
+
+    @property
+    def wanted(self) -> Wanted:
+        """What is read of the files: ``columns`` in order, only of rows that are used."""
+        conditions = tuple((one.column, one.equal, one.text) for one in self.where)
+        return Wanted(tuple(self.columns.values()), self.scale, self.dates, conditions, self.period, self.time)
 
 
 def encoded(group: Sequence[str]) -> str:

@@ -258,5 +258,5 @@ def _names(mechanism: Mechanism, columns: Sequence[_Column]) -> tuple[str, ...]:
 
 
 def _told_bounds(mechanism: Mechanism, bounds: Mapping[int, tuple[int, int]]) -> dict[str, tuple[Fraction, Fraction]]:
-    unit = units(mechanism.spec.scale)
+    unit = units(mechanism.spec.places)
     return {mechanism.spec.aggregates[i]: (Fraction(a, unit), Fraction(b, unit)) for i, (a, b) in bounds.items()}

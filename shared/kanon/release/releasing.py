@@ -29,7 +29,7 @@ class Engine(Protocol):
         """The bounded table of the sources, as long as the context lasts. ``secret`` keys the sampling."""
         ...
 
-    def operator_counts(self, sources: Sequence[Place], bounding: Bounding, secret: str) -> tuple[int, ...]:
+    def operator_report(self, sources: Sequence[Place], bounding: Bounding, secret: str) -> dict[str, Any]:
         """Exact numbers for the operator alone."""
         ...
 
@@ -89,7 +89,7 @@ def release(
     data, specification and name gives the same result and costs nothing.
 
     Args:
-        source: one or several files with a header, CSV (also gzipped) or Parquet.
+        source: one or several files: CSV with a header, JSON lines, a JSON array (all also gzipped), or Parquet.
         spec: the specification.
         ledger: records the cost.
         dataset: names the data in the ledger. The same data must always have the same name, and the user and time of
@@ -101,7 +101,7 @@ def release(
     Raises:
         SpecificationError: the specification is impossible.
         OverBudgetError: the budget does not allow it; nothing was drawn.
-        InputError: the files cannot be read, or the name was used for other data.
+        InputError: a file or a row of it cannot be read, or the name was used for other data. Nothing was charged.
         NoBoundsError: automatic bounds found no bin; the cost is spent.
         LedgerError: the ledger is broken.
     """
@@ -140,12 +140,10 @@ def refuse_delta(spec: Spec) -> None:
 def operator_report(
     source: Source, spec: Spec, ledger: Ledger, *, dataset: str, engine: Engine | None = None
 ) -> dict[str, Any]:
-    """Exact numbers of rows and groups that the bounding drops. Not private: for the operator alone."""
+    """Exact numbers of rows left out, and of rows and groups that the bounding drops. Not private: for the operator."""
     text = sampling_text(ledger, ledger.dataset(dataset), spec)
-    counts = (engine or _duckdb()).operator_counts(_paths(source), spec.bounding, text)
-    names = ("rows", "rows_used", "users", "users_with_too_many_groups", "groups", "groups_after_bounding")
     warning = "NOT PRIVATE: exact numbers, outside any guarantee. Do not publish."
-    return {"warning": warning, **dict(zip(names, counts, strict=True))}
+    return {"warning": warning, **(engine or _duckdb()).operator_report(_paths(source), spec.bounding, text)}
 
 
 def sampling_text(ledger: Ledger, dataset: str, spec: Spec) -> str:

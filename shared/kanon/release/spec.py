@@ -7,6 +7,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, Literal, get_args
 
+from kanon.joinlog.values import Dates
 from kanon.release.aggregates import ALL_USERS, Aggregate, AutomaticSum, Quantiles, Totals, aggregate
 from kanon.release.bounding import Bounding, Measure, Where, encoded
 from kanon.release.errors import SpecificationError
@@ -32,7 +33,7 @@ class Spec:
         aggregates: texts in the forms of ``aggregates.aggregate``.
         weights: shares of epsilon for the count and each aggregate; equal if empty.
         values_per_group: number of values of a user that count in a group.
-        scale: decimal places of values.
+        scale: decimal places of values, which are rounded half to even; None: values must be whole.
         cells: number of cells in the grid of quantiles.
         noise: noise of the count: ``laplace`` (two-sided), ``gaussian``, or ``auto``, the one with the lower threshold.
         only_groups: release only the names of the groups.
@@ -40,6 +41,8 @@ class Spec:
         period: the days to use; None for all.
         where: conditions on rows.
         time: column of the time.
+        dates: the order of dates such as 01/02/2026, ``mdy`` or ``dmy``; None: they are refused.
+        skip_bad_rows: leave out rows that cannot be read; otherwise they refuse the release.
     """
 
     groups: tuple[str, ...]
@@ -52,7 +55,7 @@ class Spec:
     aggregates: tuple[str, ...] = ()
     weights: tuple[int, ...] = ()
     values_per_group: int = 1
-    scale: int = 0
+    scale: int | None = None
     cells: int = 4096
     noise: Noise = "auto"
     only_groups: bool = False
@@ -60,6 +63,8 @@ class Spec:
     period: Period | None = None
     where: tuple[Where, ...] = ()
     time: str = "time"
+    dates: Dates | None = None
+    skip_bad_rows: bool = False
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "delta"):
@@ -89,7 +94,8 @@ class Spec:
             (not 1 <= self.floor <= 1 << 40, "--floor must be at least 1"),
             (self.floor > 1 and self.unit != "user", "--floor counts users: it needs --unit user"),
             (not 1 <= self.values_per_group <= 1000, "--values-per-group must lie between 1 and 1000"),
-            (not 0 <= self.scale <= 18, "--scale must lie between 0 and 18"),
+            (not 0 <= self.places <= 18, "--scale must lie between 0 and 18"),
+            (self.dates not in (None, *get_args(Dates)), f"--dates is one of {', '.join(get_args(Dates))}"),
             (self.noise not in get_args(Noise), f"--noise is one of {', '.join(get_args(Noise))}"),
             (bool(self.weights) and len(self.weights) != weights, f"--weight takes {weights} numbers: count first"),
             (any(not 1 <= weight <= 1000 for weight in self.weights), "weights are whole numbers from 1 to 1000"),
@@ -109,7 +115,7 @@ class Spec:
             SpecificationError: one cannot be read.
         """
         return tuple(
-            aggregate(text, scale=self.scale, values=self.values_per_group, cells=self.cells)
+            aggregate(text, scale=self.places, values=self.values_per_group, cells=self.cells)
             for text in self.aggregates
         )
 
@@ -127,6 +133,11 @@ class Spec:
     def units(self) -> str:
         """What a count counts: users, or their days or months."""
         return {"user": "users", "user-day": "user_days", "user-month": "user_months"}[self.unit]
+
+    @property
+    def places(self) -> int:
+        """Decimal places of values as they are held."""
+        return self.scale or 0
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -150,7 +161,8 @@ class Spec:
         return Bounding(
             user=self.user, groups=self.groups, measures=self.measures, kappa=self.groups_per_user, scale=self.scale,
             unit=self.unit, time=self.time, period=self.period.days if self.period else None, where=self.where,
-            listed=self.listed, left_out=ALL_USERS in self.aggregates,
+            listed=self.listed, left_out=ALL_USERS in self.aggregates, dates=self.dates,
+            skip_bad_rows=self.skip_bad_rows,
         )  # fmt: skip
 
     @cached_property
@@ -164,7 +176,9 @@ class Spec:
         """The specification in exact texts, with only a digest of the public groups."""
         told: dict[str, Any] = {}
         for field in fields(self):
-            value = getattr(self, field.name)
+            value: Any = self.places if field.name == "scale" else getattr(self, field.name)
+            if field.name in ("dates", "skip_bad_rows") and not value:
+                continue  # the digest of older specifications stays the same
             if isinstance(value, Fraction):
                 value = str(value)
             elif field.name == "where":

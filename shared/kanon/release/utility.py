@@ -17,7 +17,7 @@ KAPPAS = (1, 2, 3, 5, 10, 20)
 def utility(mechanism: Mechanism) -> Iterator[str]:
     """Sentences about the selection, the count and each aggregate."""
     yield count_line(mechanism)
-    unit = units(mechanism.spec.scale)
+    unit = units(mechanism.spec.places)
     for i, asked in enumerate(mechanism.spec.asked):
         text = mechanism.spec.aggregates[i]
         if isinstance(asked, Quantiles):

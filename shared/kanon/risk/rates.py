@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 import duckdb
 import pyarrow as pa
 
+from kanon.joinlog import Reading
 from kanon.risk.errors import RiskError
 from kanon.risk.reading import Coded, batches
 
@@ -30,17 +31,18 @@ class Rates:
     groups: tuple[tuple[str, float], ...]
 
 
-def rates(source: Path, value: str, user: str, window_days: int | None) -> Rates:
+def rates(source: Path, value: str, user: str, window_days: int | None, reading: Reading | None = None) -> Rates:
     """The rates of a log's groups, by DuckDB.
 
     Args:
-        source: a CSV or Parquet file.
+        source: a CSV, JSON or Parquet file.
         value: the value column.
         user: the user column.
         window_days: length of a window; needs the column ``time``. None: the whole log is one window.
+        reading: how the log is read; by default a row that cannot be read is an error.
 
     Raises:
-        RiskError: the file cannot be read, lacks a column, or has no rows.
+        RiskError: the file or a row of it cannot be read, or it has no rows.
     """
     columns = {"grp": value, "usr": user, **({"day": "day"} if window_days else {})}
     with (
@@ -48,7 +50,7 @@ def rates(source: Path, value: str, user: str, window_days: int | None) -> Rates
         duckdb.connect(config={"memory_limit": _MEMORY, "temp_directory": folder}) as database,
     ):
         database.execute("create table joins (grp varchar, usr varchar, win bigint)")
-        for batch in batches(source, columns.values()):
+        for batch in batches(source, columns.values(), user, reading):
             complete = pa.table({name: _text(batch[column]) for name, column in columns.items()}).drop_null()
             if not window_days:  # all rows have one day
                 complete = complete.append_column("day", pa.repeat(_EPOCH, len(complete)))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from kanon.risk.errors import RiskError
 from kanon.risk.hashing import Key, public_hashes
 from kanon.risk.hyperloglog import Hashes, Registers, estimate, index_and_rank, registers_of
+
+if TYPE_CHECKING:
+    from kanon.joinlog import Reading
 
 Floats = NDArray[np.float64]
 
@@ -164,23 +167,26 @@ def _ranks(p: int, n: int) -> tuple[Floats, Floats, Floats]:
     return weights, reach, below
 
 
-def users_of(source: Path, group: str, value: str, user: str) -> tuple[list[bytes], list[bytes]]:
+def users_of(
+    source: Path, group: str, value: str, user: str, reading: "Reading | None" = None
+) -> tuple[list[bytes], list[bytes]]:
     """The users of the values that match a pattern, and all users; both in the order of their bytes.
 
     Args:
-        source: a CSV or Parquet file.
+        source: a CSV, JSON or Parquet file.
         group: a value, or a pattern with ``*`` and ``?``.
         value: the value column.
         user: the user column.
+        reading: how the log is read; by default a row that cannot be read is an error.
 
     Raises:
-        RiskError: the file cannot be read, no value matches, or all users are members.
+        RiskError: the file or a row of it cannot be read, no value matches, or all users are members.
     """
     from kanon.risk.reading import batches
 
     members: set[bytes] = set()
     everybody: set[bytes] = set()
-    for batch in batches(source, [value, user]):
+    for batch in batches(source, [value], user, reading):
         values, users = batch[value], batch[user]
         texts = values.texts.to_pylist()
         chosen = np.array([fnmatchcase(text.decode(), group) for text in texts] + [False])  # the last is code -1

@@ -1,7 +1,7 @@
 """Sketches of columns of a log, all of them in one pass."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from kanon.risk.hyperloglog import Hashes
 from kanon.risk.khll import DEFAULT_SIZE, Sketch, empty, from_pairs, merge
 
 if TYPE_CHECKING:
+    from kanon.joinlog import Reading
     from kanon.risk.reading import Batch, Coded
 
 Codes = NDArray[np.int64]
@@ -27,7 +28,7 @@ class Sketched:
     Attributes:
         columns: their names.
         sketch: the sketch of the combinations of their values.
-        left_out: rows with a missing value or user.
+        left_out: rows with a missing value, and rows that cannot be read.
     """
 
     columns: tuple[str, ...]
@@ -46,31 +47,41 @@ def sketch(
     """The sketch of one value column, or of the combinations of several.
 
     Args:
-        source: a CSV or Parquet file.
+        source: a CSV, JSON or Parquet file.
         value: a column, or columns.
         user: the column that names the owner of a row.
         key: the hashing key; by default a fresh one, with which no other sketch can be joined.
         size: K, the number of kept values.
 
     Raises:
-        RiskError: the file cannot be read, lacks a column, or has no rows.
+        RiskError: the file or a row of it cannot be read, or it has no rows.
     """
     columns = (value,) if isinstance(value, str) else tuple(value)
     return sketches(Path(source), [columns], user, key=key or Key.fresh(), size=size)[0].sketch
 
 
 def sketches(
-    source: Path, values: Sequence[tuple[str, ...]], user: str, *, key: Key, size: int = DEFAULT_SIZE
+    source: Path,
+    values: Sequence[tuple[str, ...]],
+    user: str,
+    *,
+    key: Key,
+    size: int = DEFAULT_SIZE,
+    reading: "Reading | None" = None,
 ) -> list[Sketched]:
     """A sketch for each combination of columns, in one pass over the log.
 
+    ``reading`` says how the log is read; by default a row that cannot be read is an error.
+
     Raises:
-        RiskError: the file cannot be read, lacks a column, or has no rows.
+        RiskError: the file or a row of it cannot be read, or it has no rows.
     """
     from kanon.risk.reading import batches  # needs pyarrow; sketch files do not
 
-    read = batches(source, {user, *(name for columns in values for name in columns)})
+    read = batches(source, {name for columns in values for name in columns}, user, reading)
     made = of_batches(read, values, user, key=key, size=size)
+    if reading is not None:
+        made = [replace(one, left_out=one.left_out + reading.left_out.total()) for one in made]
     for one in made:
         if not one.sketch.total_rows:
             raise RiskError(f"{source} has no row with a {' and a '.join([*one.columns, user])}")

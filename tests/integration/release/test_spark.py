@@ -4,7 +4,11 @@ It needs pyspark and a Java runtime: `make spark-test` runs it in an environment
 """
 
 import importlib.util
+import os
+import random
 import shutil
+import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -40,6 +44,7 @@ def spark() -> Any:
 
     from kanon.release.engines.spark import Spark
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -72,26 +77,45 @@ def test_spark_and_duckdb_compute_the_same_table(tmp_path: Path, spark: Any, bou
         pq.write_table(pa.Table.from_pylist(rows(3)), log)
     else:
         write(log, rows(3))
-    digests = []
-    for engine in (DuckDB(), spark):
-        with engine.table([log], bounding, SECRET) as table:
+    assert digest(DuckDB(), log, bounding) == digest(spark, log, bounding)
+
+
+def digest(engine: Any, log: Path, bounding: Bounding) -> str:
+    """The digest of the bounded table without the rows that cannot be read."""
+    with engine.table([log], replace(bounding, skip_bad_rows=True), SECRET) as table:
+        return keyed_digest(table, bytes(32))
+
+
+SMALL = Bounding("client", ("set",), (), skip_bad_rows=True)
+MALFORMED = [
+    b'b,2,"x', b'"b,2,x', b'b"b,2,x', b'b,2,x"', b'"b"b,2,x', b'",",2', b'"', b'""",1,x', b"b,2,x,more", b"b,2", b"b",
+    b",4,x", b"d,,x", b" ,4,x", b"g\xff,7,x", b"b,2,x\rb,3,y", b"b,\x002,x", b"\xff", b"b," + b"2" * (1 << 20),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["duckdb", "spark"])
+def test_a_malformed_line_changes_nothing_that_the_other_lines_contribute(
+    tmp_path: Path, request: pytest.FixtureRequest, name: str
+) -> None:
+    engine = DuckDB() if name == "duckdb" else request.getfixturevalue("spark")
+    draw, digests = random.Random(1), []
+    for bad in ([[]] * len(MALFORMED), [[line] for line in MALFORMED], [MALFORMED]):  # none, one in each file, all
+        (folder := tmp_path / f"{len(bad)}-{bad[0] == []}").mkdir()
+        for number, malformed in enumerate(bad):
+            lines = [f"{group}{number},{number}.{user},x".encode() for group, user in ("a1", "b2", "a3", "c1", "c2")]
+            for line in malformed:
+                lines.insert(draw.randrange(len(lines) + 1), line)
+            first = min((lines.index(line) for line in malformed), default=0)
+            (folder / f"{number:02}.csv").write_bytes(b"\n".join([b"set,client,note", *lines]))
+        logs = [folder] if name == "spark" else sorted(folder.iterdir())
+        with engine.table(logs, SMALL, SECRET) as table:
             digests.append(keyed_digest(table, bytes(32)))
-    assert digests[0] == digests[1]
-
-
-BAD = "a,1\nb,2,x,more\nc,3,x\n,4,x\nd,,x\n" + '"e ""q""",5,"x\ny"\nf\\n,6,\\\n'
-
-
-def test_both_engines_leave_out_invalid_lines(tmp_path: Path, spark: Any) -> None:
-    log = tmp_path / "bad.csv"
-    log.write_bytes(b"set,client,note\n" + BAD.encode() + b"g\xff,7,x\nh,8,\xff\n")
-    digests = set()
-    for engine in (DuckDB(), spark):
-        with engine.table([log], Bounding("client", ("set",), ()), SECRET) as table:
-            digests.add(keyed_digest(table, bytes(32)))
-        counts = engine.operator_counts([log], Bounding("client", ("set",), ()), SECRET)
-        assert counts[1:3] == (4, 4), engine  # c, e "q", f\n and h
-    assert len(digests) == 1
+    assert digests[0] == digests[1] != digests[2]
+    report = engine.operator_report(logs, SMALL, SECRET)
+    assert (report["rows"], report["rows_left_out"], report["rows_used"]) == (5 + len(MALFORMED), len(MALFORMED), 5)
+    with pytest.raises(InputError) as refused, engine.table(logs, replace(SMALL, skip_bad_rows=False), SECRET):
+        pass
+    assert str(refused.value).startswith(f"{folder / '00.csv'}, line {first + 2}")
 
 
 def spec(kappa: int) -> Spec:

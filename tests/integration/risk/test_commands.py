@@ -176,7 +176,7 @@ def test_a_threshold_without_noise_is_judged_from_the_rates_of_a_log(log: Path) 
 
 def test_a_user_whose_rows_lie_in_several_batches_counts_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "ROWS_IN_BATCH", 1)
-    monkeypatch.setattr(reading, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr("kanon.joinlog.batches.BLOCK_BYTES", 64)
     lines = log.read_text().splitlines()
     log.write_text("\n".join([lines[0], *sorted(lines[1:], key=lambda line: line.split(",")[2])]) + "\n")
     told = json.loads(run("no-noise", log, "--k", 11, "--fakes", 0, "--json").stdout)
@@ -187,7 +187,7 @@ def test_a_user_whose_rows_lie_in_several_batches_counts_once(log: Path, monkeyp
     ("arguments", "message"),
     [
         (["uniqueness", "none.csv"], "there is no file none.csv"),
-        (["uniqueness", "LOG", "--value", "group"], "has no column 'group'; its columns are time, set, client"),
+        (["uniqueness", "LOG", "--value", "group"], "has no column 'group': check that line 1 is the header"),
         (["uniqueness", "LOG", "--columns", "set,,day"], "--columns must look like set,set+day, not 'set,,day'"),
         (["uniqueness", "LOG", "--columns", "set+set"], "--columns must look like"),
         (["uniqueness", "LOG", "--columns", "set,set+day", "--out", "x.khll"], "--out writes one sketch"),

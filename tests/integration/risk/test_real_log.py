@@ -62,7 +62,7 @@ def test_over_101_keys_the_curve_is_within_its_standard_errors() -> None:
     published = (0.22682, 0.60686, 0.82294, 0.94954, 0.97573, 0.98882)
     assert [round(values[k], 5) for k in KS] == list(published)
     assert number == 11_454
-    read = list(batches(REAL_LOG, ["set", "client"]))
+    read = list(batches(REAL_LOG, ["set"], "client"))
     off_values, off_rows, off_number = [], [], []
     for n in range(101):
         made = of_batches(read, [("set",)], "client", key=key(n), size=2_048)[0].sketch

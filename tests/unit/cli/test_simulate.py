@@ -119,7 +119,7 @@ def test_the_seed_chooses_the_noise(log: str) -> None:
         (["--columns", "a,b"], "--columns: give three names"),
         (
             ["--columns", "a,b,c"],
-            "no column a, b, c: add a header line, or give the names of the columns with --columns",
+            "has no column 'a': check that line 1 is the header, and the names of columns (--columns TIME,SET,CLIENT)",
         ),
         (["--k", ",".join(map(str, range(50, 75))), "--profile", "sharp-2"], "25 combinations are more than 24"),
         (["--type", "{}", "--types", "x"], "give --type or --types, not both"),

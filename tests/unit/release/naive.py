@@ -3,6 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
+from fractions import Fraction
 from hashlib import sha256
 
 from kanon.release.bounding import Bins, Cells, Centred, Distinct, Rows, Sum, UserMeans, encoded
@@ -35,21 +36,17 @@ def bin_of(x):
 
 
 def number_of(text, scale):
-    """A scaled integer, or None."""
-    if not re.fullmatch(r"-?[0-9]{1,19}([.][0-9]{1,18})?", text):
+    """A scaled integer, rounded half to even, or None."""
+    if not re.fullmatch(r" *[+-]?[0-9]+([.][0-9]*)?(e[0-9]+)? *", text):
         return None
-    whole, _, fraction = text.partition(".")
-    fraction = fraction.rstrip("0")
-    if len(fraction) > scale:
-        return None
-    number = int(whole + fraction.ljust(scale, "0"))
+    number = round(Fraction(text.strip()) * 10**scale)
     return number if abs(number) <= 1 << 62 else None
 
 
 def valid_rows(rows, b):
     """(unit, group, numbers, texts) of each row that counts."""
     for row in rows:
-        if any(row[c] in (None, "") for c in [b.user, *b.groups, *b.texts, *(w.column for w in b.where)]):
+        if any("\n" in cell for cell in row.values()) or not all(row[c] for c in [b.user, *b.groups, *b.texts]):
             continue
         if any((row[w.column] == w.text) != w.equal for w in b.where):
             continue

@@ -21,7 +21,7 @@ OTHER = {
     "unit": "user-day", "groups_per_user": 2, "floor": 2, "aggregates": ("rows:3",), "weights": (2,),
     "values_per_group": 2, "scale": 1, "cells": 8, "noise": "laplace", "only_groups": True,
     "public_groups": (("a",),), "period": Period.read("2026-01"), "where": (Where("page", equal=True, text="p"),),
-    "time": "created",
+    "time": "created", "dates": "mdy", "skip_bad_rows": True,
 }  # fmt: skip
 
 
@@ -29,6 +29,7 @@ def test_every_field_of_a_specification_changes_its_digest() -> None:
     assert OTHER.keys() == {field.name for field in fields(Spec)}
     digests = {name: replace(spec(), **{name: value}).digest for name, value in OTHER.items()}
     assert len({spec().digest, *digests.values()}) == 1 + len(OTHER)
+    assert spec(scale=None).digest == spec(scale=0).digest  # whole values: the same values in both
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Where)])

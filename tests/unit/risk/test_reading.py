@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kanon.joinlog import Reading
 from kanon.risk import reading
 from kanon.risk.errors import RiskError
 from kanon.risk.reading import batches
@@ -15,22 +16,21 @@ from kanon.risk.reading import batches
 ROWS = [
     ("1328464132", "lib", "6468"),
     ("1328464132", "lib/a,b", "01"),
-    ("1328547600", 'say "hi"\nthere', "1"),
+    ("1328547600", 'say "hi" there', "1"),
     ("1330560000", "ü", "6468"),
 ]
 CSV = """time,set,client
 1328464132,lib,6468
 1328464132,"lib/a,b",01
-1328547600,"say ""hi""
-there",1
+1328547600,"say ""hi"" there",1
 1330560000,ü,6468
 """
 
 
-def read(path: Path, *columns: str) -> list[tuple[str | None, ...]]:
+def read(path: Path, *columns: str, user: str = "") -> list[tuple[str | None, ...]]:
     """The rows as text; None is a missing value."""
     rows: list[tuple[str | None, ...]] = []
-    for batch in batches(path, columns):
+    for batch in batches(path, columns, user or columns[-1]):
         texts = []
         for name in columns:
             found = [text.decode() for text in batch[name].texts.to_pylist()]
@@ -102,29 +102,34 @@ def test_days_hours_and_months_are_in_utc(log: Callable[[Path], Path], tmp_path:
     ],
 )
 def test_times_may_be_iso_8601_or_unix_seconds(times: list[str], tmp_path: Path) -> None:
-    path = written(tmp_path / "log.csv", "time\n" + "\n".join(times) + "\n")
-    assert read(path, "day") == [("2012-02-05",), ("2012-02-05",)]
+    path = written(tmp_path / "log.csv", "c,time\n" + "".join(f"c,{time}\n" for time in times))
+    assert read(path, "day", user="c") == [("2012-02-05",), ("2012-02-05",)]
 
 
 def test_a_column_of_that_name_replaces_the_one_derived_from_time(tmp_path: Path) -> None:
     assert read(written(tmp_path / "log.csv", "time,day\n0,Monday\n"), "day") == [("Monday",)]
 
 
-def test_empty_and_null_are_missing(tmp_path: Path) -> None:
-    text = written(tmp_path / "log.csv", 'time,set,client\n,,1\n5,"",2\n6,NULL,\n')
-    assert read(text, "day", "set", "client") == [
-        (None, None, "1"),
-        ("1970-01-01", None, "2"),
-        ("1970-01-01", "NULL", None),
-    ]
-    pq.write_table(pa.table({"set": ["", None, "a"], "client": [1, 2, None]}), tmp_path / "log.parquet")
-    assert read(tmp_path / "log.parquet", "set", "client") == [(None, "1"), (None, "2"), ("a", None)]
+def test_a_value_may_be_missing_but_a_user_and_a_time_may_not(tmp_path: Path) -> None:
+    text = written(tmp_path / "log.csv", 'time,set,client\n4,,1\n5,"",2\n6,NULL,3\n7, ,4\n')
+    expected = [(None, "1"), (None, "2"), ("NULL", "3"), (None, "4")]
+    assert read(text, "set", "client") == expected
+    assert read(text, "set", "client", "day", user="client") == [(*row, "1970-01-01") for row in expected]
+    pq.write_table(pa.table({"set": ["", None, "a"], "client": [1, 2, 3]}), tmp_path / "log.parquet")
+    assert read(tmp_path / "log.parquet", "set", "client") == [(None, "1"), (None, "2"), ("a", "3")]
+    for row, column in (("9,s,", "client"), (",s,1", "time")):
+        written(text, f"time,set,client\n4,s,1\n{row}\n")
+        with pytest.raises(RiskError, match=f"line 3, column {column}: it is empty"):
+            read(text, "day", "client")
+        reading = Reading(skip=True)
+        assert sum(len(batch["set"].codes) for batch in batches(text, ["set", "day"], "client", reading)) == 1
+        assert reading.left_out.total() == 1
 
 
 def test_numbers_and_dates_of_parquet_read_as_their_text(tmp_path: Path) -> None:
     table = pa.table({"n": [1, 20], "f": [0.5, 2.0], "b": [True, False], "d": pa.array([0, 1], pa.date32())})
     pq.write_table(table, tmp_path / "log.parquet")
-    assert read(tmp_path / "log.parquet", "n", "f", "b", "d", ) == [
+    assert read(tmp_path / "log.parquet", "n", "f", "b", "d") == [
         ("1", "0.5", "true", "1970-01-01"),
         ("20", "2", "false", "1970-01-02"),
     ]  # fmt: skip
@@ -133,18 +138,18 @@ def test_numbers_and_dates_of_parquet_read_as_their_text(tmp_path: Path) -> None
 def test_a_value_that_a_dictionary_holds_twice_is_one_value(tmp_path: Path) -> None:
     twice = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), pa.array(["a", "a", "b"]))
     pq.write_table(pa.table({"set": twice}), tmp_path / "log.parquet")
-    (batch,) = batches(tmp_path / "log.parquet", ["set"])
+    (batch,) = batches(tmp_path / "log.parquet", ["set"], "set")
     assert (batch["set"].texts.to_pylist(), batch["set"].codes.tolist()) == ([b"a", b"b"], [0, 0, 1])
 
 
 def test_batches_cut_anywhere_give_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [f'{n % 7},"value\n{n % 11}",{n % 13}' for n in range(1_000)]
+    lines = [f'{n % 7},"value, {n % 11}",{n % 13}' for n in range(1_000)]
     path = written(tmp_path / "log.csv", "time,set,client\n" + "\n".join(lines) + "\n")
     whole = read(path, "set", "client")
-    assert whole == [(f"value\n{n % 11}", str(n % 13)) for n in range(1_000)]
+    assert whole == [(f"value, {n % 11}", str(n % 13)) for n in range(1_000)]
     monkeypatch.setattr(reading, "ROWS_IN_BATCH", 50)
-    monkeypatch.setattr(reading, "_BLOCK_BYTES", 256)
-    assert len(list(batches(path, ["set"]))) > 10
+    monkeypatch.setattr("kanon.joinlog.batches.BLOCK_BYTES", 256)
+    assert len(list(batches(path, ["set"], "client"))) > 10
     assert read(path, "set", "client") == whole
 
 
@@ -154,14 +159,14 @@ SECRET = "a-value-nobody-may-see"
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("log.csv", f"time,client\n1,{SECRET}\n", "has no column 'set'; its columns are time, client"),
-        ("log.csv", "", "has no column 'set'; its columns are none"),
+        ("log.csv", f"time,client\n1,{SECRET}\n", "has no column 'set': check that line 1 is the header"),
+        ("log.csv", f"1,{SECRET}\n", "has no column 'set'"),
+        ("log.csv", "", "has no column 'set'"),
         ("log.csv", f"set,set\n{SECRET},b\n", "has two columns 'set': rename one"),
-        ("log.csv", f"set\na\n{SECRET},{SECRET}\n", "a row has more or fewer fields than the header"),
-        ("log.parquet", f"set\n{SECRET}\n", "it is not a valid CSV"),
-        ("log.csv.gz", f"set\n{SECRET}\n", "cannot be read"),
-        ("log.csv", b"set\n" + SECRET.encode() + b"\xff\n", "not UTF-8 text"),
-        ("log.csv", b"\xff\xfe" + SECRET.encode(), "not UTF-8 text"),
+        ("log.csv", f"set\na\n{SECRET},{SECRET}\n", "line 3: more values than columns"),
+        ("log.parquet", f"set\n{SECRET}\n".encode("utf-16"), "is UTF-16: save it as UTF-8"),
+        ("log.parquet", f"PAR1{SECRET}PAR1", "is not readable as Parquet"),
+        ("log.csv", b"set\n" + SECRET.encode() + b"\xff\n", "line 2, column set: not UTF-8"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_line_without_its_content(
@@ -175,11 +180,11 @@ def test_a_file_that_cannot_be_read_is_one_line_without_its_content(
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("time", [SECRET, "1328464132000", "1e300", "2012-13-01"])
+@pytest.mark.parametrize("time", [SECRET, "20120205174852", "1e300", "2012-13-01"])
 def test_an_invalid_time_is_refused_without_being_shown(time: str, tmp_path: Path) -> None:
-    path = written(tmp_path / "log.csv", f"time\n5\n{time}\n")
-    with pytest.raises(RiskError, match="must hold unix seconds or ISO 8601 times to give 'day'") as refused:
-        read(path, "day")
+    path = written(tmp_path / "log.csv", f"time,c\n5,c\n{time},c\n")
+    with pytest.raises(RiskError, match=r"line 3, column time: .*: write Unix seconds, or ISO 8601") as refused:
+        read(path, "day", "c")
     assert time not in "".join(format_exception(refused.value))
 
 
@@ -189,9 +194,9 @@ def test_lists_are_refused_by_their_type(tmp_path: Path) -> None:
         read(tmp_path / "log.parquet", "set")
 
 
-def test_a_row_longer_than_a_block_is_said_to_be_too_long(tmp_path: Path) -> None:
+def test_a_line_of_a_megabyte_is_said_to_be_too_long(tmp_path: Path) -> None:
     path = written(tmp_path / "log.csv", "set\na\n" + "x" * (3 << 20) + "\nb\n")
-    with pytest.raises(RiskError, match="a row is longer than 1 MiB"):
+    with pytest.raises(RiskError, match="line 3: more than 1,048,576 bytes in one line"):
         read(path, "set")
 
 

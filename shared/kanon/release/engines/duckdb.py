@@ -1,26 +1,30 @@
-"""The bounded table by DuckDB: one machine, files of CSV (also gzipped) and Parquet, spilling to disk."""
+"""The bounded table by DuckDB: one machine, all files that ``kanon.joinlog`` reads, spilling to disk."""
 
-import csv
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from kanon.joinlog import LogError
+from kanon.joinlog.batches import read_tables
+from kanon.joinlog.columns import schema
+from kanon.joinlog.rows import Reading
 from kanon.release.bounding import Bounding
-from kanon.release.engines.sql import DUCKDB, UNREADABLE, Texts, require
+from kanon.release.engines.sql import DUCKDB, NO_ROWS, UNREADABLE, Texts, operator_report
 from kanon.release.errors import InputError, SpecificationError
 from kanon.release.publishing import PrivateTable, Row
 
 Run = Callable[[str], duckdb.DuckDBPyConnection]
 
 _FETCHED = 4096
+_INSERTED = 1 << 18
 _TABLE = "bounded"
+_SOURCE = "checked"
 
 
 class DuckDB:
@@ -35,13 +39,13 @@ class DuckDB:
 
     @contextmanager
     def table(self, sources: Sequence[Path | str], bounding: Bounding, secret: str) -> Iterator[PrivateTable]:
-        """The bounded table of local files with a header. The secret appears in the engine's texts.
+        """The bounded table of local files. The secret appears in the engine's texts.
 
         Raises:
-            InputError: a file cannot be read, or lacks a column. No message holds anything of a row.
+            InputError: a file or a row of it cannot be read. No message holds a value.
             SpecificationError: the memory limit is invalid.
         """
-        with self._prepared(sources, bounding, secret) as (texts, run):
+        with self._prepared(sources, bounding, secret) as (texts, run, _):
             run(f"create temp table {_TABLE} as {texts.table()}")
             bins = {column: dict(run(text).fetchall()) for column, text in texts.bins().items()}
 
@@ -52,14 +56,16 @@ class DuckDB:
 
             yield PrivateTable(bounding, rows, bins)
 
-    def operator_counts(self, sources: Sequence[Path | str], bounding: Bounding, secret: str) -> tuple[int, ...]:
-        """Exact numbers for the operator alone, in the order of ``Texts.operator_counts``."""
-        with self._prepared(sources, bounding, secret) as (texts, run):
+    def operator_report(self, sources: Sequence[Path | str], bounding: Bounding, secret: str) -> dict[str, Any]:
+        """Exact numbers for the operator alone."""
+        with self._prepared(sources, bounding, secret) as (texts, run, reading):
             (counts,) = run(texts.operator_counts()).fetchall()
-        return tuple(counts)
+        return operator_report(counts, reading)
 
     @contextmanager
-    def _prepared(self, sources: Sequence[Path | str], bounding: Bounding, secret: str) -> Iterator[tuple[Texts, Run]]:
+    def _prepared(
+        self, sources: Sequence[Path | str], bounding: Bounding, secret: str
+    ) -> Iterator[tuple[Texts, Run, Reading]]:
         """The SQL texts of a bounding, and the function that runs them where their source and list are known."""
         with tempfile.TemporaryDirectory(prefix="kanon-") as directory:  # mode 0700
             try:
@@ -77,8 +83,47 @@ class DuckDB:
             with connection:
                 if bounding.listed is not None:
                     connection.register("listed", pa.table({"grp": pa.array(bounding.listed, pa.string())}))
-                texts = Texts(bounding, DUCKDB, source(sources, bounding.columns), secret)
-                yield texts, lambda text: _run(connection, text)
+                reading = _load(connection, sources, bounding)
+                yield Texts(bounding, DUCKDB, _SOURCE, secret), lambda text: _run(connection, text), reading
+
+
+def _load(connection: duckdb.DuckDBPyConnection, sources: Sequence[Path | str], bounding: Bounding) -> Reading:
+    """Read and check all files into a table with the bounding's columns."""
+    reading = Reading(skip=bounding.skip_bad_rows)
+    names = list(bounding.columns)
+    connection.register("rows", schema(bounding.wanted).empty_table().rename_columns(names))
+    _run(connection, f"create temp table {_SOURCE} as select * from rows")
+    empty = True
+    try:
+        for table in _gathered(read_tables(path, bounding.wanted, reading) for path in map(_local, sources)):
+            connection.register("rows", table.rename_columns(names))
+            _run(connection, f"insert into {_SOURCE} select * from rows")
+            empty = False
+    except LogError as error:
+        raise InputError(str(error)) from None
+    connection.unregister("rows")
+    if empty and bounding.listed is None:
+        raise InputError(NO_ROWS)
+    return reading
+
+
+def _gathered(files: Iterator[Iterator[pa.Table]]) -> Iterator[pa.Table]:
+    """Larger tables: each one costs a query."""
+    waiting: list[pa.Table] = []
+    for file in files:
+        for table in file:
+            waiting.append(table)
+            if sum(map(len, waiting)) >= _INSERTED:
+                yield pa.concat_tables(waiting)
+                waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _local(path: Path | str) -> Path:
+    if isinstance(path, str):
+        raise InputError(f"{path} is not a local file: use --engine spark, or copy it here")
+    return path
 
 
 def _run(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyConnection:
@@ -100,54 +145,3 @@ def _executed(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDB
         except KeyboardInterrupt:
             connection.interrupt()
             raise
-
-
-def source(files: Sequence[Path | str], columns: Sequence[str]) -> str:
-    """A relation with the columns of all files, as texts.
-
-    Raises:
-        InputError: a file cannot be read or lacks a column.
-    """
-    return "(" + " union all ".join(f"select * from ({_file(path, columns)})" for path in files) + ")"
-
-
-def _file(path: Path | str, columns: Sequence[str]) -> str:
-    if isinstance(path, str):
-        raise InputError(f"{path} is not a local file: use --engine spark, or copy it here")
-    names = header(path)
-    require(path, columns, names)
-    parquet = path.suffix == ".parquet"
-    twice = [name for name in (columns if parquet else names) if names.count(name) > 1]
-    if twice:
-        raise InputError(f"{path} has two columns {twice[0]!r}: rename one")
-    if set("*?[") & set(str(path)):
-        raise InputError(f"{path}: DuckDB reads *, ? and [ in a name as a pattern: rename the file or its directory")
-    literal, identifier = DUCKDB.literal(str(path)), DUCKDB.identifier
-    if parquet:
-        wanted = ", ".join(f"cast({identifier(column)} as varchar) as {identifier(column)}" for column in columns)
-        return f"select {wanted} from read_parquet({literal})"
-    wanted = ", ".join(identifier(column) for column in columns)
-    types = ", ".join(f"{DUCKDB.literal(name)}: 'VARCHAR'" for name in names)
-    return (
-        f"select {wanted} from read_csv({literal}, auto_detect = false, header = true, delim = ',', quote = '\"',"
-        f" escape = '\"', nullstr = '', ignore_errors = true, columns = {{{types}}})"
-    )
-
-
-def header(path: Path) -> list[str]:
-    """The names of a file's columns.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    try:
-        if path.suffix == ".parquet":
-            return list(pq.read_schema(path).names)
-        # DuckDB reads rows ahead: invalid UTF-8 in them is a row error, not a file error.
-        stream = pa.input_stream(str(path), compression="detect")
-        with TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="") as text:
-            return next(csv.reader(text), [])
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}") from None
-    except (OSError, csv.Error, pa.ArrowException):
-        raise InputError(f"{path} cannot be read: it must be CSV (.csv, .csv.gz) or Parquet (.parquet)") from None

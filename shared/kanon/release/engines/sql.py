@@ -1,13 +1,14 @@
 """The bounding as one SQL text for all engines; a dialect has the differences in syntax.
 
-Comparisons are binary, hashes and lengths are of UTF-8 bytes, and no expression can fail on a value: an unreadable
-value becomes NULL, and its row is left out.
+Its source holds rows that ``kanon.joinlog`` has read and checked. Comparisons are binary, hashes and lengths are of
+UTF-8 bytes, and no expression can fail on a value.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
+from kanon.joinlog.rows import Reading
 from kanon.release.bounding import (
     LARGEST_VALUE,
     LEFT_OUT,
@@ -24,17 +25,10 @@ from kanon.release.bounding import (
     UserMeans,
     bin_edges,
 )
-from kanon.release.errors import InputError
 
 UNREADABLE = "the engine cannot read the input: check that it is valid CSV or Parquet"
 
-_DAYS_TO_YEAR_10000 = 2_932_897
-_NUMBER = "^-?[0-9]{1,19}([.][0-9]{1,18})?"
-_SECONDS = "^[0-9]{1,12}([.][0-9]{1,9})?"
-_OFFSET = "[+-][0-9]{2}(:?[0-9]{2})?$"
-_MOMENT = (
-    "^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?)?"
-)
+OPERATOR_COUNTS = ("rows_used", "users", "users_with_too_many_groups", "groups", "groups_after_bounding")
 
 
 @dataclass(frozen=True)
@@ -43,29 +37,21 @@ class Dialect:
 
     Attributes:
         name: the engine's name.
-        quote: around identifiers.
         wide: an integer type of at least 38 digits.
         sha256: hexadecimal SHA-256 of a text.
         octets: length of a text in bytes.
-        days: days from 1970-01-01 to a date.
         quotient: the quotient of two integers that are not negative, rounded down.
         joined: all texts of a group, separated by commas, in any order.
         escapes: whether a backslash in a text literal must be doubled.
     """
 
     name: str
-    quote: str
     wide: str
     sha256: str
     octets: str
-    days: str
     quotient: str
     joined: str
     escapes: bool = False
-
-    def identifier(self, name: str) -> str:
-        """A quoted column name."""
-        return f"{self.quote}{name.replace(self.quote, 2 * self.quote)}{self.quote}"
 
     def literal(self, text: str) -> str:
         """A quoted text."""
@@ -85,16 +71,15 @@ class Dialect:
 
 
 DUCKDB = Dialect(
-    "duckdb", '"', "hugeint", "sha256({})", "strlen({})", "datediff('day', date '1970-01-01', {})", "({} // {})",
-    "string_agg({}, ',')",
+    "duckdb", "hugeint", "sha256({})", "strlen({})", "({} // {})", "string_agg({}, ',')",
 )  # fmt: skip
 ATHENA = Dialect(
-    "athena", '"', "decimal(38, 0)", "lower(to_hex(sha256(to_utf8({}))))", "length(to_utf8({}))",
-    "date_diff('day', date '1970-01-01', {})", "floor({} / {})", "array_join(array_agg({}), ',')",
+    "athena", "decimal(38, 0)", "lower(to_hex(sha256(to_utf8({}))))", "length(to_utf8({}))",
+    "floor({} / {})", "array_join(array_agg({}), ',')",
 )  # fmt: skip
 
 SPARK = Dialect(
-    "spark", "`", "decimal(38, 0)", "sha2({}, 256)", "octet_length({})", "datediff({}, date '1970-01-01')",
+    "spark", "decimal(38, 0)", "sha2({}, 256)", "octet_length({})",
     # Exact: subtract the remainder first. Spark's own integer division is limited to 64 bits.
     "cast((cast({0} as decimal(38, 0)) - cast({0} as decimal(38, 0)) % cast({1} as decimal(38, 0)))"
     " / cast({1} as decimal(38, 0)) as decimal(38, 0))",
@@ -110,7 +95,7 @@ class Texts:
     Attributes:
         bounding: the computation.
         dialect: the engine's syntax.
-        source: a relation with the wanted columns as texts.
+        source: a relation with ``bounding.columns``: texts, integers, and days since 1970.
         secret: the key of the hashes; letters and digits.
     """
 
@@ -144,12 +129,12 @@ class Texts:
         )
 
     def operator_counts(self) -> str:
-        """Numbers for the operator alone: rows, valid rows, users, users with too many groups, groups."""
+        """Numbers for the operator alone, in the order of ``OPERATOR_COUNTS``."""
         return (
             f"{self._kept_pairs()}\n"
-            f"select (select count(*) from {self.source} everything), (select coalesce(sum(n), 0) from pairs),\n"
-            f"  (select count(distinct usr) from pairs), (select count(*) from busy),\n"
-            f"  (select count(distinct grp) from pairs), (select count(distinct grp) from kept)"
+            f"select (select coalesce(sum(n), 0) from pairs), (select count(distinct usr) from pairs),\n"
+            f"  (select count(*) from busy), (select count(distinct grp) from pairs),"
+            f" (select count(distinct grp) from kept)"
         )
 
     # Step A and B.
@@ -158,9 +143,7 @@ class Texts:
         b = self.bounding
         sums = "".join(f", sum({self.dialect.whole(f'v{i}')}) as s{i}" for i in range(len(b.numbers)))
         names = "".join(f", s{i}" for i in range(len(b.numbers)))
-        return f"""with parsed as (
-{self._parsed()}
-), valid as (
+        return f"""with valid as (
 {self._valid()}
 ), pairs as (
   select usr, grp, count(*) as n{sums} from valid group by usr, grp
@@ -176,42 +159,19 @@ class Texts:
   select usr, grp, n{names} from ranked where place <= {b.kappa}
 )"""
 
-    def _parsed(self) -> str:
-        """The source's columns under short names, with parsed numbers and days. Other columns are texts."""
-        b, name = self.bounding, self.dialect.identifier
-        columns = [f"{name(b.user)} as u"]
-        columns += [f"{name(column)} as g{i}" for i, column in enumerate(b.groups)]
-        columns += [f"{self._number(name(column))} as v{i}" for i, column in enumerate(b.numbers)]
-        columns += [f"{name(column)} as t{i}" for i, column in enumerate(b.texts)]
-        if b.needs_time:
-            columns.append(f"{self._day(name(b.time))} as day")
-        where = [f"{name(one.column)} {'=' if one.equal else '<>'} {self.dialect.literal(one.text)}" for one in b.where]
-        condition = f"\n  where {' and '.join(where)}" if where else ""
-        return f"  select {(',' + chr(10) + '    ').join(columns)}\n  from {self.source} source{condition}"
-
     def _valid(self) -> str:
+        """The unit, the group, and the values of each row."""
         b = self.bounding
-        texts = ["u", *(f"g{i}" for i in range(len(b.groups))), *(f"t{i}" for i in range(len(b.texts)))]
-        # Some engines drop rows with invalid UTF-8; others read it as the replacement character.
-        tests = [test for text in texts for test in (f"{text} <> ''", f"position('\ufffd' in {text}) = 0")]
-        tests += [f"v{i} between -{LARGEST_VALUE} and {LARGEST_VALUE}" for i in range(len(b.numbers))]
-        if b.needs_time:
-            tests.append(f"day >= 0 and day < {_DAYS_TO_YEAR_10000}")
-        if b.period is not None:
-            days = " or ".join(f"(day >= {start} and day < {end})" for start, end in b.period)
-            tests.append(f"({days})")
         unit = {
             "user": "u",
             "user-day": "cast(day as varchar(20)) || ':' || u",
             "user-month": f"{self._month()} || ':' || u",
         }[b.unit]
-        numbers = "".join(f", v{i}" for i in range(len(b.numbers))) + "".join(f", t{i}" for i in range(len(b.texts)))
+        values = "".join(f", {name}" for name in b.columns if name[0] in "vt")
         listed = "\n  where exists (select 1 from listed where listed.grp = named.grp)" if b.listed is not None else ""
-        group = self._group()
         return (
-            f"  select usr, grp{numbers} from (\n"
-            f"    select {unit} as usr, {group} as grp{numbers}\n"
-            f"    from parsed where {' and '.join(tests)}) named{listed}"
+            f"  select usr, grp{values} from (\n"
+            f"    select {unit} as usr, {self._group()} as grp{values} from {self.source} source) named{listed}"
         )
 
     def _month(self) -> str:
@@ -227,36 +187,6 @@ class Texts:
         return " || ".join(
             f"cast({self.dialect.octets.format(f'g{i}')} as varchar(20)) || ':' || g{i}"
             for i in range(len(self.bounding.groups))
-        )
-
-    def _number(self, column: str) -> str:
-        """A text as a scaled integer; NULL if it is not a number or has more decimal places."""
-        fraction = f"trim(trailing '0' from coalesce(split_part({column}, '.', 2), ''))"
-        scale = self.bounding.scale
-        padded = f" || rpad({fraction}, {scale}, '0')" if scale else ""
-        return (
-            f"case when regexp_extract({column}, '{_NUMBER}', 0) = {column} and length({fraction}) <= {scale}"
-            f" then try_cast(split_part({column}, '.', 1){padded} as bigint) end"
-        )
-
-    def _day(self, column: str) -> str:
-        """A time as the number of its UTC day; unix seconds or ISO 8601, UTC if it names no offset."""
-        offset = f"case when length({column}) > 10 then regexp_extract({column}, '{_OFFSET}', 0) end"
-        digits = f"replace({offset}, ':', '')"
-        hour, minute = f"substr({column}, 12, 2)", f"substr({column}, 15, 2)"
-        away = (
-            f"case when substr({digits}, 1, 1) = '-' then -60 else 60 end *"
-            f" (60 * {_count(f'substr({digits}, 2, 2)')} + {_count(f'substr({digits}, 4, 2)')})"
-        )
-        date = self.dialect.days.format(f"try_cast(substr({column}, 1, 10) as date)")
-        seconds = f"86400 * {date} + 3600 * {_count(hour)} + 60 * {_count(minute)} - ({away})"
-        whole = f"try_cast(split_part({column}, '.', 1) as bigint)"
-        return (
-            f"case when regexp_extract({column}, '{_SECONDS}', 0) = {column}"
-            f" then {self.dialect.quotient.format(whole, 86400)}\n"
-            f"    when regexp_extract({column}, '{_MOMENT}', 0) = {column}"
-            f" and {_count(hour)} < 24 and {_count(minute)} < 60 and {seconds} >= 0\n"
-            f"    then {self.dialect.quotient.format(f'({seconds})', 86400)} end"
         )
 
     # Step C.
@@ -385,11 +315,6 @@ select {", ".join(columns)} from pair_counts{joined}"""
         return self.dialect.hashed(self.secret, domain, *expressions)
 
 
-def _count(text: str) -> str:
-    """Two digits, or 0 if there are none."""
-    return f"coalesce(try_cast({text} as integer), 0)"
-
-
 def _bin_case(sums: str) -> str:
     """The bin of a sum (``bounding.bin_edges``); larger sums are in the last one."""
     cases = [f"when {sums} = 0 then 0"]
@@ -398,15 +323,17 @@ def _bin_case(sums: str) -> str:
     return f"case {' '.join(cases)} when {sums} > 0 then 64 else -64 end"
 
 
-def require(place: Path | str, columns: Sequence[str], names: Sequence[str]) -> None:
-    """Check that a file with these names in its header has the columns.
+NO_ROWS = "no row of the input is used: check --where and --period, and that there are rows that can be read"
 
-    Raises:
-        InputError: one is missing.
-    """
-    missing = [column for column in columns if column not in names]
-    if missing:
-        raise InputError(f"{place} has no column {missing[0]!r}: its header names {', '.join(names) or 'nothing'}")
+
+def operator_report(counts: Sequence[int], reading: Reading) -> dict[str, Any]:
+    """Exact numbers for the operator alone; ``counts`` are ``Texts.operator_counts``."""
+    left_out = [
+        {"column": fault.column, "reason": fault.reason, "rows": rows}
+        for fault, rows in sorted(reading.left_out.items())
+    ]
+    numbers = dict(zip(OPERATOR_COUNTS, counts, strict=True))
+    return {"rows": reading.rows, "rows_left_out": reading.left_out.total(), "left_out": left_out, **numbers}
 
 
 def plan(bounding: Bounding, dialect: Dialect) -> Sequence[str]:
