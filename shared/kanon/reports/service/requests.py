@@ -204,11 +204,29 @@ def _skip(value: Any) -> bool:
 
 # The bodies
 
-_STRING = WithJsonSchema({"type": "string"})
+
+def _read_by(read: Callable[[Any], Any], form: str = "string", **more: Any) -> tuple[PlainValidator, WithJsonSchema]:
+    return PlainValidator(read), WithJsonSchema({"type": form, **more})
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+Prefix = Annotated[str, BeforeValidator(_prefix)]
 JobId = Annotated[str, BeforeValidator(_id), Field(description="1 to 128 printable ASCII characters, no bar")]
-OptionalText = Annotated[str | None, PlainValidator(_unless_empty(_text)), _STRING]
-OptionalPrefix = Annotated[str | None, PlainValidator(_unless_empty(_prefix)), _STRING]
-Parameter = Annotated[str | None, PlainValidator(_parameter), _STRING]
+OptionalText = Annotated[str | None, *_read_by(_unless_empty(_text))]
+OptionalPrefix = Annotated[str | None, *_read_by(_unless_empty(_prefix))]
+Parameter = Annotated[str | None, *_read_by(_parameter)]
+Epsilon = Annotated[Fraction | None, *_read_by(_epsilon)]
+Decimal = Annotated[Fraction | None, *_read_by(_decimal)]
+Threshold = Annotated[Fraction, *_read_by(_threshold)]
+Count = Annotated[int | None, *_read_by(_count)]
+FilteringIds = Annotated[tuple[int, ...], *_read_by(_filtering_ids)]
+Destinations = Annotated[tuple[str, ...] | None, *_read_by(_destinations)]
+Hour = Annotated[int | None, *_read_by(_hour)]
+OnlyFalse = Annotated[None, *_read_by(_no_debug_run)]
+KeyMode = Annotated[Mode, *_read_by(_mode, enum=["declared", "discover"])]
+Skip = Annotated[bool, *_read_by(_skip, "boolean")]
+Prefixes = Annotated[Any, WithJsonSchema({"type": "array", "items": {"type": "string"}, "maxItems": MOST_PREFIXES})]
+AnyText = Annotated[Any, WithJsonSchema({"type": "string"})]
 
 
 class JobFields(Body):
@@ -220,46 +238,33 @@ class JobFields(Body):
 class JobParameters(JobFields):
     """Texts. Exactly one of attribution_report_to and reporting_site."""
 
-    attribution_report_to: Annotated[Parameter, Field(description="The only reporting origin")] = None
-    reporting_site: Annotated[
-        Parameter, Field(description="The only site of reporting origins, such as https://example.com")
-    ] = None
-    output_domain_bucket_name: Annotated[
-        OptionalText, Field(description="Where the declared keys are; not for discovery")
-    ] = None
-    output_domain_blob_prefix: Annotated[
-        OptionalPrefix, Field(description="Their name, or what the names begin with; not for discovery")
-    ] = None
-    debug_privacy_epsilon: Annotated[
-        Fraction | None, PlainValidator(_epsilon), _STRING,
-        Field(description=f"Above 0, at most EpsilonCap, at most 3 decimals; {DEFAULT_EPSILON} if left out"),
-    ] = None  # fmt: skip
-    report_error_threshold_percentage: Annotated[
-        Fraction, PlainValidator(_threshold), _STRING,
-        Field(description=f"0 to 100; {DEFAULT_ERROR_THRESHOLD} if left out", default_factory=lambda: _threshold(None)),
-    ]  # fmt: skip
-    input_report_count: Annotated[
-        int | None, PlainValidator(_count), _STRING, Field(description="A whole number")
-    ] = None  # fmt: skip
-    filtering_ids: Annotated[
-        tuple[int, ...], PlainValidator(_filtering_ids), _STRING,
-        Field(
-            description=f"At most {MOST_FILTERING_IDS} numbers below 2^64, with commas; 0 if left out",
-            default_factory=lambda: (0,),
-        ),
-    ]  # fmt: skip
-    attribution_destinations: Annotated[
-        tuple[str, ...] | None, PlainValidator(_destinations), _STRING,
-        Field(description=f"The only destinations, at most {MOST_DESTINATIONS}, with commas"),
-    ] = None  # fmt: skip
-    scheduled_from: Annotated[
-        int | None, PlainValidator(_hour), _STRING,
-        Field(description="The first hour of scheduled_report_time, such as 2026-01-31T00:00:00Z"),
-    ] = None  # fmt: skip
-    scheduled_before: Annotated[
-        int | None, PlainValidator(_hour), _STRING, Field(description="The hour after the last one")
-    ] = None
-    debug_run: Annotated[None, PlainValidator(_no_debug_run), _STRING, Field(description="Only false")] = None
+    attribution_report_to: Parameter = Field(None, description="The only reporting origin")
+    reporting_site: Parameter = Field(
+        None, description="The only site of reporting origins, such as https://example.com"
+    )
+    output_domain_bucket_name: OptionalText = Field(None, description="Where the declared keys are; not for discovery")
+    output_domain_blob_prefix: OptionalPrefix = Field(
+        None, description="Their name, or what the names begin with; not for discovery"
+    )
+    debug_privacy_epsilon: Epsilon = Field(
+        None, description=f"Above 0, at most EpsilonCap, at most 3 decimals; {DEFAULT_EPSILON} if left out"
+    )
+    report_error_threshold_percentage: Threshold = Field(
+        default_factory=lambda: _threshold(None), description=f"0 to 100; {DEFAULT_ERROR_THRESHOLD} if left out"
+    )
+    input_report_count: Count = Field(None, description="A whole number")
+    filtering_ids: FilteringIds = Field(
+        default_factory=lambda: _filtering_ids(None),
+        description=f"At most {MOST_FILTERING_IDS} numbers below 2^64, with commas; 0 if left out",
+    )
+    attribution_destinations: Destinations = Field(
+        None, description=f"The only destinations, at most {MOST_DESTINATIONS}, with commas"
+    )
+    scheduled_from: Hour = Field(
+        None, description="The first hour of scheduled_report_time, such as 2026-01-31T00:00:00Z"
+    )
+    scheduled_before: Hour = Field(None, description="The hour after the last one")
+    debug_run: OnlyFalse = Field(None, description="Only false")
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -271,73 +276,59 @@ class JobParameters(JobFields):
 class OutputDomain(JobFields):
     """Which keys the summary has."""
 
-    mode: Annotated[
-        Mode, PlainValidator(_mode), WithJsonSchema({"type": "string", "enum": ["declared", "discover"]})
-    ] = "declared"  # fmt: skip
+    mode: KeyMode = "declared"
 
 
 class LaplaceParams(JobFields):
     """The budget that the job asks for."""
 
-    job_epsilon: Annotated[
-        Fraction | None, PlainValidator(_decimal), _STRING, Field(description="In place of debug_privacy_epsilon")
-    ] = None
-    job_delta: Annotated[
-        Fraction | None, PlainValidator(_decimal), _STRING,
-        Field(description=f"For discovery, 1e-12 up to DeltaCap; {DEFAULT_DELTA} if left out"),
-    ] = None  # fmt: skip
+    job_epsilon: Decimal = Field(None, description="In place of debug_privacy_epsilon")
+    job_delta: Decimal = Field(None, description=f"For discovery, 1e-12 up to DeltaCap; {DEFAULT_DELTA} if left out")
 
 
 class PrivacyParams(JobFields):
     """The budget that the job asks for."""
 
-    laplace_dp_params: Annotated[
-        LaplaceParams, WithJsonSchema(LaplaceParams.model_json_schema()), Field(default_factory=LaplaceParams)
-    ]  # fmt: skip
+    laplace_dp_params: Annotated[LaplaceParams, WithJsonSchema(LaplaceParams.model_json_schema())] = Field(
+        default_factory=LaplaceParams
+    )
 
 
 class JobBody(JobFields):
     """A job."""
 
     job_request_id: JobId
-    input_data_bucket_name: Annotated[str, BeforeValidator(_text), Field(description="Where the reports are")]
-    input_data_blob_prefix: Annotated[
-        Any, _STRING, Field(description="What the names of their objects begin with")
-    ] = None  # fmt: skip
-    input_data_blob_prefixes: Annotated[
-        Any, WithJsonSchema({"type": "array", "items": {"type": "string"}, "maxItems": MOST_PREFIXES}),
-        Field(description="In place of input_data_blob_prefix"),
-    ] = None  # fmt: skip
-    output_data_bucket_name: Annotated[str, BeforeValidator(_text), Field(description="Where the summary goes")]
-    output_data_blob_prefix: Annotated[
-        str, BeforeValidator(_prefix),
-        Field(description="The name of the summary; -1-of-1 is put behind it, before .avro"),
-    ]  # fmt: skip
+    input_data_bucket_name: Text = Field(description="Where the reports are")
+    input_data_blob_prefix: AnyText = Field(None, description="What the names of their objects begin with")
+    input_data_blob_prefixes: Prefixes = Field(None, description="In place of input_data_blob_prefix")
+    output_data_bucket_name: Text = Field(description="Where the summary goes")
+    output_data_blob_prefix: Prefix = Field(
+        description="The name of the summary; -1-of-1 is put behind it, before .avro"
+    )
     job_parameters: Annotated[JobParameters, WithJsonSchema(JobParameters.model_json_schema())]
-    output_domain: Annotated[
-        OutputDomain, WithJsonSchema(OutputDomain.model_json_schema()), Field(default_factory=OutputDomain)
-    ]  # fmt: skip
-    privacy_params: Annotated[
-        PrivacyParams, WithJsonSchema(PrivacyParams.model_json_schema()), Field(default_factory=PrivacyParams)
-    ]  # fmt: skip
-    skip_exhausted: Annotated[
-        bool, PlainValidator(_skip), WithJsonSchema({"type": "boolean"}),
-        Field(description="Leave out the reports of units that are short of budget, rather than refuse the job"),
-    ] = False  # fmt: skip
-    postback_url: Annotated[
-        Any, _STRING, Field(description="Ignored: the aggregation service has it, and nobody is called. Ask getJob")
-    ] = None  # fmt: skip
-    account_identity: Annotated[
-        Any, _STRING, Field(description="Ignored: the aggregation service has it. Here the signature names the caller")
-    ] = None  # fmt: skip
+    output_domain: Annotated[OutputDomain, WithJsonSchema(OutputDomain.model_json_schema())] = Field(
+        default_factory=OutputDomain
+    )
+    privacy_params: Annotated[PrivacyParams, WithJsonSchema(PrivacyParams.model_json_schema())] = Field(
+        default_factory=PrivacyParams
+    )
+    skip_exhausted: Skip = Field(
+        default=False, description="Leave out the reports of units that are short of budget, rather than refuse the job"
+    )
+    postback_url: AnyText = Field(
+        None, description="Ignored: the aggregation service has it, and nobody is called. Ask getJob"
+    )
+    account_identity: AnyText = Field(
+        None, description="Ignored: the aggregation service has it. Here the signature names the caller"
+    )
 
 
 class PublicationBody(JobFields):
     """What to publish, and where; by default at the place of the job."""
 
     job_request_id: JobId
-    output_data_bucket_name: Annotated[OptionalText, Field(description="Where the summary goes")] = None
-    output_data_blob_prefix: Annotated[OptionalPrefix, Field(description="The name of the summary")] = None
+    output_data_bucket_name: OptionalText = Field(None, description="Where the summary goes")
+    output_data_blob_prefix: OptionalPrefix = Field(None, description="The name of the summary")
 
 
 JobInBody = Annotated[dict[str, Any], InBody(description="A job", json_schema_extra=JobBody.model_json_schema())]
