@@ -36,7 +36,7 @@ def _read_timeout(call: Call) -> float:
 # What can happen to one request
 
 
-def refused(call: Call, _: PassTime) -> AWSResponse:
+def never_arrives(call: Call, _: PassTime) -> AWSResponse:
     """It never arrives."""
     raise EndpointConnectionError(endpoint_url=call.request.url)
 
@@ -234,13 +234,13 @@ class FailsAt:
 
 
 FAILURES = (
-    Failure("refused-once", refused, "once"),
-    Failure("refused", refused, "call"),
+    Failure("refused-once", never_arrives, "once"),
+    Failure("refused", never_arrives, "call"),
     Failure("timeout-once", timed_out, "once"),
     Failure("timeout", timed_out, "call"),
     Failure("unanswered-once", unanswered, "once"),
     Failure("unanswered", unanswered, "call"),
-    Failure("outage", refused, "outage"),
+    Failure("outage", never_arrives, "outage"),
     Failure("outage-after-effect", unanswered, "outage"),
     Failure("throughput-exceeded-once", error("ProvisionedThroughputExceededException"), "once"),
     Failure("throughput-exceeded", error("ProvisionedThroughputExceededException"), "operation"),

@@ -9,9 +9,13 @@ from itertools import pairwise
 import pytest
 
 from kanon.local import Stack
+from kanon.operate.changes import ChangeRefusedError
+from kanon.operate.generation import begin
+from kanon.operate.replay import plan
+from kanon.operate.skip import gaps
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
-from tests.integration.gate.doctor_view import findings, operate, seen, wrong
+from tests.integration.gate.doctor_view import findings, seen, wrong
 
 LAWS = {
     "threshold": {"shape": "two-sided", "epsilon": "0.5", "truncation": 3},
@@ -172,35 +176,32 @@ def test_an_entry_recorded_by_join_in_time_is_valid_even_if_evaluation_was_down(
     changing.steps(3)
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 def test_after_a_rollback_evaluation_stops_before_the_missing_entry_and_no_join_is_lost(
-    stacks: list[Stack], *, warm: bool
+    stacks: list[Stack],
 ) -> None:
     changing = begun(stacks, 1, 2)
     first = changing.step + 4
-    if warm:  # the functions of the old version started before the new one recorded its entry
-        for owner in ("evaluate", "join"):
-            seen(changing.stack).control.check(owner, {f"slots {first}": "2 x 2"})
-    else:
-        changing.deploy((1, 0), (2, first, 2))
-        changing.steps(1)
-        changing.deploy((1, 0))
+    changing.deploy((1, 0), (2, first, 2))
+    changing.steps(1)
+    changing.deploy((1, 0))
     value = f'[{{"slots":1,"from_step":0}},{{"slots":2,"partitions":2,"from_step":{first}}}]'
     finding = findings(changing.stack)["slots"][0]
     assert (finding.verdict, finding.advice) == ("WARN", f"deploy again with Slots='{value}'")
     while changing.step < first:
         changing.steps(1)
     assert changing.marks() == {first - 1}
-    for _ in range(WINDOW + 2):  # longer than the rows of an older entry are read for wake-ups
-        changing.join()
+    for late in range(WINDOW + 2):  # longer than the rows of an older entry are read for wake-ups
+        if late > WINDOW:
+            changing.join()
         changing.oracle.pass_step()
         changing.stack.advance(HOUR)
     assert changing.stops().startswith(f"the entry of Slots that begins at step {first} is missing: put it back;")
     assert changing.marks() == {first - 1}
     assert findings(changing.stack)["slots"][0].verdict == "FAIL"
-    for command in (["skip"], ["new-generation", "--yes"], ["replay", "--from", str(first - 3), "--yes"]):
-        code, output = operate(changing.stack, *command)
-        assert (code, "because a deployment was rolled back: deploy it again first" in output) == (2, True), output
+    stack, now = seen(changing.stack), changing.stack.clock.now()
+    for command in (lambda: gaps(stack, now), lambda: begin(stack, now), lambda: plan(stack, first - 3, None, now)):
+        with pytest.raises(ChangeRefusedError, match="because a deployment was rolled back: deploy it again first"):
+            command()
     changing.deploy((1, 0), (2, first, 2))
     changing.stack.tick()
     changing.steps(3)

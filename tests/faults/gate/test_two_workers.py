@@ -42,7 +42,7 @@ CALL_TIMEOUT = 9.0
 """Skew and the time a call may take are together less than the margin and the grace."""
 
 ACTIONS = (
-    failures.refused,
+    failures.never_arrives,
     failures.unanswered,
     failures.error("ThrottlingException"),
     failures.error_after_effect,

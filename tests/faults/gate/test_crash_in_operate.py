@@ -1,0 +1,236 @@
+"""An operator's command dies before or after each of its AWS calls. Run again, it completes, and nothing wrong is left.
+
+Tables and answers are compared with those after a command that was not interrupted. Meanwhile leases expire, and in
+every second run the schedule starts an evaluation: it stops, or it changes no later answer.
+"""
+
+import io
+import json
+import os
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+
+from kanon.cli import operate
+from kanon.client import encoded
+from kanon.operate.changes import ChangeRefusedError
+from kanon.operate.stacks import RunningStack, described_stack
+from tests.e2e.gate.backups import restored, rows
+from tests.faults.failures import dies_after, dies_before
+from tests.faults.fault_injector import Behaviour, Call, ProcessDied, Worker, undisturbed
+from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, TABLES, TYPES, SimulatedStack
+
+pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
+
+ALL = os.environ.get("FAULTS") == "all"
+SLOTS, HISTORY, BACKUP = 2, 4, 2
+SETS = tuple((name, bytes([n])) for n in range(3) for name in TYPES)
+NOTHING_LEFT = (typer.BadParameter, ChangeRefusedError)
+"""What a command that is run again says if the first run had done everything."""
+LEASES = {"lease_until", "lease_holder"}
+NUMBERS = count()
+
+
+@dataclass
+class Used:
+    """A stack in two slots after some steps."""
+
+    simulation: SimulatedStack
+    backup: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        chance = random.Random(9)
+        for step in range(FIRST_STEP, FIRST_STEP + HISTORY):
+            self.join(step, chance)
+            if step == FIRST_STEP + BACKUP:
+                self.backup = rows(self.simulation.stack, "Members")
+            self.evaluate(step)
+        self.join(FIRST_STEP + HISTORY, chance)
+        self.beginning = self.simulation.save()
+
+    def join(self, step: int, chance: random.Random) -> None:
+        for place in self.simulation.sets:
+            if chance.random() < 0.7:
+                clients = [chance.randrange(16) for _ in range(chance.randrange(1, 9))]
+                self.simulation.join(place, clients, step * PERIOD + 5)
+
+    def evaluate(self, step: int) -> None:
+        self.simulation.set_time((step + 1) * PERIOD + SCHEDULE_OFFSET)
+        self.simulation.run_queue(range(SLOTS))
+
+    @cached_property
+    def running(self) -> RunningStack:
+        """As the commands find it; every call of its clients passes the fault injector."""
+        stack = self.simulation.stack
+        return described_stack(stack.describe(), self.simulation.faults.attach(stack.engine.session()), None)
+
+    def tables(self) -> dict[str, Any]:
+        return {
+            table: {
+                key: {name: value for name, value in item.items() if name not in LEASES}
+                for key, item in self.simulation.stored(table).items()
+            }
+            for table in TABLES
+        }
+
+    def expire_leases(self) -> None:
+        client, control = self.simulation.dynamodb, self.simulation.stack.storage.tables["Control"]
+        for slot in range(SLOTS):
+            key = {"name": {"S": f"slot#{slot}"}}
+            client.update_item(TableName=control, Key=key, UpdateExpression="REMOVE lease_until, lease_holder")
+
+
+class Ending(NamedTuple):
+    """The tables after the command; those and the answers an hour later; and the calls of its first run."""
+
+    done: dict[str, Any]
+    later: dict[str, Any]
+    answers: Any
+    calls: list[str]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: what comes before it, its arguments, and whether an evaluation may come between its runs."""
+
+    name: str
+    prepare: Callable[[Used], dict[str, Any]]
+    between: bool = True
+
+    def run(self, used: Used, arguments: dict[str, Any], behaviour: Behaviour = undisturbed) -> tuple[Worker, str]:
+        """Run the command once. Returns its worker and its output."""
+        worker, command, output = Worker(behaviour), getattr(operate, self.name).__wrapped__, io.StringIO()
+        with used.simulation.running(worker, float("inf")), suppress(ProcessDied), redirect_stdout(output):
+            command(used.running, **arguments, yes=True)
+        return worker, output.getvalue()
+
+    def ending(self, used: Used, behaviour: Behaviour | None = None, *, evaluated: bool = False) -> Ending:
+        """Run the command, with a behaviour twice, and what follows."""
+        simulation = used.simulation
+        random.seed(1)
+        simulation.restore(used.beginning)
+        used.__dict__.pop("running", None)
+        functions = dict(simulation.stack.functions)
+        try:
+            arguments = self.prepare(used)
+            before = used.tables()
+            first, output = self.run(used, arguments, behaviour or undisturbed)
+            if behaviour is not None:
+                used.expire_leases()
+                if evaluated:
+                    simulation.run_queue(range(SLOTS))
+                with suppress(*NOTHING_LEFT):
+                    output = self.run(used, arguments)[1]
+            done = used.tables()
+            assert done != before
+            if self.name == "new_generation":
+                deploy(used, LOG_GENERATIONS=output.splitlines()[-1])
+            now = simulation.true_time()
+            simulation.set_time(now + PERIOD)
+            simulation.run_queue(range(SLOTS))
+            answers = simulation.answers((now // PERIOD + 2) * PERIOD + simulation.publish_delay)
+            return Ending(done, used.tables(), answers, first.calls)
+        finally:
+            simulation.stack.functions.update(functions)
+
+
+def deploy(used: Used, **changes: str) -> None:
+    """Give the functions other variables."""
+    functions = used.simulation.stack.functions
+    for name, function in functions.items():
+        variables = {f"KANON_{key}": value for key, value in changes.items() if f"KANON_{key}" in function.environment}
+        functions[name] = replace(function, environment={**function.environment, **variables})
+
+
+def after_an_outage(used: Used) -> dict[str, Any]:
+    used.simulation.set_time(used.simulation.true_time() + 55 * PERIOD)
+    return {}
+
+
+def without_a_type(used: Used) -> dict[str, Any]:
+    deploy(used, TYPES=json.dumps({"two": TYPES["two"]}))
+    return {"type_name": "one"}
+
+
+def with_damaged_members(used: Used) -> dict[str, Any]:
+    simulation = used.simulation
+    for place in simulation.sets[:2]:
+        simulation.dynamodb.update_item(
+            TableName=simulation.stack.storage.tables["Members"],
+            Key={"set_key": {"B": simulation.keys[place]}},
+            UpdateExpression="SET members = :damaged",
+            ExpressionAttributeValues={":damaged": {"B": b"\xff"}},
+        )
+    return {}
+
+
+def from_a_backup(used: Used) -> dict[str, Any]:
+    """Members are lost."""
+    simulation, name = used.simulation, f"restored-{next(NUMBERS)}"
+    for item in rows(simulation.stack, "Members"):
+        table = simulation.stack.storage.tables["Members"]
+        simulation.dynamodb.delete_item(TableName=table, Key={"set_key": item["set_key"]})
+    restored(simulation.stack, "Members", used.backup, name)
+    return {"from_": FIRST_STEP + BACKUP - 1, "members": name}
+
+
+def a_set(used: Used) -> dict[str, Any]:
+    type_name, set_id = used.simulation.sets[0]
+    return {"place": f"{type_name}/{encoded(set_id)}"}
+
+
+def a_suppressed_set(used: Used) -> dict[str, Any]:
+    used.running.statuses.suppress(used.simulation.keys[used.simulation.sets[0]])
+    return a_set(used)
+
+
+COMMANDS = [
+    Command("skip", after_an_outage),
+    Command("retire", without_a_type),
+    Command("repair", with_damaged_members),
+    Command("replay", from_a_backup),
+    Command("new_generation", lambda _: {}, between=False),  # an evaluation between two runs moves its first step
+    Command("suppress", a_set),
+    Command("unsuppress", a_suppressed_set),
+]
+
+
+def chosen(calls: list[str]) -> list[tuple[int, Any]]:
+    """The default: one end after the first of every kind of write, and one before the last call."""
+    numbered = reversed([*enumerate(calls, 1)])
+    writes = {name: number for number, name in numbered if re.search("Put|Update|Delete|Write|Execute", name)}
+    return [*((number, dies_after) for number in sorted(writes.values())), (len(calls), dies_before)]
+
+
+@pytest.fixture(scope="module")
+def used() -> Iterator[Used]:
+    with SimulatedStack(SETS, slots=SLOTS, parameters={"OutageAllowance": "172800"}) as simulation:
+        yield Used(simulation)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_a_command_that_dies_at_any_call_completes_when_it_is_run_again(
+    used: Used, command: Command, record_property: Callable[[str, object], None]
+) -> None:
+    whole = command.ending(used)
+    assert whole.later != whole.done  # the evaluation that follows makes progress
+    points = [(number, dies) for number in range(1, len(whole.calls) + 1) for dies in (dies_before, dies_after)]
+    for turn, (number, dies) in enumerate(points if ALL else chosen(whole.calls)):
+        evaluated = command.between and turn % 2 == 1
+
+        def behaviour(call: Call, number: int = number, dies: Any = dies) -> Any:
+            return dies(call, used.simulation.pass_time) if call.number == number else call.send()
+
+        found = command.ending(used, behaviour, evaluated=evaluated)
+        assert found.answers == whole.answers, (number, dies.__name__)
+        if not evaluated:
+            assert (found.done, found.later) == (whole.done, whole.later), (number, dies.__name__)
+    record_property("fault_points", turn + 1)
