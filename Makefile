@@ -36,6 +36,7 @@ define new_environment
 endef
 
 define install_project
+@$(1)/bin/python -m pip --disable-pip-version-check uninstall --quiet --quiet --yes kanon  # the name until 0.1.0
 @$(1)/bin/python -m pip --disable-pip-version-check --no-input install --quiet \
 	--no-index --no-deps --no-build-isolation --editable .
 endef

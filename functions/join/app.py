@@ -22,9 +22,8 @@ from kanon.gate.models import (
     JoinAnswer,
     JoinBody,
     JoiningClient,
-    SetInPath,
-    TypeInPath,
 )
+from kanon.gate.paths import SetInPath, TypeInPath
 from kanon.gate.settings import JoinSettings
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.step_log import StepLog

@@ -21,13 +21,12 @@ from kanon.gate.models import (
     QueryAnswer,
     QueryBody,
     SetAnswer,
-    SetInPath,
     TypeAnswer,
-    TypeInPath,
     TypesAnswer,
     ValidateHashesBody,
     too_many_hashes,
 )
+from kanon.gate.paths import SetInPath, TypeInPath
 from kanon.gate.querying import Answer, Querying
 from kanon.gate.settings import QuerySettings
 from kanon.gate.storage.control import Control

@@ -87,7 +87,7 @@ class Installer:
     def environment(self, extras: str) -> Environment:
         path = self._directory / (extras.replace(",", "-") or "none")
         if not path.exists():
-            wanted = f"kanon[{extras}] @ {self._wheel.as_uri()}"
+            wanted = f"kanon-dp[{extras}] @ {self._wheel.as_uri()}"
             self._uv("venv", "--quiet", "--python", sys.executable, str(path))
             failure = self._uv(
                 "pip", "install", "--quiet", "--python", str(path), "--no-build",
@@ -121,9 +121,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_wheel_holds_the_package_the_template_and_the_handlers_and_nothing_else(installer: Installer) -> None:
     (site,) = installer.environment("").path.glob("lib/python*/site-packages")
-    (record,) = site.glob("kanon-*.dist-info/RECORD")
+    (record,) = site.glob("kanon_dp-*.dist-info/RECORD")
     files = {row[0] for row in csv.reader(record.read_text().splitlines()) if not row[0].startswith("..")}
-    assert {name.split("/")[0].partition("-")[0] for name in files} == {"kanon"}
+    assert {name.split("/")[0].partition("-")[0] for name in files} == {"kanon", "kanon_dp"}
     source = {name.removeprefix("kanon/local/source/") for name in files if name.startswith("kanon/local/source/")}
     assert "template.yaml" in source
     assert {f"infra/{name}.yaml" for name in ("edge", "observability", "reports")} <= source
@@ -132,11 +132,57 @@ def test_the_wheel_holds_the_package_the_template_and_the_handlers_and_nothing_e
     assert not [name for name in files if name.endswith(".pyc")]
 
 
-@pytest.mark.parametrize("extras", ["", "local,plot,reports", "log,plot,release"])
+@pytest.mark.parametrize("extras", ["", "aws", "desk", "reports", "local"])
 def test_every_installed_package_is_pinned(installer: Installer, extras: str) -> None:
     found = {path.name for path in installer.environment(extras).path.glob("lib/python*/site-packages/*.dist-info")}
     names = {name.partition("-")[0].replace("_", "-").lower() for name in found}
-    assert {"kanon", "numpy", "typer"} <= names <= {*pins(), "kanon"}
+    assert {"kanon-dp", "typer"} <= names <= {*pins(), "kanon-dp"}
+
+
+def test_the_base_installation_is_small(installer: Installer) -> None:
+    (site,) = installer.environment("").path.glob("lib/python*/site-packages")
+    assert not {"numpy", "botocore", "boto3"} & {path.name for path in site.iterdir()}
+    size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    assert size < 20_000_000
+
+
+ROOMS = {
+    "": ("cli", "client", "joinlog", "noise"),
+    "aws": ("dynamo", "gate", "http", "operate"),
+    "desk": ("cost", "plan", "release", "risk", "simulate"),
+    "reports": ("reports",),
+    "local": ("audit", "local", "reports"),
+}
+"""The rooms that an extra brings everything for."""
+OTHERS = {
+    "desk": ("kanon.joinlog.batches", "kanon.release.engines.spark", "kanon.release.shared_stores"),
+    "reports": ("kanon.reports.service", "kanon.reports.storage"),
+}
+"""Modules of these rooms that other extras are for: Spark, a ledger in DynamoDB, the functions of reports."""
+IMPORT = """
+import importlib, pkgutil, sys
+rooms, others = (tuple(text.split(",")) for text in sys.argv[1:])
+for room in rooms:
+    package = importlib.import_module(f"kanon.{room}")
+    for module in pkgutil.walk_packages(package.__path__, f"kanon.{room}.", onerror=lambda name: None):
+        if not module.name.startswith(others):
+            importlib.import_module(module.name)
+"""
+
+
+@pytest.mark.parametrize("extra", ROOMS)
+def test_every_module_of_a_room_is_imported_with_the_extra_of_the_room_alone(
+    installer: Installer, extra: str, tmp_path: Path
+) -> None:
+    others = (*OTHERS.get(extra, ()), *(["kanon.joinlog.batches"] if not extra else []), "kanon.local.source")
+    command = [installer.environment(extra).path / "bin" / "python", "-c", IMPORT, ",".join(ROOMS[extra])]
+    ran = subprocess.run([*command, ",".join(others)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+
+
+def test_rooms_of_extras_are_all_rooms() -> None:
+    packages = {path.parent.name for path in (ROOT / "shared" / "kanon").glob("*/__init__.py")}
+    assert packages == {room for rooms in ROOMS.values() for room in rooms}
 
 
 def test_the_base_installation_prints_its_version(installer: Installer, folder: Path) -> None:
@@ -144,7 +190,7 @@ def test_the_base_installation_prints_its_version(installer: Installer, folder: 
 
 
 def test_serve_answers_a_request_and_stops(installer: Installer, folder: Path) -> None:
-    process = installer.environment("local,plot,reports").start("serve", "--port", "0", folder=folder)
+    process = installer.environment("local").start("serve", "--port", "0", folder=folder)
     try:
         assert process.stdout is not None
         found = None
@@ -168,22 +214,20 @@ def test_serve_answers_a_request_and_stops(installer: Installer, folder: Path) -
 
 
 def test_demo_replays_a_log_and_draws_it(installer: Installer, folder: Path) -> None:
-    ran = installer.environment("local,plot,reports").run("demo", "--log", "joins.csv", folder=folder)
+    ran = installer.environment("local").run("demo", "--log", "joins.csv", folder=folder)
     assert ran.code == 0, ran.errors
     assert re.search(r"joins +\S* +121 ", ran.output.replace("│", " ")), ran.output
     assert (folder / "build" / "demo.png").stat().st_size > 10_000
 
 
 def test_plan_draws_a_picture(installer: Installer, folder: Path) -> None:
-    ran = installer.environment("local,plot,reports").run(
-        "plan", "--profile", "published", "--plot", "plan.png", folder=folder
-    )
+    ran = installer.environment("local").run("plan", "--profile", "published", "--plot", "plan.png", folder=folder)
     assert ran.code == 0, ran.errors
     assert (folder / "plan.png").stat().st_size > 10_000
 
 
 def test_simulate_computes_the_answers_on_a_log(installer: Installer, folder: Path) -> None:
-    ran = installer.environment("log,plot,release").run(
+    ran = installer.environment("desk").run(
         "simulate", "joins.csv", "--profile", "published", "--html", "report.html", "--json", folder=folder
     )
     assert ran.code == 0, ran.errors
@@ -197,19 +241,19 @@ def test_simulate_computes_the_answers_on_a_log(installer: Installer, folder: Pa
     [
         ("", "local", "serve"),
         ("", "local", "audit"),
-        ("", "plot", "demo"),
-        ("", "plot", "plan --profile published --plot plan.png"),
-        ("", "log", "simulate joins.csv"),
+        ("", "local", "demo"),
+        ("", "local", "reports demo"),
+        ("", "desk", "plan --profile published --plot plan.png"),
+        ("", "desk", "cost"),
+        ("", "desk", "simulate joins.csv"),
+        ("", "desk", "risk uniqueness joins.csv"),
+        ("", "desk", "release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6"),
         ("", "reports", "reports keys"),
-        ("", "release", "risk uniqueness joins.csv"),
-        ("", "release", "release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6"),
-        ("local,plot,reports", "moto", "serve --engine moto"),
-        ("log,plot,release", "local", "demo"),
-        (
-            "log,plot,release",
-            "spark",
-            "release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6 --engine spark",
-        ),
+        ("", "aws", "doctor --stack kanon"),
+        ("local", "moto", "serve --engine moto"),
+        ("desk", "local", "demo"),
+        ("desk", "spark", "release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6 --engine spark"),
+        ("desk", "aws", "release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6 --ledger dynamodb:t"),
     ],
 )
 def test_a_command_names_the_extra_that_is_missing(
@@ -217,7 +261,7 @@ def test_a_command_names_the_extra_that_is_missing(
 ) -> None:
     ran = installer.environment(extras).run(*command.split(), folder=folder)
     assert (ran.code, ran.output, ran.errors.count("\n")) == (1, "", 1), ran
-    assert f"pip install 'kanon[{missing}]'" in ran.errors
+    assert f"pip install 'kanon-dp[{missing}]'" in ran.errors
 
 
 def test_without_a_registry_the_error_names_the_registry(
@@ -228,3 +272,14 @@ def test_without_a_registry_the_error_names_the_registry(
     monkeypatch.setenv("UV_NO_INDEX", "1")
     with pytest.raises(pytest.fail.Exception, match="is a package registry reachable"):
         Installer(wheel, tmp_path).environment("")
+
+
+def test_another_project_with_the_same_import_name_is_named(wheel: Path, tmp_path: Path) -> None:
+    (tmp_path / "kanon-1.0.dist-info").mkdir()
+    (tmp_path / "kanon-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: kanon\nVersion: 1.0\n")
+    command = [sys.executable, "-m", "kanon.cli.start", "--version"]
+    ran = subprocess.run(
+        command, env={"PYTHONPATH": f"{ROOT / 'shared'}:{tmp_path}"}, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "pip uninstall kanon" in ran.stderr

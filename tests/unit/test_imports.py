@@ -33,7 +33,7 @@ ARROWS: dict[str, set[str]] = {
     "gate": {"noise", "dynamo", "http", "keys", "settings", "errors", "strict_json"},
     "joinlog": set(),
     "risk": {"gate", "joinlog", "noise"},
-    "release": {"joinlog", "noise", "dynamo", "aws"},
+    "release": {"__version__", "joinlog", "noise", "dynamo", "aws"},
     "reports": {"noise", "dynamo", "http", "settings", "errors", "strict_json"},
     "client": set(),
     "plan": {"gate", "noise", "dynamo"},
@@ -72,6 +72,7 @@ GATE: dict[str, set[str]] = {
     "evaluation": {"storage", "mechanism", "fingerprints", "reading", "schedule", "stamps", "types"},
     "querying": {"storage", "mechanism", "names", "publishing", "slots", "types"},
     "models": {"mechanism", "types"},
+    "paths": {"types"},
 }
 
 FUNCTIONS: dict[str, set[str]] = {

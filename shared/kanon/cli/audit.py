@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.errors import one_line
-from kanon.cli.extras import extra
 from kanon.cli.options import Json
 from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import new_table, screen, show_json, working
@@ -38,8 +37,7 @@ def audit(
     own = own_types(type_, types_file, period=3600, name="type")
     types = AUDITED if own is None else {name: type_.parameters for name, type_ in own.types.items()}
     if service_trials:
-        with extra("local"):
-            import kanon.audit.service  # noqa: F401, fail now and not after the first audit
+        import kanon.audit.service  # noqa: F401, fail now and not after the first audit
     with working("auditing the mechanism in this process"):
         fits, checks = audit_in_process(types, trials, seed)
     if service_trials:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
 from kanon.cli.local import Engine, EngineName, local_errors
 from kanon.cli.options import (
@@ -99,9 +98,9 @@ def demo(
         outputs.picture(path, "--picture")
     reading = log_reading(dates, skip_bad_rows)
     began = time.monotonic()
-    with extra("plot"):
-        import matplotlib as mpl  # noqa: F401, fail now and not after the replay
-    with extra("local"), local_errors():
+    import matplotlib as mpl  # noqa: F401, fail now and not after the replay
+
+    with local_errors():
         from kanon.local import Stack
 
         with ExitStack() as running:

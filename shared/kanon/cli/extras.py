@@ -1,29 +1,46 @@
-"""Errors of commands whose extra is not installed: they name the extra."""
+"""Extras: what a command needs beside the base installation. A missing one is named with the command that installs it.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+``pip install kanon-dp`` alone brings the HTTP client and the light commands. (``kanon`` on PyPI is another project.)
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from kanon.cli.errors import CommandError
 
-_TARGETS = {"log": "simulate", "moto": "install", "release": "install"}
-"""The targets of make that install an extra in a checkout; all other extras but ``spark`` are in every environment."""
+DISTRIBUTION = "kanon-dp"
 
-_EXTRAS = {"duckdb": "release", "pyarrow": "release", "matplotlib": "plot", "pandas": "spark", "pyspark": "spark"}
-"""The extras of the libraries that ``kanon release`` and ``kanon risk`` import."""
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_OF_OPTIONS = {
+    ("local", "moto"): "moto",
+    ("desk", "pyspark"): "spark",
+    ("desk", "pandas"): "spark",
+    ("desk", "boto3"): "aws",
+    ("desk", "botocore"): "aws",
+}
+"""Libraries that only an option of a command needs, by the extra of the command, and their extras."""
 
 
-@contextmanager
-def extra(name: str | None = None) -> Iterator[None]:
-    """End the command with status 1 and one line if a module of the extra is missing.
+def needs(extra: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a command end with status 1 and one line if a library of its extra is missing."""
 
-    Without a ``name``, the extra is that of the missing library, for a command of release or risk. The error of a
-    library of no extra is raised.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        found = name or _EXTRAS.get(str(error.name).split(".")[0])
-        if found is None:
-            raise
-        in_a_checkout = f", or run `make {_TARGETS[found]}` in a checkout of kanon" if found in _TARGETS else ""
-        raise CommandError(f"{error.name} is missing: pip install 'kanon[{found}]'{in_a_checkout}", 1) from error
+    def decorate(command: Callable[P, T]) -> Callable[P, T]:
+        @wraps(command)
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return command(*args, **kwargs)
+            except ModuleNotFoundError as error:
+                library = str(error.name).split(".")[0]
+                if library == "kanon":
+                    raise
+                wanted = f"{DISTRIBUTION}[{_OF_OPTIONS.get((extra, library), extra)}]"
+                raise CommandError(
+                    f"{library} is missing: pip install '{wanted}', or run `make install` in a checkout of kanon", 1
+                ) from error
+
+        return run
+
+    return decorate

@@ -18,6 +18,7 @@ from kanon.cli.demo import demo
 from kanon.cli.doctor import doctor
 from kanon.cli.errors import CommandError
 from kanon.cli.explain import explain
+from kanon.cli.extras import needs
 from kanon.cli.ledger import ledger
 from kanon.cli.operate import operate
 from kanon.cli.plan import plan
@@ -29,7 +30,17 @@ from kanon.cli.serve import serve
 from kanon.cli.signals import interrupted
 from kanon.cli.simulate import simulate
 
-COMMANDS: tuple[Callable[..., Any], ...] = (serve, demo, simulate, plan, cost, audit, doctor, explain, release)
+COMMANDS: dict[Callable[..., Any], str] = {
+    serve: "local", demo: "local", simulate: "desk", plan: "desk", cost: "desk", audit: "local", doctor: "aws",
+    explain: "aws", release: "desk",
+}  # fmt: skip
+"""The commands and the extra that each needs."""
+GROUPS = (
+    (operate, "operate", "aws"),
+    (reports, "reports", "reports"),
+    (risk, "risk", "desk"),
+    (ledger, "ledger", "aws"),
+)
 
 PIPED = not (sys.stdout.isatty() and sys.stderr.isatty())
 """Piped help is plain text in long lines. On a terminal it has the terminal's width, and colours."""
@@ -41,9 +52,9 @@ _UsageError: Any = typer.BadParameter.__base__
 class _OneLineErrors(TyperGroup):
     """Prints an error of the command line as one line, without usage and hint."""
 
-    def make_context(self, *arguments: Any, **extra: Any) -> Any:
+    def make_context(self, *arguments: Any, **more: Any) -> Any:
         with _one_line():
-            return super().make_context(*arguments, **extra)
+            return super().make_context(*arguments, **more)
 
     def invoke(self, ctx: Any) -> Any:
         with _one_line():
@@ -91,12 +102,12 @@ app = typer.Typer(
     rich_markup_mode=None if PIPED else "rich",
     context_settings={"terminal_width": 200} if PIPED else {},
 )
-for command in COMMANDS:
-    app.command()(command)
-app.add_typer(operate, name="operate")
-app.add_typer(reports, name="reports")
-app.add_typer(risk, name="risk")
-app.add_typer(ledger, name="ledger")
+for command, extra in COMMANDS.items():
+    app.command()(needs(extra)(command))
+for group, name, extra in GROUPS:
+    for registered in group.registered_commands:
+        registered.callback = needs(extra)(registered.callback) if registered.callback else None
+    app.add_typer(group, name=name)
 
 
 def _show_version(asked: bool) -> None:

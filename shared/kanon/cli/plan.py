@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.errors import one_line
-from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
 from kanon.cli.options import Json, StepLength, refuse_unused
 from kanon.cli.screen import new_table, screen, show_json, warn, working
@@ -79,7 +78,7 @@ def plan(
     if plot is not None:
         from kanon.plan.figures import draw_plans
 
-        with extra("plot"), working("drawing"):
+        with working("drawing"):
             drawn = draw_plans(plans)
         outputs.write({plot: drawn})
     if as_json:
@@ -164,7 +163,7 @@ def _paper(path: Path, outputs: Outputs) -> None:
     from kanon.plan.figures import draw_figure_1
     from kanon.plan.paper import READINGS
 
-    with extra("plot"), working("drawing Figure 1"):
+    with working("drawing Figure 1"):
         drawn = draw_figure_1()
     outputs.write({path: drawn})
     columns = "reading", "each noise", "bound (Cor. 4.4, 3.1)", "99% of Fig. 1a (15)", "1% of Fig. 1b (-8)"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.errors import CommandError
-from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
 from kanon.cli.options import DateOrder, SkipBadRows, User
 from kanon.cli.screen import warn, working
@@ -28,12 +27,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def release_errors() -> Iterator[None]:
-    """End the command with one line if its input is invalid or a library is missing."""
+    """End the command with one line if its input is invalid."""
     from kanon.release.errors import ReleaseError
 
     try:
-        with extra():
-            yield
+        yield
     except ReleaseError as error:
         raise CommandError(str(error), error.status) from error
 
@@ -142,6 +140,8 @@ def release(
     elif dataset is None:
         raise CommandError("--dataset names the data in the ledger: give it")
     else:
+        import matplotlib as mpl  # noqa: F401, fail now and not after the release
+
         outputs = Outputs(context, force=force)
         _check(out, operator_report, outputs)
         _release(logs, spec, ledger, dataset, name, out, _engine(engine, memory), operator_report, outputs)
@@ -200,10 +200,7 @@ def _write(made: "Release", out: Path, outputs: Outputs) -> None:
     table = (csv_bytes if out.suffix == ".csv" else parquet_bytes)(made.released, made.mechanism.spec.groups)
     description, drawing = _beside(out)
     contents = {out: table, description: json_bytes(made.described() | {"table_sha256": sha256(table).hexdigest()})}
-    try:
-        contents[drawing] = picture(made.released, made.mechanism)
-    except ModuleNotFoundError as error:
-        typer.echo(f"No picture: {error.name} is not installed (pip install 'kanon[plot]').", err=True)
+    contents[drawing] = picture(made.released, made.mechanism)
     outputs.write(contents)
     typer.echo(f"Wrote {', '.join(map(str, contents))}.")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kanon.cli.errors import CommandError, one_line
-from kanon.cli.extras import extra
+from kanon.cli.extras import needs
 from kanon.cli.files import Force, Outputs
 from kanon.cli.options import Json
 from kanon.cli.reports_demo import demo
@@ -33,22 +33,21 @@ Bound = Annotated[int, typer.Option(help="Largest sum of the values in one unit'
 
 @contextmanager
 def _report_errors() -> Iterator[None]:
-    """End the command with one line on an invalid option (status 2), an invalid input or a missing library (1)."""
-    with extra("reports"):
-        from kanon.reports.clients.simulation import EventsError
-        from kanon.reports.errors import JobError
-        from kanon.reports.keys import KeyDocumentError
-        from kanon.reports.parameters import ParameterError
+    """End the command with one line on an invalid option (status 2) or an invalid input (1)."""
+    from kanon.reports.clients.simulation import EventsError
+    from kanon.reports.errors import JobError
+    from kanon.reports.keys import KeyDocumentError
+    from kanon.reports.parameters import ParameterError
 
-        try:
-            with one_line(ParameterError, KeyDocumentError, EventsError):
-                yield
-        except JobError as error:
-            raise CommandError(f"{error.code}: {error}", 2 if error.code == "INVALID_JOB" else 1) from error
+    try:
+        with one_line(ParameterError, KeyDocumentError, EventsError):
+            yield
+    except JobError as error:
+        raise CommandError(f"{error.code}: {error}", 2 if error.code == "INVALID_JOB" else 1) from error
 
 
 for command in (demo, demo_service):
-    app.command()(_report_errors()(command))
+    app.command()(needs("local")(_report_errors()(command)))
 
 
 @app.command()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.errors import one_line
-from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
 from kanon.cli.options import DateOrder, SkipBadRows, log_reading, say_left_out
 from kanon.cli.screen import progress, working
@@ -79,8 +78,7 @@ def demo(
 
     outputs = Outputs(context, force=force)
     outputs.picture(picture, "--picture")
-    with extra("plot"):
-        import matplotlib as mpl  # noqa: F401, fail now and not after the work
+    import matplotlib as mpl  # noqa: F401, fail now and not after the work
 
     began = time.monotonic()
     declared = Parameters("declared", decimal(epsilon, "--epsilon"))
@@ -114,8 +112,8 @@ def key_of(name: str) -> bytes:
 
 def log_of(path: Path | None, seed: int, reading: "Reading") -> "JoinLog":
     """The log of a file, or a generated one. If the log cannot be read, the command ends with one line."""
-    with extra("local"):
-        from kanon.local.logs import generated_log, read_log
+    from kanon.local.logs import generated_log, read_log
+
     with one_line(LogError), working("reading the log"):
         read = read_log(path, None, None, reading=reading) if path else generated_log(seed)
     say_left_out(reading)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kanon.cli.errors import CommandError, one_line
-from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
 from kanon.cli.options import DateOrder, Json, SkipBadRows, User, log_reading, say_left_out
 from kanon.cli.screen import cell, new_table, screen, show_json, working
@@ -27,11 +26,11 @@ Log = Annotated[Path, typer.Argument(help="CSV, JSON or Parquet, plain or gzippe
 
 @contextmanager
 def _risk_errors() -> Iterator[None]:
-    """End the command with one line if its input is invalid or a library is missing."""
+    """End the command with one line if its input is invalid."""
     from kanon.gate.mechanism.parameters import InvalidParametersError
     from kanon.risk.errors import RiskError
 
-    with extra(), one_line(RiskError, InvalidParametersError):
+    with one_line(RiskError, InvalidParametersError):
         yield
 
 

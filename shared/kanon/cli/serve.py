@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kanon.cli.extras import extra
 from kanon.cli.local import Engine, EngineName, local_errors
 from kanon.cli.own_types import OneType, TypesFile, json_of_file, own_types
 from kanon.cli.screen import program, working
@@ -67,7 +66,7 @@ def serve(
         return fixed | _parameters(parameters) | ({"Types": own.document} if own else {})
 
     first = wanted()
-    with extra("local"), local_errors():
+    with local_errors():
         from kanon.local import Stack
         from kanon.local.clock import Every
 

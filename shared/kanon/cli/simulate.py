@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.errors import CommandError
-from kanon.cli.extras import extra
 from kanon.cli.files import Force, Outputs
 from kanon.cli.options import (
     COLUMNS,
@@ -71,10 +70,9 @@ def simulate(
 
     Example: kanon simulate joins.csv --k 50,100 --window 168,720 --html build/report.html
     """
-    with extra("log"):
-        from kanon.joinlog.batches import read_batches
     from kanon.cost.billing import CostError, read_measured, read_prices
     from kanon.joinlog import LogError
+    from kanon.joinlog.batches import read_batches
     from kanon.simulate.cost import Pricing
     from kanon.simulate.figures import as_json as document
     from kanon.simulate.figures import judge
@@ -84,8 +82,7 @@ def simulate(
     outputs = Outputs(context, force=force)
     outputs.check(html, "--html")
     if html is not None:
-        with extra("plot"):
-            import matplotlib as mpl  # noqa: F401, fail now and not after the simulation
+        import matplotlib as mpl  # noqa: F401, fail now and not after the simulation
     named, reading = log_columns(columns), log_reading(dates, skip_bad_rows)
     own = own_types(type_, types_file, period)
     if own:

@@ -12,6 +12,7 @@ def main() -> None:
     Exit status: that of the command, or 128 plus the number of the signal that ended it.
     """
     _open_standard_files()
+    _refuse_another_kanon()
     note_signals()
     try:
         from kanon.cli.main import app
@@ -24,6 +25,22 @@ def main() -> None:
         die_of_signals()
     os.write(2, b"kanon: interrupted\n")
     sys.exit(128 + interrupted())
+
+
+def _refuse_another_kanon() -> None:
+    """End with one line if the other project called ``kanon`` is installed: both use the import name ``kanon``."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        distribution("kanon")
+    except PackageNotFoundError:
+        return
+    os.write(
+        2,
+        b"kanon: another project with the name kanon is installed here, and its files take the place of this one's:"
+        b" pip uninstall kanon, then pip install --force-reinstall kanon-dp\n",
+    )
+    sys.exit(2)
 
 
 def _open_standard_files() -> None:

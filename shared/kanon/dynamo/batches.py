@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from botocore.exceptions import ClientError
-
 from kanon import clock
 from kanon.dynamo.limits import check_item
 from kanon.errors import ThrottledError
 
 if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
     from mypy_boto3_dynamodb import DynamoDBClient
 
 T = TypeVar("T")
@@ -39,7 +38,7 @@ THROTTLES = frozenset(
 )
 
 
-def is_throttle(error: ClientError) -> bool:
+def is_throttle(error: "ClientError") -> bool:
     """Whether the same call may succeed later."""
     return error.response["Error"]["Code"] in THROTTLES
 
@@ -98,6 +97,8 @@ def drain(requests: list[Any], size: int, send: Callable[[Sequence[Any]], list[A
 
     Each round sends every call once, so the number of pauses does not grow with the number of calls.
     """
+    from botocore.exceptions import ClientError
+
     attempt = 0
     while requests and attempt < ATTEMPTS:
         if attempt:

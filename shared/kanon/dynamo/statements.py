@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import ClientError
-
 from kanon.dynamo.batches import Item, drain
 
 if TYPE_CHECKING:
@@ -88,6 +86,8 @@ def execute_all(client: "DynamoDBClient", statements: Sequence[Statement]) -> tu
             elif error["Code"] in PASSING:
                 left.append(n)
             else:
+                from botocore.exceptions import ClientError
+
                 raise ClientError({"Error": dict(error)}, "BatchExecuteStatement")  # type: ignore[typeddict-item]
         return left
 

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import ClientError
-
 from kanon.dynamo.batches import ATTEMPTS, Item, back_off, is_throttle
 from kanon.dynamo.statements import PASSING
 from kanon.errors import ThrottledError
 
 if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
     from mypy_boto3_dynamodb import DynamoDBClient
 
 MOST_ITEMS = 100
@@ -38,6 +37,8 @@ def all_or_none(
     Raises:
         ThrottledError: it was not written after all attempts. Do not assume that an earlier attempt was not.
     """
+    from botocore.exceptions import ClientError
+
     if len(writes) > MOST_ITEMS:
         raise ValueError(f"a transaction holds at most {MOST_ITEMS} items, not {len(writes)}")
     asked = [
@@ -60,6 +61,6 @@ def all_or_none(
     raise ThrottledError("a transaction met others, or too little throughput, in every attempt; repeat it")
 
 
-def _reasons(error: ClientError) -> list[dict[str, Any]]:
+def _reasons(error: "ClientError") -> list[dict[str, Any]]:
     response: Any = error.response  # its declared type has no CancellationReasons
     return list(response.get("CancellationReasons", ()))

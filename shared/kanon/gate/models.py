@@ -2,7 +2,6 @@
 
 from typing import Annotated, Any, Self
 
-from aws_lambda_powertools.event_handler.openapi.params import Path
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -19,7 +18,7 @@ from pydantic import (
 from kanon.gate.mechanism.bounds import PRIOR, UNIT, guarantee
 from kanon.gate.types import TYPE_NAME, Type
 from kanon.http.answers import Answer, Body, ErrorAnswer, Problem, error_answer
-from kanon.http.encoding import BASE64, BASE64URL, decode_base64, decode_base64url
+from kanon.http.encoding import BASE64, decode_base64
 from kanon.noise import bound as noise
 from kanon.noise.exact import round_up
 
@@ -33,21 +32,6 @@ def _decode_hash(text: Any) -> tuple[str, bytes]:
     return text, decode_base64(text)
 
 
-TypeInPath = Annotated[
-    str,
-    Path(
-        alias="type",
-        pattern=TYPE_NAME,
-        description="A type of this deployment",
-        examples=["fledge"],
-    ),
-]
-SetInPath = Annotated[
-    bytes,
-    BeforeValidator(decode_base64url),
-    WithJsonSchema({"type": "string", "pattern": BASE64URL, "examples": ["c2V0IG9uZQ"]}),
-    Path(alias="set", description="The set id, 1 to 64 bytes, as base64url without padding"),
-]
 UNKNOWN_TYPE = error_answer(
     404,
     "no such type: GET /v1/types lists those of this deployment",

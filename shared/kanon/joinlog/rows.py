@@ -424,7 +424,7 @@ def parquet_file(file: io.BufferedReader, needed: Sequence[str], where: Where) -
         import pyarrow as pa
         from pyarrow import parquet
     except ModuleNotFoundError as error:
-        install = "pip install 'kanon[log]', or run `make simulate` in a checkout of kanon"
+        install = "pip install 'kanon-dp[desk]', or run `make simulate` in a checkout of kanon"
         raise LogError(f"{where.name} is Parquet, and {error.name} is missing: {install}") from error
     if not file.seekable():
         raise LogError(f"{where.name} is Parquet, which is read from its end: give the name of a file")

@@ -125,11 +125,9 @@ class Moto(Engine):
         self._mock: Any = None
 
     def start(self) -> None:
-        """Make moto answer boto3 in this process; ``EngineError`` if it is missing."""
-        try:
-            from moto import mock_aws
-        except ModuleNotFoundError as error:
-            raise EngineError(f"{error.name} is missing: pip install 'kanon[moto]'") from error
+        """Make moto answer boto3 in this process."""
+        from moto import mock_aws
+
         _query_partitions()
         teach_moto()
         self._mock = mock_aws()
@@ -202,7 +200,7 @@ def _ministack_python() -> str:
         return sys.executable
     if MINISTACK_PYTHON.exists():
         return str(MINISTACK_PYTHON)
-    raise EngineError("ministack is missing: pip install 'kanon[local]', or run `make install` in a checkout of kanon")
+    raise ModuleNotFoundError("No module named 'ministack'", name="ministack")
 
 
 @contextlib.contextmanager

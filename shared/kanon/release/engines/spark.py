@@ -223,7 +223,7 @@ class Spark:
         try:
             return list(frame.collect())
         except PySparkException as error:
-            lacking = "the workers of Spark need kanon[spark]: install it there"
+            lacking = "the workers of Spark need kanon-dp[spark]: install it there"
             raise InputError(lacking if "ModuleNotFoundError" in str(error) else UNREADABLE) from None
 
 
