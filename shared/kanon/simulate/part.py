@@ -9,8 +9,10 @@ import pyarrow as pa
 
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.mechanism.vectorised import phases_of
-from kanon.gate.names import client_token, set_key
+from kanon.gate.names import set_key
 from kanon.gate.types import Type
+from kanon.keys import Secret
+from kanon.noise.words import length_prefixed
 from kanon.simulate.crossings import Crossings, crossings_of
 from kanon.simulate.keys import Keys
 from kanon.simulate.outcome import Outcome, Touched, more_units_from, outcome_of
@@ -76,24 +78,40 @@ def _coded(texts: pa.ChunkedArray) -> tuple[Ints, list[bytes]]:
 
 @dataclass(frozen=True)
 class Named:
-    """The keys of the sets of a part, and the tokens of its pairs with :data:`TOKEN_BITS` bits, for one type name."""
+    """The keys of the sets of a part, and tokens with :data:`TOKEN_BITS` bits, for one type name.
+
+    ``tokens`` are those of ``pairs``, (n,): of all sets that can become true. No answer depends on the others.
+    """
 
     set_keys: list[bytes]
+    pairs: Ints
     tokens: Ints
 
 
-def names_of(part: Part, type_name: str, keys: Keys, set_id: SetId = digest) -> Named:
-    """Compute set keys and tokens as ``join`` does."""
+def names_of(part: Part, type_name: str, keys: Keys, set_id: SetId = digest, least: int = 0) -> Named:
+    """Compute set keys, and the tokens in sets of at least ``least`` clients, as ``join`` does."""
     set_keys = [set_key(keys.pepper, type_name, set_id(text)) for text in part.sets]
-    places = zip(part.set_of.tolist(), part.client_of.tolist(), strict=True)
-    secret, clients = keys.client_key, part.clients
-    tokens = [client_token(secret, set_keys[s], "client", clients[c], TOKEN_BITS) for s, c in places]
-    return Named(set_keys, np.array(tokens, np.int64))
+    clients = np.bincount(part.set_of, minlength=len(part.sets))
+    pairs = np.flatnonzero((clients >= least)[part.set_of])
+    return Named(set_keys, pairs, _tokens(part, set_keys, pairs, keys.client_key))
+
+
+def _tokens(part: Part, set_keys: list[bytes], pairs: Ints, client_key: Secret) -> Ints:
+    """:func:`client_token` of every pair. What all clients of a set share is hashed once for the set."""
+    clients = [length_prefixed(text) for text in part.clients]
+    found: list[bytes] = []
+    last, mac = -1, client_key.mac_of()
+    for number, client in zip(part.set_of[pairs].tolist(), part.client_of[pairs].tolist(), strict=True):
+        if number != last:
+            last, mac = number, client_key.mac_of(set_keys[number], b"client")
+        found.append(mac(clients[client]))
+    return np.frombuffer(b"".join(found), ">u4")[:: 32 // 4].astype(np.int64)
 
 
 def outcomes(part: Part, types: Sequence[Type], keys: Keys, steps: range, set_id: SetId = digest) -> list[Outcome]:
     """The outcome of each type on the sets of a part."""
-    names = {name: names_of(part, name, keys, set_id) for name in dict.fromkeys(type_.name for type_ in types)}
+    least = {t.name: min(u.parameters.never_true_below for u in types if u.name == t.name) for t in types}
+    names = {name: names_of(part, name, keys, set_id, least[name]) for name in least}
     exact_runs = {w: runs_of(part.joins, w) for w in dict.fromkeys(t.parameters.window for t in types)}
     return [
         _outcome(part, names[type_.name], type_, keys, steps, exact_runs[type_.parameters.window]) for type_ in types
@@ -122,10 +140,16 @@ def noisy_crossings(names: Named, type_: Type, keys: Keys, counted: Stretches) -
 
 def token_joins(part: Part, names: Named, bits: int) -> Joins:
     """The joins by token. They are the part's joins if no two clients of a set share a token."""
-    tokens, rows = np.unique((part.set_of << bits) + (names.tokens >> (TOKEN_BITS - bits)), return_inverse=True)
-    if len(tokens) == len(part.set_of):
+    tokens, rows = np.unique(
+        (part.set_of[names.pairs] << bits) + (names.tokens >> (TOKEN_BITS - bits)), return_inverse=True
+    )
+    if len(tokens) == len(names.pairs):
         return part.joins
-    return Joins.of(tokens >> bits, rows.astype(np.int64, copy=False)[part.joins.members], part.joins.steps)
+    row_of = np.full(len(part.set_of), -1)
+    row_of[names.pairs] = rows
+    members = row_of[part.joins.members]
+    known = members >= 0
+    return Joins.of(tokens >> bits, members[known], part.joins.steps[known])
 
 
 def _stretches_in(runs: Runs, chosen: Bools, steps: range) -> Stretches:

@@ -27,7 +27,7 @@ from kanon.joinlog import Join, LogError
 from kanon.joinlog.batches import Batch
 from kanon.local.replay import ExactCounts
 from kanon.noise.laws import two_sided
-from kanon.simulate import run
+from kanon.simulate import part, run
 from kanon.simulate.cost import Pricing, cost_of
 from kanon.simulate.keys import Keys
 from kanon.simulate.outcome import Outcome, most_counted
@@ -335,3 +335,21 @@ def test_a_bill_equals_the_bill_of_kanon_cost_for_the_counted_units() -> None:
     modelled = bill(usage(cost.workload, pricing.measured), pricing.prices)
     same_joins = {line.name: line.dollars for line in modelled.lines}
     assert dollars["apigateway.http"] == same_joins["apigateway.http"] > 0
+
+
+def test_clients_of_sets_that_cannot_become_true_are_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = Parameters(50, 168, 3600, *profile("sharp", 168))
+    type_ = Type("a", parameters, None)
+    least = parameters.never_true_below
+    joins = [
+        Join(3600.0 * 500_000, s, f"c{n}")
+        for s, clients in (("few", least - 1), ("some", least))
+        for n in range(clients)
+    ]
+    hashed: list[int] = []
+    tokens = part._tokens
+    monkeypatch.setattr(part, "_tokens", lambda *given: hashed.append(len(given[2])) or tokens(*given))
+    assert found(simulate(batches(joins), [type_], KEYS, 3600).outcomes[0]) == Recount(joins, type_).expected(
+        parameters
+    )
+    assert hashed == [least]
