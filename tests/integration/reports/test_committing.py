@@ -18,7 +18,7 @@ from kanon.local.engines import ENGINES
 from kanon.reports.account import Unit
 from kanon.reports.service.committing import Outcome, exhausted
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, Budgets, charges
-from kanon.reports.storage.report_jobs import State
+from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, State
 from tests.integration.gate.tables import Running, running, take_turns
 from tests.integration.reports.tables import CAP, CLAIM, EPOCH, ReportTables, fresh_tables, unit
 
@@ -176,11 +176,27 @@ def test_a_slow_worker_cannot_take_returned_budget_again(tables: ReportTables) -
     assert tables.spent(MANY[0]) == Amount(0, 0)
 
 
-def test_a_worker_that_was_paused_for_30_days_commits_nothing(tables: ReportTables) -> None:
+@pytest.mark.parametrize("late", [SECONDS_TO_COMMIT, 30 * 86_400])
+@pytest.mark.parametrize("wanted", [[unit()], MANY], ids=["one chunk", "two chunks"])
+def test_a_worker_that_was_paused_to_the_deadline_commits_and_holds_nothing(
+    tables: ReportTables, wanted: list[Unit], late: int
+) -> None:
     job = tables.job("a")
-    tables.now += 30 * 86_400
-    assert tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is Outcome.LATE
-    assert tables.spent(unit()) == Amount(0, 0)
+    tables.now += late
+    assert tables.committing().commit(job, charges(wanted), TEN, CLAIM) is Outcome.LATE
+    assert {tables.spent(one) for one in wanted[:: len(wanted) - 1 or 1]} == {Amount(0, 0)}
+
+
+def test_a_witness_stays_for_a_day(tables: ReportTables) -> None:
+    check = tables.budgets.put_witness(tables.now)["ConditionCheck"]
+    item = tables.client.get_item(TableName=check["TableName"], Key=check["Key"], ConsistentRead=True)["Item"]
+    assert int(item["ttl"]["N"]) == tables.now + 86_400
+
+
+def test_a_job_commits_in_the_last_second_before_its_deadline(tables: ReportTables) -> None:
+    job = tables.job("a")
+    tables.now += SECONDS_TO_COMMIT - 1
+    assert tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is Outcome.COMMITTED
 
 
 def test_a_budget_table_that_was_created_again_is_refused(tables: ReportTables) -> None:

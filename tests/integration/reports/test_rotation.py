@@ -105,6 +105,14 @@ def test_after_a_change_of_the_budget_table_no_key_is_published_and_no_job_conti
     assert len(after.keys) == 1
 
 
+def test_keys_of_another_epoch_of_the_same_table_are_not_in_force(deployment: Issuing) -> None:
+    keys = deployment.run()
+    begins = deployment.epoch().budgets.begin("another", keys.epoch)
+    deployment.running.client().transact_write_items(TransactItems=[begins])
+    with pytest.raises(JobError, match="issue new keys"):
+        deployment.epoch().in_force()
+
+
 def test_a_new_epoch_ends_every_key_and_begins_with_a_new_one(deployment: Issuing) -> None:
     old = deployment.run()
     deployment.replace_budgets(epoch=old.epoch)

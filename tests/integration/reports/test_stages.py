@@ -304,7 +304,16 @@ def test_an_existing_output_is_never_overwritten_and_the_summary_may_be_publishe
     service.run()
     row = service.row("job")
     assert (row.state, row.values["code"]) == (State.COMMITTED, "RESULT_WRITE_ERROR")
+    assert [name.split("/")[1] for name in service.names(WORK)] == ["staged"], "no exact sums while nobody can publish"
     assert service.bucket(OUTPUT).read(taken["Key"]) == b"somebody's"
+    place, (part,) = {"Bucket": f"{service.prefix}-{WORK}"}, service.names(WORK)
+    staged = service.bucket(WORK).read(part)
+    service.s3.put_object(**place, Key=part, Body=staged + b"changed")
+    assert service.tables.jobs.move(row, State.COMMITTED, service.tables.now, output=[OUTPUT, "changed/s.avro"])
+    with pytest.raises(RuntimeError, match="does not match its name"):
+        service.run_one(StageMessage(job="job"))
+    service.s3.put_object(**place, Key=part, Body=staged)
+    row = service.row("job")
     assert service.tables.jobs.move(row, State.COMMITTED, service.tables.now, output=[OUTPUT, "other/s.avro"])
     service.queue.append(StageMessage(job="job"))
     service.run()

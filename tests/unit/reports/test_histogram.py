@@ -127,6 +127,12 @@ def test_shards_read_one_after_the_other_skip_what_all_at_once_skip(monkeypatch,
     assert [earlier.add(shard) for shard in shards] == skip_lists(shards)
 
 
+def test_only_the_given_keys_are_kept():
+    found = Histogram.of(keys16(1, 3, 4, 9), np.array([10, 30, 40, 90])).only(keys16(2, 3, 5, 9))
+    assert listed(found.keys) == listed(keys16(3, 9))
+    assert found.sums.tolist() == [30, 90]
+
+
 def test_sums_merge_what_is_added(monkeypatch):
     monkeypatch.setattr("kanon.reports.histogram.MOST_UNMERGED", 3)
     sums = Sums()
