@@ -146,7 +146,7 @@ load: install  ## put the local stack under load at several rates, evaluate a st
 fuzz: install  ## send thousands of bad inputs to the API, to every parser and to every command (EXAMPLES=2000)
 	@FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest --numprocesses $(WORKERS) \
 		tests/faults/gate/test_bad_input_http.py tests/faults/gate/test_bad_input_parsers.py \
-		tests/unit/cli/test_every_command.py $(ARGS)
+		tests/unit/cli/test_every_command.py tests/unit/test_joinlog_batches.py $(ARGS)
 
 .PHONY: bench
 BENCH := docs/evidence

@@ -72,7 +72,7 @@ ROW = st.tuples(st.sampled_from(TIMES), st.sampled_from(VALUES), st.sampled_from
 GOOD = st.tuples(st.sampled_from(TIMES[:3]), st.sampled_from(["a", "ü", "a,b"]), st.sampled_from(["1", "c d", "c"]))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     rows=st.one_of(st.lists(GOOD, max_size=30), st.lists(ROW, max_size=6)),
     quote=st.sampled_from(["always", "needed", "never"]),
@@ -92,7 +92,7 @@ JSON_VALUES = [*VALUES, 1, 0, -5, 2**70, 1.5, True, None, [1], {"a": 1}]
 JSON_TIMES = [*TIMES, 7200, 3700.5, True, None, -1, 2**70]
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     rows=st.lists(
         st.fixed_dictionaries(
@@ -174,7 +174,7 @@ LINE = st.one_of(
 COLUMNS = (Column("u", "text"), Column("o", "optional"), Column("n", "number"), Column("t", "time"), Column("t", "day"))
 
 
-@settings(max_examples=int(os.environ.get("FUZZ_EXAMPLES", "150")), deadline=None, derandomize=True)
+@settings(max_examples=int(os.environ.get("FUZZ_EXAMPLES", "100")), deadline=None, derandomize=True)
 @given(
     lines=st.lists(LINE, max_size=12),
     end=st.sampled_from([b"\n", b"\r\n"]),

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from io import BufferedReader, BytesIO
 from itertools import islice
 from pathlib import Path
@@ -146,7 +147,9 @@ def _checked(file: BufferedReader, wanted: Wanted, where: Where) -> Iterator[Che
             yield check_rows(some, wanted)
     else:
         layout = layout_of(form, file, wanted.names, where)
-        yield from _ahead(_blocks(file), lambda block: check_block(block, layout, wanted))
+        work = partial(check_block, layout=layout, wanted=wanted)
+        # JSON is parsed in Python, which gains nothing from threads.
+        yield from _ahead(_blocks(file), work) if layout.names else map(work, _blocks(file))
 
 
 def _ahead(blocks: Iterable[bytes], work: Callable[[bytes], Checked]) -> Iterator[Checked]:
@@ -185,27 +188,18 @@ def check_block(block: bytes, layout: Layout, wanted: Wanted) -> Checked:
     if not layout.names:
         return check_rows([row_of(line, layout) if line else None for line in lines], wanted)
     cells, places = _cells(block, layout, wanted)
-    read, sure, used = read_columns(cells, wanted)
-    if len(places) == len(lines) and sure.all():
-        return Checked(read if used.all() else read.filter(pa.array(used)), [], len(lines), len(lines))
-    slow = np.delete(np.arange(len(lines)), places[sure])
-    rest = check_rows([row_of(lines[i], layout) if lines[i] else None for i in slow], wanted)
-    both = pa.concat_tables([read.filter(pa.array(sure & used)), rest.table])
-    faults = [(int(slow[i]), fault) for i, fault in rest.faults]
-    return Checked(both, faults, len(lines), len(lines) - len(slow) + rest.rows)
+
+    def rows(left: NDArray[np.int64]) -> list[Row | Fault | None]:
+        return [row_of(lines[i], layout) if lines[i] else None for i in left]
+
+    return _settled(cells, places, rows, len(lines), wanted)
 
 
 def check_batch(batch: Any, wanted: Wanted) -> Checked:
     """Read a batch of typed columns."""
     cells = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
-    read, sure, used = read_columns(cells, wanted)
-    table = read.filter(pa.array(sure & used))
-    if sure.all():
-        return Checked(table, [], len(sure), len(sure))
-    slow = np.flatnonzero(~sure)
-    rest = check_rows(list(plain_rows(batch.take(pa.array(slow)))), wanted)
-    faults = [(int(slow[i]), fault) for i, fault in rest.faults]
-    return Checked(pa.concat_tables([table, rest.table]), faults, len(sure), len(sure))
+    every = np.arange(batch.num_rows)
+    return _settled(cells, every, lambda i: list(plain_rows(batch.take(pa.array(i)))), batch.num_rows, wanted)
 
 
 def check_array(content: bytes, wanted: Wanted) -> Checked:
@@ -217,7 +211,38 @@ def check_array(content: bytes, wanted: Wanted) -> Checked:
 
 
 def check_rows(rows: Sequence[Row | Fault | None], wanted: Wanted) -> Checked:
-    """Read rows one by one; None is a blank line."""
+    """Read rows that are parsed; None is a blank line."""
+    names = wanted.names
+    found = [(i, row) for i, row in enumerate(rows) if isinstance(row, dict)]
+    found = [(i, row) for i, row in found if all(type(row.get(name)) is str for name in names)]
+    whole = [i for i, _ in found]
+    try:
+        cells = {name: pa.array([row[name] for _, row in found], pa.string()) for name in names}
+    except UnicodeEncodeError:  # not UTF-8
+        return _by_definition(rows, wanted)
+    return _settled(cells, np.array(whole, np.int64), lambda i: [rows[n] for n in i], len(rows), wanted)
+
+
+def _settled(
+    cells: Mapping[str, Any],
+    places: NDArray[np.int64],
+    rows: Callable[[NDArray[np.int64]], Sequence[Row | Fault | None]],
+    number: int,
+    wanted: Wanted,
+) -> Checked:
+    """Read the rows at these places as columns, and by the definition what is then not read of all ``number`` rows."""
+    read, sure, used = read_columns(cells, wanted)
+    if len(places) == number and sure.all():
+        return Checked(read if used.all() else read.filter(pa.array(used)), [], number, number)
+    slow = np.delete(np.arange(number), places[sure])
+    rest = _by_definition(rows(slow), wanted)
+    both = pa.concat_tables([read.filter(pa.array(sure & used)), rest.table])
+    faults = [(int(slow[i]), fault) for i, fault in rest.faults]
+    return Checked(both, faults, number, number - len(slow) + rest.rows)
+
+
+def _by_definition(rows: Sequence[Row | Fault | None], wanted: Wanted) -> Checked:
+    """Read rows one by one."""
     found: list[tuple[Value, ...]] = []
     faults: list[tuple[int, Fault]] = []
     for i, row in enumerate(rows):
@@ -229,7 +254,8 @@ def check_rows(rows: Sequence[Row | Fault | None], wanted: Wanted) -> Checked:
     fields = schema(wanted)
     columns: Iterable[Sequence[Value]] = zip(*found, strict=True) if found else [[]] * len(fields)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
-    return Checked(pa.Table.from_arrays(arrays, schema=fields), faults, len(rows), len(rows) - rows.count(None))
+    blank = sum(row is None for row in rows)
+    return Checked(pa.Table.from_arrays(arrays, schema=fields), faults, len(rows), len(rows) - blank)
 
 
 def _lines(block: bytes) -> list[bytes]:

@@ -454,7 +454,12 @@ def check_type(name: str, held: Any, where: Where) -> None:
         or types.is_large_binary(held)
         or types.is_fixed_size_binary(held)
     ):
-        raise LogError(f"{where.name}: column {name!r} holds {held}: only text, numbers, dates and times are read")
+        raise not_plain(name, held, where)
+
+
+def not_plain(name: str, held: object, where: Where) -> LogError:
+    """The error for a column of another type than plain values."""
+    return LogError(f"{where.name}: column {name!r} holds {held}: only text, numbers, dates and times are read")
 
 
 def plain_rows(batch: Any) -> Iterator[dict[str, str]]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kanon.joinlog.rows import Fault, Layout, judged, row_of
 from kanon.release import Ledger, Spec, release
 from kanon.release.bounding import Bounding, Where
 from kanon.release.engines.duckdb import DuckDB
@@ -24,7 +25,9 @@ from kanon.release.errors import InputError
 from kanon.release.output import csv_bytes, json_bytes, parquet_bytes
 from kanon.release.periods import Period
 from kanon.release.publishing import keyed_digest
+from tests.integration.release.exports import EXPORTS, Export
 from tests.integration.release.test_bounding import COLUMNS, MEASURES, SECRET, rows, write
+from tests.integration.release.test_messy_exports import check
 from tests.paths import REAL_LOG
 
 pytestmark = [
@@ -87,6 +90,7 @@ def digest(engine: Any, log: Path, bounding: Bounding) -> str:
 
 
 SMALL = Bounding("client", ("set",), (), skip_bad_rows=True)
+LAYOUT = Layout(("set", "client", "note"), ",")
 MALFORMED = [
     b'b,2,"x', b'"b,2,x', b'b"b,2,x', b'b,2,x"', b'"b"b,2,x', b'",",2', b'"', b'""",1,x', b"b,2,x,more", b"b,2", b"b",
     b",4,x", b"d,,x", b" ,4,x", b"g\xff,7,x", b"b,2,x\rb,3,y", b"b,\x002,x", b"\xff", b"b," + b"2" * (1 << 20),
@@ -99,8 +103,13 @@ def test_a_malformed_line_changes_nothing_that_the_other_lines_contribute(
 ) -> None:
     engine = DuckDB() if name == "duckdb" else request.getfixturevalue("spark")
     draw, digests = random.Random(1), []
-    for bad in ([[]] * len(MALFORMED), [[line] for line in MALFORMED], [MALFORMED]):  # none, one in each file, all
-        (folder := tmp_path / f"{len(bad)}-{bad[0] == []}").mkdir()
+    fuzzed = [bytes(draw.choices(b'",b2x\r\0\xff ', k=draw.randrange(1, 9))) for _ in range(400)]
+    fuzzed = [line.rstrip(b"\r") for line in fuzzed]
+    fuzzed = [line for line in fuzzed if line and isinstance(judged(row_of(line, LAYOUT), SMALL.wanted), Fault)]
+    assert len(fuzzed) > 250
+    # None, one in each file, none, all in one file.
+    for bad in ([[]] * len(MALFORMED), [[line] for line in MALFORMED], [[]], [[*MALFORMED, *fuzzed]]):
+        (folder := tmp_path / f"{len(digests)}").mkdir()
         for number, malformed in enumerate(bad):
             lines = [f"{group}{number},{number}.{user},x".encode() for group, user in ("a1", "b2", "a3", "c1", "c2")]
             for line in malformed:
@@ -110,12 +119,20 @@ def test_a_malformed_line_changes_nothing_that_the_other_lines_contribute(
         logs = [folder] if name == "spark" else sorted(folder.iterdir())
         with engine.table(logs, SMALL, SECRET) as table:
             digests.append(keyed_digest(table, bytes(32)))
-    assert digests[0] == digests[1] != digests[2]
+    assert digests[0] == digests[1] != digests[2] == digests[3]
     report = engine.operator_report(logs, SMALL, SECRET)
-    assert (report["rows"], report["rows_left_out"], report["rows_used"]) == (5 + len(MALFORMED), len(MALFORMED), 5)
+    number = len(MALFORMED) + len(fuzzed)
+    assert (report["rows"], report["rows_left_out"], report["rows_used"]) == (5 + number, number, 5)
     with pytest.raises(InputError) as refused, engine.table(logs, replace(SMALL, skip_bad_rows=False), SECRET):
         pass
     assert str(refused.value).startswith(f"{folder / '00.csv'}, line {first + 2}")
+
+
+@pytest.mark.parametrize("export", EXPORTS.values(), ids=EXPORTS)
+def test_a_messy_export_gives_the_right_numbers_or_says_what_to_change(
+    tmp_path: Path, spark: Any, export: Export
+) -> None:
+    check(spark, tmp_path, export)
 
 
 def spec(kappa: int) -> Spec:

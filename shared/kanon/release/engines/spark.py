@@ -26,7 +26,6 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.types import to_arrow_type
 
 from kanon.joinlog import LogError
 from kanon.joinlog.batches import Checked, check_array, check_batch, check_block
@@ -39,9 +38,9 @@ from kanon.joinlog.rows import (
     Layout,
     Reading,
     Where,
-    check_type,
     form_of,
     layout_of,
+    not_plain,
     refusal,
     require,
 )
@@ -155,8 +154,7 @@ class Spark:
     def _text(self, files: str | Sequence[str], *, wholetext: bool = False) -> DataFrame:
         """The physical lines of files, or the files, as bytes, with their file and the start of their block in it."""
         paths = files if isinstance(files, str) else list(map(unquote, files))
-        read = self._session.read.option("wholetext", wholetext)
-        frame = (read if wholetext else read.option("lineSep", "\n")).text(paths)
+        frame = self._session.read.text(paths, wholetext=wholetext, lineSep=None if wholetext else "\n")
         return frame.select(frame.value.cast("binary"), "_metadata.file_path", "_metadata.file_block_start")
 
     def _heads(self, place: str) -> dict[str, bytes]:
@@ -174,7 +172,8 @@ class Spark:
         where = Where(place)
         require(wanted.names, frame.columns, where)
         for name in wanted.names:
-            check_type(name, to_arrow_type(frame.schema[name].dataType), where)
+            if (held := frame.schema[name].dataType.typeName()) in ("array", "map", "struct", "binary", "variant"):
+                raise not_plain(name, held, where)
         columns = [f.col(f"`{name.replace('`', '``')}`").alias(str(i)) for i, name in enumerate(wanted.names)]
         return frame.select(*columns, "_metadata.file_path", "_metadata.row_index")
 

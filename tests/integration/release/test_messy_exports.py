@@ -1,0 +1,101 @@
+"""What DuckDB reads of messy exports. ``test_spark`` asks the same of Spark."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kanon.cli.main import app
+from kanon.release.engines.duckdb import DuckDB
+from kanon.release.errors import InputError
+from kanon.release.publishing import _groups
+from tests.integration.release.exports import EXPORTS, JANUARY, RIGHT, Export
+
+
+def check(engine: Any, folder: Path, export: Export) -> None:
+    """An engine gives the right numbers, or refuses the file and gives them without the row that it refuses."""
+    (path := folder / f"export{export.suffix}").write_bytes(export.content)
+    bounding = replace(JANUARY, **export.more)
+
+    def read(*, skip: bool) -> list[tuple[Any, ...]]:
+        with engine.table([path], replace(bounding, skip_bad_rows=skip), "5e" * 32) as table:
+            return [(group.name, group.users, group.measures) for group in _groups(table)]
+
+    if not export.refused:
+        assert read(skip=False) == RIGHT
+        return
+    with pytest.raises(InputError, match=export.refused) as refused:
+        read(skip=False)
+    assert str(refused.value).startswith(str(path))
+    assert "u3" not in str(refused.value)
+    if export.whole_file:
+        with pytest.raises(InputError, match=export.refused):
+            read(skip=True)
+    else:
+        assert read(skip=True) == RIGHT
+
+
+@pytest.mark.parametrize("export", EXPORTS.values(), ids=EXPORTS)
+def test_a_messy_export_gives_the_right_numbers_or_says_what_to_change(tmp_path: Path, export: Export) -> None:
+    check(DuckDB(), tmp_path, export)
+
+
+def test_there_are_fifty_messy_exports() -> None:
+    assert len(EXPORTS) >= 50
+
+
+ASKED = ("--group", "set", "--epsilon", "20", "--delta", "1e-3", "--dataset", "d", "--aggregate", "sum:amount:0:200")
+
+
+def run(*arguments: object, status: int = 0) -> str:
+    result = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(app, ["release", *map(str, arguments)])
+    assert result.exit_code == status, result.output
+    return result.stderr if status else result.stdout
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """1,500 users; every second one paid 10, the others 90.50."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("kanon.release.output.picture", lambda *_: b"\x89PNG")
+    path = tmp_path / "log.csv"
+    path.write_text("set,client,amount\n" + "".join(f"s,u{n},{10 if n % 2 else '90.50'}\n" for n in range(1500)))
+    return path
+
+
+def test_decimals_without_a_scale_are_refused_before_anything_is_charged(log: Path) -> None:
+    refused = run(log, *ASKED, status=5)
+    assert refused == (
+        "kanon release: log.csv, column amount: numbers with decimals: name --scale, the decimal places to keep"
+        " (rounded half to even)\n"
+    ).replace("log.csv", str(log))
+    assert not (log.parent / "kanon-ledger" / "ledger.jsonl").exists()
+    run(log, *ASKED, "--scale", 2)
+    name, users, _, _, total, *_ = (log.parent / "released.csv").read_text().splitlines()[1].split(",")
+    assert (name, round(float(users), -2)) == ("s", 1500)
+    assert abs(float(total) / 1500 - 50.25) < 1
+
+
+def test_rows_left_out_are_counted_in_the_report_of_the_operator_only(log: Path) -> None:
+    log.write_text(log.read_text().replace("s,u7,10\n", "s,u7,$10\ns,,10\n"))
+    assert "line 9, column amount: not a number" in run(log, *ASKED, "--scale", 2, status=5)
+    said = run(log, *ASKED, "--scale", 2, "--skip-bad-rows", "--operator-report", "operator.json")
+    report = json.loads((log.parent / "operator.json").read_text())
+    assert (report["rows"], report["rows_left_out"], report["rows_used"]) == (1501, 2, 1499)
+    assert [(one["column"], one["rows"]) for one in report["left_out"]] == [("amount", 1), ("client", 1)]
+    assert "1501" not in said
+    assert "left out" not in said
+    described = json.loads((log.parent / "released.json").read_text())
+    assert described["specification"]["skip_bad_rows"] is True
+    assert "1501" not in json.dumps(described)
+
+
+def test_an_input_without_used_rows_is_refused_and_an_empty_table_says_why(log: Path) -> None:
+    asked = (*ASKED, "--scale", 2)
+    assert "no row of the input is used: check --where and --period" in run(log, *asked, "--where", "set=t", status=5)
+    assert not (log.parent / "kanon-ledger" / "ledger.jsonl").exists()
+    log.write_text("set,client,amount\ns,u1,1\n")
+    assert "No group is in the table: a group is surely released from" in run(log, *asked, "--epsilon", 1)
