@@ -11,7 +11,7 @@ from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
 from kanon import aws
-from kanon.errors import ConfigurationError, TooFarBehindError
+from kanon.errors import ConfigurationError, KanonError, TooFarBehindError
 from kanon.gate.evaluation import Evaluation
 from kanon.gate.joining import Join, Joining
 from kanon.gate.models import HashesAnswer, JoinAnswer
@@ -149,7 +149,7 @@ def a_pepper_in_an_error_that_leaves_the_handler(monkeypatch: pytest.MonkeyPatch
     def sqs() -> None:
         values = aws.secrets_manager()
         names = (secret["ARN"] for secret in values.list_secrets()["SecretList"])
-        raise RuntimeError(" ".join(values.get_secret_value(SecretId=name)["SecretString"] for name in names))
+        raise KanonError(" ".join(values.get_secret_value(SecretId=name)["SecretString"] for name in names))
 
     before(monkeypatch, aws, "sqs", sqs)
 

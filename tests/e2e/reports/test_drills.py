@@ -221,10 +221,11 @@ def test_an_expired_key(service: Service) -> None:
     prefix = service.stack.functions["rotate"].environment["KANON_REPORT_KEY_PREFIX"]
     service.stack.clock.set(service.stack.clock.now() + OPENS + 2 * DAY)
     service.stack.tick()
+    service.s3.delete_objects(Bucket=service.reports, Delete={"Objects": [{"Key": key} for key in stored(service)]})
+    service.stack.advance(60)  # clients see a new key some seconds after it is made
     assert not {key.id for key in keys} & {key.id for key in service.keys}
     names = {entry["Name"] for entry in secrets.list_secrets()["SecretList"]}
     assert not any(f"{prefix}{key.id}" in names for key in keys)
-    service.s3.delete_objects(Bucket=service.reports, Delete={"Objects": [{"Key": key} for key in stored(service)]})
     service.send([service.encrypted(keys)])  # a client that kept its keys for too long
     job = service.create()
     service.stack.advance(60)

@@ -392,14 +392,14 @@ class History:
     """A service with stored reports, at several moments to start from.
 
     A job has spent 50 of the 64 of HIGH before. Whatever happens in between, ``kept`` gets the 10 of both destinations
-    that it asks for, and ``refused`` not the 20: it holds the row of LOW, finds HIGH short, and gives LOW back.
+    that it asks for, and ``over-budget`` not the 20: it holds the row of LOW, finds HIGH short, and gives LOW back.
 
     Attributes:
         edge: there is a key, no report and no job.
         stored: there are reports, and the job before has ended.
         kept: that job was just created.
         both: both jobs were just created.
-        holding: ``refused`` alone, when it has begun to commit.
+        holding: ``over-budget`` alone, when it has begun to commit.
     """
 
     def __init__(self, service: SimulatedReports) -> None:
@@ -415,10 +415,10 @@ class History:
         self.stored = self._moment()
         self.create("kept", "10")
         self.kept = self._moment()
-        self.create("refused", "20")
+        self.create("over-budget", "20")
         self.both = self._moment()
         self.restore(self.stored)
-        self.create("refused", "20")
+        self.create("over-budget", "20")
         self.holding = self._committing()
 
     def _moment(self) -> State:

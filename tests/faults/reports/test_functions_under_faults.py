@@ -94,9 +94,9 @@ def test_the_history_calls_every_function(kept: Undisturbed, refused: Undisturbe
     assert {point.function for point in edge.points} == {*EDGE}
     assert kept.expected["codes"] == {"before": "SUCCESS", "kept": "SUCCESS"}
     assert kept.expected["spent"]["kept"] == {"e": 20_000, "d": 0}
-    assert refused.expected["codes"]["refused"] == "PRIVACY_BUDGET_EXHAUSTED"
+    assert refused.expected["codes"]["over-budget"] == "PRIVACY_BUDGET_EXHAUSTED"
     transactions = [point for point in refused.points if point.operation in TRANSACTIONS]
-    assert len(transactions) == 5, "a hold, a refusal, two chunks of an abort, of which one is returned, and the end"
+    assert len(transactions) == 4, "a hold, a refusal, the return of the hold, and the end"
     possible = sum(len(case.possible(failure)) for case in (kept, refused, edge) for failure in FAILURES_TRIED)
     print(f"crash points: {possible}")
     assert possible >= 300
@@ -152,7 +152,7 @@ def test_a_worker_killed_during_an_abort_leaves_no_budget_spent(
 ) -> None:
     point = middle(refused, "ABORTING", "aggregate", "TransactWriteItems")
     assert refused.fail(point, KILL) == refused.expected
-    assert "refused" not in refused.service.spent()
+    assert "over-budget" not in refused.service.spent()
 
 
 @pytest.mark.parametrize("function", ["collect", "store", "jobs"])
@@ -181,7 +181,7 @@ def test_messages_may_come_twice_late_and_in_any_order_to_workers_whose_clocks_d
     service.work()
     service.disorder = None
     found = ending(service)
-    assert found["codes"] == {"before": "SUCCESS", "kept": "SUCCESS", "refused": "PRIVACY_BUDGET_EXHAUSTED"}
+    assert found["codes"] == {"before": "SUCCESS", "kept": "SUCCESS", "over-budget": "PRIVACY_BUDGET_EXHAUSTED"}
     assert found["spent"] == kept.expected["spent"]
     assert {name: found[name] for name in kept.expected if name.startswith("output/")} == {
         name: body for name, body in kept.expected.items() if name.startswith("output/")

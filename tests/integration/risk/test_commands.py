@@ -1,5 +1,6 @@
 """``kanon risk``: the output, files and errors of each command."""
 
+import importlib
 import json
 import stat
 import sys
@@ -230,7 +231,8 @@ def test_a_missing_library_names_the_extra_that_brings_it(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     for name in ("reading", "pictures", "rates"):
-        monkeypatch.delitem(sys.modules, f"kanon.risk.{name}", raising=False)
+        monkeypatch.setattr(f"kanon.risk.{name}", importlib.import_module(f"kanon.risk.{name}"))  # put back afterwards
+        monkeypatch.delitem(sys.modules, f"kanon.risk.{name}")
     ran = run(*(argument.replace("LOG", str(log)) for argument in arguments))
     assert ran.exit_code == 1
     said = f"kanon risk {arguments[0]}: {missing} is missing: pip install 'kanon-dp[desk]'"

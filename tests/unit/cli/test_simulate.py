@@ -12,6 +12,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from kanon import joinlog
 from kanon.cli.main import app
 from kanon.gate.types import read_types
 
@@ -147,6 +148,7 @@ def test_crossings_are_shown_with_the_answers_and_not_with_the_cost(log: str) ->
 def test_a_missing_library_names_its_extra(
     log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
+    monkeypatch.setattr(joinlog, "batches", joinlog.batches)  # put back: the command imports it again
     for loaded in [name for name in sys.modules if name.startswith((f"{module}.", "kanon.joinlog.batches"))]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, module, None)
