@@ -46,7 +46,7 @@ def distributions(out: Path, moment: int) -> list[Path]:
     environment = os.environ | {"SOURCE_DATE_EPOCH": str(moment)}
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(out), "-t", "sdist", "-t", "wheel"]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
-    names = (f"kanon-{__version__}.tar.gz", f"kanon-{__version__}-py3-none-any.whl")
+    names = (f"kanon_dp-{__version__}.tar.gz", f"kanon_dp-{__version__}-py3-none-any.whl")
     return [out / name for name in names]
 
 

@@ -26,8 +26,8 @@ def test_two_releases_of_one_commit_are_the_same_bytes(aws_build: Path, tmp_path
     assert built(layer, tmp_path / "2") == first
     assert list(first) == [
         f"kanon-{__version__}-layer.zip",
-        f"kanon-{__version__}-py3-none-any.whl",
-        f"kanon-{__version__}.tar.gz",
+        f"kanon_dp-{__version__}-py3-none-any.whl",
+        f"kanon_dp-{__version__}.tar.gz",
     ]
 
 
@@ -37,10 +37,12 @@ def test_the_release_holds_the_program_the_template_and_the_layer(aws_build: Pat
         names = archive.namelist()
     assert names == sorted(names)
     assert "python/kanon/gate/joining.py" in names
-    with zipfile.ZipFile(tmp_path / f"kanon-{__version__}-py3-none-any.whl") as archive:
+    with zipfile.ZipFile(tmp_path / f"kanon_dp-{__version__}-py3-none-any.whl") as archive:
         assert "kanon/local/source/template.yaml" in archive.namelist()
-    with tarfile.open(tmp_path / f"kanon-{__version__}.tar.gz") as archive:
-        assert {f"kanon-{__version__}/{name}.yaml" for name in ("template", "infra/reports")} <= set(archive.getnames())
+    with tarfile.open(tmp_path / f"kanon_dp-{__version__}.tar.gz") as archive:
+        assert {f"kanon_dp-{__version__}/{name}.yaml" for name in ("template", "infra/reports")} <= set(
+            archive.getnames()
+        )
 
 
 def test_a_folder_without_a_layer_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.build
 
 MOST = 250 * MEGABYTE
 """What Lambda unpacks for one function and its layers."""
-HEAVY = {"numpy", "fastavro", "cbor2", "cryptography"}
+HEAVY = {"numpy", "fastavro", "cryptography"}
 LOADED: dict[str, set[str]] = {
     "Collect": set(),
     "Store": {"fastavro"},
