@@ -56,10 +56,15 @@ def waited(found: Callable[[], T], seconds: int) -> T:
 
 
 def published(deployed) -> str:
-    """The document of public keys."""
-    answer = deployed.service().ask("GET", PUBLIC_KEYS)
-    answer.expect(200)
-    return answer.body.decode()
+    """The document of public keys. Clients see a new key some seconds after it is made."""
+
+    def found() -> str:
+        answer = deployed.service().ask("GET", PUBLIC_KEYS)
+        return answer.body.decode() if answer.status == 200 else ""
+
+    document = waited(found, 60)
+    assert document, "no public key was published"
+    return document
 
 
 @pytest.fixture(scope="module")

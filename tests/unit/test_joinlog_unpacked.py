@@ -21,7 +21,7 @@ def test_a_small_file_that_unpacks_to_far_more_than_a_log_is_refused_early(tmp_p
     read: list[Join] = []
     with pytest.raises(LogError, match=f"unpacks to more than {MOST_TIMES} times its size.*unpack it first"):
         read.extend(read_joins(path))
-    assert len(read) < 100_000
+    assert len(read) < 500_000  # of a million; newer versions of gzip read larger pieces
 
 
 def test_a_small_file_of_any_ratio_and_a_large_one_of_a_logs_ratio_are_unpacked() -> None:
