@@ -263,7 +263,7 @@ def accept_report_jobs(stack: "RunningStack", yes: Yes = False) -> None:
     )
     _ask("Accept the table?", yes)
     accept(stack, seen)
-    typer.echo("Jobs run again. Create the jobs anew that ended with PRIVACY_BUDGET_ERROR.")
+    typer.echo("Jobs run again. Create again the jobs that ended with PRIVACY_BUDGET_ERROR.")
 
 
 def _ask(question: str, yes: bool) -> None:
