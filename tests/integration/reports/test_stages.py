@@ -321,6 +321,27 @@ def test_an_existing_output_is_never_overwritten_and_the_summary_may_be_publishe
     assert list(service.summary("other/s-1-of-1.avro")) == [1]
 
 
+@pytest.mark.parametrize(("seconds", "code", "published"), [(-1, "SUCCESS", 1), (0, "RESULT_WRITE_ERROR", 0)])
+def test_a_summary_is_published_within_30_days_of_its_commit_or_never(
+    service: Aggregation, seconds: int, code: str, published: int
+) -> None:
+    """The output is free again, but whoever reads the answer must not meet a summary that was given up."""
+    service.put_reports("in/a.avro", reports(10))
+    service.put_domain("domain/keys.avro", 1)
+    taken = {"Bucket": f"{service.prefix}-{OUTPUT}", "Key": "out/summary-1-of-1.avro"}
+    service.s3.put_object(**taken, Body=b"somebody's")
+    service.create("job")
+    service.tables.now += 3600
+    service.run()
+    service.s3.delete_object(**taken)
+    service.tables.now += 30 * 86_400 + seconds
+    service.queue.append(StageMessage(job="job"))
+    service.run()
+    assert service.code("job") == code
+    assert service.names(OUTPUT).count(taken["Key"]) == published
+    assert service.names(WORK) == []
+
+
 def test_too_many_reports_in_error_end_a_job_and_spend_nothing(service: Aggregation) -> None:
     bad = [made.report([(1, 1)], n, key=made.OTHER_KEY) for n in range(50)]
     service.put_reports("in/a.avro", bad + reports(50, 50))
