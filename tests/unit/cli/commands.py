@@ -3,15 +3,16 @@
 from collections.abc import Iterator
 from typing import Any
 
+from typer import Typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
 
 
-def commands() -> dict[str, Any]:
+def commands(program: Typer = app) -> dict[str, Any]:
     """The commands by their whole name, as in ``kanon risk join``."""
-    return dict(_below("kanon", get_command(app)))
+    return dict(_below("kanon", get_command(program)))
 
 
 def _below(path: str, command: Any) -> Iterator[tuple[str, Any]]:
