@@ -110,6 +110,13 @@ def test_the_noise_keys_are_read_by_id_and_two_ids_never_share_a_key() -> None:
     assert keys["1"].secret != keys["2"].secret
 
 
+def test_of_the_noise_keys_that_a_secret_may_lack_those_that_it_has_are_read() -> None:
+    secrets = Secrets(arn=json.dumps({"1": "one", "2": "two", "3": "three"}))
+    wanted = fetch_noise_keys(secrets, "arn", ["1", "2", "3"])  # type: ignore[arg-type]
+    assert fetch_noise_keys(secrets, "arn", ["1"], ["9", "3", "2"]) == wanted  # type: ignore[arg-type]
+    assert fetch_noise_keys(secrets, "arn", [], ["9"]) == {}  # type: ignore[arg-type]
+
+
 def test_a_missing_noise_key_is_refused_with_its_id_and_without_any_text() -> None:
     secrets = Secrets(arn=json.dumps({"1": "secret text"}))
     with pytest.raises(ConfigurationError) as error:

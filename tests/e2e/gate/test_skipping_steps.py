@@ -15,7 +15,7 @@ from kanon.gate.mechanism.steps import end_of
 from kanon.gate.storage.members import Members
 from kanon.local import Stack
 from kanon.operate import skip as skipping
-from kanon.operate.changes import ChangeRefusedError
+from kanon.operate.changes import SKIP, ChangeRefusedError, newest_change
 from kanon.operate.skip import gaps, skip
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
@@ -222,6 +222,10 @@ def test_a_skip_that_was_interrupted_can_be_repeated(outage: Outage, monkeypatch
         with pytest.raises(KeyboardInterrupt):
             skip(seen(stack), found, now)
     assert set(marks(outage).values()) == {outage.mark}
+    # What a replay and the comparison of tables need is there before the first mark moves.
+    last = found[0].first - 1
+    assert newest_change(seen(stack).control) == (last, SKIP)
+    assert seen(stack).members.stamps([0]) == seen(stack).statuses.stamps([0]) == {0: last}
     skip(seen(stack), gaps(seen(stack), now), now)
     assert outage.catch_up(found[0].first) == 0
     assert sum(outage.finish(1) for _ in range(20)) == 0

@@ -11,6 +11,7 @@ from kanon.client import encoded
 from kanon.gate.names import set_key
 from kanon.keys import fetch_secret
 from kanon.local import Stack
+from kanon.operate.changes import REPAIR, newest_change
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle
 from tests.integration.gate.doctor_view import operate, seen, wrong
@@ -232,6 +233,23 @@ def test_repairing_damaged_members_resets_their_count_and_resumes_their_slot(sta
         others = [place for place in expected if place not in (("a", true), ("a", false))]
         assert [answered[place] for place in others] == [expected[place] for place in others]
     assert not was_true
+
+
+def test_a_repaired_set_is_as_new_as_its_slot_of_any_layout_and_outlives_an_instance(stack: Stack) -> None:
+    through = mark(stack)
+    (entry,) = json.loads(stack.functions["evaluate"].environment["KANON_SLOTS"])
+    deploy(stack, KANON_SLOTS=json.dumps([entry, {**entry, "slots": 2, "from_step": through + 1}]))
+    seen(stack).control.advance(1, None, through + 5)
+    keys = [damage(stack, name, lambda packed: packed[:-1])[0] for name in SETS]
+    assert operate(stack, "repair", "--yes")[0] == 0
+    assert newest_change(seen(stack).control) == (through + 6, REPAIR), "the step that a worker may have begun"
+    items = {item["set_key"]["B"]: item for item in seen(stack).members.items()}
+    newest = {0: through, 1: through + 5}
+    slots = {key: seen(stack).evaluate.layouts.entries[1].slot_of(key) for key in keys}
+    assert set(slots.values()) == set(newest)
+    for key, slot in slots.items():
+        assert int(items[key]["evaluated"]["N"]) == newest[slot]
+        assert int(items[key]["ttl"]["N"]) == seen(stack).schedule.expiry(newest[slot] + 1 + TYPES["a"]["window"])
 
 
 def test_a_suppressed_set_that_is_repaired_does_not_cross_a_second_time(stack: Stack, oracle: Oracle) -> None:

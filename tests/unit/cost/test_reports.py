@@ -61,6 +61,14 @@ def test_a_report_is_sent_once_and_received_and_deleted_with_nine_others() -> No
     assert large["sqs.requests"] - none["sqs.requests"] == pytest.approx((2 + 2 * 1.2) * 1e6 * 730 / 24)
 
 
+def test_a_report_is_kept_for_97_days_and_the_schedules_run_without_any() -> None:
+    assert usage(replace(LOAD, size=1_000), MEASURED)["s3.storage"] == pytest.approx(97)
+    runs, mean = 2 * 12 * 730, (3008 + 512) / 2 / 1024
+    assert module.gb_seconds(ReportLoad(0.0, jobs=0.0), MEASURED) == pytest.approx(
+        runs * MEASURED["sweep_ms"] / 1000 * mean
+    )
+
+
 def test_few_reports_make_few_objects_and_many_make_full_ones() -> None:
     day = 1e6 * 730 / 24
     few = usage(replace(LOAD, reports=10.0, jobs=0.0), MEASURED)

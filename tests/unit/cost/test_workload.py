@@ -25,6 +25,8 @@ from kanon.cost.workload import (
     logged,
     members_bytes,
     packed_bytes,
+    request_gb_seconds,
+    stored_bytes,
     usage,
     written_units,
 )
@@ -152,6 +154,22 @@ def test_only_lines_that_the_functions_write_are_charged() -> None:
     lines = 1_000 * 3600 * 730 * (MEASURED["join_log_bytes"] + MEASURED["access_log_bytes"])
     lines += 730 * MEASURED["evaluate_log_bytes"]
     assert usage(joins_only, MEASURED)["logs.ingested"] * 1e9 == pytest.approx(lines)
+
+
+def test_the_quantities_of_a_load_equal_those_worked_out_by_hand() -> None:
+    """100 single joins and 5 queries of 100 hashes a second, of which ten are true; 16 slots, one step an hour."""
+    used, seconds, values = usage(LOAD, MEASURED), 730 * 3600, MEASURED
+    calls = 105 * seconds + 16 * 730 + 730
+    assert used["lambda.requests"] == pytest.approx(calls)
+    assert used["kms.requests"] == pytest.approx(values["cold_starts"] * calls)
+    assert used["secrets.requests"] == pytest.approx(2 * values["cold_starts"] * calls)
+    answers = 100 * (values["header_bytes"] + 4) + 5 * (values["header_bytes"] + 100 + 470)
+    assert used["transfer.out"] * 1e9 == pytest.approx(seconds * answers)
+    join = values["join_ms"] * 1769 / 512 + values["call_ms"]
+    query = (values["query_ms"] + 100 * values["hash_ms"]) * 1769 / 512 + values["call_ms"]
+    assert request_gb_seconds(LOAD, MEASURED) == pytest.approx(0.5 * (100 * join + 5 * query) / 1000)
+    one_set = replace(LOAD, sets=1)  # beside a week of its joins it weighs nothing
+    assert stored_bytes(one_set) == pytest.approx(100 * 7 * 86_400 * (packed_bytes(1) + 100), rel=1e-4)
 
 
 def test_every_alternative_has_a_price_and_the_first_ones_are_the_batches() -> None:

@@ -109,6 +109,25 @@ def test_the_tables_of_a_profile_are_pinned(name: str, window: int) -> None:
     assert tuple(law.digest for law in profile(name, window)) == DIGESTS[name, window]
 
 
+RATES = {
+    "published": ("0.75", "0.75"),
+    "balanced": ("1", "1"),
+    "balanced-2": ("1", "1"),
+    "sharp": ("0.9", "1.2"),
+    "sharp-2": ("0.9", "1.2"),
+}
+"""The epsilon of each profile's threshold and query noise, as the documentation gives them."""
+
+
+@pytest.mark.parametrize("name", sorted(PROFILES))
+def test_the_noise_of_a_profile_decreases_at_the_rate_of_its_epsilon(name: str) -> None:
+    for law, epsilon in zip(profile(name, 24), RATES[name], strict=True):
+        low, high = exp_bounds(Fraction(epsilon))
+        for x in range(2, law.max + 1):  # both weights are rounded down by less than 1
+            assert -high < law.weight(x) * low - law.weight(x - 1)
+            assert law.weight(x) * high - law.weight(x - 1) < 1
+
+
 @each_shipped_law
 def test_the_weights_are_positive_and_sum_to_2_to_the_64(law: Law) -> None:
     assert sum(law.weights) == 1 << 64

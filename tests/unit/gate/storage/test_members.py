@@ -1,9 +1,11 @@
 """Packed members: a format that never changes, and items that are read exactly or refused."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,10 +15,11 @@ from kanon.dynamo.limits import MOST_ITEM_BYTES
 from kanon.dynamo.units import WRITE_UNIT, item_size, write_units
 from kanon.errors import UndecodableMembersError
 from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.columns import States
+from kanon.gate.mechanism.columns import NEVER, States
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import MOST_MEMBER_BYTES, InvalidParametersError, Parameters, profile
-from kanon.gate.storage.members import from_item, from_items, to_item, to_items
+from kanon.gate.storage import members as module
+from kanon.gate.storage.members import Members, Update, from_item, from_items, to_item, to_items
 from kanon.noise.laws import two_sided
 from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL, pack, set_key, unpack
 
@@ -188,3 +191,31 @@ def test_no_message_holds_a_set_or_a_member() -> None:
     with pytest.raises(UndecodableMembersError) as error:
         from_item({**ITEM, "members": {"B": b"\x07" * 40}})
     assert str(error.value) == "packed members of unknown format 07"
+
+
+class Written:
+    """DynamoDB that stores every item. ``calls`` has the keys of each call and the bytes of its members."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[bytes], list[int]]] = []
+
+    def batch_execute_statement(self, Statements: Any) -> Any:  # noqa: N803, as in boto3
+        items = [one["Parameters"] for one in Statements]
+        self.calls.append(([key["B"] for key, *_ in items], [len(packed["B"]) for _, _, packed, *_ in items]))
+        return {"Responses": [{} for _ in Statements]}
+
+
+def test_a_call_of_large_items_ends_before_it_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BYTES_A_CALL", 2_000)
+    sizes = [1, 200, 300, 5, 5, 900, 1, 1, 100, 40, 90, 3]
+    keys = [set_key(n) for n in range(len(sizes))]
+    states = [SetState(tuple(Member(token, 7) for token in range(size)), (), 7) for size in sizes]
+    columns = States.of(list(zip(keys, states, strict=True)))
+    update = Update("a", 16, columns, np.full(len(sizes), NEVER), [9] * len(sizes))
+    client: Any = Written()
+    with ThreadPoolExecutor(1) as writers:
+        Members(client, "members").write(7, [update], writers)
+    assert [key for written, _ in client.calls for key in written] == keys
+    assert len(client.calls) > 2
+    assert all(sum(packed[:-1]) < 2_000 for _, packed in client.calls), "the next item ended the call"
+    assert all(sum(packed) >= 2_000 for _, packed in client.calls[:-1]), "no call ends early"

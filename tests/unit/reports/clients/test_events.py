@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kanon.noise.exact import exp_bounds
 from kanon.reports.clients.attribution import Attribution, EventData, Source, Trigger, add_source, add_trigger
 from kanon.reports.clients.event_json import reports_due
 from kanon.reports.clients.events import (
@@ -157,6 +158,22 @@ def test_the_draw_is_made_at_registration_and_never_again():
     _ = events.reports(0, 100), events.reports(100, 200)
 
     assert drawn == [256]
+
+
+@pytest.mark.parametrize("epsilon", [Fraction(1, 10), Fraction(1), Fraction(7), None], ids=str)
+def test_a_source_keeps_its_truth_at_the_rate_of_its_epsilon(epsilon):
+    """With probability ``(e^eps - 1) / (e^eps + 26)``, to the last of the 2^256 words; browsers have 14."""
+    low, high = exp_bounds(14 if epsilon is None else epsilon, 600)
+    first_replaced = (low - 1) * 2**256 // (low + 26)
+    assert first_replaced == (high - 1) * 2**256 // (high + 26)
+    client = Attribution() if epsilon is None else Attribution(epsilon=epsilon)
+
+    def replaced(word):
+        (stored,) = add_source(client, (), source(0), lambda bits: word if bits == 256 else 3)
+        return stored.events.replaced
+
+    assert replaced(first_replaced - 1) is None
+    assert replaced(first_replaced) == PAPER.outputs.unrank(3)
 
 
 def test_a_source_without_triggers_reports_its_drawn_output():
