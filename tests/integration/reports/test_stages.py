@@ -118,6 +118,36 @@ def test_a_plan_skips_what_its_job_does_not_ask_for(service: Aggregation) -> Non
     assert [service.row(job).values["counters"]["accepted"] for job in ("all", "hours")] == [10, 7]
 
 
+def test_a_job_of_too_many_shards_spends_nothing_and_may_be_split_by_hours(
+    service: Aggregation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
+    monkeypatch.setattr("kanon.reports.service.plan.MOST_SHARDS", 2)
+    for number, time in enumerate((made.NOW - 7200, made.NOW - 3600, made.NOW - 3600)):
+        name = name_of("kanon", made.NOW, bucket_of(made.ORIGIN), [time, time], bytes([number]))
+        service.put_reports(name, reports(2, 2 * number, scheduled_report_time=time))
+    service.put_domain("domain/keys.avro", 1)
+    folder = {"input_data_blob_prefix": "reports/"}
+    hours = [f"2025-12-31T{hour}:00:00Z" for hour in (22, 23)] + ["2026-01-01T00:00:00Z"]
+    service.create("all", **folder)
+    for part in range(2):
+        between = {
+            "job_parameters__scheduled_from": hours[part],
+            "job_parameters__scheduled_before": hours[part + 1],
+        }
+        service.create(f"part {part}", **folder, **between, output_data_blob_prefix=f"out/{part}")
+    service.run()
+    assert service.code("all") == "INVALID_JOB"
+    message = service.row("all").values["message"]
+    assert "split it by scheduled_from and scheduled_before, so that no hour is charged twice" in message
+    assert message.endswith("Nothing was spent.")
+    assert [service.code(f"part {part}") for part in range(2)] == ["SUCCESS", "SUCCESS"]
+    assert [service.row(f"part {part}").values["counters"]["reports"] for part in range(2)] == [2, 4]
+    budgets = service.tables.budgets
+    (row,) = {row for row, _ in budgets.holders()}
+    assert [(job, at) for job, at, _ in budgets.taken(row)] == [("part 0", (22,)), ("part 1", (23,))]
+
+
 # A shard in pieces: a worker may die between any two of them.
 
 

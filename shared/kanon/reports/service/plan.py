@@ -144,7 +144,11 @@ def _shards(objects: Sequence[Stored]) -> list[list[Stored]]:
         shards[-1].append(one)
         size += one.size
     if len(shards) > MOST_SHARDS:
-        raise JobError("INVALID_JOB", f"a job reads at most {MOST_SHARDS:,} shards of 64 MiB: split it by prefix")
+        raise JobError(
+            "INVALID_JOB",
+            f"a job reads at most {MOST_SHARDS:,} shards of {SHARD_BYTES >> 20} MiB: split it by scheduled_from and"
+            " scheduled_before, so that no hour is charged twice, or by prefix",
+        )
     return shards
 
 
