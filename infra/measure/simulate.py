@@ -24,7 +24,7 @@ import pyarrow.csv as pacsv
 
 from kanon.gate.names import client_token, set_key
 from kanon.gate.types import read_types
-from kanon.joinlog.batches import read_batches
+from kanon.joinlog.numbered import read_batches
 from kanon.simulate.keys import Keys
 from kanon.simulate.part import digest
 from kanon.simulate.run import simulate
@@ -97,8 +97,8 @@ def parse_and_hash(log: Path) -> None:
     keys = Keys.from_seed(1)
     known: dict[bytes, bytes] = {}
     for batch in read_batches(log):
-        sets, clients = (column.cast(pa.binary()).to_pylist() for column in (batch.sets, batch.clients))
-        for text, client in zip(sets, clients, strict=True):
+        for set_, who in zip(batch.sets.numbers.tolist(), batch.clients.numbers.tolist(), strict=True):
+            text, client = batch.sets.texts[set_], batch.clients.texts[who]
             key = known.get(text)
             if key is None:
                 key = known[text] = set_key(keys.pepper, "fledge", digest(text))

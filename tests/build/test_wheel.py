@@ -176,7 +176,7 @@ def test_every_module_of_a_room_is_imported_with_the_extra_of_the_room_alone(
 ) -> None:
     others = (
         *OTHERS.get(extra, ()),
-        *(["kanon.joinlog.batches", "kanon.joinlog.columns"] if not extra else []),
+        *(["kanon.joinlog.batches", "kanon.joinlog.columns", "kanon.joinlog.numbered"] if not extra else []),
         "kanon.local.source",
     )
     command = [installer.environment(extra).path / "bin" / "python", "-c", IMPORT, ",".join(ROOMS[extra])]
@@ -230,8 +230,10 @@ def test_plan_draws_a_picture(installer: Installer, folder: Path) -> None:
     assert (folder / "plan.png").stat().st_size > 10_000
 
 
-def test_simulate_computes_the_answers_on_a_log(installer: Installer, folder: Path) -> None:
-    ran = installer.environment("desk").run(
+@pytest.mark.parametrize("extra", ["desk", "local"])
+def test_simulate_computes_the_answers_on_a_log(installer: Installer, folder: Path, extra: str) -> None:
+    """`local` brings no pyarrow."""
+    ran = installer.environment(extra).run(
         "simulate", "joins.csv", "--profile", "published", "--html", "report.html", "--json", folder=folder
     )
     assert ran.code == 0, ran.errors

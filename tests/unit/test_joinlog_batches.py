@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 from kanon.joinlog import Columns, Join, LogError, Reading, read_joins
 from kanon.joinlog import batches as batches_module
-from kanon.joinlog.batches import Batch, read_batches, read_tables
+from kanon.joinlog.batches import read_tables
+from kanon.joinlog.numbered import Batch, Texts, read_batches
 from kanon.joinlog.rows import Fault, Layout, Where, judged, row_of
 from kanon.joinlog.wanted import Column, Wanted
 from tests.unit.test_joinlog import FORMS, PARQUET, as_parquet
@@ -26,8 +28,12 @@ def joins_of(batches: Iterable[Batch]) -> list[Join]:
     return [
         Join(*row)
         for batch in batches
-        for row in zip(batch.times.tolist(), batch.sets.to_pylist(), batch.clients.to_pylist(), strict=True)
+        for row in zip(batch.times.tolist(), rows_of(batch.sets), rows_of(batch.clients), strict=True)
     ]
+
+
+def rows_of(column: Texts) -> list[str]:
+    return [column.texts[number].decode() for number in column.numbers.tolist()]
 
 
 def outcome(read: Callable[[Reading], Iterable[Any]], *, skip: bool) -> tuple[object, Reading]:
@@ -40,11 +46,18 @@ def outcome(read: Callable[[Reading], Iterable[Any]], *, skip: bool) -> tuple[ob
 
 
 def alike(path: Path) -> None:
-    """Both readers agree on this log: on its joins, on what is wrong with it, and on what is left out."""
+    """The readers agree on this log: on its joins, on what is wrong with it, and on what is left out."""
     for skip in (False, True):
         rows = outcome(lambda reading: read_joins(path, reading=reading), skip=skip)
         columns = outcome(lambda reading: joins_of(read_batches(path, reading=reading)), skip=skip)
         assert columns == rows
+        with pytest.MonkeyPatch.context() as without_pyarrow:
+            without_pyarrow.setitem(sys.modules, "pyarrow", None)
+            without = outcome(lambda reading: joins_of(read_batches(path, reading=reading)), skip=skip)
+        if path.read_bytes().startswith(b"PAR1"):
+            assert "pyarrow is missing" in str(without[0])
+        else:
+            assert without == rows
 
 
 @pytest.mark.parametrize("content", [*FORMS.values(), PARQUET, gzip.compress(FORMS["CSV"], mtime=0)])

@@ -72,7 +72,7 @@ def simulate(
     """
     from kanon.cost.billing import CostError, read_measured, read_prices
     from kanon.joinlog import LogError
-    from kanon.joinlog.batches import read_batches
+    from kanon.joinlog.numbered import read_batches
     from kanon.simulate.cost import Pricing
     from kanon.simulate.figures import as_json as document
     from kanon.simulate.figures import judge

@@ -26,7 +26,6 @@ from kanon.joinlog.columns import read_columns, schema
 from kanon.joinlog.rows import (
     LONGEST_LINE,
     NOT_ARRAY,
-    Columns,
     Fault,
     Form,
     Layout,
@@ -37,7 +36,6 @@ from kanon.joinlog.rows import (
     array_items,
     form_of,
     header,
-    joins_wanted,
     judged,
     layout_of,
     lines_of,
@@ -46,7 +44,6 @@ from kanon.joinlog.rows import (
     plain_rows,
     row_of,
 )
-from kanon.joinlog.values import MICRO
 from kanon.joinlog.wanted import Value, Wanted
 
 BLOCK_BYTES = LONGEST_LINE // 2
@@ -68,30 +65,6 @@ class Checked(NamedTuple):
     faults: list[tuple[int, Fault]]
     places: int
     rows: int
-
-
-class Batch(NamedTuple):
-    """Joins: ``times`` in Unix seconds, sets and clients as text. Each has n entries."""
-
-    times: NDArray[np.float64]
-    sets: pa.StringArray
-    clients: pa.StringArray
-
-
-def read_batches(
-    path: Path | str,
-    columns: Columns = Columns(),  # noqa: B008, a constant
-    reading: Reading | None = None,
-) -> Iterator[Batch]:
-    """Yield the joins that :func:`kanon.joinlog.read_joins` yields, in batches.
-
-    Raises:
-        LogError: the file or a row of it cannot be read.
-    """
-    reading = reading or Reading()
-    for table in read_tables(path, joins_wanted(columns, reading), reading):
-        times, sets, clients = (column.combine_chunks() for column in table.columns)
-        yield Batch(times.to_numpy() / MICRO, sets, clients)
 
 
 def read_tables(path: Path | str, wanted: Wanted, reading: Reading) -> Iterator[pa.Table]:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 import numpy as np
-import pyarrow as pa
 
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.mechanism.vectorised import phases_of
 from kanon.gate.names import set_key
 from kanon.gate.types import Type
+from kanon.joinlog.numbered import Texts
 from kanon.keys import Secret
 from kanon.noise.words import length_prefixed
 from kanon.simulate.crossings import Crossings, crossings_of
@@ -52,28 +52,20 @@ class Part:
     touched: Touched
 
     @classmethod
-    def of(cls, steps: Ints, sets: pa.ChunkedArray, clients: pa.ChunkedArray) -> "Part":
-        """Number the sets and clients of joins, (n,)."""
-        set_codes, set_texts = _coded(sets)
-        client_codes, client_texts = _coded(clients)
-        number = max(1, len(client_texts))
-        pairs, rows = np.unique(set_codes * number + client_codes, return_inverse=True)
+    def of(cls, steps: Ints, sets: Texts, clients: Texts) -> "Part":
+        """The joins, (n,)."""
+        sets, clients = sets.distinct(), clients.distinct()
+        number = max(1, len(clients.texts))
+        pairs, rows = np.unique(sets.numbers * number + clients.numbers, return_inverse=True)
         set_of = pairs // number
         return cls(
-            set_texts,
-            client_texts,
+            sets.texts,
+            clients.texts,
             set_of,
             pairs - set_of * number,
             Joins.of(set_of, rows.astype(np.int64, copy=False), steps),
-            Touched(*distinct(set_codes, steps)),
+            Touched(*distinct(sets.numbers, steps)),
         )
-
-
-def _coded(texts: pa.ChunkedArray) -> tuple[Ints, list[bytes]]:
-    encoded = texts.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.cast(pa.binary()).to_pylist()
 
 
 @dataclass(frozen=True)

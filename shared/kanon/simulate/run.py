@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import BinaryIO, NamedTuple
+from zlib import crc32
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from kanon.gate.types import Type
 from kanon.joinlog import LogError
-from kanon.joinlog.batches import Batch
+from kanon.joinlog.numbered import Batch, Texts, together
 from kanon.simulate.keys import Keys
 from kanon.simulate.outcome import Outcome, added
 from kanon.simulate.part import Part, outcomes
@@ -79,28 +79,64 @@ def decide(
     return Simulation(log.steps, log.period, tuple(types), tuple(map(added, zip(*found, strict=True))))
 
 
-def _outcomes(part: "pa.Table | Path", types: Sequence[Type], keys: Keys, steps: range) -> list[Outcome]:
-    if isinstance(part, Path):
-        with pa.memory_map(str(part)) as file:
-            part = pa.ipc.open_stream(file).read_all()
-    return outcomes(Part.of(part["step"].to_numpy(), part["set"], part["client"]), types, keys, steps)
+def _outcomes(part: "Rows | Path", types: Sequence[Type], keys: Keys, steps: range) -> list[Outcome]:
+    rows = Rows.stored(part) if isinstance(part, Path) else part
+    return outcomes(Part.of(*rows), types, keys, steps)
 
 
-def _each(
-    work: Callable[["pa.Table | Path"], list[Outcome]], parts: Sequence["pa.Table | Path"]
-) -> Iterator[list[Outcome]]:
+def _each(work: Callable[["Rows | Path"], list[Outcome]], parts: Sequence["Rows | Path"]) -> Iterator[list[Outcome]]:
     """The outcomes of the parts: a single part is computed in this process, several in worker processes."""
     if len(parts) == 1:
         yield from map(work, parts)
         return
     workers = min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
-    # Arrow has threads in this process, so it must not be forked.
+    # Arrow may have threads in this process, so it must not be forked.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         try:
             yield from pool.map(work, parts)
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+class Rows(NamedTuple):
+    """Joins: the step, the set and the client of each."""
+
+    steps: Ints
+    sets: Texts
+    clients: Texts
+
+    @classmethod
+    def together(cls, parts: Sequence["Rows"]) -> "Rows":
+        """The rows of the parts, one part after the other."""
+        steps, sets, clients = zip(*parts, strict=True)
+        return cls(np.concatenate(steps), together(sets), together(clients))
+
+    def take(self, rows: Ints) -> "Rows":
+        """Some of the rows."""
+        return Rows(self.steps[rows], self.sets.take(rows), self.clients.take(rows))
+
+    def store(self, file: BinaryIO) -> None:
+        """Append the rows to a file."""
+        np.save(file, self.steps)
+        for texts in (self.sets, self.clients):
+            np.save(file, texts.numbers)
+            np.save(file, np.array([0, *map(len, texts.texts)], np.int64).cumsum())
+            np.save(file, np.frombuffer(b"".join(texts.texts), np.uint8))
+
+    @classmethod
+    def stored(cls, path: Path) -> "Rows":
+        """The rows of a file."""
+        parts = []
+        with path.open("rb") as file:
+            while file.peek(1):
+                parts.append(cls(np.load(file), _stored_texts(file), _stored_texts(file)))
+        return cls.together(parts)
+
+
+def _stored_texts(file: BinaryIO) -> Texts:
+    numbers, ends, text = np.load(file), np.load(file).tolist(), np.load(file).tobytes()
+    return Texts(numbers, [text[start:end] for start, end in pairwise(ends)])
 
 
 @dataclass
@@ -110,25 +146,26 @@ class Log:
     Attributes:
         period: seconds per step.
         joins: their number.
-        parts: tables or files with all joins; each set is in one part.
+        parts: rows or files with all joins; each set is in one part.
     """
 
     period: int
     open_: ExitStack
     joins: int = 0
-    parts: list["pa.Table | Path"] = field(default_factory=list)
+    parts: list["Rows | Path"] = field(default_factory=list)
     _first: int = 0
     _last: int = 0
-    _waiting: list[pa.RecordBatch] = field(default_factory=list)
+    _waiting: list[Rows] = field(default_factory=list)
     _rows: int = 0
-    _files: list[pa.RecordBatchStreamWriter] = field(default_factory=list)
+    _paths: list[Path] = field(default_factory=list)
+    _files: list[BinaryIO] = field(default_factory=list)
 
     @property
     def steps(self) -> range:
         """The steps from the first join to the last one."""
         return range(self._first, self._last + 1)
 
-    def add(self, steps: Ints, sets: pa.StringArray, clients: pa.StringArray) -> None:
+    def add(self, steps: Ints, sets: Texts, clients: Texts) -> None:
         """Add joins."""
         if not steps.size:
             return
@@ -136,7 +173,7 @@ class Log:
         self._first = low if not self.joins else min(self._first, low)
         self._last = max(self._last, high)
         self.joins += len(steps)
-        self._waiting.append(pa.record_batch([pa.array(steps), sets, clients], SCHEMA))
+        self._waiting.append(Rows(steps, sets, clients))
         self._rows += len(steps)
         if self._rows >= ROWS_IN_MEMORY:
             self._spill()
@@ -151,49 +188,27 @@ class Log:
                 f" of the log"
             )
         if not self._files:
-            self.parts = [pa.Table.from_batches(self._waiting, SCHEMA)]
+            self.parts = [Rows.together(self._waiting)]
             return
         self._spill()
         for file in self._files:
             file.close()
+        self.parts = [path for path in self._paths if path.stat().st_size]
 
     def _spill(self) -> None:
         if not self._files:
             folder = Path(self.open_.enter_context(TemporaryDirectory(prefix="kanon-simulate-")))
-            self.parts = [folder / f"{number}" for number in range(PARTS)]
-            self._files = [self.open_.enter_context(pa.ipc.new_stream(str(path), SCHEMA)) for path in self.parts]
+            self._paths = [folder / f"{number}" for number in range(PARTS)]
+            self._files = [self.open_.enter_context(path.open("wb")) for path in self._paths]
         if not self._waiting:
             return
-        rows = pa.Table.from_batches(self._waiting, SCHEMA).combine_chunks()
-        numbers = hashes(rows["set"].chunk(0)) >> np.uint64(64 - (PARTS - 1).bit_length())
-        order = np.argsort(numbers.astype(np.uint8), kind="stable")
-        ends = np.cumsum(np.bincount(numbers.astype(np.int64), minlength=PARTS)).tolist()
-        sorted_ = pc.take(rows, pa.array(order))
+        rows = Rows.together(self._waiting)
+        # The division depends on nothing but the sets; it is not keyed, and never leaves the process.
+        part_of_set = np.array([crc32(text) % PARTS for text in rows.sets.texts], np.uint8)
+        parts = part_of_set[rows.sets.numbers]
+        order = np.argsort(parts, kind="stable")
+        ends = np.cumsum(np.bincount(parts, minlength=PARTS)).tolist()
         for file, start, end in zip(self._files, [0, *ends], ends, strict=False):
-            file.write_table(sorted_.slice(start, end - start))
+            if start < end:
+                rows.take(order[start:end]).store(file)
         self._waiting, self._rows = [], 0
-
-
-SCHEMA = pa.schema({"step": pa.int64(), "set": pa.string(), "client": pa.string()})
-
-
-def hashes(texts: pa.StringArray) -> NDArray[np.uint64]:
-    """A 64-bit hash of each text. None may be empty.
-
-    The sum of the bytes times fixed random words, mixed. Two given texts collide with a probability below 2^-56 over
-    the words. It is not keyed: it only divides work and counts clients, and never leaves the process.
-    """
-    _, offsets_buffer, data_buffer = texts.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
-    data = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]
-    lengths, starts = np.diff(offsets), offsets[:-1] - offsets[0]
-    places = np.arange(len(data)) - np.repeat(starts, lengths)
-    words = _words(1 << int(lengths.max()).bit_length())
-    sums = np.add.reduceat(words[places] * (data.astype(np.uint64) + np.uint64(1)), starts)
-    sums ^= sums >> np.uint64(32)
-    return sums * np.uint64(0x9E3779B97F4A7C15)
-
-
-@lru_cache(maxsize=2)
-def _words(number: int) -> NDArray[np.uint64]:
-    return np.random.default_rng(18).integers(0, 1 << 64, number, np.uint64)

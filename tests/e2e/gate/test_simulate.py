@@ -2,10 +2,10 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from kanon.client import encoded
@@ -13,6 +13,7 @@ from kanon.cost.billing import read_measured, read_prices
 from kanon.cost.workload import FIXED_WRITES
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.types import Type, read_types
+from kanon.joinlog.numbered import Texts
 from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local.stack import Stack
 from kanon.simulate.cost import Pricing, cost_of
@@ -44,14 +45,19 @@ def stack_of_a_replay(request):
         yield request.param, stack
 
 
+def numbered(column: Iterable[str]) -> Texts:
+    texts = [text.encode() for text in column]
+    return Texts(np.arange(len(texts)), texts)
+
+
 def joined(recorded: Recorded) -> Part:
     """The joins that the replay sends."""
     log = real_joins(START // 3600, recorded.days)
     joins = [(step, set_id, client) for step, joins in log.items() for _, set_id, client in joins]
     return Part.of(
         np.array([step for step, _, _ in joins]),
-        pa.chunked_array([pa.array([set_id.hex() for _, set_id, _ in joins])]),
-        pa.chunked_array([pa.array([client for _, _, client in joins])]),
+        numbered(set_id.hex() for _, set_id, _ in joins),
+        numbered(client for _, _, client in joins),
     )
 
 

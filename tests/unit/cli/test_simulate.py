@@ -1,7 +1,9 @@
 """``kanon simulate``: its output, files and errors."""
 
+import csv
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +14,6 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from kanon import joinlog
 from kanon.cli.main import app
 from kanon.gate.types import read_types
 
@@ -144,17 +145,45 @@ def test_crossings_are_shown_with_the_answers_and_not_with_the_cost(log: str) ->
     assert answers < shown.index("│ crossings  ") < shown.index("│ crossings below k ") < privacy < cost
 
 
-@pytest.mark.parametrize("module", ["pyarrow", "matplotlib"])
-def test_a_missing_library_names_its_extra(
-    log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
-) -> None:
-    monkeypatch.setattr(joinlog, "batches", joinlog.batches)  # put back: the command imports it again
-    for loaded in [name for name in sys.modules if name.startswith((f"{module}.", "kanon.joinlog.batches"))]:
+def test_a_missing_library_names_its_extra(log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for loaded in [name for name in sys.modules if name.startswith("matplotlib.")]:
         monkeypatch.delitem(sys.modules, loaded)
-    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     ran = run(log, "--html", str(tmp_path / "x.html"))
     assert ran.exit_code == 1
-    assert f"{module} is missing: pip install 'kanon-dp[desk]', or run `make install` in a checkout" in ran.stderr
+    assert "matplotlib is missing: pip install 'kanon-dp[desk]', or run `make install` in a checkout" in ran.stderr
+
+
+WITHOUT_PYARROW = """
+import sys
+sys.modules["pyarrow"] = None
+from kanon.cli.start import main
+main()
+"""
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_text_is_simulated_without_pyarrow_with_the_same_result(log: str, tmp_path: Path, form: str) -> None:
+    text, joins = Path(log).read_text(), tmp_path / "joins"
+    if form == "json":
+        names, *rows = csv.reader(text.splitlines())
+        text = "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)
+    joins.write_text(text)
+    options = [str(joins), "--profile", "sharp-2", "--json"]
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PYARROW, "simulate", *options],
+        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == run(*options).stdout
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path := tmp_path / "log.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    ran = run(str(path))
+    assert ran.exit_code == 2
+    assert "is Parquet, and pyarrow is missing: pip install 'kanon-dp[desk]'" in ran.stderr
 
 
 def test_a_missing_log_says_to_check_the_path() -> None:
