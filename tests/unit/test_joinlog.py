@@ -193,9 +193,16 @@ def test_an_invalid_row_is_refused_without_its_values_or_left_out_alone(
 
 
 FILES: list[tuple[str | bytes, str]] = [
-    ("time,set\n1,a\n", "log has no column 'client': check that line 1 is the header, and the names of columns"),
+    (
+        "time,set\n1,a\n",
+        r"log has no column 'client': line 1 has 2 columns separated by commas; expected time, set, cl",
+    ),
     ("time,set,Client\n1,a,b\n", "log has no column 'client': it has 'Client'"),
-    ("1,secret,b\n", "log has no column 'time': check that line 1 is the header"),
+    ("1,secret,b\n", "'time': line 1 has 3 columns separated by commas; .* check that line 1 is the header, and the n"),
+    ("1;secret,b;c;d\n", "has no column 'time': line 1 has 4 columns separated by semicolons; expected time, set, cl"),
+    ("time\tsecret\n", "has no column 'set': line 1 has 2 columns separated by tabs; expected time, set, client; ch"),
+    ("at|secret\n", "has no column 'time': line 1 has 2 columns separated by bars; expected time, set, client; chec"),
+    ("secret\n", "has no column 'time': line 1 has 1 column; expected time, set, client; check that line 1 is the h"),
     ("", "log has no column 'time'"),
     ("time,set,client,set\n1,a,b,c\n", "log has two columns 'set': rename one"),
     (gzipped(HEAD.encode() + b"1,a,b\n" * 999)[:-20], "the gzip data is damaged: compress the log again"),
@@ -208,7 +215,7 @@ FILES: list[tuple[str | bytes, str]] = [
     (f"[{OBJECT}] {{}}", "log: not a JSON array of objects"),
     (as_parquet(time=[1], set=[b"a"], client=["b"]), "column 'set' holds binary: only text, numbers, dates and"),
     (as_parquet(time=[1], set=[["a"]], client=["b"]), "column 'set' holds list.*: only text, numbers, dates and"),
-    (as_parquet(time=[1], set=["a"]), "log has no column 'client'"),
+    (as_parquet(time=[1], set=["a"]), "'client': it has 2 columns; expected time, set, client; check the names of col"),
     (PARQUET[:-20], "log is not readable as Parquet: write the file again"),
 ]
 

@@ -16,7 +16,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -31,7 +31,7 @@ from kanon.joinlog.wanted import Column, Kind, Value, Wanted
 STANDARD_INPUT = "-"
 LONGEST_LINE = 1 << 20
 BOM = b"\xef\xbb\xbf"
-SEPARATORS = ",\t;|"
+SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 _REFUSED = {
     b"\x1f\x8b": "gzip data: name the file .gz, and compress it once",
     b"PK\x03\x04": "a zip or Excel file: save it as CSV (UTF-8)",
@@ -265,26 +265,30 @@ def layout_of(form: Form, file: io.BufferedReader[Any], needed: Sequence[str], w
     if form != "csv":
         return Layout()
     names, separator = header(next(lines_of(file, where), b""), needed)
-    require(needed, names, where)
+    require(needed, names, where, separator)
     return Layout(names, separator)
 
 
 def header(head: bytes, needed: Iterable[str]) -> tuple[tuple[str, ...], str]:
-    """The names in a header and its separator, the one with which most of the needed columns are found."""
+    """The names in a header and its separator, the one with which most of the needed columns are found.
+
+    If none is found, it is the one with the most columns.
+    """
     wanted = set(needed)
-    best: tuple[tuple[str, ...], str] = (), ","
+    parsed: list[tuple[tuple[str, ...], str]] = []
     for separator in SEPARATORS:
-        try:
-            names = tuple(fields(head, separator))
-        except Unreadable:
-            continue
-        if not best[0] or len(wanted & set(names)) > len(wanted & set(best[0])):
-            best = names, separator
-    return best
+        with suppress(Unreadable):
+            parsed.append((tuple(fields(head, separator)), separator))
+
+    def fits(names: Sequence[str]) -> tuple[int, int]:
+        found = len(wanted & set(names))
+        return found, 0 if found else len(names)
+
+    return max(parsed, key=lambda one: fits(one[0]), default=((), ","))
 
 
-def require(needed: Iterable[str], names: Sequence[str], where: Where) -> None:
-    """Check that a log has each column once.
+def require(needed: Sequence[str], names: Sequence[str], where: Where, separator: str = "") -> None:
+    """Check that a log has each column once. ``separator`` is that of CSV.
 
     The message names no column of the log but one that is nearly the needed one: without a header, line 1 is data.
 
@@ -297,10 +301,17 @@ def require(needed: Iterable[str], names: Sequence[str], where: Where) -> None:
         if name not in names:
             folded = {one.strip().casefold(): one for one in names}
             near = get_close_matches(name.casefold(), folded, 1, 0.75)
-            hint = (
-                f"it has {folded[near[0]]!r}" if near else "check that line 1 is the header, and the names of columns"
-            )
+            hint = f"it has {folded[near[0]]!r}" if near else _found_and_expected(needed, len(names), separator)
             raise LogError(f"{where.name} has no column {name!r}: {hint}")
+
+
+def _found_and_expected(needed: Sequence[str], number: int, separator: str) -> str:
+    columns = "1 column" if number == 1 else f"{number:,} columns"
+    expected = f"expected {', '.join(needed)}; check"
+    if not separator:
+        return f"it has {columns}; {expected} the names of columns"
+    apart = f" separated by {SEPARATORS[separator]}" if number > 1 else ""
+    return f"line 1 has {columns}{apart}; {expected} that line 1 is the header, and the names of columns"
 
 
 def lines_of(file: io.BufferedReader[Any], where: Where) -> Iterator[bytes]:

@@ -193,7 +193,7 @@ def test_a_user_whose_rows_lie_in_several_batches_counts_once(log: Path, monkeyp
     ("arguments", "message"),
     [
         (["uniqueness", "none.csv"], "there is no file none.csv"),
-        (["uniqueness", "LOG", "--value", "group"], "has no column 'group': check that line 1 is the header"),
+        (["uniqueness", "LOG", "--value", "group"], "has no column 'group': line 1 has 3 columns separated by commas"),
         (["uniqueness", "LOG", "--columns", "set,,day"], "--columns must look like set,set+day, not 'set,,day'"),
         (["uniqueness", "LOG", "--columns", "set+set"], "--columns must look like"),
         (["uniqueness", "LOG", "--columns", "set,set+day", "--out", "x.khll"], "--out writes one sketch"),

@@ -121,7 +121,7 @@ def test_the_seed_chooses_the_noise(log: str) -> None:
         (["--columns", "a,b"], "--columns: give three names"),
         (
             ["--columns", "a,b,c"],
-            "has no column 'a': check that line 1 is the header, and the names of columns (--columns TIME,SET,CLIENT)",
+            "expected a, b, c; check that line 1 is the header, and the names of columns (--columns TIME,SET,CLIENT)",
         ),
         (["--k", ",".join(map(str, range(50, 75))), "--profile", "sharp-2"], "25 combinations are more than 24"),
         (["--type", "{}", "--types", "x"], "give --type or --types, not both"),

@@ -159,7 +159,7 @@ SECRET = "a-value-nobody-may-see"
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("log.csv", f"time,client\n1,{SECRET}\n", "has no column 'set': check that line 1 is the header"),
+        ("log.csv", f"time,client\n1,{SECRET}\n", "has no column 'set': line 1 has 2 columns separated by commas"),
         ("log.csv", f"1,{SECRET}\n", "has no column 'set'"),
         ("log.csv", "", "has no column 'set'"),
         ("log.csv", f"set,set\n{SECRET},b\n", "has two columns 'set': rename one"),
