@@ -158,6 +158,7 @@ bench: install  ## measure cost relative to bare libraries, into docs/evidence (
 lint: $(VENV)/.project  ## check style and likely bugs
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports --no-logo --no-cache
 
 .PHONY: format
 format: $(VENV)/.project  ## format the code
