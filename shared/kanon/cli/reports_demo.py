@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +17,7 @@ from kanon.cli.files import Force, Outputs
 from kanon.cli.options import DateOrder, SkipBadRows, log_reading, say_left_out
 from kanon.cli.screen import progress, working
 from kanon.joinlog import Join, LogError, Reading
+from kanon.pictures import BLUE, GREEN, TEXT, YELLOW, panels, saved
 
 if TYPE_CHECKING:
     from kanon.local.logs import JoinLog
@@ -258,34 +258,27 @@ def _promise(summaries: list[Summary]) -> None:
 
 def draw(summaries: list[Summary], exact: dict[bytes, int], value: int, title: str) -> bytes:
     """Draw exact sums and released numbers of every set, in joins, with bars of two standard deviations."""
-    from matplotlib import pyplot as plt
-
-    blue, green, orange, grey = "#0072B2", "#009E73", "#E69F00", "#333333"  # Okabe and Ito's colours
-    plt.switch_backend("agg")
     order = [*sorted(exact, key=lambda key: -exact[key]), *(key_of(f"unused {number}") for number in range(UNUSED))]
-    figure, axes = plt.subplots(2, 1, figsize=(11, 8), sharex=True, sharey=True)
-    for panel, summary, colour in zip(axes, summaries, (blue, green), strict=True):
+    figure, axes = panels(2, 1, (11, 8), sharex=True, sharey=True)
+    for panel, summary, colour in zip(axes.flat, summaries, (BLUE, GREEN), strict=True):
         metrics, parameters = summary.metrics, summary.job.parameters
         shown = [(place, metrics[key] / value) for place, key in enumerate(order, 1) if key in metrics]
         places, numbers = zip(*shown, strict=True) if shown else ((), ())
         bar = 2 * parameters.standard_deviation / value
         line = [exact.get(key, 0) / value for key in order]
-        panel.plot(range(1, len(order) + 1), line, color=grey, linewidth=1.2, zorder=3, label="exact sum")
+        panel.plot(range(1, len(order) + 1), line, color=TEXT, linewidth=1.2, zorder=3, label="exact sum")
         panel.errorbar(
             places, numbers, yerr=bar, fmt="o", markersize=2.5, elinewidth=0.8, color=colour, alpha=0.8,
             label=f"released, ± two standard deviations ({bar:.1f} joins)",
         )  # fmt: skip
         if parameters.threshold is not None:
-            panel.axhline(parameters.threshold / value, color=orange, label="threshold: sets below it are not shown")
+            panel.axhline(parameters.threshold / value, color=YELLOW, label="threshold: sets below it are not shown")
         panel.set_title(f"{'Declared keys' if parameters.threshold is None else 'Key discovery'}", loc="left")
         panel.set_yscale("symlog", linthresh=10)
         panel.set_ylabel("joins counted")
         panel.grid(visible=True, alpha=0.3)
         panel.legend(loc="upper right", frameon=False)
-    axes[-1].set_xlabel(f"sets, the largest first; the last {UNUSED} are declared and never joined")
+    axes[-1, 0].set_xlabel(f"sets, the largest first; the last {UNUSED} are declared and never joined")
     figure.suptitle(f"Sums of encrypted reports ({title})")
     figure.tight_layout()
-    out = BytesIO()
-    figure.savefig(out, format="png", dpi=130, metadata={"Software": None})
-    plt.close(figure)
-    return out.getvalue()
+    return saved(figure)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import BytesIO
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -11,10 +10,10 @@ import numpy as np
 
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.local.replay import History, Result
+from kanon.pictures import BLUE, GREEN, ORANGE, TEXT, YELLOW, panels, saved
 from kanon.plan.planner import zone
 
-COUNT, TRUE, BAND, TEXT = "#0072B2", "#009E73", "#E69F00", "#333333"  # Okabe and Ito's colours
-FALSE, RESTART = "#DDDDDD", "#D55E00"
+COUNT, TRUE, BAND, RESTART, FALSE = BLUE, GREEN, YELLOW, ORANGE, "#DDDDDD"
 PANELS = 4
 INSTANCES = 0.78
 """Height of the arrows that show the instances, as a share of the panel's."""
@@ -62,12 +61,9 @@ def near_threshold(result: Result, low: int, high: int) -> list[str]:
 
 def draw(result: Result, parameters: Parameters, phases: Mapping[str, int], title: str) -> bytes:
     """The picture as a PNG. ``phases``: the phase of every set, at which its instances begin."""
-    from matplotlib import pyplot as plt
-
-    plt.switch_backend("agg")
     zone_ = zone(parameters)
     names = near_threshold(result, *zone_)
-    figure, axes = plt.subplots(2, 2, figsize=(12, 8), sharex=True, sharey=True, squeeze=False)
+    figure, axes = panels(2, 2, (12, 8), sharex=True, sharey=True)
     top = max([zone_[1], *(max(result.histories[name].counts) for name in names)]) * 1.45
     for panel, name in zip(axes.flat, names, strict=False):
         _draw_set(panel, result, name, phases[name], zone_, top)
@@ -78,11 +74,7 @@ def draw(result: Result, parameters: Parameters, phases: Mapping[str, int], titl
         panel.set_ylabel(label, fontsize=10, color=TEXT)
     figure.suptitle(title, fontsize=13, color=TEXT, x=0.012, ha="left")
     figure.tight_layout(rect=(0, 0, 1, 0.99), h_pad=2, w_pad=4)
-    out = BytesIO()
-    # Without date and version, the file changes only if the picture does.
-    figure.savefig(out, format="png", dpi=130, metadata={"Software": None})
-    plt.close(figure)
-    return out.getvalue()
+    return saved(figure)
 
 
 @dataclass(frozen=True)

@@ -1,30 +1,25 @@
 """Pictures of plans and of the paper's Figure 1, as PNG."""
 
 from collections.abc import Sequence
-from io import BytesIO
 from typing import Any
 
 import numpy as np
 
+from kanon.pictures import BLUE, GREEN, PINK, TEXT, YELLOW, panels, saved
 from kanon.plan import paper
 from kanon.plan.planner import Plan
 
 INTEGERS = "#B36B00"
-COLOURS = ("#0072B2", "#009E73", "#E69F00", "#CC79A7")  # Okabe and Ito
-TEXT, GREY = "#333333", "#C4C4C4"
+COLOURS = (BLUE, GREEN, YELLOW, PINK)
+GREY = "#C4C4C4"
 BOX = {"boxstyle": "round,pad=0.15", "facecolor": "white", "linewidth": 0}
 
 
 def draw_plans(plans: Sequence[Plan]) -> bytes:
     """Operating curve and expected delay of plans with the same k and window, a column for each."""
-    from matplotlib import pyplot as plt
-
-    plt.switch_backend("agg")
     p = plans[0].parameters
-    figure, panels = plt.subplots(
-        2, len(plans), figsize=(max(6.0, 3.5 * len(plans)), 7), sharex=True, sharey="row", squeeze=False
-    )
-    for plan, (curve, delay) in zip(plans, panels.T, strict=True):
+    figure, axes = panels(2, len(plans), (max(6.0, 3.5 * len(plans)), 7), sharex=True, sharey="row")
+    for plan, (curve, delay) in zip(plans, axes.T, strict=True):
         for other in plans:
             _draw_plan(curve, delay, other, GREY)
         _draw_plan(curve, delay, plan, COLOURS[0])
@@ -40,11 +35,11 @@ def draw_plans(plans: Sequence[Plan]) -> bytes:
         delay.set_xlabel("clients in the window", fontsize=10, color=TEXT)
         for panel in (curve, delay):
             panel.axvline(p.k, color=TEXT, linewidth=0.8, linestyle=":")
-    panels[0, 0].set_xlim(min(plan.zone[0] for plan in plans) - 8, max(plan.zone[1] for plan in plans) + 8)
-    panels[0, 0].set_ylabel("probability of true", fontsize=10, color=TEXT)
-    panels[0, 0].set_ylim(-0.02, 1.1)
-    panels[0, 0].annotate(f"k = {p.k}", (p.k, 0.03), xytext=(3, 0), textcoords="offset points", fontsize=9)
-    first = panels[1, 0]
+    axes[0, 0].set_xlim(min(plan.zone[0] for plan in plans) - 8, max(plan.zone[1] for plan in plans) + 8)
+    axes[0, 0].set_ylabel("probability of true", fontsize=10, color=TEXT)
+    axes[0, 0].set_ylim(-0.02, 1.1)
+    axes[0, 0].annotate(f"k = {p.k}", (p.k, 0.03), xytext=(3, 0), textcoords="offset points", fontsize=9)
+    first = axes[1, 0]
     first.set_ylabel("expected steps until true", fontsize=10, color=TEXT)
     first.set_yscale("log")
     first.set_ylim(0.01, 100 * p.window)
@@ -73,17 +68,14 @@ def _first_above(plan: Plan, probabilities: Any, level: float) -> tuple[float, f
 
 def draw_figure_1() -> bytes:
     """The paper's Figure 1: continuous noise as a line, the service's integers as steps."""
-    from matplotlib import pyplot as plt
-
-    plt.switch_backend("agg")
     epsilon, truncation = float(paper.EPSILON_PER_NOISE), paper.TRUNCATION
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4.2))
+    figure, axes = panels(1, 2, (11, 4.2))
     titles = (
         f"(a) max additive error over {paper.WINDOW} steps (false positives)",
         "(b) additive error in one step (false negatives)",
     )
     for panel, title, steps, span, probability in zip(
-        panels, titles, (paper.WINDOW, 1), ((0, 25), (-20, 20)), (0.99, 0.01), strict=True
+        axes.flat, titles, (paper.WINDOW, 1), ((0, 25), (-20, 20)), (0.99, 0.01), strict=True
     ):
         fine, whole = np.linspace(*span, 400), np.arange(span[0], span[1] + 1)
         continuous = paper.continuous_error_cdf(epsilon, truncation, steps, fine)
@@ -121,14 +113,8 @@ def draw_figure_1() -> bytes:
 
 
 def _png(figure: Any) -> bytes:
-    from matplotlib import pyplot as plt
-
     for panel in figure.axes:
         panel.spines[["top", "right"]].set_visible(False)
         panel.tick_params(labelsize=9, colors=TEXT)
     figure.tight_layout()
-    out = BytesIO()
-    # Without the date and version a picture changes only if what it shows does.
-    figure.savefig(out, format="png", dpi=130, metadata={"Software": None})
-    plt.close(figure)
-    return out.getvalue()
+    return saved(figure)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kanon.noise.exact import round_up
+from kanon.pictures import panels, saved
 from kanon.release.mechanism import Mechanism
 from kanon.release.publishing import LEVEL, Cell, Released
 from kanon.release.selection import CountedSelection, GaussianSelection
@@ -154,23 +155,17 @@ def json_bytes(value: Mapping[str, Any]) -> bytes:
 
 def picture(released: Released, mechanism: Mechanism) -> bytes:
     """The released groups with the largest numbers of users, with their intervals, as a PNG."""
-    from matplotlib import pyplot as plt
-
-    plt.switch_backend("agg")
     rows = sorted(released.rows, key=lambda row: -(row[1][0] or 0) if row[1] else 0)[:SHOWN]
-    figure, axes = plt.subplots(figsize=(8, 1.6 + 0.24 * max(1, len(rows))))
+    figure, ((axes,),) = panels(1, 1, (8, 1.6 + 0.24 * max(1, len(rows))))
     label = f"with intervals of {float(LEVEL):.0%}\n{counted(mechanism.spec, released)}"
     _draw(axes, [(", ".join(names), cells) for names, cells in reversed(rows)], label)
     hidden = len(released.rows) - len(rows)
     more = f" (the {len(rows)} largest; {hidden} more in the table)" if hidden else ""
     axes.set_title(f"Released groups{more}\n{mechanism.claim} for {mechanism.spec.unit}", fontsize=10, loc="left")
-    out = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings of missing glyphs would print group names on standard error
         figure.tight_layout()
-        figure.savefig(out, format="png", dpi=120)
-    plt.close(figure)
-    return out.getvalue()
+        return saved(figure)
 
 
 def _draw(axes: "Axes", rows: Sequence[tuple[str, tuple[Cell, ...]]], label: str) -> None:

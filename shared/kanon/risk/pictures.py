@@ -1,16 +1,16 @@
 """The picture of a report: the loss at a threshold k, one panel for each combination of columns."""
 
 from collections.abc import Sequence
-from io import BytesIO
 from math import ceil
 from typing import TYPE_CHECKING, Literal
 
+from kanon.pictures import BLUE, GREEN, ORANGE, TEXT, panels, saved
 from kanon.risk.uniqueness import Point, Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-VALUES, ROWS, SERVICE, TEXT = "#0072B2", "#D55E00", "#009E73", "#333333"  # Okabe and Ito's colours
+VALUES, ROWS, SERVICE = BLUE, ORANGE, GREEN
 IN_A_ROW = 3
 TICKS = (2, 5, 10, 20, 50, 100, 200)
 
@@ -21,41 +21,33 @@ def picture(reports: Sequence[Report], form: Literal["png", "svg"]) -> bytes:
     Returns:
         A PNG, or an SVG that needs no font.
     """
-    from matplotlib import pyplot as plt
-    from matplotlib import rc_context
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    plt.switch_backend("agg")
     reports = [one for one in reports if one.verdict != "identifier"] or reports
     across = min(len(reports), IN_A_ROW)
     down = ceil(len(reports) / across)
-    with rc_context({"svg.hashsalt": "kanon"}):
-        figure, axes = plt.subplots(
-            down, across, figsize=(max(4.6 * across, 7.5), 3.9 * down + 0.9), sharex=True, sharey=True, squeeze=False
-        )
-        for panel, report in zip(axes.flat, reports, strict=False):
-            _draw(panel, report)
-        for panel in axes.flat[len(reports) :]:
-            panel.set_axis_off()
-        for panel in axes[:, 0]:
-            panel.set_ylabel("share lost", fontsize=10, color=TEXT)
-        service = reports[0].service
-        figure.legend(
-            handles=[
-                Line2D([], [], color=VALUES, linewidth=2, label="values with fewer than k users"),
-                Line2D([], [], color=ROWS, linewidth=2, label="rows of these values"),
-                Line2D([], [], color=SERVICE, linewidth=2, linestyle="--",
-                       label=f"rows lost through the service ({service.profile}, {service.window} steps)"),
-                Patch(color="#999999", alpha=0.35, linewidth=0, label="two standard errors"),
-            ],
-            loc="lower center", ncols=2, frameon=False, fontsize=9.5,
-        )  # fmt: skip
-        figure.tight_layout(w_pad=2.5, rect=(0, 0.68 / figure.get_figheight(), 1, 1))
-        out = BytesIO()
-        figure.savefig(out, format=form, dpi=130, metadata={"Date": None} if form == "svg" else None)
-        plt.close(figure)
-    return out.getvalue()
+    size = (max(4.6 * across, 7.5), 3.9 * down + 0.9)
+    figure, axes = panels(down, across, size, sharex=True, sharey=True)
+    for panel, report in zip(axes.flat, reports, strict=False):
+        _draw(panel, report)
+    for panel in axes.flat[len(reports) :]:
+        panel.set_axis_off()
+    for panel in axes[:, 0]:
+        panel.set_ylabel("share lost", fontsize=10, color=TEXT)
+    service = reports[0].service
+    figure.legend(
+        handles=[
+            Line2D([], [], color=VALUES, linewidth=2, label="values with fewer than k users"),
+            Line2D([], [], color=ROWS, linewidth=2, label="rows of these values"),
+            Line2D([], [], color=SERVICE, linewidth=2, linestyle="--",
+                   label=f"rows lost through the service ({service.profile}, {service.window} steps)"),
+            Patch(color="#999999", alpha=0.35, linewidth=0, label="two standard errors"),
+        ],
+        loc="lower center", ncols=2, frameon=False, fontsize=9.5,
+    )  # fmt: skip
+    figure.tight_layout(w_pad=2.5, rect=(0, 0.68 / figure.get_figheight(), 1, 1))
+    return saved(figure, form)
 
 
 def _draw(panel: "Axes", report: Report) -> None:

@@ -1,11 +1,11 @@
 """The pictures of a simulation: status over time, delay, answers by count, privacy loss of clients."""
 
 from collections.abc import Callable, Sequence
-from io import BytesIO
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kanon.pictures import BLUE, GREEN, ORANGE, PINK, SKY, TEXT, YELLOW, panels, saved
 from kanon.simulate.figures import Judged
 from kanon.simulate.rejoining import bounds_of
 from kanon.simulate.run import Simulation
@@ -13,8 +13,7 @@ from kanon.simulate.run import Simulation
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333", "#F0E442")  # Okabe and Ito
-TEXT = "#333333"
+COLOURS = (BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, TEXT, "#F0E442")
 _POINTS = 600
 _LIMITS = (0, 6, 24, 168)
 """Steps up to which the axis of delays is linear."""
@@ -32,19 +31,14 @@ def pictures(simulation: Simulation, types: Sequence[Judged]) -> dict[str, bytes
 
 
 def _svg(draw: "Callable[[Axes], None]") -> bytes:
-    from matplotlib import pyplot as plt
     from matplotlib import rc_context
 
-    plt.switch_backend("agg")
-    with rc_context({"svg.hashsalt": "kanon", "font.size": 9.5, "text.color": TEXT, "axes.labelcolor": TEXT}):
-        figure, panel = plt.subplots(figsize=(6.2, 4.2), layout="constrained")
+    with rc_context({"font.size": 9.5, "text.color": TEXT, "axes.labelcolor": TEXT}):
+        figure, ((panel,),) = panels(1, 1, (6.2, 4.2), layout="constrained")
         draw(panel)
         panel.spines[["top", "right"]].set_visible(False)
         figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
-        out = BytesIO()
-        figure.savefig(out, format="svg", metadata={"Date": None})
-        plt.close(figure)
-    return out.getvalue()
+        return saved(figure, "svg")
 
 
 def _lines(types: Sequence[Judged]) -> list[tuple[Judged, str, str]]:
