@@ -3,7 +3,13 @@
 import os
 import sys
 
-from kanon.cli.signals import die_of_signals, interrupted, note_signals
+_LAST_WORDS = b"kanon: interrupted\n"
+
+try:
+    from kanon.cli.signals import die_of_signals, interrupted, note_signals
+except KeyboardInterrupt:  # before the signals are noted; the others end the program at once
+    os.write(2, _LAST_WORDS)
+    os._exit(130)
 
 
 def main() -> None:
@@ -11,10 +17,10 @@ def main() -> None:
 
     Exit status: that of the command, or 128 plus the number of the signal that ended it.
     """
-    _open_standard_files()
-    _refuse_another_kanon()
     note_signals()
     try:
+        _open_standard_files()
+        _refuse_another_kanon()
         from kanon.cli.main import app
 
         app(prog_name="kanon")
@@ -23,7 +29,7 @@ def main() -> None:
             raise
     finally:
         die_of_signals()
-    os.write(2, b"kanon: interrupted\n")
+    os.write(2, _LAST_WORDS)
     sys.exit(128 + interrupted())
 
 

@@ -20,6 +20,22 @@ class Finder:
             os.kill(os.getpid(), signal.SIGTERM)
 sys.meta_path.insert(0, Finder())
 """
+AT_A_CHECK = """
+class Finder:
+    def find_spec(self, *_):
+        return None
+    def find_distributions(self, _):
+        os.kill(os.getpid(), signal.SIGINT)
+        return []
+sys.meta_path.insert(0, Finder())
+"""
+AT_THE_START = """
+fstat = os.fstat
+def interrupted(number):
+    os.kill(os.getpid(), signal.SIGHUP)
+    return fstat(number)
+os.fstat = interrupted
+"""
 IN_DUCKDB = """
 import threading
 from kanon.release.engines import duckdb
@@ -35,13 +51,25 @@ RELEASE = "release joins.csv --dataset d --group set --epsilon 1 --delta 1e-6"
 
 def started(arguments: str, before: str = "", **options: object) -> "subprocess.CompletedProcess[str]":
     """Run the program in a process of its own, after a preparation."""
-    code = f"import os, signal, sys\nsys.argv = {['kanon', *arguments.split()]}\n{before}\n"
+    code = f"import os, signal, sys\nsys.argv = {['kanon', *arguments.split()]}\n"
+    code += (
+        f"signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it\n{before}\n"
+    )
     code += "from kanon.cli.start import main\nmain()"
     command = [sys.executable, "-c", code]
     return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=60, **options)  # type: ignore[call-overload, no-any-return]
 
 
-@pytest.mark.parametrize(("moment", "number"), [(AT_AN_IMPORT, signal.SIGTERM), (IN_DUCKDB, signal.SIGINT)])
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        (AT_AN_IMPORT.replace("typer", "kanon.cli.signals").replace("TERM", "INT"), signal.SIGINT),
+        (AT_THE_START, signal.SIGHUP),
+        (AT_A_CHECK, signal.SIGINT),
+        (AT_AN_IMPORT, signal.SIGTERM),
+        (IN_DUCKDB, signal.SIGINT),
+    ],
+)
 def test_a_signal_ends_the_program_with_one_line(moment: str, number: int, tmp_path: Path) -> None:
     (tmp_path / "joins.csv").write_text("time,set,client\n1767225600,a,1\n")
     ended = started(RELEASE, moment, cwd=tmp_path)
