@@ -8,7 +8,7 @@ import typer
 from kanon.cli.errors import CommandError
 from kanon.cli.options import Json
 from kanon.cli.release import exact, release_errors, spent
-from kanon.cli.screen import show_json
+from kanon.cli.screen import plain, show_json
 
 if TYPE_CHECKING:
     from kanon.noise.bound import Bound
@@ -47,7 +47,8 @@ def show(
         period = f", period {spend.period}" if spend.period else ""
         cost = Bound(spend.epsilon, spend.delta)
         state = ", forgotten" if spend.forgotten else ""
-        typer.echo(f"  {spend.id}  {spend.dataset}, unit {spend.unit}{period}: {cost}, name {spend.name[:40]}{state}")
+        line = f"{spend.id}  {spend.dataset}, unit {spend.unit}{period}: {cost}, name {spend.name[:40]}{state}"
+        typer.echo(f"  {plain(line)}")
 
 
 @ledger.command()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from kanon import __version__
 from kanon.cli.audit import audit
@@ -61,6 +61,17 @@ class _OneLineErrors(TyperGroup):
             return super().invoke(ctx)
 
 
+class _NamedInErrors(TyperCommand):
+    """Says to which command an error belongs. The parser of options does not."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except _UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
+
 @contextmanager
 def _one_line() -> Iterator[None]:
     try:
@@ -103,10 +114,11 @@ app = typer.Typer(
     context_settings={"terminal_width": 200} if PIPED else {},
 )
 for command, extra in COMMANDS.items():
-    app.command()(needs(extra)(command))
+    app.command(cls=_NamedInErrors)(needs(extra)(command))
 for group, name, extra in GROUPS:
     for registered in group.registered_commands:
         registered.callback = needs(extra)(registered.callback) if registered.callback else None
+        registered.cls = _NamedInErrors
     app.add_typer(group, name=name)
 
 

@@ -14,7 +14,7 @@ import typer
 from kanon.cli.errors import CommandError
 from kanon.cli.files import Force, Outputs
 from kanon.cli.options import DateOrder, SkipBadRows, User
-from kanon.cli.screen import warn, working
+from kanon.cli.screen import plain, warn, working
 from kanon.reports.created import PRIVATE
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def _say(made: "Release", ledger: "Ledger") -> None:
         typer.echo(f"Dataset {spent(account)}.")
     own = next(account for account in accounts if account.unit == spec.unit)
     if own.budget is None:
-        option = shlex.join(["--dataset", made.dataset, "--unit", spec.unit])
+        option = plain(shlex.join(["--dataset", made.dataset, "--unit", spec.unit]))
         typer.echo(
             f"Nothing limits what may be spent on it. Set a budget in this ledger: kanon ledger add --budget {option}"
             " --epsilon E --delta D"
@@ -252,7 +252,7 @@ def _other_columns(spec: "Spec", account: "Account") -> Iterator[str]:
 def spent(account: "Account") -> str:
     """The spends and the budget of a dataset and unit, in words."""
     budget = f" of {account.budget}" if account.budget else ", no budget: no limit"
-    return f"{account.dataset}, unit {account.unit}: {account.spent} spent{budget}"
+    return plain(f"{account.dataset}, unit {account.unit}: {account.spent} spent{budget}")
 
 
 def exact(text: str, option: str) -> Fraction:

@@ -103,9 +103,9 @@ def _camel_case_of(name: Any) -> Any:
 
 
 def warn(*texts: str) -> None:
-    """Print warnings on standard error."""
+    """Print warnings on standard error, each in one line."""
     for text in texts:
-        typer.echo(f"Warning: {text}.", err=True)
+        typer.echo(f"Warning: {plain(text)}.", err=True)
 
 
 @contextmanager

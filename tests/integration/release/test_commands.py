@@ -310,6 +310,16 @@ def test_wrong_use_ends_with_one_line_that_says_what_to_change(log, arguments, s
     assert message in run("release", *arguments, status=status)
 
 
+def test_a_name_in_a_ledger_has_no_effect_on_the_terminal(place):
+    odd = "\x1b[2J\u202e\n"
+    run("ledger", "add", "--dataset", "d", "--epsilon", 1, "--note", f"n{odd}")
+    shown = run("ledger", "show")
+    escaped = r"\x1b[2J\u202e\n"
+    assert f"name n{escaped}" in shown
+    assert not {"\x1b", "\u202e"} & set(shown)
+    assert shown.count("\n") == 2
+
+
 def test_failed_bounds_and_a_missing_ledger_have_different_messages(place):
     (place / "log.csv").write_text(text_of(("s", 3)))
     assert "cost is spent" in run("release", "log.csv", *ASKED, "--aggregate", "sum:time:auto", status=3)

@@ -137,7 +137,11 @@ REFUSED = [
     (["serve", "--type", '{"k": 20, "window": 24}'], ["--type", "type 'fledge': give either a profile or laws"]),
     (["plan", "--k", "two"], ["--k", "valid integer"]),
     (["plan", "--ks", "2"], ["No such option: --ks", "see kanon plan --help"]),
-    (["plan", "--k"], ["--k", "requires an argument"]),
+    (["plan", "--k"], ["kanon plan: Option '--k' requires an argument: see kanon plan --help"]),
+    (
+        ["risk", "no-noise", "x", "--k"],
+        ["kanon risk no-noise: ", "requires an argument: see kanon risk no-noise --help"],
+    ),
     (["simulate"], ["Missing argument", "log"]),
     (["simulate", "empty", "--type", ONE_TYPE, "--k", "20"], ["--k has no effect", "change the type"]),
     (["simulate", "empty", "--type", ONE_TYPE, "--profile", "sharp"], ["--profile has no effect"]),
