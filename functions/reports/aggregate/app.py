@@ -61,6 +61,7 @@ def stages() -> Stages:
         ring=lambda: ring(epoch),
         noise_key=noise_key,
         deployment=SETTINGS.deployment,
+        collected=SETTINGS.reports_bucket,
         clock=clock.now,
         ended=partial(count_outcome, metrics),
     )

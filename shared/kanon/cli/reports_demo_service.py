@@ -265,7 +265,7 @@ def declare(service: Service, keys: Sequence[bytes]) -> None:
 
 
 def request(service: Service, name: str, parameters: "Parameters") -> dict[str, Any]:
-    """The body of createJob. Reports of other runs are under the same prefix and are errors for this job."""
+    """The body of createJob. Reports of other runs have other origins, so the job leaves them out."""
     from kanon.reports.parameters import written
 
     job: dict[str, Any] = {
@@ -274,7 +274,7 @@ def request(service: Service, name: str, parameters: "Parameters") -> dict[str, 
         "input_data_blob_prefix": PREFIX,
         "output_data_bucket_name": service.summaries_bucket,
         "output_data_blob_prefix": f"output/{service.run}/{name}.avro",
-        "job_parameters": {"attribution_report_to": service.origin, "report_error_threshold_percentage": "100"},
+        "job_parameters": {"attribution_report_to": service.origin},
     }
     if parameters.mode == "discover":
         dp = {"job_epsilon": written(parameters.epsilon), "job_delta": written(parameters.delta)}

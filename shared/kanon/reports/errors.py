@@ -61,23 +61,24 @@ class JobError(KanonError):
         return JobError, (self.code, str(self), self.errors)
 
 
-def check_errors(errors: Tally[Counter], reports: int, most: Fraction, option: str) -> None:
+def check_errors(errors: Tally[Counter], reports: int, most: Fraction | None, option: str) -> None:
     """Check the share of the reports that are in error.
 
     Args:
         errors: reports that are not accepted, by counter.
         reports: all reports but those that are left out.
-        most: percent.
+        most: percent; None: all but one, because anybody can send reports in error.
         option: what the user may raise.
 
     Raises:
         JobError: the share is larger than ``most``.
     """
-    if 100 * errors.total() > most * reports:
+    total = errors.total()
+    if (0 < total == reports) if most is None else (100 * total > most * reports):
+        share = "so none counts" if most is None else f"more than {float(most):g} percent"
         counted = ", ".join(f"{counter} {count}" for counter, count in sorted(errors.items()))
         raise JobError(
             "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD",
-            f"{errors.total()} of {reports} reports are in error ({counted}), more than {float(most):g} percent:"
-            f" fix the reports, or raise {option}",
+            f"{total} of {reports} reports are in error ({counted}), {share}: fix the reports, or raise {option}",
             errors,
         )

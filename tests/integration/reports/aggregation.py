@@ -42,6 +42,7 @@ class Aggregation:
     queue: deque[Message] = field(default_factory=deque)
     secrets: random.Random = field(default_factory=lambda: random.Random(1))
     waiting: int = 0
+    collected: str = ""
     ring: Callable[[], Ring] = lambda: Ring((made.KEY_ID,), EPOCH)
 
     def bucket(self, name: str) -> Objects:
@@ -61,6 +62,7 @@ class Aggregation:
             ring=self.ring,
             noise_key=NOISE_KEY,
             deployment="test",
+            collected=self.collected,
             clock=lambda: self.tables.now,
         )
 

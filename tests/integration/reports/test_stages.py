@@ -7,8 +7,9 @@ import pytest
 
 from kanon import clock
 from kanon.reports import mapping
-from kanon.reports.avro import listed
+from kanon.reports.avro import Report, listed
 from kanon.reports.errors import JobError
+from kanon.reports.hpke import seal
 from kanon.reports.object_names import bucket_of, name_of
 from kanon.reports.opening import open_report
 from kanon.reports.service.epoch import JOBS_REPLACED_MESSAGE, SPENT_MESSAGE
@@ -17,7 +18,7 @@ from kanon.reports.service.plan import read_plan
 from kanon.reports.storage.report_jobs import State
 from kanon.reports.storage.work import Work
 from tests.integration.gate.tables import Running
-from tests.integration.reports.aggregation import OUTPUT, WORK, Aggregation, aggregation, discover
+from tests.integration.reports.aggregation import INPUT, OUTPUT, WORK, Aggregation, aggregation, discover
 from tests.integration.reports.tables import CAP
 from tests.unit.reports import made
 
@@ -381,6 +382,44 @@ def test_too_many_reports_in_error_end_a_job_and_spend_nothing(service: Aggregat
     service.run()
     assert service.code("job") == "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD"
     assert service.code("lenient") == "SUCCESS_WITH_ERRORS"
+
+
+def junk(count: int) -> list[Any]:
+    """What anybody can send with the clear fields of honest reports: most do not open, one holds no pairs."""
+    unreadable = Report(seal(b"junk", made.KEY.public_key(), text := made.info(999).text()), made.KEY_ID, text)
+    return [unreadable, *(made.report([(1, 1)], 1000 + n, key=made.OTHER_KEY) for n in range(count - 1))]
+
+
+@pytest.mark.parametrize("percent", [None, "10"])
+def test_junk_sinks_a_job_over_the_collectors_bucket_only_if_the_job_says_so(
+    service: Aggregation, percent: str | None
+) -> None:
+    service.collected = INPUT
+    service.put_reports("in/a.avro", reports(5) + junk(95))
+    service.put_domain("domain/keys.avro", 1)
+    service.create("job", job_parameters__report_error_threshold_percentage=percent)
+    service.run()
+    refused = percent is not None
+    assert service.code("job") == ("REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD" if refused else "SUCCESS_WITH_ERRORS")
+    counters = service.row("job").values["counters"]
+    assert counters["errors"] == {"DECRYPTION_ERROR": 94, "REPORT_PARSING_ERROR": 1}
+    assert refused or (counters["accepted"], counters["rows"]) == (5, 1)
+
+
+def test_a_job_without_any_report_that_counts_spends_nothing(service: Aggregation) -> None:
+    service.collected = INPUT
+    service.put_reports("in/a.avro", junk(7))
+    service.put_domain("domain/keys.avro", 1)
+    service.create("job")
+    service.create("anyway", job_parameters__report_error_threshold_percentage="100", output_data_blob_prefix="o2")
+    service.run()
+    assert [service.code(job) for job in ("job", "anyway")] == [
+        "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD",
+        "SUCCESS_WITH_ERRORS",
+    ]
+    message = service.row("job").values["message"]
+    assert "7 of 7 reports are in error (DECRYPTION_ERROR 6, REPORT_PARSING_ERROR 1), so none counts" in message
+    assert {job for _, job in service.tables.budgets.holders()} == {"anyway"}
 
 
 def run_until(service: Aggregation, job: str, state: State) -> None:

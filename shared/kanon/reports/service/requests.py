@@ -47,7 +47,7 @@ Reason = Literal["JSON_ERROR", "VALIDATION_FAILED", "ARGUMENT_MISSING"]
 MOST_PREFIXES = 50
 MOST_FILTERING_IDS = 64
 MOST_DESTINATIONS = 100
-DEFAULT_ERROR_THRESHOLD = "10"
+DEFAULT_ERROR_THRESHOLD = Fraction(10)
 
 _ID = re.compile(r"[ -{}~]{1,128}")
 _PREFIX = re.compile(r"[^\x00-\x1f\x7f]+")
@@ -133,9 +133,10 @@ def _epsilon(value: Any) -> Fraction | None:
     return None if text is None else _decimal(text)
 
 
-def _threshold(value: Any) -> Fraction:
+def _threshold(value: Any) -> Fraction | None:
     text = _parameter(value)
-    if (percent := _decimal(DEFAULT_ERROR_THRESHOLD if text is None else text)) > 100:
+    percent = None if text is None else _decimal(text)
+    if percent is not None and percent > 100:
         raise _wrong("give a percentage from 0 to 100")
     return percent
 
@@ -217,7 +218,7 @@ OptionalPrefix = Annotated[str | None, *_read_by(_unless_empty(_prefix))]
 Parameter = Annotated[str | None, *_read_by(_parameter)]
 Epsilon = Annotated[Fraction | None, *_read_by(_epsilon)]
 Decimal = Annotated[Fraction | None, *_read_by(_decimal)]
-Threshold = Annotated[Fraction, *_read_by(_threshold)]
+Threshold = Annotated[Fraction | None, *_read_by(_threshold)]
 Count = Annotated[int | None, *_read_by(_count)]
 FilteringIds = Annotated[tuple[int, ...], *_read_by(_filtering_ids)]
 Destinations = Annotated[tuple[str, ...] | None, *_read_by(_destinations)]
@@ -250,7 +251,8 @@ class JobParameters(JobFields):
         None, description=f"Above 0, at most EpsilonCap, at most 3 decimals; {DEFAULT_EPSILON} if left out"
     )
     report_error_threshold_percentage: Threshold = Field(
-        default_factory=lambda: _threshold(None), description=f"0 to 100; {DEFAULT_ERROR_THRESHOLD} if left out"
+        None,
+        description=f"0 to 100; if left out {DEFAULT_ERROR_THRESHOLD}, but no limit for the bucket of the collector",
     )
     input_report_count: Count = Field(None, description="A whole number")
     filtering_ids: FilteringIds = Field(
@@ -363,7 +365,7 @@ class JobRequest:
         epsilon: at most 3 decimals.
         delta: 0 if keys are declared.
         filtering_ids: ascending, each once.
-        error_threshold: the largest percentage of reports in error.
+        error_threshold: the largest percentage of reports in error, None if left out.
         report_count: the expected number of reports, or None.
         destinations: the only attribution destinations, or None.
         hours: the only hours of ``scheduled_report_time``, since 1970, or None.
@@ -382,7 +384,7 @@ class JobRequest:
     epsilon: Fraction
     delta: Fraction
     filtering_ids: tuple[int, ...]
-    error_threshold: Fraction
+    error_threshold: Fraction | None
     report_count: int | None
     destinations: tuple[str, ...] | None
     hours: range | None

@@ -27,7 +27,7 @@ from kanon.reports.service.epoch import REPLACED, SPENT_MESSAGE
 from kanon.reports.service.exhaustion import named_exhausted
 from kanon.reports.service.messages import Message, StageMessage
 from kanon.reports.service.plan import Plan, Ring, write_plan
-from kanon.reports.service.requests import JobRequest
+from kanon.reports.service.requests import DEFAULT_ERROR_THRESHOLD, JobRequest
 from kanon.reports.service.shards import missing_shards
 from kanon.reports.service.stored import output_of
 from kanon.reports.service.working import NOTHING_SPENT, UNPUBLISHED, Worker
@@ -61,12 +61,14 @@ class Stages(Worker):
         ring: the keys that reports may be encrypted to.
         noise_key: the key of the noise.
         deployment: the name of the deployment.
+        collected: the bucket of the collector, to which anybody may send.
     """
 
     committing: Callable[[str], Committing]
     ring: Callable[[], Ring]
     noise_key: NoiseKey
     deployment: str
+    collected: str
 
     def run(self, message: StageMessage, has_time: Callable[[], bool] = lambda: True) -> list[Message]:
         """Take a job as far as it goes.
@@ -198,7 +200,10 @@ class Stages(Worker):
         errors = sum((shard.errors for shard in shards), Tally[Counter]())
         reports = sum(shard.reports for shard in shards)
         left_out = sum(shard.left_out for shard in shards)
-        check_errors(errors, reports - left_out, request.error_threshold, "report_error_threshold_percentage")
+        most = request.error_threshold
+        if most is None and request.input_bucket != self.collected:
+            most = DEFAULT_ERROR_THRESHOLD
+        check_errors(errors, reports - left_out, most, "report_error_threshold_percentage")
         sources = frozenset(chain.from_iterable(shard.sources for shard in shards))
         counted = {
             "reports": reports,
