@@ -51,6 +51,11 @@ MOST_BLOCK = 16 << 20
 """Bytes of a compressed block when it is decompressed."""
 MOST_RATIO = 32
 """Of a file's decompressed and compressed bytes, beyond those of one block. Sorted keys reach 12, reports 4."""
+LEAST_REPORT = 64
+"""Bytes of a row of a file of reports, on average, but for a few rows. Its shared_info alone has over 100."""
+FEW_ROWS = 1000
+MOST_FIELDS = 100
+"""Of a row: fields of type null take no bytes, but time."""
 _SIMPLE = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _TOO_LARGE = "it is too large when it is decompressed: write it with codec null, or in smaller files"
 _SYNC = sha256(b"kanon/reports/avro/1").digest()[:16]
@@ -104,7 +109,7 @@ def read_reports(at: Place) -> Iterator[Report]:
     Raises:
         JobError: the file is missing or not an Avro file of reports (INPUT_DATA_READ_FAILED).
     """
-    return map(Report._make, map(itemgetter(*Report._fields), _rows(at, REPORTS)))
+    return map(Report._make, map(itemgetter(*Report._fields), _rows(at, REPORTS, LEAST_REPORT)))
 
 
 def write_domain(at: Place, keys: "NDArray[np.bytes_]") -> None:
@@ -210,7 +215,8 @@ def _write(at: Place, schema: Schema, rows: Iterable[dict[str, Any]]) -> None:
         fastavro.writer(file, schema, rows, codec="null", sync_interval=_BLOCK, sync_marker=_SYNC)
 
 
-def _rows(at: Place, schema: Schema) -> Iterator[dict[str, Any]]:
+def _rows(at: Place, schema: Schema, least: int = 0) -> Iterator[dict[str, Any]]:
+    """The rows of a file with this schema, which have at least ``least`` bytes on average, but for a few rows."""
     fields = _fields(schema)
     try:
         with _opened(at, "rb") as file:
@@ -223,12 +229,17 @@ def _rows(at: Place, schema: Schema) -> Iterator[dict[str, Any]]:
             if complex_fields := [name for name in found if name not in fields and found[name] == COMPLEX]:
                 # An array of nulls takes no bytes, so a short file may have any number of them.
                 raise _unreadable(at, f"a field that is not needed has a complex type: leave out {complex_fields[0]}")
-            decompressed = 0
+            if len(found) > MOST_FIELDS:
+                raise _unreadable(at, f"it has more than {MOST_FIELDS} fields: leave out those that are not needed")
+            decompressed = rows = 0
             block: Any
             for block in reader:
                 decompressed += block.bytes_.getbuffer().nbytes
+                rows += block.num_records
                 if decompressed > MOST_BLOCK + MOST_RATIO * (block.offset + block.size):
                     raise _TooLargeError
+                if (rows - FEW_ROWS) * least > decompressed:
+                    raise _unreadable(at, f"its rows have less than {least} bytes each: leave out the empty ones")
                 yield from block
     except _TooLargeError:
         raise _unreadable(at, _TOO_LARGE) from None

@@ -42,7 +42,7 @@ LIMITS = {
     "dynamo.batches": {"ATTEMPTS", "ATTEMPTS_OF_THE_CLIENT"},
     "dynamo.limits": {"MOST_ITEM_BYTES", "MOST_EXPRESSION_BYTES"},
     "dynamo.transactions": {"MOST_ITEMS"},
-    "reports.avro": {"MOST_BLOCK", "MOST_KEYS", "MOST_RATIO"},
+    "reports.avro": {"FEW_ROWS", "LEAST_REPORT", "MOST_BLOCK", "MOST_FIELDS", "MOST_KEYS", "MOST_RATIO"},
     "reports.collecting": {"MOST_INFO", "MOST_PAYLOAD", "LEAST_PAYLOAD"},
     "reports.histogram": {"LARGEST_SUM"},
     "reports.keys": {"MOST_PUBLIC_KEYS"},

@@ -7,7 +7,7 @@ import pytest
 
 from kanon import clock
 from kanon.reports import mapping
-from kanon.reports.avro import Report, listed
+from kanon.reports.avro import LEAST_REPORT, Report, listed
 from kanon.reports.errors import JobError
 from kanon.reports.hpke import seal
 from kanon.reports.object_names import bucket_of, name_of
@@ -225,6 +225,18 @@ def test_a_worker_without_time_leaves_the_rest_to_the_sweep(
     assert service.code("job") == "SUCCESS_WITH_ERRORS"
     assert service.names(WORK) == []
     assert service.tables.jobs.recorded("job", "piece#map#000000") == {}
+
+
+def test_reports_without_bytes_end_a_piece_too(service: Aggregation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kanon.reports.service.shards.PIECE_BYTES", 10 * LEAST_REPORT)
+    service.put_reports("in/a.avro", [Report(b"", "key", "")] * 25)
+    service.put_domain("domain/keys.avro", 1)
+    service.create("job")
+    service.run_one(service.queue.popleft())
+    message = service.queue.popleft()
+    assert isinstance(message, MapMessage)
+    service.shards.run(message)
+    assert len(service.tables.jobs.recorded("job", "piece#map#000000")) == 2
 
 
 def test_of_two_workers_on_one_shard_the_slower_one_stops(

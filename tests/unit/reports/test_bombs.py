@@ -72,6 +72,39 @@ def test_a_small_file_that_decompresses_to_much_is_refused(monkeypatch, reader, 
     assert peak(refused) < 5
 
 
+def read_until_refused(file, why):
+    """The number of rows that are read before the file is refused."""
+    rows = []
+    with pytest.raises(JobError, match=why):
+        rows.extend(avro.read_reports(file))
+    return len(rows)
+
+
+def test_blocks_of_empty_rows_are_refused_before_a_row_is_read(monkeypatch):
+    """Once, twelve such blocks of 16 KB took 12 seconds to read and a minute to map."""
+    monkeypatch.setattr(avro, "MOST_BLOCK", MEBIBYTE)
+    file = deflated(avro.REPORTS, number(0) * 3, MEBIBYTE // 3, 12)
+    assert read_until_refused(file, "rows have less than 64 bytes each") == 0
+
+
+def test_a_file_that_may_be_decompressed_has_no_more_rows_than_honest_ones(monkeypatch):
+    monkeypatch.setattr(avro, "MOST_BLOCK", MEBIBYTE)
+    row = number(0) + number(61) + bytes(61) + number(0)
+    assert len(row) == avro.LEAST_REPORT
+    file = deflated(avro.REPORTS, row, MEBIBYTE // len(row), 12)
+    assert read_until_refused(file, "too large when it is decompressed") == MEBIBYTE // avro.LEAST_REPORT
+
+
+@pytest.mark.parametrize(("more", "refused"), [(97, False), (98, True)])
+def test_a_file_of_many_fields_without_bytes_is_refused(more, refused):
+    fields = [*avro.REPORTS["fields"], *({"name": f"more{n}", "type": "null"} for n in range(more))]
+    file = deflated({"type": "record", "name": "A", "fields": fields}, number(0) * 2 + number(70) + b"a" * 70, 1)
+    if refused:
+        assert read_until_refused(file, "more than 100 fields") == 0
+    else:
+        assert len(list(avro.read_reports(file))) == 1
+
+
 def test_a_compressed_file_of_sorted_keys_is_read(monkeypatch):
     monkeypatch.setattr(avro, "MOST_BLOCK", 1 << 16)
     file = BytesIO()

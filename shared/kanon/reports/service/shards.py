@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from kanon.reports.acceptance import Rules
-from kanon.reports.avro import Report, read_reports
+from kanon.reports.avro import LEAST_REPORT, Report, read_reports
 from kanon.reports.errors import JobError
 from kanon.reports.mapping import Mapped, Selection, map_reports
 from kanon.reports.service.messages import MapMessage, StageMessage
@@ -127,7 +127,7 @@ def _piece(reports: Iterable[Report]) -> Iterator[Report]:
     size = 0
     for report in reports:
         yield report
-        size += len(report.payload) + len(report.shared_info)
+        size += max(LEAST_REPORT, len(report.payload) + len(report.shared_info))
         if size >= PIECE_BYTES:
             return
 
