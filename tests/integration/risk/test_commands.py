@@ -2,9 +2,7 @@
 
 import importlib
 import json
-import os
 import stat
-import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -80,10 +78,7 @@ def test_the_picture_is_a_png(log: Path, tmp_path: Path) -> None:
 
 def test_the_page_is_one_file_that_loads_nothing(log: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    # A program of its own: other tests of this process take matplotlib's modules away and put them back.
-    command = [sys.executable, "-m", "kanon.cli.start", "risk", "uniqueness", log, "--html", page]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([*command, "--columns", "set,set+day,set+client"], env=environment, check=True, capture_output=True)
+    assert run("uniqueness", log, "--columns", "set,set+day,set+client", "--html", page).exit_code == 0
     text = page.read_text()
     assert text.startswith("<!doctype html>")
     for outside in (" src=", "@import", "<script", "<link", "url(http"):
@@ -232,12 +227,12 @@ def test_bad_input_prints_one_line_that_says_what_to_change(
 def test_a_missing_library_names_the_extra_that_brings_it(
     missing: str, arguments: list[str], log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == missing]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, missing, None)
     for name in ("reading", "pictures", "rates"):
         monkeypatch.setattr(f"kanon.risk.{name}", importlib.import_module(f"kanon.risk.{name}"))  # put back afterwards
         monkeypatch.delitem(sys.modules, f"kanon.risk.{name}")
+    for name in [name for name in sys.modules if name.split(".")[0] == missing]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
     ran = run(*(argument.replace("LOG", str(log)) for argument in arguments))
     assert ran.exit_code == 1
     said = f"kanon risk {arguments[0]}: {missing} is missing: pip install 'kanon-dp[desk]'"
