@@ -139,8 +139,8 @@ faults: install  ## make every AWS call fail in every way, and run workers in hu
 		--ignore-glob '*test_bad_input*' $(ARGS)
 
 .PHONY: load
-load: install  ## put the local stack under load at several rates, evaluate a step of 100,000 joins (ARGS="--rates 5 --joins 5000")
-	@$(BIN)/python -m infra.measure.load $(ARGS)
+load: install  ## put the local stack under load at several rates, look up every acknowledged join (ARGS="--rates 5")
+	@$(BIN)/python -m tests.faults.gate.load $(ARGS)
 
 .PHONY: fuzz
 fuzz: install  ## send thousands of bad inputs to the API, to every parser and to every command (EXAMPLES=2000)
@@ -149,10 +149,8 @@ fuzz: install  ## send thousands of bad inputs to the API, to every parser and t
 		tests/unit/cli/test_every_command.py tests/unit/test_joinlog_batches.py $(ARGS)
 
 .PHONY: bench
-BENCH := docs/evidence
-bench: install  ## measure cost relative to bare libraries, into docs/evidence (minutes; ARGS=--short: seconds, stores nothing)
-	@$(BIN)/python -m infra.measure.bench --history $(BENCH)/benchmarks.jsonl --page $(BENCH)/performance.md $(ARGS)
-	@$(BIN)/python -m infra.measure.costs
+bench: install  ## measure cost relative to bare libraries (ARGS=--short: a minute; ARGS=--keep: half an hour, into docs/evidence)
+	@$(BIN)/python -m bench $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.project  ## check style and likely bugs
@@ -201,11 +199,11 @@ spark-test: .venv-spark/.project  ## run `kanon release` on Spark and compare it
 
 .PHONY: tpch
 tpch: install .venv-rivals/.requirements  ## make the data of TPC-H and check the group counts of the reference tables
-	@$(BIN)/python -m infra.measure.tpch $(ARGS)
+	@$(BIN)/python -m tests.vectors.tpch $(ARGS)
 
 .PHONY: rivals
 rivals: install .venv-rivals/.requirements  ## compare `kanon release` with other libraries on one job (LOG=file.csv.gz)
-	@$(BIN)/python -m infra.measure.rivals "$(LOG)" $(ARGS)
+	@$(BIN)/python -m bench.rivals "$(LOG)" $(ARGS)
 
 .PHONY: prove
 prove: install  ## run every enumeration and search behind the privacy proof (minutes)

@@ -35,7 +35,7 @@ CONFIG = Config(
 OBJECTS = CONFIG.merge(Config(connect_timeout=2, read_timeout=20))
 IN_PATH = Config(s3={"addressing_style": "path"})
 
-# boto3 is not imported: it brings S3's transfer manager, which costs time at each start (infra/measure/starting.py).
+# boto3 is not imported: it brings S3's transfer manager, which costs time at each start (docs/evidence/performance.md).
 session: Callable[[], Any] = cache(botocore.session.get_session)
 """The session that makes the clients of this execution environment."""
 

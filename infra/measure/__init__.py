@@ -1,1 +1,0 @@
-"""Measurements: ``bench`` gives ratios to the bare libraries, ``load`` puts the local stack under load."""
