@@ -1,7 +1,7 @@
-"""A job of reports through the local stack: its real handlers over moto, in one process.
+"""A job of reports through the local stack: its real handlers in one process.
 
 Reports are put into the bucket as ``store`` writes them, 2,000 in an object. All processor time of the process from
-createJob to the summary counts, including the emulation of S3, SQS and DynamoDB.
+createJob to the summary counts; the emulation of S3, SQS and DynamoDB is another process.
 
 Two cores: ``decrypt`` runs once for each shard, so the shards are divided between two workers, and the busier one
 counts. Plan, match, reduce, commit and publication count as the work of one worker. The reference is the bare
@@ -41,7 +41,7 @@ def rows(form: Form) -> Iterator[Comparison]:
     count = form.size(100_000, 2_000)
     yield Comparison(
         f"a job of {count:,} reports and as many keys, two cores",
-        "createJob to summary on the local stack over moto: the busier of two workers for the shards, and the rest",
+        "createJob to summary on the local stack: the busier of two workers for the shards, and the rest",
         "bare HPKE decryptions of the same kind of reports, half of them on each core", "report",
         Side(job, (count,)), Side(decryptions, (count // 10,)), 1, 3.0, warm=False,
     )  # fmt: skip

@@ -122,7 +122,7 @@ def variables(wanted: Mapping[str, str]) -> Iterator[None]:
 def service(parameters: Mapping[str, str] | None = None) -> Iterator[Service]:
     """A service that runs until the block ends, on a simulated clock."""
     made_by = aws.session
-    with Stack(parameters or {}, engine="ministack", start=START, seed=1) as stack:
+    with Stack(parameters or {}, start=START, seed=1) as stack:
         aws.session = cache(botocore.session.get_session)  # the functions' own, as their environment variables say
         try:
             yield Service(stack)

@@ -19,6 +19,7 @@ from kanon.cli import screen
 from kanon.local import Stack, template
 from kanon.local.stack import LOCAL
 from tests.monitor.monitor import find_problems, monitor_every_stack
+from tests.moto_engine import Moto
 from tests.quick_aws import quick_aws
 
 START = 1_700_000_000.0
@@ -64,10 +65,14 @@ def _show_no_progress() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _draw_the_same_secrets() -> Iterator[None]:
-    """Without a seed of the test, the secrets of a stack, its noise and its tokens are the same in every run."""
+def _stacks_of_tests() -> Iterator[None]:
+    """Without a seed of the test, the secrets of a stack, its noise and its tokens are the same in every run.
+
+    A stack runs on moto, unless a test names another engine.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(Stack.__init__.__kwdefaults__, "seed", 1)  # type: ignore[misc]
+        patch.setitem(Stack.__init__.__kwdefaults__, "engine", Moto)  # type: ignore[misc]
         yield
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kanon.local import Stack
+from kanon.local.engines import Ministack
 from kanon.local.source import ROOT
 
 
@@ -60,5 +61,5 @@ def runtime_boto3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def emulated() -> Iterator[Stack]:
     """The stack on an emulator that another process can reach, on the real clock."""
-    with Stack(engine="ministack") as stack:
+    with Stack(engine=Ministack) as stack:
         yield stack

@@ -16,7 +16,9 @@ import pytest
 
 from kanon.gate.mechanism.steps import step_at
 from kanon.local import Stack
+from kanon.local.engines import Engine, Ministack
 from tests.build.test_build import CROWD, PERIOD, SET, http_event, run
+from tests.moto_engine import Moto
 
 pytestmark = pytest.mark.build
 
@@ -89,13 +91,13 @@ def releases(
     return first, second, third
 
 
-def new_stack(engine: str) -> Stack:
+def new_stack(engine: type[Engine]) -> Stack:
     return Stack(engine=engine, start=START, seed=1, name="side-by-side")
 
 
 @pytest.fixture
 def stack() -> Iterator[Stack]:
-    with new_stack("ministack") as running:
+    with new_stack(Ministack) as running:
         yield running
 
 
@@ -129,7 +131,7 @@ def form(stack: Stack) -> int:
 @pytest.fixture(scope="module")
 def expected() -> Iterator[tuple[str, dict[str, list[Any]]]]:
     """The answer and the rows if this release alone does everything."""
-    with new_stack("moto") as alone:
+    with new_stack(Moto) as alone:
         for number in range(STEPS):
             alone.advance_to(START + number * PERIOD)
             joins = [{"type": "fledge", "set": SET, "client": str(client)} for client in clients(number)]

@@ -256,7 +256,6 @@ def test_simulate_computes_the_answers_on_a_log(installer: Installer, folder: Pa
         ("", "desk", "release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6"),
         ("", "reports", "reports keys"),
         ("", "aws", "doctor --stack kanon"),
-        ("local", "moto", "serve --engine moto"),
         ("desk", "local", "demo"),
         ("desk", "spark", "release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6 --engine spark"),
         ("desk", "aws", "release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6 --ledger dynamodb:t"),

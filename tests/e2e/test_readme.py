@@ -33,11 +33,11 @@ def outside() -> dict[str, str]:
 
 
 def demo() -> str:
-    """The command of `make` for the demo of the page, on the engine in this process."""
+    """The command of `make` for the demo of the page."""
     asked = ["make", "--dry-run", *DEMO.split()[1:]]
     made = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=ROOT, env=outside()).stdout
     (command,) = [line for line in made.splitlines() if "/kanon demo" in line]
-    return re.sub(r"^\S*/kanon", lambda _: KANON, command) + " --engine moto"
+    return re.sub(r"^\S*/kanon", lambda _: KANON, command)
 
 
 def shows(output: str, promised: str) -> bool:
@@ -50,7 +50,7 @@ def shows(output: str, promised: str) -> bool:
 @pytest.mark.skipif(not all(map(shutil.which, ("bash", "curl", "make"))), reason="needs bash, curl and make")
 def test_every_command_of_the_start_page_prints_what_the_page_shows(tmp_path: Path) -> None:
     assert BLOCKS[0][0].strip() == SERVE
-    with serving("moto") as address:
+    with serving() as address:
         environment = {**outside(), "no_proxy": "127.0.0.1", "COLUMNS": "120"}
         ran = subprocess.run(
             ["bash", "-euc", script(address)],

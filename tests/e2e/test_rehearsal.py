@@ -18,7 +18,7 @@ def test_a_new_type_a_suppression_and_a_rotation_are_deployed_while_the_service_
     types.write_text(json.dumps({"fledge": TYPE}))
     parameters.write_text("{}")
     options = ("--period", "2", "--types", str(types), "--parameters", str(parameters))
-    with serving("ministack", *options) as address, Client(address) as client:
+    with serving(*options) as address, Client(address) as client:
         popular = set_id("popular")
         until(lambda: _crowded(client, popular))
 

@@ -7,10 +7,10 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError, ResponseStreamingError
 
 from kanon import aws
-from kanon.local.engines import Moto
 from kanon.reports.storage.objects import Objects
 from tests.faults.failures import FAILURES, OBJECT_FAILURES, Failure
 from tests.faults.fault_injector import Behaviour, Call, FaultInjector, ProcessDied, Worker, undisturbed
+from tests.moto_engine import Moto
 
 BUCKET, KEY, BODY = "kanon-1-reports-workbucket", "jobs/a b.bin", bytes(range(256)) * 4
 GENERAL = [failure for failure in FAILURES if not failure.only]

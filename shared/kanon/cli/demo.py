@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.files import Force, Outputs
-from kanon.cli.local import Engine, EngineName, local_errors
+from kanon.cli.local import local_errors
 from kanon.cli.options import (
     COLUMNS,
     ColumnNames,
@@ -79,7 +79,6 @@ def demo(
     types_file: TypesFile = None,
     picture: Annotated[Path, typer.Option(help="File for the picture (PNG).")] = Path("build/demo.png"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated log and of the keys.")] = 1,
-    engine: EngineName = Engine.ministack,
     force: Force = False,
 ) -> None:
     """Replay a join log hour by hour, and compare every answer with the exact counts.
@@ -108,9 +107,7 @@ def demo(
                 joins = _log(log, first, last, columns, seed, reading)
                 document = own.document if own else None if log else WEEK
                 parameters = {"Types": document} if document else None
-                stack = running.enter_context(
-                    Stack(parameters, engine=engine, start=joins.start, seed=seed, name="kanon-demo")
-                )
+                stack = running.enter_context(Stack(parameters, start=joins.start, seed=seed, name="kanon-demo"))
             _demo(stack, joins, picture, outputs, began)
 
 

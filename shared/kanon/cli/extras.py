@@ -15,7 +15,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _OF_OPTIONS = {
-    ("local", "moto"): "moto",
     ("desk", "pyspark"): "spark",
     ("desk", "pandas"): "spark",
     ("desk", "boto3"): "aws",

@@ -2,22 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
-from typing import Annotated
-
-import typer
 
 from kanon.cli.errors import one_line
-
-
-class Engine(StrEnum):
-    """An emulator of the AWS services behind the stack."""
-
-    ministack = "ministack"
-    moto = "moto"
-
-
-EngineName = Annotated[Engine, typer.Option(help="AWS emulator.")]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kanon.cli.local import Engine, EngineName, local_errors
+from kanon.cli.local import local_errors
 from kanon.cli.own_types import OneType, TypesFile, json_of_file, own_types
 from kanon.cli.screen import program, working
 
@@ -49,7 +49,6 @@ def serve(
         typer.Option(metavar="FILE", help='Parameters of the template (JSON): {"NoiseKeys": [...]}, "LogGenerations".'),
     ] = None,
     reports: Annotated[bool, typer.Option("--reports/--no-reports", help="Also run reports.")] = True,
-    engine: EngineName = Engine.ministack,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of the functions.")] = False,
 ) -> None:
     """Serve the HTTP API on this machine until Ctrl-C.
@@ -75,7 +74,7 @@ def serve(
         schedule = Every(period, _evaluated(period))
         with contextlib.ExitStack() as running:
             with working("starting the service"):
-                stack = running.enter_context(Stack(first, engine=engine, schedule=schedule, logs=logs))
+                stack = running.enter_context(Stack(first, schedule=schedule, logs=logs))
                 server = _listening(stack, port)
             running.callback(server.close)
             for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,8 +1,6 @@
-"""The two AWS emulators on which the local stack can run.
+"""The AWS emulator on which the local stack runs: ministack, a child process. The tests bring another one.
 
-``moto`` runs in this process; the tests use it by default. ``ministack`` is a child process; ``kanon serve`` and
-``kanon demo`` use it, because its queries are faster. Rows expire by the stack's clock only, see ``expire``, so the
-clock of an engine must never expire them. docs/explanation/local-stack.md compares the engines.
+Rows expire by the stack's clock only, see ``expire``, so the clock of an engine must never expire them.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -29,7 +26,6 @@ import botocore.session
 from botocore.config import Config
 
 from kanon.dynamo.batches import WRITES_A_CALL, chunks
-from kanon.local.partiql import teach_moto
 from kanon.local.source import ROOT
 from kanon.local.template import ACCOUNT, REGION
 
@@ -115,83 +111,6 @@ class Engine(ABC):
         if self.endpoint is not None:
             variables["AWS_ENDPOINT_URL"] = self.endpoint
         return variables
-
-
-class Moto(Engine):
-    """moto in this process. Concurrent stacks share it and use different names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._mock: Any = None
-
-    def start(self) -> None:
-        """Make moto answer boto3 in this process."""
-        from moto import mock_aws
-
-        _query_partitions()
-        teach_moto()
-        self._mock = mock_aws()
-        self._mock.start()
-
-    def stop(self) -> None:
-        """Restore boto3. When the last stack stops, all data is lost."""
-        self.close_clients()
-        if self._mock is not None:
-            self._mock.stop()
-            self._mock = None
-
-    def expire(self, table: str, attribute: str, now: float) -> int:
-        """Delete inside moto's table: a scan through its API would take seconds."""
-        from moto.backends import get_backend
-
-        rows: Any = get_backend("dynamodb")[ACCOUNT][REGION].tables[table]
-
-        def expired(item: Any) -> bool:
-            ttl = item.attrs.get(attribute)
-            return ttl is not None and int(ttl.value) < now
-
-        deleted = 0
-        for partition, content in list(rows.items.items()):
-            if rows.range_key_attr:
-                for key in [key for key, item in list(content.items()) if expired(item)]:
-                    del content[key]
-                    deleted += 1
-                if not content:
-                    del rows.items[partition]
-            elif expired(content):
-                del rows.items[partition]
-                deleted += 1
-        return deleted
-
-
-def _query_partitions() -> None:
-    """Make moto's Query read one partition; without this it sorts and compares the whole table."""
-    from moto.dynamodb.models.table import Table
-
-    if getattr(Table.query, "reads_one_partition", False):
-        return
-    whole_query, whole_items = Table.query, Table.all_items
-    reading = threading.local()
-
-    def query(self: Any, hash_key: Any, *args: Any, **options: Any) -> Any:
-        reading.partition = hash_key
-        try:
-            return whole_query(self, hash_key, *args, **options)
-        finally:
-            reading.partition = None
-
-    def all_items(self: Any) -> Any:
-        partition = getattr(reading, "partition", None)
-        if partition is None or self.global_indexes or self.indexes:
-            return whole_items(self)
-        content = self.items.get(partition)
-        if content is None:
-            return []
-        return list(content.values()) if self.range_key_attr else [content]
-
-    query.reads_one_partition = True  # type: ignore[attr-defined]
-    Table.query = query  # type: ignore[method-assign]
-    Table.all_items = all_items  # type: ignore[method-assign]
 
 
 def _ministack_python() -> str:
@@ -314,6 +233,3 @@ class Ministack(Engine):
         for some in chunks(expired, WRITES_A_CALL):
             client.batch_write_item(RequestItems={table: some})
         return len(expired)
-
-
-ENGINES: dict[str, type[Engine]] = {"moto": Moto, "ministack": Ministack}

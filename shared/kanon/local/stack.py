@@ -19,7 +19,7 @@ import boto3
 from kanon.local import gateway
 from kanon.local.build import Wake, build_functions, build_storage, wakes
 from kanon.local.clock import Clock, Trigger
-from kanon.local.engines import ENGINES
+from kanon.local.engines import Engine, Ministack
 from kanon.local.functions import Environment, Function, FunctionError, release_process
 from kanon.local.meter import Meter
 from kanon.local.objects import ObjectTimes
@@ -43,7 +43,7 @@ class Stack:
     Args:
         parameters: values for the template's parameters, for example ``{"Slots": "8"}``. Without ``Slots`` there is
             one slot: on one machine, more slots only cost time.
-        engine: a name in ``engines.ENGINES``.
+        engine: the emulator of AWS.
         start: unix seconds at which simulated time starts; ``None`` for the real clock.
         seed: makes the generated secrets reproducible; ``None`` for random ones.
         name: the stack's name, a part of ``AWS::StackId`` and so of every noise tape.
@@ -56,7 +56,7 @@ class Stack:
         self,
         parameters: Mapping[str, str] | None = None,
         *,
-        engine: str = "moto",
+        engine: type[Engine] = Ministack,
         start: float | None = None,
         seed: int | None = None,
         name: str = "kanon-local",
@@ -66,7 +66,7 @@ class Stack:
     ) -> None:
         self.template = Template.read(template, parameters or {}, name, limits=schedule is None, defaults=LOCAL)
         self.clock = Clock(start)
-        self.engine = ENGINES[engine]()
+        self.engine = engine()
         self.logs = logs if logs is not None else io.StringIO()
         self.failures: list[FunctionError] = []
         self._prefix = f"{name}-{next(_numbers)}"

@@ -176,7 +176,7 @@ def local_stack(url: str) -> RunningStack:
     """The stack that ``kanon serve`` serves at ``url``.
 
     Raises:
-        StackError: there is no local stack at ``url``, or its tables live inside its process.
+        StackError: there is no local stack at ``url``.
     """
     try:  # urllib and not kanon.client.Connection: a remote stack may be behind a proxy
         with urllib.request.urlopen(f"{url.rstrip('/')}{DESCRIPTION}", timeout=10) as answer:  # noqa: S310, see cli
@@ -184,10 +184,8 @@ def local_stack(url: str) -> RunningStack:
     except (OSError, ValueError) as error:
         detail = error.reason if isinstance(error, urllib.error.URLError) else type(error).__name__
         raise StackError(f"no local stack answers at {url} ({detail}): start one with `kanon serve`") from error
-    if not isinstance(described, dict) or not described.keys() >= DESCRIBED:
+    if not isinstance(described, dict) or not described.keys() >= DESCRIBED or not described["endpoint"]:
         raise StackError(f"{url} is not a local stack: start one with `kanon serve`, and give its URL as --url")
-    if described["endpoint"] is None:
-        raise StackError("the tables of this stack live inside its process: serve it with `--engine ministack`")
     session = boto3.Session("local", "local", region_name=described["region"])
     return replace(described_stack(described, session, described["endpoint"]), url=url)
 

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 from kanon.cli.main import app
 from kanon.local import Stack
-from kanon.local.engines import ENGINES
 from tests.conftest import START
 from tests.e2e.gate.backups import RUNBOOK, put_back, restored, rows, runbook_commands
 from tests.e2e.gate.oracle import Oracle
 from tests.e2e.gate.test_mixtures import TYPES, join_some, next_steps
 from tests.integration.gate.doctor_view import run_on
+from tests.moto_engine import ENGINES
 
 BACKUP = int(START // 3600) + 1
 
@@ -72,7 +72,7 @@ class Drill:
 @pytest.fixture(params=sorted(ENGINES))
 def drill(request: pytest.FixtureRequest) -> Iterator[Drill]:
     parameters = {"Types": json.dumps(TYPES), "OutageAllowance": "172800"}
-    with Stack(parameters, engine=request.param, start=START, seed=8) as stack:
+    with Stack(parameters, engine=ENGINES[request.param], start=START, seed=8) as stack:
         oracle, chance, backup = Oracle(stack), random.Random(1), []
         for step in range(4):
             if step == 2:

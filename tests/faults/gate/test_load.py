@@ -20,7 +20,7 @@ def test_a_few_sets_get_most_of_the_joins():
 
 
 def test_every_acknowledged_join_is_in_the_log_and_refused_joins_get_a_retry_after():
-    with Served("ministack", environments=4) as served:
+    with Served(environments=4) as served:
         stream = workload("fledge", 500, seed=1)
         free = drive(served, stream, rate=15, seconds=2)
         assert free.statuses.keys() == {200}
@@ -35,7 +35,7 @@ def test_every_acknowledged_join_is_in_the_log_and_refused_joins_get_a_retry_aft
 
 
 def test_the_load_tool_finds_a_join_that_is_not_in_the_log(monkeypatch):
-    with Served("ministack", environments=4) as served:
+    with Served(environments=4) as served:
         monkeypatch.setattr(served, "rows", set)
         tally = drive(served, workload("fledge", 500, seed=1), rate=10, seconds=1)
         assert tally.missing == len(tally.acknowledged) > 0

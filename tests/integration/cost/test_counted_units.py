@@ -38,7 +38,7 @@ def demo() -> Iterator[Demo]:
     whole = generated_log(1)
     begin = whole.start + 20 * DAY
     log = JoinLog("a day", begin, [join for join in whole.joins if begin <= join.time < begin + DAY])
-    with Stack({"Types": f'{{"fledge": {TYPE}}}', "Slots": LAYOUT}, engine="moto", start=begin, seed=1) as stack:
+    with Stack({"Types": f'{{"fledge": {TYPE}}}', "Slots": LAYOUT}, start=begin, seed=1) as stack:
         replay(stack, log, ["fledge"], lambda _: None)
         steps = [joins for _, joins in log.by_step(PERIOD)]
         meter = stack.meter
@@ -77,7 +77,7 @@ def test_the_share_of_changes_equals_that_of_the_demo(demo: Demo) -> None:
 
 def test_the_logs_of_a_request_and_of_a_slot_have_the_lengths_of_the_model() -> None:
     logs = io.StringIO()
-    with Stack({}, engine="moto", start=1_700_000_000 // PERIOD * PERIOD, seed=1, logs=logs) as stack:
+    with Stack({}, start=1_700_000_000 // PERIOD * PERIOD, seed=1, logs=logs) as stack:
 
         def printed(path: str, body: dict[str, object]) -> int:
             stack.request("POST", path, body)  # starts the function

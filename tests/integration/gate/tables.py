@@ -26,10 +26,11 @@ from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members, Update
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import StepLog
-from kanon.local.engines import ENGINES, Engine, Moto
+from kanon.local.engines import Engine
 from kanon.local.partiql import read
 from kanon.local.source import ROOT
 from kanon.local.template import Template
+from tests.moto_engine import ENGINES, Moto
 from tests.small_pages import give_small_pages
 from tests.unit.examples import ONE_SLOT
 

@@ -231,7 +231,7 @@ def test_a_stack_of_another_project_is_reported(own_stack: Stack) -> None:
 def test_a_served_stack_with_unreachable_tables_is_reported(stack: Stack) -> None:
     server = stack.serve()
     try:
-        with pytest.raises(StackError, match="live inside its process: serve it with `--engine ministack`"):
+        with pytest.raises(StackError, match="is not a local stack: start one with `kanon serve`"):
             local_stack(server.url)
     finally:
         server.close()

@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 from kanon.local import Stack, TemplateError
 from kanon.local.clock import Every
 from kanon.local.template import Template
+from tests.moto_engine import ENGINES
 from tests.queues import messages
 
 TEMPLATE = Path(__file__).parent / "nested_stack" / "template.yaml"
@@ -112,7 +113,7 @@ def test_a_nested_stack_without_a_value_for_a_parameter_is_refused(tmp_path: Pat
 
 @pytest.mark.parametrize("engine", ["moto", "ministack"])
 def test_an_object_is_written_only_under_its_condition_on_either_engine(engine: str) -> None:
-    with letters_stack(engine=engine) as stack:
+    with letters_stack(engine=ENGINES[engine]) as stack:
         send(stack, "one")
         stack.tick()
         assert [bodies for _, bodies in batches(stack)] == [["one"]]

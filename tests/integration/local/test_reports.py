@@ -13,6 +13,7 @@ from kanon.reports.clients.report import SECOND, Report, contribution
 from kanon.reports.clients.sending import outgoing
 from kanon.reports.collecting import PUBLIC_KEYS
 from kanon.reports.keys import public_keys
+from tests.moto_engine import ENGINES
 from tests.unit.reports.made import keys16
 
 START = 1_700_000_000.0
@@ -60,7 +61,7 @@ def job(stack: Stack) -> Any:
 
 @pytest.mark.parametrize("engine", ["moto", "ministack"])
 def test_reports_become_a_summary_through_every_function(engine: str) -> None:
-    with Stack({"Reports": "ON"}, engine=engine, start=START) as stack:
+    with Stack({"Reports": "ON"}, engine=ENGINES[engine], start=START) as stack:
         assert stack.request("GET", PUBLIC_KEYS).status == 503
         stack.advance(5 * 60)
         for _ in range(10):

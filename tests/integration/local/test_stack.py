@@ -19,6 +19,7 @@ import pytest
 from kanon import aws
 from kanon.local import FunctionError, Stack
 from kanon.local.gateway import PAYLOAD_LIMIT
+from tests.moto_engine import ENGINES
 from tests.queues import messages
 
 ECHO = Path(__file__).parent / "echo_stack" / "template.yaml"
@@ -311,7 +312,7 @@ def test_a_real_clock_follows_the_schedule_until_told_to_stop() -> None:
 
 @pytest.mark.parametrize("engine", ["moto", "ministack"])
 def test_rows_expire_by_the_simulated_clock_on_either_engine(engine: str) -> None:
-    with echo_stack(engine=engine) as stack:
+    with echo_stack(engine=ENGINES[engine]) as stack:
         stack.request("POST", "/v1/things/old")
         stack.advance(30)
         stack.request("POST", "/v1/things/young")
@@ -337,7 +338,7 @@ def test_advancing_the_clock_deletes_expired_rows(stack: Stack) -> None:
 
 @pytest.mark.parametrize("engine", ["moto", "ministack"])
 def test_a_query_reads_its_partition_in_byte_order_on_either_engine(engine: str) -> None:
-    with echo_stack(engine=engine) as stack:
+    with echo_stack(engine=ENGINES[engine]) as stack:
         dynamodb = stack.session.client("dynamodb")
         table = stack.storage.tables["Table"]
         parts = [bytes([n]) for n in (255, 0, 62, 63, 128, 10, 47)]

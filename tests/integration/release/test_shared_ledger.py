@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from kanon.local.engines import ENGINES
 from kanon.noise.bound import Bound
 from kanon.release import Ledger, release
 from kanon.release.errors import InputError, LedgerError, OverBudgetError
 from kanon.release.output import csv_bytes
 from kanon.release.shared_stores import TableSecrets, TableStore
 from tests.integration.gate.tables import Running, running, take_turns
+from tests.moto_engine import ENGINES
 from tests.unit.release.made import LOG, Given, spec
 
 _numbers = itertools.count()

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from kanon import clock
-from kanon.local.engines import ENGINES
 from kanon.local.functions import Environment, FunctionError
 from kanon.reports.clients.encrypt import encrypt
 from kanon.reports.clients.report import Report as ClientReport
@@ -18,6 +17,7 @@ from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import State
 from tests.integration.gate.tables import Running, running
 from tests.integration.reports.functions import Functions, functions
+from tests.moto_engine import ENGINES
 from tests.table_ids import give_ids
 from tests.unit.reports import made
 

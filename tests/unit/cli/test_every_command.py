@@ -97,8 +97,6 @@ def test_completion_is_offered() -> None:
 
 ONE_TYPE = '{"k": 20, "window": 24, "profile": "sharp-2"}'
 REFUSED = [
-    (["demo", "--engine", "foo"], ["--engine", "ministack", "moto"]),
-    (["serve", "--engine", "foo"], ["--engine", "ministack", "moto"]),
     (["serve", "--port", "-5"], ["--port", "greater than or equal to 0"]),
     (["serve", "--port", "99999"], ["--port", "less than or equal to 65535"]),
     (["serve", "--period", "1"], ["--period", "greater than or equal to 2"]),
@@ -191,7 +189,7 @@ def test_a_port_that_is_in_use_is_named() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        status, output = run("serve", "--port", str(port), "--engine", "moto")
+        status, output = run("serve", "--port", str(port))
     assert status == 2
     assert f"port {port} is in use: choose another" in output
     assert output.count("\n") == 1

@@ -28,7 +28,7 @@ READ = {
 
 ASKED = "--group set --epsilon 1 --delta 1e-6 --dataset d"
 WRITERS = {
-    "demo --engine moto --log joins.csv --picture": "OUT.png",
+    "demo --log joins.csv --picture": "OUT.png",
     "plan --profile published --plot": "OUT.png",
     "plan --paper": "OUT.png",
     f"release joins.csv {ASKED} --out": "OUT.csv",

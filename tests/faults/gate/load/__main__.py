@@ -30,7 +30,7 @@ def _join(asked: argparse.Namespace) -> list[str]:
         return []
     broken = []
     print(HEADER)
-    with Served("ministack") as served:
+    with Served() as served:
         stream = workload("fledge", 5_000, seed=2)
         runs = [(rate, 0.0) for rate in rates] + [(asked.throttled_rate, asked.throttle)]
         for number, (rate, share) in enumerate(runs):

@@ -37,10 +37,10 @@ Row = tuple[bytes, int]
 class Served:
     """A stack that ``environments`` processes serve over HTTP until it is closed; a context manager."""
 
-    def __init__(self, engine: str, environments: int = 16) -> None:
+    def __init__(self, environments: int = 16) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, engine, environments), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, environments), daemon=True)
 
     def __enter__(self) -> Self:
         self._process.start()
@@ -75,10 +75,10 @@ class Served:
         return name, client_token(self._client_key, name, join.kind, join.client, bits)
 
 
-def _serve(connection: Connection, engine: str, environments: int) -> None:
+def _serve(connection: Connection, environments: int) -> None:
     """The process: it serves, and answers requests from the connection."""
     throttle = Throttle()
-    with Stack({"Slots": "4"}, engine=engine, logs=_Discard()) as stack:
+    with Stack({"Slots": "4"}, logs=_Discard()) as stack:
         join = stack.functions["join"]
         stack.functions["join"] = replace(join, session=lambda name: throttle.before(join.session(name)))
         with _forked(stack, throttle, environments) as urls:

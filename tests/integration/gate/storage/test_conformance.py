@@ -30,7 +30,6 @@ from kanon.gate.storage.control import Mark, Progress
 from kanon.gate.storage.members import is_newer, to_item
 from kanon.gate.storage.statuses import Horizon, Statuses
 from kanon.gate.storage.step_log import Row
-from kanon.local.engines import ENGINES
 from tests.integration.gate.tables import (
     Running,
     Tables,
@@ -43,6 +42,7 @@ from tests.integration.gate.tables import (
     write,
     write_all,
 )
+from tests.moto_engine import ENGINES
 from tests.unit.examples import set_key
 
 STEP = 472_000
