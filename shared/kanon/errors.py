@@ -1,12 +1,16 @@
-"""Errors that a well-formed request can meet. Messages say what to do; none names a set or a client."""
+"""The tree of errors, and those that a well-formed request can meet: their messages name no set and no client."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 
-class KanonError(Exception):
-    """Base of the service's own errors."""
+class Error(Exception):
+    """Base of every error of this package. Its message says what to change."""
+
+
+class KanonError(Error):
+    """Base of the errors of the service that its logs may hold: the message names no value."""
 
 
 class ConfigurationError(KanonError):
@@ -54,7 +58,7 @@ def reason(problem: Mapping[str, Any]) -> str:
     return str(problem["msg"]).removeprefix("Value error, ")
 
 
-class UnforeseenError(Exception):
+class UnforeseenError(Error):
     """An error that nobody foresaw: its type and place. Its text is withheld, because it may hold anything."""
 
 

@@ -4,8 +4,10 @@ import json
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from kanon.errors import Error
 
-class NotJSONError(ValueError):
+
+class NotJSONError(Error, ValueError):
     """A text that Python's parser accepts and this one refuses; the message says why."""
 
 

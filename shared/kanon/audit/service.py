@@ -26,6 +26,7 @@ from kanon.audit.mechanism import (
     rise_and_fall,
 )
 from kanon.client import Client, Join, encoded
+from kanon.errors import Error
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.names import set_key
 from kanon.gate.types import Type
@@ -78,7 +79,7 @@ def audit_service(types: Mapping[str, Parameters], trials: int, seed: int) -> tu
     return found, checks
 
 
-class LateError(RuntimeError):
+class LateError(Error, RuntimeError):
     """The answers are not those of the current step, so the audit cannot judge them."""
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kanon.errors import Error
 
-class ApiError(RuntimeError):
+
+class ApiError(Error, RuntimeError):
     """A call to the service failed."""
 
 

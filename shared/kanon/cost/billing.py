@@ -9,11 +9,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from kanon.errors import Error
+
 Usage = Mapping[str, float]
 """Quantities in a month, by the names in ``prices.json``, such as ``dynamodb.write``."""
 
 
-class CostError(ValueError):
+class CostError(Error, ValueError):
     """A file or a workload cannot be priced; the message says what to change."""
 
 

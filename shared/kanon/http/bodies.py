@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kanon import strict_json
+from kanon.errors import Error
 from kanon.http.answers import ErrorAnswer, Problem, error_answer
 
 MOST_BODY_BYTES = 1 << 20
@@ -43,7 +44,7 @@ class Bodies:
 OWN_BODIES = Bodies()
 
 
-class RequestError(Exception):
+class RequestError(Error):
     """A request that is answered with an error."""
 
     def __init__(self, answer: ErrorAnswer) -> None:

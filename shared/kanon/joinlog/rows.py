@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
+from kanon.errors import Error
 from kanon.joinlog.unpacked import Unpacked
 from kanon.joinlog.values import DAY, DECIMALS, MICRO, NOT_PLAIN, NOT_UTF8, SPACES, Dates, Unreadable, moment, number
 from kanon.joinlog.values import text as text_of
@@ -56,7 +57,7 @@ FATAL = {DECIMALS, NOT_ARRAY}
 NAMED_TWICE = "a JSON object with the same name twice: rename one"
 
 
-class LogError(ValueError):
+class LogError(Error, ValueError):
     """A log cannot be read; the message names the file and the line and says what to change. It holds no value."""
 
 

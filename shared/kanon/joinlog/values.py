@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Literal
 
+from kanon.errors import Error
+
 SPACES = " \t\r\n\v\f"
 LARGEST_NUMBER = 1 << 62
 YEAR_10000 = 253_402_300_800
@@ -46,7 +48,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WIDE = Context(prec=60, rounding=ROUND_HALF_EVEN)
 
 
-class Unreadable(ValueError):  # noqa: N818, a state of a cell
+class Unreadable(Error, ValueError):  # noqa: N818, a state of a cell
     """A cell or a line cannot be read; ``str()`` is the reason."""
 
 

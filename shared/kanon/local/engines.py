@@ -26,6 +26,7 @@ import botocore.session
 from botocore.config import Config
 
 from kanon.dynamo.batches import WRITES_A_CALL, chunks
+from kanon.errors import Error
 from kanon.local.source import ROOT
 from kanon.local.template import ACCOUNT, REGION
 
@@ -34,7 +35,7 @@ MINISTACK_PYTHON = ROOT / ".venv-ministack" / "bin" / "python"
 _START_SECONDS = 60.0
 
 
-class EngineError(RuntimeError):
+class EngineError(Error, RuntimeError):
     """The emulator cannot be started; the message says what to do."""
 
 

@@ -24,6 +24,7 @@ from typing import Any, TextIO, cast
 import boto3
 
 from kanon import aws
+from kanon.errors import Error
 from kanon.local.template import ACCOUNT, REGION
 
 _OWN_PREFIXES = ("AWS_", "KANON_", "POWERTOOLS_")  # never leak from the developer's shell
@@ -39,7 +40,7 @@ def function_arn(name: str) -> str:
     return f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}"
 
 
-class FunctionError(Exception):
+class FunctionError(Error):
     """A handler raised. As on Lambda, the caller sees only the type and the message."""
 
     def __init__(self, error: Exception) -> None:

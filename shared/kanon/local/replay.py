@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kanon.client import Client, set_id
 from kanon.client import Join as Sent
+from kanon.errors import Error
 from kanon.joinlog import Join
 from kanon.local.logs import JoinLog
 
@@ -90,7 +91,7 @@ class Result:
         return sum(history.flips for history in self.histories.values())
 
 
-class ReplayError(RuntimeError):
+class ReplayError(Error, RuntimeError):
     """The service was too slow for the replay; the message names the step."""
 
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import yaml
 
+from kanon.errors import Error
+
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
 STACK = "AWS::CloudFormation::Stack"
@@ -28,7 +30,7 @@ _NO_VALUE = object()
 _VARIABLE = re.compile(r"\$\{([^}]+)\}")
 
 
-class TemplateError(ValueError):
+class TemplateError(Error, ValueError):
     """The template or a parameter is invalid; the message says what to change."""
 
 

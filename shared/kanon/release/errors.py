@@ -1,7 +1,9 @@
 """Errors of a release. Messages say what to change; none holds a group, a user, a value or a row."""
 
+from kanon.errors import Error
 
-class ReleaseError(Exception):
+
+class ReleaseError(Error):
     """Base of all errors of a release; ``status`` is the exit status of the command."""
 
     status = 2

@@ -9,13 +9,15 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
+from kanon.errors import Error
+
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 PREFIX = b"aggregation_service"
 OVERHEAD = 48
 """Bytes that encryption adds: a key (32) before the cleartext, a tag (16) behind it."""
 
 
-class DecryptionError(ValueError):
+class DecryptionError(Error, ValueError):
     """A payload does not open: another key, another shared_info, or changed bytes."""
 
 

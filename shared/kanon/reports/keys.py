@@ -8,10 +8,12 @@ from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from kanon.errors import Error
+
 MOST_PUBLIC_KEYS = 5
 
 
-class KeyDocumentError(ValueError):
+class KeyDocumentError(Error, ValueError):
     """A key document is invalid; the message says what to change."""
 
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Literal
 
+from kanon.errors import Error
 from kanon.reports.threshold import Rule, threshold
 
 Mode = Literal["declared", "discover"]
@@ -20,7 +21,7 @@ DEFAULT_EPSILON, DEFAULT_DELTA = "10", "1e-8"
 _DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?([eE]-?[0-9]{1,2})?")
 
 
-class ParameterError(ValueError):
+class ParameterError(Error, ValueError):
     """A parameter is out of range; the message says what to change."""
 
 

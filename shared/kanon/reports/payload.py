@@ -18,6 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kanon.errors import Error
+
 HISTOGRAM = "histogram"
 BUCKET_BYTES, VALUE_BYTES, ID_BYTES = 16, 4, 8
 MOST_SLOTS, MOST_UNUSUAL = 1000, 256
@@ -31,7 +33,7 @@ _LEAST_PAIR = 36
 """Bytes of a pair without an id."""
 
 
-class PayloadError(ValueError):
+class PayloadError(Error, ValueError):
     """The cleartext is not a report; the message names the invalid part."""
 
 

@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import get_args
 
+from kanon.errors import Error
 from kanon.gate.mechanism.steps import PhaseRule
 from kanon.noise.laws import SHAPES, Law, Shape
 
@@ -20,7 +21,7 @@ AGE_BYTES = 2
 LONGEST_WINDOW = 65_535  # ages are packed as two bytes
 
 
-class InvalidParametersError(ValueError):
+class InvalidParametersError(Error, ValueError):
     """Invalid parameters; the message says what to change."""
 
 

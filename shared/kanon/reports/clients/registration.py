@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from kanon.errors import Error
 from kanon.reports.clients.attribution import (
     Amount,
     Deduplication,
@@ -28,7 +29,7 @@ Json = Mapping[str, Any]
 Read = TypeVar("Read")
 
 
-class RegistrationError(ValueError):
+class RegistrationError(Error, ValueError):
     """A registration is invalid; the message says which field to change."""
 
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
+from kanon.errors import Error
 from kanon.reports.clients import windows
 from kanon.reports.clients.attribution import (
     DELAY,
@@ -37,7 +38,7 @@ NAME = "key"
 """The name of the only key of a source."""
 
 
-class EventsError(ValueError):
+class EventsError(Error, ValueError):
     """A table of events is invalid; the message says what to change, and names no key or client."""
 
 

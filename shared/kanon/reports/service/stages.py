@@ -15,6 +15,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from kanon.errors import Error
 from kanon.noise.words import NoiseKey
 from kanon.reports.account import Source, moment, units
 from kanon.reports.avro import part_names, write_summary
@@ -48,7 +49,7 @@ MESSAGES = {
 }
 
 
-class WaitError(Exception):
+class WaitError(Error):
     """Another job that is committing holds the budget of a unit. Run the stage again later."""
 
 
