@@ -48,7 +48,7 @@ def figure(output: str, name: str) -> str:
 def test_demo_replays_a_log_over_http_and_compares_every_answer(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv", clients=120, hours=4)
     picture = tmp_path / "demo.png"
-    code, output = run("demo", "--log", str(log), "--picture", str(picture))
+    code, output = run("demo", "--log", str(log), "--plot", str(picture))
     assert code == 0, output
     assert figure(output, "joins ") == "128"
     assert figure(output, "sets ") == "2"
@@ -74,7 +74,7 @@ def test_demo_replays_the_given_types_side_by_side(tmp_path: Path) -> None:
     types = {"low": {"k": 20, "window": 24, "laws": laws}, "high": {"k": 60, "window": 24, "laws": laws}}
     (file := tmp_path / "types.json").write_text(json.dumps(types))
     arguments = ["demo", "--log", str(log), "--types", str(file)]
-    code, output = run(*arguments, "--picture", str(tmp_path / "demo.png"))
+    code, output = run(*arguments, "--plot", str(tmp_path / "demo.png"))
     assert code == 0, output
     (flips,) = [line for line in output.splitlines() if "flips" in line]
     assert re.findall(r"\d+", flips) == ["1", "0"]  # 40 clients are enough only for the first type

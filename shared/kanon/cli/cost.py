@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from kanon.cost.workload import Workload
 
 
-OF_REPORTS = ("report_bytes", "jobs", "job_reports", "keys", "budget_rows", "map_concurrency")
 FOR_ANY_TABLE = {"table", "prices", "measured", "markdown", "as_json"}
 FOR_SCALE = FOR_ANY_TABLE | {"given", "types", "period"}
 DEFAULT_TYPE = '{"k": 50, "window": 720, "profile": "published"}'
@@ -43,23 +42,13 @@ def cost(
     hashes: Annotated[int, typer.Option(help="Hashes per query, 1 to 1,000.")] = 100,
     sets: Annotated[int, typer.Option(help="Sets that get joins.")] = 1_000_000,
     popularity: Annotated[float, typer.Option(help="Exponent of Zipf's law; 0: all sets are equally popular.")] = 1.1,
-    touched: Annotated[
-        float | None, typer.Option(help="Sets with joins in a step, if known; otherwise computed from --popularity.")
-    ] = None,
     slots: Annotated[int | None, typer.Option(help="Slots; by default 16, or more if the workload needs them.")] = None,
     given: OneType = None,
     types: TypesFile = None,
     period: Annotated[int, typer.Option(min=1, help="Seconds per step.")] = 3600,
     architecture: Annotated[str, typer.Option(help="Architecture of the functions: arm64 or x86_64.")] = "arm64",
     reports: Annotated[float, typer.Option(help="Encrypted reports per day; 0 for a stack without reports.")] = 0.0,
-    report_bytes: Annotated[
-        int, typer.Option(help="Bytes of a stored report; 20 contributions take about 1,300.")
-    ] = 1_300,
     jobs: Annotated[float, typer.Option(help="Jobs per day.")] = 1.0,
-    job_reports: Annotated[float | None, typer.Option(help="Reports per job; by default the reports of a day.")] = None,
-    keys: Annotated[int, typer.Option(help="Declared keys per job.")] = 10_000,
-    budget_rows: Annotated[int, typer.Option(help="Budget rows that a job charges, 0 to 30,000.")] = 24,
-    map_concurrency: Annotated[int, typer.Option(help="Parameter MapConcurrency.")] = 50,
     prices: Annotated[Path | None, typer.Option(help="Price file; by default the prices of the package.")] = None,
     measured: Annotated[
         Path | None, typer.Option(help="File of measured values and assumptions; by default that of the package.")
@@ -84,7 +73,7 @@ def cost(
         taken = FOR_SCALE if table is Shown.SCALE else FOR_ANY_TABLE
         refuse_unused(context, set(context.params) - taken, "with --table: leave it out")
     elif not reports:
-        refuse_unused(context, OF_REPORTS, "without reports: give --reports")
+        refuse_unused(context, ("jobs",), "without reports: give --reports")
     own = own_types(given, types, period) or own_types([DEFAULT_TYPE], None, period)
     if own is None or len(own.types) != 1:
         raise typer.BadParameter("give one type only: a bill is for one type")
@@ -97,12 +86,10 @@ def cost(
         if table is Shown.REPORTS:
             _reports(list(of_reports.table(values, listed)), listed, as_json=as_json)
             return
-        load = Workload(
-            type_.parameters, joins, batch, queries, hashes, sets, popularity, touched, architecture=architecture
-        )
+        load = Workload(type_.parameters, joins, batch, queries, hashes, sets, popularity, architecture=architecture)
         needs = scale.needs(load, values)
         load = replace(load, slots=slots or scale.slots_of(needs))
-        sent = ReportLoad(reports, report_bytes, jobs, job_reports, keys, budget_rows, map_concurrency)
+        sent = ReportLoad(reports, jobs=jobs)
         more = of_reports.usage(sent, values, architecture) if reports else {}
         made = bill(added(usage(load, values), more), listed)
         others = {name: bill(used, listed).total for name, used in alternatives(load, values, more).items()}

@@ -77,7 +77,7 @@ def demo(
     ] = None,
     type_: OneType = None,
     types_file: TypesFile = None,
-    picture: Annotated[Path, typer.Option(help="File for the picture (PNG).")] = Path("build/demo.png"),
+    picture: Annotated[Path, typer.Option("--plot", help="File for the picture (PNG).")] = Path("build/demo.png"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated log and of the keys.")] = 1,
     force: Force = False,
 ) -> None:
@@ -94,7 +94,7 @@ def demo(
     own = own_types(type_, types_file, PERIOD)
     outputs = Outputs(context, force=force)
     for path in _pictures(picture, own.types if own else ["fledge"]).values():
-        outputs.picture(path, "--picture")
+        outputs.picture(path, "--plot")
     reading = log_reading(dates, skip_bad_rows)
     began = time.monotonic()
     import matplotlib as mpl  # noqa: F401, fail now and not after the replay

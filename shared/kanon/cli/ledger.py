@@ -61,7 +61,7 @@ def add(
     period: Annotated[
         str | None,
         typer.Option(
-            help="Days (UTC, by the dataset's column of time) of the cost: 2026-01 or 2026-01-05..2026-01-09."
+            "--days", help="Days (UTC, by the dataset's column of time) of the cost: 2026-01 or 2026-01-05..2026-01-09."
         ),
     ] = None,
     note: Annotated[str, typer.Option(help="Origin of the cost, or a remark.")] = "",

@@ -75,7 +75,8 @@ def release(
         typer.Option(help="CSV with the public groups; its header names the group columns. All are released."),
     ] = None,
     period: Annotated[
-        str | None, typer.Option(help="Use only rows of these days (UTC): 2026-01, or 2026-01-05..2026-01-09.")
+        str | None,
+        typer.Option("--days", help="Use only rows of these days (UTC): 2026-01, or 2026-01-05..2026-01-09."),
     ] = None,
     where: Annotated[
         list[str] | None, typer.Option(help="Use only rows with column=text or column!=text; may be repeated.")

@@ -55,7 +55,7 @@ for command in (demo, demo_service):
 def aggregate(
     context: typer.Context,
     reports: Annotated[list[Path], typer.Argument(help="Files of reports (Avro), or folders of them.")],
-    output: Annotated[Path, typer.Option(help="Name of the summary.")] = Path("summary.avro"),
+    output: Annotated[Path, typer.Option("--out", help="Name of the summary.")] = Path("summary.avro"),
     domain: Annotated[list[Path] | None, typer.Option(help="File of declared keys (Avro); may be repeated.")] = None,
     discover: Annotated[
         bool, typer.Option("--discover", help="Discover the keys: release those above the threshold.")
@@ -121,7 +121,7 @@ def aggregate(
         contribution_bound=None if no_contribution_bound else parameters.contribution_bound,
     )
     outputs = Outputs(context, force=force)
-    outputs.check(output, "--output")
+    outputs.check(output, "--out")
     places = read_inputs(reports)
     declared = read_inputs(domain) if domain else None
     job = Job(places, declared, parameters, rules, numbers, decimal(error_threshold, "--error-threshold"))
@@ -138,7 +138,7 @@ def simulate(
     context: typer.Context,
     events: Annotated[Path, typer.Argument(help="CSV with a header: time, client, key, ... (see --client).")],
     keys: Annotated[Path, typer.Option(help="Public keys, from `kanon reports keys`.")] = Path("public-keys.json"),
-    output: Annotated[Path, typer.Option(help="File of reports.")] = Path("reports.avro"),
+    output: Annotated[Path, typer.Option("--out", help="File of reports.")] = Path("reports.avro"),
     reporting_origin: Annotated[str, typer.Option(help="Origin that collects the reports.")] = "https://report.test",
     client: Annotated[
         str,
@@ -147,10 +147,9 @@ def simulate(
             " destination [, priority]."
         ),
     ] = "windows",
-    window: Annotated[int, typer.Option(min=1, help="Length of a window, in seconds.")] = 600,
+    window: Annotated[int, typer.Option("--window-seconds", min=1, help="Length of a window, in seconds.")] = 600,
     policy: Annotated[str, typer.Option(help="Policy of attribution: web or paper.")] = "web",
     bound: Annotated[int, typer.Option(min=1, max=65_536, help="Largest contribution of one unit.")] = 65_536,
-    slots: Annotated[int, typer.Option(min=1, max=1000, help="Contributions to which a payload is padded.")] = 20,
     force: Force = False,
 ) -> None:
     """Simulate clients that turn a table of events into encrypted reports.
@@ -161,20 +160,18 @@ def simulate(
     from kanon.reports.clients.encrypt import encrypt
     from kanon.reports.clients.simulation import Simulation
     from kanon.reports.keys import public_keys
-    from kanon.reports.payload import Layout
 
     _among("--client", client, ("windows", "attribution"))
     _among("--policy", policy, ("web", "paper"))
     origin = _without_slash(reporting_origin) or ""
     outputs = Outputs(context, force=force)
-    outputs.check(output, "--output")
+    outputs.check(output, "--out")
     encrypt_to = public_keys(_key_document(keys))
     simulation = Simulation.of(
         events, origin, policy=policy if client == "attribution" else None, bound=bound, window=window
     )
-    layout = Layout(slots)
     with outputs.created() as create, create(output, SHARED) as file, working("encrypting reports"):
-        write_reports(file, (encrypt(report, encrypt_to, layout) for report in simulation.reports()))
+        write_reports(file, (encrypt(report, encrypt_to) for report in simulation.reports()))
     typer.echo(f"{simulation.events:,} events, {simulation.sent:,} reports, {simulation.null:,} of them null.")
     typer.echo(f"Written: {output}")
     typer.echo(f"Unit of privacy: {simulation.unit}. Its reports carry at most {bound:,} in all.")
@@ -187,12 +184,12 @@ def domain(
     keys: Annotated[
         Path, typer.Argument(help="Text with one key per line, as in the column `key` of `simulate`; - for stdin.")
     ],
-    output: Annotated[Path, typer.Option(help="File of declared keys.")] = Path("domain.avro"),
+    output: Annotated[Path, typer.Option("--out", help="File of declared keys.")] = Path("domain.avro"),
     force: Force = False,
 ) -> None:
     """Write the declared keys of a job, from a list made before any report is read.
 
-    Example: kanon reports domain keys.txt --output domain.avro
+    Example: kanon reports domain keys.txt --out domain.avro
     """
     import numpy as np
 
@@ -200,7 +197,7 @@ def domain(
     from kanon.reports.clients.simulation import read_keys
 
     outputs = Outputs(context, force=force)
-    outputs.check(output, "--output")
+    outputs.check(output, "--out")
     try:
         text = typer.get_binary_stream("stdin").read() if str(keys) == "-" else keys.read_bytes()
         declared = read_keys(text.decode("utf-8-sig"))

@@ -25,13 +25,17 @@ if TYPE_CHECKING:
     from kanon.reports.parameters import Parameters
 
 Log = Annotated[Path | None, typer.Option(exists=True, help="Join log with the columns time,set,client.")]
-Window = Annotated[int, typer.Option(min=1, help="Hours per window: the unit is one client in one window.")]
+Window = Annotated[
+    int, typer.Option("--window-hours", min=1, help="Hours per window: the unit is one client in one window.")
+]
 Joins = Annotated[int, typer.Option(min=1, max=65_536, help="Number of joins of a client that count in a window.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the generated log.")]
 
 ORIGIN = "https://demo.test"
 UNUSED = 20
 """The number of declared keys without joins. They are released with noise like all others."""
+PROCESSES = 2
+"""Processes that open reports."""
 MISS = Fraction(1, 10**9)
 """The probability that a check of the demo fails by chance."""
 
@@ -65,19 +69,20 @@ def demo(
     joins: Joins = 2,
     epsilon: Annotated[str, typer.Option(help="Epsilon of each of the two summaries.")] = "1",
     delta: Annotated[str, typer.Option(help="Delta of key discovery.")] = "1e-8",
-    picture: Annotated[Path, typer.Option(help="File for the picture.")] = Path("build/demo-reports.png"),
+    picture: Annotated[Path, typer.Option("--plot", help="File for the picture (PNG).")] = Path(
+        "build/demo-reports.png"
+    ),
     seed: Seed = 1,
-    processes: Annotated[int, typer.Option(min=1, help="Processes that open reports.")] = 2,
     force: Force = False,
 ) -> None:
     """Turn a join log into encrypted reports, aggregate them twice, check every number and draw a picture.
 
-    Example: kanon reports demo --log joins.csv --window 6 --epsilon 2
+    Example: kanon reports demo --log joins.csv --window-hours 6 --epsilon 2
     """
     from kanon.reports.parameters import Parameters, decimal
 
     outputs = Outputs(context, force=force)
-    outputs.picture(picture, "--picture")
+    outputs.picture(picture, "--plot")
     import matplotlib as mpl  # noqa: F401, fail now and not after the work
 
     began = time.monotonic()
@@ -89,7 +94,7 @@ def demo(
     typer.echo(f"{read.title}: {len(read.joins):,} joins of {len(exact):,} sets.")
     typer.echo(f"Unit of privacy: one client in one window of {window} h. Its first {joins} joins count in a window.")
     with tempfile.TemporaryDirectory() as folder:
-        summaries = aggregated(read, exact, window, value, (declared, discover), Path(folder), processes)
+        summaries = aggregated(read, exact, window, value, (declared, discover), Path(folder))
     typer.echo(f"{summaries[0].outcome.accepted:,} reports encrypted, opened and counted, {value:,} for each join.")
     typer.echo(
         f"The declared keys of this demo are the log's own sets and {UNUSED} more. A real list must be fixed before and"
@@ -138,7 +143,7 @@ def exact_sums(log: "JoinLog", window: int, joins: int, value: int) -> dict[byte
 
 def aggregated(
     log: "JoinLog", exact: dict[bytes, int], window: int, value: int, both: "tuple[Parameters, Parameters]",
-    folder: Path, processes: int,
+    folder: Path,
 ) -> list[Summary]:  # fmt: skip
     """Encrypt a report for every join, and run a job with declared keys and one that discovers them."""
     import numpy as np
@@ -159,9 +164,9 @@ def aggregated(
         for report in contributions(client, events(log.joins, value)):
             sealed.append(encrypt(report, public))
             advance(1)
-    files = [folder / f"reports-{number}.avro" for number in range(processes)]
+    files = [folder / f"reports-{number}.avro" for number in range(PROCESSES)]
     for number, file in enumerate(files):
-        avro.write_reports(file, sealed[number::processes])
+        avro.write_reports(file, sealed[number::PROCESSES])
     avro.write_domain(folder / "domain.avro", np.frombuffer(b"".join(declared_keys(exact)), "S16"))
     end = int(max(join.time for join in log.joins)) + window * 3600
     jobs = [
@@ -172,7 +177,7 @@ def aggregated(
     summaries = []
     for job in jobs:
         with working(f"opening and adding up the reports: {job.parameters.mode}"):
-            outcome = aggregate(job, Secrets.draw(), processes, undeclared=True)
+            outcome = aggregate(job, Secrets.draw(), PROCESSES, undeclared=True)
             summaries.append(Summary(job.parameters.mode, job, outcome))
     return summaries
 

@@ -24,6 +24,10 @@ risk = typer.Typer(help="Show the privacy risks of a log before it is collected 
 Log = Annotated[Path, typer.Argument(help="CSV, JSON or Parquet, plain or gzipped.", show_default=False)]
 
 
+NEAREST = 10
+"""So many groups of a log are shown: those nearest below k."""
+
+
 @contextmanager
 def _risk_errors() -> Iterator[None]:
     """End the command with one line if its input is invalid."""
@@ -42,7 +46,10 @@ def uniqueness(
     value: Annotated[str, typer.Option(help="Value column.")] = "set",
     columns: Annotated[
         str | None,
-        typer.Option(help="Several columns, + combines two: set,set+day. day, hour and month come from time (UTC)."),
+        typer.Option(
+            "--combinations",
+            help="Several columns, + combines two: set,set+day. day, hour and month come from time (UTC).",
+        ),
     ] = None,
     user: User = "client",
     dates: DateOrder = None,
@@ -68,7 +75,7 @@ def uniqueness(
 
     asked = _columns(columns) if columns else [(value,)]
     if out is not None and len(asked) > 1:
-        raise CommandError("--out writes one sketch: name one value or combination with --value or --columns")
+        raise CommandError("--out writes one sketch: name one value or combination with --value or --combinations")
     outputs = Outputs(context, force=force)
     outputs.check(out, "--out")
     outputs.picture(plot, "--plot")
@@ -100,7 +107,7 @@ def _columns(text: str) -> list[tuple[str, ...]]:
     asked = [tuple(part.strip() for part in one.split("+")) for one in text.split(",")]
     for one in asked:
         if not all(one) or len(set(one)) < len(one):
-            raise CommandError(f"--columns must look like set,set+day, not {text!r}")
+            raise CommandError(f"--combinations must look like set,set+day, not {text!r}")
     return asked
 
 
@@ -177,7 +184,6 @@ def join(
     second: Annotated[
         Path, typer.Argument(help="Sketch file of another column, made with the same key.", show_default=False)
     ],
-    estimator: Annotated[str, typer.Option(help="Estimator of the verdict: matched or thesis.")] = "matched",
     as_json: Json = False,
 ) -> None:
     """Estimate whether rows of two logs can be linked by a column: how many values of each occur in the other.
@@ -187,9 +193,7 @@ def join(
     from kanon.risk.joinability import joinability
     from kanon.risk.sketch_file import load
 
-    if estimator not in ("matched", "thesis"):
-        raise CommandError(f"--estimator must be matched or thesis, not {estimator!r}")
-    result = joinability(load(first), load(second), estimator)  # type: ignore[arg-type]
+    result = joinability(load(first), load(second))
     if as_json:
         show_json(result.as_json())
     else:
@@ -285,7 +289,6 @@ def no_noise(
     window_days: Annotated[
         int | None, typer.Option(min=1, help="With a log: length of a window in days (UTC).")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="With a log: number of groups to show, those nearest below k.")] = 10,
     as_json: Json = False,
 ) -> None:
     """Estimate the privacy of a threshold without noise against an attacker who only watches.
@@ -306,7 +309,7 @@ def no_noise(
         say_left_out(reading)
         clients = told.clients
         busy = sum(m >= k for _, m in told.groups)
-        cases = [(name, m) for name, m in told.groups if m < k][:top]
+        cases = [(name, m) for name, m in told.groups if m < k][:NEAREST]
     elif clients is None or not expected:
         raise CommandError("give a log, or --clients and at least one --expected")
     else:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Stack = Annotated[str | None, typer.Option(help="Name of the deployed stack.")]
 Region = Annotated[str | None, typer.Option(help="Region of the stack; by default the shell's.")]
-Profile = Annotated[str | None, typer.Option(help="AWS credentials profile; by default the shell's.")]
+Profile = Annotated[str | None, typer.Option("--aws-profile", help="AWS credentials profile; by default the shell's.")]
 Url = Annotated[
     str | None,
     typer.Option(help="Without --stack: the URL of `kanon serve` on this machine; by default http://127.0.0.1:8000."),
@@ -41,7 +41,7 @@ def find(stack: str | None, region: str | None, profile: str | None, url: str | 
             raise typer.BadParameter("give --stack or --url, not both")
         return deployed_stack(stack, boto3.Session(region_name=region, profile_name=profile))
     if region or profile:
-        raise typer.BadParameter("--region and --profile are for a deployed stack: name it with --stack")
+        raise typer.BadParameter("--region and --aws-profile are for a deployed stack: name it with --stack")
     url = url or LOCAL
     if not _is_on_this_machine(url):
         raise typer.BadParameter("give the URL of a stack on this machine: http://127.0.0.1:PORT", param_hint="--url")

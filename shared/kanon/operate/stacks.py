@@ -216,7 +216,7 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
 
 _SHELL: dict[type[BotoCoreError], str] = {
     exceptions.NoRegionError: "no region is set: give --region",
-    exceptions.NoCredentialsError: "no credentials were found: sign in, or give --profile",
+    exceptions.NoCredentialsError: "no credentials were found: sign in, or give --aws-profile",
     exceptions.ProfileNotFound: "the AWS configuration has no such profile",
     exceptions.HTTPClientError: "AWS could not be reached",
     exceptions.ConnectionError: "AWS could not be reached",

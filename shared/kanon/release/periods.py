@@ -34,7 +34,7 @@ class Period:
             first, _, last = part.partition("..")
             start, end = _days(first, text)[0], _days(last or first, text)[1]
             if start >= end:
-                raise SpecificationError(f"--period {text}: the end is before the start")
+                raise SpecificationError(f"--days {text}: the end is before the start")
             spans.append((start, end))
         return cls(tuple(_merged(spans)))
 
@@ -53,9 +53,9 @@ def _days(text: str, whole: str) -> Span:
         following = date(year + month // 12, month % 12 + 1, 1)
         end = start + timedelta(1) if found[3] else following
     except (ValueError, OverflowError) as error:
-        raise SpecificationError(f"--period {whole}: write 2026-01, 2026-01-15 or 2026-01..2026-03") from error
+        raise SpecificationError(f"--days {whole}: write 2026-01, 2026-01-15 or 2026-01..2026-03") from error
     if start < _EPOCH:
-        raise SpecificationError(f"--period {whole}: times begin in 1970")
+        raise SpecificationError(f"--days {whole}: times begin in 1970")
     return (start - _EPOCH).days, (end - _EPOCH).days
 
 

@@ -7,7 +7,7 @@ values, and its error is about twice as large.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from kanon.risk.khll import Sketch, merge
 
 CONTAINED = 0.5
 UNIQUE = 0.5
-
-Estimator = Literal["matched", "thesis"]
 
 
 @dataclass(frozen=True)
@@ -34,47 +32,41 @@ class Containment:
     standard_error: float | None
     thesis: float
 
-    def by(self, estimator: Estimator) -> float | None:
-        """The containment by one estimator."""
-        return self.matched if estimator == "matched" else self.thesis
-
 
 @dataclass(frozen=True)
 class Joinability:
-    """The containment of two columns in each other, and the verdict.
+    """The containment of two columns in each other, and the verdict, by matched hashes.
 
     Attributes:
         first_in_second, second_in_first: containment in both directions.
         first_unique, second_unique: share of the values of each that have one user.
-        estimator: the estimator of the verdict.
     """
 
     first_in_second: Containment
     second_in_first: Containment
     first_unique: float
     second_unique: float
-    estimator: Estimator
 
     @property
     def joinable(self) -> bool:
         """Whether half of one column's values occur in the other, and half of the values of both have one user."""
-        shares = (self.first_in_second.by(self.estimator), self.second_in_first.by(self.estimator))
+        shares = (self.first_in_second.matched, self.second_in_first.matched)
         contained = any(share is not None and share >= CONTAINED for share in shares)
         return contained and min(self.first_unique, self.second_unique) >= UNIQUE
 
     def as_json(self) -> dict[str, Any]:
         """All fields, for programs."""
-        return {**asdict(self), "joinable": self.joinable}
+        return {**asdict(self), "estimator": "matched", "joinable": self.joinable}
 
 
-def joinability(first: Sketch, second: Sketch, estimator: Estimator = "matched") -> Joinability:
+def joinability(first: Sketch, second: Sketch) -> Joinability:
     """Compare two columns.
 
     Raises:
         RiskError: the sketches have different keys, or one is empty.
     """
     both_ways = containment(first, second), containment(second, first)
-    return Joinability(*both_ways, _unique(first), _unique(second), estimator)
+    return Joinability(*both_ways, _unique(first), _unique(second))
 
 
 def containment(first: Sketch, second: Sketch) -> Containment:

@@ -15,7 +15,7 @@ from tests.paths import ROOT
     [
         ("profiles", ["plan", "--compare", "--plot"]),
         ("figure-1", ["plan", "--paper"]),
-        pytest.param("demo", ["demo", "--picture"], marks=pytest.mark.replay),
+        pytest.param("demo", ["demo", "--plot"], marks=pytest.mark.replay),
     ],
 )
 def test_the_picture_in_the_documentation_is_what_the_command_draws(

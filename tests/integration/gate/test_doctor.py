@@ -178,7 +178,7 @@ def test_an_impossible_change_ends_with_status_2_before_the_question(
         (["--url", "http://example.org/"], "give the URL of a stack on this machine"),
         (["--url", "file:///etc/passwd"], "give the URL of a stack on this machine"),
         (["--stack", "kanon", "--url", "http://127.0.0.1:8000"], "give --stack or --url, not both"),
-        (["--region", "eu-west-1"], "--region and --profile are for a deployed stack: name it with --stack"),
+        (["--region", "eu-west-1"], "--region and --aws-profile are for a deployed stack: name it with --stack"),
     ],
 )
 def test_options_that_do_not_name_one_stack_are_refused(
@@ -197,8 +197,8 @@ def test_a_missing_stack_is_reported(stack: Stack) -> None:
     ("shell", "arguments", "said"),
     [
         ({}, [], "stack other cannot be read: no region is set: give --region"),
-        ({}, ["--region", "eu-west-1"], "no credentials were found: sign in, or give --profile"),
-        ({}, ["--profile", "mine"], "the AWS configuration has no such profile"),
+        ({}, ["--region", "eu-west-1"], "no credentials were found: sign in, or give --aws-profile"),
+        ({}, ["--aws-profile", "mine"], "the AWS configuration has no such profile"),
         (
             {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"},
             ["--region", "eu-west-1"],
@@ -256,7 +256,7 @@ def test_a_server_of_another_project_is_reported(answer: bytes) -> None:
         thread.join()
 
 
-@pytest.mark.parametrize("option", ["--region", "--profile"])
+@pytest.mark.parametrize("option", ["--region", "--aws-profile"])
 def test_a_region_without_a_stack_is_refused_and_not_ignored(option: str) -> None:
     result = CliRunner(env={"COLUMNS": "250"}).invoke(app, ["doctor", option, "eu-west-1"])
     assert (result.exit_code, "name it with --stack" in result.stderr) == (2, True), result.stderr

@@ -114,7 +114,7 @@ def test_months_are_parallel_for_user_months_and_add_up_for_users(place):
     path.write_text("time,set,client\n" + "".join(f"{m},s,c{i}\n" for m in months for i in range(100)))
     for unit, cost in (("user-month", "(1, 1.00e-6)"), ("user", "(2, 2.00e-6)")):
         for month in ("2026-01", "2026-02"):
-            run("release", path, *ASKED, "--ledger", unit, "--unit", unit, "--period", month)
+            run("release", path, *ASKED, "--ledger", unit, "--unit", unit, "--days", month)
         shown = run("ledger", "show", "--ledger", unit)
         assert f"joins, unit {unit}: {cost} spent" in shown
         assert "period 2026-02-01..2026-02-28" in shown

@@ -95,7 +95,7 @@ def test_rows_left_out_are_counted_in_the_report_of_the_operator_only(log: Path)
 
 def test_an_input_without_used_rows_is_refused_and_an_empty_table_says_why(log: Path) -> None:
     asked = (*ASKED, "--scale", 2)
-    assert "no row of the input is used: check --where and --period" in run(log, *asked, "--where", "set=t", status=5)
+    assert "no row of the input is used: check --where and --days" in run(log, *asked, "--where", "set=t", status=5)
     assert not (log.parent / "kanon-ledger" / "ledger.jsonl").exists()
     log.write_text("set,client,amount\ns,u1,1\n")
     assert "No group is in the table: a group is surely released from" in run(log, *asked, "--epsilon", 1)

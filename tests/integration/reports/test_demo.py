@@ -16,6 +16,14 @@ BOTH = Parameters("declared", Fraction(1)), Parameters("discover", Fraction(1), 
 VALUE = 32_768
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_process():
+    """Starting more takes longer than what they do here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reports_demo, "PROCESSES", 1)
+        yield
+
+
 @pytest.fixture(scope="module")
 def log():
     return generated_log(3, days=9, joins=900, sets=20)
@@ -28,7 +36,7 @@ def exact(log):
 
 @pytest.fixture(scope="module")
 def summaries(log, exact, tmp_path_factory):
-    return reports_demo.aggregated(log, exact, 24, VALUE, BOTH, tmp_path_factory.mktemp("demo"), 1)
+    return reports_demo.aggregated(log, exact, 24, VALUE, BOTH, tmp_path_factory.mktemp("demo"))
 
 
 def test_every_number_of_the_demo_is_checked(summaries, exact):
@@ -72,7 +80,7 @@ def test_the_command_draws_a_picture_and_prints_window_and_guarantee(log, tmp_pa
         rows = csv.writer(file)
         rows.writerow(["time", "set", "client"])
         rows.writerows((join.time, join.set, join.client) for join in log.joins)
-    arguments = ["--log", tmp_path / "log.csv", "--window", "6", "--picture", tmp_path / "p.png", "--processes", "1"]
+    arguments = ["--log", tmp_path / "log.csv", "--window-hours", "6", "--plot", tmp_path / "p.png"]
     told = CliRunner().invoke(app, ["reports", "demo", *map(str, arguments)])
     assert told.exit_code == 0, told.output
     assert "one client in one window of 6 h" in told.output

@@ -150,7 +150,7 @@ def folder(tmp_path):
 def test_the_command_writes_a_summary_and_prints_its_guarantee(folder):
     told = kanon(
         "aggregate", folder / "in", "--domain", folder / "domain.avro", "--keys", folder / "keys.json", "--any-age",
-        "--output", folder / "out.avro", "--debug",
+        "--out", folder / "out.avro", "--debug",
     )  # fmt: skip
     assert told.exit_code == 0, told.output
     assert "30 reports read, 30 counted, 0 duplicates." in told.output
@@ -170,7 +170,7 @@ def test_two_runs_of_the_command_have_different_noise(folder):
     for number in range(2):
         told = kanon(
             "aggregate", folder / "in", "--domain", folder / "domain.avro", "--keys", folder / "keys.json", "--any-age",
-            "--output", folder / f"out{number}.avro", "--json",
+            "--out", folder / f"out{number}.avro", "--json",
         )  # fmt: skip
         facts = json.loads(told.output)
         assert (facts["keysReleased"], facts["errors"]) == (50, {"NUM_REPORTS_WITH_ERRORS": 0})
@@ -259,7 +259,7 @@ def test_simulated_reports_that_cannot_be_completed_leave_no_file(folder, monkey
     kanon("keys", "--private", folder / "p.json", "--public", folder / "public.json")
     before = sorted(folder.iterdir())
     monkeypatch.setattr("kanon.reports.clients.encrypt.encrypt", full)
-    told = kanon("simulate", folder / "events.csv", "--keys", folder / "public.json", "--output", folder / "r.avro")
+    told = kanon("simulate", folder / "events.csv", "--keys", folder / "public.json", "--out", folder / "r.avro")
     assert (told.exit_code, sorted(folder.iterdir())) == (2, before)
     assert "cannot be written" in " ".join(told.output.replace("│", " ").split())
 
@@ -309,13 +309,13 @@ def test_declared_keys_are_written_as_the_table_of_simulate_names_them(tmp_path)
     (tmp_path / "keys.txt").write_bytes("\ufeffkey1\r\n17\r\n0x11\n0x12\nété\nunused\nkey1".encode())
     files = ("--private", tmp_path / "private.json", "--public", tmp_path / "public.json")
     kanon("keys", *files)
-    made_up = kanon("simulate", tmp_path / "events.csv", "--keys", files[3], "--output", tmp_path / "reports.avro")
-    told = kanon("domain", tmp_path / "keys.txt", "--output", tmp_path / "domain.avro")
+    made_up = kanon("simulate", tmp_path / "events.csv", "--keys", files[3], "--out", tmp_path / "reports.avro")
+    told = kanon("domain", tmp_path / "keys.txt", "--out", tmp_path / "domain.avro")
     assert (made_up.exit_code, told.exit_code) == (0, 0), told.output
     assert "5 declared keys." in told.output
     counted = kanon(
         "aggregate", tmp_path / "reports.avro", "--domain", tmp_path / "domain.avro", "--keys", files[1], "--any-age",
-        "--output", tmp_path / "out.avro", "--no-noise", "--debug",
+        "--out", tmp_path / "out.avro", "--no-noise", "--debug",
     )  # fmt: skip
     assert counted.exit_code == 0, counted.output
     sums = {fact.bucket.lstrip(b"\0"): fact.metric for fact in read_summary(tmp_path / "out-1-of-1.avro")}
@@ -328,7 +328,7 @@ def test_declared_keys_are_written_as_the_table_of_simulate_names_them(tmp_path)
 ])  # fmt: skip
 def test_invalid_declared_keys_are_refused(tmp_path, text, message):
     given = text if isinstance(text, bytes) else text.encode()
-    told = CliRunner().invoke(app, ["reports", "domain", "-", "--output", str(tmp_path / "d.avro")], input=given)
+    told = CliRunner().invoke(app, ["reports", "domain", "-", "--out", str(tmp_path / "d.avro")], input=given)
     assert told.exit_code == 2
     assert message in " ".join(told.output.replace("│", " ").split())
     assert not list(tmp_path.iterdir())
@@ -336,7 +336,7 @@ def test_invalid_declared_keys_are_refused(tmp_path, text, message):
 
 def test_a_domain_that_exists_is_kept(tmp_path):
     (tmp_path / "d.avro").write_text("mine")
-    told = CliRunner().invoke(app, ["reports", "domain", "-", "--output", str(tmp_path / "d.avro")], input="1\n")
+    told = CliRunner().invoke(app, ["reports", "domain", "-", "--out", str(tmp_path / "d.avro")], input="1\n")
     assert (told.exit_code, [path.read_text() for path in tmp_path.iterdir()]) == (2, ["mine"])
 
 

@@ -46,7 +46,7 @@ def test_one_column_prints_its_curve_as_json(log: Path) -> None:
 
 
 def test_the_report_names_what_is_dangerous_and_what_thresholds_cost(log: Path) -> None:
-    shown = run("uniqueness", log, "--columns", "set,set+day,set+client", "--k", 5).stdout
+    shown = run("uniqueness", log, "--combinations", "set,set+day,set+client", "--k", 5).stdout
     assert "110 rows, 1 left out" in shown
     assert "(set): 10.0% of 10 values have one user, 100.0% have at most 10." in shown
     assert "(set, day) is dangerous: 100.0% of 55 values have one user" in shown
@@ -57,7 +57,7 @@ def test_the_report_names_what_is_dangerous_and_what_thresholds_cost(log: Path) 
 
 
 def test_several_columns_are_a_list_in_json_with_the_dangerous_ones_named(log: Path) -> None:
-    told = json.loads(run("uniqueness", log, "--columns", "set, set + day", "--json").stdout)
+    told = json.loads(run("uniqueness", log, "--combinations", "set, set + day", "--json").stdout)
     assert told["dangerous"] == ["(set, day)"]
     assert [one["columns"] for one in told["columns"]] == [["set"], ["set", "day"]]
     assert [one["verdict"] for one in told["columns"]] == ["not flagged", "dangerous"]
@@ -78,7 +78,7 @@ def test_the_picture_is_a_png(log: Path, tmp_path: Path) -> None:
 
 def test_the_page_is_one_file_that_loads_nothing(log: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    assert run("uniqueness", log, "--columns", "set,set+day,set+client", "--html", page).exit_code == 0
+    assert run("uniqueness", log, "--combinations", "set,set+day,set+client", "--html", page).exit_code == 0
     text = page.read_text()
     assert text.startswith("<!doctype html>")
     for outside in (" src=", "@import", "<script", "<link", "url(http"):
@@ -126,14 +126,14 @@ def test_sketches_of_parts_merge_to_the_bytes_of_the_whole(log: Path, tmp_path: 
 
 
 def test_columns_of_one_key_are_joined_and_the_verdict_follows(log: Path) -> None:
-    sets, days = sketched(log, "set.khll"), sketched(log, "days.khll", "--columns", "set+day")
+    sets, days = sketched(log, "set.khll"), sketched(log, "days.khll", "--combinations", "set+day")
     shown = run("join", sets, sets).stdout
     assert "100.0%" in shown
     assert "Not joinable" in shown
     assert "Joinable: rows can be linked" in run("join", days, days).stdout
     told = json.loads(run("join", sets, days, "--json").stdout)
     assert told["firstInSecond"] == {"matched": 0.0, "standardError": 0.0, "thesis": 0.0}
-    assert json.loads(run("join", days, days, "--estimator", "thesis", "--json").stdout)["joinable"]
+    assert (told["estimator"], told["joinable"]) == ("matched", False)
 
 
 def test_sketches_of_different_keys_refuse_to_be_merged_or_joined(log: Path, tmp_path: Path) -> None:
@@ -164,9 +164,9 @@ def test_a_threshold_without_noise_is_judged_from_numbers() -> None:
 
 
 def test_a_threshold_without_noise_is_judged_from_the_rates_of_a_log(log: Path) -> None:
-    told = json.loads(run("no-noise", log, "--k", 9, "--fakes", 0, "--top", 3, "--json").stdout)
+    told = json.loads(run("no-noise", log, "--k", 9, "--fakes", 0, "--json").stdout)
     assert (told["clients"], told["groupsFromKOn"]) == (10, 2)
-    assert [(result["group"], result["expected"]) for result in told["results"]] == [("8", 8), ("7", 7), ("6", 6)]
+    assert [(result["group"], result["expected"]) for result in told["results"]][:3] == [("8", 8), ("7", 7), ("6", 6)]
     by_days = json.loads(run("no-noise", log, "--k", 2, "--window-days", 5, "--json").stdout)
     expected = {result["group"]: result["expected"] for result in by_days["results"]}
     assert expected == {"3": 1.5, "2": 1.0, "1": 0.5}  # clients 0..4 come in one window, 5..9 in the next
@@ -189,15 +189,17 @@ def test_a_user_whose_rows_lie_in_several_batches_counts_once(log: Path, monkeyp
     [
         (["uniqueness", "none.csv"], "there is no file none.csv"),
         (["uniqueness", "LOG", "--value", "group"], "has no column 'group': line 1 has 3 columns separated by commas"),
-        (["uniqueness", "LOG", "--columns", "set,,day"], "--columns must look like set,set+day, not 'set,,day'"),
-        (["uniqueness", "LOG", "--columns", "set+set"], "--columns must look like"),
-        (["uniqueness", "LOG", "--columns", "set,set+day", "--out", "x.khll"], "--out writes one sketch"),
+        (
+            ["uniqueness", "LOG", "--combinations", "set,,day"],
+            "--combinations must look like set,set+day, not 'set,,day'",
+        ),
+        (["uniqueness", "LOG", "--combinations", "set+set"], "--combinations must look like"),
+        (["uniqueness", "LOG", "--combinations", "set,set+day", "--out", "x.khll"], "--out writes one sketch"),
         (["uniqueness", "LOG", "--profile", "loud"], "profile must be one of balanced, balanced-2, published"),
         (["uniqueness", "LOG", "--out", "LOG/x.khll"], "x.khll cannot be written"),
         (["uniqueness", "LOG", "--plot", "LOG/x.png"], "cannot be written"),
         (["merge", "LOG", "--out", "x.khll"], "is not a sketch file (.khll)"),
         (["join", "LOG", "LOG"], "is not a sketch file (.khll)"),
-        (["join", "LOG", "LOG", "--estimator", "best"], "--estimator must be matched or thesis, not 'best'"),
         (["sketch-leak", "LOG", "--group", "nobody"], "no value of column 'set' matches --group"),
         (["no-noise"], "give a log, or --clients and at least one --expected"),
         (["no-noise", "DAYS", "--window-days", "7"], "column 'day' must hold dates such as 2012-02-05"),

@@ -108,7 +108,7 @@ def test_every_member_is_found_and_strangers_as_often_as_predicted(group: str, s
 
 
 def test_the_report_names_set_and_day_as_dangerous_and_says_what_thresholds_cost() -> None:
-    command = ["risk", "uniqueness", str(REAL_LOG), "--columns", "set,set+day,set+client"]
+    command = ["risk", "uniqueness", str(REAL_LOG), "--combinations", "set,set+day,set+client"]
     runner = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"})
     shown = runner.invoke(app, command).stdout
     assert "(set, day) is dangerous" in shown

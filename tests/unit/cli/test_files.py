@@ -28,17 +28,17 @@ READ = {
 
 ASKED = "--group set --epsilon 1 --delta 1e-6 --dataset d"
 WRITERS = {
-    "demo --log joins.csv --picture": "OUT.png",
+    "demo --log joins.csv --plot": "OUT.png",
     "plan --profile published --plot": "OUT.png",
     "plan --paper": "OUT.png",
     f"release joins.csv {ASKED} --out": "OUT.csv",
     f"release joins.csv {ASKED} --operator-report": "OUT.json",
-    "reports aggregate joins.csv --discover --cleartext --output": "OUT.avro",
-    "reports demo --log joins.csv --picture": "OUT.png",
-    "reports domain joins.csv --output": "OUT.avro",
+    "reports aggregate joins.csv --discover --cleartext --out": "OUT.avro",
+    "reports demo --log joins.csv --plot": "OUT.png",
+    "reports domain joins.csv --out": "OUT.avro",
     "reports keys --private": "OUT.json",
     "reports keys --public": "OUT.json",
-    "reports simulate joins.csv --keys public-keys.json --output": "OUT.avro",
+    "reports simulate joins.csv --keys public-keys.json --out": "OUT.avro",
     "risk merge joins.csv --out": "OUT.khll",
     "risk uniqueness joins.csv --html": "OUT.html",
     "risk uniqueness joins.csv --out": "OUT.khll",

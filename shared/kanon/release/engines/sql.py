@@ -323,7 +323,7 @@ def _bin_case(sums: str) -> str:
     return f"case {' '.join(cases)} when {sums} > 0 then 64 else -64 end"
 
 
-NO_ROWS = "no row of the input is used: check --where and --period, and that there are rows that can be read"
+NO_ROWS = "no row of the input is used: check --where and --days, and that there are rows that can be read"
 
 
 def operator_report(counts: Sequence[int], reading: Reading) -> dict[str, Any]:

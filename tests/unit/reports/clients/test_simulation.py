@@ -118,14 +118,14 @@ class Desk:
         return " ".join(ran.output.replace("│", " ").split())
 
     def simulate(self, text, *options, code=0):
-        given = ("--keys", self.folder / "public.json", "--output", self.folder / "reports.avro")
+        given = ("--keys", self.folder / "public.json", "--out", self.folder / "reports.avro")
         return self.run("simulate", table(self.folder, text), *given, *options, code=code)
 
     def sums(self):
         """The exact sums of the reports, through a whole job without noise."""
         here = self.folder
         keys = ("--keys", here / "private.json", "--any-age")
-        self.run("aggregate", here / "reports.avro", "--discover", *keys, "--debug", "--output", here / "out.avro")
+        self.run("aggregate", here / "reports.avro", "--discover", *keys, "--debug", "--out", here / "out.avro")
         (debug,) = here.glob("*debug*")
         lines = [
             json.loads(line)
@@ -149,7 +149,7 @@ def test_a_table_becomes_reports_that_a_job_adds_up(desk):
 
 
 def test_the_length_of_a_window_and_the_bound_are_parameters(desk):
-    said = desk.simulate(HEADER + "0,a,1,5\n1,a,1,6\n", "--window", 1, "--bound", 5)
+    said = desk.simulate(HEADER + "0,a,1,5\n1,a,1,6\n", "--window-seconds", 1, "--bound", 5)
 
     assert "2 events, 2 reports, 1 of them null." in said
     assert "carry at most 5 in all" in said
@@ -174,9 +174,9 @@ def test_attribution_follows_the_policy_that_is_asked_for(desk):
         (("--reporting-origin", "report.test"), "write an origin or a site as https://"),
         (("--client", "attribution"), "lacks the columns destination, event"),
         (("--keys", "nowhere.json"), "make keys with `kanon reports keys`"),
-        (("--window", 0), "--window"),
+        (("--window-seconds", 0), "--window-seconds"),
         (("--bound", 65_537), "--bound"),
-        (("--output", "/proc/x/reports.avro"), "cannot be written"),
+        (("--out", "/proc/x/reports.avro"), "cannot be written"),
     ],
 )
 def test_a_wrong_option_gets_one_line_that_says_what_to_change(desk, options, message):
