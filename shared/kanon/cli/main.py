@@ -6,6 +6,7 @@ An invalid command line ends with status 2 and one line, ``kanon plan: ...``, wh
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -30,16 +31,22 @@ from kanon.cli.serve import serve
 from kanon.cli.signals import interrupted
 from kanon.cli.simulate import simulate
 
-COMMANDS: dict[Callable[..., Any], str] = {
-    serve: "local", demo: "local", simulate: "desk", plan: "desk", cost: "desk", audit: "local", doctor: "aws",
-    explain: "aws", release: "desk",
+GATE, PARAMETERS, ONCE, SERVICE = "Use the gate", "Decide parameters", "Publish once", "Run a service"
+PANELS = (GATE, PARAMETERS, ONCE, SERVICE)
+"""The readers of ``kanon --help``."""
+
+COMMANDS: dict[Callable[..., Any], tuple[str, str]] = {
+    demo: ("local", GATE), serve: ("local", GATE),
+    simulate: ("desk", PARAMETERS), plan: ("desk", PARAMETERS), cost: ("desk", PARAMETERS),
+    audit: ("local", PARAMETERS), release: ("desk", ONCE), doctor: ("aws", SERVICE),
+    explain: ("aws", SERVICE),
 }  # fmt: skip
-"""The commands and the extra that each needs."""
+"""The commands, the extra that each needs, and its panel of the help."""
 GROUPS = (
-    (operate, "operate", "aws"),
-    (reports, "reports", "reports"),
-    (risk, "risk", "desk"),
-    (ledger, "ledger", "aws"),
+    (risk, "risk", "desk", ONCE),
+    (ledger, "ledger", "aws", ONCE),
+    (reports, "reports", "reports", ONCE),
+    (operate, "operate", "aws", SERVICE),
 )
 
 PIPED = not (sys.stdout.isatty() and sys.stderr.isatty())
@@ -49,8 +56,22 @@ _UsageError: Any = typer.BadParameter.__base__
 """Typer brings its own copy of ``click``, so this type has no public name."""
 
 
-class _OneLineErrors(TyperGroup):
-    """Prints an error of the command line as one line, without usage and hint."""
+class _Program(TyperGroup):
+    """Lists its commands by reader, and prints an error of the command line as one line, without usage and hint."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=lambda name: PANELS.index(self._panel(name)))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The panels as plain text; on a terminal Typer draws them."""
+        names = self.list_commands(ctx)
+        width = formatter.width - 6 - max(map(len, names))
+        for panel, some in groupby(names, self._panel):
+            with formatter.section(panel):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(width)) for name in some])
+
+    def _panel(self, name: str) -> str:
+        return str(self.commands[name].rich_help_panel)  # type: ignore[attr-defined]  # of each of Typer's commands
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
         with _one_line():
@@ -106,20 +127,20 @@ def _say(where: str, text: str) -> None:
 
 app = typer.Typer(
     name="kanon",
-    cls=_OneLineErrors,
+    cls=_Program,
     help="Run, plan, audit and operate kanon, a differentially private k-anonymity service.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None if PIPED else "rich",
     context_settings={"terminal_width": 200} if PIPED else {},
 )
-for command, extra in COMMANDS.items():
-    app.command(cls=_NamedInErrors)(needs(extra)(command))
-for group, name, extra in GROUPS:
+for command, (extra, panel) in COMMANDS.items():
+    app.command(cls=_NamedInErrors, rich_help_panel=panel)(needs(extra)(command))
+for group, name, extra, panel in GROUPS:
     for registered in group.registered_commands:
         registered.callback = needs(extra)(registered.callback) if registered.callback else None
         registered.cls = _NamedInErrors
-    app.add_typer(group, name=name)
+    app.add_typer(group, name=name, rich_help_panel=panel)
 
 
 def _show_version(asked: bool) -> None:

@@ -91,6 +91,17 @@ def test_the_printed_version_equals_the_version_of_the_package() -> None:
     assert run("--version") == (0, f"kanon {kanon.__version__}\n")
 
 
+def test_every_command_is_in_one_panel_of_the_help() -> None:
+    panels = ["Use the gate", "Decide parameters", "Publish once", "Run a service"]
+    _, shown = run("--help")
+    found = re.split("|".join(panels), shown)
+    assert len(found) == 1 + len(panels)
+    listed = [set(re.findall(r"^\W*([a-z]+)  ", part, re.MULTILINE)) for part in found[1:]]
+    assert all(listed)
+    names = [name for panel in listed for name in panel]
+    assert sorted(names) == sorted({name.split()[1] for name in COMMANDS})
+
+
 def test_completion_is_offered() -> None:
     assert "--install-completion" in run("--help")[1]
 
