@@ -86,7 +86,7 @@ def generate(path: Path, joins: int, sets: int, users: int) -> Path:
     # Every set has a join; the others go to set number r in proportion to 1 / r.
     owners = np.concatenate((np.arange(1, min(sets, joins) + 1), sets ** random.random(max(0, joins - sets))))
     random.shuffle(owners)
-    with pacsv.CSVWriter(path, schema) as writer:
+    with pacsv.CSVWriter(path, schema, write_options=pacsv.WriteOptions(quoting_style="none")) as writer:
         for start in range(0, joins, CHUNK):
             chosen = owners[start : start + CHUNK].astype(np.int64)
             begin, end = (FIRST + DAYS * 86_400 * at // joins for at in (start, start + len(chosen)))
@@ -124,6 +124,7 @@ def counts(log: Path, joins: int) -> AbstractContextManager[Callable[[], Turn]]:
 
 def _fetched(query: str, parameters: Any) -> list[tuple[Any, ...]]:
     with duckdb.connect() as connection:
+        connection.execute("set enable_progress_bar = false")
         return connection.execute(query, parameters).fetchall()
 
 

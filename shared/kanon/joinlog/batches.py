@@ -157,15 +157,15 @@ def _blocks(file: BufferedReader) -> Iterator[bytes]:
 
 def check_block(block: bytes, layout: Layout, wanted: Wanted) -> Checked:
     """Read a block of whole lines. Each line is parsed alone."""
-    lines = _lines(block)
     if not layout.names:
-        return check_rows([row_of(line, layout) if line else None for line in lines], wanted)
+        return check_rows([row_of(line, layout) if line else None for line in _lines(block)], wanted)
     cells, places = _cells(block, layout, wanted)
 
     def rows(left: NDArray[np.int64]) -> list[Row | Fault | None]:
+        lines = _lines(block) if left.size else []
         return [row_of(lines[i], layout) if lines[i] else None for i in left]
 
-    return _settled(cells, places, rows, len(lines), wanted)
+    return _settled(cells, places, rows, block.count(b"\n") + (not block.endswith(b"\n")), wanted)
 
 
 def check_batch(batch: Any, wanted: Wanted) -> Checked:

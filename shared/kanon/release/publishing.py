@@ -46,7 +46,7 @@ class PrivateTable:
         self._bounding, self._rows, self._bins = bounding, rows, bins
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: that takes as long as all the rest of a group
 class Group:
     """The exact numbers of one group. ``measures``: integers; of ``Cells`` and ``Bins`` sorted tuples."""
 
@@ -61,8 +61,8 @@ class Group:
 def _groups(table: PrivateTable) -> Iterator[Group]:
     measures = table._bounding.measures
     for name, users, *cells in table._rows():
-        read = [_read(measure, cell) for measure, cell in zip(measures, cells, strict=True)]
-        yield Group(name, int(users), tuple(read))
+        read = tuple([_read(measure, cell) for measure, cell in zip(measures, cells, strict=True)]) if measures else ()
+        yield Group(name, int(users), read)
 
 
 def _read(measure: object, cell: Any) -> Any:
@@ -118,9 +118,9 @@ def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
     left_out = _left_out(table, mechanism, tape)
     columns = [_Column.of(mechanism, i, bounds, left_out) for i in range(len(spec.asked))]
     width = None if spec.only_groups else _users_width(mechanism, LEVEL)
-    rows = []
+    rows, released = [], mechanism.rule.released
     for group in _listed(_groups(table), spec.listed, spec.measures):
-        noisy = mechanism.rule.released(group.users, tape.word("users", group.name))
+        noisy = released(group.users, tape.word("users", group.name))
         if noisy is None:
             continue
         users = Fraction(noisy)
