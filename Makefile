@@ -130,7 +130,7 @@ unit: install  ## run only the unit tests (seconds)
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/unit $(ARGS)
 
 .PHONY: replay
-replay: install  ## replay sixty days of a real log, compare every answer and row with the recorded ones, redraw the picture of the demo (minutes)
+replay: install  ## replay sixty days of a real log, compare every answer and row with the recorded ones (minutes)
 	@$(BIN)/python -m pytest -m replay tests/e2e/gate $(ARGS)
 
 .PHONY: faults
