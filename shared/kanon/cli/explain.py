@@ -26,7 +26,7 @@ def explain(
     joins: Annotated[
         bool,
         typer.Option(
-            "--joins", help="Also say whether clients joined, and in which step. NOT private: do not publish."
+            "--show-joins", help="Also say whether clients joined, and in which step. NOT private: do not publish."
         ),
     ] = False,
     as_json: Json = False,
@@ -56,7 +56,7 @@ def explain(
 
 
 NOT_PRIVATE = "This says whether clients joined the set, and when. It is not differentially private: do not publish it."
-LEFT_OUT = "Whether clients joined the set is left out, because it is not private: --joins shows it."
+LEFT_OUT = "Whether clients joined the set is left out, because it is not private: --show-joins shows it."
 
 
 def _show(told: "Explanation", *, joins: bool, as_json: bool) -> None:

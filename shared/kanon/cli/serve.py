@@ -48,7 +48,7 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help='Parameters of the template (JSON): {"NoiseKeys": [...]}, "LogGenerations".'),
     ] = None,
-    reports: Annotated[bool, typer.Option("--reports/--no-reports", help="Also run reports.")] = True,
+    no_reports: Annotated[bool, typer.Option("--no-reports", help="Run the gate alone, without reports.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of the functions.")] = False,
 ) -> None:
     """Serve the HTTP API on this machine until Ctrl-C.
@@ -61,7 +61,7 @@ def serve(
 
     def wanted() -> "dict[str, str]":
         own = own_types(type_, types_file, period)
-        fixed = {**_timing(period), "Reports": "ON" if reports else "OFF"}
+        fixed = {**_timing(period), "Reports": "OFF" if no_reports else "ON"}
         return fixed | _parameters(parameters) | ({"Types": own.document} if own else {})
 
     first = wanted()
@@ -80,7 +80,7 @@ def serve(
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: stop.set())
             _explain(server.url, period, next(iter(json.loads(stack.template.parameters["Types"]))))
-            if reports:
+            if not no_reports:
                 typer.echo("# encrypted reports, three jobs over them, and every number checked")
                 typer.echo(f"{program()} reports demo-service --url {server.url}\n")
             if types_file or parameters:

@@ -172,10 +172,10 @@ def test_the_command_prints_no_private_value_and_only_known_numbers(stack: Stack
     tokens = [client_token(client_key, key, "client", client.encode(), 16) for client in clients]
     private.add(SET, key, *clients, *stack.storage.secrets.values())
     for _ in range(3):
-        for form in ((), ("--json",), ("--joins",), ("--joins", "--json")):
+        for form in ((), ("--json",), ("--show-joins",), ("--show-joins", "--json")):
             status, text = run_on(stack, "explain", "--type", "few", "--set", encoded(SET), *form)
             assert status == 0
-            assert ("do not publish" in text) == ("--joins" in form)
+            assert ("do not publish" in text) == ("--show-joins" in form)
             private.say(text)
             numbers = {int(n) for n in re.findall(r"\d+", re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC|step \d+", "", text))}
             assert numbers <= {120, 1, 15, 5}  # the grace, the two certain counts, the window

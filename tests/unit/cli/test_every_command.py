@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import socket
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,12 @@ def test_every_command_is_in_one_panel_of_the_help() -> None:
     assert all(listed)
     names = [name for panel in listed for name in panel]
     assert sorted(names) == sorted({name.split()[1] for name in COMMANDS})
+
+
+def test_options_of_one_name_all_take_a_value_or_are_all_flags() -> None:
+    options = {(p.opts[0], p.is_flag) for c in COMMANDS.values() for p in c.params if p.param_type_name == "option"}
+    assert len(options) > 100
+    assert [name for name, number in Counter(name for name, _ in options).items() if number > 1] == []
 
 
 def test_completion_is_offered() -> None:
