@@ -146,7 +146,7 @@ load: install  ## put the local stack under load at several rates, look up every
 fuzz: install  ## send thousands of bad inputs to the API, to every parser and to every command (EXAMPLES=2000)
 	@FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest --numprocesses $(WORKERS) \
 		tests/faults/gate/test_bad_input_http.py tests/faults/gate/test_bad_input_parsers.py \
-		tests/unit/cli/test_every_command.py tests/unit/test_joinlog_batches.py $(ARGS)
+		tests/unit/cli/test_every_command.py tests/integration/cli/test_joinlog_batches.py $(ARGS)
 
 .PHONY: bench
 bench: install  ## measure cost relative to bare libraries (ARGS=--short: a minute; ARGS=--keep: half an hour, into docs/evidence)
