@@ -34,13 +34,14 @@ Bound = Annotated[int, typer.Option(help="Largest sum of the values in one unit'
 @contextmanager
 def _report_errors() -> Iterator[None]:
     """End the command with one line on an invalid option (status 2) or an invalid input (1)."""
+    from kanon.reports.clients.response_file import ResponseError
     from kanon.reports.clients.simulation import EventsError
     from kanon.reports.errors import JobError
     from kanon.reports.keys import KeyDocumentError
     from kanon.reports.parameters import ParameterError
 
     try:
-        with one_line(ParameterError, KeyDocumentError, EventsError):
+        with one_line(ParameterError, KeyDocumentError, EventsError, ResponseError):
             yield
     except JobError as error:
         raise CommandError(f"{error.code}: {error}", 2 if error.code == "INVALID_JOB" else 1) from error
@@ -144,11 +145,10 @@ def simulate(
         str,
         typer.Option(
             help="windows: columns time, client, key [, value]. attribution: also event (source or trigger),"
-            " destination [, priority]."
+            " destination."
         ),
     ] = "windows",
     window: Annotated[int, typer.Option("--window-seconds", min=1, help="Length of a window, in seconds.")] = 600,
-    policy: Annotated[str, typer.Option(help="Policy of attribution: web or paper.")] = "web",
     bound: Annotated[int, typer.Option(min=1, max=65_536, help="Largest contribution of one unit.")] = 65_536,
     force: Force = False,
 ) -> None:
@@ -161,20 +161,93 @@ def simulate(
     from kanon.reports.clients.simulation import Simulation
     from kanon.reports.keys import public_keys
 
-    _among("--client", client, ("windows", "attribution"))
-    _among("--policy", policy, ("web", "paper"))
+    if client not in {"windows", "attribution"}:
+        raise typer.BadParameter("--client must be windows or attribution")
     origin = _without_slash(reporting_origin) or ""
     outputs = Outputs(context, force=force)
     outputs.check(output, "--out")
     encrypt_to = public_keys(_key_document(keys))
-    simulation = Simulation.of(
-        events, origin, policy=policy if client == "attribution" else None, bound=bound, window=window
-    )
+    simulation = Simulation.of(events, origin, attribution=client == "attribution", bound=bound, window=window)
     with outputs.created() as create, create(output, SHARED) as file, working("encrypting reports"):
         write_reports(file, (encrypt(report, encrypt_to) for report in simulation.reports()))
     typer.echo(f"{simulation.events:,} events, {simulation.sent:,} reports, {simulation.null:,} of them null.")
     typer.echo(f"Written: {output}")
     typer.echo(f"Unit of privacy: {simulation.unit}. Its reports carry at most {bound:,} in all.")
+
+
+@app.command()
+@_report_errors()
+def respond(
+    context: typer.Context,
+    events: Annotated[
+        Path, typer.Argument(help="CSV with a header: time, client, event (source or trigger), destination, key.")
+    ],
+    output: Annotated[Path, typer.Option("--out", help="File of responses (JSON).")] = Path("responses.json"),
+    epsilon: Annotated[str, typer.Option(help="Epsilon of one source, up to 14.")] = "1",
+    data: Annotated[int, typer.Option(min=1, max=32, help="The key of a trigger is from 0 to this number - 1.")] = 2,
+    ends: Annotated[
+        str, typer.Option(help="Ends of the report windows, in seconds after the source, with commas.")
+    ] = "172800,604800",
+    most: Annotated[int, typer.Option(min=1, max=20, help="Largest number of reports of one source.")] = 1,
+    force: Force = False,
+) -> None:
+    """Write the randomised response of every source: event-level reports that need no encryption.
+
+    Example: kanon reports respond events.csv --epsilon 2 --data 8
+    """
+    from kanon.reports.clients.response import information_gain
+    from kanon.reports.clients.response_file import Reporting, document
+    from kanon.reports.clients.simulation import ATTRIBUTION_COLUMNS, read_events, responses
+    from kanon.reports.parameters import decimal
+
+    if not all(part.isascii() and part.isdecimal() and len(part) < 12 for part in ends.split(",")):
+        raise typer.BadParameter("--ends must be whole seconds with commas, such as 172800,604800")
+    reporting = Reporting(decimal(epsilon, "--epsilon"), data, tuple(map(int, ends.split(","))), most)
+    outputs = Outputs(context, force=force)
+    outputs.check(output, "--out")
+    told = responses(read_events(events, ATTRIBUTION_COLUMNS), reporting)
+    outputs.write({output: document(reporting, told)})
+    response = reporting.response
+    gain = information_gain(response.outputs.count, float(reporting.epsilon))
+    typer.echo(f"{len(told):,} sources, one response each. Written: {output}")
+    typer.echo(f"{response.outputs.count:,} outputs; the true one is kept with probability {float(response.keep):.6f}.")
+    typer.echo(f"Unit of privacy: one source. Its response is {epsilon}-DP and tells at most {gain:.2f} bits.")
+    typer.echo("Publish one file of these events: each run draws again, and the epsilons add up.")
+
+
+@app.command()
+@_report_errors()
+def estimate(
+    file: Annotated[Path, typer.Argument(help="File of responses, from `kanon reports respond`.")],
+    as_json: Json = False,
+) -> None:
+    """Estimate the true numbers of reports from randomised responses, with their standard errors.
+
+    Exit status 2: the file cannot be read.
+
+    Example: kanon reports estimate responses.json
+    """
+    from kanon.reports.clients.response_file import ResponseError, read
+
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ResponseError(f"{file} cannot be read: write it with `kanon reports respond`") from error
+    reporting, told = read(text)
+    found = [
+        {"datum": d, "window_end": end, "reports": float(one.reports), "standard_error": one.standard_error}
+        for d, row in enumerate(reporting.estimates(told))
+        for end, one in zip(reporting.windows, row, strict=True)
+    ]
+    if as_json:
+        show_json({"sources": len(told), "epsilon": float(reporting.epsilon), "estimates": found})
+        return
+    typer.echo(
+        f"{len(told):,} sources, epsilon {float(reporting.epsilon):g}. Estimates have no bias and may be negative."
+    )
+    typer.echo(f"{'datum':>5}  {'window end (s)':>14}  {'reports':>12}  {'standard error':>14}")
+    for one in found:
+        typer.echo("{datum:>5}  {window_end:>14,}  {reports:>12,.1f}  {standard_error:>14,.1f}".format(**one))
 
 
 @app.command()
@@ -316,11 +389,6 @@ def explain(
 def _one_of(options: dict[str, bool], what: str) -> None:
     if sum(options.values()) != 1:
         raise typer.BadParameter(f"say {' or '.join(options)}, one of them: it decides {what}")
-
-
-def _among(option: str, given: str, allowed: tuple[str, ...]) -> None:
-    if given not in allowed:
-        raise typer.BadParameter(f"{option} must be {' or '.join(allowed)}")
 
 
 def _filtering_ids(text: str) -> tuple[int, ...]:

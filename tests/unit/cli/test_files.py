@@ -38,6 +38,7 @@ WRITERS = {
     "reports domain joins.csv --out": "OUT.avro",
     "reports keys --private": "OUT.json",
     "reports keys --public": "OUT.json",
+    "reports respond joins.csv --out": "OUT.json",
     "reports simulate joins.csv --keys public-keys.json --out": "OUT.avro",
     "risk merge joins.csv --out": "OUT.khll",
     "risk uniqueness joins.csv --html": "OUT.html",

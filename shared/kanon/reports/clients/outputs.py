@@ -86,17 +86,24 @@ class Outputs:
         return tuple(rows)
 
     @cached_property
-    def mean(self) -> tuple[Fraction, ...]:
-        """The mean of ``n[d][w]`` over O, by datum. All windows of a datum have the same mean."""
-        return tuple(self._mean(d) for d in range(len(self.data)))
+    def moments(self) -> tuple[tuple[Fraction, Fraction], ...]:
+        """Mean and variance of ``n[d][w]`` over O, by datum. They are the same for all windows of a datum."""
+        found = {datum: self._moments(datum) for datum in set(self.data)}
+        return tuple(found[datum] for datum in self.data)
 
-    def _mean(self, d: int) -> Fraction:
-        datum, others = self.data[d], self.data[:d] + self.data[d + 1 :]
-        reports = sum(
-            j * comb(datum.windows + j - 1, j) * Outputs(others, self.max_reports - j).count
-            for j in range(1, min(datum.buckets, self.max_reports) + 1)
-        )
-        return Fraction(reports, self.count * datum.windows)
+    def _moments(self, datum: Datum) -> tuple[Fraction, Fraction]:
+        rest = list(self.data)
+        rest.remove(datum)
+        others = Outputs(tuple(rest), self.max_reports)
+        first = second = 0
+        for j in range(1, min(datum.buckets, self.max_reports) + 1):
+            ways = others._after(0, 0, self.max_reports - j)
+            for n in range(1, j + 1):
+                # n of the datum's j reports are in the window: "stars and bars" for those in its other windows.
+                weight = ways * (comb(datum.windows - 2 + j - n, j - n) if n < j else 1)
+                first, second = first + n * weight, second + n * n * weight
+        mean = Fraction(first, self.count)
+        return mean, Fraction(second, self.count) - mean**2
 
     def _after(self, cell: int, datum_left: int, left: int) -> int:
         """The number of ways to fill the cells from ``cell`` on; 0 for a negative rest.

@@ -45,7 +45,6 @@ class Report:
         api: the api of the client.
         destination: the site of the trigger; attribution only.
         source_registration: the day of the source (its first millisecond, UTC); attribution, if asked for.
-        context_id: the trigger's own id, repeated beside the report; attribution, if asked for.
     """
 
     contributions: tuple[Contribution, ...]
@@ -54,7 +53,6 @@ class Report:
     api: Api
     destination: str | None = None
     source_registration: int | None = None
-    context_id: str | None = None
 
     @property
     def is_null(self) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from kanon.noise.exact import exp_bounds
 from kanon.reports.clients.outputs import Output, Outputs
@@ -25,8 +26,6 @@ WORD = 256
 """Bits of the word that decides whether the truth is kept."""
 
 MAX_EPSILON = 14
-MAX_INFORMATION_GAIN = {"navigation": 11.5, "event": 6.5}
-"""The largest information gain of the event-level reports of one source in bits, by kind of source."""
 
 
 @lru_cache(maxsize=1024)
@@ -81,29 +80,48 @@ class Response:
             return None
         return self.outputs.unrank(uniform(self.outputs.count, random_bits))
 
-    @property
-    def trigger_rate(self) -> float:
-        """``randomized_trigger_rate`` of a report: the probability that the truth is replaced. For display."""
-        return replace_probability(self.outputs.count, float(self.epsilon))
-
-    def debias(self, counts: Sequence[Sequence[int]], sources: int) -> list[list[Fraction]]:
-        """Estimate the true numbers of reports from those received.
-
-        Args:
-            counts: reports received by datum and window, summed over the sources.
-            sources: number of sources registered with these outputs and this epsilon, with and without reports.
+    def estimates(self, told: Sequence[Output]) -> list[list["Estimate"]]:
+        """Estimate the true numbers of reports from the outputs of all sources, with and without reports.
 
         Returns:
-            Unbiased estimates, by datum and window: ``(received - sources (1 - keep) mean) / keep``. They may be
-            negative.
+            An estimate for each datum and window. Let p be the probability that the truth is kept, and m and v mean and
+            variance of a count over O. Of n counts o the estimate is ``(sum o - n (1 - p) m) / p``, and its variance
+            is ``(1 - p) (sum (o - m)^2 + n p v) / p^2``. Both have no bias, whatever the truth is.
 
         Raises:
             ValueError: epsilon is 0: the reports hold no information.
         """
         if self.threshold == 0:
             raise ValueError("with epsilon 0 the reports hold no information: no estimate is possible")
-        noise = [sources * (1 - self.keep) * mean for mean in self.outputs.mean]
-        return [[(received - of) / self.keep for received in row] for row, of in zip(counts, noise, strict=True)]
+        return [
+            [self._estimate([output[d][w] for output in told], d) for w in range(datum.windows)]
+            for d, datum in enumerate(self.outputs.data)
+        ]
+
+    def _estimate(self, counts: Sequence[int], d: int) -> "Estimate":
+        keep, (mean, variance), n = self.keep, self.outputs.moments[d], len(counts)
+        squares = sum(count**2 for count in counts) - 2 * mean * sum(counts) + n * mean**2
+        return Estimate(
+            (sum(counts) - n * (1 - keep) * mean) / keep,
+            (1 - keep) * (squares + n * keep * variance) / keep**2,
+        )
+
+
+class Estimate(NamedTuple):
+    """An estimate of a true number of reports. It may be negative.
+
+    Attributes:
+        reports: the number, without bias.
+        variance: of ``reports``, without bias.
+    """
+
+    reports: Fraction
+    variance: Fraction
+
+    @property
+    def standard_error(self) -> float:
+        """The square root of the variance."""
+        return math.sqrt(self.variance)
 
 
 def uniform(below: int, random_bits: RandomBits) -> int:
@@ -126,19 +144,3 @@ def information_gain(states: int, epsilon: float) -> float:
     wrong = replace_probability(states, epsilon) * (states - 1) / states
     entropy = -sum(p * math.log2(p) for p in (wrong, 1 - wrong) if p > 0)
     return math.log2(states) - entropy - wrong * math.log2(states - 1)
-
-
-def epsilon_for_information_gain(states: int, bits: float, most: float = MAX_EPSILON) -> float:
-    """The largest epsilon up to ``most`` with an information gain of at most ``bits``. For advice, not for draws.
-
-    It is found by bisection, to the last digits of a double.
-    """
-    if information_gain(states, most) <= bits:
-        return most
-    low, high = 0.0, most
-    while low < (epsilon := (low + high) / 2) < high:
-        if information_gain(states, epsilon) <= bits:
-            low = epsilon
-        else:
-            high = epsilon
-    return low

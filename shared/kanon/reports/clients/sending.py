@@ -39,18 +39,13 @@ Post = Callable[[str, bytes], bool]
 
 def outgoing(report: Report, encrypted: avro.Report) -> Outgoing:
     """The request of a report. Keep it, and send it until the collector accepts it."""
-    return Outgoing(report.scheduled, PATHS[report.api], body_of(encrypted, report.context_id))
+    return Outgoing(report.scheduled, PATHS[report.api], body_of(encrypted))
 
 
-def body_of(encrypted: avro.Report, context_id: str | None = None) -> bytes:
+def body_of(encrypted: avro.Report) -> bytes:
     """The JSON of an encrypted report, as collectors accept it."""
     payload = {"payload": base64.b64encode(encrypted.payload).decode(), "key_id": encrypted.key_id}
-    body: dict[str, object] = {
-        "shared_info": encrypted.shared_info,
-        "aggregation_service_payloads": [payload],
-    }
-    if context_id is not None:
-        body["trigger_context_id"] = context_id
+    body = {"shared_info": encrypted.shared_info, "aggregation_service_payloads": [payload]}
     return json.dumps(body, separators=(",", ":")).encode()
 
 

@@ -1,10 +1,11 @@
-"""Simulated devices: a table of events becomes encrypted reports.
+"""Simulated devices: a table of events becomes encrypted reports, or randomised responses.
 
 Two kinds of client, by the columns of the table:
 
 * ``windows``: ``time,client,key`` and optionally ``value`` (1 if left out). The unit is a (client, window).
-* ``attribution``: ``time,client,event,destination,key`` and optionally ``value`` and ``priority``. ``event`` is
-  ``source`` or ``trigger``; the key of a report is the source's key OR the trigger's. The unit is a source.
+* ``attribution``: ``time,client,event,destination,key`` and optionally ``value``. ``event`` is ``source`` or
+  ``trigger``; the key of a report is the source's key OR the trigger's. The unit is a source. The key of a trigger is
+  its datum in event-level reports.
 """
 
 import csv
@@ -25,11 +26,14 @@ from kanon.reports.clients.attribution import (
     KeyPiece,
     Source,
     Trigger,
-    Values,
     add_source,
     add_trigger,
 )
+from kanon.reports.clients.events import EventTrigger
+from kanon.reports.clients.outputs import Output
 from kanon.reports.clients.report import MAX_BUCKET, SECOND, Report
+from kanon.reports.clients.response import RandomBits
+from kanon.reports.clients.response_file import Reporting
 from kanon.reports.clients.windows import Windows
 from kanon.reports.shared_info import END_OF_TIME
 
@@ -53,7 +57,6 @@ class Event:
         value: what is added.
         event: ``source``, ``trigger`` or empty.
         destination: the site of a trigger; empty for windows.
-        priority: of a source.
     """
 
     time: int
@@ -62,7 +65,6 @@ class Event:
     value: int = 1
     event: str = ""
     destination: str = ""
-    priority: int = 0
 
 
 WINDOW_COLUMNS = ("time", "client", "key")
@@ -123,25 +125,23 @@ class Simulation:
     null: int = 0
 
     @classmethod
-    def of(cls, path: Path, reporting_origin: str, *, policy: str | None, bound: int, window: int) -> "Simulation":
-        """Read a table for attribution clients with a policy (``web``, ``paper``), or for windows clients (None).
+    def of(cls, path: Path, reporting_origin: str, *, attribution: bool, bound: int, window: int) -> "Simulation":
+        """Read a table for attribution clients or for windows clients.
 
         Args:
             path: the table.
             reporting_origin: the origin that collects the reports.
-            policy: of attribution.
+            attribution: whether the clients attribute triggers to sources.
             bound: the largest contribution of one unit.
             window: the length of a window, in seconds.
 
         Raises:
             EventsError: the table is invalid.
         """
-        if policy is None:
-            table = read_events(path, WINDOW_COLUMNS)
-            return cls(table, reporting_origin, Windows(reporting_origin, window * SECOND, bound))
-        table = read_events(path, ATTRIBUTION_COLUMNS)
-        chosen = Attribution("paper" if policy == "paper" else "web", bound)
-        return cls(table, reporting_origin, chosen)
+        if attribution:
+            return cls(read_events(path, ATTRIBUTION_COLUMNS), reporting_origin, Attribution(bound))
+        table = read_events(path, WINDOW_COLUMNS)
+        return cls(table, reporting_origin, Windows(reporting_origin, window * SECOND, bound))
 
     @property
     def events(self) -> int:
@@ -180,7 +180,7 @@ def from_attribution(
 
     Args:
         events: in order of time.
-        parameters: policy and bound.
+        parameters: the bound of a source.
         reporting_origin: the origin that collects the reports.
         delay: draws the delay of a report, in milliseconds.
     """
@@ -197,21 +197,54 @@ def from_attribution(
 
 
 def _source(event: Event, reporting_origin: str) -> Source:
-    places = frozenset({event.destination})
-    return Source(event.time, reporting_origin, places, keys={NAME: event.key}, priority=event.priority)
+    return Source(event.time, reporting_origin, frozenset({event.destination}), keys={NAME: event.key})
 
 
 def _trigger(event: Event, reporting_origin: str) -> Trigger:
-    pieces, values = (KeyPiece(event.key, frozenset({NAME})),), (Values({NAME: Amount(event.value)}),)
-    return Trigger(event.time, reporting_origin, event.destination, pieces, values)
+    pieces, amounts = (KeyPiece(event.key, frozenset({NAME})),), {NAME: Amount(event.value)}
+    return Trigger(event.time, reporting_origin, event.destination, pieces, amounts)
+
+
+def responses(
+    events: Iterable[Event], reporting: Reporting, random_bits: RandomBits = secrets.randbits
+) -> list[Output]:
+    """The randomised response of every source, in the order of the sources (Privacy Sandbox paper, Algorithm 4).
+
+    A trigger counts once for the newest source of its client and destination that has reports left, whatever its value.
+
+    Args:
+        events: in order of time.
+        reporting: what a source may report.
+        random_bits: source of randomness.
+
+    Raises:
+        EventsError: the key of a trigger is not a datum.
+    """
+    parameters = Attribution(epsilon=reporting.epsilon)
+    spec, last = reporting.spec, max(reporting.windows) * SECOND + 1
+    devices: dict[str, Device] = {}
+    order = []
+    for event in events:
+        device = devices.get(event.client, ())
+        places = frozenset({event.destination})
+        if event.event == "source":
+            order.append((event.client, len(device)))
+            device = add_source(parameters, device, Source(event.time, "", places, {}, last, spec), random_bits)
+        elif event.key >= reporting.data:
+            raise EventsError(f"the key of a trigger must be from 0 to {reporting.data - 1}, or give a larger --data")
+        else:
+            trigger = Trigger(event.time, "", event.destination, event=EventTrigger(event.key))
+            device = add_trigger(parameters, device, trigger).device
+        devices[event.client] = device
+    states = (devices[client][place].events for client, place in order)
+    return [state.told for state in states if state is not None]
 
 
 def _event(row: Row, path: Path, line: int, attribution: bool) -> Event:
     try:
         event = Event(_time(row["time"]), row["client"], _key(row["key"]), _number(row, "value", 1))
         if attribution:
-            priority = _number(row, "priority", 0)
-            event = replace(event, event=row["event"], destination=row["destination"] or "", priority=priority)
+            event = replace(event, event=row["event"], destination=row["destination"] or "")
     except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise EventsError(
             f"{path}, line {line}: a time is unix seconds or ISO 8601, a key a number, 0x... or a text of at most 16"

@@ -21,7 +21,6 @@ from kanon.reports.clients.attribution import (
     KeyPiece,
     Source,
     Trigger,
-    Values,
     add_source,
     add_trigger,
 )
@@ -136,7 +135,7 @@ def test_the_noise_of_these_tests_makes_some_sums_pass_and_others_fail():
 
 
 def test_attribution_and_aggregation_equal_algorithm_6():
-    paper = Attribution("paper", contribution_bound=BOUND)
+    paper = Attribution(contribution_bound=BOUND)
     refused = 0
     for history in histories(6, ["source", "trigger", "trigger", "trigger", "query", "query"]):
         system, device, time, steps, charged = System(), (), START, [], []
@@ -152,7 +151,7 @@ def test_attribution_and_aggregation_equal_algorithm_6():
                 device = add_source(paper, device, Source(time, ORIGIN, frozenset({shop}), keys={"k": 0}))
                 continue
             key, value = pair
-            pieces, amounts = (KeyPiece(key, frozenset("k")),), (Values({"k": Amount(value)}),)
+            pieces, amounts = (KeyPiece(key, frozenset("k")),), {"k": Amount(value)}
             device, report, _ = add_trigger(paper, device, Trigger(time, ORIGIN, shop, pieces, amounts), delay=0)
             system.add(report)
             charged.append((campaign, time // HOUR))

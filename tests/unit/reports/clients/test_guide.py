@@ -28,8 +28,6 @@ def test_the_python_of_the_guide_runs():
     assert isinstance(names["report"], Report)
     assert [(pair.bucket, pair.value) for pair in names["report"].contributions] == [(0x107, 6000)]
     assert len(names["pending"]) == 1
-    assert len(names["estimates"]) == 8
-    assert names["click"].outputs.count == 2925
 
 
 @pytest.mark.parametrize("options", [[], ["--client", "attribution"]], ids=["windows", "attribution"])
@@ -37,8 +35,7 @@ def test_the_commands_of_the_guide_run_on_its_table(tmp_path, monkeypatch, optio
     monkeypatch.chdir(tmp_path)
     (table,) = blocks("csv")
     Path("events.csv").write_text(table)
-    (commands,) = blocks("sh")
-    for command in commands.splitlines():
+    for command in "".join(blocks("sh")).splitlines():
         program, *words = shlex.split(command)
         assert program == "kanon"
         more = options if "simulate" in words else ["--any-age"] if "aggregate" in words else []

@@ -46,12 +46,14 @@ def test_numbering_lists_every_output_once_and_in_order(outputs):
 
 @settings(derandomize=True, max_examples=60)
 @given(small)
-def test_the_mean_equals_the_mean_of_the_listed_outputs(outputs):
+def test_mean_and_variance_equal_those_of_the_listed_outputs(outputs):
     members = enumerated(outputs.data, outputs.max_reports)
 
     for d, datum in enumerate(outputs.data):
         for w in range(datum.windows):
-            assert outputs.mean[d] * len(members) == sum(member[d][w] for member in members)
+            mean, variance = outputs.moments[d]
+            assert mean * len(members) == sum(member[d][w] for member in members)
+            assert variance * len(members) == sum((member[d][w] - mean) ** 2 for member in members)
 
 
 @pytest.mark.parametrize(

@@ -29,4 +29,4 @@ def test_a_client_needs_neither_aws_nor_a_clock_and_uses_the_network_only_to_sen
     assert not roots & {"boto3", "botocore", "aws_lambda_powertools", "time", "random", "os"}
     assert path.stem == "sending" or not roots & {"urllib", "http", "socket", "requests"}
     ours = {name for name in names if name.startswith("kanon.")}
-    assert all(name.startswith(("kanon.reports", "kanon.noise", "kanon.errors")) for name in ours)
+    assert all(name.startswith(("kanon.reports", "kanon.noise", "kanon.strict_json", "kanon.errors")) for name in ours)

@@ -3,6 +3,7 @@
 import json
 import math
 from fractions import Fraction
+from itertools import combinations_with_replacement, product
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,6 @@ from kanon.reports.clients.outputs import Datum, Outputs
 from kanon.reports.clients.response import (
     WORD,
     Response,
-    epsilon_for_information_gain,
     information_gain,
     keep_threshold,
     replace_probability,
@@ -147,23 +147,36 @@ def test_parameters_out_of_range_are_refused(states, epsilon):
         keep_threshold(states, epsilon)
 
 
-@pytest.mark.parametrize("outputs", [PAPER, EVENT, UNEVEN], ids=["paper", "event", "uneven"])
-def test_debiased_counts_are_the_truth_on_average(outputs):
-    response = Response(outputs, Fraction(1))
+@pytest.mark.parametrize("epsilon", EPSILONS[:2], ids=str)
+@pytest.mark.parametrize("outputs", [EVENT, UNEVEN], ids=["event", "uneven"])
+def test_estimates_and_their_variances_have_no_bias_for_any_truths_of_two_sources(outputs, epsilon):
+    """Over all outputs of two sources: the mean is the truth, and the mean variance is the variance. In rationals."""
+    response = Response(outputs, epsilon)
+    truths = [outputs.unrank(number) for number in range(outputs.count)]
+    laws = {truth: law(response, truth) for truth in truths}
+    estimates = {pair: response.estimates(pair) for pair in product(truths, repeat=2)}
 
-    for number in range(outputs.count):
-        truth = outputs.unrank(number)
-        mean = [[Fraction(0)] * len(row) for row in truth]
-        for output, probability in law(response, truth).items():
-            for d, row in enumerate(response.debias(output, 1)):
-                for w, estimate in enumerate(row):
-                    mean[d][w] += probability * estimate
-        assert mean == [list(row) for row in truth]
+    for first, second in combinations_with_replacement(truths, 2):
+        weighted = [(p * q, estimates[o, u]) for o, p in laws[first].items() for u, q in laws[second].items()]
+        for d, row in enumerate(first):
+            for w, count in enumerate(row):
+                truth = count + second[d][w]
+                assert sum(p * found[d][w].reports for p, found in weighted) == truth
+                exact = sum(p * (found[d][w].reports - truth) ** 2 for p, found in weighted)
+                assert sum(p * found[d][w].variance for p, found in weighted) == exact
 
 
-def test_counts_without_any_information_are_not_debiased():
+def test_a_standard_error_is_the_root_of_a_variance_and_0_without_noise():
+    sure = Response(Outputs((Datum(1, 1),), 0), Fraction(1)).estimates([((0,),)] * 3)
+
+    assert [(one.reports, one.standard_error) for row in sure for one in row] == [(0, 0.0)]
+    ((one,),) = Response(Outputs((Datum(1, 1),), 1), Fraction(1)).estimates([((1,),), ((0,),)])
+    assert one.standard_error == pytest.approx(float(one.variance) ** 0.5)
+
+
+def test_epsilon_zero_allows_no_estimate():
     with pytest.raises(ValueError, match="no information"):
-        Response(PAPER, Fraction(0)).debias(((0, 0), (0, 0)), 1)
+        Response(PAPER, Fraction(0)).estimates([((0, 0), (0, 0))])
 
 
 def test_the_published_flip_probabilities_are_reproduced_to_the_last_digit():
@@ -176,16 +189,7 @@ def test_the_published_information_gains_are_reproduced():
         assert abs(information_gain(case["states"], number(case["epsilon"])) - case["bits"]) < 2e-14
 
 
-def test_the_published_epsilons_for_a_bounded_information_gain_are_reproduced():
-    for case in published("epsilon_for_information_gain"):
-        epsilon = epsilon_for_information_gain(case["states"], case["bits"], case["epsilon_cap"])
-        assert epsilon == pytest.approx(case["epsilon"], abs=1e-12)
-
-
-def test_an_information_gain_within_the_bound_leaves_epsilon_at_its_cap():
-    assert epsilon_for_information_gain(2925, 11.5, 14) == 14
-
-
 @pytest.mark.parametrize(("outputs", "rate"), [(EVENT, 2.5e-06), (Outputs((Datum(3, 3),) * 8, 3), 0.0024263)])
-def test_the_trigger_rates_of_browsers_are_reproduced(outputs, rate):
-    assert round(Response(outputs, Fraction(14)).trigger_rate, 7) == rate
+def test_the_rates_of_browsers_are_reproduced(outputs, rate):
+    assert round(replace_probability(outputs.count, 14), 7) == rate
+    assert float(1 - Response(outputs, Fraction(14)).keep) == pytest.approx(rate, rel=0.03)

@@ -1,12 +1,14 @@
 """Tables of events, and `kanon reports simulate`."""
 
 import json
+from fractions import Fraction
 
 import pytest
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
 from kanon.reports.clients.attribution import DELAY, Attribution
+from kanon.reports.clients.response_file import Reporting, ResponseError, document, read
 from kanon.reports.clients.simulation import (
     ATTRIBUTION_COLUMNS,
     WINDOW_COLUMNS,
@@ -15,6 +17,7 @@ from kanon.reports.clients.simulation import (
     from_attribution,
     random_delay,
     read_events,
+    responses,
 )
 
 HEADER = "time,client,key,value\n"
@@ -39,7 +42,7 @@ def test_times_keys_and_values_are_read_exactly(tmp_path):
 
 
 def test_columns_of_attribution_are_ignored_for_windows(tmp_path):
-    text = "time,client,key,event,priority,destination\n1,a,1,click,high,\n"
+    text = "time,client,key,event,destination\n1,a,1,click,\n"
 
     assert read_events(table(tmp_path, text), WINDOW_COLUMNS) == [Event(1_000, "a", 1)]
 
@@ -155,12 +158,12 @@ def test_the_length_of_a_window_and_the_bound_are_parameters(desk):
     assert "carry at most 5 in all" in said
 
 
-def test_attribution_follows_the_policy_that_is_asked_for(desk):
+def test_a_trigger_falls_through_to_a_source_with_budget(desk):
     text = "time,client,key,value,event,destination\n"
     text += f"0,a,1,,source,{SHOP}\n1,a,2,,source,{SHOP}\n"
     text += f"2,a,0,60000,trigger,{SHOP}\n3,a,0,60000,trigger,{SHOP}\n"
 
-    said = desk.simulate(text, "--client", "attribution", "--policy", "paper")
+    said = desk.simulate(text, "--client", "attribution")
     assert "4 events, 2 reports, 0 of them null." in said
     assert "one source" in said
     assert desk.sums() == {1: 60_000, 2: 60_000}
@@ -170,7 +173,6 @@ def test_attribution_follows_the_policy_that_is_asked_for(desk):
     ("options", "message"),
     [
         (("--client", "browser"), "--client must be windows or attribution"),
-        (("--policy", "newest"), "--policy must be web or paper"),
         (("--reporting-origin", "report.test"), "write an origin or a site as https://"),
         (("--client", "attribution"), "lacks the columns destination, event"),
         (("--keys", "nowhere.json"), "make keys with `kanon reports keys`"),
@@ -187,3 +189,104 @@ def test_no_file_is_overwritten(desk):
     desk.simulate(HEADER + "0,a,1,5\n")
 
     assert "exists already" in desk.simulate(HEADER + "0,a,1,5\n", code=2)
+
+
+# --- Algorithm 4: kanon reports respond, kanon reports estimate ---
+
+EVENTS = "time,client,event,destination,key\n" + "".join(
+    f"{n},{client},{event},{SHOP},{key}\n"
+    for n, (client, event, key) in enumerate(
+        [("a", "source", 0), ("a", "trigger", 1), ("a", "trigger", 1), ("b", "source", 0), ("b", "trigger", 0)]
+    )
+)
+REPORTING = Reporting(Fraction(1), 2, (2, 100), 3)
+
+
+def responses_of(tmp_path, bits, text=EVENTS, reporting=REPORTING):
+    return responses(read_events(table(tmp_path, text), ATTRIBUTION_COLUMNS), reporting, bits)
+
+
+def test_every_source_has_one_response_which_is_its_truth_or_a_drawn_output(tmp_path):
+    assert responses_of(tmp_path, lambda bits: 0) == [((0, 0), (2, 0)), ((1, 0), (0, 0))]
+    drawn = responses_of(tmp_path, lambda bits: (1 << 256) - 1 if bits == 256 else 7)
+    assert drawn == [REPORTING.spec.outputs.unrank(7)] * 2
+    alone = EVENTS.splitlines()[0] + f"\n1,c,source,{SHOP},0\n"
+    assert len(responses_of(tmp_path, lambda bits: 0, alone)) == 1, "a source without triggers responds too"
+
+
+def test_the_key_of_a_trigger_must_be_a_datum(tmp_path):
+    with pytest.raises(EventsError, match="from 0 to 0"):
+        responses_of(tmp_path, lambda bits: 0, reporting=Reporting(Fraction(1), 1, (2,), 1))
+
+
+def test_a_file_of_responses_is_read_as_it_was_written():
+    told = [((0, 0), (2, 0)), ((1, 0), (0, 1))]
+
+    assert read(document(REPORTING, told).decode()) == (REPORTING, told)
+    assert read(document(REPORTING, []).decode()) == (REPORTING, [])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"unknown": 1},
+        {"responses": [[[0, 0], [2, 2]]]},
+        {"responses": [[[0, 0]]]},
+        {"responses": [[[0, 0], [True, 0]]]},
+        {"responses": [[[0, 0], [-1, 0]]]},
+        {"responses": 7},
+        {"epsilon": "15"},
+        {"epsilon": 1},
+        {"data": 33},
+        {"data": "2"},
+        {"windows": [100, 2]},
+        {"windows": []},
+        {"reports": 0},
+    ],
+    ids=str,
+)
+def test_a_file_that_is_not_one_of_responses_is_refused(change):
+    fields = json.loads(document(REPORTING, [((0, 0), (2, 0))]))
+
+    with pytest.raises(ResponseError):
+        read(json.dumps(fields | change))
+    with pytest.raises(ResponseError):
+        read(json.dumps({name: fields[name] for name in fields if name not in change} or "x")[:-1])
+
+
+def test_the_commands_write_responses_and_estimate_the_truth_from_them(tmp_path, desk):
+    events, told = table(tmp_path, EVENTS), tmp_path / "responses.json"
+    options = ("--epsilon", 14, "--data", 2, "--ends", "2,100", "--most", 3, "--out", told)
+    said = desk.run("respond", events, *options)
+    assert "2 sources, one response each" in said
+    assert "14-DP" in said
+    assert "each run draws again, and the epsilons add up" in said
+    reporting, responded = read(told.read_text())
+    assert reporting == Reporting(Fraction(14), 2, (2, 100), 3)
+
+    desk.run("respond", events, *options)  # kanon wrote the file, so it may be replaced
+    told.write_text(document(reporting, responded).decode())
+    assert "exists already" in desk.run("respond", events, *options, code=2)
+
+    found = json.loads(CliRunner().invoke(app, ["reports", "estimate", str(told), "--json"]).output)
+    exact = [one for row in reporting.estimates(responded) for one in row]
+    assert found["sources"] == 2
+    assert [one["reports"] for one in found["estimates"]] == [float(one.reports) for one in exact]
+    assert [one["standardError"] for one in found["estimates"]] == [one.standard_error for one in exact]
+    assert "standard error" in desk.run("estimate", told)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("respond", "EVENTS", "--ends", "soon"), "whole seconds"),
+        (("respond", "EVENTS", "--ends", "5,3"), "one after the other"),
+        (("respond", "EVENTS", "--epsilon", "15"), "at most 14"),
+        (("respond", "EVENTS", "--data", "1"), "from 0 to 0"),
+        (("estimate", "EVENTS"), "not a file of responses"),
+        (("estimate", "/nowhere"), "cannot be read"),
+    ],
+)
+def test_a_wrong_parameter_of_responses_gets_one_line(tmp_path, desk, options, message):
+    events = str(table(tmp_path, EVENTS))
+    assert message in desk.run(*[events if option == "EVENTS" else option for option in options], code=2)

@@ -4,15 +4,17 @@
 |---|---|
 | 7 | padding that is not the pair (0, 0), so that a null report counts |
 | 27 | randomised response that draws again for every window, leaves the truth out, or forgets silent sources |
-| 28 | the policy of browsers falling through to another source |
+| 28 | a source that takes a report which no longer fits its bound |
 | 29 | a client that sends nothing when it is out of budget |
 | 30 | messages that name a key or a client |
 """
 
+from dataclasses import replace
+
 import pytest
 
-from kanon.reports.clients import attribution, encrypt, event_json, events, response, simulation, windows
-from kanon.reports.clients.attribution import Amount, Attribution, KeyPiece, Source, Trigger, Values
+from kanon.reports.clients import attribution, encrypt, events, response, simulation, windows
+from kanon.reports.clients.attribution import Amount, Attribution, KeyPiece, Source, Trigger
 from kanon.reports.clients.events import EventSpec, EventTrigger, TriggerSpec
 from kanon.reports.clients.report import Report
 from kanon.reports.clients.windows import Windows
@@ -77,45 +79,49 @@ def a_silent_source_tells_what_was_drawn(folder):
     source = Source(0, ORIGIN, frozenset({SHOP}), events=SPEC)
     for number in range(27):
         device = attribution.add_source(Attribution(), (), source, Bits(number))
-        told = len(event_json.reports_due(device, 0, 200))
+        told = len(device[0].events.reports(0, 200))
         assert told == sum(map(sum, SPEC.outputs.unrank(number)))
 
 
 def plant_silent_sources_forgotten(patch):
-    due = event_json.reports_due
+    told = events.Events.reports
 
-    def of_those_with_triggers(device, after, until):
-        return due(tuple(s for s in device if s.events and s.events.triggers), after, until)
+    def of_those_with_triggers(self, after, until):
+        return told(self, after, until) if self.finished else []
 
-    patch.setattr(event_json, "reports_due", of_those_with_triggers)
+    patch.setattr(events.Events, "reports", of_those_with_triggers)
 
 
-def carried(policy, *values):
+def carried(*values):
     """Values of the reports of triggers, and the newest source's part, with two sources and the bound 10."""
     device = ()
     for time in (0, 1):
         source = Source(time, ORIGIN, frozenset({SHOP}), {"a": time})
-        device = attribution.add_source(Attribution(policy), device, source)
+        device = attribution.add_source(Attribution(), device, source)
     reports = []
     for value in values:
-        trigger = Trigger(2, ORIGIN, SHOP, (KeyPiece(0, frozenset("a")),), (Values({"a": Amount(value)}),))
-        device, report, _ = attribution.add_trigger(Attribution(policy, 10), device, trigger, 0)
+        trigger = Trigger(2, ORIGIN, SHOP, (KeyPiece(0, frozenset("a")),), {"a": Amount(value)})
+        device, report, _ = attribution.add_trigger(Attribution(10), device, trigger, 0)
         reports.append(report)
     return [None if report is None else sum(pair.value for pair in report.contributions) for report in reports]
 
 
-def a_browser_does_not_fall_through(folder):
-    assert carried("web", 11, 8, 8) == [0, 8, 0]
-    assert carried("paper", 8, 8, 8) == [8, 8, 0]
+def a_source_carries_at_most_its_bound(folder):
+    assert carried(11, 8, 8, 8) == [0, 8, 8, 0]
 
 
-def plant_falling_through(patch):
-    patch.setattr(attribution, "_by_web", attribution._by_paper)
+def plant_a_budget_that_is_not_kept(patch):
+    charge = attribution._charge
+
+    def forgetful(parameters, registered, trigger):
+        found = charge(parameters, registered, trigger)
+        return found and replace(found, used=0)
+
+    patch.setattr(attribution, "_charge", forgetful)
 
 
 def every_trigger_and_every_event_has_a_report(folder):
-    assert carried("web", 10, 10) == [10, 0]
-    assert carried("paper", 10, 10, 10) == [10, 10, 0]
+    assert carried(10, 10, 10) == [10, 10, 0]
     made_of_events = windows.contributions(Windows(ORIGIN, contribution_bound=10), [("a", 0, 1, 10), ("a", 1, 1, 1)])
     assert len([report for report in made_of_events if report is not None]) == 2
 
@@ -173,7 +179,7 @@ TRAPS = [
     (27, one_draw_fixes_all_windows, plant_a_draw_for_every_window),
     (27, every_output_may_be_drawn_the_truth_too, plant_the_truth_left_out),
     (27, a_silent_source_tells_what_was_drawn, plant_silent_sources_forgotten),
-    (28, a_browser_does_not_fall_through, plant_falling_through),
+    (28, a_source_carries_at_most_its_bound, plant_a_budget_that_is_not_kept),
     (29, every_trigger_and_every_event_has_a_report, plant_silence_of_sources),
     (29, every_trigger_and_every_event_has_a_report, plant_silence_of_windows),
     (30, messages_name_no_key_and_no_client, plant_messages_with_the_line),
