@@ -179,3 +179,10 @@ def test_join_never_reads_statuses_and_query_never_reads_the_log_or_members() ->
     assert not_of_join | not_of_query <= MODULES
     assert not not_of_join & _modules_of("join")
     assert not not_of_query & _modules_of("query")
+
+
+def test_the_command_line_starts_without_the_libraries_of_extras() -> None:
+    extras = ("boto3", "botocore", "numpy", "cryptography", "fastavro", "duckdb", "pyarrow", "matplotlib", "moto")
+    text = f"import sys; sys.modules.update(dict.fromkeys({extras})); import kanon.cli.main"
+    ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

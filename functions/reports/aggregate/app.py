@@ -16,14 +16,14 @@ from kanon.keys import fetch_noise_keys
 from kanon.queues import read_message, send_all
 from kanon.reports.errors import STOPS, JobError
 from kanon.reports.service.committing import Committing
-from kanon.reports.service.epoch import REPLACED, Epoch
 from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.service.messages import MapMessage, Message, StageMessage
-from kanon.reports.service.outcomes import count_outcome
 from kanon.reports.service.plan import Ring
+from kanon.reports.service.requests import reader
+from kanon.reports.service.rotation import REPLACED, Epoch
 from kanon.reports.service.stages import Stages, WaitError
-from kanon.reports.service.stored import reader
 from kanon.reports.service.sweeping import sweep
+from kanon.reports.service.working import count_outcome
 from kanon.reports.settings import AggregateSettings
 from kanon.reports.storage.budgets import Amount, Budgets
 from kanon.reports.storage.key_ring import KeyRing

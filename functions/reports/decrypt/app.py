@@ -15,9 +15,9 @@ from kanon.queues import read_message, send_all
 from kanon.reports.errors import STOPS
 from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.service.messages import MapMessage
-from kanon.reports.service.outcomes import count_outcome
+from kanon.reports.service.requests import reader
 from kanon.reports.service.shards import Shards
-from kanon.reports.service.stored import reader
+from kanon.reports.service.working import count_outcome
 from kanon.reports.settings import DecryptSettings
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.private_keys import PrivateKeys

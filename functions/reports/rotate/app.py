@@ -8,8 +8,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
 from kanon.errors import texts_withheld
-from kanon.reports.service.epoch import Epoch
-from kanon.reports.service.rotation import Rotation
+from kanon.reports.service.rotation import Epoch, Rotation
 from kanon.reports.settings import RotateSettings
 from kanon.reports.storage.budgets import Amount, Budgets
 from kanon.reports.storage.key_ring import KeyRing

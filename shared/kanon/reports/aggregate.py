@@ -24,13 +24,11 @@ from kanon.reports.acceptance import Rules
 from kanon.reports.account import Source, Unit, units
 from kanon.reports.avro import read_domain, read_reports
 from kanon.reports.errors import Counter, JobError, check_errors
-from kanon.reports.histogram import Histogram, Sums
+from kanon.reports.histogram import Histogram, Sums, declared, divided, partitions_of, salt_of
 from kanon.reports.mapping import Mapped, Selection, map_reports
-from kanon.reports.matching import Earlier
 from kanon.reports.noise import Randomness
 from kanon.reports.parameters import Parameters
-from kanon.reports.partitions import declared, divided, partitions_of, salt_of
-from kanon.reports.reducing import MECHANISM, Noised, reduce_partition
+from kanon.reports.reducing import MECHANISM, Earlier, Noised, reduce_partition
 
 LOCAL = "local"
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from kanon.reports import avro
 from kanon.reports.acceptance import Rules
 from kanon.reports.errors import Counter, JobError, RefusedError
-from kanon.reports.opening import open_report
+from kanon.reports.mapping import open_report
 from kanon.reports.payload import PayloadError, decode
 from kanon.reports.shared_info import parse
 

@@ -1,4 +1,7 @@
-"""First stage of a job: from a shard of reports to sums by key, report ids, sources and error counts."""
+"""First stage of a job: from a shard of reports to sums by key, report ids, sources and error counts.
+
+A report is decrypted if its clear fields were accepted. Its key and its size are clear, too.
+"""
 
 from collections import Counter as Tally
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -13,8 +16,37 @@ from kanon.reports.account import EVERY, Source, Wanted, source_of
 from kanon.reports.avro import Report
 from kanon.reports.errors import Counter, RefusedError
 from kanon.reports.histogram import EMPTY, KEY, Histogram
-from kanon.reports.opening import check_key, open_report
-from kanon.reports.payload import HISTOGRAM, PayloadError, Slots, read_one, template_of
+from kanon.reports.hpke import OVERHEAD, DecryptionError, open_sealed
+from kanon.reports.payload import HISTOGRAM, MOST_BYTES, PayloadError, Slots, read_one, template_of
+
+
+def check_key(report: Report, rules: Rules) -> None:
+    """Check that a report can be opened at all.
+
+    Raises:
+        RefusedError: the key is unknown.
+    """
+    if rules.keys is not None and report.key_id not in rules.keys:
+        raise RefusedError(Counter.DECRYPTION_KEY_NOT_FOUND)
+
+
+def open_report(report: Report, rules: Rules) -> bytes:
+    """The cleartext of a report whose clear fields were accepted.
+
+    Raises:
+        RefusedError: the key is unknown, the payload is too long, or does not open.
+    """
+    check_key(report, rules)
+    if len(report.payload) > MOST_BYTES + OVERHEAD:
+        raise RefusedError(Counter.REPORT_PARSING_ERROR)
+    if rules.keys is None:
+        return report.payload
+    key = rules.keys[report.key_id]
+    try:
+        return open_sealed(report.payload, key, report.shared_info)
+    except DecryptionError:
+        raise RefusedError(Counter.DECRYPTION_ERROR) from None
+
 
 BATCH = 512
 """Reports read at once: few enough for the processor's cache."""

@@ -17,8 +17,7 @@ from kanon.local import Stack
 from kanon.operate.findings import Section
 from kanon.reports.avro import Report as Encrypted
 from kanon.reports.avro import read_summary, write_domain
-from kanon.reports.clients.encrypt import encrypt
-from kanon.reports.clients.report import SECOND, Report, contribution
+from kanon.reports.clients.encrypt import SECOND, Report, contribution, encrypt
 from kanon.reports.keys import PublicKey, public_keys
 from kanon.reports.storage.key_ring import OPENS
 from tests.e2e.gate.backups import RUNBOOK

@@ -40,7 +40,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     """Small parts and shards make every stage take part; nothing waits."""
     patch.setattr(clock, "sleep", lambda _: None)
     patch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
-    patch.setattr("kanon.reports.partitions.KEYS_A_PARTITION", 4)
+    patch.setattr("kanon.reports.histogram.KEYS_A_PARTITION", 4)
     patch.setattr("kanon.reports.service.committing.ROWS_A_CHUNK", 1)
 
 

@@ -53,7 +53,8 @@ def started(arguments: str, before: str = "", **options: object) -> "subprocess.
     """Run the program in a process of its own, after a preparation."""
     code = f"import os, signal, sys\nsys.argv = {['kanon', *arguments.split()]}\n"
     code += (
-        f"signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it\n{before}\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it, nohup SIGHUP\n"
+        f"signal.signal(signal.SIGHUP, signal.SIG_DFL)\n{before}\n"
     )
     code += "from kanon.cli.start import main\nmain()"
     command = [sys.executable, "-c", code]

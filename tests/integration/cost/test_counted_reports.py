@@ -58,7 +58,7 @@ def test_the_units_and_requests_of_the_model_equal_those_of_a_job(
 ) -> None:
     if objects > 1:  # each object is a shard, and each key a part
         monkeypatch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
-        monkeypatch.setattr("kanon.reports.partitions.KEYS_A_PARTITION", 1)
+        monkeypatch.setattr("kanon.reports.histogram.KEYS_A_PARTITION", 1)
         monkeypatch.setattr(model, "SHARD_BYTES", DESTINATIONS * 1_300 / objects)
         monkeypatch.setattr(model, "KEYS_A_PART", 1)
     counted = run(new_stack({"Reports": "ON"}, start=START), objects)

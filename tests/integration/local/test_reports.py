@@ -8,8 +8,7 @@ import pytest
 
 from kanon.local import Stack
 from kanon.reports.avro import read_summary, write_domain
-from kanon.reports.clients.encrypt import encrypt
-from kanon.reports.clients.report import SECOND, Report, contribution
+from kanon.reports.clients.encrypt import SECOND, Report, contribution, encrypt
 from kanon.reports.clients.sending import outgoing
 from kanon.reports.collecting import PUBLIC_KEYS
 from kanon.reports.keys import public_keys

@@ -18,9 +18,8 @@ from kanon.reports.avro import write_summary
 from kanon.reports.errors import JobError
 from kanon.reports.service.creating import publish_again
 from kanon.reports.service.messages import StageMessage
-from kanon.reports.service.requests import Publication
+from kanon.reports.service.requests import Publication, reader
 from kanon.reports.service.stages import Stages
-from kanon.reports.service.stored import reader
 from kanon.reports.shared_info import parse
 from kanon.reports.storage.report_jobs import Row, State
 from kanon.reports.storage.work import sources_as_json

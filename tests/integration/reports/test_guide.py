@@ -11,8 +11,8 @@ from kanon.cli.main import app
 from kanon.reports import avro, parameters, shared_info
 from kanon.reports.errors import Counter
 from kanon.reports.keys import private_keys
+from kanon.reports.parameters import threshold
 from kanon.reports.payload import Contribution, encode
-from kanon.reports.threshold import threshold
 from tests.paths import ROOT
 from tests.unit.reports import made
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from kanon.cli.main import app
 from kanon.noise.words import NoiseKey
-from kanon.reports import partitions as module
+from kanon.reports import histogram as module
 from kanon.reports.aggregate import Secrets, aggregate
 from kanon.reports.avro import read_debug_summary, read_reports, read_summary, write_domain, write_reports
 from kanon.reports.errors import JobError

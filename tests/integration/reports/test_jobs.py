@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from kanon.reports.account import DAY
-from kanon.reports.service.stored import reader
+from kanon.reports.service.requests import reader
 from kanon.reports.storage.report_jobs import ReportJobs, State
 from tests.integration.gate.edge import Result
 from tests.integration.gate.tables import Running

@@ -13,7 +13,7 @@ from kanon.cli.main import app
 from kanon.errors import KanonError
 from kanon.operate.report_keys import renew, situation
 from kanon.reports.errors import JobError
-from kanon.reports.service.epoch import Epoch
+from kanon.reports.service.rotation import Epoch
 from kanon.reports.settings import RotateSettings
 from kanon.reports.storage.budgets import Amount, Budgets
 from kanon.reports.storage.key_ring import KeyRing

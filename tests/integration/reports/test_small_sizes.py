@@ -26,12 +26,10 @@ from tests.unit.reports import made
 SMALL = {
     "dynamo.batches": {"KEYS_A_CALL": 2},
     "reports.avro": {"_ROWS": 2, "_BLOCK": 40},
-    "reports.histogram": {"MOST_UNMERGED": 1},
+    "reports.histogram": {"KEYS_A_PARTITION": 3, "MOST_UNMERGED": 1, "SLOTS_A_PARTITION": 100},
     "reports.mapping": {"BATCH": 4, "_PAIRS": 3, "_LAYOUTS": 2},
-    "reports.matching": {"MOST_SORTED": 4},
     "reports.noise": {"_PIECE": 1},
-    "reports.partitions": {"KEYS_A_PARTITION": 3, "SLOTS_A_PARTITION": 100},
-    "reports.reducing": {"ROWS_AT_A_TIME": 2},
+    "reports.reducing": {"MOST_SORTED": 4, "ROWS_AT_A_TIME": 2},
     "reports.service.plan": {"SHARD_BYTES": 8_000},  # two objects
     "reports.service.shards": {"PIECE_BYTES": 1_500},
     "reports.storage.budgets": {"ROWS_A_CHUNK": 1},
@@ -61,18 +59,18 @@ OTHERS = {
     "dynamo.statements": {"STATEMENTS_A_CALL"},
     "dynamo.units": {"READ_UNIT", "WRITE_UNIT"},
     "reports.account": {"DAY", "HOUR", "MAX_AGE", "MAX_AHEAD"},
-    "reports.created": {"PRIVATE", "SHARED"},
     "reports.guarantee": {"RECOMMENDED", "SAMPLER_BITS"},
+    "reports.histogram": {"SLOT_BYTES"},
     "reports.hpke": {"OVERHEAD"},
-    "reports.matching": {"RUNS"},  # one for each hexadecimal digit
     "reports.noise": {"PRECISION", "TIE_BITS"},
     "reports.object_names": {"BUCKETS"},
-    "reports.partitions": {"SLOT_BYTES"},
     "reports.payload": {"BUCKET_BYTES", "ID_BYTES", "VALUE_BYTES", "_LEAST_PAIR", "_TEXT"},
+    "reports.reducing": {"RUNS"},  # one for each hexadecimal digit
     "reports.service.creating": {"SECRET_BYTES"},
     "reports.service.storing": {"PARALLEL"},  # threads
     "reports.service.sweeping": {"QUIET"},
     "reports.shared_info": {"END_OF_TIME"},
+    "reports.created": {"PRIVATE", "SHARED"},
     "reports.storage.budgets": {"DELTA_STEPS", "EPSILON_STEPS", "ONE_JOB", "REPORT_AGE", "SLACK", "WITNESS_KEPT"},
     "reports.storage.key_ring": {"NEW_EVERY", "ONE_JOB", "OPENS", "PUBLISHED", "READ_EVERY", "SETTLES"},
     "reports.storage.report_jobs": {"KEPT", "SECONDS_TO_COMMIT", "STAGED_KEPT", "STUCK", "WORK_KEPT"},

@@ -10,11 +10,11 @@ from kanon.reports import mapping
 from kanon.reports.avro import LEAST_REPORT, Report, listed
 from kanon.reports.errors import JobError
 from kanon.reports.hpke import seal
+from kanon.reports.mapping import open_report
 from kanon.reports.object_names import bucket_of, name_of
-from kanon.reports.opening import open_report
-from kanon.reports.service.epoch import JOBS_REPLACED_MESSAGE, SPENT_MESSAGE
 from kanon.reports.service.messages import MapMessage, StageMessage
 from kanon.reports.service.plan import read_plan
+from kanon.reports.service.rotation import JOBS_REPLACED_MESSAGE, SPENT_MESSAGE
 from kanon.reports.storage.report_jobs import State
 from kanon.reports.storage.work import Work
 from tests.integration.gate.tables import Running
@@ -271,7 +271,7 @@ def test_a_report_in_two_shards_counts_once(service: Aggregation, monkeypatch: p
 
 
 def test_a_summary_of_several_parts_has_every_key_once(service: Aggregation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kanon.reports.partitions.KEYS_A_PARTITION", 10)
+    monkeypatch.setattr("kanon.reports.histogram.KEYS_A_PARTITION", 10)
     service.put_reports("in/a.avro", reports(20))
     service.put_domain("domain/keys.avro", *range(40))
     service.create("job")

@@ -10,8 +10,8 @@ import pytest
 
 from kanon.reports.account import HOUR
 from kanon.reports.collecting import REPORTS
+from kanon.reports.mapping import open_report
 from kanon.reports.object_names import BUCKETS, bucket_of, may_hold
-from kanon.reports.opening import open_report
 from kanon.reports.service.storing import PARALLEL, File, write
 from tests.integration.reports.front import Front
 from tests.integration.reports.test_collect import ATTRIBUTION, body, other_api

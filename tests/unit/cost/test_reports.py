@@ -14,7 +14,7 @@ from kanon.cost.billing import CostError, bill, read_measured, read_prices
 from kanon.cost.reports import ReportLoad, commit_units, job_bytes, limits, requests_of_job, table, times, usage
 from kanon.cost.workload import REQUEST_MB, added
 from kanon.dynamo.units import item_size, write_units
-from kanon.reports import partitions
+from kanon.reports import histogram
 from kanon.reports.service import plan
 from kanon.reports.storage.key_ring import NEW_EVERY, OPENS
 from tests.paths import ROOT
@@ -26,7 +26,7 @@ LOAD = ReportLoad(1_000_000)
 
 def test_the_limits_equal_those_of_a_plan() -> None:
     assert (module.SHARD_BYTES, module.MOST_SHARDS) == (plan.SHARD_BYTES, plan.MOST_SHARDS)
-    assert (module.KEYS_A_PART, module.MOST_KEYS) == (partitions.KEYS_A_PARTITION, plan.MOST_KEYS)
+    assert (module.KEYS_A_PART, module.MOST_KEYS) == (histogram.KEYS_A_PARTITION, plan.MOST_KEYS)
 
 
 def test_a_row_of_budget_with_all_its_hours_is_one_write_unit() -> None:

@@ -16,8 +16,7 @@ from kanon.reports.account import Wanted
 from kanon.reports.avro import Report
 from kanon.reports.errors import JobError, RefusedError
 from kanon.reports.hpke import OVERHEAD, seal
-from kanon.reports.mapping import Selection, map_reports
-from kanon.reports.opening import open_report
+from kanon.reports.mapping import Selection, map_reports, open_report
 from kanon.reports.payload import MOST_BYTES, Contribution, encode, read_one
 from kanon.reports.shared_info import parse
 from tests.unit.reports import made

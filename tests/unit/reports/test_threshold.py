@@ -2,10 +2,9 @@ from fractions import Fraction
 
 import pytest
 
-from kanon.reports import threshold as module
+from kanon.reports import parameters as module
 from kanon.reports.noise import DiscreteLaplace
-from kanon.reports.parameters import ParameterError, Parameters, decimal
-from kanon.reports.threshold import threshold
+from kanon.reports.parameters import ParameterError, Parameters, decimal, threshold
 
 TABLE = {
     (10, "1e-5"): (136_444, 140_988, 160_620, 180_253),

@@ -47,7 +47,6 @@ from kanon.reports import (
     histogram,
     hpke,
     mapping,
-    opening,
     parameters,
     reducing,
     shared_info,
@@ -80,7 +79,7 @@ def plant_rewritten_info(patch):
     def rewritten(wire, key, text):
         return open_sealed(wire, key, json.dumps(json.loads(text), separators=(",", ":")))
 
-    patch.setattr(opening, "open_sealed", rewritten)
+    patch.setattr(mapping, "open_sealed", rewritten)
 
 
 def refuses_a_zero_byte_behind_the_prefix(folder):
@@ -96,7 +95,7 @@ def plant_zero_byte(patch):
         except DecryptionError:
             return open_sealed(wire, key, "\0" + text)
 
-    patch.setattr(opening, "open_sealed", lenient)
+    patch.setattr(mapping, "open_sealed", lenient)
 
 
 def hides_a_key_at_the_threshold(folder):

@@ -13,8 +13,7 @@ from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
-from kanon.reports.clients.events import EPSILON, Events, EventSpec, EventTrigger, record, register
-from kanon.reports.clients.report import (
+from kanon.reports.clients.encrypt import (
     DAY,
     LAYOUT,
     MAX_BUCKET,
@@ -23,6 +22,7 @@ from kanon.reports.clients.report import (
     contribution,
     total,
 )
+from kanon.reports.clients.events import EPSILON, Events, EventSpec, EventTrigger, record, register
 from kanon.reports.clients.response import RandomBits
 from kanon.reports.parameters import CONTRIBUTION_BOUND
 from kanon.reports.payload import Contribution, Layout

@@ -7,9 +7,9 @@ from fractions import Fraction
 from typing import Any
 
 from kanon.errors import Error
+from kanon.reports.clients.encrypt import SECOND
 from kanon.reports.clients.events import EventSpec, TriggerSpec
 from kanon.reports.clients.outputs import Output
-from kanon.reports.clients.report import SECOND
 from kanon.reports.clients.response import MAX_EPSILON, Estimate, Response
 from kanon.reports.parameters import decimal, written
 from kanon.strict_json import parse

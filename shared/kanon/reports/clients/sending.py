@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.request import Request, urlopen
 
 from kanon.reports import avro
-from kanon.reports.clients.report import Api, Report
+from kanon.reports.clients.encrypt import Api, Report
 
 PATHS: dict[Api, str] = {
     "attribution-reporting": "/.well-known/attribution-reporting/report-aggregate-attribution",

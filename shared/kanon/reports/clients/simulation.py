@@ -29,9 +29,9 @@ from kanon.reports.clients.attribution import (
     add_source,
     add_trigger,
 )
+from kanon.reports.clients.encrypt import MAX_BUCKET, SECOND, Report
 from kanon.reports.clients.events import EventTrigger
 from kanon.reports.clients.outputs import Output
-from kanon.reports.clients.report import MAX_BUCKET, SECOND, Report
 from kanon.reports.clients.response import RandomBits
 from kanon.reports.clients.response_file import Reporting
 from kanon.reports.clients.windows import Windows

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
-from kanon.reports.clients.report import SECOND, Report, contribution
+from kanon.reports.clients.encrypt import SECOND, Report, contribution
 from kanon.reports.parameters import CONTRIBUTION_BOUND
 
 WINDOW = 600 * SECOND

@@ -15,8 +15,7 @@ from kanon.noise.exact import exp_bounds, written_up
 from kanon.reports import guarantee
 from kanon.reports.account import moment
 from kanon.reports.parameters import CONTRIBUTION_BOUND, written
-from kanon.reports.service.requests import JobRequest
-from kanon.reports.service.stored import output_of
+from kanon.reports.service.requests import JobRequest, output_of
 from kanon.reports.storage.report_jobs import Row, State
 
 DOMAIN = "kanon"

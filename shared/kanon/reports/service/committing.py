@@ -21,14 +21,15 @@ Timeline of a conflict, rows r1 < r2, where r2 has enough for one of two jobs:
     job B             hold r1 ................. r2 refused: A has committed there -> abort, r1 returned
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from kanon.dynamo.batches import Item, chunks
 from kanon.dynamo.transactions import all_or_none
-from kanon.reports.account import Unit
+from kanon.reports.account import HOUR, Source, Unit, units
+from kanon.reports.parameters import written
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, Budgets, Charge
 from kanon.reports.storage.report_jobs import ReportJobs, State
 
@@ -158,4 +159,39 @@ def exhausted(budgets: Budgets, units: Sequence[Unit], amount: Amount) -> list[t
         has = left[unit.row].get(unit.hour % 24, budgets.cap)
         if not amount.within(has):
             found.append((unit, has))
+    return found
+
+
+def named_exhausted(
+    budgets: Budgets,
+    sources: Collection[Source],
+    filtering_ids: Sequence[int],
+    amount: Amount,
+    most: int = MOST_EXHAUSTED,
+) -> list[dict[str, Any]]:
+    """The first units that are short of budget, in the aggregation service's shape, with what is left of each."""
+    of_unit = {unit: (source, number) for source in sources for number in filtering_ids
+               for unit in units([source], [number])}  # fmt: skip
+    found = []
+    for unit, left in exhausted(budgets, sorted(of_unit), amount)[:most]:
+        source, filtering_id = of_unit[unit]
+        fields = {
+            "api": source.api,
+            "attribution_destination": source.attribution_destination,
+            "reporting_origin": source.reporting_origin,
+            "scheduled_report_time": float(source.hour * HOUR),
+            "source_registration_time": source.source_registration_time,
+            "version": source.version,
+        }
+        found.append(
+            {
+                "aggregateable_input_budget_id": {
+                    "filtering_id": filtering_id,
+                    "relevant_shared_info": {name: value for name, value in fields.items() if value is not None},
+                },
+                "epsilon_left": written(left.exact[0]),
+                "delta_left": written(left.exact[1]),
+                "jobs": sorted(job for job, hours, _ in budgets.taken(unit.row) if unit.hour % 24 in hours),
+            }
+        )
     return found

@@ -6,8 +6,7 @@ from typing import Any
 
 from kanon.http.bodies import RequestError
 from kanon.reports.service.answers import refusal
-from kanon.reports.service.requests import JobRequest, Publication
-from kanon.reports.service.stored import output_of
+from kanon.reports.service.requests import JobRequest, Publication, output_of
 from kanon.reports.storage.report_jobs import STAGED_KEPT, ReportJobs, Row, State
 
 SECRET_BYTES = 32

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from kanon.reports import object_names
 from kanon.reports.avro import read_domain
 from kanon.reports.errors import JobError
+from kanon.reports.histogram import declared, divided, partitions_of, salt_of
 from kanon.reports.mapping import Selection
 from kanon.reports.parameters import CONTRIBUTION_BOUND
-from kanon.reports.partitions import declared, divided, partitions_of, salt_of
 from kanon.reports.reducing import MECHANISM
 from kanon.reports.service.requests import Domain, JobRequest
 from kanon.reports.storage.objects import Objects, Stored, inputs

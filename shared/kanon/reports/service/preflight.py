@@ -14,7 +14,7 @@ from kanon.reports.account import Source, source_of, units
 from kanon.reports.avro import Report, read_reports
 from kanon.reports.errors import JobError, RefusedError
 from kanon.reports.service.answers import PreflightAnswer
-from kanon.reports.service.exhaustion import named_exhausted
+from kanon.reports.service.committing import named_exhausted
 from kanon.reports.service.requests import JobRequest
 from kanon.reports.storage.budgets import Budgets, rows_charged
 from kanon.reports.storage.objects import Objects, Stored, inputs

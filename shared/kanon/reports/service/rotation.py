@@ -8,15 +8,125 @@ stopped anywhere:
 
     id pending in the ring  ->  private key in Secrets Manager  ->  public key in the ring, from now on published
     key ended               ->  secret deleted                  ->  key removed from the ring
+
+The epoch ties the keys to a budget table. An empty or restored table would refill budgets.
+
+A random text is in table Budgets and in the key ring, and the ring has the table's id. A table that was created again
+has another text. One that was restored has the same text and another id. Neither is used: no key is published and no
+job commits, until an operator begins a new epoch. That ends all keys. So no report of the old epoch can be opened, and
+none is charged to a table that may lack earlier spending.
+
+The ring also has the id of table ReportJobs. A restored one brings back jobs that have ended, and their secrets. So no
+job is planned or commits on another table, until an operator accepts it.
 """
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from kanon.reports.service.epoch import Epoch
-from kanon.reports.storage.key_ring import Key, Keys
+from kanon.dynamo.tables import table_ids
+from kanon.dynamo.transactions import all_or_none
+from kanon.reports.errors import JobError
+from kanon.reports.storage.budgets import Budgets
+from kanon.reports.storage.key_ring import Key, KeyRing, Keys
 from kanon.reports.storage.private_keys import PrivateKeys
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+
+REPLACED = "PRIVACY_BUDGET_ERROR"
+REPLACED_MESSAGE = (
+    "the budget table is not the one on which the keys were issued: issue new keys, see the operator's guide"
+)
+JOBS_REPLACED_MESSAGE = (
+    "the table of jobs is not the one that the stack began with: an operator must accept it, see the operator's guide"
+)
+SPENT_MESSAGE = (
+    "this job has spent its budget before: its row was put back from a copy. Nothing more was spent or released"
+)
+NO_KEYS_MESSAGE = "the stack has no keys yet: wait five minutes, then create a new job"
+
+
+def _new_epoch() -> str:
+    return secrets.token_hex(16)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The epoch of a deployment.
+
+    Attributes:
+        client: a DynamoDB client.
+        ring: the key ring.
+        budgets: the budgets.
+        jobs_table: the name of table ReportJobs.
+    """
+
+    client: "DynamoDBClient"
+    ring: KeyRing
+    budgets: Budgets
+    jobs_table: str
+
+    def table_id(self) -> str:
+        """The id of table Budgets as it is now."""
+        return table_ids(self.client, {"Budgets": self.budgets.table})["Budgets"]
+
+    def jobs_id(self) -> str:
+        """The id of table ReportJobs as it is now."""
+        return table_ids(self.client, {"ReportJobs": self.jobs_table})["ReportJobs"]
+
+    def is_of(self, keys: Keys) -> bool:
+        """Whether these keys were issued for table Budgets as it is now."""
+        return keys.table_id == self.table_id() and keys.epoch == self.budgets.epoch()
+
+    def has_jobs_of(self, keys: Keys) -> bool:
+        """Whether table ReportJobs is the one that the ring names, if it names one yet."""
+        return keys.jobs_id in (None, self.jobs_id())
+
+    def begin(self) -> None:
+        """Write the first ring of a deployment, unless another worker was first.
+
+        A table with an epoch keeps it. The ring of that epoch was lost, and with it all its keys, so their reports
+        cannot be charged again.
+        """
+        table_id, found = self.table_id(), self.budgets.epoch()
+        epoch = _new_epoch() if found is None else found
+        of_table = self.budgets.begin(epoch) if found is None else self.budgets.same_epoch(epoch)
+        all_or_none(self.client, [of_table, self.ring.changing(None, Keys(epoch, table_id, jobs_id=self.jobs_id()))])
+
+    def renew(self, seen: Keys) -> bool:
+        """Begin a new epoch on the table as it is now: every key has ended, and none is published.
+
+        Returns:
+            Whether the new epoch began; False if the ring or the table has changed since it was read.
+        """
+        table_id, found = self.table_id(), self.budgets.epoch()
+        epoch = _new_epoch()
+        to = Keys(epoch, table_id, seen.all_ended().keys, jobs_id=seen.jobs_id)
+        return all_or_none(self.client, [self.budgets.begin(epoch, found), self.ring.changing(seen, to)]) is None
+
+    def accept_jobs(self, seen: Keys) -> bool:
+        """Let the ring name table ReportJobs as it is now; False if the ring has changed since it was read."""
+        return self.ring.change(seen, replace(seen, jobs_id=self.jobs_id()))
+
+    def in_force(self) -> Keys:
+        """The ring, after a comparison with the tables as they are now.
+
+        Raises:
+            JobError: there is no ring yet, or a table was replaced.
+        """
+        keys = self.ring.read()
+        if keys is None:
+            raise JobError("INTERNAL_ERROR", NO_KEYS_MESSAGE)
+        if not self.is_of(keys):
+            raise JobError(REPLACED, REPLACED_MESSAGE)
+        if not self.has_jobs_of(keys):
+            raise JobError(REPLACED, JOBS_REPLACED_MESSAGE)
+        return keys
+
 
 MOST_STEPS = 300
 

@@ -20,17 +20,14 @@ from kanon.noise.words import NoiseKey
 from kanon.reports.account import Source, moment, units
 from kanon.reports.avro import part_names, write_summary
 from kanon.reports.errors import Counter, JobError, check_errors
-from kanon.reports.matching import skip_lists
 from kanon.reports.noise import Randomness
-from kanon.reports.reducing import reduce_partition
-from kanon.reports.service.committing import Committing, Outcome, exhausted
-from kanon.reports.service.epoch import REPLACED, SPENT_MESSAGE
-from kanon.reports.service.exhaustion import named_exhausted
+from kanon.reports.reducing import reduce_partition, skip_lists
+from kanon.reports.service.committing import Committing, Outcome, exhausted, named_exhausted
 from kanon.reports.service.messages import Message, StageMessage
 from kanon.reports.service.plan import Plan, Ring, write_plan
-from kanon.reports.service.requests import DEFAULT_ERROR_THRESHOLD, JobRequest
+from kanon.reports.service.requests import DEFAULT_ERROR_THRESHOLD, JobRequest, output_of
+from kanon.reports.service.rotation import REPLACED, SPENT_MESSAGE
 from kanon.reports.service.shards import missing_shards
-from kanon.reports.service.stored import output_of
 from kanon.reports.service.working import NOTHING_SPENT, UNPUBLISHED, Worker
 from kanon.reports.storage.budgets import charges, rows_charged
 from kanon.reports.storage.objects import FORBIDDEN, NO_BUCKET, TakenError

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from aws_lambda_powertools import Metrics
+from aws_lambda_powertools.metrics import MetricUnit
+
 from kanon.reports.errors import JobError
 from kanon.reports.service.plan import Bucket, Plan, read_plan
 from kanon.reports.service.requests import JobRequest
@@ -15,6 +18,8 @@ from kanon.reports.storage.work import Work
 
 UNPUBLISHED = "UNPUBLISHED"
 """Told of a committed job whose summary could not be written. The job stays open."""
+COUNTED = {"SUCCESS": "JobsFinished", "SUCCESS_WITH_ERRORS": "JobsFinished", UNPUBLISHED: "PublicationsFailed"}
+"""The metric of a return code; of the others it is JobsRefused."""
 NOTHING_SPENT = "Nothing was spent."
 
 
@@ -66,3 +71,8 @@ class Worker:
         if ended:
             self.ended(error.code)
         return ended
+
+
+def count_outcome(metrics: Metrics, code: str) -> None:
+    """Count a job that has ended with this return code, or is unpublished. A crash just before the count loses it."""
+    metrics.add_metric(COUNTED.get(code, "JobsRefused"), MetricUnit.Count, 1)

@@ -19,9 +19,8 @@ from kanon.reports.clients.attribution import (
     add_source,
     add_trigger,
 )
-from kanon.reports.clients.encrypt import encrypt
+from kanon.reports.clients.encrypt import DAY, encrypt
 from kanon.reports.clients.events import EventSpec, EventTrigger, TriggerSpec
-from kanon.reports.clients.report import DAY
 from kanon.reports.keys import PublicKey
 from kanon.reports.payload import Contribution
 

@@ -10,8 +10,7 @@ from uuid import UUID
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from kanon.reports.clients.encrypt import MAX_KEY_AGE, encrypt, usable_keys
-from kanon.reports.clients.report import DAY, Report
+from kanon.reports.clients.encrypt import DAY, MAX_KEY_AGE, Report, encrypt, usable_keys
 from kanon.reports.clients.sending import collector, outgoing, send
 from kanon.reports.hpke import open_sealed
 from kanon.reports.keys import KeyDocumentError, PublicKey, public_document

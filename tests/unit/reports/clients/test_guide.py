@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
-from kanon.reports.clients.report import Report
+from kanon.reports.clients.encrypt import Report
 from kanon.reports.keys import PublicKey
 
 GUIDE = (Path(__file__).resolve().parents[4] / "docs" / "guides" / "report-clients.md").read_text()

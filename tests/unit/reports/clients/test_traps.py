@@ -15,8 +15,8 @@ import pytest
 
 from kanon.reports.clients import attribution, encrypt, events, response, simulation, windows
 from kanon.reports.clients.attribution import Amount, Attribution, KeyPiece, Source, Trigger
+from kanon.reports.clients.encrypt import Report
 from kanon.reports.clients.events import EventSpec, EventTrigger, TriggerSpec
-from kanon.reports.clients.report import Report
 from kanon.reports.clients.windows import Windows
 from kanon.reports.hpke import open_sealed
 from kanon.reports.keys import PublicKey
