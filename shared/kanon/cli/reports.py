@@ -193,6 +193,8 @@ def respond(
 ) -> None:
     """Write the randomised response of every source: event-level reports that need no encryption.
 
+    Publish one file of the same events. Each run draws again, and the epsilons add up.
+
     Example: kanon reports respond events.csv --epsilon 2 --data 8
     """
     from kanon.reports.clients.response import information_gain
@@ -205,6 +207,8 @@ def respond(
     reporting = Reporting(decimal(epsilon, "--epsilon"), data, tuple(map(int, ends.split(","))), most)
     outputs = Outputs(context, force=force)
     outputs.check(output, "--out")
+    if output.is_file() and not force:
+        raise typer.BadParameter(f"{output} exists already: it may be published, and a second draw costs epsilon again")
     told = responses(read_events(events, ATTRIBUTION_COLUMNS), reporting)
     outputs.write({output: document(reporting, told)})
     response = reporting.response

@@ -264,7 +264,10 @@ def test_the_commands_write_responses_and_estimate_the_truth_from_them(tmp_path,
     reporting, responded = read(told.read_text())
     assert reporting == Reporting(Fraction(14), 2, (2, 100), 3)
 
-    desk.run("respond", events, *options)  # kanon wrote the file, so it may be replaced
+    before = told.read_bytes()
+    assert "a second draw costs epsilon again" in desk.run("respond", events, *options, code=2)
+    assert told.read_bytes() == before
+    desk.run("respond", events, *options, "--force")
     told.write_text(document(reporting, responded).decode())
     assert "exists already" in desk.run("respond", events, *options, code=2)
 
