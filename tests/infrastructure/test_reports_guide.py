@@ -1,4 +1,4 @@
-"""The guide of reports as a service: its return codes are those of the code, and it begins with its limits."""
+"""The guide of reports: its return codes, its job and its limits are those of the code."""
 
 import json
 import re
@@ -12,22 +12,15 @@ from kanon.reports.storage.budgets import MOST_ROWS
 from tests.infrastructure.template import ROOT
 from tests.integration.reports.aggregation import DELTA_CAP
 
-GUIDE = (ROOT / "docs" / "guides" / "reports-service.md").read_text()
+GUIDE = (ROOT / "docs" / "guides" / "reports.md").read_text()
 API = (ROOT / "docs" / "reference" / "api.md").read_text()
 SOURCES = sorted((ROOT / "shared" / "kanon" / "reports").rglob("*.py"))
 MORE = {"errors", "mapping", "partitions"}
 """Modules beside those of the service whose errors end a job."""
 
 
-def test_the_guide_begins_with_the_limit_on_browsers_reports() -> None:
-    first = GUIDE.split("\n\n")[1]
-    assert first.startswith(
-        "**For those who come from Google's service:** a browser's own reports cannot be opened here."
-    )
-
-
 def test_the_guide_names_every_return_code_and_no_other() -> None:
-    table = GUIDE.partition("## Return codes")[2].partition("\n## ")[0]
+    table = GUIDE.partition("### Return codes")[2].partition("\n##")[0]
     named = set(re.findall(r"^\| `([A-Z_]+)` \|", table, re.MULTILINE))
     service = [path for path in SOURCES if path.parent.name in ("service", "storage") or path.stem in MORE]
     code = "\n".join(path.read_text() for path in [*service, ROOT / "shared/kanon/reports/shared_info.py"])

@@ -12,7 +12,8 @@ from kanon.cli.main import app
 from kanon.reports.clients.encrypt import Report
 from kanon.reports.keys import PublicKey
 
-GUIDE = (Path(__file__).resolve().parents[4] / "docs" / "guides" / "report-clients.md").read_text()
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "guides" / "reports.md").read_text()
+GUIDE = PAGE.partition("\n## Clients\n")[2].partition("\n## ")[0]
 
 
 def blocks(language):
