@@ -96,21 +96,6 @@ class EventTrigger:
 
 
 @dataclass(frozen=True)
-class EventReport:
-    """An event-level report, apart from the fields of its source.
-
-    Attributes:
-        trigger_data: the datum.
-        bucket: the first and last sum of the report's summary bucket.
-        age: its send time, in milliseconds after the registration.
-    """
-
-    trigger_data: int
-    bucket: tuple[int, int]
-    age: int
-
-
-@dataclass(frozen=True)
 class Events:
     """The event-level state of one source.
 
@@ -138,10 +123,6 @@ class Events:
     def told(self) -> Output:
         """The output that is reported. The counts of a window are final from its end on."""
         return self.truth if self.replaced is None else self.replaced
-
-    def reports(self, after: int, until: int) -> list[EventReport]:
-        """The reports with a send age in ``(after, until]``."""
-        return [report for report in reports_of(self.spec, self.told) if after < report.age <= until]
 
 
 def register(spec: EventSpec, epsilon: Fraction = EPSILON, random_bits: RandomBits = secrets.randbits) -> Events:
@@ -175,19 +156,6 @@ def record(events: Events, trigger: EventTrigger, age: int) -> Events:
         truth=(*events.truth[:row], counts, *events.truth[row + 1 :]),
         sums=(*events.sums[:row], reached, *events.sums[row + 1 :]),
     )
-
-
-def reports_of(spec: EventSpec, output: Output) -> list[EventReport]:
-    """The reports of an output, by send time, then by datum and bucket."""
-    found = []
-    for (datum, own), counts in zip(spec.rows, output, strict=True):
-        buckets = [
-            (first, last - 1) for first, last in zip(own.buckets, (*own.buckets[1:], LAST_VALUE + 1), strict=True)
-        ]
-        for end, count in zip(own.ends, counts, strict=True):
-            found += [EventReport(datum, bucket, end) for bucket in buckets[:count]]
-            buckets = buckets[count:]
-    return sorted(found, key=lambda report: (report.age, report.trigger_data, report.bucket))
 
 
 def _increasing(numbers: tuple[int, ...]) -> bool:

@@ -16,7 +16,7 @@ import pytest
 from kanon.reports.clients import attribution, encrypt, events, response, simulation, windows
 from kanon.reports.clients.attribution import Amount, Attribution, KeyPiece, Source, Trigger
 from kanon.reports.clients.encrypt import Report
-from kanon.reports.clients.events import EventSpec, EventTrigger, TriggerSpec
+from kanon.reports.clients.events import EventSpec, TriggerSpec
 from kanon.reports.clients.windows import Windows
 from kanon.reports.hpke import open_sealed
 from kanon.reports.keys import PublicKey
@@ -37,29 +37,21 @@ class Bits:
         return (1 << 256) - 1 if bits == 256 else self.numbers.pop(0)
 
 
-def reports_of(number, *triggers):
-    """What a source tells whose truth is replaced by the output of this number."""
-    found = events.register(SPEC, random_bits=Bits(number, *range(27)))
-    for age in triggers:
-        found = events.record(found, EventTrigger(0), age)
-    return [*found.reports(0, 100), *found.reports(100, 200)]
-
-
 # Each check is a function without arguments; each plant takes a monkeypatch.
 
 
 def one_draw_fixes_all_windows(folder):
     for number in range(27):
-        assert reports_of(number) == events.reports_of(SPEC, SPEC.outputs.unrank(number))
+        source = events.register(SPEC, random_bits=Bits(number, *range(27)))
+        assert [source.told, source.told] == [SPEC.outputs.unrank(number)] * 2
 
 
 def plant_a_draw_for_every_window(patch):
-    def drawn_again(self, after, until):
-        output = response.Response(self.spec.outputs, self.epsilon).decide(self.bits)
-        return [report for report in events.reports_of(self.spec, output) if after < report.age <= until]
+    def drawn_again(self):
+        return response.Response(self.spec.outputs, self.epsilon).decide(self.bits)
 
-    patch.setattr(events.Events, "bits", Bits(*range(1, 28)), raising=False)
-    patch.setattr(events.Events, "reports", drawn_again)
+    patch.setattr(events.Events, "bits", Bits(*range(1, 55)), raising=False)
+    patch.setattr(events.Events, "told", property(drawn_again))
 
 
 def every_output_may_be_drawn_the_truth_too(folder):
@@ -79,17 +71,16 @@ def a_silent_source_tells_what_was_drawn(folder):
     source = Source(0, ORIGIN, frozenset({SHOP}), events=SPEC)
     for number in range(27):
         device = attribution.add_source(Attribution(), (), source, Bits(number))
-        told = len(device[0].events.reports(0, 200))
-        assert told == sum(map(sum, SPEC.outputs.unrank(number)))
+        assert device[0].events.told == SPEC.outputs.unrank(number)
 
 
 def plant_silent_sources_forgotten(patch):
-    told = events.Events.reports
+    told = events.Events.told.fget
 
-    def of_those_with_triggers(self, after, until):
-        return told(self, after, until) if self.finished else []
+    def of_those_with_triggers(self):
+        return told(self) if self.finished else self.truth
 
-    patch.setattr(events.Events, "reports", of_those_with_triggers)
+    patch.setattr(events.Events, "told", property(of_those_with_triggers))
 
 
 def carried(*values):
