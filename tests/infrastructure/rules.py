@@ -1043,7 +1043,7 @@ def evaluate_switches_whole_and_first_and_the_others_in_parts(documents: Documen
             if given != {**enabled, **(by if gradual else {"Alarms": []})}:
                 yield f"{name} switches as {given} says"
             if (f"{name}Failing" in stack.of_type(ALARM)) is not gradual:
-                yield f"{name} is watched in vain, or not"
+                yield f"{name} is watched without need, or not watched"
 
 
 @rule(GATE, REPORTS, together=True)
@@ -1472,7 +1472,7 @@ def an_edge_is_the_only_way_in(documents: Documents) -> Problems:
         for function, one in stack.of_type("AWS::Serverless::Function").items():
             wanted = secret if function in PUBLIC else None
             if one["Environment"]["Variables"].get("KANON_EDGE_SECRET") != wanted:
-                yield f"{name}: {function} does not look for the header, or looks in vain"
+                yield f"{name}: {function} does not look for the header, or looks without need"
             role = json.dumps(stack.of_type("AWS::IAM::Role")[f"{function}Role"])
             if ("kanon-EdgeSecret" in role) is not (edge and function in PUBLIC) or '"Resource": ""' in role:
                 yield f"{name}: {function} may not read the secret of the edge, or need not"

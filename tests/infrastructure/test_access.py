@@ -43,7 +43,7 @@ def permitted(statement: Any) -> set[str]:
 
 
 def wrong(statement: Any) -> list[str]:
-    """What a statement permits beside the routes of one kind of caller, or names in vain."""
+    """What a statement permits beside the routes of one kind of caller, or names without effect."""
     found = [] if statement["Effect"] == "Allow" and statement["Action"] == "execute-api:Invoke" else ["another action"]
     routes = permitted(statement)
     found += [] if routes in CALLERS.values() else [f"it permits {sorted(routes)}"]

@@ -208,7 +208,9 @@ def respond(
     outputs = Outputs(context, force=force)
     outputs.check(output, "--out")
     if output.is_file() and not force:
-        raise typer.BadParameter(f"{output} exists already: it may be published, and a second draw costs epsilon again")
+        raise typer.BadParameter(
+            f"{output} exists already, and a second draw costs epsilon again: choose another name, or --force"
+        )
     told = responses(read_events(events, ATTRIBUTION_COLUMNS), reporting)
     outputs.write({output: document(reporting, told)})
     response = reporting.response

@@ -368,7 +368,7 @@ def test_an_existing_output_is_never_overwritten_and_the_summary_may_be_publishe
 def test_a_summary_is_published_within_30_days_of_its_commit_or_never(
     service: Aggregation, seconds: int, code: str, published: int
 ) -> None:
-    """The output is free again, but whoever reads the answer must not meet a summary that was given up."""
+    """The output is free again, but a reader of the answer must not find a summary that was given up."""
     service.put_reports("in/a.avro", reports(10))
     service.put_domain("domain/keys.avro", 1)
     taken = {"Bucket": f"{service.prefix}-{OUTPUT}", "Key": "out/summary-1-of-1.avro"}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 IN_STATE = {"map": State.MAPPING, "remap": State.REMAPPING}
 PIECE_BYTES = 16 << 20
-"""Bytes of the reports that a worker maps before it records what it has: about ten seconds, whoever sent them."""
+"""Bytes of the reports that a worker maps before it records what it has: about ten seconds, even of hostile ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
