@@ -15,7 +15,7 @@ from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.mechanism.vectorised import ROWS_A_BLOCK, phases_of, stretches_cross, threshold_noise
 from kanon.noise.laws import Law
-from kanon.simulate.presence import Ints, Stretches
+from kanon.simulate.presence import Bools, Ints, Stretches
 
 _FAR = np.iinfo(np.int64).max // 2
 """Later than every step, and above every count."""
@@ -31,6 +31,17 @@ class Crossings:
     sets: Ints
     begins: Ints
     ends: Ints
+
+    def where(self, chosen: Bools) -> "Crossings":
+        """Some of the crossings."""
+        return Crossings(self.sets[chosen], self.begins[chosen], self.ends[chosen])
+
+    def and_of_others(self, others: "Crossings") -> "Crossings":
+        """These crossings, and those of other sets."""
+        sets = np.concatenate((self.sets, others.sets))
+        order = np.argsort(sets, kind="stable")
+        begins, ends = np.concatenate((self.begins, others.begins)), np.concatenate((self.ends, others.ends))
+        return Crossings(sets[order], begins[order], ends[order])
 
 
 @dataclass(frozen=True)

@@ -6,21 +6,24 @@ from hashlib import sha256
 
 import numpy as np
 
+from kanon.gate.mechanism.columns import ranks
+from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.mechanism.vectorised import phases_of
-from kanon.gate.names import set_key
 from kanon.gate.types import Type
 from kanon.joinlog.numbered import Texts
-from kanon.keys import Secret
 from kanon.noise.words import length_prefixed
 from kanon.simulate.crossings import Crossings, crossings_of
 from kanon.simulate.keys import Keys
 from kanon.simulate.outcome import Outcome, Touched, more_units_from, outcome_of
-from kanon.simulate.presence import Bools, Ints, Joins, Runs, Stretches, distinct, runs_of, stretches_of
+from kanon.simulate.presence import Bools, Ints, Joins, Runs, distinct, runs_of, stretches_of
 from kanon.simulate.rejoining import classes_of, costs_of
 
 TOKEN_BITS = 32
 """Tokens are computed once with the most bits; a type uses the first of them."""
+
+_SPARE = 16
+"""So many clients beyond a certain count are looked at: of a hundred clients hardly ever as many share a token."""
 
 SetId = Callable[[bytes], bytes]
 """A function from the text of a set in the log to its set id."""
@@ -68,82 +71,107 @@ class Part:
         )
 
 
-@dataclass(frozen=True)
-class Named:
-    """The keys of the sets of a part, and tokens with :data:`TOKEN_BITS` bits, for one type name.
+class Names:
+    """The keys of the sets of a part, and the tokens of its pairs, for one type name: as ``join`` computes them.
 
-    ``tokens`` are those of ``pairs``, (n,): of all sets that can become true. No answer depends on the others.
+    A token is hashed when it is needed first: most answers depend on few of them.
     """
 
-    set_keys: list[bytes]
-    pairs: Ints
-    tokens: Ints
+    def __init__(self, part: Part, type_name: str, keys: Keys, set_id: SetId = digest) -> None:
+        set_key = keys.pepper.mac_of(type_name.encode())
+        self.set_keys = [set_key(length_prefixed(set_id(text))) for text in part.sets]
+        self._part, self._client_key = part, keys.client_key
+        self._tokens = np.full(len(part.set_of), -1)
 
+    def tokens(self, pairs: Ints) -> Ints:
+        """The tokens of some pairs, :data:`TOKEN_BITS` each."""
+        wanted = np.zeros(len(self._tokens), bool)
+        wanted[pairs] = True
+        self._hash(np.flatnonzero(wanted & (self._tokens < 0)))
+        return self._tokens[pairs]
 
-def names_of(part: Part, type_name: str, keys: Keys, set_id: SetId = digest, least: int = 0) -> Named:
-    """Compute set keys, and the tokens in sets of at least ``least`` clients, as ``join`` does."""
-    set_keys = [set_key(keys.pepper, type_name, set_id(text)) for text in part.sets]
-    clients = np.bincount(part.set_of, minlength=len(part.sets))
-    pairs = np.flatnonzero((clients >= least)[part.set_of])
-    return Named(set_keys, pairs, _tokens(part, set_keys, pairs, keys.client_key))
-
-
-def _tokens(part: Part, set_keys: list[bytes], pairs: Ints, client_key: Secret) -> Ints:
-    """:func:`client_token` of every pair. What all clients of a set share is hashed once for the set."""
-    clients = [length_prefixed(text) for text in part.clients]
-    found: list[bytes] = []
-    last, mac = -1, client_key.mac_of()
-    for number, client in zip(part.set_of[pairs].tolist(), part.client_of[pairs].tolist(), strict=True):
-        if number != last:
-            last, mac = number, client_key.mac_of(set_keys[number], b"client")
-        found.append(mac(clients[client]))
-    return np.frombuffer(b"".join(found), ">u4")[:: 32 // 4].astype(np.int64)
+    def _hash(self, pairs: Ints) -> None:
+        """:func:`client_token` of sorted pairs. What all clients of a set share is hashed once for the set."""
+        found: list[bytes] = []
+        last, mac = -1, self._client_key.mac_of()
+        for number, client in zip(self._part.set_of[pairs].tolist(), self._part.client_of[pairs].tolist(), strict=True):
+            if number != last:
+                last, mac = number, self._client_key.mac_of(self.set_keys[number], b"client")
+            found.append(mac(length_prefixed(self._part.clients[client])))
+        self._tokens[pairs] = np.frombuffer(b"".join(found), ">u4")[:: 32 // 4]
 
 
 def outcomes(part: Part, types: Sequence[Type], keys: Keys, steps: range, set_id: SetId = digest) -> list[Outcome]:
     """The outcome of each type on the sets of a part."""
-    least = {t.name: min(u.parameters.never_true_below for u in types if u.name == t.name) for t in types}
-    names = {name: names_of(part, name, keys, set_id, least[name]) for name in least}
-    exact_runs = {w: runs_of(part.joins, w) for w in dict.fromkeys(t.parameters.window for t in types)}
-    return [
-        _outcome(part, names[type_.name], type_, keys, steps, exact_runs[type_.parameters.window]) for type_ in types
-    ]
+    names = {name: Names(part, name, keys, set_id) for name in dict.fromkeys(type_.name for type_ in types)}
+    runs = {window: runs_of(part.joins, window) for window in dict.fromkeys(t.parameters.window for t in types)}
+    return [_outcome(part, names[t.name], t, keys, steps, runs[t.parameters.window]) for t in types]
 
 
-def _outcome(part: Part, names: Named, type_: Type, keys: Keys, steps: range, runs: Runs) -> Outcome:
+def _outcome(part: Part, names: Names, type_: Type, keys: Keys, steps: range, runs: Runs) -> Outcome:
     parameters = type_.parameters
-    clients = np.bincount(part.set_of, minlength=len(part.sets))
-    joins = token_joins(part, names, parameters.client_bits)
-    token_runs = runs if joins is part.joins else runs_of(joins, parameters.window)
-    counted = _stretches_in(token_runs, clients >= parameters.never_true_below, steps)
-    crossings = noisy_crossings(names, type_, keys, counted)
-    near = clients >= min((parameters.k, *more_units_from(parameters)))
+    crossings = noisy_crossings(part, names, type_, keys, runs, steps.stop)
+    near = _clients(part) >= min((parameters.k, *more_units_from(parameters)))
     near[crossings.sets] = True
-    exact = _stretches_in(runs, near, steps)
+    exact = stretches_of(runs.where(near[runs.sets]), steps.stop)
     costs = costs_of(runs, phases_of(names.set_keys, parameters), parameters.window)
     return outcome_of(parameters, crossings, exact, runs, part.touched, steps, classes_of(costs))
 
 
-def noisy_crossings(names: Named, type_: Type, keys: Keys, counted: Stretches) -> Crossings:
-    """The crossings of sets, from the stretches of steps in which their counts are constant."""
-    tapes = Tapes(keys.noise_key, keys.deployment, type_.name, type_.parameters)
-    return crossings_of(type_.parameters, tapes, names.set_keys, counted)
+def noisy_crossings(part: Part, names: Names, type_: Type, keys: Keys, runs: Runs, until: int) -> Crossings:
+    """The crossings of the sets of a part before step ``until``, as the service finds them: by counts of tokens.
+
+    Noise and status depend on earlier crossings alone, and a set never has more tokens than clients. So the first
+    crossing by clients is the first by tokens too, if the count of tokens in its step is the same or crosses with any
+    noise; then the second, and so on. Only sets with another count in such a step are decided by tokens.
+    """
+    parameters = type_.parameters
+    tapes = Tapes(keys.noise_key, keys.deployment, type_.name, parameters)
+    possible = _clients(part) >= parameters.never_true_below
+
+    def decided(runs: Runs) -> Crossings:
+        return crossings_of(parameters, tapes, names.set_keys, stretches_of(runs, until))
+
+    by_clients = decided(runs.where(possible[runs.sets]))
+    fewer = np.zeros(len(part.sets), bool)
+    fewer[by_clients.sets[_fewer_tokens(parameters, names, runs, by_clients)]] = True
+    if not fewer.any():
+        return by_clients
+    by_tokens = decided(runs_of(token_joins(part, names, parameters.client_bits, fewer), parameters.window))
+    return by_clients.where(~fewer[by_clients.sets]).and_of_others(by_tokens)
 
 
-def token_joins(part: Part, names: Named, bits: int) -> Joins:
-    """The joins by token. They are the part's joins if no two clients of a set share a token."""
+def _clients(part: Part) -> Ints:
+    """The number of clients of each set."""
+    return np.bincount(part.set_of, minlength=len(part.sets))
+
+
+def _fewer_tokens(parameters: Parameters, names: Names, runs: Runs, crossings: Crossings) -> Bools:
+    """The crossings in whose step clients share tokens, so that the count is lower and some noise does not cross.
+
+    Of more clients than :data:`_SPARE` beyond the certain count, some are enough.
+    """
+    bits, sure = parameters.client_bits, parameters.surely_true_from
+    firsts, ends = (np.searchsorted(runs.sets, crossings.sets, side) for side in ("left", "right"))
+    owners = np.repeat(np.arange(len(firsts)), ends - firsts)
+    rows = np.repeat(firsts, ends - firsts) + ranks(ends - firsts)
+    present = (runs.begins[rows] <= crossings.begins[owners]) & (runs.ends[rows] > crossings.begins[owners])
+    owners, rows = owners[present], rows[present]
+    counts = np.bincount(owners, minlength=len(firsts))
+    enough = ranks(counts) < sure + _SPARE
+    owners, tokens = owners[enough], names.tokens(runs.members[rows[enough]]) >> (TOKEN_BITS - bits)
+    distinct = np.bincount(np.unique((owners << bits) + tokens) >> bits, minlength=len(firsts))
+    return distinct < np.minimum(counts, sure)
+
+
+def token_joins(part: Part, names: Names, bits: int, chosen: Bools) -> Joins:
+    """The joins of the chosen sets by token."""
+    pairs = np.flatnonzero(chosen[part.set_of])
     tokens, rows = np.unique(
-        (part.set_of[names.pairs] << bits) + (names.tokens >> (TOKEN_BITS - bits)), return_inverse=True
+        (part.set_of[pairs] << bits) + (names.tokens(pairs) >> (TOKEN_BITS - bits)), return_inverse=True
     )
-    if len(tokens) == len(names.pairs):
-        return part.joins
     row_of = np.full(len(part.set_of), -1)
-    row_of[names.pairs] = rows
+    row_of[pairs] = rows
     members = row_of[part.joins.members]
     known = members >= 0
     return Joins.of(tokens >> bits, members[known], part.joins.steps[known])
-
-
-def _stretches_in(runs: Runs, chosen: Bools, steps: range) -> Stretches:
-    kept = chosen[runs.sets]
-    return stretches_of(Runs(runs.members[kept], runs.sets[kept], runs.begins[kept], runs.ends[kept]), steps.stop)

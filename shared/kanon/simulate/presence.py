@@ -53,6 +53,10 @@ class Runs:
     begins: Ints
     ends: Ints
 
+    def where(self, chosen: Bools) -> "Runs":
+        """Some of the runs."""
+        return Runs(self.members[chosen], self.sets[chosen], self.begins[chosen], self.ends[chosen])
+
 
 def runs_of(joins: Joins, window: int) -> Runs:
     """The runs: a join counts at its step and the ``window - 1`` steps after it."""

@@ -18,8 +18,8 @@ from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local.stack import Stack
 from kanon.simulate.cost import Pricing, cost_of
 from kanon.simulate.keys import Keys
-from kanon.simulate.part import Part, names_of, noisy_crossings, outcomes, token_joins
-from kanon.simulate.presence import runs_of, stretches_of
+from kanon.simulate.part import Names, Part, noisy_crossings, outcomes
+from kanon.simulate.presence import runs_of
 from tests.e2e.gate.test_equality import SIXTY_DAYS, TWELVE_DAYS, Recorded, real_joins
 from tests.paths import REAL_LOG
 
@@ -64,9 +64,8 @@ def joined(recorded: Recorded) -> Part:
 def answers_digest(recorded: Recorded, keys: Keys, type_: Type) -> str:
     """The digest of all answers, in the form of the replay over HTTP."""
     first, part = START // 3600, joined(recorded)
-    names, parameters = names_of(part, "fledge", keys, from_hex), type_.parameters
-    runs = runs_of(token_joins(part, names, parameters.client_bits), parameters.window)
-    crossings = noisy_crossings(names, type_, keys, stretches_of(runs, first + 24 * recorded.days))
+    names, runs = Names(part, "fledge", keys, from_hex), runs_of(part.joins, type_.parameters.window)
+    crossings = noisy_crossings(part, names, type_, keys, runs, first + 24 * recorded.days)
     ids = [encoded(from_hex(text)) for text in part.sets]
     digest = hashlib.sha256()
     for at in range(24 * recorded.days):

@@ -244,16 +244,29 @@ def test_another_seed_gives_other_noise_and_the_same_seed_the_same() -> None:
     assert found(first) != found(other)
 
 
-@pytest.mark.parametrize("bits", [8, 16])
-def test_tokens_that_clients_share_are_counted_once(bits: int) -> None:
-    parameters = Parameters(
-        20, 6, 3600, two_sided(SMALL.query_law.epsilon, 2), two_sided(SMALL.query_law.epsilon, 2), bits
-    )
-    joins = [Join(3600.0 * 500_000, "s", f"c{n}") for n in range(30)]
-    type_ = Type("a", parameters, None)
-    assert found(simulate(batches(joins), [type_], KEYS, 3600).outcomes[0]) == Recount(joins, type_).expected(
-        parameters
-    )
+@pytest.mark.parametrize("clients", [30, 60, 300])
+@pytest.mark.parametrize("seed", range(3))
+def test_tokens_that_clients_share_are_counted_once(clients: int, seed: int) -> None:
+    """Up to 300 clients have at most 256 tokens; 22 tokens cross with any noise."""
+    law = two_sided(SMALL.query_law.epsilon, 2)
+    types = [Type(f"a{seed}", Parameters(20, window, 3600, law, law, 8), None) for window in (6, 40)]
+    chance = random.Random(seed)
+    joins = [
+        Join(3600.0 * (500_000 + chance.randrange(40) ** 2 // 40), f"s{n % 2}", f"c{chance.randrange(clients)}")
+        for n in range(20 + 5 * clients)
+    ]
+    for type_, outcome in zip(types, simulate(batches(joins), types, KEYS, 3600).outcomes, strict=True):
+        assert found(outcome) == Recount(joins, type_).expected(type_.parameters)
+
+
+def test_a_set_of_the_fewest_clients_that_can_cross_crosses() -> None:
+    law = two_sided(SMALL.query_law.epsilon, 2)
+    type_ = Type("a", Parameters(7, 6, 3600, law, law, 8), None)
+    least = type_.parameters.never_true_below
+    joins = [Join(3600.0 * (500_000 + n % 5), f"s{n}", f"c{c}") for n in range(120) for c in range(least)]
+    outcome = simulate(batches(joins), [type_], KEYS, 3600).outcomes[0]
+    assert found(outcome) == Recount(joins, type_).expected(type_.parameters)
+    assert outcome.sets_true > 0
 
 
 def test_an_empty_log_and_a_log_of_centuries_are_refused() -> None:
@@ -340,19 +353,18 @@ def test_a_bill_equals_the_bill_of_kanon_cost_for_the_counted_units() -> None:
     assert dollars["apigateway.http"] == same_joins["apigateway.http"] > 0
 
 
-def test_clients_of_sets_that_cannot_become_true_are_not_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_clients_in_the_step_of_a_crossing_are_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = Parameters(50, 168, 3600, *profile("sharp", 168))
     type_ = Type("a", parameters, None)
-    least = parameters.never_true_below
-    joins = [
-        Join(3600.0 * 500_000, s, f"c{n}")
-        for s, clients in (("few", least - 1), ("some", least))
-        for n in range(clients)
-    ]
+    sure = parameters.surely_true_from
+    sizes = {"few": parameters.never_true_below - 1, "sure": sure, "large": 3 * sure}
+    joins = [Join(3600.0 * 500_000, s, f"c{n}") for s, clients in sizes.items() for n in range(clients)]
+    later = [Join(3600.0 * 500_001, "sure", f"later{n}") for n in range(100)]
     hashed: list[int] = []
-    tokens = part._tokens
-    monkeypatch.setattr(part, "_tokens", lambda *given: hashed.append(len(given[2])) or tokens(*given))
+    tokens = part.Names._hash
+    monkeypatch.setattr(part.Names, "_hash", lambda self, pairs: hashed.append(len(pairs)) or tokens(self, pairs))
+    joins += later
     assert found(simulate(batches(joins), [type_], KEYS, 3600).outcomes[0]) == Recount(joins, type_).expected(
         parameters
     )
-    assert hashed == [least]
+    assert sum(hashed) == sure + sure + part._SPARE
