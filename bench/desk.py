@@ -24,7 +24,7 @@ from kanon.release import Ledger, Spec
 from kanon.release import release as release_with
 from kanon.release.bounding import decoded
 from kanon.release.engines.duckdb import DuckDB
-from kanon.simulate.keys import Keys
+from kanon.simulate.part import Keys
 from kanon.simulate.run import Simulation
 from kanon.simulate.run import simulate as simulate_with
 

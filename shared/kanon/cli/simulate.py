@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from kanon.gate.types import Type
     from kanon.simulate.figures import Judged
-    from kanon.simulate.keys import Keys
+    from kanon.simulate.part import Keys
     from kanon.simulate.run import Log, Simulation
 
 MOST_TYPES = 24
@@ -73,10 +73,9 @@ def simulate(
     from kanon.cost.billing import CostError, read_measured, read_prices
     from kanon.joinlog import LogError
     from kanon.joinlog.numbered import read_batches
-    from kanon.simulate.cost import Pricing
+    from kanon.simulate.figures import Pricing, judge
     from kanon.simulate.figures import as_json as document
-    from kanon.simulate.figures import judge
-    from kanon.simulate.keys import Keys
+    from kanon.simulate.part import Keys
     from kanon.simulate.run import gather
 
     outputs = Outputs(context, force=force)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Self
 
 import numpy as np
 
@@ -12,13 +13,14 @@ from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.mechanism.vectorised import phases_of
 from kanon.gate.types import Type
 from kanon.joinlog.numbered import Texts
-from kanon.noise.words import length_prefixed
+from kanon.keys import Secret
+from kanon.noise.words import NoiseKey, length_prefixed
 from kanon.simulate.crossings import Crossings, crossings_of
-from kanon.simulate.keys import Keys
 from kanon.simulate.outcome import Outcome, Touched, more_units_from, outcome_of
 from kanon.simulate.presence import Bools, Ints, Joins, Runs, distinct, runs_of, stretches_of
 from kanon.simulate.rejoining import classes_of, costs_of
 
+DEPLOYMENT = "kanon/simulate"
 TOKEN_BITS = 32
 """Tokens are computed once with the most bits; a type uses the first of them."""
 
@@ -32,6 +34,34 @@ SetId = Callable[[bytes], bytes]
 def digest(text: bytes) -> bytes:
     """The set id that ``kanon demo`` and ``kanon.client.set_id`` use: the SHA-256 of the text."""
     return sha256(text).digest()
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys for the names of sets and clients, and for noise.
+
+    They come from a seed, because the noise of a deployment must not be used for another log.
+    """
+
+    pepper: Secret
+    client_key: Secret
+    noise_key: NoiseKey
+    deployment: str
+
+    @classmethod
+    def from_seed(cls, seed: int) -> Self:
+        """The keys of a seed. They are not secret: with the seed, anybody can remove the noise."""
+
+        def derived(name: str) -> Secret:
+            return Secret.derived(name, f"{DEPLOYMENT}/{seed}")
+
+        noise_key = NoiseKey("1", derived("noise-key/1").key)
+        return cls(derived("set-pepper"), derived("client-key"), noise_key, DEPLOYMENT)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the secrets only: prepared hash states cannot be sent to another process."""
+        secrets = [Secret(secret.name, secret.key) for secret in (self.pepper, self.client_key)]
+        return Keys, (*secrets, self.noise_key, self.deployment)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ import numpy as np
 from kanon.gate.types import Type
 from kanon.joinlog import LogError
 from kanon.joinlog.numbered import Batch, Texts, together
-from kanon.simulate.keys import Keys
 from kanon.simulate.outcome import Outcome, added
-from kanon.simulate.part import Part, outcomes
+from kanon.simulate.part import Keys, Part, outcomes
 from kanon.simulate.presence import Ints
 
 ROWS_IN_MEMORY = 1 << 19

@@ -27,9 +27,9 @@ from kanon.joinlog.numbered import Batch, Texts
 from kanon.local.replay import ExactCounts
 from kanon.noise.laws import two_sided
 from kanon.simulate import part, run
-from kanon.simulate.cost import Pricing, cost_of
-from kanon.simulate.keys import Keys
+from kanon.simulate.figures import Pricing, cost_of
 from kanon.simulate.outcome import Outcome, most_counted
+from kanon.simulate.part import Keys
 from kanon.simulate.presence import Joins, runs_of
 from kanon.simulate.rejoining import bounds_of, classes_of, costs_of, merged
 from kanon.simulate.run import decide, gather, simulate
