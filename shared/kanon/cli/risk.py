@@ -70,6 +70,7 @@ def uniqueness(
     Example: kanon risk uniqueness joins.csv --value set --user client --k 20 --k 50
     """
     from kanon.risk.hashing import Key
+    from kanon.risk.page import page, picture
     from kanon.risk.sketching import sketches
     from kanon.risk.uniqueness import report
 
@@ -90,12 +91,8 @@ def uniqueness(
         _save(made[0].sketch, out, outputs)
     thresholds = k or [5, 10, 50]
     if plot is not None:
-        from kanon.risk.pictures import picture
-
         outputs.write({plot: picture(reports, "png")})
     if html is not None:
-        from kanon.risk.page import page
-
         outputs.write({html: page(reports, thresholds).encode()})
     if as_json:
         show_json(_as_json(reports))
@@ -121,14 +118,14 @@ def _as_json(reports: "list[Report]") -> dict[str, Any]:
 
 
 def _save(sketch: Any, path: Path, outputs: Outputs) -> None:
-    from kanon.risk.sketch_file import WARNING, to_bytes
+    from kanon.risk.khll import WARNING, to_bytes
 
     outputs.write({path: to_bytes(sketch)}, PRIVATE)
     typer.echo(f"warning: {path} {WARNING}", err=True)
 
 
 def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:
-    from kanon.risk.wording import CAVEATS, REACHED, costs, finding, reached, rows_lost, service_note
+    from kanon.risk.uniqueness import CAVEATS, REACHED, costs, finding, reached, rows_lost, service_note
 
     console = screen()
 
@@ -167,8 +164,8 @@ def merge(
 
     Example: kanon risk merge january.khll february.khll --out both.khll
     """
+    from kanon.risk.khll import load
     from kanon.risk.khll import merge as merge_two
-    from kanon.risk.sketch_file import load
 
     outputs = Outputs(context, force=force)
     outputs.check(out, "--out")
@@ -191,7 +188,7 @@ def join(
     Example: kanon risk join ours.khll theirs.khll
     """
     from kanon.risk.joinability import joinability
-    from kanon.risk.sketch_file import load
+    from kanon.risk.khll import load
 
     result = joinability(load(first), load(second))
     if as_json:
@@ -201,7 +198,7 @@ def join(
 
 
 def _show_join(result: "Joinability", first: str, second: str) -> None:
-    from kanon.risk.wording import percent, with_error
+    from kanon.risk.uniqueness import percent, with_error
 
     table = new_table("values of", "that occur in", "matched hashes", "thesis's estimator", "values with one user")
     for a, b, containment, unique in (
@@ -295,14 +292,12 @@ def no_noise(
 
     Example: kanon risk no-noise --clients 10000 --expected 30 --k 50
     """
-    from kanon.risk.no_noise import CAVEAT, PlainThreshold
+    from kanon.risk.no_noise import CAVEAT, PlainThreshold, rates
 
     busy = 0
     if log is not None:
         if clients is not None or expected:
             raise CommandError("give either a log, or --clients and --expected")
-        from kanon.risk.rates import rates
-
         with working("reading the log"):
             reading = log_reading(dates, skip_bad_rows)
             told = rates(log, value, user, window_days, reading)

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kanon.risk.errors import RiskError
-from kanon.risk.hashing import Key, public_hashes
-from kanon.risk.hyperloglog import Hashes, Registers, estimate, index_and_rank, registers_of
+from kanon.risk.hashing import Hashes, Key, Registers, estimate, index_and_rank, public_hashes, registers_of
 
 if TYPE_CHECKING:
     from kanon.joinlog import Reading

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from kanon.noise.words import length_prefixed
 from kanon.risk.errors import RiskError
-from kanon.risk.hashing import Key
-from kanon.risk.hyperloglog import Hashes
+from kanon.risk.hashing import Hashes, Key
 from kanon.risk.khll import DEFAULT_SIZE, Sketch, empty, from_pairs, merge
 
 if TYPE_CHECKING:

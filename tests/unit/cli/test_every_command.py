@@ -284,8 +284,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("planner.best_plan", "planner.profile_plan", "planner.compare", "figures.draw_figure_1"):
         monkeypatch.setattr(f"kanon.plan.{name}", stop)
     monkeypatch.setattr("kanon.simulate.page.page", lambda *_: "")
-    for module in ("page", "pictures"):  # `page` imports the name: it must not be imported while that is replaced
-        monkeypatch.setattr(f"kanon.risk.{module}.picture", lambda *_: b"<svg")
+    monkeypatch.setattr("kanon.risk.page.picture", lambda *_: b"<svg")
     monkeypatch.setattr("kanon.release.releasing.release", stop)
     monkeypatch.setattr("kanon.cli.reports_demo.aggregated", stop)
     monkeypatch.setattr("kanon.operate.stacks.deployed_stack", stop)

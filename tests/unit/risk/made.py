@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kanon.risk.hyperloglog import Hashes
+from kanon.risk.hashing import Hashes
 from kanon.risk.khll import Sketch, from_pairs
 
 

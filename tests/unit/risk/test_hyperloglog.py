@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanon.risk.hyperloglog import estimate, index_and_rank, registers_of
+from kanon.risk.hashing import estimate, index_and_rank, registers_of
 
 hashes = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=50)
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanon.risk import hyperloglog
+from kanon.risk import hashing
 from kanon.risk.errors import RiskError
-from kanon.risk.khll import MOST_EXACT, Sketch, empty, merge
-from kanon.risk.sketch_file import to_bytes
+from kanon.risk.khll import MOST_EXACT, Sketch, empty, merge, to_bytes
 from tests.unit.risk.made import sketch_of
 from tests.unit.risk.naive import Row, naive_sketch
 
@@ -67,7 +66,7 @@ def test_users_are_counted_exactly_up_to_128_and_then_by_registers(number: int) 
     if number <= MOST_EXACT:
         assert sketch.counts.tolist() == [number]
     else:
-        assert sketch.registers[0].tolist() == hyperloglog.registers_of(hashes, 10).tolist()
+        assert sketch.registers[0].tolist() == hashing.registers_of(hashes, 10).tolist()
         assert not len(sketch.users)
         assert abs(sketch.counts[0] / number - 1) < 5 * 1.04 / 32
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from kanon.risk.errors import RiskError
-from kanon.risk.khll import Sketch, empty
-from kanon.risk.sketch_file import from_bytes, load, to_bytes
+from kanon.risk.khll import Sketch, empty, from_bytes, load, to_bytes
 from tests.unit.risk.made import sketch_of
 
 CHECK = b"12345678"

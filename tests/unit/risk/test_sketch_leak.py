@@ -5,8 +5,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from kanon.risk.hashing import Key
-from kanon.risk.hyperloglog import registers_of
+from kanon.risk.hashing import Key, registers_of
 from kanon.risk.sketch_leak import Attack, false_rate, false_rate_spread, ignored, leak
 
 KEY = Key(bytes(range(32)))

@@ -10,8 +10,7 @@ from kanon.noise.words import length_prefixed
 from kanon.risk import reading
 from kanon.risk.errors import RiskError
 from kanon.risk.hashing import Key
-from kanon.risk.khll import merge
-from kanon.risk.sketch_file import to_bytes
+from kanon.risk.khll import merge, to_bytes
 from kanon.risk.sketching import sketch, sketches
 from tests.unit.risk.naive import naive_sketch
 
