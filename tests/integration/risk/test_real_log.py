@@ -55,7 +55,7 @@ def key(number: int) -> Key:
     return Key(sha256(b"key %d" % number).digest())
 
 
-def test_over_101_keys_the_curve_is_within_its_standard_errors() -> None:
+def test_over_31_keys_the_curve_is_within_its_standard_errors() -> None:
     """Values: within 4 standard errors for each key, within 1 for 60%; rows within 4; 11,454 values within 8%."""
     values, of_rows, number = exact(day=False)
     published = (0.22682, 0.60686, 0.82294, 0.94954, 0.97573, 0.98882)
@@ -63,7 +63,7 @@ def test_over_101_keys_the_curve_is_within_its_standard_errors() -> None:
     assert number == 11_454
     read = list(batches(REAL_LOG, ["set"], "client"))
     off_values, off_rows, off_number = [], [], []
-    for n in range(101):
+    for n in range(31):
         made = of_batches(read, [("set",)], "client", key=key(n), size=2_048)[0].sketch
         points = curve(made, KS)
         off_values.append([(point.values - values[point.k]) / point.standard_error for point in points])
@@ -107,12 +107,8 @@ def test_every_member_is_found_and_strangers_as_often_as_predicted(group: str, s
 
 
 def test_the_report_names_set_and_day_as_dangerous_and_says_what_thresholds_cost() -> None:
-    command = ["risk", "uniqueness", str(REAL_LOG), "--combinations", "set,set+day,set+client"]
-    runner = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"})
-    shown = runner.invoke(app, command).stdout
-    assert "(set, day) is dangerous" in shown
-    assert shown.count("is dangerous") == 1
-    told = json.loads(runner.invoke(app, [*command, "--json"]).stdout)
+    command = ["risk", "uniqueness", str(REAL_LOG), "--combinations", "set,set+day,set+client", "--json"]
+    told = json.loads(CliRunner().invoke(app, command).stdout)
     assert told["dangerous"] == ["(set, day)"]
     by_name = {one["name"]: one for one in told["columns"]}
     assert by_name["(set, client)"]["verdict"] == "identifier"

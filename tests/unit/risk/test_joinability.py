@@ -8,7 +8,7 @@ from tests.unit.risk.made import sketch_of
 
 CHECK = b"12345678"
 SIZE = 2_048
-TRIALS = 120
+TRIALS = 40
 
 
 def column(values: np.ndarray, size: int = SIZE, users: int = 1) -> Sketch:
@@ -79,11 +79,6 @@ def test_columns_are_joinable_if_one_is_contained_and_both_are_unique() -> None:
     assert not joinability(shared, unique).joinable
     assert not joinability(unique, other).joinable  # 49 of 100
     assert joinability(unique, column(values + np.uint64(50))).joinable
-
-
-def test_a_column_of_which_too_little_is_known_is_not_joinable() -> None:
-    first, second = column(np.array([2**63], np.uint64)), column(np.arange(10, dtype=np.uint64), 8)
-    assert not joinability(first, second).joinable
 
 
 def test_different_keys_and_empty_columns_refuse() -> None:

@@ -1,4 +1,3 @@
-import gzip
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,18 +47,6 @@ def plain(folder: Path) -> Path:
     return written(folder / "log.csv", CSV)
 
 
-def with_mark(folder: Path) -> Path:
-    path = folder / "log.csv"
-    path.write_bytes(b"\xef\xbb\xbf" + CSV.encode())
-    return path
-
-
-def zipped(folder: Path) -> Path:
-    path = folder / "log.csv.gz"
-    path.write_bytes(gzip.compress(CSV.encode()))
-    return path
-
-
 def parquet(folder: Path) -> Path:
     times, sets, clients = zip(*ROWS, strict=True)
     table = pa.table({"time": pa.array(map(int, times)), "set": sets, "client": clients})
@@ -77,14 +64,11 @@ def parquet_of_dictionaries(folder: Path) -> Path:
     return folder / "log.parquet"
 
 
-@pytest.mark.parametrize("log", [plain, with_mark, zipped, parquet, parquet_of_dictionaries])
-def test_every_kind_of_file_gives_the_same_values(log: Callable[[Path], Path], tmp_path: Path) -> None:
-    assert read(log(tmp_path), "set", "client") == [row[1:] for row in ROWS]
-
-
 @pytest.mark.parametrize("log", [plain, parquet, parquet_of_dictionaries])
-def test_days_hours_and_months_are_in_utc(log: Callable[[Path], Path], tmp_path: Path) -> None:
-    assert read(log(tmp_path), "day", "hour", "month") == [
+def test_every_kind_of_file_gives_the_same_values_in_utc(log: Callable[[Path], Path], tmp_path: Path) -> None:
+    path = log(tmp_path)
+    assert read(path, "set", "client") == [row[1:] for row in ROWS]
+    assert read(path, "day", "hour", "month") == [
         ("2012-02-05", "2012-02-05 17", "2012-02"),
         ("2012-02-05", "2012-02-05 17", "2012-02"),
         ("2012-02-06", "2012-02-06 17", "2012-02"),
@@ -153,56 +137,16 @@ def test_batches_cut_anywhere_give_the_same_rows(tmp_path: Path, monkeypatch: py
     assert read(path, "set", "client") == whole
 
 
-SECRET = "a-value-nobody-may-see"
-
-
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("content", "message"),
     [
-        ("log.csv", f"time,client\n1,{SECRET}\n", "has no column 'set': line 1 has 2 columns separated by commas"),
-        ("log.csv", f"1,{SECRET}\n", "has no column 'set'"),
-        ("log.csv", "", "has no column 'set'"),
-        ("log.csv", f"set,set\n{SECRET},b\n", "has two columns 'set': rename one"),
-        ("log.csv", f"set\na\n{SECRET},{SECRET}\n", "line 3: more values than columns"),
-        ("log.parquet", f"set\n{SECRET}\n".encode("utf-16"), "is UTF-16: save it as UTF-8"),
-        ("log.parquet", f"PAR1{SECRET}PAR1", "is not readable as Parquet"),
-        ("log.csv", b"set\n" + SECRET.encode() + b"\xff\n", "line 2, column set: not UTF-8"),
+        ("time,client\n1,secret\n", "has no column 'set': line 1 has 2 columns separated by commas"),
+        ("set,time\na,1\nsecret,secret\n", "line 3, column time: not a time"),
+        ("PAR1secretPAR1", "is not readable as Parquet"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_one_line_without_its_content(
-    name: str, content: str | bytes, message: str, tmp_path: Path
-) -> None:
-    path = tmp_path / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
+def test_a_log_that_cannot_be_read_is_one_line_without_its_content(content: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(RiskError, match=message) as refused:
-        read(path, "set")
-    assert SECRET not in "".join(format_exception(refused.value))
+        read(written(tmp_path / "log", content), "set", "day")
+    assert "secret" not in "".join(format_exception(refused.value))
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("time", [SECRET, "20120205174852", "1e300", "2012-13-01"])
-def test_an_invalid_time_is_refused_without_being_shown(time: str, tmp_path: Path) -> None:
-    path = written(tmp_path / "log.csv", f"time,c\n5,c\n{time},c\n")
-    with pytest.raises(RiskError, match=r"line 3, column time: .*: write Unix seconds, or ISO 8601") as refused:
-        read(path, "day", "c")
-    assert time not in "".join(format_exception(refused.value))
-
-
-def test_lists_are_refused_by_their_type(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"set": [["a"], ["b"]]}), tmp_path / "log.parquet")
-    with pytest.raises(RiskError, match=r"column 'set' holds list.*: only text, numbers, dates and times"):
-        read(tmp_path / "log.parquet", "set")
-
-
-def test_a_line_of_a_megabyte_is_said_to_be_too_long(tmp_path: Path) -> None:
-    path = written(tmp_path / "log.csv", "set\na\n" + "x" * (3 << 20) + "\nb\n")
-    with pytest.raises(RiskError, match="line 3: more than 1,048,576 bytes in one line"):
-        read(path, "set")
-
-
-def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    for name in ("none.csv", "none.parquet"):
-        with pytest.raises(RiskError, match=f"there is no file .*{name}"):
-            read(tmp_path / name, "set")
-    with pytest.raises(RiskError, match="cannot be read"):
-        read(tmp_path, "set")
