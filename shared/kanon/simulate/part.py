@@ -1,6 +1,6 @@
 """Computes the crossings of a part of a log that fits into memory. A part holds all joins of its sets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Self
@@ -26,9 +26,6 @@ TOKEN_BITS = 32
 
 _SPARE = 16
 """So many clients beyond a certain count are looked at: of a hundred clients hardly ever as many share a token."""
-
-SetId = Callable[[bytes], bytes]
-"""A function from the text of a set in the log to its set id."""
 
 
 def digest(text: bytes) -> bytes:
@@ -107,9 +104,9 @@ class Names:
     A token is hashed when it is needed first: most answers depend on few of them.
     """
 
-    def __init__(self, part: Part, type_name: str, keys: Keys, set_id: SetId = digest) -> None:
+    def __init__(self, part: Part, type_name: str, keys: Keys) -> None:
         set_key = keys.pepper.mac_of(type_name.encode())
-        self.set_keys = [set_key(length_prefixed(set_id(text))) for text in part.sets]
+        self.set_keys = [set_key(length_prefixed(digest(text))) for text in part.sets]
         self._part, self._client_key = part, keys.client_key
         self._tokens = np.full(len(part.set_of), -1)
 
@@ -131,9 +128,9 @@ class Names:
         self._tokens[pairs] = np.frombuffer(b"".join(found), ">u4")[:: 32 // 4]
 
 
-def outcomes(part: Part, types: Sequence[Type], keys: Keys, steps: range, set_id: SetId = digest) -> list[Outcome]:
+def outcomes(part: Part, types: Sequence[Type], keys: Keys, steps: range) -> list[Outcome]:
     """The outcome of each type on the sets of a part."""
-    names = {name: Names(part, name, keys, set_id) for name in dict.fromkeys(type_.name for type_ in types)}
+    names = {name: Names(part, name, keys) for name in dict.fromkeys(type_.name for type_ in types)}
     runs = {window: runs_of(part.joins, window) for window in dict.fromkeys(t.parameters.window for t in types)}
     return [_outcome(part, names[t.name], t, keys, steps, runs[t.parameters.window]) for t in types]
 

@@ -6,15 +6,16 @@ hash of the set, and worker processes compute the parts. So memory does not grow
 
 import multiprocessing
 import os
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from io import BufferedWriter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -48,24 +49,47 @@ def simulate(batches: Iterable[Batch], types: Sequence[Type], keys: Keys, period
         return decide(log, types, keys)
 
 
+@dataclass(frozen=True)
+class Log:
+    """A log that was read.
+
+    Attributes:
+        period: seconds per step.
+        steps: the steps from the first join to the last one.
+        parts: rows or files with all joins; each set is in one part.
+    """
+
+    period: int
+    steps: range
+    parts: Sequence["Rows | Path"]
+
+
 @contextmanager
-def gather(batches: Iterable[Batch], period: int) -> Iterator["Log"]:
+def gather(batches: Iterable[Batch], period: int) -> Iterator[Log]:
     """Read a log, in any order, into memory or into temporary files.
 
     Raises:
         LogError: the log holds no join, spans too many steps or cannot be read.
     """
     with ExitStack() as open_:
-        log = Log(period, open_)
+        parts, ends = _Parts(open_), []
         for batch in batches:
-            log.add(np.floor_divide(batch.times, period).astype(np.int64), batch.sets, batch.clients)
-        log.finish()
-        yield log
+            if len(batch.times):
+                steps = np.floor_divide(batch.times, period).astype(np.int64)
+                ends += [int(steps.min()), int(steps.max())]
+                parts.add(Rows(steps, batch.sets, batch.clients))
+        if not ends:
+            raise LogError("the log holds no join: check the file")
+        span = range(min(ends), max(ends) + 1)
+        if len(span) > MOST_STEPS:
+            raise LogError(
+                f"the log spans {len(span):,} steps, more than {MOST_STEPS:,}: give a longer --period or a part"
+                f" of the log"
+            )
+        yield Log(period, span, parts.finished())
 
 
-def decide(
-    log: "Log", types: Sequence[Type], keys: Keys, advance: Callable[[int], None] = lambda _: None
-) -> Simulation:
+def decide(log: Log, types: Sequence[Type], keys: Keys, advance: Callable[[int], None] = lambda _: None) -> Simulation:
     """The outcome of each type on a log. The types have the log's period.
 
     Types of one name share set keys and tokens, which saves time. ``advance`` is called with 1 after each part.
@@ -115,92 +139,46 @@ class Rows(NamedTuple):
         """Some of the rows."""
         return Rows(self.steps[rows], self.sets.take(rows), self.clients.take(rows))
 
-    def store(self, file: BinaryIO) -> None:
-        """Append the rows to a file."""
-        np.save(file, self.steps)
-        for texts in (self.sets, self.clients):
-            np.save(file, texts.numbers)
-            np.save(file, np.array([0, *map(len, texts.texts)], np.int64).cumsum())
-            np.save(file, np.frombuffer(b"".join(texts.texts), np.uint8))
-
     @classmethod
     def stored(cls, path: Path) -> "Rows":
-        """The rows of a file."""
+        """The rows of a file of :class:`_Parts`."""
         parts = []
         with path.open("rb") as file:
             while file.peek(1):
-                parts.append(cls(np.load(file), _stored_texts(file), _stored_texts(file)))
+                parts.append(pickle.load(file))  # noqa: S301, a temporary file of this command
         return cls.together(parts)
 
 
-def _stored_texts(file: BinaryIO) -> Texts:
-    numbers, ends, text = np.load(file), np.load(file).tolist(), np.load(file).tobytes()
-    return Texts(numbers, [text[start:end] for start, end in pairwise(ends)])
+class _Parts:
+    """The parts of a log: rows in memory, or from :data:`ROWS_IN_MEMORY` on files by a hash of the set."""
 
+    def __init__(self, open_: ExitStack) -> None:
+        self._open = open_
+        self._waiting: list[Rows] = []
+        self._rows = 0
+        self._files: list[BufferedWriter] = []
 
-@dataclass
-class Log:
-    """A log: in memory, or in files by a hash of the set.
-
-    Attributes:
-        period: seconds per step.
-        joins: their number.
-        parts: rows or files with all joins; each set is in one part.
-    """
-
-    period: int
-    open_: ExitStack
-    joins: int = 0
-    parts: list["Rows | Path"] = field(default_factory=list)
-    _first: int = 0
-    _last: int = 0
-    _waiting: list[Rows] = field(default_factory=list)
-    _rows: int = 0
-    _paths: list[Path] = field(default_factory=list)
-    _files: list[BinaryIO] = field(default_factory=list)
-
-    @property
-    def steps(self) -> range:
-        """The steps from the first join to the last one."""
-        return range(self._first, self._last + 1)
-
-    def add(self, steps: Ints, sets: Texts, clients: Texts) -> None:
-        """Add joins."""
-        if not steps.size:
-            return
-        low, high = int(steps.min()), int(steps.max())
-        self._first = low if not self.joins else min(self._first, low)
-        self._last = max(self._last, high)
-        self.joins += len(steps)
-        self._waiting.append(Rows(steps, sets, clients))
-        self._rows += len(steps)
+    def add(self, rows: Rows) -> None:
+        """Add some rows."""
+        self._waiting.append(rows)
+        self._rows += len(rows.steps)
         if self._rows >= ROWS_IN_MEMORY:
             self._spill()
 
-    def finish(self) -> None:
-        """Close the log after its last join."""
-        if not self.joins:
-            raise LogError("the log holds no join: check the file")
-        if len(self.steps) > MOST_STEPS:
-            raise LogError(
-                f"the log spans {len(self.steps):,} steps, more than {MOST_STEPS:,}: give a longer --period or a part"
-                f" of the log"
-            )
+    def finished(self) -> list[Rows | Path]:
+        """The parts, after the last row."""
         if not self._files:
-            self.parts = [Rows.together(self._waiting)]
-            return
-        self._spill()
+            return [Rows.together(self._waiting)]
+        if self._waiting:
+            self._spill()
         for file in self._files:
             file.close()
-        self.parts = [path for path in self._paths if path.stat().st_size]
+        return [path for path in (Path(file.name) for file in self._files) if path.stat().st_size]
 
     def _spill(self) -> None:
         if not self._files:
-            folder = Path(self.open_.enter_context(TemporaryDirectory(prefix="kanon-simulate-")))
-            self._paths = [folder / f"{number}" for number in range(PARTS)]
-            self._files = [self.open_.enter_context(path.open("wb")) for path in self._paths]
-        if not self._waiting:
-            return
+            folder = Path(self._open.enter_context(TemporaryDirectory(prefix="kanon-simulate-")))
+            self._files = [self._open.enter_context((folder / f"{n}").open("wb")) for n in range(PARTS)]
         rows = Rows.together(self._waiting)
         # The division depends on nothing but the sets; it is not keyed, and never leaves the process.
         part_of_set = np.array([crc32(text) % PARTS for text in rows.sets.texts], np.uint8)
@@ -209,5 +187,5 @@ class Log:
         ends = np.cumsum(np.bincount(parts, minlength=PARTS)).tolist()
         for file, start, end in zip(self._files, [0, *ends], ends, strict=False):
             if start < end:
-                rows.take(order[start:end]).store(file)
+                pickle.dump(rows.take(order[start:end]), file)
         self._waiting, self._rows = [], 0
