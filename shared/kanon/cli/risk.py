@@ -15,6 +15,7 @@ from kanon.cli.screen import cell, new_table, screen, show_json, working
 from kanon.reports.created import PRIVATE
 
 if TYPE_CHECKING:
+    from kanon.joinlog import Reading
     from kanon.risk.joinability import Joinability
     from kanon.risk.sketch_leak import Leak
     from kanon.risk.uniqueness import Report
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 risk = typer.Typer(help="Show the privacy risks of a log before it is collected or published.", no_args_is_help=True)
 
 Log = Annotated[Path, typer.Argument(help="CSV, JSON or Parquet, plain or gzipped.", show_default=False)]
-
-
+Value = Annotated[str, typer.Option(help="Value column.")]
 NEAREST = 10
 """So many groups of a log are shown: those nearest below k."""
 
@@ -38,12 +38,21 @@ def _risk_errors() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _reading(dates: str | None, skip: bool) -> "Iterator[Reading]":
+    """How a log is read in this context; afterwards it is said what was left out."""
+    with working("reading the log"):
+        reading = log_reading(dates, skip)
+        yield reading
+    say_left_out(reading)
+
+
 @risk.command()
 @_risk_errors()
 def uniqueness(
     context: typer.Context,
     log: Log,
-    value: Annotated[str, typer.Option(help="Value column.")] = "set",
+    value: Value = "set",
     columns: Annotated[
         str | None,
         typer.Option(
@@ -81,10 +90,8 @@ def uniqueness(
     outputs.check(out, "--out")
     outputs.picture(plot, "--plot")
     outputs.check(html, "--html")
-    with working("reading the log"):
-        reading = log_reading(dates, skip_bad_rows)
+    with _reading(dates, skip_bad_rows) as reading:
         made = sketches(log, asked, user, key=Key.kept_in(key) if key else Key.fresh(), size=size, reading=reading)
-    say_left_out(reading)
     with working("computing the report"):
         reports = [report(one, user, profile, window) for one in made]
     if out is not None:
@@ -205,12 +212,9 @@ def _show_join(result: "Joinability", first: str, second: str) -> None:
         (first, second, result.first_in_second, result.first_unique),
         (second, first, result.second_in_first, result.second_unique),
     ):
-        matched = (
-            "too few"
-            if containment.matched is None
-            else with_error(containment.matched, containment.standard_error or 0)
-        )
-        table.add_row(cell(a), cell(b), matched, percent(containment.thesis), percent(unique))
+        matched, error = containment.matched, containment.standard_error or 0
+        share = "too few" if matched is None else with_error(matched, error)
+        table.add_row(cell(a), cell(b), share, percent(containment.thesis), percent(unique))
     screen().print(table)
     if result.joinable:
         typer.echo("Joinable: rows can be linked through this column, and most of its values point to one user.")
@@ -223,7 +227,7 @@ def _show_join(result: "Joinability", first: str, second: str) -> None:
 def sketch_leak(
     log: Log,
     group: Annotated[str, typer.Option(help="The values whose users are in the sketch; * and ? are wildcards.")],
-    value: Annotated[str, typer.Option(help="Value column.")] = "set",
+    value: Value = "set",
     user: User = "client",
     skip_bad_rows: SkipBadRows = False,
     precision: Annotated[int, typer.Option(min=4, max=20, help="The sketch has 2^precision registers.")] = 15,
@@ -236,10 +240,8 @@ def sketch_leak(
     from kanon.risk.hashing import Key
     from kanon.risk.sketch_leak import leak, users_of
 
-    with working("reading the log"):
-        reading = log_reading(None, skip_bad_rows)
+    with _reading(None, skip_bad_rows) as reading:
         members, candidates = users_of(log, group, value, user, reading)
-    say_left_out(reading)
     with working("attacking the sketch"):
         result = leak(members, candidates, precision, Key.fresh())
     if as_json:
@@ -279,7 +281,7 @@ def no_noise(
     expected: Annotated[
         list[float] | None, typer.Option(help="Without a log: expected clients in the group; may be repeated.")
     ] = None,
-    value: Annotated[str, typer.Option(help="Value column.")] = "set",
+    value: Value = "set",
     user: User = "client",
     dates: DateOrder = None,
     skip_bad_rows: SkipBadRows = False,
@@ -298,10 +300,8 @@ def no_noise(
     if log is not None:
         if clients is not None or expected:
             raise CommandError("give either a log, or --clients and --expected")
-        with working("reading the log"):
-            reading = log_reading(dates, skip_bad_rows)
+        with _reading(dates, skip_bad_rows) as reading:
             told = rates(log, value, user, window_days, reading)
-        say_left_out(reading)
         clients = told.clients
         busy = sum(m >= k for _, m in told.groups)
         cases = [(name, m) for name, m in told.groups if m < k][:NEAREST]

@@ -225,7 +225,7 @@ def _moment(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-class Row(NamedTuple):
+class Line(NamedTuple):
     """A line of the table: its name, its value for a type, and its meaning."""
 
     name: str
@@ -248,61 +248,63 @@ def _epsilon(bound: Bound) -> str:
     return f"{float(bound.epsilon):g}"
 
 
-SECTIONS: Sequence[tuple[str, Sequence[Row]]] = (
+SECTIONS: Sequence[tuple[str, Sequence[Line]]] = (
     (
         "What becomes k-anonymous",
         (
-            Row(
+            Line(
                 "sets that read true",
                 lambda j: f"{j.outcome.sets_true:,} ({_percent(j.outcome.sets_true, j.outcome.sets)})",
                 "at some step; of all sets of the log",
             ),
-            Row(
+            Line(
                 "their joins",
                 lambda j: _percent(j.outcome.joins_of_true_sets, j.outcome.joins),
                 "share of all joins that go to such a set",
             ),
-            Row(
+            Line(
                 "joins to a set that reads true",
                 lambda j: _percent(j.outcome.joins_at_true, j.outcome.joins),
                 "in the step of the join itself",
             ),
-            Row("sets that reach k", lambda j: f"{j.outcome.sets_reached:,}", "by the exact count of clients"),
+            Line("sets that reach k", lambda j: f"{j.outcome.sets_reached:,}", "by the exact count of clients"),
         ),
     ),
     (
         "How well the answers fit the exact counts",
         (
-            Row("delay after k: median, steps", lambda j: _steps(j.delay(0.5)), "from the step that reaches k, by set"),
-            Row("delay after k: 95%, steps", lambda j: _steps(j.delay(0.95)), "within so long 95% of them read true"),
-            Row("never true after k", lambda j: f"{j.outcome.never:,}", "sets, up to the end of the log"),
-            Row(
+            Line(
+                "delay after k: median, steps", lambda j: _steps(j.delay(0.5)), "from the step that reaches k, by set"
+            ),
+            Line("delay after k: 95%, steps", lambda j: _steps(j.delay(0.95)), "within so long 95% of them read true"),
+            Line("never true after k", lambda j: f"{j.outcome.never:,}", "sets, up to the end of the log"),
+            Line(
                 "status lost",
                 lambda j: f"{j.outcome.lost:,} ({j.outcome.lost_reached:,} at k or more)",
                 "times that an instance ended and the next answer was false",
             ),
-            Row(
+            Line(
                 "true answers below k",
                 lambda j: _percent(j.outcome.true_below_k, j.outcome.answers_true),
                 "share of the true answers",
             ),
-            Row("crossings", lambda j: f"{j.outcome.crossings:,}", "of a set in an instance"),
-            Row(
+            Line("crossings", lambda j: f"{j.outcome.crossings:,}", "of a set in an instance"),
+            Line(
                 "crossings below k",
                 lambda j: _percent(j.outcome.crossings_below_k, j.outcome.crossings),
                 "share of the crossings; a set that crossed stays true until its instance ends",
             ),
-            Row(
+            Line(
                 "false answers at k or more",
                 lambda j: _percent(j.outcome.false_from_k, j.outcome.answers - j.outcome.answers_true),
                 "share of the false answers",
             ),
-            Row(
+            Line(
                 "answers at k or more that are false",
                 lambda j: _percent(j.outcome.false_from_k, j.outcome.answers_reached),
                 "share of the answers whose exact count is at least k",
             ),
-            Row(
+            Line(
                 "noise decides",
                 lambda j: "{} to {}".format(*zone(j.type_.parameters)),
                 "clients; below, false for an instance with 99%, above, true immediately with 99%",
@@ -312,27 +314,27 @@ SECTIONS: Sequence[tuple[str, Sequence[Row]]] = (
     (
         "Privacy",
         (
-            Row("one join: epsilon", lambda j: _epsilon(interval_aware(j.type_.parameters)), "the proved bound"),
-            Row(
+            Line("one join: epsilon", lambda j: _epsilon(interval_aware(j.type_.parameters)), "the proved bound"),
+            Line(
                 "clients that lose more",
                 lambda j: _percent(j.rejoining.rejoined, j.rejoining.clients),
                 "because they join a set again; counted by client and set",
             ),
-            Row("median client: epsilon", lambda j: _epsilon(j.rejoining.median), "for all its joins in one set"),
-            Row("99% of clients: epsilon", lambda j: _epsilon(j.rejoining.ninety_nine), "at most, in one set"),
-            Row("the worst client: epsilon", lambda j: _epsilon(j.rejoining.most), "in one set; sets add up"),
-            Row("the worst client: delta", lambda j: f"{float(j.rejoining.most.delta):.1e}", "in one set"),
+            Line("median client: epsilon", lambda j: _epsilon(j.rejoining.median), "for all its joins in one set"),
+            Line("99% of clients: epsilon", lambda j: _epsilon(j.rejoining.ninety_nine), "at most, in one set"),
+            Line("the worst client: epsilon", lambda j: _epsilon(j.rejoining.most), "in one set; sets add up"),
+            Line("the worst client: delta", lambda j: f"{float(j.rejoining.most.delta):.1e}", "in one set"),
         ),
     ),
     (
         "Cost",
         (
-            Row("members kept", lambda j: f"{j.outcome.most_members:,}", "at most at the same time, over all sets"),
-            Row("members of a set", lambda j: f"{j.type_.parameters.members_kept:,}", "at most"),
-            Row("evaluations", lambda j: f"{j.outcome.touched:,}", "of a set in a step in which it was joined"),
-            Row("write units", lambda j: f"{j.cost.written:,.0f}", "of DynamoDB, for the whole log"),
-            Row("read units", lambda j: f"{j.cost.read:,.0f}", "the same, without queries"),
-            Row(
+            Line("members kept", lambda j: f"{j.outcome.most_members:,}", "at most at the same time, over all sets"),
+            Line("members of a set", lambda j: f"{j.type_.parameters.members_kept:,}", "at most"),
+            Line("evaluations", lambda j: f"{j.outcome.touched:,}", "of a set in a step in which it was joined"),
+            Line("write units", lambda j: f"{j.cost.written:,.0f}", "of DynamoDB, for the whole log"),
+            Line("read units", lambda j: f"{j.cost.read:,.0f}", "the same, without queries"),
+            Line(
                 "dollars a month",
                 lambda j: f"{j.cost.month.total:,.2f}",
                 "at the pace of the log, everything but queries; kanon cost has the lines",
