@@ -161,7 +161,7 @@ def noisy_crossings(part: Part, names: Names, type_: Type, keys: Keys, runs: Run
 
     by_clients = decided(runs.where(possible[runs.sets]))
     fewer = np.zeros(len(part.sets), bool)
-    fewer[by_clients.sets[_fewer_tokens(parameters, names, runs, by_clients)]] = True
+    fewer[by_clients.sets[_fewer_tokens(parameters, part, names, by_clients)]] = True
     if not fewer.any():
         return by_clients
     by_tokens = decided(runs_of(token_joins(part, names, parameters.client_bits, fewer), parameters.window))
@@ -173,22 +173,40 @@ def _clients(part: Part) -> Ints:
     return np.bincount(part.set_of, minlength=len(part.sets))
 
 
-def _fewer_tokens(parameters: Parameters, names: Names, runs: Runs, crossings: Crossings) -> Bools:
+def _fewer_tokens(parameters: Parameters, part: Part, names: Names, crossings: Crossings) -> Bools:
     """The crossings in whose step clients share tokens, so that the count is lower and some noise does not cross.
 
     Of more clients than :data:`_SPARE` beyond the certain count, some are enough.
     """
     bits, sure = parameters.client_bits, parameters.surely_true_from
-    firsts, ends = (np.searchsorted(runs.sets, crossings.sets, side) for side in ("left", "right"))
-    owners = np.repeat(np.arange(len(firsts)), ends - firsts)
-    rows = np.repeat(firsts, ends - firsts) + ranks(ends - firsts)
-    present = (runs.begins[rows] <= crossings.begins[owners]) & (runs.ends[rows] > crossings.begins[owners])
-    owners, rows = owners[present], rows[present]
-    counts = np.bincount(owners, minlength=len(firsts))
+    owners, pairs = _present(part, crossings, parameters.window)
+    counts = np.bincount(owners, minlength=len(crossings.sets))
     enough = ranks(counts) < sure + _SPARE
-    owners, tokens = owners[enough], names.tokens(runs.members[rows[enough]]) >> (TOKEN_BITS - bits)
-    distinct = np.bincount(np.unique((owners << bits) + tokens) >> bits, minlength=len(firsts))
+    tokens = (owners[enough] << bits) + (names.tokens(pairs[enough]) >> (TOKEN_BITS - bits))
+    distinct = np.bincount(np.unique(tokens) >> bits, minlength=len(crossings.sets))
     return distinct < np.minimum(counts, sure)
+
+
+def _present(part: Part, crossings: Crossings, window: int) -> tuple[Ints, Ints]:
+    """The pairs that are counted in the step of each crossing: the positions of the crossings, sorted, and the pairs.
+
+    They have a join in the window that ends with the step, and no later one before its end. Few windows of crossings
+    overlap, so these are about as many as the joins.
+    """
+    crosses = np.zeros(len(part.sets), bool)
+    crosses[crossings.sets] = True
+    rows = np.flatnonzero(crosses[part.set_of[part.joins.members]])
+    pairs, steps = part.joins.members[rows], part.joins.steps[rows]
+    span = int(steps.max(initial=0)) + window + 1  # a window at step 0 does not reach the set before
+    places = part.set_of[pairs] * span + steps
+    order = np.argsort(places, kind="stable")
+    at = crossings.sets * span + crossings.begins
+    begins, ends = (np.searchsorted(places, to, "right", sorter=order) for to in (at - window, at))
+    owners = np.repeat(np.arange(len(at)), ends - begins)
+    rows = order[np.repeat(begins, ends - begins) + ranks(ends - begins)]
+    same = np.append(pairs[1:] == pairs[:-1], False)
+    joins_again = same[rows] & (np.append(steps[1:], 0)[rows] <= crossings.begins[owners])
+    return owners[~joins_again], pairs[rows[~joins_again]]
 
 
 def token_joins(part: Part, names: Names, bits: int, chosen: Bools) -> Joins:

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -27,6 +27,7 @@ from kanon.joinlog.numbered import Batch, Texts
 from kanon.local.replay import ExactCounts
 from kanon.noise.laws import two_sided
 from kanon.simulate import part, run
+from kanon.simulate.crossings import Crossings
 from kanon.simulate.figures import Pricing, cost_of
 from kanon.simulate.outcome import Outcome, most_counted
 from kanon.simulate.part import Keys
@@ -45,7 +46,7 @@ TYPES = [
 ]
 
 
-def numbered(texts: list[str]) -> Texts:
+def numbered(texts: Sequence[str]) -> Texts:
     return Texts(np.arange(len(texts)), [text.encode() for text in texts])
 
 
@@ -257,6 +258,28 @@ def test_tokens_that_clients_share_are_counted_once(clients: int, seed: int) -> 
     ]
     for type_, outcome in zip(types, simulate(batches(joins), types, KEYS, 3600).outcomes, strict=True):
         assert found(outcome) == Recount(joins, type_).expected(type_.parameters)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_clients_are_present_from_a_join_to_the_end_of_its_window(seed: int) -> None:
+    chance, window = random.Random(seed), 4
+    joins = [(chance.randrange(12), f"s{chance.randrange(3)}", f"c{chance.randrange(5)}") for _ in range(40)]
+    steps, sets, clients = zip(*joins, strict=True)
+    made = part.Part.of(np.array(steps), numbered(sets), numbered(clients))
+    begins = np.array(sorted(chance.sample(range(12), 3)) * len(made.sets))
+    crossings = Crossings(np.repeat(np.arange(len(made.sets)), 3), begins, begins + window)
+    owners, pairs = part._present(made, crossings, window)
+    found = [
+        (owner, made.sets[made.set_of[pair]].decode(), made.clients[made.client_of[pair]].decode())
+        for owner, pair in zip(owners.tolist(), pairs.tolist(), strict=True)
+    ]
+    expected = {
+        (owner, name, client)
+        for owner, begin in enumerate(begins.tolist())
+        for step, name, client in joins
+        if name == made.sets[owner // 3].decode() and begin - window < step <= begin
+    }
+    assert sorted(found) == sorted(expected)
 
 
 def test_a_set_of_the_fewest_clients_that_can_cross_crosses() -> None:
