@@ -11,25 +11,27 @@ import argparse
 import importlib
 import json
 import platform
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import Any
 
-from bench import costs
-from bench.harness import Count, Failed, Form, Once, Ratio, Result, results
+from bench.harness import Count, Failed, Form, Ratio, Result, results
 from kanon.local.source import ROOT
 
-CLAIMS = ("units", "evaluate", "api", "start", "reports", "reports_service", "desk", "first_run")
+CLAIMS = ("units", "evaluate", "requests", "reports", "desk")
 """The modules of this package whose ``rows`` are measured, in the order of the page."""
 YARDSTICK = 3
 """The version of the measurements in the history. Figures of different versions cannot be compared (see the page)."""
 HISTORY, PAGE = ROOT / "docs/evidence/benchmarks.jsonl", ROOT / "docs/evidence/performance.md"
+COST = ROOT / "shared/kanon/cost/measured.json"
 HEADER = (
     "| what | what it includes | against | figure | lowest, highest | one takes | target | met |\n"
     "|---|---|---|---|---|---|---|---|"
 )
+ROW = re.compile(r"make bench.* row `(.+?)`")
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 Measured = Sequence[Result | Failed]
@@ -52,8 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         measured.append(result)
         print(line(result), flush=True)
     if asked.keep:
-        keep(measured, HISTORY, PAGE)
-        costs.main()
+        keep(measured)
     return int(any(isinstance(one, Failed) or (isinstance(one, Count) and not one.met) for one in measured))
 
 
@@ -63,16 +64,39 @@ def measure(claims: Sequence[str], form: Form) -> Iterator[Result | Failed]:
         yield from results(claim, importlib.import_module(f"bench.{claim}").rows(form))
 
 
-def keep(measured: Measured, history: Path, page: Path) -> None:
-    """Append a run to the history and put its table into the page."""
+def keep(measured: Measured) -> None:
+    """Append a run to the history, put its table into the page, and its times into the figures of `kanon cost`."""
     ran = run(measured)
-    text = with_table(page.read_text(), ran, measured)
-    with history.open("a") as file:
+    page, cost = with_table(PAGE.read_text(), ran, measured), with_times(COST.read_text(), ran)
+    with HISTORY.open("a") as file:
         file.write(json.dumps(ran) + "\n")
-    page.write_text(text)
+    PAGE.write_text(page)
+    COST.write_text(cost)
 
 
-def with_table(text: str, ran: dict[str, object], measured: Measured) -> str:
+def with_times(text: str, ran: Mapping[str, Any]) -> str:
+    """The text of ``measured.json``: a value whose ``from`` names a row of `make bench` is this row's time.
+
+    Raises:
+        ValueError: the run does not have one figure of this name.
+    """
+    rows = {name: ROW.match(entry["from"]) for name, entry in json.loads(text)["values"].items()}
+    times = {name: _milliseconds(ran, found[1], "") for name, found in rows.items() if found}
+    times["query_ms"] = _milliseconds(ran, "join, a request", "_against")  # a minimal request
+    times["hash_ms"] = (times["hash_ms"] - times["query_ms"]) / 100
+    for name, time in times.items():
+        text = re.sub(rf'(?<="{name}": {{"value": )[^,]+', f"{float(f'{time:.3g}'):.12g}", text)
+    return text
+
+
+def _milliseconds(ran: Mapping[str, Any], row: str, side: str) -> float:
+    found = [figure for figure in ran["figures"] if figure["name"] == row]
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} rows of the run are called {row!r}: correct `from` in measured.json")
+    return float(found[0][f"microseconds{side}"]) / 1000
+
+
+def with_table(text: str, ran: Mapping[str, Any], measured: Measured) -> str:
     """The text with the table of a run between the two markers.
 
     Raises:
@@ -101,10 +125,6 @@ def line(result: Result | Failed) -> str:
     if isinstance(result, Count):
         what = f"| {result.name} | {result.against} | |"
         return f"{what} {result.value:.4g} | counted | | at most {result.most:g} | {met} |"
-    if isinstance(result, Once):
-        target = "-" if result.most is None else f"at most {result.most:g} s"
-        took = duration(result.seconds)
-        return f"| {result.name} | {result.inside} | | {took} | once | {result.remark} | {target} | {met} |"
     return f"{_measured(result)} {met} |"
 
 
@@ -126,7 +146,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
-def run(measured: Measured) -> dict[str, object]:
+def run(measured: Measured) -> dict[str, Any]:
     """The results of a run, with the commit, the Python version and the machine."""
     describe = ["git", "describe", "--always", "--dirty"]
     commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -14,10 +14,12 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 
@@ -154,32 +156,6 @@ class Count:
         return {"name": self.name, "against": self.against, "count": value, "target": self.most, "met": self.met}
 
 
-@dataclass(frozen=True)
-class Once:
-    """Seconds that a command took once, and their target. ``remark`` qualifies them.
-
-    They depend on the machine, so a miss is shown and does not make a run fail.
-    """
-
-    name: str
-    inside: str
-    seconds: float
-    remark: str
-    most: float | None
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the target is met; None without a target."""
-        return None if self.most is None else self.seconds <= self.most
-
-    @property
-    def figures(self) -> dict[str, object]:
-        """What goes into the history."""
-        seconds = round(self.seconds, 2)
-        about = {"name": self.name, "inside": self.inside, "remark": self.remark}
-        return {**about, "seconds": seconds, "target": self.most, "met": self.met}
-
-
 class Failed(NamedTuple):
     """A row that could not be measured, or the claim whose further rows are missing."""
 
@@ -188,8 +164,8 @@ class Failed(NamedTuple):
     met: bool = False
 
 
-Result = Ratio | Count | Once
-Row = Comparison | Count | Once
+Result = Ratio | Count
+Row = Comparison | Count
 
 
 class SideError(Exception):
@@ -200,16 +176,12 @@ def results(claim: str, rows: Iterable[Row]) -> Iterator[Result | Failed]:
     """Measure the rows of a claim. A comparison that fails is lost alone; an error of ``rows`` ends the claim."""
     try:
         for row in rows:
-            yield _tried(row) if isinstance(row, Comparison) else row
+            try:
+                yield compare(row) if isinstance(row, Comparison) else row
+            except SideError as error:
+                yield Failed(row.name, str(error))
     except Exception as error:  # noqa: BLE001, the other claims are still to be measured
         yield Failed(claim, _reason(error))
-
-
-def _tried(row: Comparison) -> Ratio | Failed:
-    try:
-        return compare(row)
-    except SideError as error:
-        return Failed(row.name, str(error))
 
 
 def compare(row: Comparison) -> Ratio:
@@ -233,60 +205,49 @@ def compare(row: Comparison) -> Ratio:
     return Ratio(row, mine, others)
 
 
-def spent() -> float:
-    """The processor time so far, in s, of this process and of the children that it has awaited."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
-
-
 @contextmanager
 def _process(side: Side) -> Iterator[Callable[[], tuple[float, str]]]:
     """A side in its process. Yields the function that takes a turn: seconds for one unit, and the answer's digest."""
-    context = get_context("spawn")
-    connection, theirs = context.Pipe()
-    process = context.Process(target=_take_turns, args=(theirs, side))
-    process.start()
-    theirs.close()
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
 
-    def take() -> tuple[float, str]:
+        def do(work: Callable[..., Any], *given: Any) -> Any:
+            try:
+                return pool.submit(_told, work, *given).result()
+            except BrokenProcessPool:
+                raise SideError("the process of a side ended") from None
+
+        do(_begin, side)
         try:
-            connection.send("turn")
-            told = connection.recv()
-        except (EOFError, OSError):
-            raise SideError("the process of a side ended") from None
-        if isinstance(told, str):
-            raise SideError(told)
-        return told[0], told[1]
+            yield partial(do, _take)
+        finally:
+            with suppress(SideError):
+                do(_end)
 
+
+def _told(work: Callable[..., Any], *given: Any) -> Any:
+    """Do a piece of work in a side's process; any error is told to the other process as text."""
     try:
-        yield take
-    finally:
-        connection.close()
-        process.join(60)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        return work(*given)
+    except Exception as error:  # noqa: BLE001
+        raise SideError(_reason(error)) from None
 
 
-def _take_turns(connection: Connection, side: Side) -> None:
-    """The process of a side: it takes a turn for each message, until the other end is closed."""
-    try:
-        with side.start(*side.arguments) as prepare:
-            while _asked(connection):
-                connection.send(timed(prepare()))
-    except Exception as error:  # noqa: BLE001, the other process shows it
-        connection.send(_reason(error))
-        while _asked(connection):
-            pass
-    finally:
-        gc.unfreeze()  # so that extensions can end as usual
+_opened = ExitStack()
+_prepares: list[Callable[[], Turn]] = []
+"""What the process of a side holds."""
 
 
-def _asked(connection: Connection) -> bool:
-    try:
-        return bool(connection.recv())
-    except EOFError:
-        return False
+def _begin(side: Side) -> None:
+    _prepares.append(_opened.enter_context(side.start(*side.arguments)))
+
+
+def _take() -> tuple[float, str]:
+    return timed(_prepares[0]())
+
+
+def _end() -> None:
+    gc.unfreeze()  # so that extensions can end as usual
+    _opened.close()
 
 
 def timed(turn: Turn) -> tuple[float, str]:
@@ -294,10 +255,16 @@ def timed(turn: Turn) -> tuple[float, str]:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    began = spent()
+    began = _spent()
     result = turn.work()
-    seconds = float(result) if isinstance(result, Took) else spent() - began
+    seconds = float(result) if isinstance(result, Took) else _spent() - began
     return seconds / turn.units, hashlib.sha256(repr(turn.answer(result)).encode()).hexdigest()
+
+
+def _spent() -> float:
+    """The processor time so far, in s, of this process and of the children that it has awaited."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def _reason(error: Exception) -> str:

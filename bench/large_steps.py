@@ -1,4 +1,4 @@
-"""``python -m bench.large_steps``: units, memory and time of steps with large k, with packed joins and with many rows.
+"""``python -m bench.large_steps``: units, memory and time of steps with large k and with many packed joins.
 
 Each row is a process of its own that evaluates one slot and step. DynamoDB answers from memory, behind the whole
 client: bodies are serialized, signed, encoded and parsed as ever. Memory is the largest resident memory of that
@@ -6,8 +6,7 @@ process, with the interpreter and the SDK. Item bytes and units are counted. It 
 its chunk of sets takes longer than the time that a worker keeps in reserve.
 
 * Large k: 64 sets, half of them full and half with k members, one join each.
-* Packed joins, in items of 500 and in random order, so that each set has joins in most items; 5,000 sets.
-* Joins one by one, in the order of the sets: 5,000 sets.
+* Many joins, in items of 500 and in random order, so that each set has joins in most items; 5,000 sets.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -39,11 +38,10 @@ from kanon.gate.storage.step_log import FIRST_PACKED, LAST_PACKED, pack_joins
 from kanon.gate.types import Type
 
 LARGE_K = ((50, 720), (1_000, 720), (8_000, 720), (20_000, 168), (50_000, 168), (50_000, 720), (79_000, 720))
-PACKED, ROWS = (1_000, 100_000, 1_000_000, 2_000_000), (10_000, 100_000)
+PACKED = (1_000, 100_000, 1_000_000, 2_000_000)
 SETS_OF_LARGE_K, SETS = 64, 5_000
 JOINS_AN_ITEM, ITEMS_A_PAGE = 500, 50
 """A page of 1 MB holds some more: an item takes 17 KB."""
-ROWS_A_PAGE = 13_000
 MOST_MEMORY, MOST_SECONDS = 512.0, 20.0
 STEP = 480_000
 WRITES: dict[str, Any] = {
@@ -61,7 +59,6 @@ def main() -> int:
     return max(
         _table("k | w | bytes | write units | read units | largest chunk, sets", large_k, LARGE_K),
         _table("packed joins | calls that read the log", packed, [(joins,) for joins in PACKED]),
-        _table("joins one by one | calls that read the log", one_by_one, [(joins,) for joins in ROWS]),
     )
 
 
@@ -69,20 +66,13 @@ def _table(header: str, measure: Callable[..., Found], rows: Iterable[tuple[int,
     print(f"\n| {header} | slowest page or chunk, s | processor time, s | memory, MiB |", flush=True)
     print("|" + "---|" * (header.count("|") + 4))
     failed = False
-    for row, found in _in_processes(measure, rows):
-        cells = (*row, *found.values())
-        print("|", " | ".join(f"{one:,}" if isinstance(one, int) else f"{one:.3g}" for one in cells), "|", flush=True)
-        failed |= found["memory"] > MOST_MEMORY or found["slowest"] > MOST_SECONDS
-    return int(failed)
-
-
-def _in_processes(
-    measure: Callable[..., Found], rows: Iterable[tuple[int, ...]]
-) -> Iterator[tuple[tuple[int, ...], Found]]:
-    """Each row with what ``measure`` finds for it in a process of its own."""
     with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for row in rows:
-            yield row, pool.apply(measure, row)
+            found = pool.apply(measure, row)
+            cells = [f"{one:,}" if isinstance(one, int) else f"{one:.3g}" for one in (*row, *found.values())]
+            print(f"| {' | '.join(cells)} |", flush=True)
+            failed |= found["memory"] > MOST_MEMORY or found["slowest"] > MOST_SECONDS
+    return int(failed)
 
 
 def large_k(k: int, window: int) -> Found:
@@ -97,24 +87,17 @@ def large_k(k: int, window: int) -> Found:
 
 def packed(joins: int) -> Found:
     """A row of packed joins, measured in this process."""
-    tables = PackedAnswers(fledge(), min(SETS, joins), joins)
-    found = evaluated(tables, partitions=1)
-    return {"calls": tables.calls, **found}
-
-
-def one_by_one(joins: int) -> Found:
-    """A row of joins one by one, measured in this process."""
     tables = Answers(fledge(), min(SETS, joins), joins)
     found = evaluated(tables)
     return {"calls": tables.calls, **found}
 
 
-def evaluated(tables: Answers, partitions: int | None = None) -> Found:
+def evaluated(tables: Answers) -> Found:
     """Evaluate one step in this process: seconds of the slowest page and chunk, processor seconds, and MiB."""
     os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
     client: Any = aws.dynamodb()
     client.meta.events.register("before-send.dynamodb", tables.answer)
-    evaluation = evaluation_of(client, tables.type, layouts=Layouts((Layout(1, 0, partitions),)))
+    evaluation = evaluation_of(client, tables.type, layouts=Layouts((Layout(1, 0, 1),)))
     moments: list[float] = []
 
     def time_left() -> float:
@@ -135,7 +118,7 @@ def resident() -> float:
 
 
 class Answers:
-    """The part of DynamoDB that one step of one slot needs. Rows and items are created when they are read."""
+    """The part of DynamoDB that one step of one slot needs. Items are created when they are read."""
 
     def __init__(self, type_: Type, sets: int, joins: int) -> None:
         self.type, self.joins = type_, joins
@@ -161,13 +144,24 @@ class Answers:
         return answer(request, 200, getattr(self, operation)(json.loads(request.body)))
 
     def Query(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802, the operation's name
-        """A page of rows: set by set, each with a token of its own."""
+        """A page of packed items. The key of an item names its page."""
         self.calls += 1
-        bound = base64.b64decode(asked["ExpressionAttributeValues"][":first"]["B"])
-        rows = [self.keys[n * len(self.keys) // self.joins] + n.to_bytes(4, "big") for n in range(self.joins)]
-        rest = [row for row in rows if row >= bound]
-        items = [{"set_token": {"B": _text(row)}, "type": {"S": "fledge"}} for row in rest[:ROWS_A_PAGE]]
-        return _page(items, more=len(rest) > ROWS_A_PAGE)
+        first = base64.b64decode(asked["ExpressionAttributeValues"][":first"]["B"])
+        if first > LAST_PACKED:
+            return {"Items": []}
+        page = 0 if first == FIRST_PACKED else int.from_bytes(first[8:16], "big") + 1
+        rest = self.joins - page * JOINS_AN_ITEM * ITEMS_A_PAGE
+        joins = min(rest, JOINS_AN_ITEM * ITEMS_A_PAGE)
+        items = self._items(page, joins)
+        return {"Items": items, **({"LastEvaluatedKey": {"set_token": items[-1]["set_token"]}} if rest > joins else {})}
+
+    def _items(self, page: int, joins: int) -> list[dict[str, Any]]:
+        sets = np.resize(np.random.default_rng(page).permutation(len(self.keys)), joins).tolist()
+        tokens = np.random.default_rng((page, 1)).integers(0, 1 << 16, joins).tolist()
+        each = [("fledge", self.keys[number], token) for number, token in zip(sets, tokens, strict=True)]
+        key = _text(FIRST_PACKED + page.to_bytes(8, "big") + bytes(8))
+        parts = (pack_joins(each[at : at + JOINS_AN_ITEM]) for at in range(0, joins, JOINS_AN_ITEM))
+        return [{"set_token": {"B": key}, "joins": {"B": _text(part)}} for part in parts]
 
     def BatchGetItem(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         """The items of Members."""
@@ -181,33 +175,6 @@ class Answers:
     def BatchExecuteStatement(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         """All statements succeed."""
         return {"Responses": [{} for _ in asked["Statements"]]}
-
-
-class PackedAnswers(Answers):
-    """The same tables with a log of packed items; each page is made when it is asked for."""
-
-    def Query(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802, the operation's name
-        """A page of packed items. The key of an item names its page."""
-        self.calls += 1
-        first = base64.b64decode(asked["ExpressionAttributeValues"][":first"]["B"])
-        if first > LAST_PACKED:
-            return {"Items": []}
-        page = 0 if first == FIRST_PACKED else int.from_bytes(first[8:16], "big") + 1
-        rest = self.joins - page * JOINS_AN_ITEM * ITEMS_A_PAGE
-        joins = min(rest, JOINS_AN_ITEM * ITEMS_A_PAGE)
-        return _page(self._items(page, joins), more=rest > joins)
-
-    def _items(self, page: int, joins: int) -> list[dict[str, Any]]:
-        sets = np.resize(np.random.default_rng(page).permutation(len(self.keys)), joins).tolist()
-        tokens = np.random.default_rng((page, 1)).integers(0, 1 << 16, joins).tolist()
-        each = [("fledge", self.keys[number], token) for number, token in zip(sets, tokens, strict=True)]
-        key = _text(FIRST_PACKED + page.to_bytes(8, "big") + bytes(8))
-        parts = (pack_joins(each[at : at + JOINS_AN_ITEM]) for at in range(0, joins, JOINS_AN_ITEM))
-        return [{"set_token": {"B": key}, "joins": {"B": _text(part)}} for part in parts]
-
-
-def _page(items: list[dict[str, Any]], *, more: bool) -> dict[str, Any]:
-    return {"Items": items, **({"LastEvaluatedKey": {"set_token": items[-1]["set_token"]}} if more else {})}
 
 
 def _text(data: bytes) -> str:

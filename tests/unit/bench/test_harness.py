@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bench.__main__ as program
-from bench.harness import Comparison, Count, Failed, Once, Ratio, Row, Side, SideError, Took, Turn, compare, timed
+from bench.harness import Comparison, Count, Failed, Ratio, Row, Side, SideError, Took, Turn, compare, timed
 from bench.harness import results as measured
 from tests.paths import ROOT
 from tests.unit.bench.sides import answering, of_its_process, refusing, side
@@ -83,12 +83,14 @@ def test_a_claim_that_fails_loses_only_its_further_rows() -> None:
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A page; the run measures a count, a failure and a time, and gives `kanon cost` nothing."""
+    """A page, and the figures of `kanon cost`; the run measures a count, a failure and a time."""
     page = tmp_path / "page.md"
     page.write_text(f"before\n{program.BEGIN}\nold\n{program.END}\nafter\n")
     monkeypatch.setattr(program, "PAGE", page)
     monkeypatch.setattr(program, "HISTORY", tmp_path / "history.jsonl")
-    monkeypatch.setattr(program.costs, "main", lambda: None)
+    monkeypatch.setattr(program, "COST", tmp_path / "measured.json")
+    monkeypatch.setattr(program, "with_times", lambda text, _: text + " with times")
+    program.COST.write_text("figures")
     monkeypatch.setattr(program, "measure", lambda *_: iter([COUNT, Failed("other", "no | table"), TIME]))
     return page
 
@@ -104,6 +106,7 @@ def test_a_run_that_is_kept_replaces_the_table_of_the_page_and_adds_to_the_histo
     assert "old" not in text
     (ran,) = map(json.loads, program.HISTORY.read_text().splitlines())
     assert [figures["name"] for figures in ran["figures"]] == ["a count", "a time"]
+    assert program.COST.read_text() == "figures with times"
     assert (ran["failed"], ran["yardstick"]) == ([{"name": "other", "reason": "no | table"}], program.YARDSTICK)
 
 
@@ -127,7 +130,6 @@ def test_a_page_without_the_markers_is_refused() -> None:
         (COUNT, 0),
         (TIME, 0),
         (Count("a count", "b", 2.1, 2.0), 1),
-        (Once("a", "b", 9.0, "c", 1), 0),
         (Failed("a", "b"), 1),
     ],
 )
@@ -147,10 +149,36 @@ def test_a_run_without_a_miss_says_so() -> None:
     assert program.missed([COUNT, TIME]) == "Every target was met in this run."
 
 
+LAST = json.loads((ROOT / "docs/evidence/benchmarks.jsonl").read_text().splitlines()[-1])
+COST = program.COST.read_text()
+
+
 def test_the_figures_of_the_page_are_those_of_the_last_whole_run_of_the_history() -> None:
-    last = json.loads((ROOT / "docs/evidence/benchmarks.jsonl").read_text().splitlines()[-1])
-    table = (ROOT / "docs/evidence/performance.md").read_text().partition(program.BEGIN)[2].partition(program.END)[0]
-    assert f"Run of {last['when']}, commit `{last['commit']}`" in table
+    table = program.PAGE.read_text().partition(program.BEGIN)[2].partition(program.END)[0]
+    assert f"Run of {LAST['when']}, commit `{LAST['commit']}`" in table
     names = re.findall(r"^\| (.+?) \|", table, re.MULTILINE)[1:]
-    assert set(names) <= {entry["name"] for entry in last["figures"] + last["failed"]}
-    assert len(names) > 20
+    assert set(names) <= {entry["name"] for entry in LAST["figures"] + LAST["failed"]}
+    assert len(names) > 15
+
+
+def test_the_times_of_kanon_cost_are_those_of_the_last_run() -> None:
+    entries, again = (json.loads(text)["values"] for text in (COST, program.with_times(COST, LAST)))
+    assert {name: entry["value"] for name, entry in entries.items()} == pytest.approx(
+        {name: entry["value"] for name, entry in again.items()}, rel=2e-3
+    )  # the history of this run has two digits after the point
+    faster = [{**row, "microseconds": 1500.0} if row["name"] == "join, a request" else row for row in LAST["figures"]]
+    made = json.loads(program.with_times(COST, {"figures": faster}))["values"]
+    assert {name for name in made if made[name] != again[name]} == {"join_ms"}
+    assert made["join_ms"]["value"] == 1.5
+    other = json.loads(program.with_times(COST, {"figures": [{**row, "microseconds": 1e6, "microseconds_against": 2e6}
+                                                             for row in LAST["figures"]]}))["values"]  # fmt: skip
+    named = {name for name, entry in entries.items() if entry["from"].startswith("make bench")}
+    assert {name for name in other if other[name] != again[name]} == named
+    assert (len(named), other["query_ms"]["value"], other["hash_ms"]["value"]) == (7, 2000.0, -10.0)
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_row_that_a_run_does_not_have_once_is_named(times: int) -> None:
+    row = {"name": "join, a request", "microseconds": 1.0, "microseconds_against": 1.0}
+    with pytest.raises(ValueError, match=rf"{times} rows of the run are called 'join, a request'"):
+        program.with_times(COST, {"figures": times * [row]})
