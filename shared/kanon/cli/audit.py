@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.errors import one_line
-from kanon.cli.options import Json
-from kanon.cli.own_types import OneType, TypesFile, own_types
+from kanon.cli.options import Json, OneType, TypesFile, own_types
 from kanon.cli.screen import new_table, screen, show_json, working
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kanon.cli.errors import one_line
-from kanon.cli.options import Json, refuse_unused
-from kanon.cli.own_types import OneType, TypesFile, own_types
+from kanon.cli.options import Json, OneType, TypesFile, own_types, refuse_unused
 from kanon.cli.screen import new_table, show_json
 
 if TYPE_CHECKING:

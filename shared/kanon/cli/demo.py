@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kanon.cli.errors import local_errors
 from kanon.cli.files import Force, Outputs
-from kanon.cli.local import local_errors
 from kanon.cli.options import (
     COLUMNS,
     ColumnNames,
     DateOrder,
+    OneType,
     SkipBadRows,
+    TypesFile,
     log_columns,
     log_reading,
+    own_types,
     refuse_unused,
     say_left_out,
 )
-from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import new_table, pages, plain, program, progress, screen, working
 
 if TYPE_CHECKING:

@@ -1,9 +1,28 @@
-"""Errors of all commands: one line that names the command and says what to change."""
+"""Errors of all commands: one line that names the command and says what to change.
 
-from collections.abc import Iterator
+``pip install kanon-dp`` alone brings the HTTP client and the light commands. (``kanon`` on PyPI is another project.)
+What a command needs beside this is an extra; a missing one is named with the command that installs it.
+"""
+
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import typer
+
+DISTRIBUTION = "kanon-dp"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_OF_OPTIONS = {
+    ("desk", "pyspark"): "spark",
+    ("desk", "pandas"): "spark",
+    ("desk", "boto3"): "aws",
+    ("desk", "botocore"): "aws",
+}
+"""Libraries that only an option of a command needs, by the extra of the command, and their extras."""
 
 
 class CommandError(typer.BadParameter):
@@ -25,3 +44,41 @@ def one_line(*kinds: type[Exception], status: int = 2) -> Iterator[None]:
         yield
     except kinds as error:
         raise CommandError(str(error), status) from error
+
+
+@contextmanager
+def local_errors() -> Iterator[None]:
+    """End the command with one line if the stack, its emulator or its log fails.
+
+    Status 2: the input is invalid. Status 1: the run failed.
+    """
+    from kanon.client import ApiError
+    from kanon.joinlog import LogError
+    from kanon.local import EngineError
+    from kanon.local.replay import ReplayError
+    from kanon.local.template import TemplateError
+
+    with one_line(LogError, TemplateError), one_line(ApiError, EngineError, ReplayError, status=1):
+        yield
+
+
+def needs(extra: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a command end with status 1 and one line if a library of its extra is missing."""
+
+    def decorate(command: Callable[P, T]) -> Callable[P, T]:
+        @wraps(command)
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return command(*args, **kwargs)
+            except ModuleNotFoundError as error:
+                library = str(error.name).split(".")[0]
+                if library == "kanon":
+                    raise
+                wanted = f"{DISTRIBUTION}[{_OF_OPTIONS.get((extra, library), extra)}]"
+                raise CommandError(
+                    f"{library} is missing: pip install '{wanted}', or run `make install` in a checkout of kanon", 1
+                ) from error
+
+        return run
+
+    return decorate

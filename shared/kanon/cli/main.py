@@ -17,9 +17,8 @@ from kanon.cli.audit import audit
 from kanon.cli.cost import cost
 from kanon.cli.demo import demo
 from kanon.cli.doctor import doctor
-from kanon.cli.errors import CommandError
+from kanon.cli.errors import CommandError, needs
 from kanon.cli.explain import explain
-from kanon.cli.extras import needs
 from kanon.cli.ledger import ledger
 from kanon.cli.operate import operate
 from kanon.cli.plan import plan

@@ -231,18 +231,18 @@ def new_report_keys(stack: "RunningStack", yes: Yes = False) -> None:
     Example: kanon operate new-report-keys --stack kanon-prod
     """
     from kanon import clock
-    from kanon.operate.report_keys import renew, situation
+    from kanon.operate.report_tables import current_keys, renew_keys
 
-    found = situation(stack)
-    state = "is not the one that the keys of reports were issued for" if found.replaced else "was not replaced"
-    typer.echo(f"The table of budgets {state}. There are {len(found.keys.keys)} keys.")
+    keys, replaced = current_keys(stack)
+    state = "is not the one that the keys of reports were issued for" if replaced else "was not replaced"
+    typer.echo(f"The table of budgets {state}. There are {len(keys.keys)} keys.")
     typer.echo(
         "All of them end now and are destroyed. Reports that are encrypted to them can never be opened again, and jobs"
         " that are not committed end with PRIVACY_BUDGET_ERROR; nothing is spent. Clients that keep public keys send"
         " unreadable reports for up to a day. This cannot be undone."
     )
     _ask("Issue new keys?", yes)
-    renew(stack, found.keys, clock.now())
+    renew_keys(stack, keys, clock.now())
     typer.echo("The keys are destroyed. The first new key is published within five minutes.")
 
 
@@ -253,16 +253,16 @@ def accept_report_jobs(stack: "RunningStack", yes: Yes = False) -> None:
 
     Example: kanon operate accept-report-jobs --stack kanon-prod
     """
-    from kanon.operate.report_jobs import accept, situation
+    from kanon.operate.report_tables import accept_jobs, replaced_jobs
 
-    seen = situation(stack)
+    seen = replaced_jobs(stack)
     typer.echo(
         "The table of jobs is not the one that the stack began with, and none of its jobs can commit any more. Budgets"
         " and keys do not change. If the table was restored from a copy, first find out who has that copy: it holds"
         " secrets of jobs."
     )
     _ask("Accept the table?", yes)
-    accept(stack, seen)
+    accept_jobs(stack, seen)
     typer.echo("Jobs run again. Create again the jobs that ended with PRIVACY_BUDGET_ERROR.")
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kanon.cli.errors import CommandError, one_line
-from kanon.cli.extras import needs
+from kanon.cli.errors import CommandError, needs, one_line
 from kanon.cli.files import Force, Outputs
 from kanon.cli.options import Json
 from kanon.cli.reports_demo import demo

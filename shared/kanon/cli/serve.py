@@ -5,15 +5,14 @@ import errno
 import io
 import json
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kanon.cli.local import local_errors
-from kanon.cli.own_types import OneType, TypesFile, json_of_file, own_types
+from kanon.cli.errors import local_errors
+from kanon.cli.options import OneType, TypesFile, json_of_file, own_types
 from kanon.cli.screen import program, working
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help='Parameters of the template (JSON): {"NoiseKeys": [...]}, "LogGenerations".'),
     ] = None,
-    no_reports: Annotated[bool, typer.Option("--no-reports", help="Run the gate alone, without reports.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of the functions.")] = False,
 ) -> None:
     """Serve the HTTP API on this machine until Ctrl-C.
 
@@ -61,8 +58,8 @@ def serve(
 
     def wanted() -> "dict[str, str]":
         own = own_types(type_, types_file, period)
-        fixed = {**_timing(period), "Reports": "OFF" if no_reports else "ON"}
-        return fixed | _parameters(parameters) | ({"Types": own.document} if own else {})
+        fixed = {**_timing(period), "Reports": "ON", **_parameters(parameters)}
+        return fixed | ({"Types": own.document} if own else {})
 
     first = wanted()
     with local_errors():
@@ -70,19 +67,17 @@ def serve(
         from kanon.local.clock import Every
 
         stop = threading.Event()
-        logs = sys.stdout if verbose else _Discard()
         schedule = Every(period, _evaluated(period))
         with contextlib.ExitStack() as running:
             with working("starting the service"):
-                stack = running.enter_context(Stack(first, schedule=schedule, logs=logs))
+                stack = running.enter_context(Stack(first, schedule=schedule, logs=_Discard()))
                 server = _listening(stack, port)
             running.callback(server.close)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: stop.set())
             _explain(server.url, period, next(iter(json.loads(stack.template.parameters["Types"]))))
-            if not no_reports:
-                typer.echo("# encrypted reports, three jobs over them, and every number checked")
-                typer.echo(f"{program()} reports demo-service --url {server.url}\n")
+            typer.echo("# encrypted reports, three jobs over them, and every number checked")
+            typer.echo(f"{program()} reports demo-service --url {server.url}\n")
             if types_file or parameters:
                 threading.Thread(target=_redeploy, args=(stack, wanted, first, stop), daemon=True).start()
             stack.run(stop)

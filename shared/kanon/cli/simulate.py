@@ -16,14 +16,16 @@ from kanon.cli.options import (
     ColumnNames,
     DateOrder,
     Json,
+    OneType,
     SkipBadRows,
     StepLength,
+    TypesFile,
     log_columns,
     log_reading,
+    own_types,
     refuse_unused,
     say_left_out,
 )
-from kanon.cli.own_types import OneType, TypesFile, own_types
 from kanon.cli.screen import new_table, pages, progress, screen, show_json, working
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.settings import LogGenerationEntry
 from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.step_log import Row
-from kanon.operate.changes import refuse_rolled_back
-from kanon.operate.leases import leased
+from kanon.operate.changes import leased, refuse_rolled_back
 from kanon.operate.stacks import RunningStack
 
 LEASE = 3600

@@ -25,9 +25,15 @@ from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.control import Mark
 from kanon.gate.storage.members import Members
 from kanon.gate.storage.slot_rows import key_of_slot
-from kanon.operate.changes import ChangeRefusedError, changed_fingerprints, newest_change, refuse_rolled_back
+from kanon.operate.changes import (
+    ChangeRefusedError,
+    changed_fingerprints,
+    leased,
+    newest_change,
+    refuse_moved,
+    refuse_rolled_back,
+)
 from kanon.operate.generation import situation
-from kanon.operate.leases import leased, refuse_moved
 from kanon.operate.stacks import RunningStack
 
 LEASE = 6 * 3600

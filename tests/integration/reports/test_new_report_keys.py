@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from kanon import clock
 from kanon.cli.main import app
 from kanon.errors import KanonError
-from kanon.operate.report_keys import renew, situation
+from kanon.operate.report_tables import current_keys, renew_keys
 from kanon.reports.errors import JobError
 from kanon.reports.service.rotation import Epoch
 from kanon.reports.settings import RotateSettings
@@ -117,7 +117,7 @@ def test_a_ring_that_has_changed_since_it_was_read_is_left_alone(issued: Issuing
     issued.now += 7 * 86_400
     after = issued.run()
     with pytest.raises(KanonError, match="run the command again"):
-        renew(Stack(issued), seen, NOW)  # type: ignore[arg-type]
+        renew_keys(Stack(issued), seen, NOW)  # type: ignore[arg-type]
     assert issued.ring() == after
 
 
@@ -168,7 +168,7 @@ def test_a_crash_at_any_call_leaves_a_stack_that_the_next_rotation_completes(
         fault = Fault(at, kind)
         try:
             stack: Any = Stack(other, fault)
-            renew(stack, situation(stack).keys, NOW)
+            renew_keys(stack, current_keys(stack)[0], NOW)
         except (Exception, KilledError):
             pass
         keys = other.run()

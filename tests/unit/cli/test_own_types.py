@@ -9,7 +9,7 @@ from typer import BadParameter
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
-from kanon.cli.own_types import own_types
+from kanon.cli.options import own_types
 from kanon.gate.types import read_types
 
 ONE, OTHER = '{"k": 20, "window": 168, "profile": "sharp-2"}', '{"k": 100, "window": 24, "profile": "published"}'
