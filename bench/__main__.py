@@ -130,7 +130,7 @@ def line(result: Result | Failed) -> str:
 
 def _measured(result: Ratio) -> str:
     row = result.row
-    target = "-" if row.target is None else f"at {'least' if row.at_least else 'most'} {row.target:g}"
+    target = "-" if row.target is None else f"at most {row.target:g}"
     ours, theirs = map(duration, result.seconds)
     return (
         f"| {row.name} | {row.inside} | {row.against} | {result.median:.2f} |"

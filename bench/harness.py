@@ -63,9 +63,8 @@ class Side(NamedTuple):
 class Comparison:
     """A row that is to be measured: the project's work relative to other work.
 
-    ``inside`` and ``against`` say what each side includes. ``target`` is the upper limit of the ratio; with
-    ``at_least`` the ratio is that of the other side to ours, and its target the lower limit. With ``warm`` both sides
-    begin with a turn that does not count.
+    ``inside`` and ``against`` say what each side includes. ``target`` is the upper limit of the ratio. With ``warm``
+    both sides begin with a turn that does not count.
     """
 
     name: str
@@ -76,7 +75,6 @@ class Comparison:
     theirs: Side
     turns: int
     target: float | None = None
-    at_least: bool = False
     warm: bool = True
 
 
@@ -96,8 +94,7 @@ class Ratio:
     @property
     def ratios(self) -> list[float]:
         """The ratio of each turn."""
-        pairs = zip(self.ours, self.theirs, strict=True)
-        return [b / a if self.row.at_least else a / b for a, b in pairs]
+        return [ours / theirs for ours, theirs in zip(self.ours, self.theirs, strict=True)]
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -112,10 +109,7 @@ class Ratio:
     @property
     def met(self) -> bool | None:
         """Whether the target is met; None without a target."""
-        target = self.row.target
-        if target is None:
-            return None
-        return self.median >= target if self.row.at_least else self.median <= target
+        return None if self.row.target is None else self.median <= self.row.target
 
     @property
     def figures(self) -> dict[str, object]:
