@@ -203,7 +203,7 @@ tpch: install .venv-rivals/.requirements  ## make the data of TPC-H and check th
 
 .PHONY: rivals
 rivals: install .venv-rivals/.requirements  ## compare `kanon release` with other libraries on one job (LOG=file.csv.gz)
-	@$(BIN)/python -m bench.rivals "$(LOG)" $(ARGS)
+	@$(BIN)/python -m bench.rivals "$(LOG)"
 
 .PHONY: prove
 prove: install  ## run every enumeration and search behind the privacy proof (minutes)
