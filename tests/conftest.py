@@ -13,7 +13,9 @@ from functools import cache
 from typing import Any
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, settings
+from typer.main import get_command
 
 from kanon.cli import screen
 from kanon.local import Stack, template
@@ -61,6 +63,14 @@ def _show_no_progress() -> Iterator[None]:
     """Hide the progress of commands: it depends on the load of the machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(screen, "QUIET", 3600.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _build_the_program_once() -> Iterator[None]:
+    """Typer would build all commands for each command line."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(get_command))
         yield
 
 

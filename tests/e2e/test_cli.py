@@ -90,12 +90,6 @@ def test_a_step_that_is_not_visible_at_its_tick_stops_the_replay() -> None:
             replay(stack, log, ["fledge"], lambda _: None)
 
 
-def test_an_unknown_command_lists_the_known_ones() -> None:
-    code, output = run("--help")
-    assert code == 0
-    assert {"serve", "demo"} <= set(re.findall(r"\w+", output))
-
-
 def until(holds: Callable[[], bool]) -> None:
     """Wait until a condition holds; fail if it never does."""
     deadline = time.monotonic() + SECONDS

@@ -3,6 +3,8 @@
 import pytest
 
 from kanon.dynamo.units import item_size, number_size, read_units, value_size, write_units
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.members import Member
 from kanon.gate.slots import Layout
 from kanon.gate.storage.members import to_item
 from kanon.gate.storage.step_log import Row, pack
@@ -105,22 +107,13 @@ def test_the_items_of_a_query_are_rounded_together() -> None:
     assert read_units(1500 * 64, consistent=True) == 24  # 1,500 items of 64 bytes are read as 96 KB
 
 
-def test_a_join_and_the_members_of_a_full_published_set_take_one_write_unit_each() -> None:
-    from kanon.gate.mechanism.above_threshold import SetState
-    from kanon.gate.mechanism.members import Member
-
+def test_a_join_takes_one_write_unit() -> None:
     join = pack(Row(472_000, set_key(1), 7, "a" * 64, 1_700_000_001), Layout(1, 0))
     assert write_units(item_size(join)) == 1
-    kept = tuple(Member(token, 472_000 - token) for token in range(PUBLISHED.members_kept))
-    full = to_item(set_key(1), "a" * 64, SetState(kept, (471_001, 471_999), 472_000, 472_001), 16, 1_700_000_001)
-    assert write_units(item_size(full)) == 1
 
 
-@pytest.mark.parametrize("kept", [200])
-def test_about_200_members_fit_into_one_write_unit(kept: int) -> None:
-    from kanon.gate.mechanism.above_threshold import SetState
-    from kanon.gate.mechanism.members import Member
-
+@pytest.mark.parametrize(("kept", "name"), [(PUBLISHED.members_kept, "a" * 64), (200, "fledge")])
+def test_a_full_published_set_and_about_200_members_take_one_write_unit(kept: int, name: str) -> None:
     members = tuple(Member(token, 472_000 - token) for token in range(kept))
-    item = to_item(set_key(1), "fledge", SetState(members, (471_001, 471_999), 472_000, 472_001), 16, 1_700_000_001)
+    item = to_item(set_key(1), name, SetState(members, (471_001, 471_999), 472_000, 472_001), 16, 1_700_000_001)
     assert write_units(item_size(item)) == 1
