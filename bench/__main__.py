@@ -65,13 +65,18 @@ def measure(claims: Sequence[str], form: Form) -> Iterator[Result | Failed]:
 
 
 def keep(measured: Measured) -> None:
-    """Append a run to the history, put its table into the page, and its times into the figures of `kanon cost`."""
+    """Append a run to the history, put its table into the page, and its times into the figures of `kanon cost`.
+
+    Raises:
+        ValueError: the page has no place for the table; or a row that `kanon cost` needs is missing, after the run and
+            its table were stored.
+    """
     ran = run(measured)
-    page, cost = with_table(PAGE.read_text(), ran, measured), with_times(COST.read_text(), ran)
+    page = with_table(PAGE.read_text(), ran, measured)
     with HISTORY.open("a") as file:
         file.write(json.dumps(ran) + "\n")
     PAGE.write_text(page)
-    COST.write_text(cost)
+    COST.write_text(with_times(COST.read_text(), ran))
 
 
 def with_times(text: str, ran: Mapping[str, Any]) -> str:
