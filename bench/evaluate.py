@@ -140,7 +140,7 @@ Chunk = tuple[Sequence[bytes], Any, Any]
 def mix(sets: int) -> list[Chunk]:
     """Sets of mixed sizes, in evaluation's chunks: 80% below 5 members, 15% near k, 5% full; joins at random steps."""
     chance, k, most = np.random.default_rng(5), PARAMETERS.k, PARAMETERS.members_kept
-    found = []
+    found: list[Chunk] = []
     for count in map(len, chunks(range(sets), SETS_A_CHUNK)):
         kind = chance.random(count)
         around = np.clip(chance.normal(k, k / 5, count).astype(np.int64), 1, most)

@@ -79,6 +79,11 @@ def rows(form: Form) -> Iterator[Comparison]:
     ):  # fmt: skip
         ours, theirs = (Side(side, (form.size(*count), bare)) for bare in (False, True))
         yield Comparison(name, inside, against, unit, ours, theirs, turns, target)
+    yield from starts(form.size(9, 1))
+
+
+def starts(turns: int) -> Iterator[Comparison]:
+    """The start of each function."""
     with Stack({"Reports": "ON"}) as stack:
         environments = {name: dict(function.environment) for name, function in stack.functions.items()}
     for function in STARTS:
@@ -93,7 +98,7 @@ def rows(form: Form) -> Iterator[Comparison]:
         ours, theirs = (Side(interpreter, (text, {**environments[name], **variables})) for text in (OURS, least))
         inside = "a new interpreter: imports, settings and models of the function, one client; no call"
         against = f"importing {libraries}, one client"
-        yield Comparison(f"start of {name}", inside, against, "start", ours, theirs, form.size(9, 1), 1.2)
+        yield Comparison(f"start of {name}", inside, against, "start", ours, theirs, turns, 1.2)
 
 
 def interpreter(text: str, environment: Mapping[str, str]) -> AbstractContextManager[Callable[[], Turn]]:
@@ -193,6 +198,7 @@ class MinimalQuery(BaseModel):
 def minimal_join(service: Service) -> Handler:
     """A Powertools handler with validation and one put_item."""
     app = APIGatewayHttpResolver(enable_validation=True)
+    context: Any = CONTEXT
     table = service.new_table("bare-join", "step_slot", "set_token")
 
     @app.post("/v1/types/<type_name>/sets/<set_id>")
@@ -206,12 +212,13 @@ def minimal_join(service: Service) -> Handler:
         service.dynamodb.put_item(TableName=table, Item=item)
         return {}
 
-    return lambda asked: app.resolve(asked, CONTEXT)
+    return lambda asked: app.resolve(asked, context)
 
 
 def minimal_query(service: Service) -> Handler:
     """A Powertools handler with validation. It reads the hashes, as set keys, from Statuses."""
     app = APIGatewayHttpResolver(enable_validation=True)
+    context: Any = CONTEXT
     table = service.tables["Statuses"]
 
     @app.post("/v1:query")
@@ -223,7 +230,7 @@ def minimal_query(service: Service) -> Handler:
         found = {item["set_key"]["B"] for item in answer["Responses"][table]}
         return {"hashes": [text for text, key in zip(body.hashes, asked, strict=True) if key in found]}
 
-    return lambda asked: app.resolve(asked, CONTEXT)
+    return lambda asked: app.resolve(asked, context)
 
 
 def names(chance: Random, count: int) -> list[str]:
