@@ -16,7 +16,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kanon.reports.avro import read_summary, write_domain
-from kanon.reports.clients.encrypt import Report, contribution, encrypt
+from kanon.reports.clients.encrypt import ClientReport, contribution, encrypt
 from kanon.reports.clients.sending import outgoing
 from kanon.reports.keys import public_keys
 from kanon.reports.storage.key_ring import NAME as KEY_RING
@@ -75,7 +75,7 @@ def job(deployed) -> dict:
     keys = public_keys(published(deployed))
     now = int(time.time() * 1000)
     for _ in range(REPORTS):
-        report = Report((contribution(1, BOUND),), now, ORIGIN, "kanon")
+        report = ClientReport((contribution(1, BOUND),), now, ORIGIN, "kanon")
         request = outgoing(report, encrypt(report, keys))
         assert service.ask("POST", request.path, request.body).expect(200) == {}
 

@@ -2,11 +2,12 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
@@ -21,47 +22,55 @@ from kanon.reports.created import PRIVATE, SHARED
 if TYPE_CHECKING:
     from kanon.reports.acceptance import Rules
     from kanon.reports.aggregate import Job, Outcome
+    from kanon.reports.avro import Report
     from kanon.reports.parameters import Parameters
+
+ORIGIN = "https://report.test"
+"""The reporting origin of simulated reports."""
 
 app = typer.Typer(help="Noisy histograms of encrypted reports, on this machine.", no_args_is_help=True)
 
 Epsilon = Annotated[str, typer.Option(help="Epsilon, up to 64, with at most 3 decimals.")]
 Delta = Annotated[str, typer.Option(help="Delta of discovery, from 1e-12 to 0.001.")]
-Bound = Annotated[int, typer.Option(help="Largest sum of the values in one unit's reports.")]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @contextmanager
 def _report_errors() -> Iterator[None]:
     """End the command with one line on an invalid option (status 2) or an invalid input (1)."""
-    from kanon.reports.clients.response_file import ResponseError
-    from kanon.reports.clients.simulation import EventsError
+    from kanon.reports.clients.events import EventsError
     from kanon.reports.errors import JobError
     from kanon.reports.keys import KeyDocumentError
     from kanon.reports.parameters import ParameterError
 
     try:
-        with one_line(ParameterError, KeyDocumentError, EventsError, ResponseError):
+        with one_line(ParameterError, KeyDocumentError, EventsError):
             yield
     except JobError as error:
         raise CommandError(f"{error.code}: {error}", 2 if error.code == "INVALID_JOB" else 1) from error
 
 
-for command in (demo, demo_service):
-    app.command()(needs("local")(_report_errors()(command)))
+def command(function: Callable[P, T]) -> Callable[P, T]:
+    """Add a command to ``kanon reports``."""
+    return app.command()(_report_errors()(function))
 
 
-@app.command()
-@_report_errors()
+for function in (demo, demo_service):
+    command(needs("local")(function))
+
+
+@command
 def aggregate(
     context: typer.Context,
     reports: Annotated[list[Path], typer.Argument(help="Files of reports (Avro), or folders of them.")],
+    keys: Annotated[Path, typer.Option(help="File of private keys, from `kanon reports keys`.")],
     output: Annotated[Path, typer.Option("--out", help="Name of the summary.")] = Path("summary.avro"),
     domain: Annotated[list[Path] | None, typer.Option(help="File of declared keys (Avro); may be repeated.")] = None,
     discover: Annotated[
         bool, typer.Option("--discover", help="Discover the keys: release those above the threshold.")
     ] = False,
-    keys: Annotated[Path | None, typer.Option(help="File of private keys, from `kanon reports keys`.")] = None,
-    cleartext: Annotated[bool, typer.Option("--cleartext", help="Payloads are not encrypted: test data.")] = False,
     epsilon: Epsilon = "10",
     delta: Annotated[str | None, typer.Option(help="Delta of discovery, from 1e-12 to 0.001. Default: 1e-8.")] = None,
     threshold_rule: Annotated[str, typer.Option("--threshold", help="Rule of discovery: sharp or paper.")] = "sharp",
@@ -96,8 +105,8 @@ def aggregate(
     from kanon.reports.parameters import Parameters, decimal
     from kanon.reports.summary import write
 
-    _one_of({"--domain": bool(domain), "--discover": discover}, "which keys are released")
-    _one_of({"--keys": keys is not None, "--cleartext": cleartext}, "how reports are opened")
+    if bool(domain) == discover:
+        raise typer.BadParameter("say --domain or --discover, one of them: it decides which keys are released")
     if delta is not None and not discover:
         raise typer.BadParameter("declared keys need no delta: leave --delta out")
     if no_noise and not debug:
@@ -112,16 +121,15 @@ def aggregate(
         rule="paper" if threshold_rule == "paper" else "sharp",
         sparsity=sparsity,
     )
+    outputs = _outputs(context, force, {"--out": output})
     rules = Rules(
         int(time.time()),
-        None if keys is None else private_keys(_key_document(keys)),
+        private_keys(_key_document(keys)),
         _without_slash(attribution_report_to),
         _site(reporting_site),
         check_age=not any_age,
         contribution_bound=None if no_contribution_bound else parameters.contribution_bound,
     )
-    outputs = Outputs(context, force=force)
-    outputs.check(output, "--out")
     places = read_inputs(reports)
     declared = read_inputs(domain) if domain else None
     job = Job(places, declared, parameters, rules, numbers, decimal(error_threshold, "--error-threshold"))
@@ -132,14 +140,12 @@ def aggregate(
     _show(job, outcome, written, _warnings(rules, no_noise=no_noise, debug=debug), as_json=as_json)
 
 
-@app.command()
-@_report_errors()
+@command
 def simulate(
     context: typer.Context,
     events: Annotated[Path, typer.Argument(help="CSV with a header: time, client, key, ... (see --client).")],
     keys: Annotated[Path, typer.Option(help="Public keys, from `kanon reports keys`.")] = Path("public-keys.json"),
     output: Annotated[Path, typer.Option("--out", help="File of reports.")] = Path("reports.avro"),
-    reporting_origin: Annotated[str, typer.Option(help="Origin that collects the reports.")] = "https://report.test",
     client: Annotated[
         str,
         typer.Option(
@@ -156,26 +162,39 @@ def simulate(
     Example: kanon reports simulate events.csv --keys public-keys.json
     """
     from kanon.reports.avro import write_reports
+    from kanon.reports.clients import simulation
+    from kanon.reports.clients.attribution import Attribution
     from kanon.reports.clients.encrypt import encrypt
-    from kanon.reports.clients.simulation import Simulation
+    from kanon.reports.clients.windows import Windows
     from kanon.reports.keys import public_keys
 
     if client not in {"windows", "attribution"}:
         raise typer.BadParameter("--client must be windows or attribution")
-    origin = _without_slash(reporting_origin) or ""
-    outputs = Outputs(context, force=force)
-    outputs.check(output, "--out")
+    outputs = _outputs(context, force, {"--out": output})
     encrypt_to = public_keys(_key_document(keys))
-    simulation = Simulation.of(events, origin, attribution=client == "attribution", bound=bound, window=window)
+    if client == "windows":
+        table = simulation.read_events(events, simulation.WINDOW_COLUMNS)
+        made = simulation.reports_of(table, Windows(ORIGIN, window * 1000, bound), ORIGIN)
+        unit = f"one client in one window of {window:,} seconds"
+    else:
+        table = simulation.read_events(events, simulation.ATTRIBUTION_COLUMNS)
+        made = simulation.reports_of(table, Attribution(bound), ORIGIN)
+        unit = "one source"
+    sent: Counter[bool] = Counter()
+
+    def sealed() -> Iterator["Report"]:
+        for report in made:
+            sent[report.is_null] += 1
+            yield encrypt(report, encrypt_to)
+
     with outputs.created() as create, create(output, SHARED) as file, working("encrypting reports"):
-        write_reports(file, (encrypt(report, encrypt_to) for report in simulation.reports()))
-    typer.echo(f"{simulation.events:,} events, {simulation.sent:,} reports, {simulation.null:,} of them null.")
+        write_reports(file, sealed())
+    typer.echo(f"{len(table):,} events, {sent.total():,} reports, {sent[True]:,} of them null.")
     typer.echo(f"Written: {output}")
-    typer.echo(f"Unit of privacy: {simulation.unit}. Its reports carry at most {bound:,} in all.")
+    typer.echo(f"Unit of privacy: {unit}. Its reports carry at most {bound:,} in all.")
 
 
-@app.command()
-@_report_errors()
+@command
 def respond(
     context: typer.Context,
     events: Annotated[
@@ -196,16 +215,15 @@ def respond(
 
     Example: kanon reports respond events.csv --epsilon 2 --data 8
     """
+    from kanon.reports.clients.events import Reporting, document
     from kanon.reports.clients.response import information_gain
-    from kanon.reports.clients.response_file import Reporting, document
     from kanon.reports.clients.simulation import ATTRIBUTION_COLUMNS, read_events, responses
     from kanon.reports.parameters import decimal
 
     if not all(part.isascii() and part.isdecimal() and len(part) < 12 for part in ends.split(",")):
         raise typer.BadParameter("--ends must be whole seconds with commas, such as 172800,604800")
     reporting = Reporting(decimal(epsilon, "--epsilon"), data, tuple(map(int, ends.split(","))), most)
-    outputs = Outputs(context, force=force)
-    outputs.check(output, "--out")
+    outputs = _outputs(context, force, {"--out": output})
     if output.is_file() and not force:
         raise typer.BadParameter(
             f"{output} exists already, and a second draw costs epsilon again: choose another name, or --force"
@@ -220,8 +238,7 @@ def respond(
     typer.echo("Publish one file of these events: each run draws again, and the epsilons add up.")
 
 
-@app.command()
-@_report_errors()
+@command
 def estimate(
     file: Annotated[Path, typer.Argument(help="File of responses, from `kanon reports respond`.")],
     as_json: Json = False,
@@ -232,16 +249,16 @@ def estimate(
 
     Example: kanon reports estimate responses.json
     """
-    from kanon.reports.clients.response_file import ResponseError, read
+    from kanon.reports.clients.events import EventsError, read_responses
 
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ResponseError(f"{file} cannot be read: write it with `kanon reports respond`") from error
-    reporting, told = read(text)
+        raise EventsError(f"{file} cannot be read: write it with `kanon reports respond`") from error
+    reporting, told = read_responses(text)
     found = [
         {"datum": d, "window_end": end, "reports": float(one.reports), "standard_error": one.standard_error}
-        for d, row in enumerate(reporting.estimates(told))
+        for d, row in enumerate(reporting.response.estimates(told))
         for end, one in zip(reporting.windows, row, strict=True)
     ]
     if as_json:
@@ -255,8 +272,7 @@ def estimate(
         typer.echo("{datum:>5}  {window_end:>14,}  {reports:>12,.1f}  {standard_error:>14,.1f}".format(**one))
 
 
-@app.command()
-@_report_errors()
+@command
 def domain(
     context: typer.Context,
     keys: Annotated[
@@ -274,8 +290,7 @@ def domain(
     from kanon.reports.avro import write_domain
     from kanon.reports.clients.simulation import read_keys
 
-    outputs = Outputs(context, force=force)
-    outputs.check(output, "--out")
+    outputs = _outputs(context, force, {"--out": output})
     try:
         text = typer.get_binary_stream("stdin").read() if str(keys) == "-" else keys.read_bytes()
         declared = read_keys(text.decode("utf-8-sig"))
@@ -287,12 +302,10 @@ def domain(
     typer.echo(f"{len(declared):,} declared keys. Written: {output}")
 
 
-@app.command()
-@_report_errors()
+@command
 def decode(
     file: Annotated[Path, typer.Argument(help="Reports, domain, summary or debug summary (Avro).")],
     keys: Annotated[Path | None, typer.Option(help="File of private keys, to decrypt reports.")] = None,
-    cleartext: Annotated[bool, typer.Option("--cleartext", help="Payloads are not encrypted: test data.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Largest number of lines.")] = None,
 ) -> None:
     """Print the lines of a file as JSON; with private keys, also decrypt its reports.
@@ -307,22 +320,20 @@ def decode(
     from kanon.reports.keys import private_keys
 
     opening = private_keys(_key_document(keys)) if keys else None
-    for line in islice(lines(file, opening, cleartext=cleartext), limit):
+    for line in islice(lines(file, opening), limit):
         typer.echo(json.dumps(line, ensure_ascii=False))
 
 
-@app.command()
-@_report_errors()
+@command
 def keys(
     context: typer.Context,
     private: Annotated[Path, typer.Option(help="File for the private keys.")] = Path("private-keys.json"),
     public: Annotated[Path, typer.Option(help="File for the public keys, for clients.")] = Path("public-keys.json"),
-    count: Annotated[int, typer.Option(min=1, max=5, help="Number of keys; clients pick one at random.")] = 1,
     force: Force = False,
 ) -> None:
-    """Make key pairs. With the private keys one can read every report.
+    """Make a key pair. With the private key one can read every report.
 
-    Example: kanon reports keys --count 2
+    Example: kanon reports keys --private private-keys.json --public public-keys.json
     """
     import uuid
 
@@ -330,10 +341,8 @@ def keys(
 
     from kanon.reports.keys import private_document, public_document
 
-    outputs = Outputs(context, force=force)
-    outputs.check(private, "--private")
-    outputs.check(public, "--public")
-    made = {str(uuid.uuid4()): X25519PrivateKey.generate() for _ in range(count)}
+    outputs = _outputs(context, force, {"--private": private, "--public": public})
+    made = {str(uuid.uuid4()): X25519PrivateKey.generate()}
     with outputs.created() as create:
         with create(private, PRIVATE) as file:
             file.write(private_document(made).encode() + b"\n")
@@ -342,12 +351,10 @@ def keys(
     typer.echo(f"Private keys: {private} (keep them secret). Public keys: {public} (give them to clients).")
 
 
-@app.command()
-@_report_errors()
+@command
 def threshold(
     epsilon: Epsilon = "10",
     delta: Delta = "1e-8",
-    bound: Bound = 65_536,
     sparsity: Annotated[int, typer.Option(min=1, help="Number of keys of one unit, for the paper's rule.")] = 1,
     as_json: Json = False,
 ) -> None:
@@ -357,22 +364,21 @@ def threshold(
     """
     from kanon.reports.parameters import Parameters, decimal
 
-    chosen = decimal(epsilon, "--epsilon"), decimal(delta, "--delta"), bound
+    chosen = decimal(epsilon, "--epsilon"), decimal(delta, "--delta")
     sharp = Parameters("discover", *chosen)
     paper = Parameters("discover", *chosen, rule="paper", sparsity=sparsity)
     if as_json:
         deviation = sharp.standard_deviation
         show_json({"sharp": sharp.threshold, "paper": paper.threshold, "standard_deviation": deviation})
         return
-    typer.echo(f"epsilon {epsilon}, delta {delta}, contribution bound {bound:,}")
+    typer.echo(f"epsilon {epsilon}, delta {delta}, contribution bound {sharp.contribution_bound:,}")
     typer.echo(f"sharp (default)                 {sharp.threshold:>15,}")
     typer.echo(f"paper, keys a unit: {sparsity:>4}        {paper.threshold:>15,}")
     typer.echo(f"standard deviation of the noise {sharp.standard_deviation:>15,.0f}")
     typer.echo("A key is shown if its sum with noise is above the threshold.")
 
 
-@app.command()
-@_report_errors()
+@command
 def explain(
     epsilon: Epsilon = "10",
     delta: Annotated[str, typer.Option(help="Delta of all jobs, a decimal up to 0.001; 0 without discovery.")] = "0",
@@ -391,9 +397,12 @@ def explain(
         typer.echo(line)
 
 
-def _one_of(options: dict[str, bool], what: str) -> None:
-    if sum(options.values()) != 1:
-        raise typer.BadParameter(f"say {' or '.join(options)}, one of them: it decides {what}")
+def _outputs(context: typer.Context, force: bool, files: dict[str, Path]) -> Outputs:
+    """The output files of a command, checked; ``files`` by their options."""
+    outputs = Outputs(context, force=force)
+    for option, path in files.items():
+        outputs.check(path, option)
+    return outputs
 
 
 def _filtering_ids(text: str) -> tuple[int, ...]:
@@ -441,7 +450,6 @@ def _warnings(rules: "Rules", *, no_noise: bool, debug: bool) -> list[str]:
         "Values of any size were accepted (--no-contribution-bound): there is no guarantee.": (
             rules.contribution_bound is None
         ),
-        "The reports were not encrypted (--cleartext).": rules.keys is None,
         "Reports of any age were accepted (--any-age).": not rules.check_age,
     }
     return [warning for warning, holds in found.items() if holds]

@@ -17,7 +17,7 @@ from kanon.local import Stack
 from kanon.operate.findings import Section
 from kanon.reports.avro import Report as Encrypted
 from kanon.reports.avro import read_summary, write_domain
-from kanon.reports.clients.encrypt import SECOND, Report, contribution, encrypt
+from kanon.reports.clients.encrypt import SECOND, ClientReport, contribution, encrypt
 from kanon.reports.keys import PublicKey, public_keys
 from kanon.reports.storage.key_ring import OPENS
 from tests.e2e.gate.backups import RUNBOOK
@@ -53,7 +53,7 @@ class Service:
         return public_keys(self.stack.request("GET", PUBLIC).body.decode())
 
     def encrypted(self, keys: list[PublicKey] | None = None, destination: str = "https://shop.test") -> Encrypted:
-        report = Report(
+        report = ClientReport(
             (contribution(1, 65_536),), int(self.stack.clock.now()) * SECOND, ORIGIN, "attribution-reporting",
             destination,
         )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from kanon.local import Stack
 from kanon.reports.avro import read_summary, write_domain
-from kanon.reports.clients.encrypt import SECOND, Report, contribution, encrypt
+from kanon.reports.clients.encrypt import SECOND, ClientReport, contribution, encrypt
 from kanon.reports.clients.sending import outgoing
 from kanon.reports.collecting import PUBLIC_KEYS
 from kanon.reports.keys import public_keys
@@ -22,7 +22,7 @@ JOB = "job-of-the-test"
 
 def send_report(stack: Stack, key: int, value: int) -> None:
     keys = public_keys(stack.request("GET", PUBLIC_KEYS).body.decode())
-    report = Report((contribution(key, value),), int(stack.clock.now()) * SECOND, ORIGIN, "kanon")
+    report = ClientReport((contribution(key, value),), int(stack.clock.now()) * SECOND, ORIGIN, "kanon")
     sent = outgoing(report, encrypt(report, keys))
     answer = stack.request("POST", sent.path, sent.body, {"content-type": "application/json"})
     assert (answer.status, answer.body) == (200, b"{}")

@@ -8,8 +8,7 @@ import pytest
 
 from kanon import clock
 from kanon.local.functions import Environment, FunctionError
-from kanon.reports.clients.encrypt import Report as ClientReport
-from kanon.reports.clients.encrypt import encrypt
+from kanon.reports.clients.encrypt import ClientReport, encrypt
 from kanon.reports.keys import public_keys
 from kanon.reports.payload import Contribution
 from kanon.reports.storage.key_ring import DAY

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from kanon import clock
-from kanon.reports.clients.encrypt import Report as ClientReport
-from kanon.reports.clients.encrypt import encrypt, usable_keys
+from kanon.reports.clients.encrypt import ClientReport, encrypt, usable_keys
 from kanon.reports.errors import JobError
 from kanon.reports.hpke import open_sealed
 from kanon.reports.payload import Contribution, decode

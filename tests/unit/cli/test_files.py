@@ -33,7 +33,7 @@ WRITERS = {
     "plan --paper": "OUT.png",
     f"release joins.csv {ASKED} --out": "OUT.csv",
     f"release joins.csv {ASKED} --operator-report": "OUT.json",
-    "reports aggregate joins.csv --discover --cleartext --out": "OUT.avro",
+    "reports aggregate joins.csv --discover --keys public-keys.json --out": "OUT.avro",
     "reports demo --log joins.csv --plot": "OUT.png",
     "reports domain joins.csv --out": "OUT.avro",
     "reports keys --private": "OUT.json",

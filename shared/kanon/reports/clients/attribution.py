@@ -13,19 +13,11 @@ from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
-from kanon.reports.clients.encrypt import (
-    DAY,
-    LAYOUT,
-    MAX_BUCKET,
-    SECOND,
-    Report,
-    contribution,
-    total,
-)
+from kanon.reports.clients.encrypt import DAY, MAX_BUCKET, SECOND, ClientReport, contribution
 from kanon.reports.clients.events import EPSILON, Events, EventSpec, EventTrigger, record, register
 from kanon.reports.clients.response import RandomBits
 from kanon.reports.parameters import CONTRIBUTION_BOUND
-from kanon.reports.payload import Contribution, Layout
+from kanon.reports.payload import Contribution
 
 DELAY = 600 * SECOND
 """The longest delay of an aggregatable report, in milliseconds (Chromium's value)."""
@@ -68,13 +60,6 @@ class KeyPiece(NamedTuple):
     names: frozenset[str]
 
 
-class Amount(NamedTuple):
-    """What a trigger adds to one key."""
-
-    value: int
-    filtering_id: int = 0
-
-
 @dataclass(frozen=True)
 class Trigger:
     """A conversion.
@@ -88,29 +73,25 @@ class Trigger:
         event: its event-level part; None for none.
         tells_source_day: whether reports show, in clear, the day of the newest source that matches, whether or not it
             has budget left; or the trigger's day if none matches.
-        layout: how its report is encrypted, which decides the bytes of a filtering id.
 
     Raises:
-        ValueError: a piece, a value or a filtering id does not fit its field. This is checked before any source is
-            looked at: an error for some sources only would reveal them.
+        ValueError: a piece or a value does not fit its field. This is checked before any source is looked at: an error
+            for some sources only would reveal them.
     """
 
     time: int
     reporting_origin: str
     destination: str
     pieces: tuple[KeyPiece, ...] = ()
-    amounts: Mapping[str, Amount] = field(default_factory=dict)
+    amounts: Mapping[str, int] = field(default_factory=dict)
     event: EventTrigger | None = None
     tells_source_day: bool = False
-    layout: Layout = LAYOUT
 
     def __post_init__(self) -> None:
         for piece in self.pieces:
             contribution(piece.piece, 0)
         for amount in self.amounts.values():
-            contribution(0, amount.value, amount.filtering_id)
-            if amount.filtering_id >= self.layout.id_limit:
-                raise ValueError(f"a filtering id must be below {self.layout.id_limit} in this layout")
+            contribution(0, amount)
 
     @property
     def asks_for_report(self) -> bool:
@@ -171,7 +152,7 @@ class Attributed(NamedTuple):
     """
 
     device: Device
-    report: Report | None
+    report: ClientReport | None
     source: int | None
 
 
@@ -229,7 +210,7 @@ def _charge(attribution: Attribution, registered: Registered, trigger: Trigger) 
     """
     if not trigger.asks_for_report:
         return None
-    value = total(contributions_of(registered.source, trigger))
+    value = sum(pair.value for pair in contributions_of(registered.source, trigger))
     if value == 0:
         return registered  # a null report, which is not counted
     if registered.used + value > attribution.contribution_bound or registered.reports == attribution.sparsity:
@@ -244,11 +225,9 @@ def contributions_of(source: Source, trigger: Trigger) -> tuple[Contribution, ..
     """
     pairs = []
     for name, key in source.keys.items():
-        amount = trigger.amounts.get(name)
-        if amount is None or amount.value == 0:
-            continue
-        bucket = reduce(or_, (piece.piece for piece in trigger.pieces if name in piece.names), key)
-        pairs.append(contribution(bucket, amount.value, amount.filtering_id))
+        if amount := trigger.amounts.get(name, 0):
+            bucket = reduce(or_, (piece.piece for piece in trigger.pieces if name in piece.names), key)
+            pairs.append(contribution(bucket, amount))
     return tuple(pairs)
 
 
@@ -259,11 +238,11 @@ def _record(registered: Registered, trigger: Trigger) -> Registered | None:
     return replace(registered, events=record(registered.events, trigger.event, trigger.time - registered.source.time))
 
 
-def _report(trigger: Trigger, day: int, pairs: tuple[Contribution, ...], delay: int) -> Report | None:
+def _report(trigger: Trigger, day: int, pairs: tuple[Contribution, ...], delay: int) -> ClientReport | None:
     """The report of the trigger; ``day``: a time on the day that it shows if asked to."""
     if not trigger.asks_for_report:
         return None
-    return Report(
+    return ClientReport(
         pairs,
         trigger.time + delay,
         trigger.reporting_origin,

@@ -5,7 +5,7 @@ key, so the key reveals nothing about the device.
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID, uuid4
@@ -45,7 +45,7 @@ def contribution(bucket: int, value: int, filtering_id: int = 0) -> Contribution
 
 
 @dataclass(frozen=True)
-class Report:
+class ClientReport:
     """A report before encryption. Only the contributions are secret; the other fields are sent in clear.
 
     Attributes:
@@ -70,11 +70,6 @@ class Report:
         return not self.contributions
 
 
-def total(contributions: Iterable[Contribution]) -> int:
-    """What the contributions take from a unit's budget."""
-    return sum(contribution.value for contribution in contributions)
-
-
 MAX_KEY_AGE = 86_400 * SECOND
 """The longest time for which fetched public keys are used, in milliseconds. It limits the server's ``max-age``."""
 
@@ -82,7 +77,7 @@ Choose = Callable[[Sequence[PublicKey]], PublicKey]
 
 
 def encrypt(
-    report: Report,
+    report: ClientReport,
     keys: Sequence[PublicKey],
     layout: Layout = LAYOUT,
     choose: Choose = secrets.choice,

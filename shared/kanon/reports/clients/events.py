@@ -1,38 +1,51 @@
-"""Event-level reports of one source (Privacy Sandbox paper, Algorithm 4), with randomised response.
+"""Event-level reports of one source (Privacy Sandbox paper, Algorithm 4), and the file of their responses.
 
 A trigger adds to its datum's sum. When the sum reaches the next summary bucket, the source gets a report of that datum
 for the trigger's report window, at most ``max_reports`` in all. The reports are a matrix of counts: the true matrix, or
 the one drawn at the source's registration.
 """
 
+import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
+from typing import Annotated
 
-from kanon.reports.clients.outputs import Datum, Output, Outputs
-from kanon.reports.clients.response import RandomBits, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from kanon.errors import Error
+from kanon.reports.clients.encrypt import SECOND
+from kanon.reports.clients.response import MAX_EPSILON, Limits, Output, Outputs, RandomBits, Response
+from kanon.reports.parameters import decimal, written
+from kanon.strict_json import parse
 
 LAST_VALUE = 2**32 - 1
 """The end of the last summary bucket, and the largest value of a trigger."""
 
-EPSILON = Fraction(14)
+EPSILON = Fraction(MAX_EPSILON)
 """The default epsilon of event-level reports (Chromium's value)."""
 
 
+class EventsError(Error, ValueError):
+    """A table of events, a file of responses or a parameter is invalid.
+
+    The message says what to change, and names no key or client.
+    """
+
+
 @dataclass(frozen=True)
-class TriggerSpec:
-    """The reports that some trigger data may cause.
+class DatumSpec:
+    """The reports that one trigger datum may cause.
 
     Attributes:
-        data: the trigger data, in the order of the outputs.
         ends: ends of the report windows, in milliseconds after the registration, increasing. A window includes its end
             and begins after the end of the previous one.
         buckets: sums at which the first, second, ... report is made, increasing.
     """
 
-    data: tuple[int, ...]
     ends: tuple[int, ...]
     buckets: tuple[int, ...]
 
@@ -52,42 +65,30 @@ class EventSpec:
     """The event-level reports that one source may have.
 
     Attributes:
-        specs: trigger data with windows and buckets; each datum is in one specification.
+        data: windows and buckets of the trigger data 0, 1, ...
         max_reports: the most reports of the source.
 
     Raises:
-        ValueError: a datum is there twice, or there are more than 32 data, 5 windows or 20 reports.
+        ValueError: there are more than 32 data, 5 windows or 20 reports.
     """
 
-    specs: tuple[TriggerSpec, ...]
+    data: tuple[DatumSpec, ...]
     max_reports: int
 
     def __post_init__(self) -> None:
-        data = [datum for spec in self.specs for datum in spec.data]
-        if len(set(data)) != len(data):
-            raise ValueError("a trigger datum may be in one specification only")
         _ = self.outputs  # within the limits
-
-    @cached_property
-    def rows(self) -> tuple[tuple[int, TriggerSpec], ...]:
-        """The rows of an output: each trigger datum with its specification."""
-        return tuple((datum, spec) for spec in self.specs for datum in spec.data)
 
     @cached_property
     def outputs(self) -> Outputs:
         """The set of all possible outputs."""
-        return Outputs(tuple(Datum(len(spec.ends), len(spec.buckets)) for _, spec in self.rows), self.max_reports)
-
-    def row_of(self, trigger_data: int) -> int | None:
-        """The row of a trigger's data; None if the source has no such datum."""
-        return next((row for row, (datum, _) in enumerate(self.rows) if datum == trigger_data), None)
+        return Outputs(tuple(Limits(len(own.ends), len(own.buckets)) for own in self.data), self.max_reports)
 
 
 @dataclass(frozen=True)
 class EventTrigger:
     """The event-level part of a trigger: its datum, and what it adds to the datum's sum."""
 
-    data: int
+    datum: int
     value: int = 1
 
     def __post_init__(self) -> None:
@@ -101,7 +102,6 @@ class Events:
 
     Attributes:
         spec: what it may report.
-        epsilon: of its randomised response.
         replaced: the output drawn at registration; None: the true output is reported.
         truth: the true output of the recorded triggers. It does not depend on ``replaced``, so attribution does not
             depend on the draw.
@@ -109,7 +109,6 @@ class Events:
     """
 
     spec: EventSpec
-    epsilon: Fraction
     replaced: Output | None
     truth: Output
     sums: tuple[int, ...]
@@ -130,33 +129,115 @@ def register(spec: EventSpec, epsilon: Fraction = EPSILON, random_bits: RandomBi
 
     Privacy guarantee: the reports of the source are epsilon-DP for its triggers (Privacy Sandbox paper, Theorem 5.1).
     """
-    nothing = tuple((0,) * len(own.ends) for _, own in spec.rows)
+    nothing = tuple((0,) * len(own.ends) for own in spec.data)
     replaced = Response(spec.outputs, epsilon).decide(random_bits)
-    return Events(spec, epsilon, replaced, nothing, (0,) * len(spec.rows))
+    return Events(spec, replaced, nothing, (0,) * len(spec.data))
 
 
 def record(events: Events, trigger: EventTrigger, age: int) -> Events:
     """The source with one more trigger; triggers are recorded in the order of time.
 
-    A trigger after all windows, or with data that the source does not have, changes nothing.
+    A trigger after all windows, or with a datum that the source does not have, changes nothing.
     """
-    row = events.spec.row_of(trigger.data)
-    if row is None:
+    datum, spec = trigger.datum, events.spec
+    if not 0 <= datum < len(spec.data) or (window := spec.data[datum].window_of(age)) is None:
         return events
-    _, own = events.spec.rows[row]
-    window = own.window_of(age)
-    if window is None:
-        return events
-    reached = events.sums[row] + trigger.value
-    made, left = sum(events.truth[row]), events.spec.max_reports - sum(map(sum, events.truth))
-    new = min(sum(bucket <= reached for bucket in own.buckets) - made, left)
-    counts = tuple(count + new * (w == window) for w, count in enumerate(events.truth[row]))
+    reached = events.sums[datum] + trigger.value
+    made, left = sum(events.truth[datum]), spec.max_reports - sum(map(sum, events.truth))
+    new = min(sum(bucket <= reached for bucket in spec.data[datum].buckets) - made, left)
+    counts = tuple(count + new * (w == window) for w, count in enumerate(events.truth[datum]))
     return replace(
         events,
-        truth=(*events.truth[:row], counts, *events.truth[row + 1 :]),
-        sums=(*events.sums[:row], reached, *events.sums[row + 1 :]),
+        truth=(*events.truth[:datum], counts, *events.truth[datum + 1 :]),
+        sums=(*events.sums[:datum], reached, *events.sums[datum + 1 :]),
     )
 
 
 def _increasing(numbers: tuple[int, ...]) -> bool:
     return all(one < other for one, other in pairwise(numbers))
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """What every source of a file may report, and how it is protected.
+
+    Attributes:
+        epsilon: of the randomised response of one source, above 0 and at most 14.
+        data: trigger data are 0 to ``data - 1``.
+        windows: ends of the report windows, in seconds after the source.
+        reports: the most reports of one source. Each trigger makes one report while there are some left.
+
+    Raises:
+        EventsError: a parameter is out of range.
+    """
+
+    epsilon: Fraction
+    data: int
+    windows: tuple[int, ...]
+    reports: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon <= MAX_EPSILON:
+            raise EventsError(f"epsilon must be above 0 and at most {MAX_EPSILON}")
+        if not 1 <= self.data <= 32 or not 1 <= self.reports <= 20 or len(self.windows) > 5:
+            raise EventsError("a source has 1 to 32 data, 1 to 20 reports and 1 to 5 windows")
+        try:
+            _ = self.spec
+        except ValueError as error:
+            raise EventsError(str(error)) from error
+
+    @cached_property
+    def spec(self) -> EventSpec:
+        """The event-level reports of one source."""
+        datum = DatumSpec(tuple(end * SECOND for end in self.windows), tuple(range(1, self.reports + 1)))
+        return EventSpec((datum,) * self.data, self.reports)
+
+    @property
+    def response(self) -> Response:
+        """The randomised response of one source."""
+        return Response(self.spec.outputs, self.epsilon)
+
+
+class ResponseFile(BaseModel):
+    """The JSON of randomised responses: one output for every source, with the parameters that estimates need."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    epsilon: str
+    data: int
+    windows: list[int]
+    reports: int
+    responses: list[list[list[Annotated[int, Field(ge=0)]]]]
+    written_by: str = ""
+
+
+def document(reporting: Reporting, told: Sequence[Output]) -> bytes:
+    """The JSON of responses, one line for each source."""
+    parameters = {
+        "epsilon": written(reporting.epsilon),
+        "data": reporting.data,
+        "windows": reporting.windows,
+        "reports": reporting.reports,
+    }
+    head = "".join(f"  {json.dumps(name)}: {json.dumps(value)},\n" for name, value in parameters.items())
+    lines = ",\n".join(map(json.dumps, told))
+    return f'{{\n{head}  "responses": [\n{lines}\n]}}\n'.encode()
+
+
+def read_responses(text: str) -> tuple[Reporting, list[Output]]:
+    """Read a file of responses.
+
+    Raises:
+        EventsError: it is not such a file, or a response is not a possible output.
+    """
+    try:
+        file = ResponseFile.model_validate(parse(text))
+        epsilon = decimal(file.epsilon, "epsilon")
+    except (ValueError, RecursionError) as error:
+        raise EventsError("this is not a file of responses: write one with `kanon reports respond`") from error
+    reporting = Reporting(epsilon, file.data, tuple(file.windows), file.reports)
+    told = [tuple(map(tuple, rows)) for rows in file.responses]
+    shape = [len(reporting.windows)] * reporting.data
+    if any([len(row) for row in output] != shape or sum(map(sum, output)) > reporting.reports for output in told):
+        raise EventsError("a response is not an output that a source of these parameters can have")
+    return reporting, told

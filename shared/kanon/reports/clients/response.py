@@ -2,6 +2,10 @@
 
 It is that of section 5 of the Privacy Sandbox paper.
 
+An *output* is a matrix of counts: ``n[d][w]`` reports of trigger datum ``d`` in window ``w``. Datum ``d`` has at most
+as many reports as it has summary buckets, and all data together at most ``max_reports``. The set O of all outputs is
+never listed: it has 2,925 members for a default navigation source, and may have 10^20.
+
 With probability ``(e^eps - 1) / (e^eps + |O| - 1)`` the true output is kept. Otherwise a uniform member of O, which may
 be the true one, replaces it. Then ``P(o | truth t) = e^eps / (e^eps + |O| - 1)`` if ``o = t``, and ``1 / (e^eps + |O| -
 1)`` otherwise. The decision is made once, at the registration of the source, before any trigger. So it is also made for
@@ -17,7 +21,9 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from kanon.noise.exact import exp_bounds
-from kanon.reports.clients.outputs import Output, Outputs
+
+Output = tuple[tuple[int, ...], ...]
+"""Counts of reports by datum, then by window."""
 
 RandomBits = Callable[[int], int]
 """Returns a uniform integer of the given number of bits; ``secrets.randbits`` outside tests."""
@@ -26,11 +32,125 @@ WORD = 256
 """Bits of the word that decides whether the truth is kept."""
 
 MAX_EPSILON = 14
+MAX_DATA = 32
+MAX_WINDOWS = 5
+MAX_REPORTS = 20
+
+
+class Limits(NamedTuple):
+    """The limits of one trigger datum.
+
+    Attributes:
+        windows: number of report windows.
+        buckets: number of summary buckets, which is the most reports of this datum.
+    """
+
+    windows: int
+    buckets: int
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """All outputs of a source.
+
+    Attributes:
+        data: one entry for every trigger datum.
+        max_reports: the most reports of the source.
+
+    Raises:
+        ValueError: more than 32 data, 5 windows or 20 reports, or a negative number.
+    """
+
+    data: tuple[Limits, ...]
+    max_reports: int
+
+    def __post_init__(self) -> None:
+        if len(self.data) > MAX_DATA:
+            raise ValueError(f"a source has at most {MAX_DATA} trigger data")
+        if not 0 <= self.max_reports <= MAX_REPORTS:
+            raise ValueError(f"a source has at most {MAX_REPORTS} event-level reports")
+        if any(not 1 <= datum.windows <= MAX_WINDOWS for datum in self.data):
+            raise ValueError(f"a trigger datum has 1 to {MAX_WINDOWS} report windows")
+        if any(not 0 <= datum.buckets <= MAX_REPORTS for datum in self.data):
+            raise ValueError(f"a trigger datum has at most {MAX_REPORTS} summary buckets")
+
+    @property
+    def count(self) -> int:
+        """The number of outputs, |O|; at least 1."""
+        return self._from[0][self.max_reports]
+
+    def unrank(self, number: int) -> Output:
+        """The output with this number, ``0 <= number < count``. Numbers follow the order of the matrices.
+
+        Raises:
+            IndexError: no output has this number.
+        """
+        if not 0 <= number < self.count:
+            raise IndexError("no output has this number")
+        rows, left = [], self.max_reports
+        for d, datum in enumerate(self.data):
+            row: list[int] = []
+            for later in reversed(range(datum.windows)):
+                buckets, chosen = datum.buckets - sum(row), 0
+                while number >= (ways := self._ways(d, later, buckets - chosen, left - chosen)):
+                    number -= ways
+                    chosen += 1
+                row.append(chosen)
+                left -= chosen
+            rows.append(tuple(row))
+        return tuple(rows)
+
+    @cached_property
+    def moments(self) -> tuple[tuple[Fraction, Fraction], ...]:
+        """Mean and variance of ``n[d][w]`` over O, by datum. They are the same for all windows of a datum."""
+        found = {datum: self._moments(datum) for datum in set(self.data)}
+        return tuple(found[datum] for datum in self.data)
+
+    def _moments(self, datum: Limits) -> tuple[Fraction, Fraction]:
+        rest = list(self.data)
+        rest.remove(datum)
+        others = Outputs(tuple(rest), self.max_reports)
+        first = second = 0
+        for j in range(1, min(datum.buckets, self.max_reports) + 1):
+            for n in range(1, j + 1):  # n of the datum's j reports are in the window
+                weight = others._from[0][self.max_reports - j] * _divisions(j - n, datum.windows - 1)
+                first, second = first + n * weight, second + n * n * weight
+        mean = Fraction(first, self.count)
+        return mean, Fraction(second, self.count) - mean**2
+
+    def _ways(self, d: int, windows: int, buckets: int, left: int) -> int:
+        """The number of ways to fill the last windows of datum ``d``, and all data after it.
+
+        The datum has ``buckets`` reports left, the source ``left``. There is no way for a negative rest.
+        """
+        return _fillings(windows, buckets, left, self._from[d + 1])
+
+    @cached_property
+    def _from(self) -> list[list[int]]:
+        """``_from[d][left]``: the number of ways to fill the data from ``d`` on with at most ``left`` reports."""
+        lefts = range(self.max_reports + 1)
+        found = [[1 for _ in lefts]]
+        for windows, buckets in reversed(self.data):
+            found.append([_fillings(windows, buckets, left, found[-1]) for left in lefts])
+        return found[::-1]
+
+
+def _fillings(windows: int, buckets: int, left: int, after: Sequence[int]) -> int:
+    """The number of ways to fill windows with at most ``buckets`` reports, and what follows with the rest of ``left``.
+
+    ``after[n]`` is the number of ways to fill what follows with at most ``n`` reports.
+    """
+    return sum(_divisions(n, windows) * after[left - n] for n in range(min(buckets, left) + 1))
+
+
+def _divisions(reports: int, windows: int) -> int:
+    """The number of ways to divide reports among windows ("stars and bars")."""
+    return math.comb(windows - 1 + reports, reports) if windows else int(reports == 0)
 
 
 @lru_cache(maxsize=1024)
-def keep_threshold(states: int, epsilon: Fraction, word: int = WORD) -> int:
-    """``floor(2^word (e^eps - 1) / (e^eps + states - 1))``, exact: the upper and lower bounds give the same integer.
+def keep_threshold(states: int, epsilon: Fraction) -> int:
+    """``floor(2^256 (e^eps - 1) / (e^eps + states - 1))``, exact: the upper and lower bounds give the same integer.
 
     The truth is kept if a uniform word is below it. Rounding down keeps the truth less often, which favours privacy.
 
@@ -44,10 +164,10 @@ def keep_threshold(states: int, epsilon: Fraction, word: int = WORD) -> int:
     if epsilon == 0:
         return 0
     if states == 1:
-        return 1 << word  # with one output there is nothing to protect
-    bits = word + 64
+        return 1 << WORD  # with one output there is nothing to protect
+    bits = WORD + 64
     while True:
-        low, high = ((bound - 1) * (1 << word) // (bound + states - 1) for bound in exp_bounds(Fraction(epsilon), bits))
+        low, high = ((bound - 1) * (1 << WORD) // (bound + states - 1) for bound in exp_bounds(Fraction(epsilon), bits))
         if low == high:
             return low
         bits *= 2

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.request import Request, urlopen
 
 from kanon.reports import avro
-from kanon.reports.clients.encrypt import Api, Report
+from kanon.reports.clients.encrypt import Api, ClientReport
 
 PATHS: dict[Api, str] = {
     "attribution-reporting": "/.well-known/attribution-reporting/report-aggregate-attribution",
@@ -37,7 +37,7 @@ Post = Callable[[str, bytes], bool]
 """Sends a body to a path and returns whether the collector accepted it."""
 
 
-def outgoing(report: Report, encrypted: avro.Report) -> Outgoing:
+def outgoing(report: ClientReport, encrypted: avro.Report) -> Outgoing:
     """The request of a report. Keep it, and send it until the collector accepts it."""
     return Outgoing(report.scheduled, PATHS[report.api], body_of(encrypted))
 

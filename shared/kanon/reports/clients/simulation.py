@@ -10,17 +10,15 @@ Two kinds of client, by the columns of the table:
 
 import csv
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
-from kanon.errors import Error
 from kanon.reports.clients import windows
 from kanon.reports.clients.attribution import (
     DELAY,
-    Amount,
     Attribution,
     Device,
     KeyPiece,
@@ -29,21 +27,14 @@ from kanon.reports.clients.attribution import (
     add_source,
     add_trigger,
 )
-from kanon.reports.clients.encrypt import MAX_BUCKET, SECOND, Report
-from kanon.reports.clients.events import EventTrigger
-from kanon.reports.clients.outputs import Output
-from kanon.reports.clients.response import RandomBits
-from kanon.reports.clients.response_file import Reporting
+from kanon.reports.clients.encrypt import MAX_BUCKET, SECOND, ClientReport
+from kanon.reports.clients.events import EventsError, EventTrigger, Reporting
+from kanon.reports.clients.response import Output, RandomBits
 from kanon.reports.clients.windows import Windows
 from kanon.reports.shared_info import END_OF_TIME
 
-Row = Mapping[str, str]
 NAME = "key"
 """The name of the only key of a source."""
-
-
-class EventsError(Error, ValueError):
-    """A table of events is invalid; the message says what to change, and names no key or client."""
 
 
 @dataclass(frozen=True)
@@ -106,66 +97,17 @@ def read_keys(text: str) -> list[int]:
     return sorted(keys)
 
 
-@dataclass
-class Simulation:
-    """Simulated devices and their events.
+def reports_of(events: Iterable[Event], client: Windows | Attribution, reporting_origin: str) -> Iterator[ClientReport]:
+    """The reports that simulated clients make of a table, in its order.
 
-    Attributes:
-        table: the events, in order of time.
+    Args:
+        events: in order of time.
+        client: the parameters of all clients.
         reporting_origin: the origin that collects the reports.
-        client: the parameters of the client.
-        sent: reports made so far.
-        null: null reports among them.
     """
-
-    table: Sequence[Event]
-    reporting_origin: str
-    client: Windows | Attribution
-    sent: int = 0
-    null: int = 0
-
-    @classmethod
-    def of(cls, path: Path, reporting_origin: str, *, attribution: bool, bound: int, window: int) -> "Simulation":
-        """Read a table for attribution clients or for windows clients.
-
-        Args:
-            path: the table.
-            reporting_origin: the origin that collects the reports.
-            attribution: whether the clients attribute triggers to sources.
-            bound: the largest contribution of one unit.
-            window: the length of a window, in seconds.
-
-        Raises:
-            EventsError: the table is invalid.
-        """
-        if attribution:
-            return cls(read_events(path, ATTRIBUTION_COLUMNS), reporting_origin, Attribution(bound))
-        table = read_events(path, WINDOW_COLUMNS)
-        return cls(table, reporting_origin, Windows(reporting_origin, window * SECOND, bound))
-
-    @property
-    def events(self) -> int:
-        """The number of lines of the table."""
-        return len(self.table)
-
-    @property
-    def unit(self) -> str:
-        """The unit of privacy, in words."""
-        if isinstance(self.client, Windows):
-            return f"one client in one window of {self.client.length // SECOND:,} seconds"
-        return "one source"
-
-    def reports(self) -> Iterator[Report]:
-        """Yield the reports and count them."""
-        made = (
-            windows.contributions(self.client, ((e.client, e.time, e.key, e.value) for e in self.table))
-            if isinstance(self.client, Windows)
-            else from_attribution(self.table, self.client, self.reporting_origin, random_delay)
-        )
-        for report in made:
-            self.sent += 1
-            self.null += report.is_null
-            yield report
+    if isinstance(client, Windows):
+        return windows.contributions(client, ((e.client, e.time, e.key, e.value) for e in events))
+    return from_attribution(events, client, reporting_origin, random_delay)
 
 
 def random_delay() -> int:
@@ -175,7 +117,7 @@ def random_delay() -> int:
 
 def from_attribution(
     events: Iterable[Event], parameters: Attribution, reporting_origin: str, delay: Callable[[], int]
-) -> Iterator[Report]:
+) -> Iterator[ClientReport]:
     """One report for every trigger (Privacy Sandbox paper, Algorithm 2).
 
     Args:
@@ -201,8 +143,8 @@ def _source(event: Event, reporting_origin: str) -> Source:
 
 
 def _trigger(event: Event, reporting_origin: str) -> Trigger:
-    pieces, amounts = (KeyPiece(event.key, frozenset({NAME})),), {NAME: Amount(event.value)}
-    return Trigger(event.time, reporting_origin, event.destination, pieces, amounts)
+    pieces = (KeyPiece(event.key, frozenset({NAME})),)
+    return Trigger(event.time, reporting_origin, event.destination, pieces, {NAME: event.value})
 
 
 def responses(
@@ -240,9 +182,9 @@ def responses(
     return [state.told for state in states if state is not None]
 
 
-def _event(row: Row, path: Path, line: int, attribution: bool) -> Event:
+def _event(row: Mapping[str, str], path: Path, line: int, attribution: bool) -> Event:
     try:
-        event = Event(_time(row["time"]), row["client"], _key(row["key"]), _number(row, "value", 1))
+        event = Event(_time(row["time"]), row["client"], _key(row["key"]), _value(row.get("value")))
         if attribution:
             event = replace(event, event=row["event"], destination=row["destination"] or "")
     except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
@@ -282,9 +224,9 @@ def _key(text: str) -> int:
     return key
 
 
-def _number(row: Row, column: str, default: int) -> int:
-    text = row.get(column)
-    number = int(text) if text else default
-    if column == "value" and not 0 <= number < 2**32:
+def _value(text: str | None) -> int:
+    """The number in the column ``value``; 1 if there is none."""
+    value = int(text) if text else 1
+    if not 0 <= value < 2**32:
         raise ValueError("no value of 32 bits")
-    return number
+    return value

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
-from kanon.reports.clients.encrypt import SECOND, Report, contribution
+from kanon.reports.clients.encrypt import SECOND, ClientReport, contribution
 from kanon.reports.parameters import CONTRIBUTION_BOUND
 
 WINDOW = 600 * SECOND
@@ -66,7 +66,7 @@ class Device(Generic[Memory]):
 
 def contribute(
     windows: Windows, device: Device[Memory], time: int, program: Program[Memory]
-) -> tuple[Device[Memory], Report]:
+) -> tuple[Device[Memory], ClientReport]:
     """Run the program once and report what it contributes, or nothing if that exceeds the budget.
 
     The report is scheduled for the end of its window, so its time shows only the window.
@@ -88,7 +88,7 @@ def contribute(
     sent = (pair,) if _fits(windows, device, value) else ()
     if sent:
         device = replace(device, used=device.used + value, reports=device.reports + 1)
-    report = Report(sent, windows.end_of(window), windows.reporting_origin, "kanon")
+    report = ClientReport(sent, windows.end_of(window), windows.reporting_origin, "kanon")
     return replace(device, memory=memory), report
 
 
@@ -99,7 +99,7 @@ def _fits(windows: Windows, device: Device[Memory], value: int) -> bool:
     return windows.sparsity is None or device.reports < windows.sparsity
 
 
-def contributions(windows: Windows, events: Iterable[tuple[str, int, int, int]]) -> Iterator[Report]:
+def contributions(windows: Windows, events: Iterable[tuple[str, int, int, int]]) -> Iterator[ClientReport]:
     """One report for every event ``(device, time, key, value)``, in the order of the events.
 
     Raises:

@@ -16,7 +16,6 @@ from kanon.reports.acceptance import Rules
 from kanon.reports.account import units
 from kanon.reports.avro import listed
 from kanon.reports.clients.attribution import (
-    Amount,
     Attribution,
     KeyPiece,
     Source,
@@ -151,7 +150,7 @@ def test_attribution_and_aggregation_equal_algorithm_6():
                 device = add_source(paper, device, Source(time, ORIGIN, frozenset({shop}), keys={"k": 0}))
                 continue
             key, value = pair
-            pieces, amounts = (KeyPiece(key, frozenset("k")),), {"k": Amount(value)}
+            pieces, amounts = (KeyPiece(key, frozenset("k")),), {"k": value}
             device, report, _ = add_trigger(paper, device, Trigger(time, ORIGIN, shop, pieces, amounts), delay=0)
             system.add(report)
             charged.append((campaign, time // HOUR))

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kanon.reports.clients.attribution import (
-    Amount,
     Attribution,
     KeyPiece,
     Source,
@@ -20,7 +19,7 @@ from kanon.reports.clients.attribution import (
     add_trigger,
 )
 from kanon.reports.clients.encrypt import DAY, encrypt
-from kanon.reports.clients.events import EventSpec, EventTrigger, TriggerSpec
+from kanon.reports.clients.events import DatumSpec, EventSpec, EventTrigger
 from kanon.reports.keys import PublicKey
 from kanon.reports.payload import Contribution
 
@@ -34,7 +33,7 @@ def source(time=0, **fields):
 
 
 def trigger(value=1, time=1, piece=0, **fields):
-    defaults = {"pieces": (KeyPiece(piece, frozenset("a")),), "amounts": {"a": Amount(value)}}
+    defaults = {"pieces": (KeyPiece(piece, frozenset("a")),), "amounts": {"a": value}}
     return Trigger(**({"time": time, "reporting_origin": ORIGIN, "destination": SHOP} | defaults | fields))
 
 
@@ -138,7 +137,7 @@ def in_clear(report):
 
 
 def test_a_finished_source_leaves_event_level_reports_to_the_next():
-    spec = EventSpec((TriggerSpec((0,), (100,), (1,)),), 1)
+    spec = EventSpec((DatumSpec((100,), (1,)),), 1)
     sources = [source(0, events=spec), source(1, events=spec)]
     _, outcomes = run(sources, *[trigger(time=5, event=EventTrigger(0))] * 2)
 

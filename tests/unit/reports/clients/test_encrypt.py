@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from kanon.reports.clients.encrypt import DAY, MAX_KEY_AGE, Report, encrypt, usable_keys
+from kanon.reports.clients.encrypt import DAY, MAX_KEY_AGE, ClientReport, encrypt, usable_keys
 from kanon.reports.clients.sending import collector, outgoing, send
 from kanon.reports.hpke import open_sealed
 from kanon.reports.keys import KeyDocumentError, PublicKey, public_document
@@ -23,7 +23,7 @@ PAIRS = (Contribution(7, 3), Contribution(2**128 - 1, 65_533))
 
 
 def report(contributions=PAIRS, **fields):
-    return Report(contributions, 1_767_225_600_999, "https://report.test", "kanon", **fields)
+    return ClientReport(contributions, 1_767_225_600_999, "https://report.test", "kanon", **fields)
 
 
 def opened(encrypted):
@@ -44,7 +44,7 @@ def test_a_null_report_has_the_same_length_and_clear_fields_as_other_reports():
 
 
 def test_clear_fields_have_the_form_that_the_service_reads():
-    attribution = Report(PAIRS, 5_500, "https://report.test", "attribution-reporting", "https://shop.test", DAY)
+    attribution = ClientReport(PAIRS, 5_500, "https://report.test", "attribution-reporting", "https://shop.test", DAY)
     info = parse(encrypt(attribution, KEYS, Layout(20, None)).shared_info)
 
     assert (info.api, info.version, info.scheduled_report_time) == ("attribution-reporting", "0.1", 5)

@@ -12,18 +12,18 @@ from kanon.noise.exact import exp_bounds
 from kanon.reports.clients.attribution import Attribution, Source, Trigger, add_source, add_trigger
 from kanon.reports.clients.events import (
     LAST_VALUE,
+    DatumSpec,
     Events,
     EventSpec,
     EventTrigger,
-    TriggerSpec,
     record,
     register,
 )
-from kanon.reports.clients.outputs import Output
+from kanon.reports.clients.response import Output
 from tests.oracles.reports import algorithm_9
 from tests.unit.reports.clients.numbering import number_of
 
-PAPER = EventSpec((TriggerSpec((0, 1), (100, 200), (1, 2)),), 3)
+PAPER = EventSpec((DatumSpec((100, 200), (1, 2)),) * 2, 3)
 """The paper's example: two data, two windows, two buckets each, three reports; 27 outputs."""
 ORIGIN, SHOP = "https://report.test", "https://shop.test"
 
@@ -51,7 +51,7 @@ def reports(source: Events, after: int, until: int) -> list[EventReport]:
 def reports_of(spec: EventSpec, output: Output) -> list[EventReport]:
     """The reports of an output, by send time, then by datum and bucket."""
     found = []
-    for (datum, own), counts in zip(spec.rows, output, strict=True):
+    for (datum, own), counts in zip(enumerate(spec.data), output, strict=True):
         buckets = [
             (first, last - 1) for first, last in zip(own.buckets, (*own.buckets[1:], LAST_VALUE + 1), strict=True)
         ]
@@ -93,7 +93,7 @@ def test_a_finished_source_has_all_its_reports():
 
 
 def test_a_window_includes_its_end_and_a_trigger_after_all_windows_changes_nothing():
-    spec = EventSpec((TriggerSpec((0,), (100, 200), (1, 2)),), 2)
+    spec = EventSpec((DatumSpec((100, 200), (1, 2)),), 2)
 
     assert after(spec, (0, 0), (100, 0)).truth == ((2, 0),)
     assert after(spec, (101, 0), (200, 0)).truth == ((0, 2),)
@@ -102,7 +102,7 @@ def test_a_window_includes_its_end_and_a_trigger_after_all_windows_changes_nothi
 
 
 def test_values_add_up_across_windows_and_one_trigger_may_reach_several_buckets():
-    spec = EventSpec((TriggerSpec((0,), (100, 200), (10, 20, 100)),), 3)
+    spec = EventSpec((DatumSpec((100, 200), (10, 20, 100)),), 3)
 
     assert after(spec, (10, 0, 9), (150, 0, 1)).truth == ((0, 1),)
     assert after(spec, (10, 0, 25)).truth == ((2, 0),)
@@ -112,13 +112,12 @@ def test_values_add_up_across_windows_and_one_trigger_may_reach_several_buckets(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TriggerSpec((0,), (), (1,)), "one after the other"),
-        (lambda: TriggerSpec((0,), (200, 100), (1,)), "one after the other"),
-        (lambda: TriggerSpec((0,), (0, 100), (1,)), "one after the other"),
-        (lambda: TriggerSpec((0,), (100,), (2, 2)), "must increase"),
-        (lambda: TriggerSpec((0,), (100,), (0, 2)), "must increase"),
-        (lambda: TriggerSpec((0,), (100,), ()), "must increase"),
-        (lambda: EventSpec((TriggerSpec((0, 0), (100,), (1,)),), 1), "one specification only"),
+        (lambda: DatumSpec((), (1,)), "one after the other"),
+        (lambda: DatumSpec((200, 100), (1,)), "one after the other"),
+        (lambda: DatumSpec((0, 100), (1,)), "one after the other"),
+        (lambda: DatumSpec((100,), (2, 2)), "must increase"),
+        (lambda: DatumSpec((100,), (0, 2)), "must increase"),
+        (lambda: DatumSpec((100,), ()), "must increase"),
         (lambda: EventTrigger(0, value=0), "from 1"),
     ],
 )
@@ -211,7 +210,7 @@ events = st.lists(
 def test_attribution_and_reports_equal_algorithm_9(windows, most, history, replaced, seed):
     """Sources, triggers and questions in one stream; the coins of some sources replace their truth."""
     specification = [(d, ends, buckets) for d, (ends, buckets) in enumerate(windows)]
-    spec = EventSpec(tuple(TriggerSpec((d,), tuple(e), tuple(b)) for d, e, b in specification), most)
+    spec = EventSpec(tuple(DatumSpec(tuple(e), tuple(b)) for _, e, b in specification), most)
     paper = Attribution()
     member = spec.outputs.unrank(seed % spec.outputs.count)
     steps, device, told, time = [], (), [], 0
@@ -237,7 +236,7 @@ def test_attribution_and_reports_equal_algorithm_9(windows, most, history, repla
 def emitted(device, until):
     found = Counter()
     for x, stored in enumerate(device):
-        ends = {datum: spec.ends for datum, spec in stored.events.spec.rows}
+        ends = [spec.ends for spec in stored.events.spec.data]
         for report in reports(stored.events, -1, until - stored.source.time):
             found[x, report.trigger_data, ends[report.trigger_data].index(report.age)] += 1
     return sorted((*place, count) for place, count in found.items())
@@ -249,7 +248,7 @@ triggers = st.lists(st.tuples(st.integers(0, 70), st.integers(0, 3), st.integers
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(specs, st.integers(1, 5), triggers)
 def test_the_truth_is_an_output_and_sent_reports_never_change(windows, most, history):
-    spec = EventSpec(tuple(TriggerSpec((d,), tuple(e), tuple(b)) for d, (e, b) in enumerate(windows)), most)
+    spec = EventSpec(tuple(DatumSpec(tuple(e), tuple(b)) for e, b in windows), most)
     events = after(spec)
     for age, data, value in history:
         told = reports(events, -1, age - 1)

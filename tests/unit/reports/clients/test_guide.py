@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
-from kanon.reports.clients.encrypt import Report
+from kanon.reports.clients.encrypt import ClientReport
 from kanon.reports.keys import PublicKey
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "guides" / "reports.md").read_text()
@@ -26,7 +26,7 @@ def test_the_python_of_the_guide_runs():
     for block in blocks("python"):
         exec(block, names)
 
-    assert isinstance(names["report"], Report)
+    assert isinstance(names["report"], ClientReport)
     assert [(pair.bucket, pair.value) for pair in names["report"].contributions] == [(0x107, 6000)]
     assert len(names["pending"]) == 1
 

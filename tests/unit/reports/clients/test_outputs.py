@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kanon.reports.clients.outputs import Datum, Outputs
+from kanon.reports.clients.response import Limits, Outputs
 
 VECTORS = Path(__file__).resolve().parents[5] / "shared" / "vectors" / "reports" / "event" / "privacy.json"
 
@@ -30,7 +30,7 @@ def enumerated(data, max_reports):
 
 small = st.builds(
     Outputs,
-    st.lists(st.builds(Datum, st.integers(1, 3), st.integers(0, 3)), max_size=2).map(tuple),
+    st.lists(st.builds(Limits, st.integers(1, 3), st.integers(0, 3)), max_size=2).map(tuple),
     st.integers(0, 4),
 )
 
@@ -62,18 +62,18 @@ def test_mean_and_variance_equal_those_of_the_listed_outputs(outputs):
     ids=["navigation", "the paper's example", "event"],
 )
 def test_the_known_examples_have_their_numbers_of_outputs(data, windows, buckets, reports, count):
-    assert Outputs((Datum(windows, buckets),) * data, reports).count == count
+    assert Outputs((Limits(windows, buckets),) * data, reports).count == count
 
 
 @pytest.mark.skipif(not VECTORS.exists(), reason="the public vectors are not beside this checkout")
 def test_the_published_numbers_of_outputs_are_reproduced():
     for case in json.loads(VECTORS.read_text())["states"]:
-        data = (Datum(case["windows"], case["buckets"]),) * case["data"]
+        data = (Limits(case["windows"], case["buckets"]),) * case["data"]
         assert Outputs(data, case["reports"]).count == case["states"], case["what"]
 
 
 def test_each_trigger_datum_may_have_its_windows_and_buckets():
-    outputs = Outputs((Datum(1, 2), Datum(1, 2), Datum(1, 2), Datum(2, 2)), 2)
+    outputs = Outputs((Limits(1, 2), Limits(1, 2), Limits(1, 2), Limits(2, 2)), 2)
 
     members = [outputs.unrank(number) for number in range(21)]
     assert outputs.count == 21
@@ -81,7 +81,7 @@ def test_each_trigger_datum_may_have_its_windows_and_buckets():
 
 
 def test_the_largest_source_is_counted_and_numbered_without_listing():
-    outputs = Outputs((Datum(5, 20),) * 32, 20)
+    outputs = Outputs((Limits(5, 20),) * 32, 20)
     before = process_time()
     last = outputs.unrank(outputs.count - 1)
 
@@ -93,11 +93,11 @@ def test_the_largest_source_is_counted_and_numbered_without_listing():
 @pytest.mark.parametrize("number", [-1, 27])
 def test_a_number_without_an_output_is_refused(number):
     with pytest.raises(IndexError, match="no output"):
-        Outputs((Datum(2, 2),) * 2, 3).unrank(number)
+        Outputs((Limits(2, 2),) * 2, 3).unrank(number)
 
 
 @pytest.mark.parametrize(
-    ("data", "reports"), [((Datum(1, 1),) * 33, 1), ((), 21), ((), -1), ((Datum(6, 1),), 1), ((Datum(1, 21),), 1)]
+    ("data", "reports"), [((Limits(1, 1),) * 33, 1), ((), 21), ((), -1), ((Limits(6, 1),), 1), ((Limits(1, 21),), 1)]
 )
 def test_a_source_beyond_the_limits_is_refused(data, reports):
     with pytest.raises(ValueError, match=r"at most|1 to 5"):

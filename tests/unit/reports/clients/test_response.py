@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from kanon.noise.exact import exp_bounds
-from kanon.reports.clients.outputs import Datum, Outputs
 from kanon.reports.clients.response import (
     WORD,
+    Limits,
+    Outputs,
     Response,
     information_gain,
     keep_threshold,
@@ -20,9 +21,9 @@ from kanon.reports.clients.response import (
 )
 
 VECTORS = Path(__file__).resolve().parents[5] / "shared" / "vectors" / "reports" / "event" / "privacy.json"
-PAPER = Outputs((Datum(2, 2),) * 2, 3)
-EVENT = Outputs((Datum(1, 1),) * 2, 1)
-UNEVEN = Outputs((Datum(1, 2), Datum(3, 1)), 2)
+PAPER = Outputs((Limits(2, 2),) * 2, 3)
+EVENT = Outputs((Limits(1, 1),) * 2, 1)
+UNEVEN = Outputs((Limits(1, 2), Limits(3, 1)), 2)
 EPSILONS = [Fraction(1, 10), Fraction(1), Fraction(14)]
 
 
@@ -108,7 +109,7 @@ def test_every_output_lies_within_the_bounds_of_the_theorem(epsilon):
 
 @pytest.mark.parametrize("number", [0, 1, 2924])
 def test_the_law_of_a_default_click_is_exact_over_its_2925_outputs(number):
-    click = Response(Outputs((Datum(3, 3),) * 8, 3), Fraction(14))
+    click = Response(Outputs((Limits(3, 3),) * 8, 3), Fraction(14))
     truth = click.outputs.unrank(number)
     found = law(click, truth)
     low, high = exp_bounds(Fraction(14), 600)
@@ -167,10 +168,10 @@ def test_estimates_and_their_variances_have_no_bias_for_any_truths_of_two_source
 
 
 def test_a_standard_error_is_the_root_of_a_variance_and_0_without_noise():
-    sure = Response(Outputs((Datum(1, 1),), 0), Fraction(1)).estimates([((0,),)] * 3)
+    sure = Response(Outputs((Limits(1, 1),), 0), Fraction(1)).estimates([((0,),)] * 3)
 
     assert [(one.reports, one.standard_error) for row in sure for one in row] == [(0, 0.0)]
-    ((one,),) = Response(Outputs((Datum(1, 1),), 1), Fraction(1)).estimates([((1,),), ((0,),)])
+    ((one,),) = Response(Outputs((Limits(1, 1),), 1), Fraction(1)).estimates([((1,),), ((0,),)])
     assert one.standard_error == pytest.approx(float(one.variance) ** 0.5)
 
 
@@ -189,7 +190,7 @@ def test_the_published_information_gains_are_reproduced():
         assert abs(information_gain(case["states"], number(case["epsilon"])) - case["bits"]) < 2e-14
 
 
-@pytest.mark.parametrize(("outputs", "rate"), [(EVENT, 2.5e-06), (Outputs((Datum(3, 3),) * 8, 3), 0.0024263)])
+@pytest.mark.parametrize(("outputs", "rate"), [(EVENT, 2.5e-06), (Outputs((Limits(3, 3),) * 8, 3), 0.0024263)])
 def test_the_rates_of_browsers_are_reproduced(outputs, rate):
     assert round(replace_probability(outputs.count, 14), 7) == rate
     assert float(1 - Response(outputs, Fraction(14)).keep) == pytest.approx(rate, rel=0.03)

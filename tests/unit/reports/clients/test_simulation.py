@@ -8,12 +8,11 @@ from typer.testing import CliRunner
 
 from kanon.cli.main import app
 from kanon.reports.clients.attribution import DELAY, Attribution
-from kanon.reports.clients.response_file import Reporting, ResponseError, document, read
+from kanon.reports.clients.events import EventsError, Reporting, document, read_responses
 from kanon.reports.clients.simulation import (
     ATTRIBUTION_COLUMNS,
     WINDOW_COLUMNS,
     Event,
-    EventsError,
     from_attribution,
     random_delay,
     read_events,
@@ -173,7 +172,6 @@ def test_a_trigger_falls_through_to_a_source_with_budget(desk):
     ("options", "message"),
     [
         (("--client", "browser"), "--client must be windows or attribution"),
-        (("--reporting-origin", "report.test"), "write an origin or a site as https://"),
         (("--client", "attribution"), "lacks the columns destination, event"),
         (("--keys", "nowhere.json"), "make keys with `kanon reports keys`"),
         (("--window-seconds", 0), "--window-seconds"),
@@ -222,8 +220,8 @@ def test_the_key_of_a_trigger_must_be_a_datum(tmp_path):
 def test_a_file_of_responses_is_read_as_it_was_written():
     told = [((0, 0), (2, 0)), ((1, 0), (0, 1))]
 
-    assert read(document(REPORTING, told).decode()) == (REPORTING, told)
-    assert read(document(REPORTING, []).decode()) == (REPORTING, [])
+    assert read_responses(document(REPORTING, told).decode()) == (REPORTING, told)
+    assert read_responses(document(REPORTING, []).decode()) == (REPORTING, [])
 
 
 @pytest.mark.parametrize(
@@ -248,10 +246,10 @@ def test_a_file_of_responses_is_read_as_it_was_written():
 def test_a_file_that_is_not_one_of_responses_is_refused(change):
     fields = json.loads(document(REPORTING, [((0, 0), (2, 0))]))
 
-    with pytest.raises(ResponseError):
-        read(json.dumps(fields | change))
-    with pytest.raises(ResponseError):
-        read(json.dumps({name: fields[name] for name in fields if name not in change} or "x")[:-1])
+    with pytest.raises(EventsError):
+        read_responses(json.dumps(fields | change))
+    with pytest.raises(EventsError):
+        read_responses(json.dumps({name: fields[name] for name in fields if name not in change} or "x")[:-1])
 
 
 def test_the_commands_write_responses_and_estimate_the_truth_from_them(tmp_path, desk):
@@ -261,7 +259,7 @@ def test_the_commands_write_responses_and_estimate_the_truth_from_them(tmp_path,
     assert "2 sources, one response each" in said
     assert "14-DP" in said
     assert "each run draws again, and the epsilons add up" in said
-    reporting, responded = read(told.read_text())
+    reporting, responded = read_responses(told.read_text())
     assert reporting == Reporting(Fraction(14), 2, (2, 100), 3)
 
     before = told.read_bytes()
@@ -272,7 +270,7 @@ def test_the_commands_write_responses_and_estimate_the_truth_from_them(tmp_path,
     assert "exists already" in desk.run("respond", events, *options, code=2)
 
     found = json.loads(CliRunner().invoke(app, ["reports", "estimate", str(told), "--json"]).output)
-    exact = [one for row in reporting.estimates(responded) for one in row]
+    exact = [one for row in reporting.response.estimates(responded) for one in row]
     assert found["sources"] == 2
     assert [one["reports"] for one in found["estimates"]] == [float(one.reports) for one in exact]
     assert [one["standardError"] for one in found["estimates"]] == [one.standard_error for one in exact]

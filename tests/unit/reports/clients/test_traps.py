@@ -14,16 +14,16 @@ from dataclasses import replace
 import pytest
 
 from kanon.reports.clients import attribution, encrypt, events, response, simulation, windows
-from kanon.reports.clients.attribution import Amount, Attribution, KeyPiece, Source, Trigger
-from kanon.reports.clients.encrypt import Report
-from kanon.reports.clients.events import EventSpec, TriggerSpec
+from kanon.reports.clients.attribution import Attribution, KeyPiece, Source, Trigger
+from kanon.reports.clients.encrypt import ClientReport
+from kanon.reports.clients.events import DatumSpec, EventSpec
 from kanon.reports.clients.windows import Windows
 from kanon.reports.hpke import open_sealed
 from kanon.reports.keys import PublicKey
 from kanon.reports.payload import Contribution, Payload, decode
 from tests.unit.reports import made
 
-SPEC = EventSpec((TriggerSpec((0, 1), (100, 200), (1, 2)),), 3)
+SPEC = EventSpec((DatumSpec((100, 200), (1, 2)),) * 2, 3)
 ORIGIN, SHOP = "https://report.test", "https://shop.test"
 
 
@@ -48,7 +48,7 @@ def one_draw_fixes_all_windows(folder):
 
 def plant_a_draw_for_every_window(patch):
     def drawn_again(self):
-        return response.Response(self.spec.outputs, self.epsilon).decide(self.bits)
+        return response.Response(self.spec.outputs, events.EPSILON).decide(self.bits)
 
     patch.setattr(events.Events, "bits", Bits(*range(1, 55)), raising=False)
     patch.setattr(events.Events, "told", property(drawn_again))
@@ -91,7 +91,7 @@ def carried(*values):
         device = attribution.add_source(Attribution(), device, source)
     reports = []
     for value in values:
-        trigger = Trigger(2, ORIGIN, SHOP, (KeyPiece(0, frozenset("a")),), {"a": Amount(value)})
+        trigger = Trigger(2, ORIGIN, SHOP, (KeyPiece(0, frozenset("a")),), {"a": value})
         device, report, _ = attribution.add_trigger(Attribution(10), device, trigger, 0)
         reports.append(report)
     return [None if report is None else sum(pair.value for pair in report.contributions) for report in reports]
@@ -133,7 +133,7 @@ def plant_silence_of_windows(patch):
 
 
 def a_null_report_adds_nothing(folder):
-    null = Report((), 0, ORIGIN, "kanon")
+    null = ClientReport((), 0, ORIGIN, "kanon")
     encrypted = encrypt.encrypt(null, [PublicKey(made.KEY_ID, made.KEY.public_key())])
     payload = decode(open_sealed(encrypted.payload, made.KEY, encrypted.shared_info))
     assert payload == Payload("histogram", (Contribution(0, 0),) * 20)
