@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,45 +9,38 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from io import BytesIO
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import typer
 
 from kanon.cli.errors import CommandError
 from kanon.cli.options import DateOrder, SkipBadRows, log_reading
-from kanon.cli.reports_demo import (
-    Joins,
-    Log,
-    Seed,
-    Window,
-    check_numbers,
-    declared_keys,
-    events,
-    exact_sums,
-    in_words,
-    log_of,
-)
+from kanon.cli.reports_demo import VALUE, Demo, Log, Window, both_parameters, log_of
 from kanon.cli.screen import progress, working
 from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
-from kanon.client import Client, Connection
+from kanon.client import Client, Connection, RefusedError
 from kanon.client.connection import Sign
 from kanon.client.signing import signer
 from kanon.errors import KanonError
+from kanon.reports.parameters import Parameters, written
 
 if TYPE_CHECKING:
     from kanon.local.logs import JoinLog
     from kanon.operate.stacks import RunningStack
     from kanon.reports.avro import Report
     from kanon.reports.keys import PublicKey
-    from kanon.reports.parameters import Parameters
 
-EPSILON, DELTA = "4", "1e-8"
+EPSILON = "4"
 DAYS = 60
 """Reports of the demo are scheduled at most so many days before now. Jobs accept 90 days."""
-SENDERS = 8
+MOST = 2_000
+"""The largest number of reports to send, spread over the log."""
+SENDERS, A_CONNECTION = 8, 50
+"""Connections at once, and reports that each sends."""
 PREFIX = "reports/kanon/"
 SECONDS_TO_STORE, SECONDS_A_JOB = 300, 900
+JSON = {"Content-Type": "application/json"}
 PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
 
 
@@ -132,11 +124,6 @@ def demo_service(
     dates: DateOrder = None,
     skip_bad_rows: SkipBadRows = False,
     window: Window = 24,
-    joins: Joins = 2,
-    reports: Annotated[
-        int, typer.Option(min=100, max=20_000, help="Largest number of reports to send, spread over the log.")
-    ] = 2_000,
-    seed: Seed = 1,
     stack: Stack = None,
     region: Region = None,
     profile: Profile = None,
@@ -151,71 +138,47 @@ def demo_service(
     with stack_errors(": docs/guides/operate.md#kanon-doctor names the permissions"):
         service = Service.of(find(stack, region, profile, url))
         try:
-            run(service, log_of(log, seed, log_reading(dates, skip_bad_rows)), window, joins, reports)
+            run(service, recent(log_of(log, log_reading(dates, skip_bad_rows)), window, service.clock()))
         except AssertionError as error:
             raise CommandError(f"a check failed: {error}", 1) from error
 
 
-def run(service: Service, log: "JoinLog", window: int, joins: int, most: int) -> None:
-    """Send reports of the log, run three jobs, and compare every number with the log.
-
-    Args:
-        service: where to send them.
-        log: joins in the order of time; at most ``most`` of them are used, with times as if the last window had just
-            ended.
-        window: hours of a window.
-        joins: joins of a client that count in a window.
-        most: the largest number of reports to send.
-
-    Raises:
-        AssertionError: a check failed.
-        DemoError: the service did not answer in time.
-    """
-    from kanon.reports.parameters import CONTRIBUTION_BOUND, Parameters, decimal, written
-
-    value = CONTRIBUTION_BOUND // joins
-    log = recent(log, window, most, service.clock())
-    exact = exact_sums(log, window, joins, value)
-    sealed = encrypted(service, log, window, value)
-    send(service, sealed)
-    typer.echo(f"{len(sealed):,} reports are sent, {value:,} for each join. Unit: one client in {window} h.")
-    declare(service, sorted(declared_keys(exact)))
-    epsilon = decimal(EPSILON, "epsilon")
-    declared = Parameters("declared", epsilon)
-    discover = Parameters("discover", epsilon, decimal(DELTA, "delta"))
-    stored(service, len(sealed))
-    for name, parameters in (("declared", declared), ("discover", discover)):
-        metrics = summary(service, create(service, name, parameters))
-        check_numbers(metrics, parameters, exact)
-        typer.echo(in_words(name, metrics, parameters, exact, value))
-    left = service.cap[0] - 2 * epsilon, service.cap[1] - discover.delta
-    too_much = Parameters("declared", service.cap[0] - epsilon)
-    check_refused(service, create(service, "refused", too_much), left, len(sealed))
-    hours = check_spent(service, sealed, left)
-    typer.echo(f"refused: epsilon {written(too_much.epsilon)} is more than the {written(left[0])} left of each unit.")
-    typer.echo(
-        f"Spent is released: in {hours:,} hours, epsilon {written(left[0])} and delta {written(left[1])} are left."
-    )
-
-
-def recent(log: "JoinLog", window: int, most: int, now: float) -> "JoinLog":
+def recent(log: "JoinLog", window: int, now: float, most: int = MOST) -> Demo:
     """Joins of the log's last days, chosen evenly and moved by whole windows: the last window ends before ``now``."""
     length = window * 3600
     end = log.joins[-1].time
     moved = (int(now) // length - 1 - int(end) // length) * length
     newest = [join for join in log.joins if join.time > end - DAYS * 86_400]
     taken = newest[:: -(-len(newest) // most)]
-    return replace(log, joins=[join._replace(time=join.time + moved) for join in taken])
+    return Demo(replace(log, joins=[join._replace(time=join.time + moved) for join in taken]), window)
 
 
-def encrypted(service: Service, log: "JoinLog", window: int, value: int) -> list["Report"]:
-    """A report for every join, encrypted to the service's keys."""
-    from kanon.reports.clients.encrypt import encrypt
-    from kanon.reports.clients.windows import Windows, contributions
+def run(service: Service, demo: Demo) -> None:
+    """Send the reports of a recent log, run three jobs, and compare every number with the log.
 
+    Raises:
+        AssertionError: a check failed.
+        DemoError: the service did not answer in time.
+    """
+    both = declared, discover = both_parameters(EPSILON)
     keys = service.until("waiting for the first public key", SECONDS_TO_STORE, lambda: public_keys(service))
-    client = Windows(service.origin, length=window * 3_600_000)
-    return [encrypt(report, keys) for report in contributions(client, events(log.joins, value))]
+    sealed = demo.encrypted(service.origin, keys)
+    send(service, sealed)
+    typer.echo(f"{len(sealed):,} reports are sent, {VALUE:,} for each join. Unit: one client in {demo.window} h.")
+    declare(service, demo)
+    stored(service, len(sealed), declared)
+    for parameters in both:
+        metrics = summary(service, create(service, parameters.mode, parameters))
+        demo.check(metrics, parameters)
+        typer.echo(demo.in_words(metrics, parameters))
+    left = service.cap[0] - 2 * declared.epsilon, service.cap[1] - discover.delta
+    too_much = Parameters("declared", service.cap[0] - declared.epsilon)
+    check_refused(service, create(service, "refused", too_much), left, len(sealed))
+    hours = check_spent(service, sealed, left)
+    typer.echo(f"refused: epsilon {written(too_much.epsilon)} is more than the {written(left[0])} left of each unit.")
+    typer.echo(
+        f"Spent is released: in {hours:,} hours, epsilon {written(left[0])} and delta {written(left[1])} are left."
+    )
 
 
 def public_keys(service: Service) -> list["PublicKey"]:
@@ -231,43 +194,32 @@ def send(service: Service, sealed: Sequence["Report"]) -> None:
     """Post every report until the collector accepts it."""
     from kanon.reports.clients.sending import PATHS, body_of
 
-    with progress("reports sent", len(sealed)) as advance:
-        lock = threading.Lock()
+    def post(some: Sequence["Report"]) -> int:
+        with closing(Connection(service.url)) as connection:
+            for report in some:
+                while (answer := connection("POST", PATHS["kanon"], body_of(report), JSON)).status in (429, 503):
+                    service.wait(1)
+                if answer.status != 200:
+                    raise DemoError(f"the collector answered {answer.status}: {answer.body[:200].decode()}")
+        return len(some)
 
-        def post(some: Sequence["Report"]) -> None:
-            with closing(Connection(service.url)) as connection:
-                for report in some:
-                    while True:
-                        answer = connection(
-                            "POST", PATHS["kanon"], body_of(report), {"Content-Type": "application/json"}
-                        )
-                        if answer.status == 200:
-                            break
-                        if answer.status not in (429, 503):
-                            raise DemoError(f"the collector answered {answer.status}: {answer.body[:200].decode()}")
-                        service.wait(1)
-                    with lock:
-                        advance(1)
-
-        with ThreadPoolExecutor(SENDERS) as pool:
-            list(pool.map(post, (sealed[number::SENDERS] for number in range(SENDERS))))
+    parts = [sealed[start : start + A_CONNECTION] for start in range(0, len(sealed), A_CONNECTION)]
+    with progress("reports sent", len(sealed)) as advance, ThreadPoolExecutor(SENDERS) as pool:
+        for count in pool.map(post, parts):
+            advance(count)
 
 
-def declare(service: Service, keys: Sequence[bytes]) -> None:
+def declare(service: Service, demo: Demo) -> None:
     """Write the declared keys to the bucket of summaries."""
-    import numpy as np
-
     from kanon.reports import avro
 
     file = BytesIO()
-    avro.write_domain(file, np.frombuffer(b"".join(keys), "S16"))
+    avro.write_domain(file, demo.declared)
     service.s3.put_object(Bucket=service.summaries_bucket, Key=f"domains/{service.run}/keys.avro", Body=file.getvalue())
 
 
-def request(service: Service, name: str, parameters: "Parameters") -> dict[str, Any]:
+def request(service: Service, name: str, parameters: Parameters) -> dict[str, Any]:
     """The body of createJob. Reports of other runs have other origins, so the job leaves them out."""
-    from kanon.reports.parameters import written
-
     job: dict[str, Any] = {
         "job_request_id": f"{service.run}-{name}",
         "input_data_bucket_name": service.reports_bucket,
@@ -287,12 +239,9 @@ def request(service: Service, name: str, parameters: "Parameters") -> dict[str, 
     return job
 
 
-def stored(service: Service, reports: int) -> None:
+def stored(service: Service, reports: int, parameters: Parameters) -> None:
     """Wait until every report is in the bucket: the collector's queue is emptied once a minute."""
-    from kanon.client import RefusedError
-    from kanon.reports.parameters import Parameters
-
-    asked = request(service, "preflight", Parameters("declared", Fraction(EPSILON)))
+    asked = request(service, "preflight", parameters)
 
     def found() -> bool:
         try:
@@ -306,7 +255,7 @@ def stored(service: Service, reports: int) -> None:
     service.until("waiting until the reports are stored", SECONDS_TO_STORE, found)
 
 
-def create(service: Service, name: str, parameters: "Parameters") -> dict[str, Any]:
+def create(service: Service, name: str, parameters: Parameters) -> dict[str, Any]:
     """Create a job and wait for its end; its answer."""
     asked = request(service, name, parameters)
     service.call("POST", "/v1alpha/createJob", asked)

@@ -13,7 +13,6 @@ from kanon.local.logs import generated_log
 from kanon.reports.parameters import Parameters
 
 BOTH = Parameters("declared", Fraction(1)), Parameters("discover", Fraction(1), Fraction(1, 10**5))
-VALUE = 32_768
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,61 +24,60 @@ def one_process():
 
 
 @pytest.fixture(scope="module")
-def log():
-    return generated_log(3, days=9, joins=900, sets=20)
+def demo():
+    return reports_demo.Demo(generated_log(3, days=9, joins=900, sets=20), 24)
 
 
 @pytest.fixture(scope="module")
-def exact(log):
-    return reports_demo.exact_sums(log, 24, 2, VALUE)
+def summaries(demo, tmp_path_factory):
+    return reports_demo.aggregated(demo, BOTH, tmp_path_factory.mktemp("demo"))
 
 
-@pytest.fixture(scope="module")
-def summaries(log, exact, tmp_path_factory):
-    return reports_demo.aggregated(log, exact, 24, VALUE, BOTH, tmp_path_factory.mktemp("demo"))
-
-
-def test_every_number_of_the_demo_is_checked(summaries, exact):
+def test_every_number_of_the_demo_is_checked(summaries, demo):
     for summary in summaries:
-        reports_demo.check(summary, exact)
-    assert len(summaries[0].metrics) == len(exact) + reports_demo.UNUSED
-    assert 0 < len(summaries[1].metrics) < len(exact)
+        summary.check(demo)
+    assert len(summaries[0].metrics) == len(demo.exact) + reports_demo.UNUSED
+    assert 0 < len(summaries[1].metrics) < len(demo.exact)
+    assert {summary.accepted for summary in summaries} == {len(demo.log.joins)}
 
 
-def moved(summary, by):
-    [partition] = summary.outcome.partitions
-    noise = partition.noise + by
-    return replace(summary, outcome=replace(summary.outcome, partitions=(replace(partition, noise=noise),)))
+@pytest.mark.parametrize(
+    ("number", "change", "message"),
+    [
+        (0, lambda metrics: {key: metric + 5_000_000 for key, metric in metrics.items()}, "too far"),
+        (1, lambda metrics: {key: metric + 5_000_000 for key, metric in metrics.items()}, "too far"),
+        (1, lambda metrics: metrics | {b"x" * 16: 0}, "too far"),
+        (0, lambda metrics: dict(list(metrics.items())[1:]), "declared key"),
+        (1, lambda metrics: dict(sorted(metrics.items(), key=lambda one: one[1])[:-1]), "threshold"),
+    ],
+)
+def test_a_wrong_number_a_missing_key_and_an_unknown_key_are_noticed(summaries, demo, number, change, message):
+    summary = summaries[number]
+    with pytest.raises(AssertionError, match=message):
+        replace(summary, metrics=change(summary.metrics)).check(demo)
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_wrong_number_is_noticed(summaries, exact, number):
-    with pytest.raises(AssertionError):
-        reports_demo.check(moved(summaries[number], 5_000_000), exact)
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_report_that_was_lost_is_noticed(summaries, exact, number):
-    key = max(exact, key=lambda each: exact[each])
-    with pytest.raises(AssertionError, match="do not add up"):
-        reports_demo.check(summaries[number], exact | {key: exact[key] + VALUE})
-
-
-def test_a_missing_declared_key_and_a_key_below_the_threshold_are_found(summaries, exact):
-    declared, discover = summaries
-    with pytest.raises(AssertionError, match="declared key"):
-        reports_demo.check(declared, exact | {b"x" * 16: 0})
-    lower = replace(discover.outcome.partitions[0], threshold=0)
-    shown = replace(discover, outcome=replace(discover.outcome, partitions=(lower,)))
+def test_a_key_below_the_threshold_is_noticed(summaries, demo):
+    rare = min(demo.exact, key=lambda key: demo.exact[key])
+    assert rare not in summaries[1].metrics
     with pytest.raises(AssertionError, match="threshold"):
-        reports_demo.check(shown, exact)
+        replace(summaries[1], metrics=summaries[1].metrics | {rare: demo.exact[rare]}).check(demo)
 
 
-def test_the_command_draws_a_picture_and_prints_window_and_guarantee(log, tmp_path):
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("change", [{"seen": -1}, {"faults": 1}])
+def test_a_report_that_was_lost_or_is_in_error_is_noticed(summaries, demo, number, change):
+    summary = summaries[number]
+    moved = {name: getattr(summary, name) + by for name, by in change.items()}
+    with pytest.raises(AssertionError, match="do not add up"):
+        replace(summary, **moved).check(demo)
+
+
+def test_the_command_draws_a_picture_and_prints_window_and_guarantee(demo, tmp_path):
     with (tmp_path / "log.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["time", "set", "client"])
-        rows.writerows((join.time, join.set, join.client) for join in log.joins)
+        rows.writerows((join.time, join.set, join.client) for join in demo.log.joins)
     arguments = ["--log", tmp_path / "log.csv", "--window-hours", "6", "--plot", tmp_path / "p.png"]
     told = CliRunner().invoke(app, ["reports", "demo", *map(str, arguments)])
     assert told.exit_code == 0, told.output
