@@ -1,5 +1,6 @@
 """``kanon cost``: the monthly bill of a workload by service, and the cost of other choices."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kanon.cost.billing import Bill, Prices
-    from kanon.cost.reports import JobTimes, ReportLoad
-    from kanon.cost.reports import Row as ReportsRow
-    from kanon.cost.scale import Needs, Row
+    from kanon.cost.reports import JobRow, JobTimes, ReportLoad
+    from kanon.cost.scale import Needs, ScaleRow
     from kanon.cost.workload import Workload
 
 
@@ -41,11 +41,9 @@ def cost(
     hashes: Annotated[int, typer.Option(help="Hashes per query, 1 to 1,000.")] = 100,
     sets: Annotated[int, typer.Option(help="Sets that get joins.")] = 1_000_000,
     popularity: Annotated[float, typer.Option(help="Exponent of Zipf's law; 0: all sets are equally popular.")] = 1.1,
-    slots: Annotated[int | None, typer.Option(help="Slots; by default 16, or more if the workload needs them.")] = None,
     given: OneType = None,
     types: TypesFile = None,
     period: Annotated[int, typer.Option(min=1, help="Seconds per step.")] = 3600,
-    architecture: Annotated[str, typer.Option(help="Architecture of the functions: arm64 or x86_64.")] = "arm64",
     reports: Annotated[float, typer.Option(help="Encrypted reports per day; 0 for a stack without reports.")] = 0.0,
     jobs: Annotated[float, typer.Option(help="Jobs per day.")] = 1.0,
     prices: Annotated[Path | None, typer.Option(help="Price file; by default the prices of the package.")] = None,
@@ -65,7 +63,6 @@ def cost(
     from kanon.cost import reports as of_reports
     from kanon.cost import scale
     from kanon.cost.billing import CostError, bill, read_measured, read_prices
-    from kanon.cost.reports import ReportLoad
     from kanon.cost.workload import Workload, added, alternatives, usage
 
     if table is not None:
@@ -80,16 +77,16 @@ def cost(
     with one_line(CostError):
         listed, values = read_prices(prices), read_measured(measured)
         if table is Shown.SCALE:
-            _scale(list(scale.table(type_.parameters, values, listed)), listed, as_json=as_json)
+            _rows(map(_of_scale, scale.table(type_.parameters, values, listed)), listed, as_json=as_json)
             return
         if table is Shown.REPORTS:
-            _reports(list(of_reports.table(values, listed)), listed, as_json=as_json)
+            _rows(map(_of_jobs, of_reports.table(values, listed)), listed, as_json=as_json)
             return
-        load = Workload(type_.parameters, joins, batch, queries, hashes, sets, popularity, architecture=architecture)
+        load = Workload(type_.parameters, joins, batch, queries, hashes, sets, popularity)
         needs = scale.needs(load, values)
-        load = replace(load, slots=slots or scale.slots_of(needs))
-        sent = ReportLoad(reports, jobs=jobs)
-        more = of_reports.usage(sent, values, architecture) if reports else {}
+        load = replace(load, slots=scale.slots_of(needs))
+        sent = of_reports.ReportLoad(reports, jobs=jobs)
+        more = of_reports.usage(sent, values) if reports else {}
         made = bill(added(usage(load, values), more), listed)
         others = {name: bill(used, listed).total for name, used in alternatives(load, values, more).items()}
         needs = replace(needs, limits=(*needs.limits, *of_reports.limits(sent, values)))
@@ -115,7 +112,7 @@ class ReportsPart:
         load = self.load
         return (
             f"{load.reports:,.0f} reports a day of {load.size:,} bytes. Jobs a day: {load.jobs:,g}, each of"
-            f" {load.in_a_job:,.0f} reports, {load.keys:,} keys, {load.rows:,} rows of budget. Shards of a job:"
+            f" {load.reports:,.0f} reports, {load.keys:,} keys, {load.rows:,} rows of budget. Shards of a job:"
             f" {load.shards:,}. Parts of its summary: {load.parts}. It takes about {self.times.total:,.0f} s.\n"
             f"Reports are ${self.dollars:,.2f} of the total.\n"
         )
@@ -123,13 +120,8 @@ class ReportsPart:
     @property
     def document(self) -> dict[str, Any]:
         """The part as JSON."""
-        times = self.times
-        return {
-            "shards": self.load.shards,
-            "parts": self.load.parts,
-            "secondsAJob": {"map": times.mapping, "reduce": times.reducing, "commit": times.committing},
-            "dollarsAMonth": self.dollars,
-        }
+        shards, parts = self.load.shards, self.load.parts
+        return {"shards": shards, "parts": parts, "secondsAJob": self.times.stages, "dollarsAMonth": self.dollars}
 
 
 @dataclass(frozen=True)
@@ -146,10 +138,8 @@ class Estimate:
     @property
     def a_million(self) -> float | None:
         """Dollars per million joins, everything but reports included; None without joins."""
-        from kanon.cost.scale import MONTH
-
         dollars = self.made.total - (self.part.dollars if self.part else 0.0)
-        return dollars / (self.load.joins * MONTH / 1e6) if self.load.joins else None
+        return dollars / self.load.millions_a_month if self.load.joins else None
 
     @property
     def summary(self) -> str:
@@ -182,113 +172,100 @@ class Estimate:
 
 
 def _show(estimate: Estimate, *, markdown: bool) -> None:
+    from rich.box import HEAVY_HEAD, MARKDOWN
     from rich.console import Console
 
     typer.echo(estimate.summary)
-    console, made = Console(width=120), estimate.made
-    for table in (_lines(made, markdown=markdown), _alternatives(made, estimate.others, markdown=markdown)):
-        if markdown:
-            with console.capture() as captured:
-                console.print(table)
-            typer.echo("\n".join(line.rstrip() for line in captured.get().strip().splitlines()))
-        else:
+    console = Console(width=120)
+    for table in (_lines(estimate.made), _alternatives(estimate.made, estimate.others)):
+        table.box = MARKDOWN if markdown else HEAVY_HEAD
+        with console.capture() as captured:
             console.print(table)
-        typer.echo()
+        text = captured.get()
+        typer.echo("\n".join(line.rstrip() for line in text.strip().splitlines()) + "\n" if markdown else text)
     typer.echo(estimate.prices.summary)
 
 
-def _table(*columns: str, markdown: bool) -> "Table":
-    """A table with right-aligned number columns."""
-    from rich import box
-
-    numbers = [column for column in columns if column[0] == "$" or column in ("quantity", "share")]
-    table = new_table(*columns, numbers=numbers)
-    table.box = box.MARKDOWN if markdown else box.HEAVY_HEAD
-    return table
-
-
-def _lines(made: "Bill", *, markdown: bool) -> "Table":
-    table = _table("service", "$ a month", "what", "quantity", "$", markdown=markdown)
+def _lines(made: "Bill") -> "Table":
+    numbers = ("$ a month", "quantity", "$")
+    table = new_table("service", "$ a month", "what", "quantity", "$", numbers=numbers)
     totals = dict(made.by_service())
     for line in made.lines:
         total = totals.pop(line.service, None)
         service = ("", "") if total is None else (line.service, f"{total:,.2f}")
-        table.add_row(*service, line.what, _quantity(line.quantity), f"{line.dollars:,.2f}")
+        quantity = f"{line.quantity:,.0f}" if line.quantity >= 100 else f"{line.quantity:.3g}"
+        table.add_row(*service, line.what, quantity, f"{line.dollars:,.2f}")
     return table
 
 
-def _quantity(number: float) -> str:
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
-
-
-def _alternatives(made: "Bill", others: dict[str, float], *, markdown: bool) -> "Table":
-    table = _table("the same load with another choice", "$ a month", "share", markdown=markdown)
+def _alternatives(made: "Bill", others: dict[str, float]) -> "Table":
+    numbers = ("$ a month", "share")
+    table = new_table("the same load with another choice", "$ a month", "share", numbers=numbers)
     for name, total in others.items():
         table.add_row(name, f"{total:,.2f}", f"{total / made.total:.0%}")
     return table
 
 
-def _scale(rows: "list[Row]", prices: "Prices", *, as_json: bool) -> None:
-    """The table of workloads, as Markdown or JSON."""
+Cells = Mapping[str, str]
+Document = Mapping[str, Any]
+
+
+def _rows(rows: Iterable[tuple[Cells, Document]], prices: "Prices", *, as_json: bool) -> None:
+    """Print a table, whose rows are given as texts by column and as JSON, as Markdown or as JSON."""
     if as_json:
-        show_json([_row(row) for row in rows])
+        show_json([document for _, document in rows])
         return
+    every = [cells for cells, _ in rows]
     typer.echo(f"{prices.summary}\n")
-    typer.echo("| joins/s | a request | spread | $ a million joins | slots | workers | limits | with files on S3 |")
-    typer.echo("|---|---|---|---|---|---|---|---|")
-    for row in rows:
-        limits = "; ".join(row.needs.limits) or "none"
-        typer.echo(
-            f"| {row.workload.joins:,g} | {row.workload.batch} | {row.spread} | {row.a_million:.2f} |"
-            f" {row.needs.slots or 'more than 256'} | {row.needs.workers:,} | {limits} | {row.merged_a_million:.2f} |"
-        )
+    typer.echo(f"| {' | '.join(every[0])} |\n|{'---|' * len(every[0])}")
+    for cells in every:
+        typer.echo(f"| {' | '.join(cells.values())} |")
 
 
-def _row(row: "Row") -> dict[str, Any]:
-    return {
-        "joins": row.workload.joins,
-        "batch": row.workload.batch,
-        "sets": row.workload.sets,
+def _of_scale(row: "ScaleRow") -> tuple[Cells, Document]:
+    load, needs = row.workload, row.needs
+    cells = {
+        "joins/s": f"{load.joins:,g}",
+        "a request": str(load.batch),
+        "spread": row.spread,
+        "$ a million joins": f"{row.a_million:.2f}",
+        "slots": str(needs.slots or "more than 256"),
+        "workers": f"{needs.workers:,}",
+        "limits": "; ".join(needs.limits) or "none",
+        "with files on S3": f"{row.merged_a_million:.2f}",
+    }
+    return cells, {
+        "joins": load.joins,
+        "batch": load.batch,
+        "sets": load.sets,
         "dollarsAMillionJoins": row.a_million,
-        "slots": row.needs.slots,
-        "workers": row.needs.workers,
-        "limits": list(row.needs.limits),
+        **asdict(needs),
         "mergedOnS3": row.merged_a_million,
     }
 
 
-def _reports(rows: "list[ReportsRow]", prices: "Prices", *, as_json: bool) -> None:
-    """The table of jobs, as Markdown or JSON."""
-    if as_json:
-        show_json([_reports_row(row) for row in rows])
-        return
-    typer.echo(f"{prices.summary}\n")
-    typer.echo(
-        "| reports | keys | concurrency | shards | parts | map | reduce | commit | $ a job | $ its reports | limits |"
-    )
-    typer.echo("|---|---|---|---|---|---|---|---|---|---|---|")
-    for row in rows:
-        load, times = row.load, row.times
-        typer.echo(
-            f"| {load.in_a_job:,.0f} | {load.keys:,} | {load.concurrency:,} | {load.shards:,} | {load.parts} |"
-            f" {_time(times.mapping)} | {_time(times.reducing)} | {_time(times.committing)} | {row.job.total:.2f} |"
-            f" {row.collected.total:,.2f} | {'; '.join(row.limits) or 'none'} |"
-        )
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:,.1f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
-
-
-def _reports_row(row: "ReportsRow") -> dict[str, Any]:
-    return {
-        "reports": row.load.in_a_job,
-        "keys": row.load.keys,
-        "concurrency": row.load.concurrency,
-        "shards": row.load.shards,
-        "parts": row.load.parts,
-        "secondsAJob": {"map": row.times.mapping, "reduce": row.times.reducing, "commit": row.times.committing},
+def _of_jobs(row: "JobRow") -> tuple[Cells, Document]:
+    load, times = row.load, row.times
+    cells = {
+        "reports": f"{load.reports:,.0f}",
+        "keys": f"{load.keys:,}",
+        "concurrency": f"{load.concurrency:,}",
+        "shards": f"{load.shards:,}",
+        "parts": str(load.parts),
+        **{stage: _time(seconds) for stage, seconds in times.stages.items()},
+        "$ a job": f"{row.job.total:.2f}",
+        "$ its reports": f"{row.collected.total:,.2f}",
+        "limits": "; ".join(row.limits) or "none",
+    }
+    return cells, {
+        "reports": load.reports,
+        **{name: getattr(load, name) for name in ("keys", "concurrency", "shards", "parts")},
+        "secondsAJob": times.stages,
         "dollarsAJob": row.job.total,
         "dollarsToCollect": row.collected.total,
         "limits": list(row.limits),
     }
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:,.1f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"

@@ -280,7 +280,7 @@ def aggregated(demo: Demo, both: tuple[Parameters, Parameters], folder: Path) ->
 def _promise(both: tuple[Parameters, Parameters]) -> None:
     from kanon.reports.guarantee import of_all, of_job
 
-    parts = {parameters.mode: of_job(parameters) for parameters in both}
+    parts: dict[str, list[str]] = {parameters.mode: of_job(parameters) for parameters in both}
     parts["Both summaries together"] = of_all(
         sum((p.epsilon for p in both), Fraction(0)), sum((p.delta for p in both), Fraction(0))
     )

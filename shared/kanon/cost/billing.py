@@ -19,6 +19,17 @@ class CostError(Error, ValueError):
     """A file or a workload cannot be priced; the message says what to change."""
 
 
+def check_between(*values: tuple[float, str, float, float]) -> None:
+    """Check values of a workload, each given with its name in words, its least and its largest value.
+
+    Raises:
+        CostError: a value is out of its range.
+    """
+    for value, name, least, most in values:
+        if not least <= value <= most:
+            raise CostError(f"{name} must lie between {least:,} and {most:,.0f}, not {value:g}")
+
+
 @dataclass(frozen=True)
 class Price:
     """A list price: ``usd`` for ``per`` of ``what``."""

@@ -10,32 +10,25 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from kanon.cost.billing import Bill, CostError, Prices, Usage, bill
-from kanon.cost.workload import FULL_PROCESSOR_MB, GB, HOUR, INDEX_BYTES, MONTH_HOURS, REQUEST_MB
+from kanon.cost import deployed
+from kanon.cost.billing import Bill, Prices, Usage, bill, check_between
+from kanon.cost.deployed import KEYS_A_PART, MOST_SHARDS, REQUEST_MB, SHARD_BYTES, WORKER_MB, WORKER_SECONDS
+from kanon.cost.workload import FULL_PROCESSOR_MB, GB, HOUR, INDEX_BYTES, MONTH_HOURS
 from kanon.dynamo.units import READ_UNIT, item_size, read_units, write_units
-from kanon.reports.storage.budgets import MOST_ROWS, ROWS_A_CHUNK, Amount, Budgets, Charge
+from kanon.reports.account import DAY
+from kanon.reports.storage import budgets, key_ring, report_jobs
+from kanon.reports.storage.budgets import Amount, Budgets, Charge
 
 DAYS = MONTH_HOURS / 24
-STORE_MB, JOBS_MB, WORKER_MB = 1769, 1769, 3008
-"""MemorySize of the functions in infra/reports.yaml; ``collect`` and ``rotate`` have :data:`REQUEST_MB`."""
-METRICS, ALARM_METRICS = 19, 35
-"""The metrics of the six functions, and the metrics that the alarms of infra/reports.yaml read."""
-KEPT_DAYS = 97
-"""Days that a report is kept."""
-SHARD_BYTES, MOST_SHARDS = 64 << 20, 1_000
-KEYS_A_PART, MOST_KEYS = 1_000_000, 10**7
-KEYS_KEPT = 120 / 7
-"""HPKE keys that open reports: a new one every 7 days, each for 120 days."""
+KEYS_KEPT = key_ring.OPENS / key_ring.NEW_EVERY
+"""HPKE keys that open reports."""
 IN_BASE64 = 1.25
 """Three quarters of a stored report are its payload. Base64 makes four bytes of three."""
 SQS_BYTES = 64 * 1024
 """Bytes of one billed SQS request; a larger one counts as several."""
 MESSAGES_A_CALL = 10
 """Messages that Lambda receives, or deletes, with one request."""
-MOST_MESSAGES, MOST_BATCH_BYTES = 10_000, 6_000_000
-"""Messages and bytes of one batch of ``store``."""
-SWEEPS = 2 * 12 * MONTH_HOURS
-"""Runs of the two schedules in a month: each runs every five minutes."""
+SWEEPS = deployed.SWEEPS_AN_HOUR * MONTH_HOURS
 LOOKS = 20
 """Reads of a job's row, the key ring and the epoch from RECEIVED to FINISHED, without those of shards and parts."""
 STATES = 4
@@ -44,8 +37,6 @@ TRANSACTED = 2
 """A write in a transaction takes twice its units."""
 LEFT_BYTES, RECORD_BYTES = 600, 300
 """Bytes of a budget row's item ``left`` with 24 hours (below one unit), and of a worker's record."""
-WORKER_SECONDS = 900
-"""The timeout of ``decrypt`` and ``aggregate``."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +44,9 @@ class ReportLoad:
     """A steady load of reports.
 
     Args:
-        reports: reports posted per day.
+        reports: posted per day, and read by each job.
         size: bytes of a stored report: payload, clear fields, key id.
-        jobs: a day.
-        of_reports: reports of a job; None means the reports of a day.
+        jobs: per day.
         keys: declared keys of a job.
         rows: rows of budget that a job charges.
         concurrency: parameter ``MapConcurrency``.
@@ -68,30 +58,22 @@ class ReportLoad:
     reports: float
     size: int = 1_300
     jobs: float = 1.0
-    of_reports: float | None = None
     keys: int = 10_000
     rows: int = 24
     concurrency: int = 50
 
     def __post_init__(self) -> None:
-        for value, told, least, most in (
+        check_between(
             (self.reports, "reports a day", 0, 1e12), (self.size, "bytes of a report", 100, 192 << 10),
-            (self.jobs, "jobs a day", 0, 1e6), (self.in_a_job, "reports of a job", 0, 1e12),
-            (self.keys, "keys of a job", 1, MOST_KEYS), (self.rows, "rows of budget of a job", 0, MOST_ROWS),
+            (self.jobs, "jobs a day", 0, 1e6), (self.keys, "keys of a job", 1, deployed.MOST_KEYS),
+            (self.rows, "rows of budget of a job", 0, budgets.MOST_ROWS),
             (self.concurrency, "the map concurrency", 2, 1_000),
-        ):  # fmt: skip
-            if not least <= value <= most:
-                raise CostError(f"{told} must lie between {least:,} and {most:,.0f}, not {value:g}")
-
-    @property
-    def in_a_job(self) -> float:
-        """Reports that a job reads."""
-        return self.reports if self.of_reports is None else self.of_reports
+        )  # fmt: skip
 
     @property
     def shards(self) -> int:
         """Shards of a job."""
-        return max(1, math.ceil(self.in_a_job * self.size / SHARD_BYTES))
+        return max(1, math.ceil(self.reports * self.size / SHARD_BYTES))
 
     @property
     def parts(self) -> int:
@@ -101,7 +83,7 @@ class ReportLoad:
     @property
     def chunks(self) -> int:
         """Transactions of a commit."""
-        return max(1, math.ceil(self.rows / ROWS_A_CHUNK))
+        return max(1, math.ceil(self.rows / budgets.ROWS_A_CHUNK))
 
 
 @dataclass(frozen=True)
@@ -114,6 +96,11 @@ class JobTimes:
     workers: float
 
     @property
+    def stages(self) -> dict[str, float]:
+        """Seconds by stage."""
+        return {"map": self.mapping, "reduce": self.reducing, "commit": self.committing}
+
+    @property
     def total(self) -> float:
         """Seconds from createJob to the summary."""
         return self.mapping + self.reducing + self.committing
@@ -121,12 +108,12 @@ class JobTimes:
 
 def times(load: ReportLoad, m: Mapping[str, float]) -> JobTimes:
     """The times of a job."""
-    of_shard = (load.in_a_job / load.shards * m["map_report_ms"] + 8 * m["object_ms"]) / 1000
-    objects = min(load.in_a_job, objects_of(load, m))
+    of_shard = (load.reports / load.shards * m["map_report_ms"] + 8 * m["object_ms"]) / 1000
+    objects = min(load.reports, objects_of(load, m))
     reading = objects / load.shards * m["object_ms"] / 1000
     of_part = min(load.keys, KEYS_A_PART) * m["reduce_key_ms"] / 1000
     of_part += 2 * load.shards * m["object_ms"] / 1000
-    matching = (load.in_a_job * m["match_report_ms"] + 3 * load.shards * m["object_ms"]) / 1000
+    matching = (load.reports * m["match_report_ms"] + 3 * load.shards * m["object_ms"]) / 1000
     committing = load.chunks * m["transaction_ms"] / 1000
     return JobTimes(
         math.ceil(load.shards / load.concurrency) * (of_shard + reading),
@@ -143,7 +130,7 @@ def messages_of(load: ReportLoad, m: Mapping[str, float]) -> tuple[float, float]
     """
     message = load.size * IN_BASE64 + m["message_bytes"]
     reports = load.reports * DAYS
-    of_full = min(MOST_MESSAGES, MOST_BATCH_BYTES / message)
+    of_full = min(deployed.MOST_MESSAGES, deployed.MOST_BATCH_BYTES / message)
     return message, max(reports / of_full, min(reports, m["windows"] * 60 * MONTH_HOURS))
 
 
@@ -152,7 +139,7 @@ def objects_of(load: ReportLoad, m: Mapping[str, float]) -> float:
     if not load.reports:
         return float(load.shards)
     _, batches = messages_of(load, m)
-    return load.in_a_job * min(1.0, batches * m["objects_a_batch"] / (load.reports * DAYS))
+    return load.reports * min(1.0, batches * m["objects_a_batch"] / (load.reports * DAYS))
 
 
 def job_bytes(load: ReportLoad) -> int:
@@ -163,9 +150,9 @@ def job_bytes(load: ReportLoad) -> int:
 def commit_units(load: ReportLoad) -> float:
     """Write units of a commit: two items for each row, the job's row for each chunk, and the witness and its check."""
     client: Any = None  # the client builds the writes and sends none
-    budgets = Budgets(client, "", Amount(64_000, 10**8))
+    table_of_budgets = Budgets(client, "", Amount(64_000, 10**8))
     charge = Charge(bytes(32), 20_454, tuple(range(24)))
-    *_, put = budgets.take(charge, "x" * 32, Amount(10_000, 10**7), "0" * 32)
+    *_, put = table_of_budgets.take(charge, "x" * 32, Amount(10_000, 10**7), "0" * 32)
     taken = write_units(item_size(put["Put"]["Item"]))
     left = write_units(LEFT_BYTES)
     return TRANSACTED * (load.rows * (left + taken) + load.chunks * write_units(job_bytes(load)) + 1) + 1
@@ -193,7 +180,7 @@ def requests_of_job(load: ReportLoad, objects: float) -> tuple[float, float]:
     return listings + puts, 4 + objects + 4 * load.shards + load.parts * (6 + 2 * load.shards)
 
 
-def usage(load: ReportLoad, m: Mapping[str, float], architecture: str = "arm64") -> Usage:
+def usage(load: ReportLoad, m: Mapping[str, float]) -> Usage:
     """The quantities of a month that reports add to those of the gate."""
     reports, jobs = load.reports * DAYS, load.jobs * DAYS
     message, batches = messages_of(load, m)
@@ -210,7 +197,7 @@ def usage(load: ReportLoad, m: Mapping[str, float], architecture: str = "arm64")
     return {
         "apigateway.http": reports + calls,
         "lambda.requests": invocations,
-        f"lambda.{architecture}": gb_seconds(load, m),
+        "lambda.arm64": gb_seconds(load, m),
         "dynamodb.write": jobs * written_units(load),
         "dynamodb.read": jobs * read_units_of_job(load, m) + SWEEPS * 2,
         "dynamodb.storage": _stored_bytes(load) / GB,
@@ -218,8 +205,8 @@ def usage(load: ReportLoad, m: Mapping[str, float], architecture: str = "arm64")
         "scheduler.events": SWEEPS,
         "logs.ingested": logged / GB,
         "logs.stored": logged / GB,
-        "cloudwatch.metrics": METRICS,
-        "cloudwatch.alarms": ALARM_METRICS,
+        "cloudwatch.metrics": deployed.REPORT_METRICS,
+        "cloudwatch.alarms": deployed.REPORT_ALARM_METRICS,
         "kms.keys": 1,
         "kms.requests": m["bucket_key_share"] * (stored + jobs * (puts + gets)) + opened,
         "secrets.stored": 1 + KEYS_KEPT,
@@ -227,7 +214,7 @@ def usage(load: ReportLoad, m: Mapping[str, float], architecture: str = "arm64")
         "transfer.out": reports * m["header_bytes"] / GB,
         "s3.puts": stored + jobs * puts,
         "s3.gets": jobs * gets,
-        "s3.storage": load.reports * KEPT_DAYS * load.size / GB,
+        "s3.storage": load.reports * deployed.KEPT_DAYS * load.size / GB,
     }
 
 
@@ -236,21 +223,22 @@ def gb_seconds(load: ReportLoad, m: Mapping[str, float]) -> float:
     reports, jobs = load.reports * DAYS, load.jobs * DAYS
     _, batches = messages_of(load, m)
     collect = reports * (m["collect_ms"] * FULL_PROCESSOR_MB / REQUEST_MB + m["call_ms"]) * REQUEST_MB
-    store = (reports * m["store_report_ms"] + batches * m["objects_a_batch"] * m["object_ms"]) * STORE_MB
-    asked = jobs * (1 + m["polls"]) * (m["query_ms"] + m["call_ms"]) * JOBS_MB
+    store = (reports * m["store_report_ms"] + batches * m["objects_a_batch"] * m["object_ms"]) * deployed.STORE_MB
+    asked = jobs * (1 + m["polls"]) * (m["query_ms"] + m["call_ms"]) * deployed.JOBS_MB
     worked = jobs * times(load, m).workers * 1000 * WORKER_MB
     kept = SWEEPS * m["sweep_ms"] * (WORKER_MB + REQUEST_MB) / 2
     return (collect + store + asked + worked + kept) / 1024 / 1000
 
 
 def _stored_bytes(load: ReportLoad) -> float:
-    """Bytes in the two tables: jobs are kept for 400 days, budget rows until 99 days after their day."""
-    jobs = load.jobs * 400 * (job_bytes(load) + INDEX_BYTES)
-    return jobs + load.jobs * 99 * load.rows * (LEFT_BYTES + 150 + 2 * INDEX_BYTES)
+    """Bytes in the two tables: the rows of jobs, and of budgets for their day and the time that they are kept."""
+    jobs = load.jobs * report_jobs.KEPT / DAY * (job_bytes(load) + INDEX_BYTES)
+    days = 1 + (budgets.REPORT_AGE + budgets.ONE_JOB + budgets.SLACK) // DAY
+    return jobs + load.jobs * days * load.rows * (LEFT_BYTES + 150 + 2 * INDEX_BYTES)
 
 
 @dataclass(frozen=True)
-class Row:
+class JobRow:
     """A line of the table: a job, and its cost with its reports."""
 
     load: ReportLoad
@@ -266,11 +254,11 @@ CONCURRENCY = (10, 50, 1_000)
 ROWS = 1_000
 
 
-def table(measured: Mapping[str, float], prices: Prices) -> Iterator[Row]:
+def table(measured: Mapping[str, float], prices: Prices) -> Iterator[JobRow]:
     """Times and costs of jobs over a day's reports, by reports, keys and concurrency."""
     for reports, keys, concurrency in product(REPORTS, KEYS, CONCURRENCY):
         load = ReportLoad(reports, keys=keys, rows=ROWS, concurrency=concurrency)
-        yield Row(
+        yield JobRow(
             load, times(load, measured), limits(load, measured), bill(_of_jobs(load, measured), prices),
             bill(_of_reports(load, measured), prices),
         )  # fmt: skip
@@ -293,7 +281,7 @@ def limits(load: ReportLoad, m: Mapping[str, float]) -> tuple[str, ...]:
     met = []
     if load.shards > MOST_SHARDS:
         met.append(f"{load.shards:,} shards, a job reads at most {MOST_SHARDS:,}: ask for fewer reports at once")
-    seconds = load.in_a_job / load.shards * m["map_report_ms"] / 1000
+    seconds = load.reports / load.shards * m["map_report_ms"] / 1000
     if seconds > WORKER_SECONDS:
         met.append(f"a shard takes {seconds:,.0f} s, a worker has {WORKER_SECONDS}")
     if times(load, m).total > 24 * HOUR:

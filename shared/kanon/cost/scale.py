@@ -5,13 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kanon.cost.billing import Bill, Prices, Usage, bill
+from kanon.cost.deployed import DEFAULT_SLOTS, EVALUATE_MB, REQUEST_MB, SECONDS_TO_TICK
 from kanon.cost.workload import (
-    DEFAULT_SLOTS,
-    EVALUATE_MB,
     GB,
     HOUR,
-    MONTH_HOURS,
-    REQUEST_MB,
     SLOTS,
     Workload,
     evaluate_seconds,
@@ -24,8 +21,6 @@ from kanon.cost.workload import (
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.models import MOST_JOINS
 
-SECONDS_TO_TICK = 1800 - 180 - 60
-"""From the schedule to the tick, less the publish margin: the defaults of template.yaml, s."""
 PARTITION_UNITS = 1_000
 """DynamoDB's limit of write units per second for one partition key."""
 TABLE_UNITS = 40_000
@@ -35,7 +30,6 @@ GATEWAY_REQUESTS = 10_000
 """Requests per second of an account's HTTP APIs in a region, by the default quota."""
 LAMBDA_CONCURRENCY = 1_000
 """Functions that run at once in an account and region, by the default quota."""
-MONTH = MONTH_HOURS * HOUR
 
 RATES = (10.0, 1_000.0, 100_000.0)
 TABLE_SETS = (10**6, 10**9)
@@ -91,7 +85,7 @@ def slots_of(needed: Needs) -> int:
 
 
 @dataclass(frozen=True)
-class Row:
+class ScaleRow:
     """A line of the table."""
 
     workload: Workload
@@ -103,15 +97,15 @@ class Row:
     @property
     def a_million(self) -> float:
         """Dollars per million joins, everything included."""
-        return self.bill.total / (self.workload.joins * MONTH / 1e6)
+        return self.bill.total / self.workload.millions_a_month
 
     @property
     def merged_a_million(self) -> float:
         """The same with the state in sorted files on S3: an estimate, not a part of kanon."""
-        return self.merged.total / (self.workload.joins * MONTH / 1e6)
+        return self.merged.total / self.workload.millions_a_month
 
 
-def table(parameters: Parameters, measured: Mapping[str, float], prices: Prices) -> Iterator[Row]:
+def table(parameters: Parameters, measured: Mapping[str, float], prices: Prices) -> Iterator[ScaleRow]:
     """The table for several rates of joins, single and in full batches, into one set, a million and a billion sets."""
     for rate in RATES:
         for batch in (1, MOST_JOINS):
@@ -119,7 +113,7 @@ def table(parameters: Parameters, measured: Mapping[str, float], prices: Prices)
                 load = Workload(parameters, rate, batch, sets=sets, exponent=0.0)
                 needed = needs(load, measured)
                 load = replace(load, slots=slots_of(needed))
-                yield Row(
+                yield ScaleRow(
                     load, spread, needed, bill(usage(load, measured), prices),
                     bill(merged_on_s3(load, measured), prices),
                 )  # fmt: skip
@@ -141,11 +135,10 @@ def merged_on_s3(w: Workload, measured: Mapping[str, float]) -> Usage:
     state = alive * (50 + 4 * joined)
     files = w.slots + (log + state) / segment
     seconds = (log + 2 * state) / rate + w.touched_a_step * decide_ms / 1000
-    lambdas = f"lambda.{w.architecture}"
     evaluated = EVALUATE_MB / 1024 * (seconds - evaluate_seconds(w, measured)) * w.steps
     return {
         **base,
-        lambdas: base[lambdas] + evaluated,
+        "lambda.arm64": base["lambda.arm64"] + evaluated,
         "dynamodb.write": 5.0 * w.slots * w.steps,
         "dynamodb.read": 5.0 * w.slots * w.steps,
         "dynamodb.storage": 0.0,

@@ -5,7 +5,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
-from kanon.cost.billing import CostError, Usage
+from kanon.cost.billing import CostError, Usage, check_between
+from kanon.cost.deployed import (
+    ALARM_METRICS,
+    DASHBOARDS,
+    DEFAULT_PARTITIONS,
+    DEFAULT_SLOTS,
+    EDGE_SECRETS,
+    EVALUATE_MB,
+    KEYS,
+    METRICS,
+    OUTAGE_DAYS,
+    REQUEST_MB,
+    SECRETS,
+    WAF_RULES,
+)
 from kanon.cost.popularity import Popularity
 from kanon.dynamo.batches import KEYS_A_CALL, WRITES_A_CALL
 from kanon.dynamo.units import READ_UNIT, item_size, read_units, write_units
@@ -19,16 +33,13 @@ from kanon.gate.storage.step_log import Row, pack, pack_all
 
 HOUR = 3600
 MONTH_HOURS = 730
+SECONDS = MONTH_HOURS * HOUR
+"""Seconds of a month."""
 GB = 1e9
 INDEX_BYTES = 100
 """Bytes that DynamoDB adds to each stored item."""
 FULL_PROCESSOR_MB = 1769
 """Memory at which Lambda gives a function one whole processor; less memory gives a proportional share."""
-REQUEST_MB, EVALUATE_MB = 512, 1769
-"""MemorySize of the functions in template.yaml."""
-SECRETS, KEYS, DASHBOARDS = 3, 1, 1
-METRICS, ALARM_METRICS = 14, 29
-"""The number of metrics in docs/reference/metrics.md, and of those that the eleven alarms read."""
 FIXED_WRITES = 5
 """Writes per slot and step: the lease, the comparison of the stamps, the horizon, the stamp of Members, the mark."""
 FIXED_READS = 3
@@ -36,14 +47,7 @@ FIXED_READS = 3
 STATUS_BYTES = 100
 TRUE_SHARE = 0.1
 """The share of the queried hashes that are k-anonymous."""
-OUTAGE_DAYS = 7
-WAF_RULES, EDGE_SECRETS = 1, 1
-"""Parts of the edge in infra/edge.yaml: the rules of its web ACL, and a secret."""
 SLOTS = tuple(1 << bits for bits in range(9))
-DEFAULT_SLOTS, DEFAULT_PARTITIONS = 16, 16
-"""The default slots, and partitions per slot, of template.yaml."""
-
-
 PARTITIONED = Layout(1, 0, 1)
 
 
@@ -101,7 +105,6 @@ class Workload:
         touched: touched sets per step, if counted; otherwise computed from the popularity.
         slots: slots of the deployment.
         partitions: partitions of each slot in the log.
-        architecture: of the functions.
 
     Raises:
         CostError: a value is outside the limits of the service or the model.
@@ -117,15 +120,13 @@ class Workload:
     touched: float | None = None
     slots: int = DEFAULT_SLOTS
     partitions: int = DEFAULT_PARTITIONS
-    architecture: str = "arm64"
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("joins", 0, 1e9), ("batch", 1, MOST_JOINS), ("queries", 0, 1e9), ("hashes", 1, MOST_HASHES),
-            ("sets", 1, 10**12), ("exponent", 0, 4),
-        ):  # fmt: skip
-            if not least <= getattr(self, name) <= most:
-                raise CostError(f"{name} must lie between {least:,} and {most:,.0f}, not {getattr(self, name):g}")
+        check_between(
+            (self.joins, "joins", 0, 1e9), (self.batch, "batch", 1, MOST_JOINS), (self.queries, "queries", 0, 1e9),
+            (self.hashes, "hashes", 1, MOST_HASHES), (self.sets, "sets", 1, 10**12),
+            (self.exponent, "exponent", 0, 4),
+        )  # fmt: skip
         if self.touched is not None and not 0 <= self.touched <= min(self.sets, self.joins_a_step):
             raise CostError(
                 f"touched must lie between 0 and the smaller of sets ({self.sets:,}) and joins a step"
@@ -133,13 +134,16 @@ class Workload:
             )
         if self.slots not in SLOTS:
             raise CostError(f"slots must be a power of two up to {SLOTS[-1]}, not {self.slots}")
-        if self.architecture not in ("arm64", "x86_64"):
-            raise CostError(f"architecture must be arm64 or x86_64, not {self.architecture}")
 
     @property
     def steps(self) -> float:
         """Steps per month."""
-        return MONTH_HOURS * HOUR / self.parameters.period
+        return SECONDS / self.parameters.period
+
+    @property
+    def millions_a_month(self) -> float:
+        """Millions of joins per month."""
+        return self.joins * SECONDS / 1e6
 
     @property
     def joins_a_step(self) -> float:
@@ -207,8 +211,7 @@ def evaluation_read_units(workload: Workload) -> float:
 def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
     """The quantities of a month, by the names in ``prices.json``."""
     w, m = workload, measured
-    seconds = MONTH_HOURS * HOUR
-    joins, queries = w.join_requests * seconds, w.queries * seconds
+    joins, queries = w.join_requests * SECONDS, w.queries * SECONDS
     slot_steps = w.slots * w.steps
     calls = 2 * slot_steps  # repeated deliveries of a message are rare and not counted
     requests = joins + queries + slot_steps + w.steps
@@ -224,7 +227,7 @@ def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
     return {
         "apigateway.http": joins + queries,
         "lambda.requests": requests,
-        f"lambda.{w.architecture}": evaluated + seconds * request_gb_seconds(w, m),
+        "lambda.arm64": evaluated + SECONDS * request_gb_seconds(w, m),
         "dynamodb.write": w.steps * written_units(w, m),
         "dynamodb.read": w.steps * evaluation_read_units(w) + query_reads,
         "dynamodb.storage": stored_bytes(w) / GB,
@@ -325,16 +328,15 @@ def counted_by_queries(w: Workload, m: Mapping[str, float]) -> Usage:
     rows = w.joins_a_step * window
     alive = w.popularity.touched(rows) or 1.0
     pages = max(1.0, rows / alive * item / READ_UNIT)
-    seconds = MONTH_HOURS * HOUR
-    hashes = w.queries * seconds * w.hashes
+    hashes = w.queries * SECONDS * w.hashes
     join_only = replace(w, queries=0.0, touched=0.0)
     query_ms = _billed_ms(m["query_ms"] * w.hashes, w.hashes, m)  # each call costs as much as a minimal request
-    gb_seconds = seconds * (request_gb_seconds(join_only, m) + REQUEST_MB / 1024 * w.queries * query_ms / 1000)
+    gb_seconds = SECONDS * (request_gb_seconds(join_only, m) + REQUEST_MB / 1024 * w.queries * query_ms / 1000)
     return {
         **base,
-        f"lambda.{w.architecture}": gb_seconds,
-        "lambda.requests": (w.join_requests + w.queries) * seconds,
-        "dynamodb.write": w.joins * seconds * write_units(item),
+        "lambda.arm64": gb_seconds,
+        "lambda.requests": (w.join_requests + w.queries) * SECONDS,
+        "dynamodb.write": w.joins * SECONDS * write_units(item),
         "dynamodb.read": hashes * pages / 2,
         "dynamodb.storage": rows * (item + INDEX_BYTES) / GB,
         "sqs.requests": 0.0,

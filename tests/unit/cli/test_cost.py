@@ -28,10 +28,9 @@ def test_the_table_has_the_same_total_at_full_width() -> None:
     assert "one item a client and hour, counted by queries (no privacy)" in text
 
 
-def test_the_number_of_slots_follows_from_the_workload_unless_it_is_given() -> None:
+def test_the_number_of_slots_follows_from_the_workload() -> None:
     assert json.loads(run("--joins", "3000", "--json").stdout)["slots"] == 16
     assert json.loads(run("--joins", "300000", "--json").stdout)["slots"] == 32
-    assert json.loads(run("--joins", "3000", "--slots", "4", "--json").stdout)["slots"] == 4
 
 
 def test_an_own_type_and_own_prices_change_the_bill(tmp_path: Path) -> None:
@@ -62,7 +61,6 @@ def test_the_scale_table_is_markdown_or_json() -> None:
     ("arguments", "status", "message"),
     [
         (["--batch", "501"], 2, "kanon cost: batch must lie between 1 and 500, not 501"),
-        (["--slots", "7"], 2, "kanon cost: slots must be a power of two"),
         (["--prices", "nowhere.json"], 2, "kanon cost: nowhere.json cannot be read as JSON"),
         (["--type", "{"], 2, "not valid JSON"),
         (["--type", '{"k": 0}', "--type", '{"k": 1}'], 2, "Invalid value"),

@@ -1,0 +1,36 @@
+"""What the templates deploy and the functions of reports do, as far as a bill depends on it.
+
+``kanon cost`` runs without a parser of YAML and without the libraries of reports, so these figures stand here.
+``tests/unit/cost/test_deployed.py`` compares each of them with the template or the module that decides it.
+"""
+
+REQUEST_MB, EVALUATE_MB = 512, 1769
+"""Memory of the functions of the gate (``REQUEST_MB``: join and query), and of ``collect`` and ``rotate``."""
+STORE_MB, JOBS_MB, WORKER_MB = 1769, 1769, 3008
+"""Memory of the other functions of reports (``WORKER_MB``: decrypt and aggregate)."""
+WORKER_SECONDS = 900
+"""The timeout of decrypt and aggregate."""
+
+SECRETS, KEYS, DASHBOARDS = 3, 1, 1
+METRICS, ALARM_METRICS = 14, 29
+"""The metrics of the gate's functions, and the metrics that its alarms read."""
+REPORT_METRICS, REPORT_ALARM_METRICS = 19, 35
+WAF_RULES, EDGE_SECRETS = 1, 1
+"""Parts of the edge: the rules of its web ACL, and a secret."""
+
+DEFAULT_SLOTS, DEFAULT_PARTITIONS = 16, 16
+"""The default slots, and partitions per slot."""
+OUTAGE_DAYS = 7
+SECONDS_TO_TICK = 1800 - 180 - 60
+"""From the schedule to the tick, less the publish margin, by default."""
+
+KEPT_DAYS = 97
+"""Days that a report is kept."""
+MOST_MESSAGES, MOST_BATCH_BYTES = 10_000, 6_000_000
+"""Messages of one batch of ``store``, and their bytes: Lambda's limit of a request."""
+SWEEPS_AN_HOUR = 24
+"""Runs of the two schedules of reports: each runs every five minutes."""
+
+SHARD_BYTES, MOST_SHARDS = 64 << 20, 1_000
+KEYS_A_PART, MOST_KEYS = 1_000_000, 10**7
+"""Sizes of a job: of a shard, and of a part of its summary."""

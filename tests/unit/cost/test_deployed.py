@@ -1,0 +1,120 @@
+"""The figures of what is deployed equal those of the templates, the reference and the modules that decide them."""
+
+import re
+from typing import Any
+
+import pytest
+
+from kanon.cost import deployed
+from kanon.gate.settings import JoinSettings
+from kanon.gate.slots import Layout
+from kanon.reports import histogram
+from kanon.reports.service import plan
+from tests.infrastructure.template import (
+    EDGE,
+    FUNCTIONS,
+    GATE,
+    OBSERVABILITY,
+    REPORT_FUNCTIONS,
+    REPORTS,
+    ROOT,
+    functions,
+    of_type,
+    read,
+)
+from tests.unit.gate.test_settings import JOIN
+
+SECRET = "AWS::SecretsManager::Secret"
+
+
+def text(path: str) -> str:
+    return (ROOT / path).read_text()
+
+
+def default(parameter: str) -> Any:
+    return read()["Parameters"][parameter]["Default"]
+
+
+def metrics_of(*names: str) -> int:
+    """How many metrics the reference names for these functions."""
+    rows = re.findall(r"^\| (`.+`) \| (.+) \| \w+ \|", text("docs/reference/metrics.md"), re.MULTILINE)
+    return sum(metrics.count("`") // 2 * len({*of.split(", ")} & {*names}) for metrics, of in rows)
+
+
+def metrics_in_alarms(path: str) -> int:
+    """The metrics that the alarms of a template read. Its metric filters make metrics, and read none."""
+    alarms = text(path).partition("AWS::CloudWatch::Dashboard")[0]
+    return alarms.count("MetricName: ") - alarms.count("MetricNamespace: ")
+
+
+def functions_of(path: str, names: tuple[str, ...], field: str) -> list[int]:
+    found = functions(read(ROOT / path))
+    assert found.keys() == {*names}
+    return [found[name][field] for name in names]
+
+
+def store_batch() -> int:
+    mappings = of_type(read(ROOT / REPORTS), "AWS::Lambda::EventSourceMapping").values()
+    return max(mapping["Properties"]["BatchSize"] for mapping in mappings)
+
+
+def secrets(conditional: bool) -> int:
+    return sum(("Condition" in secret) == conditional for secret in of_type(read(), SECRET).values())
+
+
+def runs_an_hour() -> int:
+    every = re.findall(r"ScheduleExpression: cron\(\d/(\d+) \* \* \* \? \*\)", text(REPORTS))
+    return sum(60 // int(minutes) for minutes in every)
+
+
+def rules_of_the_edge() -> int:
+    edge = text(EDGE)
+    assert len(re.findall(r"^ +Rules:\n(?: +- Name: )", edge, re.MULTILINE)) == 1
+    return edge.count("- Name: ")
+
+
+d = deployed
+FIGURES = {
+    "memory of the gate": (
+        lambda: functions_of(GATE, FUNCTIONS, "MemorySize"), [d.REQUEST_MB, d.EVALUATE_MB, d.REQUEST_MB],
+    ),
+    "memory of reports": (
+        lambda: functions_of(REPORTS, REPORT_FUNCTIONS, "MemorySize"),
+        [d.REQUEST_MB, d.STORE_MB, d.JOBS_MB, d.WORKER_MB, d.WORKER_MB, d.REQUEST_MB],
+    ),
+    "timeout of workers": (
+        lambda: functions_of(REPORTS, REPORT_FUNCTIONS, "Timeout")[3:5], [d.WORKER_SECONDS, d.WORKER_SECONDS],
+    ),
+    "secrets": (lambda: secrets(conditional=False), d.SECRETS),
+    "secrets of the edge": (lambda: secrets(conditional=True), d.EDGE_SECRETS),
+    "secrets of reports": (lambda: len(of_type(read(ROOT / REPORTS), SECRET)), 1),
+    "keys": (lambda: [text(path).count("AWS::KMS::Key\n") for path in (GATE, REPORTS)], [d.KEYS, 1]),
+    "dashboards": (lambda: text(OBSERVABILITY).count("AWS::CloudWatch::Dashboard\n"), d.DASHBOARDS),
+    "metrics": (lambda: metrics_of("join", "query", "evaluate", "access log"), d.METRICS),
+    "metrics of reports": (lambda: metrics_of(*map(str.lower, REPORT_FUNCTIONS)), d.REPORT_METRICS),
+    "metrics in alarms": (lambda: metrics_in_alarms(OBSERVABILITY), d.ALARM_METRICS),
+    "metrics in alarms of reports": (lambda: metrics_in_alarms(REPORTS), d.REPORT_ALARM_METRICS),
+    "rules of the edge": (rules_of_the_edge, d.WAF_RULES),
+    "slots": (
+        lambda: JoinSettings.from_environment({**JOIN, "KANON_SLOTS": default("Slots")}).layouts.entries,
+        (Layout(d.DEFAULT_SLOTS, 0, d.DEFAULT_PARTITIONS),),
+    ),
+    "outage allowance": (lambda: default("OutageAllowance"), d.OUTAGE_DAYS * 86_400),
+    "time to the tick": (
+        # The schedule fires three minutes after the end of a step.
+        lambda: default("PublishDelay") - 180 - default("PublishMargin"), d.SECONDS_TO_TICK,
+    ),
+    "minutes of the schedule": (
+        lambda: {period["Cron"][5] for period in read()["Mappings"]["Periods"].values()}, {"3", "*"},
+    ),
+    "days of a report": (lambda: f"ExpirationInDays: {d.KEPT_DAYS}}}" in text(REPORTS), True),
+    "a batch of messages": (store_batch, d.MOST_MESSAGES),
+    "runs of the schedules of reports": (runs_an_hour, d.SWEEPS_AN_HOUR),
+    "shards": (lambda: (plan.SHARD_BYTES, plan.MOST_SHARDS), (d.SHARD_BYTES, d.MOST_SHARDS)),
+    "parts of a summary": (lambda: (histogram.KEYS_A_PARTITION, plan.MOST_KEYS), (d.KEYS_A_PART, d.MOST_KEYS)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("decided", "figure"), FIGURES.values(), ids=list(FIGURES))
+def test_a_figure_of_a_bill_equals_what_is_deployed(decided: Any, figure: Any) -> None:
+    assert decided() == figure
