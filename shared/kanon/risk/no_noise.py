@@ -118,7 +118,7 @@ class PlainThreshold:
         most = min(others, int(10 * others * self.rate) + 2_000 + self._left)
         j = np.arange(most)
         odds = math.log(self.rate) - math.log1p(-self.rate)
-        logs = np.concatenate([[0.0], np.cumsum(np.log((others - j) / (j + 1)) + odds)])
+        logs = np.concatenate([[0.0], np.cumsum(np.log((float(others) - j) / (j + 1)) + odds)])
         return np.exp(others * math.log1p(-self.rate) + logs)
 
     def as_json(self) -> dict[str, Any]:
