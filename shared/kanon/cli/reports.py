@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
 
 import typer
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from kanon.reports.acceptance import Rules
     from kanon.reports.aggregate import Job, Outcome
     from kanon.reports.avro import Report
-    from kanon.reports.parameters import Parameters
 
 ORIGIN = "https://report.test"
 """The reporting origin of simulated reports."""
@@ -125,8 +124,8 @@ def aggregate(
     rules = Rules(
         int(time.time()),
         private_keys(_key_document(keys)),
-        _without_slash(attribution_report_to),
-        _site(reporting_site),
+        _origin(attribution_report_to),
+        _origin(reporting_site, site=True),
         check_age=not any_age,
         contribution_bound=None if no_contribution_bound else parameters.contribution_bound,
     )
@@ -343,11 +342,11 @@ def keys(
 
     outputs = _outputs(context, force, {"--private": private, "--public": public})
     made = {str(uuid.uuid4()): X25519PrivateKey.generate()}
+    files = (private, PRIVATE, private_document(made)), (public, SHARED, public_document(made))
     with outputs.created() as create:
-        with create(private, PRIVATE) as file:
-            file.write(private_document(made).encode() + b"\n")
-        with create(public, SHARED) as file:
-            file.write(public_document(made).encode() + b"\n")
+        for path, access, document in files:
+            with create(path, access) as file:
+                file.write(document.encode() + b"\n")
     typer.echo(f"Private keys: {private} (keep them secret). Public keys: {public} (give them to clients).")
 
 
@@ -412,25 +411,18 @@ def _filtering_ids(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def _without_slash(origin: str | None) -> str | None:
+def _origin(given: str | None, *, site: bool = False) -> str | None:
     """An origin or a site in the form of shared_info."""
     from kanon.reports.acceptance import site_of
 
-    if origin is None:
+    if given is None:
         return None
-    written = origin.removesuffix("/")
-    if site_of(written) is None:
+    written = given.removesuffix("/")
+    found = site_of(written)
+    if found is None:
         raise CommandError("write an origin or a site as https://example.com")
-    return written
-
-
-def _site(given: str | None) -> str | None:
-    """A site in the form that reports are compared with."""
-    from kanon.reports.acceptance import site_of
-
-    written = _without_slash(given)
-    if written is not None and site_of(written) != written:
-        raise CommandError(f"--reporting-site must be a site: write {site_of(written)}")
+    if site and found != written:
+        raise CommandError(f"--reporting-site must be a site: write {found}")
     return written
 
 
@@ -462,8 +454,24 @@ def _show(job: "Job", outcome: "Outcome", written: list[Path], warnings: list[st
     guarantee = of_job(job.parameters) if promised else []
     released = sum(len(partition.release().keys) for partition in outcome.partitions)
     if as_json:
-        more = {"files": [str(path) for path in written], "warnings": warnings, "guarantee": guarantee}
-        show_json(_facts(job.parameters, outcome, released) | more)
+        numbers = {name: getattr(outcome, name) for name in ("reports", "accepted", "duplicates", "left_out")}
+        errors = dict(sorted(outcome.errors.items())) | {"NUM_REPORTS_WITH_ERRORS": outcome.errors.total()}
+        show_json(
+            {
+                **numbers,
+                "errors": errors,
+                "keys_released": released,
+                "units": len(outcome.units),
+                "mode": job.parameters.mode,
+                "epsilon": float(job.parameters.epsilon),
+                "delta": float(job.parameters.delta),
+                "threshold": job.parameters.threshold,
+                "standard_deviation": job.parameters.standard_deviation,
+                "files": [str(path) for path in written],
+                "warnings": warnings,
+                "guarantee": guarantee,
+            }
+        )
         return
     typer.echo(f"{outcome.reports:,} reports read, {outcome.accepted:,} counted, {outcome.duplicates:,} duplicates.")
     if outcome.left_out:
@@ -474,20 +482,3 @@ def _show(job: "Job", outcome: "Outcome", written: list[Path], warnings: list[st
     for line in (*(f"Written: {path}" for path in written), *(f"Warning: {text}" for text in warnings), *guarantee):
         typer.echo(line)
     typer.echo("This tool keeps no ledger: each further summary of the same reports adds its epsilon and delta.")
-
-
-def _facts(parameters: "Parameters", outcome: "Outcome", released: int) -> dict[str, Any]:
-    return {
-        "reports": outcome.reports,
-        "accepted": outcome.accepted,
-        "duplicates": outcome.duplicates,
-        "left_out": outcome.left_out,
-        "errors": dict(sorted(outcome.errors.items())) | {"NUM_REPORTS_WITH_ERRORS": outcome.errors.total()},
-        "keys_released": released,
-        "units": len(outcome.units),
-        "mode": parameters.mode,
-        "epsilon": float(parameters.epsilon),
-        "delta": float(parameters.delta),
-        "threshold": parameters.threshold,
-        "standard_deviation": parameters.standard_deviation,
-    }

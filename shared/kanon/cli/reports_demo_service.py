@@ -16,7 +16,7 @@ import typer
 
 from kanon.cli.errors import CommandError
 from kanon.cli.options import DateOrder, SkipBadRows, log_reading
-from kanon.cli.reports_demo import VALUE, Demo, Log, Window, both_parameters, log_of
+from kanon.cli.reports_demo import Log, Window, both_parameters, encrypted, log_of
 from kanon.cli.screen import progress, working
 from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
 from kanon.client import Client, Connection, RefusedError
@@ -27,6 +27,7 @@ from kanon.reports.parameters import Parameters, written
 
 if TYPE_CHECKING:
     from kanon.local.logs import JoinLog
+    from kanon.local.reported_log import ReportedLog
     from kanon.operate.stacks import RunningStack
     from kanon.reports.avro import Report
     from kanon.reports.keys import PublicKey
@@ -143,34 +144,38 @@ def demo_service(
             raise CommandError(f"a check failed: {error}", 1) from error
 
 
-def recent(log: "JoinLog", window: int, now: float, most: int = MOST) -> Demo:
+def recent(log: "JoinLog", window: int, now: float, most: int = MOST) -> "ReportedLog":
     """Joins of the log's last days, chosen evenly and moved by whole windows: the last window ends before ``now``."""
+    from kanon.local.reported_log import ReportedLog
+
     length = window * 3600
     end = log.joins[-1].time
     moved = (int(now) // length - 1 - int(end) // length) * length
     newest = [join for join in log.joins if join.time > end - DAYS * 86_400]
     taken = newest[:: -(-len(newest) // most)]
-    return Demo(replace(log, joins=[join._replace(time=join.time + moved) for join in taken]), window)
+    return ReportedLog(replace(log, joins=[join._replace(time=join.time + moved) for join in taken]), window)
 
 
-def run(service: Service, demo: Demo) -> None:
+def run(service: Service, reported: "ReportedLog") -> None:
     """Send the reports of a recent log, run three jobs, and compare every number with the log.
 
     Raises:
         AssertionError: a check failed.
         DemoError: the service did not answer in time.
     """
+    from kanon.local.reported_log import VALUE
+
     both = declared, discover = both_parameters(EPSILON)
     keys = service.until("waiting for the first public key", SECONDS_TO_STORE, lambda: public_keys(service))
-    sealed = demo.encrypted(service.origin, keys)
+    sealed = encrypted(reported, service.origin, keys)
     send(service, sealed)
-    typer.echo(f"{len(sealed):,} reports are sent, {VALUE:,} for each join. Unit: one client in {demo.window} h.")
-    declare(service, demo)
+    typer.echo(f"{len(sealed):,} reports are sent, {VALUE:,} for each join. Unit: one client in {reported.window} h.")
+    declare(service, reported)
     stored(service, len(sealed), declared)
     for parameters in both:
         metrics = summary(service, create(service, parameters.mode, parameters))
-        demo.check(metrics, parameters)
-        typer.echo(demo.in_words(metrics, parameters))
+        reported.check(metrics, parameters)
+        typer.echo(reported.in_words(metrics, parameters))
     left = service.cap[0] - 2 * declared.epsilon, service.cap[1] - discover.delta
     too_much = Parameters("declared", service.cap[0] - declared.epsilon)
     check_refused(service, create(service, "refused", too_much), left, len(sealed))
@@ -209,12 +214,12 @@ def send(service: Service, sealed: Sequence["Report"]) -> None:
             advance(count)
 
 
-def declare(service: Service, demo: Demo) -> None:
+def declare(service: Service, reported: "ReportedLog") -> None:
     """Write the declared keys to the bucket of summaries."""
     from kanon.reports import avro
 
     file = BytesIO()
-    avro.write_domain(file, demo.declared)
+    avro.write_domain(file, reported.declared)
     service.s3.put_object(Bucket=service.summaries_bucket, Key=f"domains/{service.run}/keys.avro", Body=file.getvalue())
 
 
@@ -281,7 +286,7 @@ def summary(service: Service, job: dict[str, Any]) -> dict[bytes, int]:
     if not code.startswith("SUCCESS"):
         raise AssertionError(f"a job ended with {code}: {job['result_info']['return_message']}")
     prefix = job["output_data_blob_prefix"].removesuffix(".avro")
-    files = [read(service, key) for key in listed(service, prefix)]
+    files = objects(service, prefix).values()
     return {fact.bucket.rjust(16, b"\0"): fact.metric for file in files for fact in read_summary(BytesIO(file))}
 
 
@@ -295,12 +300,10 @@ def check_refused(service: Service, job: dict[str, Any], left: tuple[Fraction, F
     if code != "PRIVACY_BUDGET_EXHAUSTED":
         raise AssertionError(f"the job above the cap ended with {code}")
     prefix = f"output/{service.run}/"
-    if listed(service, f"{prefix}refused"):
+    if objects(service, f"{prefix}refused"):
         raise AssertionError("the refused job released a summary")
-    [name] = listed(service, f"{prefix}privacy_budget_exhausted")
-    units = json.loads(read(service, name))["privacy_budget_exhausted_info"][
-        "aggregatable_input_budget_consumption_info"
-    ]
+    [(name, text)] = objects(service, f"{prefix}privacy_budget_exhausted").items()
+    units = json.loads(text)["privacy_budget_exhausted_info"]["aggregatable_input_budget_consumption_info"]
     if not 0 < len(units) <= reports or any(Fraction(unit["epsilon_left"]) != left[0] for unit in units):
         raise AssertionError("the refused job does not name what is left of its units")
     typer.echo(f"refused: {len(units):,} units and what is left of each are named in {name}.")
@@ -330,13 +333,9 @@ def check_spent(service: Service, sealed: Sequence["Report"], left: tuple[Fracti
     return len(hours)
 
 
-def listed(service: Service, prefix: str) -> list[str]:
-    """The names of the objects of summaries under a prefix."""
-    pages = service.s3.get_paginator("list_objects_v2").paginate(Bucket=service.summaries_bucket, Prefix=prefix)
-    return [item["Key"] for page in pages for item in page.get("Contents", ())]
-
-
-def read(service: Service, key: str) -> bytes:
-    """An object of the bucket of summaries."""
-    body: bytes = service.s3.get_object(Bucket=service.summaries_bucket, Key=key)["Body"].read()
-    return body
+def objects(service: Service, prefix: str) -> dict[str, bytes]:
+    """The objects of the bucket of summaries under a prefix, by name."""
+    bucket = {"Bucket": service.summaries_bucket}
+    pages = service.s3.get_paginator("list_objects_v2").paginate(**bucket, Prefix=prefix)
+    names = [item["Key"] for page in pages for item in page.get("Contents", ())]
+    return {name: service.s3.get_object(**bucket, Key=name)["Body"].read() for name in names}

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kanon.cli import reports_demo_service as demo
-from kanon.cli.reports_demo import Demo
 from kanon.local import Stack
 from kanon.local.logs import generated_log
+from kanon.local.reported_log import ReportedLog
 from kanon.reports.avro import Report
 from kanon.reports.parameters import Parameters
 
@@ -25,7 +25,7 @@ class Ran:
     """A service on which a demo has run, and the sent reports."""
 
     service: demo.Service
-    demo: Demo
+    reported: ReportedLog
     sealed: list[Report]
     output: str
 
@@ -71,9 +71,9 @@ def test_the_demo_notices_a_wrong_number_and_a_missing_key(ran: Ran) -> None:
     metrics = demo.summary(ran.service, ran.job("declared"))
     key = next(iter(metrics))
     with pytest.raises(AssertionError, match="too far"):
-        ran.demo.check(metrics | {key: metrics[key] + 5_000_000}, DECLARED)
+        ran.reported.check(metrics | {key: metrics[key] + 5_000_000}, DECLARED)
     with pytest.raises(AssertionError, match="missing"):
-        ran.demo.check({other: metrics[other] for other in metrics if other != key}, DECLARED)
+        ran.reported.check({other: metrics[other] for other in metrics if other != key}, DECLARED)
 
 
 def test_the_demo_notices_budget_that_was_spent_twice_or_not_at_all(ran: Ran) -> None:

@@ -5,11 +5,13 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from typer.testing import CliRunner
 
-from kanon.cli import reports_demo
 from kanon.cli.main import app
+from kanon.local import reported_log
 from kanon.local.logs import generated_log
+from kanon.local.reported_log import Files, ReportedLog
 from kanon.reports.parameters import Parameters
 
 BOTH = Parameters("declared", Fraction(1)), Parameters("discover", Fraction(1), Fraction(1, 10**5))
@@ -19,26 +21,28 @@ BOTH = Parameters("declared", Fraction(1)), Parameters("discover", Fraction(1), 
 def one_process():
     """Starting more takes longer than what they do here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reports_demo, "PROCESSES", 1)
+        patch.setattr(reported_log, "PROCESSES", 1)
         yield
 
 
 @pytest.fixture(scope="module")
-def demo():
-    return reports_demo.Demo(generated_log(3, days=9, joins=900, sets=20), 24)
+def reported():
+    return ReportedLog(generated_log(3, days=9, joins=900, sets=20), 24)
 
 
 @pytest.fixture(scope="module")
-def summaries(demo, tmp_path_factory):
-    return reports_demo.aggregated(demo, BOTH, tmp_path_factory.mktemp("demo"))
+def summaries(reported, tmp_path_factory):
+    files = Files(reported, tmp_path_factory.mktemp("demo"), X25519PrivateKey.generate())
+    files.write(list(reported.encrypted(reported_log.ORIGIN, files.keys)))
+    return [files.aggregated(parameters) for parameters in BOTH]
 
 
-def test_every_number_of_the_demo_is_checked(summaries, demo):
+def test_every_number_of_the_demo_is_checked(summaries, reported):
     for summary in summaries:
-        summary.check(demo)
-    assert len(summaries[0].metrics) == len(demo.exact) + reports_demo.UNUSED
-    assert 0 < len(summaries[1].metrics) < len(demo.exact)
-    assert {summary.accepted for summary in summaries} == {len(demo.log.joins)}
+        summary.check(reported)
+    assert len(summaries[0].metrics) == len(reported.exact) + reported_log.UNUSED
+    assert 0 < len(summaries[1].metrics) < len(reported.exact)
+    assert {summary.accepted for summary in summaries} == {len(reported.log.joins)}
 
 
 @pytest.mark.parametrize(
@@ -51,33 +55,33 @@ def test_every_number_of_the_demo_is_checked(summaries, demo):
         (1, lambda metrics: dict(sorted(metrics.items(), key=lambda one: one[1])[:-1]), "threshold"),
     ],
 )
-def test_a_wrong_number_a_missing_key_and_an_unknown_key_are_noticed(summaries, demo, number, change, message):
+def test_a_wrong_number_a_missing_key_and_an_unknown_key_are_noticed(summaries, reported, number, change, message):
     summary = summaries[number]
     with pytest.raises(AssertionError, match=message):
-        replace(summary, metrics=change(summary.metrics)).check(demo)
+        replace(summary, metrics=change(summary.metrics)).check(reported)
 
 
-def test_a_key_below_the_threshold_is_noticed(summaries, demo):
-    rare = min(demo.exact, key=lambda key: demo.exact[key])
+def test_a_key_below_the_threshold_is_noticed(summaries, reported):
+    rare = min(reported.exact, key=lambda key: reported.exact[key])
     assert rare not in summaries[1].metrics
     with pytest.raises(AssertionError, match="threshold"):
-        replace(summaries[1], metrics=summaries[1].metrics | {rare: demo.exact[rare]}).check(demo)
+        replace(summaries[1], metrics=summaries[1].metrics | {rare: reported.exact[rare]}).check(reported)
 
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("change", [{"seen": -1}, {"faults": 1}])
-def test_a_report_that_was_lost_or_is_in_error_is_noticed(summaries, demo, number, change):
+def test_a_report_that_was_lost_or_is_in_error_is_noticed(summaries, reported, number, change):
     summary = summaries[number]
     moved = {name: getattr(summary, name) + by for name, by in change.items()}
     with pytest.raises(AssertionError, match="do not add up"):
-        replace(summary, **moved).check(demo)
+        replace(summary, **moved).check(reported)
 
 
-def test_the_command_draws_a_picture_and_prints_window_and_guarantee(demo, tmp_path):
+def test_the_command_draws_a_picture_and_prints_window_and_guarantee(reported, tmp_path):
     with (tmp_path / "log.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["time", "set", "client"])
-        rows.writerows((join.time, join.set, join.client) for join in demo.log.joins)
+        rows.writerows((join.time, join.set, join.client) for join in reported.log.joins)
     arguments = ["--log", tmp_path / "log.csv", "--window-hours", "6", "--plot", tmp_path / "p.png"]
     told = CliRunner().invoke(app, ["reports", "demo", *map(str, arguments)])
     assert told.exit_code == 0, told.output

@@ -280,13 +280,13 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("kanon.audit.service.audit_service", lambda *_: ([], []))
     small = partial(kanon.local.logs.generated_log, days=9, joins=40, sets=3)
     monkeypatch.setattr(kanon.local.logs, "generated_log", lambda seed, **_: small(seed))
-    monkeypatch.setattr("kanon.cli.reports_demo.draw", lambda *_: b"")
+    monkeypatch.setattr("kanon.local.reported_log.draw", lambda *_: b"")
     for name in ("planner.best_plan", "planner.profile_plan", "planner.compare", "figures.draw_figure_1"):
         monkeypatch.setattr(f"kanon.plan.{name}", stop)
     monkeypatch.setattr("kanon.simulate.page.page", lambda *_: "")
     monkeypatch.setattr("kanon.risk.page.picture", lambda *_: b"<svg")
     monkeypatch.setattr("kanon.release.releasing.release", stop)
-    monkeypatch.setattr("kanon.cli.reports_demo.aggregated", stop)
+    monkeypatch.setattr("kanon.local.reported_log.Files.write", stop)
     monkeypatch.setattr("kanon.operate.stacks.deployed_stack", stop)
     monkeypatch.setattr("kanon.cli.stacks.LOCAL", "http://127.0.0.1:1")  # never a service that runs on this machine
     monkeypatch.chdir(tmp_path)
