@@ -159,13 +159,14 @@ def check_block(block: bytes, layout: Layout, wanted: Wanted) -> Checked:
     """Read a block of whole lines. Each line is parsed alone."""
     if not layout.names:
         return check_rows([row_of(line, layout) if line else None for line in _lines(block)], wanted)
-    cells, places = _cells(block, layout, wanted)
+    number = int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n"))) + (not block.endswith(b"\n"))
+    cells, places = _cells(block, number, layout, wanted)
 
     def rows(left: NDArray[np.int64]) -> list[Row | Fault | None]:
         lines = _lines(block) if left.size else []
         return [row_of(lines[i], layout) if lines[i] else None for i in left]
 
-    return _settled(cells, places, rows, block.count(b"\n") + (not block.endswith(b"\n")), wanted)
+    return _settled(cells, places, rows, number, wanted)
 
 
 def check_batch(batch: Any, wanted: Wanted) -> Checked:
@@ -235,14 +236,14 @@ def _lines(block: bytes) -> list[bytes]:
     return [line.removesuffix(b"\r") for line in block.removesuffix(b"\n").split(b"\n")]
 
 
-def _cells(block: bytes, layout: Layout, wanted: Wanted) -> tuple[dict[str, Any], NDArray[np.int64]]:
-    """The wanted columns of regular lines, as bytes, and the places of these lines."""
-    plain = b'"' not in block and b"\0" not in block and block.count(b"\r") == block.count(b"\r\n")
+def _cells(block: bytes, number: int, layout: Layout, wanted: Wanted) -> tuple[dict[str, Any], NDArray[np.int64]]:
+    """The wanted columns of regular lines, as bytes, and the places of these lines among a number of lines."""
+    returns = b"\r" in block and block.count(b"\r") > block.count(b"\r\n")
+    plain = b'"' not in block and b"\0" not in block and not returns
     if plain and len(block) <= LONGEST_LINE:
         with suppress(pa.ArrowInvalid):  # a line has another number of values
             cells = _parsed(block, layout, wanted)
-            number = len(cells[wanted.names[0]])
-            if number == block.count(b"\n") + (not block.endswith(b"\n")):  # no line is blank
+            if len(cells[wanted.names[0]]) == number:  # no line is blank
                 return cells, np.arange(number)
     text = np.frombuffer(block if block.endswith(b"\n") else block + b"\n", np.uint8)
     regular, lengths = _regular_lines(text, layout)
