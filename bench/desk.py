@@ -22,7 +22,6 @@ from bench.stack import PERIOD, fledge
 from kanon.joinlog.numbered import read_batches
 from kanon.release import Ledger, Spec
 from kanon.release import release as release_with
-from kanon.release.bounding import decoded
 from kanon.release.engines.duckdb import DuckDB
 from kanon.simulate.part import Keys
 from kanon.simulate.run import Simulation
@@ -106,7 +105,7 @@ def release(log: Path, joins: int) -> Iterator[Callable[[], Turn]]:
     """Releases, each with a ledger of its own. The answer is the table before noise."""
     spec = Spec(groups=("set",), epsilon=Fraction(1), delta=Fraction(1, 10**6), groups_per_user=GROUPS_A_USER)
     with DuckDB().table([log], spec.bounding, secret="none") as table:  # noqa: S106, nothing is sampled
-        exact = [(*decoded(group, 1), users) for group, users in table._rows()]  # noqa: SLF001, generated data
+        exact = [row for piece in table._pieces() for row in zip(*piece.to_pydict().values(), strict=True)]  # noqa: SLF001
     with TemporaryDirectory() as folder:
         ledgers = (Ledger.at(Path(folder) / str(number)) for number in itertools.count())
         work = partial(_released, log, spec, ledgers)

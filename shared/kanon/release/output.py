@@ -8,20 +8,42 @@ import json
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from kanon.noise.exact import round_up
 from kanon.pictures import panels, saved
 from kanon.release.mechanism import Mechanism
-from kanon.release.publishing import LEVEL, Cell, Released
 from kanon.release.selection import CountedSelection, GaussianSelection
 from kanon.release.spec import Spec
+from kanon.release.totals import LEVEL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHOWN = 40
 """Groups shown in the picture."""
+
+
+Cell = Fraction | None
+
+
+@dataclass(frozen=True)
+class Released:
+    """The released rows, one for each released group. They may be published.
+
+    Attributes:
+        columns: names of the output columns after those of the group.
+        rows: the group's values and its cells, sorted by the bytes of the values.
+        bounds: the drawn bounds of each aggregate that has automatic ones.
+        left_out: so many users of a group, at most, do not count in it; None if that was not asked for.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[tuple[str, ...], tuple[Cell, ...]], ...]
+    bounds: Mapping[str, tuple[Fraction, Fraction]]
+    left_out: int | None = None
 
 
 def number(cell: Cell) -> int | float | None:

@@ -7,22 +7,28 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from typing import Any
 
-from kanon.noise.words import length_prefixed
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from kanon.noise.words import TOTAL, length_prefixed
 from kanon.release.aggregates import AllUsers, AutomaticSum, Interval, Quantiles, Totals, units
 from kanon.release.bounding import LEFT_OUT, Bins, Bounding, Cells, Measure, Sum, bin_edges, decoded
-from kanon.release.mechanism import Mechanism
-from kanon.release.selection import OptimalSelection
-from kanon.release.tape import Tape
-from kanon.release.totals import NoisyTotal, half_width
+from kanon.release.mechanism import Mechanism, Rule
+from kanon.release.output import Cell, Released
+from kanon.release.selection import OptimalSelection, Thresholded
+from kanon.release.tape import Tape, encoded_rows
+from kanon.release.totals import LEVEL, NoisyTotal, half_width
 
 Row = tuple[Any, ...]
-"""An engine's row of a group: its name, its number of users, and one number or text for each measure."""
+"""A group: its name, its number of users, and one number or text for each measure."""
+_ROWS = 1 << 16
 Bin = tuple[int, int, int]
 
-LEVEL = Fraction(95, 100)
-"""The confidence level of all intervals."""
 SHARED_LEVEL = 1 - (1 - LEVEL) / 2
 """The level of each of two intervals that hold together with the confidence of one."""
 
@@ -30,23 +36,45 @@ SHARED_LEVEL = 1 - (1 - LEVEL) / 2
 class PrivateTable:
     """The exact numbers of each group, before noise. Only this module can read them."""
 
-    __slots__ = ("_bins", "_bounding", "_rows")
+    __slots__ = ("_bins", "_bounding", "_pieces")
 
     def __init__(
-        self, bounding: Bounding, rows: Callable[[], Iterable[Row]], bins: Mapping[str, Mapping[int, int]]
+        self, bounding: Bounding, pieces: Callable[[], Iterable[pa.Table]], bins: Mapping[str, Mapping[int, int]]
     ) -> None:
         """Wrap an engine's result.
 
         Args:
             bounding: the computation.
-            rows: returns the rows, sorted by the bytes of the group's name; it is called twice.
+            pieces: returns the groups, sorted by the bytes of their names, in tables: names (text), numbers of users,
+                and each measure as text. It is called twice.
             bins: for each column with automatic bounds the number of users in each bin; under ``LEFT_OUT`` the number
                 of users with too many groups, as bin 0.
         """
-        self._bounding, self._rows, self._bins = bounding, rows, bins
+        self._bounding, self._pieces, self._bins = bounding, pieces, bins
+
+    @classmethod
+    def of_rows(
+        cls, bounding: Bounding, rows: Callable[[], Iterable[Row]], bins: Mapping[str, Mapping[int, int]]
+    ) -> "PrivateTable":
+        """Wrap sorted rows. ``rows`` is called twice."""
+        return cls(bounding, lambda: _in_pieces(rows(), bounding.measures), bins)
 
 
-@dataclass(slots=True)  # not frozen: that takes as long as all the rest of a group
+def _in_pieces(rows: Iterable[Row], measures: Sequence[Measure]) -> Iterator[pa.Table]:
+    waiting = iter(rows)
+    while some := list(islice(waiting, _ROWS)):
+        groups, users, *cells = zip(*some, strict=True)
+        arrays = [pa.array(groups, pa.large_string()), pa.array(map(int, users), pa.int64())]
+        arrays += [pa.array(map(str, column), pa.large_string()) for column in cells]
+        yield pa.Table.from_arrays(arrays, schema=_schema(measures))
+
+
+def _schema(measures: Sequence[Measure]) -> pa.Schema:
+    columns = [(f"m{i}", pa.large_string()) for i in range(len(measures))]
+    return pa.schema([("grp", pa.large_string()), ("users", pa.int64()), *columns])
+
+
+@dataclass(slots=True)
 class Group:
     """The exact numbers of one group. ``measures``: integers; of ``Cells`` and ``Bins`` sorted tuples."""
 
@@ -58,16 +86,14 @@ class Group:
         return "Group(...)"
 
 
-def _groups(table: PrivateTable) -> Iterator[Group]:
-    measures = table._bounding.measures
-    for name, users, *cells in table._rows():
-        read = tuple([_read(measure, cell) for measure, cell in zip(measures, cells, strict=True)]) if measures else ()
-        yield Group(name, int(users), read)
+def _groups(piece: pa.Table, measures: Sequence[Measure]) -> Iterator[Group]:
+    for name, users, *cells in zip(*(column.to_pylist() for column in piece.columns), strict=True):
+        yield Group(name, users, tuple(_read(measure, cell) for measure, cell in zip(measures, cells, strict=True)))
 
 
-def _read(measure: object, cell: Any) -> Any:
+def _read(measure: Measure, cell: str) -> Any:
     if isinstance(measure, Cells | Bins):
-        return tuple(sorted(tuple(map(int, entry.split(":"))) for entry in cell.split(",")))
+        return tuple(sorted(tuple(map(int, entry.split(":"))) for entry in cell.split(",") if entry))
     return int(cell)
 
 
@@ -77,30 +103,20 @@ def keyed_digest(table: PrivateTable, key: bytes) -> str:
     for column in sorted(table._bins):
         for bin_, users in sorted(table._bins[column].items()):
             found.update(length_prefixed(column.encode(), b"%d" % bin_, b"%d" % users))
-    for group in _groups(table):
-        content = (repr(measure).encode() for measure in group.measures)
-        found.update(length_prefixed(group.name.encode(), b"%d" % group.users, *content))
+    for piece in table._pieces():
+        found.update(_content(piece, table._bounding.measures))
     return hashlib.sha256(length_prefixed(key, found.digest())).hexdigest()
 
 
-Cell = Fraction | None
-
-
-@dataclass(frozen=True)
-class Released:
-    """The released rows, one for each released group. They may be published.
-
-    Attributes:
-        columns: names of the output columns after those of the group.
-        rows: the group's values and its cells, sorted by the bytes of the values.
-        bounds: the drawn bounds of each aggregate that has automatic ones.
-        left_out: so many users of a group, at most, do not count in it; None if that was not asked for.
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[tuple[str, ...], tuple[Cell, ...]], ...]
-    bounds: Mapping[str, tuple[Fraction, Fraction]]
-    left_out: int | None = None
+def _content(piece: pa.Table, measures: Sequence[Measure]) -> memoryview:
+    """The names and numbers of the groups: those of each group, each after its length."""
+    columns = [column.combine_chunks() for column in piece.columns]
+    columns[1] = columns[1].cast(pa.large_string())
+    for i, measure in enumerate(measures, 2):
+        if isinstance(measure, Cells | Bins):
+            columns[i] = pa.array([repr(_read(measure, cell)) for cell in columns[i].to_pylist()], pa.large_string())
+    rows = encoded_rows(columns)
+    return memoryview(rows.buffers()[2])[: pc.sum(pc.binary_length(rows)).as_py()]
 
 
 def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
@@ -118,16 +134,14 @@ def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
     left_out = _left_out(table, mechanism, tape)
     columns = [_Column.of(mechanism, i, bounds, left_out) for i in range(len(spec.asked))]
     width = None if spec.only_groups else _users_width(mechanism, LEVEL)
-    rows, released = [], mechanism.rule.released
-    for group in _listed(_groups(table), spec.listed, spec.measures):
-        noisy = released(group.users, tape.word("users", group.name))
-        if noisy is None:
-            continue
-        users = Fraction(noisy)
-        cells: list[Cell] = [] if width is None else [users, users - width, users + width]
-        for column in columns:
-            cells += column.cells(group, users, tape)
-        rows.append((decoded(group.name, len(spec.groups)), tuple(cells)))
+    rows = []
+    for piece in _listed(table, spec.listed):
+        for group, noisy in _selected(piece, mechanism, tape):
+            users = Fraction(noisy)
+            cells: list[Cell] = [] if width is None else [users, users - width, users + width]
+            for column in columns:
+                cells += column.cells(group, users, tape)
+            rows.append((decoded(group.name, len(spec.groups)), tuple(cells)))
     rows.sort(key=lambda row: tuple(text.encode() for text in row[0]))
     return Released(_names(mechanism, columns), tuple(rows), _told_bounds(mechanism, bounds), left_out)
 
@@ -143,19 +157,38 @@ def _left_out(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> int | No
     return max(0, noisy + half_width(count.law, SHARED_LEVEL))
 
 
-def _listed(groups: Iterator[Group], listed: Sequence[str] | None, measures: Sequence[object]) -> Iterator[Group]:
+def _listed(table: PrivateTable, listed: Sequence[str] | None) -> Iterator[pa.Table]:
     """The groups of the table, or all listed groups; those without rows have zeros."""
     if listed is None:
-        yield from groups
+        yield from table._pieces()
         return
-    empty = tuple(() if isinstance(measure, Cells | Bins) else 0 for measure in measures)
-    waiting = next(groups, None)
-    for name in listed:
-        if waiting is not None and waiting.name == name:
-            yield waiting
-            waiting = next(groups, None)
-        else:
-            yield Group(name, 0, empty)
+    measures = table._bounding.measures
+    found = pa.concat_tables([_schema(measures).empty_table(), *table._pieces()])
+    names = pa.array(listed, pa.large_string())
+    rows = found.take(pc.index_in(names, found["grp"]))
+    zeros = [0, *("" if isinstance(measure, Cells | Bins) else "0" for measure in measures)]
+    columns = [names, *(pc.fill_null(rows.column(i), zero) for i, zero in enumerate(zeros, 1))]
+    yield pa.Table.from_arrays(columns, schema=_schema(measures))
+
+
+def _selected(piece: pa.Table, mechanism: Mechanism, tape: Tape) -> Iterator[tuple[Group, int]]:
+    """The groups that are released, and what the rule releases of each."""
+    rule = mechanism.rule
+    words = tape.words("users", piece["grp"].combine_chunks())
+    possible = _possible(rule, piece["users"].to_numpy(), words)
+    groups = _groups(piece.take(possible), mechanism.spec.measures)
+    for group, word in zip(groups, words[possible].tolist(), strict=True):
+        noisy = rule.released(group.users, word)
+        if noisy is not None:
+            yield group, noisy
+
+
+def _possible(rule: Rule, users: NDArray[np.int64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The places of all groups that the rule can release with these words; most small groups are left out at once."""
+    if not isinstance(rule, Thresholded):
+        return np.arange(len(users))
+    least = np.array([min(word, TOTAL - 1) for word in rule.least_words], np.uint64)
+    return np.flatnonzero(words >= least[np.minimum(users, rule.sure_from)])
 
 
 def _users_width(mechanism: Mechanism, level: Fraction) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kanon import __version__
 from kanon.noise.bound import MOST_DELTA, Bound
@@ -12,10 +12,12 @@ from kanon.release.bounding import Bounding
 from kanon.release.errors import SpecificationError
 from kanon.release.ledger import Ledger, Wanted
 from kanon.release.mechanism import Mechanism
-from kanon.release.output import described
-from kanon.release.publishing import PrivateTable, Released, keyed_digest, publish
+from kanon.release.output import Released, described
 from kanon.release.spec import Spec
 from kanon.release.tape import derived
+
+if TYPE_CHECKING:
+    from kanon.release.publishing import PrivateTable
 
 Place = Path | str
 """A file by its path, or for Spark by its URI."""
@@ -25,7 +27,9 @@ Source = Place | Sequence[Place]
 class Engine(Protocol):
     """Computes bounded tables."""
 
-    def table(self, sources: Sequence[Place], bounding: Bounding, secret: str) -> AbstractContextManager[PrivateTable]:
+    def table(
+        self, sources: Sequence[Place], bounding: Bounding, secret: str
+    ) -> "AbstractContextManager[PrivateTable]":
         """The bounded table of the sources, as long as the context lasts. ``secret`` keys the sampling."""
         ...
 
@@ -105,6 +109,8 @@ def release(
         NoBoundsError: automatic bounds found no bin; the cost is spent.
         LedgerError: the ledger is broken.
     """
+    from kanon.release.publishing import keyed_digest, publish  # pyarrow, which `kanon ledger` can do without
+
     mechanism = Mechanism(spec)
     dataset = ledger.dataset(dataset)
     wanted = Wanted(

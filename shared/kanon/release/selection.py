@@ -28,8 +28,33 @@ def above_floor(users: int, floor: int) -> int:
     return max(0, users - floor + 1)
 
 
+class Thresholded:
+    """Releases ``n + X`` if m >= 1 and ``m + X`` is above a threshold."""
+
+    law: Table
+    threshold: int
+    floor: int
+
+    def released(self, users: int, word: int) -> int | None:
+        """The noisy number of users, or None."""
+        m = above_floor(users, self.floor)
+        noisy = m + self.law.draw(word)
+        return noisy + self.floor - 1 if m >= 1 and noisy > self.threshold else None
+
+    @property
+    def sure_from(self) -> int:
+        """The least n that is released even with the lowest noise."""
+        return self.threshold - self.law.min + self.floor
+
+    @cached_property
+    def least_words(self) -> tuple[int, ...]:
+        """For each n up to ``sure_from`` a lower bound of the words that release it, exact if m >= 1."""
+        users = range(self.sure_from + 1)
+        return tuple(below_or_at(self.law, self.threshold - above_floor(n, self.floor)) for n in users)
+
+
 @dataclass(frozen=True)
-class CountedSelection:
+class CountedSelection(Thresholded):
     """Release ``n + X`` if ``m + X > A``, X two-sided on -A..A (docs/proofs/release.md, S1).
 
     Privacy guarantee: (law.epsilon, delta) for one user in one group.
@@ -38,11 +63,10 @@ class CountedSelection:
     law: Law
     floor: int = 1
 
-    def released(self, users: int, word: int) -> int | None:
-        """The noisy number of users, or None."""
-        m = above_floor(users, self.floor)
-        noisy = m + self.law.draw(word)
-        return noisy + self.floor - 1 if m >= 1 and noisy > self.law.truncation else None
+    @property
+    def threshold(self) -> int:  # type: ignore[override]
+        """A."""
+        return self.law.truncation
 
     @cached_property
     def delta(self) -> Fraction:
@@ -70,11 +94,6 @@ class CountedSelection:
                 more_excess[first] + max(0, more_nothing * bottom - fewer_nothing * top),
             )
         return Fraction(worst, bottom * TOTAL)
-
-    @property
-    def sure_from(self) -> int:
-        """``2A + floor``."""
-        return 2 * self.law.truncation + self.floor
 
 
 def _suffix_sums(terms: list[int]) -> list[int]:
@@ -194,7 +213,7 @@ class PublicCount:
 
 
 @dataclass(frozen=True)
-class GaussianSelection:
+class GaussianSelection(Thresholded):
     """Release ``n + X`` if m >= 1 and ``m + X > T``, X discrete Gaussian (``kanon.release.gaussian``).
 
     ``delta`` is that of one group's threshold. The delta of the noise is claimed for all kappa groups together.
@@ -204,21 +223,10 @@ class GaussianSelection:
     threshold: int
     floor: int = 1
 
-    def released(self, users: int, word: int) -> int | None:
-        """The noisy number of users, or None."""
-        m = above_floor(users, self.floor)
-        noisy = m + self.law.draw(word)
-        return noisy + self.floor - 1 if m >= 1 and noisy > self.threshold else None
-
     @cached_property
     def delta(self) -> Fraction:
         """``P(1 + X > T)``: releasing a group reveals its only user."""
         return Fraction(self.law.cumulative[-1] - below_or_at(self.law, self.threshold - 1), TOTAL)
-
-    @property
-    def sure_from(self) -> int:
-        """The least n that is released even with the lowest noise."""
-        return self.threshold - self.law.min + self.floor
 
 
 def below_or_at(table: Table, x: int) -> int:

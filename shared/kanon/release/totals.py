@@ -18,6 +18,8 @@ from kanon.release.bounds import shift_delta
 from kanon.release.errors import SpecificationError
 from kanon.release.selection import widest
 
+LEVEL = Fraction(95, 100)
+"""The confidence level of all intervals."""
 LEAST_EPSILON, MOST_EPSILON = Fraction(1, 200), Fraction(1024, 100)
 
 

@@ -7,9 +7,8 @@ from fractions import Fraction
 from kanon.release.aggregates import AllUsers, AutomaticSum, Quantiles, units
 from kanon.release.errors import SpecificationError
 from kanon.release.mechanism import Mechanism
-from kanon.release.publishing import LEVEL
 from kanon.release.selection import GaussianSelection, OptimalSelection, PublicCount
-from kanon.release.totals import half_width
+from kanon.release.totals import LEVEL, half_width
 
 KAPPAS = (1, 2, 3, 5, 10, 20)
 

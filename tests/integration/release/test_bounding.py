@@ -27,8 +27,9 @@ from kanon.release.bounding import (
 from kanon.release.engines.duckdb import DuckDB
 from kanon.release.errors import InputError, SpecificationError
 from kanon.release.periods import Period
-from kanon.release.publishing import _groups, keyed_digest
+from kanon.release.publishing import keyed_digest
 from tests.unit.release import naive
+from tests.unit.release.made import groups_of
 from tests.unit.release.naive import bin_of
 
 SECRET = "5e" * 32
@@ -86,7 +87,7 @@ def write(path, made):
 
 def table(paths, bounding):
     with DuckDB().table(paths, bounding, SECRET) as found:
-        groups = [(group.name, group.users, group.measures) for group in _groups(found)]
+        groups = [(group.name, group.users, group.measures) for group in groups_of(found)]
         return groups, dict(found._bins), keyed_digest(found, b"k" * 32)
 
 

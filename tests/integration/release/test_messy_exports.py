@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from kanon.cli.main import app
 from kanon.release.engines.duckdb import DuckDB
 from kanon.release.errors import InputError
-from kanon.release.publishing import _groups
 from tests.integration.release.exports import EXPORTS, JANUARY, RIGHT, Export
+from tests.unit.release.made import groups_of
 
 
 def check(engine: Any, folder: Path, export: Export) -> None:
@@ -22,7 +22,7 @@ def check(engine: Any, folder: Path, export: Export) -> None:
 
     def read(*, skip: bool) -> list[tuple[Any, ...]]:
         with engine.table([path], replace(bounding, skip_bad_rows=skip), "5e" * 32) as table:
-            return [(group.name, group.users, group.measures) for group in _groups(table)]
+            return [(group.name, group.users, group.measures) for group in groups_of(table)]
 
     if not export.refused:
         assert read(skip=False) == RIGHT

@@ -18,12 +18,12 @@ from kanon.release.engines.duckdb import DuckDB
 from kanon.release.errors import NoBoundsError, SpecificationError
 from kanon.release.mechanism import Mechanism
 from kanon.release.periods import Period
-from kanon.release.publishing import PrivateTable, _groups, keyed_digest, publish
+from kanon.release.publishing import PrivateTable, keyed_digest, publish
 from kanon.release.selection import below_or_at, widest
 from kanon.release.tape import Tape
 from kanon.release.totals import half_width
 from tests.paths import REAL_LOG
-from tests.unit.release.made import Given, spec
+from tests.unit.release.made import Given, groups_of, spec
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +135,14 @@ ALL = ("rows:2", "rows:2", "sum:amount:auto", "sum:amount:auto", "all-users", "q
 
 def test_no_two_roles_or_groups_read_the_same_words(log, tmp_path, monkeypatch):
     read = []
-    bytes_of = Tape.bytes
-    monkeypatch.setattr(Tape, "bytes", lambda tape, *place: read.append(place[:3]) or bytes_of(tape, *place))
+    one, several = Tape.bytes, Tape.words
+
+    def words(tape, role, groups):
+        read.extend((role, group, 0) for group in groups.to_pylist())
+        return several(tape, role, groups)
+
+    monkeypatch.setattr(Tape, "bytes", lambda tape, *place: read.append(place[:3]) or one(tape, *place))
+    monkeypatch.setattr(Tape, "words", words)
     run(log, tmp_path / "l", aggregates=(*ALL, "var:amount:0:9", "min:amount:0:9"))
     assert len(read) == len(set(read))
 
@@ -176,7 +182,7 @@ def test_a_user_that_is_removed_changes_only_what_it_touches_before_noise(log, t
     tables = []
     for path in (log, fewer):
         with DuckDB().table([path], bounding, "s") as table:
-            tables.append({group.name: (group.users, group.measures) for group in _groups(table)})
+            tables.append({group.name: (group.users, group.measures) for group in groups_of(table)})
     changed = {name for name in tables[0] if tables[0][name] != tables[1].get(name)}
     assert changed == {"b"}
     assert tables[0]["b"][0] - tables[1]["b"][0] == 1
@@ -195,7 +201,7 @@ def test_the_interval_is_the_narrowest_of_its_level():
 def test_intervals_cover_the_truth_at_their_stated_level(tmp_path):
     """2,000 groups of 100 users, seeded: a miss rate of 5% at most, off by less than 2.5 points (5 standard errors)."""
     mechanism = Mechanism(spec(aggregates=("rows:3",), delta=Fraction("1e-3")))
-    table = PrivateTable(mechanism.spec.bounding, lambda: ((f"{i}", 100, 200) for i in range(2000)), {})
+    table = PrivateTable.of_rows(mechanism.spec.bounding, lambda: ((f"{i}", 100, 200) for i in range(2000)), {})
     made = publish(table, mechanism, Tape(b"7" * 32, "id"))
     assert len(made.rows) == 2000
     for column, exact in ((0, 100), (3, 200)):
@@ -207,7 +213,7 @@ def test_intervals_of_all_users_cover_them_even_if_every_user_with_many_groups_b
     """1,000 releases of groups with none, some and all of 50 such users; a miss rate of 5% at most, as above."""
     mechanism = Mechanism(spec(aggregates=("rows:3", "all-users"), weights=(1, 1, 1), epsilon=Fraction(3)))
     truth, missed = {"a": 100, "b": 130, "c": 150}, 0
-    table = PrivateTable(mechanism.spec.bounding, lambda: ((g, 100, 0) for g in truth), {LEFT_OUT: {0: 50}})
+    table = PrivateTable.of_rows(mechanism.spec.bounding, lambda: ((g, 100, 0) for g in truth), {LEFT_OUT: {0: 50}})
     for i in range(1000):
         made = publish(table, mechanism, Tape(i.to_bytes(32, "big"), "id"))
         assert made.columns[-2:] == ("all_users_low", "all_users_high")
@@ -223,7 +229,7 @@ def test_the_interval_of_a_mean_holds_if_all_of_its_parts_hold(silent, values, p
     mechanism = Mechanism(spec(aggregates=("mean:x:0:100",), values_per_group=values, epsilon=Fraction(8)))
     row = ("a", 1000, 2000, 1000)[: 3 + (values > 1)]
     ((_, cells),) = publish(
-        PrivateTable(mechanism.spec.bounding, lambda: iter([row]), {}), mechanism, Tape(b"7" * 32, "id")
+        PrivateTable.of_rows(mechanism.spec.bounding, lambda: iter([row]), {}), mechanism, Tape(b"7" * 32, "id")
     ).rows
     level = 1 - Fraction(5, 100) / parts
     totals = [total.half_width(level) for total in mechanism.totals(0)]
@@ -238,7 +244,7 @@ def test_the_users_left_out_are_noisy_never_negative_and_their_claim_is_a_part_o
     mechanism = Mechanism(spec(aggregates=("all-users",), weights=(3, 1)))
     found = []
     for users in (0, 7):
-        table = PrivateTable(mechanism.spec.bounding, lambda: iter(()), {LEFT_OUT: {0: users}})
+        table = PrivateTable.of_rows(mechanism.spec.bounding, lambda: iter(()), {LEFT_OUT: {0: users}})
         found.append([publish(table, mechanism, Tape(bytes([i]) * 32, "id")).left_out for i in range(200)])
     assert all(more == max(0, fewer + 7) or fewer == 0 for fewer, more in zip(*found, strict=True))
     assert min(found[0]) == 0

@@ -6,10 +6,10 @@ import pytest
 
 from kanon.release.engines.duckdb import DuckDB
 from kanon.release.mechanism import Mechanism
-from kanon.release.publishing import PrivateTable, _groups, publish
+from kanon.release.publishing import PrivateTable, publish
 from kanon.release.tape import Tape
 from tests.paths import REAL_LOG
-from tests.unit.release.made import spec
+from tests.unit.release.made import groups_of, spec
 
 
 @pytest.mark.skipif(not REAL_LOG.exists(), reason="the real log is not beside the checkout")
@@ -17,10 +17,10 @@ from tests.unit.release.made import spec
 def test_with_a_floor_of_50_no_smaller_group_of_the_real_log_is_ever_released(number):
     mechanism = Mechanism(spec(groups_per_user=3, floor=50, delta=Fraction("1e-6")))
     with DuckDB().table([REAL_LOG], mechanism.spec.bounding, "a" * 64) as table:
-        kept = [(group.name, group.users) for group in _groups(table)]
+        kept = [(group.name, group.users) for group in groups_of(table)]
         clients = dict(kept)
         near = [pair for pair in kept if pair[1] >= 40 or number > 20]
-        some = PrivateTable(mechanism.spec.bounding, lambda: iter(near), {})
+        some = PrivateTable.of_rows(mechanism.spec.bounding, lambda: iter(near), {})
         sure = {name for name, users in kept if users >= mechanism.rule.sure_from}
         assert sure
         for i in range(number):

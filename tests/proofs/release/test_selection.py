@@ -3,13 +3,15 @@
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement, product
 
+import numpy as np
 import pytest
 
+from kanon.noise.words import TOTAL
 from kanon.release.bounding import Bounding
 from kanon.release.bounds import of_all
 from kanon.release.gaussian import gaussian, gaussian_choice, ideal_delta, noise_delta
 from kanon.release.mechanism import Mechanism
-from kanon.release.publishing import PrivateTable, publish
+from kanon.release.publishing import PrivateTable, _possible, publish
 from kanon.release.selection import GaussianSelection, PublicCount, counted_selection, optimal_selection, widest
 from tests.proofs.release.enumeration import delta, distribution, joint, selected, words
 from tests.unit.release.made import spec
@@ -99,8 +101,8 @@ class Chosen:
     def __init__(self, given):
         self.given = given
 
-    def word(self, role, group):
-        return self.given[group]
+    def words(self, role, groups):
+        return np.array([self.given[group] for group in groups.to_pylist()], np.uint64)
 
 
 def released(mechanism, counts):
@@ -110,7 +112,7 @@ def released(mechanism, counts):
     bounding = Bounding("client", ("set",))
     for drawn in product(words(mechanism.rule.law.cumulative), repeat=len(present)):
         given = {name: word for name, (word, _) in zip(present, drawn, strict=True)}
-        table = PrivateTable(bounding, lambda: iter(present.items()), {})
+        table = PrivateTable.of_rows(bounding, lambda: iter(present.items()), {})
         outcome = publish(table, mechanism, Chosen(given)).rows
         weight = 1
         for _, part in drawn:
@@ -151,6 +153,18 @@ def test_a_release_with_two_groups_a_user_keeps_to_its_claim_over_all_samples(us
     assert worst <= of_all(mechanism.rule.delta, 2) + Fraction(1, 1 << 200)
     assert mechanism.claim.delta == of_all(mechanism.rule.delta, 2) <= Fraction(1, 4)
     assert worst > mechanism.rule.delta
+
+
+@pytest.mark.parametrize("floor", [1, 3])
+@pytest.mark.parametrize("noise", ["laplace", "gaussian"])
+def test_the_groups_that_are_left_out_at_once_are_those_that_the_rule_does_not_release(noise, floor):
+    """For every number of users, and the last word of each outcome and the one after it."""
+    rule = Mechanism(spec(epsilon=Fraction(9), groups_per_user=3, noise=noise, floor=floor)).rule
+    drawn = sorted({word for last, _ in words(rule.law.cumulative) for word in (last, last + 1)} - {TOTAL})
+    for users in range(rule.sure_from + 3):
+        found = _possible(rule, np.full(len(drawn), users), np.array(drawn, np.uint64)).tolist()
+        kept = [place for place, word in enumerate(drawn) if rule.released(users, word) is not None]
+        assert found == kept or (users < floor and not kept)
 
 
 def test_the_rule_of_a_mechanism_follows_from_public_parameters():

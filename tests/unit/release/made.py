@@ -4,11 +4,16 @@ from contextlib import contextmanager
 from fractions import Fraction
 
 from kanon.release import Spec
-from kanon.release.publishing import PrivateTable
+from kanon.release.publishing import PrivateTable, _groups
 
 
 def spec(**more):
     return Spec(**{"groups": ("set",), "epsilon": Fraction(1), "delta": Fraction("1e-5"), **more})
+
+
+def groups_of(table):
+    """The exact numbers of all groups."""
+    return [group for piece in table._pieces() for group in _groups(piece, table._bounding.measures)]
 
 
 class Given:
@@ -20,7 +25,7 @@ class Given:
     @contextmanager
     def table(self, sources, bounding, secret):
         self.queries += 1
-        yield PrivateTable(bounding, lambda: iter(self.rows), self.bins)
+        yield PrivateTable.of_rows(bounding, lambda: self.rows, self.bins)
 
 
 LOG = Given(("a", 100), ("b", 60), ("c", 12), ("d", 1))

@@ -2,17 +2,19 @@
 
 from dataclasses import fields, replace
 from fractions import Fraction
+from hashlib import sha256
 from typing import get_args
 
 import pytest
 
 from kanon.release import Ledger, Spec, release
 from kanon.release.aggregates import AutomaticSum, Quantiles, Totals
-from kanon.release.bounding import LEFT_OUT, Clamped, Measure, Where
+from kanon.release.bounding import LEFT_OUT, Bins, Cells, Clamped, Measure, Where
 from kanon.release.errors import InputError
 from kanon.release.mechanism import Mechanism
 from kanon.release.periods import Period
-from kanon.release.publishing import Group, PrivateTable, keyed_digest
+from kanon.release.publishing import Group, PrivateTable, keyed_digest, publish
+from kanon.release.tape import Tape
 from tests.unit.release.made import Given, spec
 
 KEY = b"k" * 32
@@ -78,7 +80,9 @@ def test_one_changed_measure_under_the_same_name_is_refused(text, tmp_path) -> N
 
 
 def table(rows, bins=None) -> str:
-    return keyed_digest(PrivateTable(spec(aggregates=("rows:3",)).bounding, lambda: iter(rows), bins or {}), KEY)
+    return keyed_digest(
+        PrivateTable.of_rows(spec(aggregates=("rows:3",)).bounding, lambda: iter(rows), bins or {}), KEY
+    )
 
 
 def test_every_field_of_a_group_changes_the_digest_of_the_input() -> None:
@@ -96,8 +100,22 @@ def test_every_part_of_the_bins_and_every_row_changes_the_digest_of_the_input() 
         table([("a7", 7, 9)]),
     ]
     assert len(set(digests)) == len(digests)
-    same = PrivateTable(spec(aggregates=("rows:3",)).bounding, lambda: iter([row]), {})
+    same = PrivateTable.of_rows(spec(aggregates=("rows:3",)).bounding, lambda: iter([row]), {})
     assert keyed_digest(same, KEY) == table([row]) != keyed_digest(same, b"o" * 32)
+
+
+def test_the_digest_and_the_rows_are_those_of_earlier_versions() -> None:
+    """Recorded. A release that was paid for with an earlier version is found by them, and has its noise again."""
+    asked = spec(aggregates=AGGREGATES, epsilon=Fraction(90))
+    text = {Cells: "7:40,0:60", Bins: "4:400:3000,-3:600:-1800"}
+    rows = [
+        (name, users, *(text.get(type(one), 100 * (i + users) - 250) for i, one in enumerate(asked.measures)))
+        for name, users in (("", 3), ("a", 1000), ("b\n", 1), ("é,1", 70))
+    ]
+    given = PrivateTable.of_rows(asked.bounding, lambda: rows, {"x": {3: 600, -4: 400}})
+    assert keyed_digest(given, KEY) == "865b6e8f417b8ce7124e6992c4d16e37deaf4f4cc3e0008eea6bd1d32715ef60"
+    made = publish(given, Mechanism(asked), Tape(b"7" * 32, "id"))
+    assert sha256(repr(made).encode()).hexdigest() == "8a2123b5c198e0d12664d2bf3bfc8e124db2f458bf7a18744855185fa4f26860"
 
 
 LAW, GAUSSIAN = (Mechanism(spec(delta=Fraction("2e-5"), groups_per_user=3, noise=n)) for n in ("laplace", "gaussian"))

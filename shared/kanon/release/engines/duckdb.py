@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -17,11 +17,10 @@ from kanon.joinlog.rows import Reading
 from kanon.release.bounding import Bounding
 from kanon.release.engines.sql import DUCKDB, NO_ROWS, UNREADABLE, Texts, operator_report
 from kanon.release.errors import InputError, SpecificationError
-from kanon.release.publishing import PrivateTable, Row
+from kanon.release.publishing import PrivateTable
 
-Run = Callable[[str], duckdb.DuckDBPyConnection]
+T = TypeVar("T")
 
-_FETCHED = 4096
 _INSERTED = 1 << 18
 _TABLE = "bounded"
 _SOURCE = "checked"
@@ -45,28 +44,24 @@ class DuckDB:
             InputError: a file or a row of it cannot be read. No message holds a value.
             SpecificationError: the memory limit is invalid.
         """
-        with self._prepared(sources, bounding, secret) as (texts, run, _):
-            run(f"create temp table {_TABLE} as {texts.table()}")
-            bins = {column: dict(run(text).fetchall()) for column, text in texts.bins().items()}
-
-            def rows() -> Iterator[Row]:
-                result = run(f"select * from {_TABLE} order by grp")
-                while some := result.fetchmany(_FETCHED):
-                    yield from some
-
-            yield PrivateTable(bounding, rows, bins)
+        with self._prepared(sources, bounding, secret) as (texts, connection, _):
+            _run(connection, f"create temp table {_TABLE} as {texts.table()}")
+            bins = {column: dict(_run(connection, text).fetchall()) for column, text in texts.bins().items()}
+            measures = "".join(f", cast(m{i} as varchar) as m{i}" for i in range(len(bounding.measures)))
+            text = f"select grp, users{measures} from {_TABLE} order by grp"
+            yield PrivateTable(bounding, lambda: _pieces(connection, text), bins)
 
     def operator_report(self, sources: Sequence[Path | str], bounding: Bounding, secret: str) -> dict[str, Any]:
         """Exact numbers for the operator alone."""
-        with self._prepared(sources, bounding, secret) as (texts, run, reading):
-            (counts,) = run(texts.operator_counts()).fetchall()
+        with self._prepared(sources, bounding, secret) as (texts, connection, reading):
+            (counts,) = _run(connection, texts.operator_counts()).fetchall()
         return operator_report(counts, reading)
 
     @contextmanager
     def _prepared(
         self, sources: Sequence[Path | str], bounding: Bounding, secret: str
-    ) -> Iterator[tuple[Texts, Run, Reading]]:
-        """The SQL texts of a bounding, and the function that runs them where their source and list are known."""
+    ) -> Iterator[tuple[Texts, duckdb.DuckDBPyConnection, Reading]]:
+        """The SQL texts of a bounding, and the connection that knows their source and list."""
         with tempfile.TemporaryDirectory(prefix="kanon-") as directory:  # mode 0700
             try:
                 connection = duckdb.connect(
@@ -76,6 +71,7 @@ class DuckDB:
                         "autoinstall_known_extensions": False,
                         "autoload_known_extensions": False,
                         "preserve_insertion_order": False,
+                        "arrow_large_buffer_size": True,
                     }
                 )
             except duckdb.Error:
@@ -84,7 +80,7 @@ class DuckDB:
                 if bounding.listed is not None:
                     connection.register("listed", pa.table({"grp": pa.array(bounding.listed, pa.string())}))
                 reading = _load(connection, sources, bounding)
-                yield Texts(bounding, DUCKDB, _SOURCE, secret), lambda text: _run(connection, text), reading
+                yield Texts(bounding, DUCKDB, _SOURCE, secret), connection, reading
 
 
 def _load(connection: duckdb.DuckDBPyConnection, sources: Sequence[Path | str], bounding: Bounding) -> Reading:
@@ -127,19 +123,34 @@ def _local(path: Path | str) -> Path:
 
 
 def _run(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyConnection:
-    """Run SQL. An engine's message may hold parts of rows, so it is neither shown nor chained."""
+    """Run SQL."""
+    with _naming_errors():
+        return _executed(connection, lambda: connection.execute(text))
+
+
+def _pieces(connection: duckdb.DuckDBPyConnection, text: str) -> Iterator[pa.Table]:
+    """The rows of a query in tables."""
+    with _naming_errors():
+        stream = _executed(connection, lambda: pa.RecordBatchReader.from_stream(connection.sql(text)))
+        for batch in stream:
+            yield pa.Table.from_batches([batch])
+
+
+@contextmanager
+def _naming_errors() -> Iterator[None]:
+    """An engine's message may hold parts of rows, so it is neither shown nor chained."""
     try:
-        return _executed(connection, text)
-    except duckdb.OutOfMemoryException:
+        yield
+    except (duckdb.OutOfMemoryException, pa.ArrowMemoryError):
         raise InputError("the engine ran out of memory or disk: raise --memory or free space for spilling") from None
-    except duckdb.Error:
+    except (duckdb.Error, pa.ArrowException):
         raise InputError(UNREADABLE) from None
 
 
-def _executed(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyConnection:
-    """Run SQL in another thread. With several threads of its own, DuckDB does not see Ctrl-C before the query ends."""
+def _executed(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
+    """Work in another thread. With several threads of its own, DuckDB does not see Ctrl-C before a query ends."""
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(connection.execute, text)
+        running = pool.submit(work)
         try:
             return running.result()
         except KeyboardInterrupt:

@@ -100,7 +100,7 @@ class Spark:
                 with fetched.open(encoding="utf-8") as lines:
                     yield from map(tuple, map(json.loads, lines))
 
-            yield PrivateTable(bounding, rows, bins)
+            yield PrivateTable.of_rows(bounding, rows, bins)
 
     def operator_report(self, sources: Sequence[Path | str], bounding: Bounding, secret: str) -> dict[str, Any]:
         """Exact numbers for the operator alone."""
