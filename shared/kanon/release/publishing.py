@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from kanon.release.totals import LEVEL, NoisyTotal, half_width
 
 Row = tuple[Any, ...]
 """A group: its name, its number of users, and one number or text for each measure."""
+Order = Literal["by name", "any"]
 _ROWS = 1 << 16
 Bin = tuple[int, int, int]
 
@@ -39,14 +40,17 @@ class PrivateTable:
     __slots__ = ("_bins", "_bounding", "_pieces")
 
     def __init__(
-        self, bounding: Bounding, pieces: Callable[[], Iterable[pa.Table]], bins: Mapping[str, Mapping[int, int]]
+        self,
+        bounding: Bounding,
+        pieces: Callable[[Order], Iterable[pa.Table]],
+        bins: Mapping[str, Mapping[int, int]],
     ) -> None:
         """Wrap an engine's result.
 
         Args:
             bounding: the computation.
-            pieces: returns the groups, sorted by the bytes of their names, in tables: names (text), numbers of users,
-                and each measure as text. It is called twice.
+            pieces: returns the groups in tables: names (text), numbers of users, and each measure as text; sorted by
+                the bytes of their names, or in any order.
             bins: for each column with automatic bounds the number of users in each bin; under ``LEFT_OUT`` the number
                 of users with too many groups, as bin 0.
         """
@@ -57,7 +61,7 @@ class PrivateTable:
         cls, bounding: Bounding, rows: Callable[[], Iterable[Row]], bins: Mapping[str, Mapping[int, int]]
     ) -> "PrivateTable":
         """Wrap sorted rows. ``rows`` is called twice."""
-        return cls(bounding, lambda: _in_pieces(rows(), bounding.measures), bins)
+        return cls(bounding, lambda _: _in_pieces(rows(), bounding.measures), bins)
 
 
 def _in_pieces(rows: Iterable[Row], measures: Sequence[Measure]) -> Iterator[pa.Table]:
@@ -103,7 +107,7 @@ def keyed_digest(table: PrivateTable, key: bytes) -> str:
     for column in sorted(table._bins):
         for bin_, users in sorted(table._bins[column].items()):
             found.update(length_prefixed(column.encode(), b"%d" % bin_, b"%d" % users))
-    for piece in table._pieces():
+    for piece in table._pieces("by name"):
         found.update(_content(piece, table._bounding.measures))
     return hashlib.sha256(length_prefixed(key, found.digest())).hexdigest()
 
@@ -160,10 +164,10 @@ def _left_out(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> int | No
 def _listed(table: PrivateTable, listed: Sequence[str] | None) -> Iterator[pa.Table]:
     """The groups of the table, or all listed groups; those without rows have zeros."""
     if listed is None:
-        yield from table._pieces()
+        yield from table._pieces("any")
         return
     measures = table._bounding.measures
-    found = pa.concat_tables([_schema(measures).empty_table(), *table._pieces()])
+    found = pa.concat_tables([_schema(measures).empty_table(), *table._pieces("any")])
     names = pa.array(listed, pa.large_string())
     rows = found.take(pc.index_in(names, found["grp"]))
     zeros = [0, *("" if isinstance(measure, Cells | Bins) else "0" for measure in measures)]

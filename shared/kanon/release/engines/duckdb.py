@@ -17,11 +17,11 @@ from kanon.joinlog.rows import Reading
 from kanon.release.bounding import Bounding
 from kanon.release.engines.sql import DUCKDB, NO_ROWS, UNREADABLE, Texts, operator_report
 from kanon.release.errors import InputError, SpecificationError
-from kanon.release.publishing import PrivateTable
+from kanon.release.publishing import Order, PrivateTable
 
 T = TypeVar("T")
 
-_INSERTED = 1 << 18
+_INSERTED = 1 << 19
 _TABLE = "bounded"
 _SOURCE = "checked"
 
@@ -48,8 +48,12 @@ class DuckDB:
             _run(connection, f"create temp table {_TABLE} as {texts.table()}")
             bins = {column: dict(_run(connection, text).fetchall()) for column, text in texts.bins().items()}
             measures = "".join(f", cast(m{i} as varchar) as m{i}" for i in range(len(bounding.measures)))
-            text = f"select grp, users{measures} from {_TABLE} order by grp"
-            yield PrivateTable(bounding, lambda: _pieces(connection, text), bins)
+
+            def pieces(order: Order) -> Iterator[pa.Table]:
+                end = " order by grp" if order == "by name" else ""
+                return _pieces(connection, f"select grp, users{measures} from {_TABLE}{end}")
+
+            yield PrivateTable(bounding, pieces, bins)
 
     def operator_report(self, sources: Sequence[Path | str], bounding: Bounding, secret: str) -> dict[str, Any]:
         """Exact numbers for the operator alone."""
