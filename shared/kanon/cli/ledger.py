@@ -78,8 +78,8 @@ def add(
     Example: kanon ledger add --dataset joins --epsilon 2.25 --delta 4e-6 --note service
     """
     from kanon.noise.bound import Bound
+    from kanon.release.accounting import Period
     from kanon.release.ledger import Ledger
-    from kanon.release.periods import Period
     from kanon.release.spec import UNITS
 
     if unit not in UNITS:

@@ -114,8 +114,8 @@ def release(
 
     Example: kanon release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6
     """
+    from kanon.release.accounting import Period
     from kanon.release.mechanism import Mechanism
-    from kanon.release.periods import Period
     from kanon.release.spec import Spec
 
     columns = tuple(part.strip() for part in group.split(","))
@@ -318,8 +318,8 @@ def _explain(spec: "Spec", engine: str) -> None:
 def _dry_run(mechanism: "Mechanism") -> None:
     """Print the guarantee and the accuracy, which follow from public parameters alone."""
     from kanon.noise.bound import Bound
+    from kanon.release.output import advice, utility
     from kanon.release.releasing import refuse_delta
-    from kanon.release.utility import advice, utility
 
     spec = mechanism.spec
     refuse_delta(spec)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from kanon.noise.exact import exp_bounds
 from kanon.noise.laws import Table
 from kanon.noise.words import TOTAL, WORD_BITS
-from kanon.release.bounds import of_all
+from kanon.release.deltas import of_all
 from kanon.release.errors import SpecificationError
 from kanon.release.selection import GaussianSelection, below_or_at
 from kanon.release.widths import best_width

@@ -15,9 +15,8 @@ from typing import Any
 
 from kanon.noise.bound import Bound
 from kanon.noise.words import length_prefixed
-from kanon.release.datasets import look, resolved
+from kanon.release.accounting import Period, Span, look, most_spent, places, resolved
 from kanon.release.errors import InputError, LedgerError, OverBudgetError, SpecificationError
-from kanon.release.periods import Period, Span, most_spent, places
 from kanon.release.stores import (
     BEGINNING,
     SECRET_BYTES,

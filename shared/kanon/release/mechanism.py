@@ -12,12 +12,11 @@ from hashlib import sha256
 
 from kanon.noise.bound import Bound
 from kanon.noise.words import length_prefixed
+from kanon.release.aggregate_noise import AutomaticBounds, NoisyTotal, Quantile
 from kanon.release.aggregates import AllUsers, AutomaticSum, Quantiles, Totals
-from kanon.release.autobounds import AutomaticBounds
-from kanon.release.bounds import of_all, of_each
+from kanon.release.deltas import of_all, of_each
 from kanon.release.errors import SpecificationError
 from kanon.release.gaussian import MOST_GROUPS, GaussianChoice, gaussian_choice
-from kanon.release.quantile import Quantile
 from kanon.release.selection import (
     CountedSelection,
     GaussianSelection,
@@ -28,7 +27,6 @@ from kanon.release.selection import (
     widest,
 )
 from kanon.release.spec import Spec
-from kanon.release.totals import NoisyTotal
 
 Rule = CountedSelection | GaussianSelection | OptimalSelection | PublicCount
 

@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kanon.noise.words import TOTAL, length_prefixed
+from kanon.release.aggregate_noise import LEVEL, NoisyTotal, half_width
 from kanon.release.aggregates import AllUsers, AutomaticSum, Interval, Quantiles, Totals, units
 from kanon.release.bounding import LEFT_OUT, Bins, Bounding, Cells, Measure, Sum, bin_edges, decoded
 from kanon.release.mechanism import Mechanism, Rule
 from kanon.release.output import Cell, Released
 from kanon.release.selection import OptimalSelection, Thresholded
 from kanon.release.tape import Tape, encoded_rows
-from kanon.release.totals import LEVEL, NoisyTotal, half_width
 
 Row = tuple[Any, ...]
 """A group: its name, its number of users, and one number or text for each measure."""

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from kanon.noise.exact import exp_bounds
 from kanon.noise.laws import Law, Table, two_sided
 from kanon.noise.words import TOTAL
-from kanon.release.bounds import shift_delta
+from kanon.release.deltas import shift_delta
 from kanon.release.errors import SpecificationError
 
 LARGEST_TRUNCATION = 10_000

@@ -8,10 +8,10 @@ from hashlib import sha256
 from typing import Any, Literal, get_args
 
 from kanon.joinlog.values import Dates
+from kanon.release.accounting import Period
 from kanon.release.aggregates import ALL_USERS, Aggregate, AutomaticSum, Quantiles, Totals, aggregate
 from kanon.release.bounding import Bounding, Measure, Where, encoded
 from kanon.release.errors import SpecificationError
-from kanon.release.periods import Period
 
 Unit = Literal["user", "user-day", "user-month"]
 Noise = Literal["auto", "laplace", "gaussian"]

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kanon.release.accounting import Period
 from kanon.release.bounding import Bounding, Sum
-from kanon.release.periods import Period
 
 RIGHT = [("a", 2, (3050,)), ("b", 1, (325,))]
 """Group, users, and the sum of the amounts in hundredths."""

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kanon.release.accounting import Period
 from kanon.release.bounding import (
     LEFT_OUT,
     Bins,
@@ -26,7 +27,6 @@ from kanon.release.bounding import (
 )
 from kanon.release.engines.duckdb import DuckDB
 from kanon.release.errors import InputError, SpecificationError
-from kanon.release.periods import Period
 from kanon.release.publishing import keyed_digest
 from tests.unit.release import naive
 from tests.unit.release.made import groups_of

@@ -12,16 +12,16 @@ import pytest
 from kanon.noise.laws import Table
 from kanon.noise.words import TOTAL
 from kanon.release import Ledger, release
+from kanon.release.accounting import Period
+from kanon.release.aggregate_noise import half_width
 from kanon.release.bounding import LEFT_OUT, Where
-from kanon.release.bounds import shift_delta
+from kanon.release.deltas import shift_delta
 from kanon.release.engines.duckdb import DuckDB
 from kanon.release.errors import NoBoundsError, SpecificationError
 from kanon.release.mechanism import Mechanism
-from kanon.release.periods import Period
 from kanon.release.publishing import PrivateTable, keyed_digest, publish
 from kanon.release.selection import below_or_at, widest
 from kanon.release.tape import Tape
-from kanon.release.totals import half_width
 from tests.paths import REAL_LOG
 from tests.unit.release.made import Given, groups_of, spec
 

@@ -19,11 +19,11 @@ import pytest
 
 from kanon.joinlog.rows import Fault, Layout, judged, row_of
 from kanon.release import Ledger, Spec, release
+from kanon.release.accounting import Period
 from kanon.release.bounding import Bounding, Where
 from kanon.release.engines.duckdb import DuckDB
 from kanon.release.errors import InputError
 from kanon.release.output import csv_bytes, json_bytes, parquet_bytes
-from kanon.release.periods import Period
 from kanon.release.publishing import keyed_digest
 from tests.integration.release.exports import EXPORTS, Export
 from tests.integration.release.test_bounding import COLUMNS, MEASURES, SECRET, rows, write

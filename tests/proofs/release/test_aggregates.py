@@ -7,13 +7,11 @@ from itertools import combinations_with_replacement
 import pytest
 
 from kanon.noise.laws import two_sided
+from kanon.release.aggregate_noise import AutomaticBounds, NoisyTotal, Quantile, half_width
 from kanon.release.aggregates import Interval, Totals, aggregate
-from kanon.release.autobounds import AutomaticBounds
 from kanon.release.bounding import Centred, Distinct, Rows, Squares, Sum, UserMeans
-from kanon.release.bounds import shift_delta
-from kanon.release.quantile import Quantile
+from kanon.release.deltas import shift_delta
 from kanon.release.selection import counted_selection
-from kanon.release.totals import NoisyTotal, half_width
 from tests.proofs.release.enumeration import delta, distribution, joint, neighbours, selected
 
 LOW, HIGH = -2, 5

@@ -12,12 +12,11 @@ import pytest
 from kanon.noise.exact import exp_bounds
 from kanon.noise.laws import two_sided
 from kanon.release import Ledger, release
-from kanon.release.bounds import of_all, shift_delta
+from kanon.release.aggregate_noise import NoisyTotal, Quantile
+from kanon.release.deltas import of_all, shift_delta
 from kanon.release.publishing import clamped_sum
-from kanon.release.quantile import Quantile
 from kanon.release.selection import CountedSelection, counted_selection, optimal_selection
 from kanon.release.tape import Tape
-from kanon.release.totals import NoisyTotal
 from tests.proofs.release.enumeration import delta, distribution, joint, selected
 from tests.proofs.release.test_aggregates import Coarse
 from tests.unit.release.made import Given, spec

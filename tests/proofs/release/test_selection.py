@@ -8,7 +8,7 @@ import pytest
 
 from kanon.noise.words import TOTAL
 from kanon.release.bounding import Bounding
-from kanon.release.bounds import of_all
+from kanon.release.deltas import of_all
 from kanon.release.gaussian import gaussian, gaussian_choice, ideal_delta, noise_delta
 from kanon.release.mechanism import Mechanism
 from kanon.release.publishing import PrivateTable, _possible, publish

@@ -18,18 +18,8 @@ TABLES = ("noise/words", "noise/laws", "gate/mechanism/parameters")
 RELEASE = tuple(
     f"release/{name}"
     for name in (
-        *(
-            "aggregates",
-            "autobounds",
-            "bounding",
-            "bounds",
-            "gaussian",
-            "ledger",
-            "mechanism",
-            "publishing",
-            "quantile",
-        ),
-        *("selection", "tape", "totals"),
+        *("aggregate_noise", "aggregates", "bounding", "deltas", "gaussian", "ledger", "mechanism", "publishing"),
+        *("selection", "tape"),
     )
 )
 """What a release draws, claims and charges; ``release/widths`` only proposes."""

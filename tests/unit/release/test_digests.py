@@ -8,11 +8,11 @@ from typing import get_args
 import pytest
 
 from kanon.release import Ledger, Spec, release
+from kanon.release.accounting import Period
 from kanon.release.aggregates import AutomaticSum, Quantiles, Totals
 from kanon.release.bounding import LEFT_OUT, Bins, Cells, Clamped, Measure, Where
 from kanon.release.errors import InputError
 from kanon.release.mechanism import Mechanism
-from kanon.release.periods import Period
 from kanon.release.publishing import Group, PrivateTable, keyed_digest, publish
 from kanon.release.tape import Tape
 from tests.unit.release.made import Given, spec

@@ -14,9 +14,8 @@ import pytest
 
 from kanon.noise.laws import Law, two_sided
 from kanon.noise.words import TOTAL
-from kanon.release.quantile import Quantile
+from kanon.release.aggregate_noise import NoisyTotal, Quantile
 from kanon.release.selection import counted_selection, optimal_selection
-from kanon.release.totals import NoisyTotal
 from tests.paths import ROOT
 
 COUNTS: dict[str, Any] = json.loads((ROOT / "tests" / "vectors" / "tpch.json").read_text())

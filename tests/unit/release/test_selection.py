@@ -9,8 +9,8 @@ import pytest
 from kanon.noise.exact import exp_bounds
 from kanon.noise.laws import two_sided
 from kanon.noise.words import TOTAL
-from kanon.release.autobounds import CERTAINTY, least_threshold
-from kanon.release.bounds import of_all, of_each
+from kanon.release.aggregate_noise import CERTAINTY, least_threshold
+from kanon.release.deltas import of_all, of_each
 from kanon.release.errors import SpecificationError
 from kanon.release.gaussian import gaussian_choice, noise_delta
 from kanon.release.selection import CountedSelection, counted_selection, optimal_selection, widest
