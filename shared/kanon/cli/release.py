@@ -18,7 +18,7 @@ from kanon.cli.screen import plain, warn, working
 from kanon.reports.created import PRIVATE
 
 if TYPE_CHECKING:
-    from kanon.release.bounding import Where
+    from kanon.release.bounding import Condition
     from kanon.release.ledger import Account, Ledger
     from kanon.release.mechanism import Mechanism
     from kanon.release.releasing import Engine, Release
@@ -273,13 +273,13 @@ def _weights(text: str | None) -> tuple[int, ...]:
         raise CommandError("--weight must be whole numbers such as 2,1,1") from error
 
 
-def _condition(text: str) -> "Where":
-    from kanon.release.bounding import Where
+def _condition(text: str) -> "Condition":
+    from kanon.release.bounding import Condition
 
     column, sign, wanted = text.partition("=")
     if not sign or not column.rstrip("!"):
         raise CommandError("--where must be column=text or column!=text")
-    return Where(column.removesuffix("!"), not column.endswith("!"), wanted)
+    return Condition(column.removesuffix("!"), not column.endswith("!"), wanted)
 
 
 def _public(path: Path, columns: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:

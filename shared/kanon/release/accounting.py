@@ -108,7 +108,7 @@ def month_of(day: int) -> int:
     return 12 * (when.year - 1970) + when.month - 1
 
 
-def places(period: Period | None, unit: str) -> tuple[Span, ...] | None:
+def touched(period: Period | None, unit: str) -> tuple[Span, ...] | None:
     """The days or months that a period touches, as intervals; None if it touches all.
 
     The costs of disjoint periods do not add up for units inside one period: user-days for periods of days, user-months
@@ -128,7 +128,7 @@ def most_spent(costs: Iterable[tuple[tuple[Span, ...] | None, Cost]]) -> Cost:
     """The largest epsilon and the largest delta spent on any one place.
 
     Args:
-        costs: the places of each release (None: everything) and its (epsilon, delta).
+        costs: the days or months that each release touches (None: all) and its (epsilon, delta).
     """
     told = list(costs)
     return _most((spans, epsilon) for spans, (epsilon, _) in told), _most((spans, delta) for spans, (_, delta) in told)

@@ -219,7 +219,7 @@ class AutomaticBounds:
     @cached_property
     def threshold(self) -> int:
         """K."""
-        return least_threshold(self.law, len(BINS), CERTAINTY)
+        return threshold_of_bins(self.law, len(BINS), CERTAINTY)
 
     def draw(self, users: Mapping[int, int], tape: Tape, role: str) -> tuple[int, int]:
         """The bounds (low, high).
@@ -241,7 +241,7 @@ class AutomaticBounds:
         return bin_edges(found[0])[0], bin_edges(found[-1])[1]
 
 
-def least_threshold(law: Table, bins: int, certainty: Fraction) -> int:
+def threshold_of_bins(law: Table, bins: int, certainty: Fraction) -> int:
     """The least K with ``(1 - P(X > K))**(bins - 1) >= certainty``."""
     needed = math.ceil(certainty * TOTAL ** (bins - 1))
     return law.min + bisect_left(law.cumulative, needed, key=lambda below: below ** (bins - 1))

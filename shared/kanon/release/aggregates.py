@@ -79,7 +79,7 @@ class Quantiles:
     def edge(self, i: int) -> Fraction:
         """The value of a grid edge."""
         m = self.measure
-        return (m.low + Fraction(i * (m.high - m.low), m.cells)) / units(self.scale)
+        return (m.low + Fraction(i * (m.high - m.low), m.cells)) / scale_factor(self.scale)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class AllUsers:
 Aggregate = Totals | Quantiles | AutomaticSum | AllUsers
 
 
-def units(scale: int) -> int:
+def scale_factor(scale: int) -> int:
     """``10**scale``: the integer that stands for 1."""
     return int(10**scale)
 
@@ -169,7 +169,7 @@ def scaled(text: str, scale: int) -> int:
         SpecificationError: it is not a number, is too large, or has more decimal places.
     """
     try:
-        number = Fraction(Decimal(text)) * units(scale)
+        number = Fraction(Decimal(text)) * scale_factor(scale)
     except (InvalidOperation, ValueError, OverflowError) as error:
         raise SpecificationError(f"{text!r} is not a number") from error
     if number.denominator != 1:
@@ -194,7 +194,7 @@ def _rows(text: str, most: str) -> Totals:
 
 def _sum(column: str, low: int, high: int, scale: int) -> Totals:
     need = Need(Sum(column, low, high), max(abs(low), abs(high), 1))
-    return Totals(f"sum_{column}", (need,), lambda totals, _: divided(totals[0], units(scale)))
+    return Totals(f"sum_{column}", (need,), lambda totals, _: divided(totals[0], scale_factor(scale)))
 
 
 def divided(interval: Interval, by: int) -> Interval:
@@ -228,7 +228,7 @@ def _ratio(sums: Interval, number: Interval, low: int, high: int, scale: int) ->
 
     def mean(total: Fraction, count: Fraction) -> Fraction:
         exact = (low + high + total / max(Fraction(1), count)) / 2
-        return min(max(exact, Fraction(low)), Fraction(high)) / units(scale)
+        return min(max(exact, Fraction(low)), Fraction(high)) / scale_factor(scale)
 
     if sums.low is None or sums.high is None or number.low is None or number.high is None:
         return Interval(mean(sums.value, number.value))
@@ -252,7 +252,7 @@ def _spread(kind: str, column: str, low: int, high: int, scale: int, values: int
         # w = 2 v and totals[1] sums 2 w^2 - width^2, so E[v^2] = (E[2 w^2 - width^2] + width^2) / 8.
         mean = totals[0].value / number / 2
         squares = (totals[1].value / number + width**2) / 8
-        variance = min(max(squares - mean**2, Fraction(0)), Fraction(width**2, 4)) / units(2 * scale)
+        variance = min(max(squares - mean**2, Fraction(0)), Fraction(width**2, 4)) / scale_factor(2 * scale)
         return Interval(variance if kind == "var" else square_root(variance))
 
     return Totals(f"{kind}_{column}", tuple(needs), value, uses_users=values == 1)

@@ -92,7 +92,7 @@ def bin_edges(bin_: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Where:
+class Condition:
     """Keep rows whose column equals a text, or does not."""
 
     column: str
@@ -128,7 +128,7 @@ class Bounding:
     unit: str = "user"
     time: str = "time"
     period: tuple[tuple[int, int], ...] | None = None
-    where: tuple[Where, ...] = ()
+    where: tuple[Condition, ...] = ()
     listed: tuple[str, ...] | None = None
     left_out: bool = False
     dates: Dates | None = None

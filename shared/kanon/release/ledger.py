@@ -15,7 +15,7 @@ from typing import Any
 
 from kanon.noise.bound import Bound
 from kanon.noise.words import length_prefixed
-from kanon.release.accounting import Period, Span, look, most_spent, places, resolved
+from kanon.release.accounting import Period, Span, look, most_spent, resolved, touched
 from kanon.release.errors import InputError, LedgerError, OverBudgetError, SpecificationError
 from kanon.release.stores import (
     BEGINNING,
@@ -44,7 +44,7 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Purchase:
     """A release before it is paid for.
 
     Attributes:
@@ -71,7 +71,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spend(Wanted):
+class Spend(Purchase):
     """A line of kind ``spend``. ``input``: the keyed digest of the bounded table; None for a cost entered by hand."""
 
     id: str
@@ -138,24 +138,24 @@ class Ledger:
         name = sha256(length_prefixed(dataset.encode(), specification.encode())).hexdigest()
         return self._secrets.keep(f"sampling-{name}", secrets.token_bytes(SECRET_BYTES))
 
-    def find(self, wanted: Wanted) -> Spend | None:
+    def find(self, purchase: Purchase) -> Spend | None:
         """The spend of a release that was paid for earlier.
 
         Raises:
             LedgerError: the ledger is broken, or the release was forgotten.
             InputError: a version with other tables paid for it.
         """
-        key = (wanted.dataset, wanted.specification, wanted.name)
+        key = (purchase.dataset, purchase.specification, purchase.name)
         found = next((s for s in self.spends() if (s.dataset, s.specification, s.name) == key), None)
         if found is None:
             return None
         if found.forgotten:
             raise LedgerError(f"the secret of release {found.id} was destroyed: choose another --name, at a new cost")
-        if found.mechanism != wanted.mechanism:
+        if found.mechanism != purchase.mechanism:
             raise InputError(f"version {found.version} paid for this release with other tables: choose another --name")
         return found
 
-    def refuse_over_budget(self, wanted: Wanted) -> None:
+    def refuse_over_budget(self, purchase: Purchase) -> None:
         """Refuse a spend over any budget of the dataset.
 
         Raises:
@@ -163,9 +163,9 @@ class Ledger:
             LedgerError: the ledger is broken.
         """
         entries, _ = self._read()
-        _refuse(entries, wanted)
+        _refuse(entries, purchase)
 
-    def begin(self, wanted: Wanted, digest: Callable[[bytes], str]) -> tuple[Spend, Tape]:
+    def begin(self, purchase: Purchase, digest: Callable[[bytes], str]) -> tuple[Spend, Tape]:
         """Pay for a release, unless it is paid for already. Noise may be drawn after this returns.
 
         ``digest`` gives the keyed digest of the bounded table under a key.
@@ -175,8 +175,8 @@ class Ledger:
             InputError: it was paid for with other data.
             LedgerError: the ledger is broken, or a paid release has lost its secret.
         """
-        while (found := self.find(wanted)) is None:
-            if (paid := self._paid(wanted, digest)) is not None:
+        while (found := self.find(purchase)) is None:
+            if (paid := self._paid(purchase, digest)) is not None:
                 return paid
         secret = self._secrets.find(f"noise-{found.id}")
         if secret is None:
@@ -187,13 +187,13 @@ class Ledger:
             )
         return found, Tape(secret, found.id)
 
-    def _paid(self, wanted: Wanted, digest: Callable[[bytes], str]) -> tuple[Spend, Tape] | None:
+    def _paid(self, purchase: Purchase, digest: Callable[[bytes], str]) -> tuple[Spend, Tape] | None:
         """Write secret and spend; None if another process has written to the ledger since it was read."""
         entries, last = self._read()
-        _refuse(entries, wanted)
+        _refuse(entries, purchase)
         id_ = secrets.token_hex(16)
         secret = self._secrets.keep(f"noise-{id_}", secrets.token_bytes(SECRET_BYTES))
-        spend = Spend(**vars(wanted), id=id_, input=digest(derived(secret, "input")))
+        spend = Spend(**vars(purchase), id=id_, input=digest(derived(secret, "input")))
         if self._append(_spend_json(spend), last):
             return spend, Tape(secret, id_)
         self._secrets.destroy(f"noise-{id_}")
@@ -250,8 +250,8 @@ class Ledger:
         """
         entries, _ = self._read()
         forgotten = {entry["id"] for entry in entries if entry["event"] == "forget"}
-        wanted = entries if dataset is None else _own(entries, dataset)
-        return [_spend(entry, forgotten) for entry in wanted if entry["event"] == "spend"]
+        own = entries if dataset is None else _own(entries, dataset)
+        return [_spend(entry, forgotten) for entry in own if entry["event"] == "spend"]
 
     def accounts(self, dataset: str | None = None) -> list[Account]:
         """The account of each dataset and unit with a spend or a budget of its own. Names that look alike share it."""
@@ -259,10 +259,10 @@ class Ledger:
         named = [e for e in entries if e["event"] in ("spend", "budget")]
         names = {look(entry["dataset"]): entry["dataset"] for entry in reversed(named)}
         pairs = {(names[look(entry["dataset"])], entry["unit"]) for entry in named}
-        wanted = None if dataset is None else look(dataset)
-        return [_account(entries, one, unit) for one, unit in sorted(pairs) if wanted in (None, look(one))]
+        asked = None if dataset is None else look(dataset)
+        return [_account(entries, one, unit) for one, unit in sorted(pairs) if asked in (None, look(one))]
 
-    def _enter(self, entry: Entry, budgeted: Wanted | None = None) -> None:
+    def _enter(self, entry: Entry, budgeted: Purchase | None = None) -> None:
         """Add a line, after a check of the budget for ``budgeted``."""
         while True:
             entries, last = self._read()
@@ -292,25 +292,25 @@ class Ledger:
         return entries, previous
 
 
-def _refuse(entries: list[Entry], wanted: Wanted) -> None:
+def _refuse(entries: list[Entry], purchase: Purchase) -> None:
     """Refuse a cost over any budget, or of a unit that no budget binds."""
-    budgets = {entry["unit"] for entry in _own(entries, wanted.dataset) if entry["event"] == "budget"}
-    if budgets and wanted.unit not in budgets:
+    budgets = {entry["unit"] for entry in _own(entries, purchase.dataset) if entry["event"] == "budget"}
+    if budgets and purchase.unit not in budgets:
         raise OverBudgetError(
-            f"over budget: dataset {wanted.dataset} has a budget for unit {', '.join(sorted(budgets))}, which does not"
-            f" limit unit {wanted.unit}: set one with `kanon ledger add --budget --unit {wanted.unit}`. Nothing was"
-            " drawn"
+            f"over budget: dataset {purchase.dataset} has a budget for unit {', '.join(sorted(budgets))}, which does"
+            f" not limit unit {purchase.unit}: set one with `kanon ledger add --budget --unit {purchase.unit}`."
+            " Nothing was drawn"
         )
     for unit, counted in COARSER.items():
-        if wanted.unit not in counted:
+        if purchase.unit not in counted:
             continue
-        account = _account(entries, wanted.dataset, unit, wanted)
+        account = _account(entries, purchase.dataset, unit, purchase)
         budget = account.budget
         if budget and (account.spent.epsilon > budget.epsilon or account.spent.delta > budget.delta):
-            before = _account(entries, wanted.dataset, unit).spent
+            before = _account(entries, purchase.dataset, unit).spent
             raise OverBudgetError(
-                f"over budget: dataset {wanted.dataset}, unit {unit}: {before} of {budget} is spent, and this costs"
-                f" {Bound(wanted.epsilon, wanted.delta)}. Nothing was drawn"
+                f"over budget: dataset {purchase.dataset}, unit {unit}: {before} of {budget} is spent, and this costs"
+                f" {Bound(purchase.epsilon, purchase.delta)}. Nothing was drawn"
             )
 
 
@@ -334,7 +334,7 @@ def _spend(entry: Entry, forgotten: Container[str] = ()) -> Spend:
         raise LedgerError(f"a spend of the ledger is damaged: {NO_COPY}") from error
 
 
-def _account(entries: list[Entry], dataset: str, unit: str, *more: Wanted) -> Account:
+def _account(entries: list[Entry], dataset: str, unit: str, *more: Purchase) -> Account:
     """The account of a dataset and unit after further costs."""
     own = _own(entries, dataset)
     spends = [*(_spend(entry) for entry in own if entry["event"] == "spend"), *more]
@@ -342,7 +342,7 @@ def _account(entries: list[Entry], dataset: str, unit: str, *more: Wanted) -> Ac
         next((one.user for one in spends if one.user is not None), None),
         next((one.time for one in spends if one.time is not None), None),
     )
-    costs = [(_places(one, unit, columns), (one.epsilon, one.delta)) for one in spends if one.unit in COARSER[unit]]
+    costs = [(_touched(one, unit, columns), (one.epsilon, one.delta)) for one in spends if one.unit in COARSER[unit]]
     budgets = [entry for entry in own if entry["event"] == "budget" and entry["unit"] == unit]
     budget = Bound(Fraction(budgets[-1]["epsilon"]), Fraction(budgets[-1]["delta"])) if budgets else None
     return Account(dataset, unit, Bound(*most_spent(costs)), budget, columns)
@@ -353,9 +353,9 @@ def _own(entries: list[Entry], dataset: str) -> list[Entry]:
     return [entry for entry in entries if "dataset" in entry and look(entry["dataset"]) == look(dataset)]
 
 
-def _places(one: Wanted, unit: str, columns: tuple[str | None, str | None]) -> tuple[Span, ...] | None:
-    """The places of a cost. Days by one column say nothing about days by another: such costs add up.
+def _touched(one: Purchase, unit: str, columns: tuple[str | None, str | None]) -> tuple[Span, ...] | None:
+    """The days or months that a cost touches. Days by one column say nothing about days by another: such costs add up.
 
     For a cost entered by hand, its operator vouches for the columns.
     """
-    return places(one.period, unit) if one.specification is None or (one.user, one.time) == columns else None
+    return touched(one.period, unit) if one.specification is None or (one.user, one.time) == columns else None

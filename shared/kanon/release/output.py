@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kanon.noise.exact import round_up
 from kanon.pictures import panels, saved
 from kanon.release.aggregate_noise import LEVEL, half_width
-from kanon.release.aggregates import AllUsers, AutomaticSum, Quantiles, units
+from kanon.release.aggregates import AllUsers, AutomaticSum, Quantiles, scale_factor
 from kanon.release.errors import SpecificationError
 from kanon.release.mechanism import Mechanism
 from kanon.release.selection import CountedSelection, GaussianSelection, OptimalSelection, PublicCount
@@ -216,7 +216,7 @@ KAPPAS = (1, 2, 3, 5, 10, 20)
 def utility(mechanism: Mechanism) -> Iterator[str]:
     """The expected accuracy, from the tables alone: sentences about the selection, the count and each aggregate."""
     yield count_line(mechanism)
-    unit = units(mechanism.spec.places)
+    unit = scale_factor(mechanism.spec.places)
     for i, asked in enumerate(mechanism.spec.asked):
         text = mechanism.spec.aggregates[i]
         if isinstance(asked, Quantiles):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kanon.noise.words import TOTAL, length_prefixed
 from kanon.release.aggregate_noise import LEVEL, NoisyTotal, half_width
-from kanon.release.aggregates import AllUsers, AutomaticSum, Interval, Quantiles, Totals, units
+from kanon.release.aggregates import AllUsers, AutomaticSum, Interval, Quantiles, Totals, scale_factor
 from kanon.release.bounding import LEFT_OUT, Bins, Bounding, Cells, Measure, Sum, bin_edges, decoded
 from kanon.release.mechanism import Mechanism, Rule
 from kanon.release.output import Cell, Released
@@ -26,7 +26,7 @@ from kanon.release.tape import Tape, encoded_rows
 
 Row = tuple[Any, ...]
 """A group: its name, its number of users, and one number or text for each measure."""
-Order = Literal["by name", "any"]
+Sorting = Literal["by name", "any"]
 _ROWS = 1 << 16
 Bin = tuple[int, int, int]
 
@@ -42,7 +42,7 @@ class PrivateTable:
     def __init__(
         self,
         bounding: Bounding,
-        pieces: Callable[[Order], Iterable[pa.Table]],
+        pieces: Callable[[Sorting], Iterable[pa.Table]],
         bins: Mapping[str, Mapping[int, int]],
     ) -> None:
         """Wrap an engine's result.
@@ -295,5 +295,5 @@ def _names(mechanism: Mechanism, columns: Sequence[_Column]) -> tuple[str, ...]:
 
 
 def _told_bounds(mechanism: Mechanism, bounds: Mapping[int, tuple[int, int]]) -> dict[str, tuple[Fraction, Fraction]]:
-    unit = units(mechanism.spec.places)
+    unit = scale_factor(mechanism.spec.places)
     return {mechanism.spec.aggregates[i]: (Fraction(a, unit), Fraction(b, unit)) for i, (a, b) in bounds.items()}

@@ -10,7 +10,7 @@ from kanon import __version__
 from kanon.noise.bound import MOST_DELTA, Bound
 from kanon.release.bounding import Bounding
 from kanon.release.errors import SpecificationError
-from kanon.release.ledger import Ledger, Wanted
+from kanon.release.ledger import Ledger, Purchase
 from kanon.release.mechanism import Mechanism
 from kanon.release.output import Released, described
 from kanon.release.spec import Spec
@@ -113,20 +113,20 @@ def release(
 
     mechanism = Mechanism(spec)
     dataset = ledger.dataset(dataset)
-    wanted = Wanted(
+    purchase = Purchase(
         dataset, name or spec.digest, spec.unit, spec.period, spec.epsilon, spec.delta, spec.digest,
         mechanism.digest, __version__, spec.user, spec.time if spec.bounding.needs_time else None,
     )  # fmt: skip
     _ = mechanism.claim  # refuses an impossible specification
-    paid_before = ledger.find(wanted)
+    paid_before = ledger.find(purchase)
     if paid_before is None:
         refuse_delta(spec)
-        ledger.refuse_over_budget(wanted)
+        ledger.refuse_over_budget(purchase)
     with (engine or _duckdb()).table(_paths(source), spec.bounding, sampling_text(ledger, dataset, spec)) as table:
-        spend, tape = ledger.begin(wanted, lambda key: keyed_digest(table, key))
+        spend, tape = ledger.begin(purchase, lambda key: keyed_digest(table, key))
         released = publish(table, mechanism, tape)
     return Release(
-        spend.id, wanted.name, dataset, mechanism, released, new=paid_before is None, version=spend.version or ""
+        spend.id, purchase.name, dataset, mechanism, released, new=paid_before is None, version=spend.version or ""
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from kanon.joinlog.values import Dates
 from kanon.release.accounting import Period
 from kanon.release.aggregates import ALL_USERS, Aggregate, AutomaticSum, Quantiles, Totals, aggregate
-from kanon.release.bounding import Bounding, Measure, Where, encoded
+from kanon.release.bounding import Bounding, Condition, Measure, encoded
 from kanon.release.errors import SpecificationError
 
 Unit = Literal["user", "user-day", "user-month"]
@@ -61,7 +61,7 @@ class Spec:
     only_groups: bool = False
     public_groups: tuple[tuple[str, ...], ...] | None = None
     period: Period | None = None
-    where: tuple[Where, ...] = ()
+    where: tuple[Condition, ...] = ()
     time: str = "time"
     dates: Dates | None = None
     skip_bad_rows: bool = False

@@ -143,8 +143,8 @@ def test_a_command_that_ends_while_it_writes_is_completed_by_the_same_command(lo
 
 def test_two_logs_that_differ_in_one_user_get_the_same_messages_and_queries_without_noise(place, monkeypatch):
     monkeypatch.setattr(Table, "draw", lambda self, word: 0)
-    said, queries, ask = [], [], duckdb._run
-    monkeypatch.setattr(duckdb, "_run", lambda *asked: queries.append(None) or ask(*asked))
+    said, queries, ask = [], [], duckdb._executed
+    monkeypatch.setattr(duckdb, "_executed", lambda *asked: queries.append(None) or ask(*asked))
     for i, groups in enumerate([(("s", 40),), (("s", 41),), (("s", 40), ("t", 1)), (("s", 14),), (("s", 15),)]):
         (place / "log.csv").write_text(text_of(*groups))
         text = run("release", "log.csv", *ASKED, "--ledger", f"l{i}", "--aggregate", "rows:2")

@@ -14,7 +14,7 @@ from kanon.noise.words import TOTAL
 from kanon.release import Ledger, release
 from kanon.release.accounting import Period
 from kanon.release.aggregate_noise import half_width
-from kanon.release.bounding import LEFT_OUT, Where
+from kanon.release.bounding import LEFT_OUT, Condition
 from kanon.release.deltas import shift_delta
 from kanon.release.engines.duckdb import DuckDB
 from kanon.release.errors import NoBoundsError, SpecificationError
@@ -167,7 +167,7 @@ def test_only_groups_releases_no_numbers(log, tmp_path):
 
 
 def test_automatic_bounds_that_find_nothing_end_the_release_and_the_cost_is_spent(log, tmp_path):
-    asked = {"aggregates": ("sum:amount:auto",), "where": (Where("set", equal=True, text="lonely"),)}
+    asked = {"aggregates": ("sum:amount:auto",), "where": (Condition("set", equal=True, text="lonely"),)}
     for _ in range(2):
         with pytest.raises(NoBoundsError, match="cost is spent"):
             run(log, tmp_path / "l", **asked)
@@ -276,19 +276,18 @@ def test_a_count_is_named_for_what_it_counts(tmp_path, more, names):
 
 
 @pytest.mark.skipif(not REAL_LOG.exists(), reason="the real log is not beside the checkout")
-@pytest.mark.parametrize("kappa", [1, 10])
-def test_the_real_log_in_another_order_and_in_parts_gives_the_same_table(tmp_path, kappa):
-    bounding = spec(groups_per_user=kappa).bounding
+def test_the_real_log_in_another_order_and_in_parts_gives_the_same_table(tmp_path):
     header, *lines = gzip.decompress(REAL_LOG.read_bytes()).decode().splitlines(keepends=True)
     random.Random(2).shuffle(lines)
     parts = [tmp_path / "1.csv", tmp_path / "2.csv"]
     for path, some in zip(parts, (lines[:99_999], lines[99_999:]), strict=True):
         path.write_text(header + "".join(some))
-    digests = set()
-    for sources in ([REAL_LOG], parts, parts[::-1]):
-        with DuckDB().table(sources, bounding, "a" * 64) as table:
-            digests.add(keyed_digest(table, b"k" * 32))
-    assert len(digests) == 1
+    for kappa in (1, 10):
+        digests = set()
+        for sources in ([REAL_LOG], parts):
+            with DuckDB().table(sources, spec(groups_per_user=kappa).bounding, "a" * 64) as table:
+                digests.add(keyed_digest(table, b"k" * 32))
+        assert len(digests) == 1
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import pytest
 from kanon.joinlog.rows import Fault, Layout, judged, row_of
 from kanon.release import Ledger, Spec, release
 from kanon.release.accounting import Period
-from kanon.release.bounding import Bounding, Where
+from kanon.release.bounding import Bounding, Condition
 from kanon.release.engines.duckdb import DuckDB
 from kanon.release.errors import InputError
 from kanon.release.output import csv_bytes, json_bytes, parquet_bytes
@@ -67,7 +67,7 @@ BOUNDINGS = {
     "months of a period": Bounding(
         "client", ("set",), (), unit="user-month", period=Period.read("2026-01").days, kappa=1
     ),
-    "a condition": Bounding("client", ("set",), (), kappa=2, where=(Where("country", equal=False, text="1:y"),)),
+    "a condition": Bounding("client", ("set",), (), kappa=2, where=(Condition("country", equal=False, text="1:y"),)),
     "listed": Bounding("client", ("set",), (), kappa=2, listed=("a", "zz", "nobody's")),
 }
 

@@ -10,7 +10,7 @@ import pytest
 from kanon.release import Ledger, Spec, release
 from kanon.release.accounting import Period
 from kanon.release.aggregates import AutomaticSum, Quantiles, Totals
-from kanon.release.bounding import LEFT_OUT, Bins, Cells, Clamped, Measure, Where
+from kanon.release.bounding import LEFT_OUT, Bins, Cells, Clamped, Condition, Measure
 from kanon.release.errors import InputError
 from kanon.release.mechanism import Mechanism
 from kanon.release.publishing import Group, PrivateTable, keyed_digest, publish
@@ -22,7 +22,7 @@ OTHER = {
     "groups": ("set", "country"), "epsilon": Fraction(2), "delta": Fraction("2e-5"), "user": "member",
     "unit": "user-day", "groups_per_user": 2, "floor": 2, "aggregates": ("rows:3",), "weights": (2,),
     "values_per_group": 2, "scale": 1, "cells": 8, "noise": "laplace", "only_groups": True,
-    "public_groups": (("a",),), "period": Period.read("2026-01"), "where": (Where("page", equal=True, text="p"),),
+    "public_groups": (("a",),), "period": Period.read("2026-01"), "where": (Condition("page", equal=True, text="p"),),
     "time": "created", "dates": "mdy", "skip_bad_rows": True,
 }  # fmt: skip
 
@@ -34,9 +34,9 @@ def test_every_field_of_a_specification_changes_its_digest() -> None:
     assert spec(scale=None).digest == spec(scale=0).digest  # whole values: the same values in both
 
 
-@pytest.mark.parametrize("field", [field.name for field in fields(Where)])
+@pytest.mark.parametrize("field", [field.name for field in fields(Condition)])
 def test_every_field_of_a_condition_and_every_public_group_changes_the_digest(field: str) -> None:
-    one = Where("page", equal=True, text="p")
+    one = Condition("page", equal=True, text="p")
     other = replace(one, **{field: {"column": "x", "equal": False, "text": "q"}[field]})
     assert spec(where=(one,)).digest != spec(where=(other,)).digest
     lists = [(("a",),), (("b",),), (("a",), ("b",)), (("a\n1:b",),)]

@@ -12,7 +12,7 @@ from kanon.noise.bound import Bound
 from kanon.release import Ledger, release
 from kanon.release.accounting import Period
 from kanon.release.errors import InputError, LedgerError, OverBudgetError, SpecificationError
-from kanon.release.ledger import Wanted
+from kanon.release.ledger import Purchase
 from kanon.release.output import csv_bytes
 from kanon.release.publishing import PrivateTable, keyed_digest
 from kanon.release.tape import Tape
@@ -410,7 +410,7 @@ def test_costs_by_hand_are_parallel_and_releases_that_name_no_column_add_up(plac
     for month in (JANUARY, FEBRUARY):
         ledger.add_spend("hand", "user-month", month, Bound(Fraction(1), Fraction(0)), "the service")
     assert spent(place, "user-month", "hand").epsilon == 1
-    monkeypatch.setattr("kanon.release.releasing.Wanted", lambda *told: Wanted(*told[:9]))  # an earlier version
+    monkeypatch.setattr("kanon.release.releasing.Purchase", lambda *told: Purchase(*told[:9]))  # an earlier version
     for month in (JANUARY, FEBRUARY):
         made(place, unit="user-month", period=month)
     monkeypatch.undo()

@@ -9,7 +9,7 @@ import pytest
 from kanon.noise.exact import exp_bounds
 from kanon.noise.laws import two_sided
 from kanon.noise.words import TOTAL
-from kanon.release.aggregate_noise import CERTAINTY, least_threshold
+from kanon.release.aggregate_noise import CERTAINTY, threshold_of_bins
 from kanon.release.deltas import of_all, of_each
 from kanon.release.errors import SpecificationError
 from kanon.release.gaussian import gaussian_choice, noise_delta
@@ -200,7 +200,7 @@ def test_an_epsilon_that_no_table_holds_is_refused(epsilon):
 def test_the_threshold_of_automatic_bounds_is_the_continuous_one_up_to_a_user(epsilon, bins):
     known = numbers["figures"]["values"]["approx_bounds"][f"eps={epsilon},B={bins}"]
     law = widest(Fraction(epsilon))
-    found = least_threshold(law, bins, CERTAINTY)
+    found = threshold_of_bins(law, bins, CERTAINTY)
     assert abs(found - known) < 1 + 0.01 * known
 
     def certainty(threshold):

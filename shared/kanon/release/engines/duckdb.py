@@ -17,7 +17,7 @@ from kanon.joinlog.rows import Reading
 from kanon.release.bounding import Bounding
 from kanon.release.engines.sql import DUCKDB, NO_ROWS, UNREADABLE, Texts, operator_report
 from kanon.release.errors import InputError, SpecificationError
-from kanon.release.publishing import Order, PrivateTable
+from kanon.release.publishing import PrivateTable, Sorting
 
 T = TypeVar("T")
 
@@ -49,8 +49,8 @@ class DuckDB:
             bins = {column: dict(_run(connection, text).fetchall()) for column, text in texts.bins().items()}
             measures = "".join(f", cast(m{i} as varchar) as m{i}" for i in range(len(bounding.measures)))
 
-            def pieces(order: Order) -> Iterator[pa.Table]:
-                end = " order by grp" if order == "by name" else ""
+            def pieces(sorting: Sorting) -> Iterator[pa.Table]:
+                end = " order by grp" if sorting == "by name" else ""
                 return _pieces(connection, f"select grp, users{measures} from {_TABLE}{end}")
 
             yield PrivateTable(bounding, pieces, bins)
