@@ -14,7 +14,7 @@ from kanon.release.aggregates import AutomaticSum, Quantiles, Totals
 from kanon.release.bounding import LEFT_OUT, Bins, Cells, Clamped, Condition, Measure
 from kanon.release.errors import InputError
 from kanon.release.mechanism import Mechanism
-from kanon.release.publishing import Group, PrivateTable, keyed_digest, publish
+from kanon.release.publishing import Group, PrivateTable, _in_pieces, keyed_digest, publish
 from kanon.release.tape import Tape
 from tests.unit.release.made import Given, spec
 
@@ -117,6 +117,17 @@ def test_the_digest_and_the_rows_are_those_of_earlier_versions() -> None:
     assert keyed_digest(given, KEY) == "865b6e8f417b8ce7124e6992c4d16e37deaf4f4cc3e0008eea6bd1d32715ef60"
     made = publish(given, Mechanism(asked), Tape(b"7" * 32, "id"))
     assert sha256(repr(made).encode()).hexdigest() == "c1ac1b599c1ef5e9dc20c2724ab53f391492263ce04a12e4e7002622a97b6c41"
+
+
+def test_the_digest_is_of_sorted_groups_and_the_released_rows_are_the_same_in_any_order() -> None:
+    rows, asked = [("a", 100), ("b", 90), ("c", 80)], spec()
+    sorted_rows = PrivateTable.of_rows(asked.bounding, lambda: rows, {})
+    pieces = {"by name": rows, "any": rows[::-1]}
+    given = PrivateTable(asked.bounding, lambda sorting: _in_pieces(pieces[sorting], ()), {})
+    assert keyed_digest(given, KEY) == keyed_digest(sorted_rows, KEY)
+    made = [publish(one, Mechanism(asked), Tape(b"7" * 32, "id")) for one in (given, sorted_rows)]
+    assert made[0] == made[1]
+    assert len(made[0].rows) == 3
 
 
 def test_the_words_of_many_groups_are_those_of_each() -> None:
