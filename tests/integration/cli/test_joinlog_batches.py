@@ -158,6 +158,7 @@ def test_parquet_gives_the_same_joins_or_the_same_error(tmp_path: Path, columns:
         b'time,"set\n",client\n1,a,b\n',
         b'time,"set"x,client\n1,a,b\n',
         b"time,set,client\r\n1,a,b\r\n",
+        b"time,set,client\n1,a,b\r2,c,d\n\n",  # as many rows as lines, if a lone return ended one
         b"time,set,client\n\xff,a,b\n",
         b"time,set,client\n" + b"1,a,b\n" * 9 + b"1," + b"x" * (1 << 20) + b",b\n1,a,b\n",
         gzip.compress(b"time,set,client\n1,a,b\n" * 50, mtime=0)[:-9],
