@@ -136,7 +136,7 @@ def _pieces(connection: duckdb.DuckDBPyConnection, text: str) -> Iterator[pa.Tab
     """The rows of a query in tables."""
     with _naming_errors():
         stream = _executed(connection, lambda: pa.RecordBatchReader.from_stream(connection.sql(text)))
-        for batch in stream:
+        while (batch := _executed(connection, lambda: next(stream, None))) is not None:
             yield pa.Table.from_batches([batch])
 
 
