@@ -15,6 +15,7 @@ from kanon.errors import KanonError, kind_and_place, texts_withheld
 from kanon.keys import fetch_noise_keys
 from kanon.queues import read_message, send_all
 from kanon.reports.errors import STOPS, JobError
+from kanon.reports.parameters import Amount
 from kanon.reports.service.committing import Committing
 from kanon.reports.service.fingerprints import Recorded
 from kanon.reports.service.messages import MapMessage, Message, StageMessage
@@ -25,7 +26,7 @@ from kanon.reports.service.stages import Stages, WaitError
 from kanon.reports.service.sweeping import sweep
 from kanon.reports.service.working import count_outcome
 from kanon.reports.settings import AggregateSettings
-from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.key_ring import KeyRing
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import ReportJobs
@@ -40,16 +41,21 @@ logger = Logger()
 metrics = Metrics()
 processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
 
+dynamodb_client = Once(aws.dynamodb)
 sqs_client = Once(aws.sqs)
+
+
+def report_jobs() -> ReportJobs:
+    """The jobs."""
+    return ReportJobs(dynamodb_client(), SETTINGS.report_jobs_table)
 
 
 @Once
 def stages() -> Stages:
     """The use case with its noise key, built once per execution environment. A changed fingerprint is an error."""
-    dynamodb, s3 = aws.dynamodb(), aws.s3()
+    dynamodb, s3, jobs = dynamodb_client(), aws.s3(), report_jobs()
     Recorded(dynamodb, SETTINGS.control_table).compare("aggregate", SETTINGS)
     noise_key = fetch_noise_keys(aws.secrets_manager(), SETTINGS.report_noise_key_secret, [NOISE_KEY])[NOISE_KEY]
-    jobs = ReportJobs(dynamodb, SETTINGS.report_jobs_table)
     budgets = Budgets(dynamodb, SETTINGS.budgets_table, Amount.of(SETTINGS.epsilon_cap, SETTINGS.delta_cap))
     epoch = Epoch(dynamodb, KeyRing(dynamodb, SETTINGS.control_table), budgets, SETTINGS.report_jobs_table)
     return Stages(
@@ -106,8 +112,9 @@ def take_on(record: SQSRecord, lambda_context: LambdaContext) -> None:
     def has_time() -> bool:
         return lambda_context.get_remaining_time_in_millis() > 1000 * SECONDS_A_STAGE
 
+    entered = ["none"]
     try:
-        send(stages().run(read_message(StageMessage, record.body), has_time))
+        send(stages().run(read_message(StageMessage, record.body), has_time, entered.append))
     except WaitError:
         # Not a failure: it must not count towards the dead-letter queue. The sweep sends the next message.
         logger.info("a job waits for budget that another job holds")
@@ -116,13 +123,8 @@ def take_on(record: SQSRecord, lambda_context: LambdaContext) -> None:
         raise
     except Exception as error:
         # The text of other errors may name objects, so log only their kind. The queue redelivers the message.
-        logger.warning("a stage failed and will be retried", stage=_state_of(error), **kind_and_place(error))
+        logger.warning("a stage failed and will be retried", stage=entered[-1], **kind_and_place(error))
         raise
-
-
-def _state_of(error: Exception) -> str:
-    """The state of the job."""
-    return next(iter(getattr(error, "__notes__", ())), "none")
 
 
 def sweep_jobs() -> None:
@@ -131,7 +133,7 @@ def sweep_jobs() -> None:
     Raises:
         KanonError: some jobs could not be resumed. The next sweep tries again.
     """
-    swept = sweep(stages(), send)
+    swept = sweep(stages(), report_jobs(), send)
     metrics.add_metric("StuckJobs", MetricUnit.Count, swept.stuck)
     for kind in sorted(set(swept.failed)):
         logger.error("jobs could not be resumed", kind=kind)

@@ -18,6 +18,7 @@ from kanon.http.edge import described, handle, resolver
 from kanon.http.origin import edge_of
 from kanon.queues import send_all
 from kanon.reports.errors import JobError
+from kanon.reports.parameters import Amount
 from kanon.reports.service.answers import (
     DUPLICATE,
     JOB_BODIES,
@@ -46,7 +47,7 @@ from kanon.reports.service.requests import (
     read_request,
 )
 from kanon.reports.settings import JobsSettings
-from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import ReportJobs, Row
 from kanon.starting import Once

@@ -8,9 +8,10 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
 from kanon.errors import texts_withheld
+from kanon.reports.parameters import Amount
 from kanon.reports.service.rotation import Epoch, Rotation
 from kanon.reports.settings import RotateSettings
-from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.key_ring import KeyRing
 from kanon.reports.storage.private_keys import PrivateKeys
 from kanon.starting import Once

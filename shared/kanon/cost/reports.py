@@ -16,8 +16,9 @@ from kanon.cost.deployed import KEYS_A_PART, MOST_SHARDS, REQUEST_MB, SHARD_BYTE
 from kanon.cost.workload import FULL_PROCESSOR_MB, GB, HOUR, INDEX_BYTES, MONTH_HOURS
 from kanon.dynamo.units import READ_UNIT, item_size, read_units, write_units
 from kanon.reports.account import DAY
+from kanon.reports.parameters import Amount
 from kanon.reports.storage import budgets, key_ring, report_jobs
-from kanon.reports.storage.budgets import Amount, Budgets, Charge
+from kanon.reports.storage.budgets import Budgets, Charge
 
 DAYS = MONTH_HOURS / 24
 KEYS_KEPT = key_ring.OPENS / key_ring.NEW_EVERY

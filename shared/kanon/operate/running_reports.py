@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kanon.errors import ConfigurationError
+from kanon.reports.parameters import Amount
 from kanon.reports.service.rotation import Epoch
 from kanon.reports.settings import AggregateSettings, CollectSettings, DecryptSettings, JobsSettings, RotateSettings
-from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.key_ring import KeyRing
 from kanon.reports.storage.report_jobs import ReportJobs
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from publicsuffixlist import PublicSuffixList
-
 from kanon.reports.account import EVERY, MAX_AGE, MAX_AHEAD, Wanted, source_of
 from kanon.reports.errors import Counter, RefusedError
 from kanon.reports.parameters import CONTRIBUTION_BOUND
@@ -18,6 +16,7 @@ from kanon.reports.shared_info import SharedInfo, host_of, parse
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from publicsuffixlist import PublicSuffixList
 
 
 @dataclass(frozen=True)
@@ -85,5 +84,7 @@ def _is_of_origin(origin: str, rules: Rules) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _suffixes() -> PublicSuffixList:
+def _suffixes() -> "PublicSuffixList":
+    from publicsuffixlist import PublicSuffixList  # large; the collector and the function jobs never need it
+
     return PublicSuffixList(accept_unknown=True)

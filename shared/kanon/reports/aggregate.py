@@ -1,16 +1,20 @@
-"""A whole job on local files: plan, map, match, reduce. ``summary`` writes its result."""
+"""A whole job on local files: the stages of the service, over objects and jobs of this process.
+
+The job has no budget to spend, and each file of reports is a shard. ``summary`` writes its result.
+"""
 
 import hashlib
-import json
 import os
 from collections import Counter as Tally
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
+from io import BytesIO
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -19,18 +23,30 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
+from kanon.dynamo.batches import chunks
 from kanon.noise.words import NoiseKey
 from kanon.reports.acceptance import Rules
-from kanon.reports.account import Source, Unit, units
-from kanon.reports.avro import read_domain, read_reports
-from kanon.reports.errors import Counter, JobError, check_errors
-from kanon.reports.histogram import Histogram, Sums, declared, divided, partitions_of, salt_of
+from kanon.reports.account import Unit
+from kanon.reports.avro import read_domain, read_reports, write_summary
+from kanon.reports.errors import Counter, JobError
+from kanon.reports.histogram import Histogram, declared
+from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest
 from kanon.reports.mapping import Mapped, Selection, map_reports
-from kanon.reports.noise import Randomness
-from kanon.reports.parameters import Parameters
-from kanon.reports.reducing import MECHANISM, Earlier, Noised, reduce_partition
+from kanon.reports.parameters import Amount, Parameters
+from kanon.reports.reducing import Noised, exact_sums
+from kanon.reports.service import committing
+from kanon.reports.service.messages import MapMessage, Message, StageMessage
+from kanon.reports.service.plan import MOST_SHARDS, Inputs, Plan, Ring, read_plan
+from kanon.reports.service.shards import Shards
+from kanon.reports.service.stages import Stages
+from kanon.reports.service.working import Worker
+from kanon.reports.storage.budgets import Charge
+from kanon.reports.storage.memory import MemoryJob, MemoryObjects
+from kanon.reports.storage.objects import Stored
+from kanon.reports.storage.report_jobs import Row, State
 
 LOCAL = "local"
+"""The name of the local deployment, of its job, and of its budgets."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +68,7 @@ class Job:
     parameters: Parameters
     rules: Rules
     filtering_ids: tuple[int, ...] = (0,)
-    error_threshold: Fraction = Fraction(10)
+    error_threshold: Fraction = DEFAULT_ERROR_THRESHOLD
     id: str = LOCAL
 
     def __post_init__(self) -> None:
@@ -62,6 +78,36 @@ class Job:
             raise JobError("INVALID_JOB", "no file of reports: name at least one")
         if not self.filtering_ids or not all(0 <= number < 1 << 64 for number in self.filtering_ids):
             raise JobError("INVALID_JOB", "give at least one filtering id, each from 0 to 2^64 - 1")
+
+    @property
+    def request(self) -> JobRequest:
+        """The job as the stages read it."""
+        return JobRequest(
+            job=self.id,
+            input_bucket=LOCAL,
+            input_prefixes=(),
+            output_bucket=LOCAL,
+            output_prefix="summary",
+            report_to=self.rules.attribution_report_to,
+            reporting_site=self.rules.reporting_site,
+            domain=None,
+            parameters=self.parameters,
+            filtering_ids=tuple(sorted(set(self.filtering_ids))),
+            error_threshold=self.error_threshold,
+            check_age=self.rules.check_age,
+            report_bound=self.rules.contribution_bound,
+        )
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What else decides the result, as JSON: a part of the plan, whose digest goes into the noise's seed."""
+        request = self.request
+        return {
+            "filtering_ids": list(request.filtering_ids),
+            "keys": None if self.rules.keys is None else sorted(self.rules.keys),
+            "rules": [request.report_to, request.reporting_site, request.check_age, request.report_bound],
+            "error_threshold": str(self.error_threshold),
+        }
 
 
 @dataclass(frozen=True)
@@ -79,10 +125,11 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a job. It holds exact sums: publish only the ``release()`` of its partitions.
+    """The result of a job. It holds exact sums: publish only ``parts``, or the ``release()`` of the partitions.
 
     Args:
         partitions: the noisy sums.
+        parts: the files of the summary, one for each partition.
         units: what the job charges.
         seen: exact sums of all keys of the reports, by partition, declared or not; empty unless they were asked for.
         errors: reports that were not accepted, by counter.
@@ -94,6 +141,7 @@ class Outcome:
     """
 
     partitions: tuple[Noised, ...] = field(repr=False)
+    parts: tuple[bytes, ...] = field(repr=False)
     units: tuple[Unit, ...] = field(repr=False)
     seen: tuple[Histogram, ...] = field(repr=False)
     errors: Tally[Counter]
@@ -105,8 +153,14 @@ class Outcome:
 
     def without_noise(self) -> "Outcome":
         """The outcome with exact sums, for tests. It has no privacy guarantee."""
-        exact = (replace(partition, noise=np.zeros_like(partition.noise)) for partition in self.partitions)
-        return replace(self, partitions=tuple(exact), exact=True)
+        exact = tuple(replace(partition, noise=np.zeros_like(partition.noise)) for partition in self.partitions)
+        return replace(self, partitions=exact, parts=tuple(map(_summary, exact)), exact=True)
+
+
+def _summary(partition: Noised) -> bytes:
+    release, file = partition.release(), BytesIO()
+    write_summary(file, release.keys, release.metrics)
+    return file.getvalue()
 
 
 def aggregate(job: Job, secrets: Secrets, processes: int = 1, *, undeclared: bool = False) -> Outcome:
@@ -121,143 +175,228 @@ def aggregate(job: Job, secrets: Secrets, processes: int = 1, *, undeclared: boo
     Raises:
         JobError: an input cannot be read, too many reports are in error, or the job is invalid.
     """
-    domain = None if job.domain is None else declared(read_domain(path) for path in job.domain)
-    selection = _selection(job, domain, secrets)
-    if not undeclared:
-        selection = replace(selection, keys=domain)
-    digest = hashlib.sha256(json.dumps(plan(job, selection), sort_keys=True).encode()).digest()
-    mapped = _map_and_match(job, selection, processes)
-    check_errors(mapped.errors, mapped.reports - mapped.left_out, job.error_threshold, "--error-threshold")
-    randomness = Randomness(
-        secrets.noise_key, LOCAL, job.id, secrets.job_secret, digest, job.parameters.mode
-    )  # fmt: skip
-    domains = [None] * selection.partitions if domain is None else divided(domain, selection.salt, selection.partitions)
-    seen = [total.total() for total in mapped.partitions]
-    reduced = [
-        reduce_partition([seen[number]], domains[number], job.parameters, randomness, number)
-        for number in range(selection.partitions)
-    ]
+    keys = None if job.domain is None else declared(read_domain(path) for path in job.domain)
+    row = Row(job.id, State.RECEIVED, job.body, job.rules.received_at, job.rules.received_at, secrets.job_secret, {})
+    jobs, failures = MemoryJob(row), list[JobError]()
+    with MemoryObjects() as work, MemoryObjects() as summaries:
+        common: dict[str, Any] = {
+            "jobs": jobs,
+            "work": work,
+            "bucket": lambda _: summaries,
+            "request": lambda _: job.request,
+            "clock": lambda: job.rules.received_at,
+            "failed": failures.append,
+            "plans": {},
+        }
+        stages = _Stages(
+            **common,
+            committing=lambda _: _NoBudget(jobs),
+            ring=lambda: Ring(tuple(sorted(job.rules.keys or ())), LOCAL),
+            noise_key=secrets.noise_key,
+            deployment=LOCAL,
+            collected="",
+            threshold_name="--error-threshold",
+            files=job.reports,
+            keys=keys,
+            undeclared=undeclared,
+        )
+        only = None if undeclared else keys
+        with _mapper(job.rules.keys, only, min(processes, len(job.reports))) as (mapper, each):
+            shards = _Shards(**common, keys=lambda _: job.rules.keys, mapper=mapper)
+            _work_off(StageMessage(job=job.id), stages, shards, each, lambda: bool(failures))
+        if failures:
+            raise failures[0]
+        return _outcome(jobs, stages, summaries)
+
+
+def _work_off(first: Message, stages: Stages, shards: Shards, each: "Each", has_failed: Callable[[], bool]) -> None:
+    """Take messages from a queue until it is empty, or until the job has failed."""
+    queue = deque([first])
+    while queue and not has_failed():
+        message = queue.popleft()
+        if isinstance(message, StageMessage):
+            queue += stages.run(message)
+            continue
+        maps = [message, *(one for one in queue if isinstance(one, MapMessage))]
+        queue = deque(one for one in queue if isinstance(one, StageMessage))
+        for sent in each(shards.run, maps):
+            queue += sent
+
+
+def _outcome(jobs: MemoryJob, stages: "_Stages", summaries: MemoryObjects) -> Outcome:
+    counters = jobs.row.values["counters"]
     return Outcome(
-        tuple(reduced),
-        tuple(units(mapped.sources, selection.filtering_ids)),
-        tuple(seen) if undeclared else (),
-        mapped.errors,
-        mapped.reports,
-        mapped.accepted,
-        mapped.duplicates,
-        mapped.left_out,
+        partitions=tuple(stages.parts),
+        parts=tuple(summaries.read(one.key) for one in summaries.listed("", len(stages.parts))),
+        units=tuple(stages.units),
+        seen=tuple(stages.seen),
+        errors=Tally(counters["errors"]),
+        **{name: counters[name] for name in ("reports", "accepted", "duplicates", "left_out")},
     )
 
 
-def plan(job: Job, selection: Selection) -> dict[str, Any]:
-    """All inputs and parameters that decide the result, as JSON. Its digest goes into the noise's seed."""
-    parameters, rules = job.parameters, job.rules
-    return {
-        "mechanism": MECHANISM,
-        "job": job.id,
-        "reports": [_described(path) for path in job.reports],
-        "domain": None if job.domain is None else [_described(path) for path in job.domain],
-        "mode": parameters.mode,
-        "epsilon": str(parameters.epsilon),
-        "delta": str(parameters.delta),
-        "contribution_bound": parameters.contribution_bound,
-        "threshold": parameters.threshold,
-        "filtering_ids": list(selection.filtering_ids),
-        "partitions": selection.partitions,
-        "salt": selection.salt.hex(),
-        "keys": None if rules.keys is None else sorted(rules.keys),
-        "received_at": rules.received_at,
-        "rules": [rules.attribution_report_to, rules.reporting_site, rules.check_age, rules.contribution_bound],
-        "error_threshold": str(job.error_threshold),
-    }
+@dataclass(frozen=True, kw_only=True)
+class _Local(Worker):
+    """A worker that reads each plan once.
+
+    Attributes:
+        plans: the plans by their names.
+    """
+
+    plans: dict[str, Plan]
+
+    def plan_of(self, row: Row) -> Plan:
+        name = row.values["plan"]
+        if name not in self.plans:
+            self.plans[name] = read_plan(self.work_of(row), name)
+        return self.plans[name]
 
 
-def _described(path: Path) -> list[Any]:
+@dataclass(frozen=True, kw_only=True)
+class _Stages(_Local, Stages):
+    """The stages of a local job.
+
+    Attributes:
+        files: the files of reports.
+        keys: the declared keys; None in discovery.
+        undeclared: whether the sums of undeclared keys are kept.
+        units: what the job charges.
+        parts: the summary with its noise, part by part.
+        seen: the exact sums of all keys, part by part.
+    """
+
+    files: Sequence[Path]
+    keys: NDArray[np.bytes_] | None
+    undeclared: bool
+    units: list[Unit] = field(default_factory=list, repr=False)
+    parts: list[Noised] = field(default_factory=list, repr=False)
+    seen: list[Histogram] = field(default_factory=list, repr=False)
+
+    def inputs(self, request: JobRequest, received_at: int) -> Inputs:  # noqa: ARG002, files have no hours
+        a_shard = -(-len(self.files) // MOST_SHARDS)
+        return Inputs([list(map(_stored, some)) for some in chunks(self.files, a_shard)], self.keys)
+
+    def rows(self, charged: Sequence[Unit]) -> int:
+        self.units.extend(charged)
+        return 0
+
+    def noised(self, row: Row, plan: Plan, part: int) -> Noised:
+        self.parts.append(super().noised(row, plan, part))
+        if self.undeclared:
+            exact = self.parts[-1].exact
+            self.seen.append(exact if self.keys is None else exact_sums(self.sums(row, part), None))
+        return self.parts[-1]
+
+
+def _stored(path: Path) -> Stored:
     try:
         with path.open("rb") as file:
-            return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+            return Stored(str(path), path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
     except OSError as error:
         raise JobError("INPUT_DATA_READ_FAILED", f"{path} cannot be opened") from error
 
 
-def _selection(job: Job, domain: NDArray[np.bytes_] | None, secrets: Secrets) -> Selection:
-    size = sum(path.stat().st_size for path in job.reports if path.exists())
-    partitions = partitions_of(domain, size)
-    return Selection(tuple(sorted(set(job.filtering_ids))), partitions, salt_of(secrets.job_secret))
+Mapper = Callable[[Sequence[Path], Rules, Selection, Collection[bytes]], Mapped]
+"""Maps files, without the reports that have some ids."""
+Each = Callable[[Callable[[MapMessage], list[StageMessage]], Iterable[MapMessage]], Iterable[list[StageMessage]]]
+"""``map``, or that of a pool of threads."""
 
 
-@dataclass
-class _Mapped:
-    """What all files of a job add up to. No histogram of a single file is kept."""
+@dataclass(frozen=True, kw_only=True)
+class _Shards(_Local, Shards):
+    """The shards of a local job. Each is mapped in one piece: no other worker could continue it.
 
-    partitions: tuple[Sums, ...]
-    sources: frozenset[Source] = frozenset()
-    errors: Tally[Counter] = field(default_factory=Tally)
-    reports: int = 0
-    accepted: int = 0
-    duplicates: int = 0
-    left_out: int = 0
+    Attributes:
+        mapper: maps the files of a shard.
+    """
 
-    def add(self, mapped: Mapped) -> None:
-        for total, part in zip(self.partitions, mapped.partitions, strict=True):
-            total.add(part)
-        self.sources |= mapped.sources
-        self.errors += mapped.errors
-        self.reports += mapped.reports
-        self.accepted += len(mapped.report_ids)
-        self.duplicates += mapped.duplicates
-        self.left_out += mapped.left_out
+    mapper: Mapper
 
-
-def _map_and_match(job: Job, selection: Selection, processes: int) -> _Mapped:
-    """Map and add up every file. If earlier files have some of its reports, it is mapped again without them."""
-    rules = replace(job.rules, keys=None)  # key objects do not pickle
-    raw = None if job.rules.keys is None else {name: key.private_bytes_raw() for name, key in job.rules.keys.items()}
-    run = partial(_map_file, rules=rules, raw=raw, selection=selection)
-    found, earlier = _Mapped(tuple(Sums() for _ in range(selection.partitions))), Earlier()
-    workers = min(processes, len(job.reports))
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (run,)) if workers > 1 else None
-    with pool or nullcontext():
-        every = _in_order(pool, job.reports, 2 * workers) if pool else map(run, job.reports)
-        for path, mapped in zip(job.reports, every, strict=True):
-            skip = earlier.add(mapped.report_ids)
-            found.add(run(path, skip) if skip else mapped)
-    return found
+    def mapped(
+        self,
+        row: Row,
+        plan: Plan,
+        message: MapMessage,
+        selection: Selection,
+        skip: frozenset[bytes],
+        has_time: Callable[[], bool],  # noqa: ARG002, there is always time
+    ) -> Mapped:
+        paths = [Path(one.key) for one in plan.shards[message.shard]]
+        return self.mapper(paths, self.request(row).rules(row.received_at, self.keys(plan.keys)), selection, skip)
 
 
-def _in_order(pool: ProcessPoolExecutor, paths: Sequence[Path], ahead: int) -> Iterator[Mapped]:
-    """The mapped files in their order. At most ``ahead`` of them wait."""
-    waiting: deque[Future[Mapped]] = deque()
-    for path in paths:
-        waiting.append(pool.submit(_map_one, path))
-        if len(waiting) > ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+@dataclass(frozen=True)
+class _NoBudget:
+    """The commit of a local job. The tool keeps no ledger: nothing is taken, and nothing is ever short."""
+
+    jobs: MemoryJob
+
+    def commit(
+        self,
+        job: str,
+        charges: Sequence[Charge],  # noqa: ARG002
+        amount: Amount,  # noqa: ARG002
+        claim: str,  # noqa: ARG002
+        **values: Any,
+    ) -> committing.Outcome:
+        row = self.jobs.row
+        now = row.received_at
+        moved = row.job == job and self.jobs.move(row, State.COMMITTED, now, committed_at=now, **values)
+        return committing.Outcome.COMMITTED if moved else committing.Outcome.LEFT
+
+    def abort(self, *_: Any) -> None:
+        """Nothing is held."""
+
+    def short(self, *_: Any) -> frozenset[Unit]:
+        return frozenset()
+
+    def named(self, *_: Any) -> list[dict[str, Any]]:
+        return []
 
 
-_of_process: list[Callable[[Path], Mapped]] = []
-"""What a worker process does with each file: it gets keys and domain once."""
+@contextmanager
+def _mapper(
+    keys: "Mapping[str, X25519PrivateKey] | None", only: NDArray[np.bytes_] | None, processes: int
+) -> Iterator[tuple[Mapper, Each]]:
+    """A mapper that keeps the sums of some keys only (None for all), and a way to call it for many shards at once."""
+    if processes < 2:
+        yield partial(_map_files, only=only), map
+        return
+    raw = None if keys is None else {name: key.private_bytes_raw() for name, key in keys.items()}
+    with (
+        ProcessPoolExecutor(processes, get_context("spawn"), _begin, (raw, only)) as pool,
+        ThreadPoolExecutor(2 * processes) as threads,
+    ):
+
+        def mapper(paths: Sequence[Path], rules: Rules, selection: Selection, skip: Collection[bytes]) -> Mapped:
+            return pool.submit(_map_in_process, paths, replace(rules, keys=None), selection, skip).result()
+
+        yield mapper, threads.map
 
 
-def _begin(run: Callable[[Path], Mapped]) -> None:
-    _of_process.append(run)
+_of_process: list[tuple["Mapping[str, X25519PrivateKey] | None", NDArray[np.bytes_] | None]] = []
+"""The keys and the declared keys of a worker process: it gets them once, and key objects do not pickle."""
 
 
-def _map_one(path: Path) -> Mapped:
-    return _of_process[0](path)
-
-
-def _map_file(
-    path: Path,
-    skip: frozenset[bytes] = frozenset(),
-    *,
-    rules: Rules,
-    raw: Mapping[str, bytes] | None,
-    selection: Selection,
-) -> Mapped:
+def _begin(raw: Mapping[str, bytes] | None, only: NDArray[np.bytes_] | None) -> None:
     keys = None if raw is None else {name: X25519PrivateKey.from_private_bytes(key) for name, key in raw.items()}
-    return map_reports(read_reports(path), replace(rules, keys=keys), selection, skip)
+    _of_process.append((keys, only))
+
+
+def _map_in_process(paths: Sequence[Path], rules: Rules, selection: Selection, skip: Collection[bytes]) -> Mapped:
+    keys, only = _of_process[0]
+    return _map_files(paths, replace(rules, keys=keys), selection, skip, only=only)
+
+
+def _map_files(
+    paths: Sequence[Path],
+    rules: Rules,
+    selection: Selection,
+    skip: Collection[bytes],
+    *,
+    only: NDArray[np.bytes_] | None,
+) -> Mapped:
+    return map_reports(chain.from_iterable(map(read_reports, paths)), rules, replace(selection, keys=only), skip)
 
 
 def read_inputs(places: Sequence[Path]) -> tuple[Path, ...]:

@@ -100,6 +100,7 @@ CONTRIBUTION_BOUND = 65_536
 EPSILON_CAP = 64
 LEAST_DELTA, DELTA_CAP = Fraction(1, 10**12), Fraction(1, 1000)
 DEFAULT_EPSILON, DEFAULT_DELTA = "10", "1e-8"
+EPSILON_STEPS, DELTA_STEPS = 1000, 10**15
 
 
 _DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?([eE]-?[0-9]{1,2})?")
@@ -159,6 +160,38 @@ class Parameters:
     def standard_deviation(self) -> float:
         """Standard deviation of one key's noise: ``sqrt(2) contribution_bound / epsilon``, before conditioning."""
         return float(2**0.5 * self.contribution_bound / self.epsilon)
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A budget: epsilon in thousandths, delta in 10^-15."""
+
+    epsilon: int
+    delta: int
+
+    @classmethod
+    def of(cls, epsilon: Fraction, delta: Fraction) -> "Amount":
+        """The exact amount.
+
+        Raises:
+            ValueError: epsilon has more than 3 decimals, or delta more than 15.
+        """
+        steps = epsilon * EPSILON_STEPS, delta * DELTA_STEPS
+        if any(step.denominator != 1 for step in steps):
+            raise ValueError("epsilon has at most 3 decimals, delta at most 15")
+        return cls(int(steps[0]), int(steps[1]))
+
+    @property
+    def exact(self) -> tuple[Fraction, Fraction]:
+        """Epsilon and delta."""
+        return Fraction(self.epsilon, EPSILON_STEPS), Fraction(self.delta, DELTA_STEPS)
+
+    def __add__(self, other: "Amount") -> "Amount":
+        return Amount(self.epsilon + other.epsilon, self.delta + other.delta)
+
+    def within(self, other: "Amount") -> bool:
+        """Whether both parts are at most the other's."""
+        return self.epsilon <= other.epsilon and self.delta <= other.delta
 
 
 def decimal(text: str, name: str) -> Fraction:

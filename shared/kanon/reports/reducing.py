@@ -10,12 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kanon.reports.histogram import Histogram, distinct
+from kanon.reports.histogram import Histogram, Sums, distinct
 from kanon.reports.noise import DiscreteLaplace, Randomness
 from kanon.reports.parameters import Parameters
 
-MOST_SORTED = 1 << 22
-"""Ids that are sorted together."""
 RUNS = 16
 """Ids are compared in groups by their first hex digit, so that only one group at a time is copied and sorted."""
 
@@ -31,28 +29,6 @@ def skip_lists(report_ids: Sequence[NDArray[np.bytes_]]) -> list[frozenset[bytes
         for shard, ids in enumerate(_repeated([_run(of_shard, run) for of_shard in report_ids])):
             skipped[shard] |= ids
     return skipped
-
-
-class Earlier:
-    """The ids of the shards before, for a job that reads its shards one after the other."""
-
-    def __init__(self) -> None:
-        self._sorted: list[NDArray[np.bytes_]] = []
-
-    def add(self, report_ids: NDArray[np.bytes_]) -> frozenset[bytes]:
-        """Add the ids of a shard, each once. Returns those that an earlier shard has accepted: it must skip them."""
-        ids = np.sort(report_ids)
-        repeated = np.zeros(len(ids), bool)
-        for earlier in self._sorted:
-            places = np.searchsorted(earlier, ids)
-            places[places == len(earlier)] = 0
-            repeated |= earlier[places] == ids
-        added = ids[~repeated]
-        while self._sorted and len(self._sorted[-1]) <= min(2 * len(added), MOST_SORTED - len(added)):
-            added = np.sort(np.concatenate([self._sorted.pop(), added]))
-        if len(added):
-            self._sorted.append(added)
-        return frozenset(ids[row : row + 1].tobytes() for row in np.flatnonzero(repeated).tolist())
 
 
 def _run(report_ids: NDArray[np.bytes_], run: int) -> NDArray[np.bytes_]:
@@ -139,7 +115,10 @@ def exact_sums(sums: Iterable[Histogram], domain: NDArray[np.bytes_] | None) -> 
     Memory is bounded by the domain and a few histograms at a time.
     """
     if domain is None:
-        return Histogram.merged([*sums])
+        total = Sums()
+        for one in sums:
+            total.add(one)
+        return total.total()
     keys = distinct(domain)
     found = Histogram(keys, np.zeros(len(keys), np.int64))
     for some in _groups(sums):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kanon.reports.aggregate import Outcome
-from kanon.reports.avro import DebugFact, listed, part_names, write_debug_summary, write_summary
+from kanon.reports.avro import DebugFact, listed, part_names, write_debug_summary
 from kanon.reports.created import PRIVATE, SHARED, created, never
 from kanon.reports.errors import JobError
 from kanon.reports.histogram import Histogram
@@ -35,10 +35,9 @@ def write(
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with created(may_replace) as create:
-            for place, partition in zip(places, outcome.partitions, strict=True):
-                release = partition.release()
+            for place, part in zip(places, outcome.parts, strict=True):
                 with create(place, PRIVATE if outcome.exact else SHARED) as file:
-                    write_summary(file, release.keys, release.metrics)
+                    file.write(part)
             exact = zip(debug_places, outcome.partitions, outcome.seen, strict=True) if debug else ()
             for place, partition, seen in exact:
                 with create(place, PRIVATE) as file:

@@ -21,8 +21,9 @@ from kanon import aws, clock
 from kanon.local.functions import Context
 from kanon.reports.account import DAY
 from kanon.reports.avro import Report, read_reports
+from kanon.reports.job import JobRequest
 from kanon.reports.service.messages import StageMessage
-from kanon.reports.service.requests import JobRequest, named_buckets, read_request
+from kanon.reports.service.requests import named_buckets, read_request
 from kanon.reports.storage.key_ring import Key, KeyRing, Keys
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import Row

@@ -4,8 +4,9 @@ import base64
 from dataclasses import dataclass, field
 from typing import Any
 
+from kanon.reports.parameters import Amount
 from kanon.reports.service.rotation import Epoch, Rotation
-from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.key_ring import KeyRing, Keys
 from kanon.reports.storage.private_keys import PrivateKeys
 from tests.integration.gate.tables import Running

@@ -6,8 +6,9 @@ from fractions import Fraction
 from typing import Any
 
 from kanon.reports.account import Unit
+from kanon.reports.parameters import Amount
 from kanon.reports.service.committing import Committing
-from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.report_jobs import ReportJobs, State
 from tests.integration.gate.tables import Running
 from tests.small_pages import expect_consistent_reads

@@ -13,9 +13,10 @@ from kanon.cli.main import app
 from kanon.errors import KanonError
 from kanon.operate.report_tables import current_keys, renew_keys
 from kanon.reports.errors import JobError
+from kanon.reports.parameters import Amount
 from kanon.reports.service.rotation import Epoch
 from kanon.reports.settings import RotateSettings
-from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.key_ring import KeyRing
 from kanon.reports.storage.report_jobs import ReportJobs, State
 from tests.faults.reports.failing_calls import KINDS, Fault, KilledError

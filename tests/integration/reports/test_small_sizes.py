@@ -29,10 +29,11 @@ SMALL = {
     "reports.histogram": {"KEYS_A_PARTITION": 3, "MOST_UNMERGED": 1, "SLOTS_A_PARTITION": 100},
     "reports.mapping": {"BATCH": 4, "_PAIRS": 3, "_LAYOUTS": 2},
     "reports.noise": {"_PIECE": 1},
-    "reports.reducing": {"MOST_SORTED": 4, "ROWS_AT_A_TIME": 2},
+    "reports.reducing": {"ROWS_AT_A_TIME": 2},
     "reports.service.plan": {"SHARD_BYTES": 8_000},  # two objects
     "reports.service.shards": {"PIECE_BYTES": 1_500},
     "reports.storage.budgets": {"ROWS_A_CHUNK": 1},
+    "reports.storage.memory": {"IN_MEMORY": 100},
     "reports.storage.objects": {"DELETES_A_CALL": 2},
 }
 """Sizes of pieces."""
@@ -71,7 +72,8 @@ OTHERS = {
     "reports.service.sweeping": {"QUIET"},
     "reports.shared_info": {"END_OF_TIME"},
     "reports.created": {"PRIVATE", "SHARED"},
-    "reports.storage.budgets": {"DELTA_STEPS", "EPSILON_STEPS", "ONE_JOB", "REPORT_AGE", "SLACK", "WITNESS_KEPT"},
+    "reports.parameters": {"DELTA_STEPS", "EPSILON_STEPS"},
+    "reports.storage.budgets": {"ONE_JOB", "REPORT_AGE", "SLACK", "WITNESS_KEPT"},
     "reports.storage.key_ring": {"NEW_EVERY", "ONE_JOB", "OPENS", "PUBLISHED", "READ_EVERY", "SETTLES"},
     "reports.storage.report_jobs": {"KEPT", "SECONDS_TO_COMMIT", "STAGED_KEPT", "STUCK", "WORK_KEPT"},
     "reports.storage.work": {"BLIND_BYTES"},

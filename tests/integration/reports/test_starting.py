@@ -38,9 +38,9 @@ def test_functions_that_answer_requests_start_without_large_libraries(function: 
     assert not LARGE & modules(function)
 
 
-def test_a_preflight_imports_only_readers_of_files_and_of_suffixes() -> None:
+def test_a_preflight_imports_only_readers_of_files() -> None:
     loaded = modules("jobs", "import kanon.reports.service.preflight")
-    assert LARGE & loaded == {"fastavro", "publicsuffixlist"}
+    assert LARGE & loaded == {"fastavro"}
 
 
 def test_the_store_needs_avro_alone() -> None:

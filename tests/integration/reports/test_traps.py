@@ -31,6 +31,7 @@ from kanon.reports import collecting, shared_info
 from kanon.reports.acceptance import Rules
 from kanon.reports.account import DAY, MAX_AGE, MAX_AHEAD, source_of, units
 from kanon.reports.errors import Counter, RefusedError
+from kanon.reports.parameters import Amount
 from kanon.reports.service import shards
 from kanon.reports.service.committing import Outcome
 from kanon.reports.service.creating import create
@@ -39,7 +40,7 @@ from kanon.reports.service.rotation import Rotation
 from kanon.reports.service.stages import Stages
 from kanon.reports.storage import budgets as budgets_module
 from kanon.reports.storage import key_ring
-from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, Budgets, Charge, charges
+from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, Charge, charges
 from kanon.reports.storage.key_ring import Key, Keys
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, ReportJobs, State

@@ -10,6 +10,8 @@ import kanon.reports
 REPORTS = Path(kanon.reports.__file__).parent
 EDGE = {"collecting", "settings"}
 """What a function meets first: bodies and its environment, checked with pydantic."""
+JOBS = {"aggregate", "summary"}
+"""Local jobs. They run the stages of the service, whose messages are checked with pydantic."""
 MODULES = sorted(path.stem for path in REPORTS.glob("*.py") if path.stem not in {"__init__", *EDGE})
 
 
@@ -17,8 +19,10 @@ def test_nothing_of_reports_loads_aws_or_reads_a_clock():
     program = "; ".join(
         [
             "import sys",
-            *(f"import kanon.reports.{module}" for module in MODULES),
-            "assert not {'boto3', 'botocore', 'aws_lambda_powertools', 'pydantic', 'matplotlib'} & set(sys.modules)",
+            *(f"import kanon.reports.{module}" for module in MODULES if module not in JOBS),
+            "assert 'pydantic' not in sys.modules",
+            *(f"import kanon.reports.{module}" for module in JOBS),
+            "assert not {'boto3', 'botocore', 'aws_lambda_powertools', 'matplotlib'} & set(sys.modules)",
         ]
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -14,10 +14,11 @@ from kanon.dynamo.limits import MOST_EXPRESSION_BYTES, MOST_ITEM_BYTES
 from kanon.dynamo.transactions import MOST_ITEMS
 from kanon.reports.account import Unit
 from kanon.reports.histogram import partitions_of
+from kanon.reports.parameters import Amount
 from kanon.reports.service.answers import JOB_BODIES
 from kanon.reports.service.committing import Committing, Outcome
 from kanon.reports.service.plan import MOST_OBJECT_BYTES, MOST_SHARDS
-from kanon.reports.storage.budgets import MOST_ROWS, Amount, Budgets, charges
+from kanon.reports.storage.budgets import MOST_ROWS, Budgets, charges
 from kanon.reports.storage.report_jobs import ReportJobs
 
 AMOUNT, CAP = Amount(10_000, 10**7), Amount(64_000, 10**8)

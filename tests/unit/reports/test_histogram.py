@@ -1,4 +1,3 @@
-import random
 from collections import Counter
 
 import numpy as np
@@ -10,7 +9,7 @@ from kanon.reports import reducing
 from kanon.reports.avro import listed
 from kanon.reports.errors import JobError
 from kanon.reports.histogram import EMPTY, Histogram, Sums, distinct, partition_of
-from kanon.reports.reducing import Earlier, skip_lists
+from kanon.reports.reducing import skip_lists
 from tests.unit.reports.made import keys16
 
 buckets = st.integers(0, 5) | st.sampled_from([1 << 64, 1 << 120, 2**128 - 256])
@@ -117,14 +116,6 @@ def test_declared_keys_of_sums_too_large_are_refused(monkeypatch):
     parts = [Histogram(keys16(1), np.array([1 << 61])) for _ in range(2)]
     with pytest.raises(JobError, match=r"2\^62"):
         reducing.exact_sums(iter(parts), keys16(1))
-
-
-@pytest.mark.parametrize("most", [1, 4, 1 << 22])
-def test_shards_read_one_after_the_other_skip_what_all_at_once_skip(monkeypatch, most):
-    monkeypatch.setattr("kanon.reports.reducing.MOST_SORTED", most)
-    randomness, earlier = random.Random(1), Earlier()
-    shards = [keys16(*randomness.sample(range(1, 60), randomness.randrange(12))) for _ in range(20)]
-    assert [earlier.add(shard) for shard in shards] == skip_lists(shards)
 
 
 def test_only_the_given_keys_are_kept():

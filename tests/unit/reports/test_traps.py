@@ -58,6 +58,7 @@ from kanon.reports.hpke import DecryptionError, open_sealed
 from kanon.reports.mapping import Selection, map_reports
 from kanon.reports.noise import DiscreteLaplace, Randomness, Tape
 from kanon.reports.reducing import Noised
+from kanon.reports.service import plan, stages
 from tests.unit.reports import made
 from tests.unit.reports.sampler import drawn
 
@@ -178,7 +179,7 @@ def plant_zeros_without_noise(patch):
         noised = original(*arguments)
         return replace(noised, noise=noised.noise * (noised.exact.sums > 0))
 
-    patch.setattr(aggregate, "reduce_partition", bare)
+    patch.setattr(stages, "reduce_partition", bare)
 
 
 def drops_padding(folder):
@@ -218,7 +219,7 @@ def counts_a_report_once_in_two_files(folder):
 
 
 def plant_no_matching(patch):
-    patch.setattr(aggregate.Earlier, "add", lambda *_: frozenset())
+    patch.setattr(stages, "skip_lists", lambda shards: [frozenset()] * len(shards))
 
 
 def counts_the_report_behind_a_copy_that_does_not_open(folder):
@@ -242,8 +243,8 @@ def charges_every_requested_filtering_id(folder):
 
 
 def plant_units_of_present_ids(patch):
-    original = aggregate.units
-    patch.setattr(aggregate, "units", lambda sources, ids: original(sources, ids[:1]))
+    original = stages.units
+    patch.setattr(stages, "units", lambda sources, ids: original(sources, ids[:1]))
 
 
 def draws_other_noise_for_other_sums(folder):
@@ -289,13 +290,14 @@ def a_null_report_changes_nothing_but_the_sums(folder):
 
 
 def plant_partitions_by_content(patch):
-    real = aggregate._selection
+    real = aggregate._Stages.inputs
 
-    def by_content(job, domain, secrets):
-        mapped = map_reports(avro.read_reports(job.reports[0]), job.rules, Selection())
-        return replace(real(job, domain, secrets), partitions=len(mapped.partitions[0].keys))
+    def by_content(stages, *rest):
+        mapped = map_reports(avro.read_reports(stages.files[0]), made.RULES, Selection())
+        patch.setattr(plan, "partitions_of", lambda *_: len(mapped.partitions[0].keys))
+        return real(stages, *rest)
 
-    patch.setattr(aggregate, "_selection", by_content)
+    patch.setattr(aggregate._Stages, "inputs", by_content)
 
 
 def takes_a_short_bucket_for_its_16_bytes(folder):
@@ -408,7 +410,7 @@ def plant_lenient_version(patch):
     patch.setattr(shared_info, "_version", lenient)
 
 
-EMPTY_OUTCOME = aggregate.Outcome((), (), (), aggregate.Tally(), 0, 0, 0)
+EMPTY_OUTCOME = aggregate.Outcome((), (), (), (), aggregate.Tally(), 0, 0, 0)
 
 TRAPS = [
     (1, opens_under_the_text_as_received, plant_rewritten_info),

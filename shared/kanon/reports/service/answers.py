@@ -14,9 +14,9 @@ from kanon.http.bodies import Bodies
 from kanon.noise.exact import exp_bounds, written_up
 from kanon.reports import guarantee
 from kanon.reports.account import moment
+from kanon.reports.job import JobRequest
 from kanon.reports.parameters import CONTRIBUTION_BOUND, written
-from kanon.reports.service.requests import JobRequest, output_of
-from kanon.reports.storage.report_jobs import Row, State
+from kanon.reports.storage.report_jobs import Row, State, output_of
 
 DOMAIN = "kanon"
 CODES = {400: 3, 403: 7, 404: 5, 409: 6, 413: 3, 429: 8, 500: 13, 503: 14}
@@ -212,8 +212,8 @@ def privacy_of(row: Row, request: JobRequest, epsilon_cap: Fraction, delta_cap: 
     parameters = request.parameters
     return Privacy(
         unit=UNIT,
-        epsilon=written(request.epsilon),
-        delta=written(request.delta),
+        epsilon=written(parameters.epsilon),
+        delta=written(parameters.delta),
         contribution_bound=CONTRIBUTION_BOUND,
         mode=request.mode,
         threshold=parameters.threshold,

@@ -10,10 +10,10 @@ from pydantic import BaseModel, Field
 from kanon.http.answers import unknown_field
 from kanon.reports.account import DAY, Source, Unit, source_of, units
 from kanon.reports.errors import Counter, JobError, RefusedError
-from kanon.reports.parameters import written
+from kanon.reports.parameters import Amount, written
 from kanon.reports.service.requests import invalid
 from kanon.reports.shared_info import ATTRIBUTION_APIS, END_OF_TIME, host_of, parse
-from kanon.reports.storage.budgets import Amount, Budgets
+from kanon.reports.storage.budgets import Budgets
 
 NO_REPORT = "00000000-0000-4000-8000-000000000000"
 SIGNATURE = "X-Amz-"

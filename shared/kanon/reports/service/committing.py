@@ -24,13 +24,13 @@ Timeline of a conflict, rows r1 < r2, where r2 has enough for one of two jobs:
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from kanon.dynamo.batches import Item, chunks
 from kanon.dynamo.transactions import all_or_none
 from kanon.reports.account import HOUR, Source, Unit, units
-from kanon.reports.parameters import written
-from kanon.reports.storage.budgets import ROWS_A_CHUNK, Amount, Budgets, Charge
+from kanon.reports.parameters import Amount, written
+from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, Charge
 from kanon.reports.storage.report_jobs import ReportJobs, State
 
 ATTEMPTS = 16
@@ -55,6 +55,22 @@ class Outcome(Enum):
     """The budget table is not the one on which the stack's keys were issued. The job must abort."""
     SPENT = "spent"
     """The job has committed before: its row was put back from a copy. It must end, and keep what it took."""
+
+
+class Spending(Protocol):
+    """What the stages need of budgets, wherever they are. :class:`Committing` says what each method promises."""
+
+    def commit(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str, **values: Any) -> Outcome:
+        """Take the amount and commit the job, or do neither."""
+
+    def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> Outcome | None:
+        """Return what the job holds."""
+
+    def short(self, units: Sequence[Unit], amount: Amount) -> frozenset[Unit]:
+        """The units with less left than the amount."""
+
+    def named(self, sources: Collection[Source], filtering_ids: Sequence[int], amount: Amount) -> list[dict[str, Any]]:
+        """The first units that are short of budget, in the aggregation service's shape."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +138,14 @@ class Committing:
             if refused is not None and refused[0] is not None:
                 return Outcome.LEFT
         return None
+
+    def short(self, units: Sequence[Unit], amount: Amount) -> frozenset[Unit]:
+        """The units with less left than the amount, strongly consistent."""
+        return frozenset(unit for unit, _ in exhausted(self.budgets, units, amount))
+
+    def named(self, sources: Collection[Source], filtering_ids: Sequence[int], amount: Amount) -> list[dict[str, Any]]:
+        """The first units that are short of budget, in the aggregation service's shape, with what is left of each."""
+        return named_exhausted(self.budgets, sources, filtering_ids, amount)
 
     def _takes(self, part: Sequence[Charge], job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
         return [write for charge in part for write in self.budgets.take(charge, job, amount, claim)]

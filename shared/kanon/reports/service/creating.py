@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from kanon.http.bodies import RequestError
+from kanon.reports.job import JobRequest
 from kanon.reports.service.answers import refusal
-from kanon.reports.service.requests import JobRequest, Publication, output_of
-from kanon.reports.storage.report_jobs import STAGED_KEPT, ReportJobs, Row, State
+from kanon.reports.service.requests import Publication
+from kanon.reports.storage.report_jobs import STAGED_KEPT, ReportJobs, Row, State, output_of
 
 SECRET_BYTES = 32
 

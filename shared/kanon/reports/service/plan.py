@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from io import BytesIO
 from typing import Any
 
@@ -13,11 +13,10 @@ from kanon.reports import object_names
 from kanon.reports.avro import read_domain
 from kanon.reports.errors import JobError
 from kanon.reports.histogram import declared, divided, partitions_of, salt_of
+from kanon.reports.job import Domain, JobRequest
 from kanon.reports.mapping import Selection
-from kanon.reports.parameters import CONTRIBUTION_BOUND
 from kanon.reports.reducing import MECHANISM
-from kanon.reports.service.requests import Domain, JobRequest
-from kanon.reports.storage.objects import Objects, Stored, inputs
+from kanon.reports.storage.objects import ObjectStore, Stored, inputs
 from kanon.reports.storage.report_jobs import Row
 from kanon.reports.storage.work import Work
 
@@ -30,7 +29,7 @@ MOST_KEYS = 10**7
 MOST_KEY_BYTES = 20 * MOST_KEYS
 """The largest size of their files together, in bytes: a key takes 17. It is checked before a file is read."""
 
-Bucket = Callable[[str], Objects]
+Bucket = Callable[[str], ObjectStore]
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Plan:
     value: Mapping[str, Any]
     digest: bytes
 
-    @property
+    @cached_property
     def shards(self) -> list[list[Stored]]:
         """The objects of each shard."""
         return [[Stored(*one) for one in shard] for shard in self.value["shards"]]
@@ -88,20 +87,39 @@ def read_plan(work: Work, name: str) -> Plan:
     return Plan(work.json(name), bytes.fromhex(name.rpartition("/")[2]))
 
 
-def write_plan(row: Row, request: JobRequest, ring: Ring, work: Work, bucket: Bucket) -> tuple[str, Plan]:
-    """Pin the inputs of a job and write its plan.
+@dataclass(frozen=True)
+class Inputs:
+    """What a job reads.
+
+    Attributes:
+        shards: the objects of each shard.
+        keys: the declared keys, ascending, each once; None in discovery.
+    """
+
+    shards: list[list[Stored]]
+    keys: NDArray[np.bytes_] | None
+
+
+def inputs_of(request: JobRequest, bucket: Bucket, received_at: int) -> Inputs:
+    """The inputs of a job as they are now.
+
+    Raises:
+        JobError: they cannot be used; the message says what to change.
+    """
+    shards = _shards(_objects(request, bucket, received_at))
+    return Inputs(shards, None if request.domain is None else _declared(request.domain, bucket))
+
+
+def write_plan(row: Row, request: JobRequest, ring: Ring, work: Work, inputs: Inputs) -> tuple[str, Plan]:
+    """Write the plan of a job.
 
     Returns:
         The plan's name, and the plan.
-
-    Raises:
-        JobError: the inputs cannot be used; the message says what to change.
     """
     if row.secret is None:
         raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
-    shards = _shards(_inputs(request, bucket, row.received_at))
-    salt = salt_of(row.secret)
-    keys = None if request.domain is None else _declared(request.domain, bucket)
+    shards, keys, salt = inputs.shards, inputs.keys, salt_of(row.secret)
+    parameters = request.parameters
     partitions = partitions_of(keys, sum(one.size for shard in shards for one in shard))
     value = {
         "mechanism": MECHANISM,
@@ -111,10 +129,10 @@ def write_plan(row: Row, request: JobRequest, ring: Ring, work: Work, bucket: Bu
         "shards": [[[one.key, one.size, one.etag] for one in shard] for shard in shards],
         "domain": None if keys is None else [work.put_keys(some) for some in divided(keys, salt, partitions)],
         "mode": request.mode,
-        "epsilon": str(request.epsilon),
-        "delta": str(request.delta),
-        "contribution_bound": CONTRIBUTION_BOUND,
-        "threshold": request.parameters.threshold,
+        "epsilon": str(parameters.epsilon),
+        "delta": str(parameters.delta),
+        "contribution_bound": parameters.contribution_bound,
+        "threshold": parameters.threshold,
         "partitions": partitions,
         "salt": salt.hex(),
         "keys": sorted(ring.ids),
@@ -124,7 +142,7 @@ def write_plan(row: Row, request: JobRequest, ring: Ring, work: Work, bucket: Bu
     return name, read_plan(work, name)
 
 
-def _inputs(request: JobRequest, bucket: Bucket, received_at: int) -> list[Stored]:
+def _objects(request: JobRequest, bucket: Bucket, received_at: int) -> list[Stored]:
     """The objects of all prefixes, each once, by name, without those that can hold no report of the job."""
     may_hold = partial(object_names.may_hold, report_to=request.report_to, hours=request.hours_at(received_at))
     found = inputs(bucket(request.input_bucket), request.input_prefixes, MOST_OBJECTS, may_hold)

@@ -13,9 +13,9 @@ from kanon.reports.acceptance import Rules, accept_clear
 from kanon.reports.account import Source, source_of, units
 from kanon.reports.avro import Report, read_reports
 from kanon.reports.errors import JobError, RefusedError
+from kanon.reports.job import JobRequest
 from kanon.reports.service.answers import PreflightAnswer
 from kanon.reports.service.committing import named_exhausted
-from kanon.reports.service.requests import JobRequest
 from kanon.reports.storage.budgets import Budgets, rows_charged
 from kanon.reports.storage.objects import Objects, Stored, inputs
 
@@ -39,7 +39,7 @@ def preflight(
     Raises:
         JobError: the input is too large for one answer, or cannot be read; the message says what to change.
     """
-    seen = _Seen(request, Rules(received_at, None, request.report_to, request.reporting_site))
+    seen = _Seen(request, request.rules(received_at, None))
     try:
         seen.read(bucket(request.input_bucket))
     except JobError as error:

@@ -27,8 +27,9 @@ from pydantic_core import PydanticCustomError
 from kanon.errors import reason
 from kanon.http.answers import STORED, Body, Problem, error_answer
 from kanon.http.bodies import RequestError
-from kanon.reports.account import HOUR, MAX_AGE, MAX_AHEAD, Wanted
+from kanon.reports.account import HOUR
 from kanon.reports.errors import JobError
+from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, Domain, JobRequest
 from kanon.reports.parameters import (
     DEFAULT_DELTA,
     DEFAULT_EPSILON,
@@ -42,7 +43,6 @@ from kanon.reports.parameters import (
 )
 from kanon.reports.settings import Jobs
 from kanon.reports.shared_info import END_OF_TIME
-from kanon.reports.storage.budgets import Amount
 from kanon.reports.storage.report_jobs import BEFORE_COMMIT, Row
 
 Reason = Literal["JSON_ERROR", "VALIDATION_FAILED", "ARGUMENT_MISSING"]
@@ -50,7 +50,6 @@ Reason = Literal["JSON_ERROR", "VALIDATION_FAILED", "ARGUMENT_MISSING"]
 MOST_PREFIXES = 50
 MOST_FILTERING_IDS = 64
 MOST_DESTINATIONS = 100
-DEFAULT_ERROR_THRESHOLD = Fraction(10)
 
 _ID = re.compile(r"[ -{}~]{1,128}")
 _PREFIX = re.compile(r"[^\x00-\x1f\x7f]+")
@@ -343,77 +342,6 @@ PublicationInBody = Annotated[
 """For OpenAPI. A job is stored as it was sent, so the function itself calls :func:`read_request`."""
 
 
-@dataclass(frozen=True)
-class Domain:
-    """Where the declared keys are."""
-
-    bucket: str
-    prefix: str
-
-
-@dataclass(frozen=True)
-class JobRequest:
-    """A job as it was asked for.
-
-    Attributes:
-        job: its id.
-        input_bucket: where the reports are.
-        input_prefixes: under which prefixes.
-        output_bucket: where the summary goes.
-        output_prefix: under which name.
-        report_to: the only reporting origin, or None.
-        reporting_site: the only site of reporting origins, or None.
-        mode: declared or discover.
-        domain: the declared keys, None in discovery.
-        epsilon: at most 3 decimals.
-        delta: 0 if keys are declared.
-        filtering_ids: ascending, each once.
-        error_threshold: the largest percentage of reports in error, None if left out.
-        report_count: the expected number of reports, or None.
-        destinations: the only attribution destinations, or None.
-        hours: the only hours of ``scheduled_report_time``, since 1970, or None.
-        skip_exhausted: leave out the reports of units that are short of budget, instead of refusing the job.
-    """
-
-    job: str
-    input_bucket: str
-    input_prefixes: tuple[str, ...]
-    output_bucket: str
-    output_prefix: str
-    report_to: str | None
-    reporting_site: str | None
-    mode: Mode
-    domain: Domain | None
-    epsilon: Fraction
-    delta: Fraction
-    filtering_ids: tuple[int, ...]
-    error_threshold: Fraction | None
-    report_count: int | None
-    destinations: tuple[str, ...] | None
-    hours: range | None
-    skip_exhausted: bool
-
-    @property
-    def parameters(self) -> Parameters:
-        """The privacy parameters."""
-        return Parameters(self.mode, self.epsilon, self.delta)
-
-    @property
-    def amount(self) -> Amount:
-        """What the job takes from the budget of each unit."""
-        return Amount.of(self.epsilon, self.delta)
-
-    @property
-    def wanted(self) -> Wanted:
-        """Whose reports count."""
-        return Wanted(None if self.destinations is None else frozenset(self.destinations), self.hours)
-
-    def hours_at(self, received_at: int) -> range:
-        """The hours of the reports that the job may accept, if it is received at this time."""
-        first, last = (received_at - MAX_AGE) // HOUR, (received_at + MAX_AHEAD) // HOUR
-        return range(first, last + 1) if self.hours is None else self.hours
-
-
 def read_request(
     body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilon_cap: Fraction, *, stored: bool = False
 ) -> JobRequest:
@@ -440,10 +368,8 @@ def read_request(
         output_prefix=fields.output_data_blob_prefix,
         report_to=parameters.attribution_report_to,
         reporting_site=parameters.reporting_site,
-        mode=mode,
         domain=_domain(mode, parameters, buckets),
-        epsilon=epsilon,
-        delta=_delta_of(fields, epsilon, delta_cap),
+        parameters=Parameters(mode, epsilon, _delta_of(fields, epsilon, delta_cap)),
         filtering_ids=parameters.filtering_ids,
         error_threshold=parameters.report_error_threshold_percentage,
         report_count=parameters.input_report_count,
@@ -625,9 +551,3 @@ def reader(settings: Jobs) -> Callable[[Row], JobRequest]:
             raise JobError("INVALID_JOB", message) from None
 
     return read
-
-
-def output_of(row: Row, request: JobRequest) -> tuple[str, str]:
-    """The bucket and the prefix of a job's summary, as last requested."""
-    bucket, prefix = row.values.get("output", (request.output_bucket, request.output_prefix))
-    return bucket, prefix

@@ -6,16 +6,15 @@ from io import BytesIO
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from kanon.reports.acceptance import Rules
 from kanon.reports.avro import LEAST_REPORT, Report, read_reports
 from kanon.reports.errors import JobError
+from kanon.reports.job import JobRequest
 from kanon.reports.mapping import Mapped, Selection, map_reports
 from kanon.reports.service.messages import MapMessage, StageMessage
 from kanon.reports.service.plan import Plan
-from kanon.reports.service.requests import JobRequest
 from kanon.reports.service.working import Worker
 from kanon.reports.storage.objects import Stored
-from kanon.reports.storage.report_jobs import PIECES, ReportJobs, Row, State
+from kanon.reports.storage.report_jobs import PIECES, Jobs, Row, State
 from kanon.reports.storage.work import sources_of
 
 if TYPE_CHECKING:
@@ -31,10 +30,10 @@ class Shards(Worker):
     """Mapping with its tables, buckets and keys.
 
     Attributes:
-        keys: the private keys with these ids that still exist.
+        keys: the private keys with these ids that still exist; None if payloads are cleartext (local tool only).
     """
 
-    keys: Callable[[Sequence[str]], Mapping[str, "X25519PrivateKey"]]
+    keys: Callable[[Sequence[str]], Mapping[str, "X25519PrivateKey"] | None]
 
     def run(self, message: MapMessage, has_time: Callable[[], bool] = lambda: True) -> list[StageMessage]:
         """Map a shard and record it. It may run any number of times, concurrently or late: the first record stands.
@@ -76,7 +75,7 @@ class Shards(Worker):
             wanted = replace(selection.wanted, without=sources_of(manifest["without"]))
             selection = replace(selection, wanted=wanted)
         if message.shard not in self.jobs.recorded(row.job, message.stage):
-            mapped = self._mapped(row, plan, message, selection, skip, has_time)
+            mapped = self.mapped(row, plan, message, selection, skip, has_time)
             if mapped is None:
                 return []
             self.jobs.record(row.job, message.stage, message.shard, work.put_shard(mapped), self.clock())
@@ -85,7 +84,7 @@ class Shards(Worker):
         goes_on = complete or now is None or now.state is not row.state
         return [StageMessage(job=row.job)] if goes_on else []
 
-    def _mapped(
+    def mapped(
         self,
         row: Row,
         plan: Plan,
@@ -100,7 +99,7 @@ class Shards(Worker):
             The result of the shard; None if there is no time left, or if another worker has recorded the next piece.
         """
         request, work = self.request(row), self.work_of(row)
-        rules = Rules(row.received_at, self.keys(plan.keys), request.report_to, request.reporting_site)
+        rules = request.rules(row.received_at, self.keys(plan.keys))
         stage = f"{PIECES}#{message.stage}#{message.shard:06}"
         recorded = self.jobs.recorded(row.job, stage)
         done = [work.mapped(recorded[number]) for number in sorted(recorded)]
@@ -132,7 +131,7 @@ def _piece(reports: Iterable[Report]) -> Iterator[Report]:
             return
 
 
-def missing_shards(jobs: ReportJobs, row: Row, plan: Plan, manifest: Mapping[str, str] | None) -> list[MapMessage]:
+def missing_shards(jobs: Jobs, row: Row, plan: Plan, manifest: Mapping[str, str] | None) -> list[MapMessage]:
     """The messages for the shards of the job's state that are not recorded."""
     stage = "map" if row.state is State.MAPPING else "remap"
     expected = range(len(plan.shards)) if manifest is None else sorted(map(int, manifest))

@@ -6,32 +6,31 @@ first record of a worker's result is kept, and each change of state is one condi
 
 import json
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
 from itertools import chain
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from kanon.errors import Error
 from kanon.noise.words import NoiseKey
-from kanon.reports.account import Source, moment, units
+from kanon.reports.account import Source, Unit, moment, units
 from kanon.reports.avro import part_names, write_summary
 from kanon.reports.errors import Counter, JobError, check_errors
+from kanon.reports.histogram import Histogram
+from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest
 from kanon.reports.noise import Randomness
-from kanon.reports.reducing import reduce_partition, skip_lists
-from kanon.reports.service.committing import Committing, Outcome, exhausted, named_exhausted
+from kanon.reports.reducing import Noised, reduce_partition, skip_lists
+from kanon.reports.service.committing import Outcome, Spending
 from kanon.reports.service.messages import Message, StageMessage
-from kanon.reports.service.plan import Plan, Ring, write_plan
-from kanon.reports.service.requests import DEFAULT_ERROR_THRESHOLD, JobRequest, output_of
+from kanon.reports.service.plan import Inputs, Plan, Ring, inputs_of, write_plan
 from kanon.reports.service.rotation import REPLACED, SPENT_MESSAGE
 from kanon.reports.service.shards import missing_shards
-from kanon.reports.service.working import NOTHING_SPENT, UNPUBLISHED, Worker
+from kanon.reports.service.working import NOTHING_SPENT, UNPUBLISHED, Worker, untold
 from kanon.reports.storage.budgets import charges, rows_charged
-from kanon.reports.storage.objects import FORBIDDEN, NO_BUCKET, TakenError
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, STAGED_KEPT, Row, State
+from kanon.reports.storage.objects import TakenError, UnwritableError
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, STAGED_KEPT, Row, State, output_of
 from kanon.reports.storage.work import Shard, sources_as_json, sources_of
 
 EXHAUSTED, LATE, NOT_WRITTEN = "PRIVACY_BUDGET_EXHAUSTED", "RETRIES_EXHAUSTED", "RESULT_WRITE_ERROR"
@@ -60,20 +59,28 @@ class Stages(Worker):
         noise_key: the key of the noise.
         deployment: the name of the deployment.
         collected: the bucket of the collector, to which anybody may send.
+        threshold_name: what a user may raise if too many reports are in error.
     """
 
-    committing: Callable[[str], Committing]
+    committing: Callable[[str], Spending]
     ring: Callable[[], Ring]
     noise_key: NoiseKey
     deployment: str
     collected: str
+    threshold_name: str = "report_error_threshold_percentage"
 
-    def run(self, message: StageMessage, has_time: Callable[[], bool] = lambda: True) -> list[Message]:
+    def run(
+        self,
+        message: StageMessage,
+        has_time: Callable[[], bool] = lambda: True,
+        begins: Callable[[State], None] = untold,
+    ) -> list[Message]:
         """Take a job as far as it goes.
 
         Args:
             message: which job.
             has_time: whether there is time for one more stage. The first stage always begins.
+            begins: called with the job's state before the stage of this state runs.
 
         Returns:
             Messages to send: without them the job waits for the sweep.
@@ -86,15 +93,13 @@ class Stages(Worker):
             if seen and not has_time():
                 return [StageMessage(job=row.job)]
             seen.append(row.state)
+            begins(row.state)
             try:
                 sent = self._stage(row, message.part)
             except JobError as error:
                 if not self.fail(row, error) and self._is_stuck(row):
                     raise
                 continue
-            except Exception as error:
-                error.add_note(row.state)
-                raise
             if sent is not None:
                 return sent
         return []
@@ -142,8 +147,18 @@ class Stages(Worker):
         }
         return stages[row.state](row)
 
+    def inputs(self, request: JobRequest, received_at: int) -> Inputs:
+        """What the job reads, as it is now."""
+        return inputs_of(request, self.bucket, received_at)
+
+    def rows(self, charged: Sequence[Unit]) -> int:
+        """The number of rows of budget that a job with these units charges."""
+        return rows_charged(charged)
+
     def _plan(self, row: Row) -> list[Message] | None:
-        name, plan = write_plan(row, self.request(row), self.ring(), self.work_of(row), self.bucket)
+        request = self.request(row)
+        inputs = self.inputs(request, row.received_at)
+        name, plan = write_plan(row, request, self.ring(), self.work_of(row), inputs)
         now = self.clock()
         if not self.jobs.move(row, State.MAPPING, now, plan=name, started=int(now)):
             return None
@@ -201,7 +216,7 @@ class Stages(Worker):
         most = request.error_threshold
         if most is None and request.input_bucket != self.collected:
             most = DEFAULT_ERROR_THRESHOLD
-        check_errors(errors, reports - left_out, most, "report_error_threshold_percentage")
+        check_errors(errors, reports - left_out, most, self.threshold_name)
         sources = frozenset(chain.from_iterable(shard.sources for shard in shards))
         counted = {
             "reports": reports,
@@ -209,7 +224,7 @@ class Stages(Worker):
             "duplicates": sum(shard.duplicates for shard in shards),
             "left_out": left_out,
             "errors": dict(sorted(errors.items())),
-            "rows": rows_charged(units(sources, request.filtering_ids)),
+            "rows": self.rows(units(sources, request.filtering_ids)),
         }
         if without:
             self._name_exhausted(row, request, without, "skipped")
@@ -247,20 +262,27 @@ class Stages(Worker):
 
     def _part(self, row: Row, plan: Plan, part: int) -> str:
         """Add noise to one part of the summary and store it. Returns its name, which reveals nothing about it."""
+        release = self.noised(row, plan, part).release()
+        file = BytesIO()
+        write_summary(file, release.keys, release.metrics)
+        return self.work_of(row).put_part(file.getvalue())
+
+    def noised(self, row: Row, plan: Plan, part: int) -> Noised:
+        """One part of the summary with its noise."""
         if row.secret is None:
             raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
-        work, request = self.work_of(row), self.request(row)
-        results = work.json(row.values["results"])["results"]
-        sums = (work.sums(work.shard(name).partitions[part]) for name in results)
-        domain = plan.domain[part]
+        request, domain = self.request(row), plan.domain[part]
         randomness = Randomness(
             self.noise_key, self.deployment, row.job, row.secret, plan.digest, request.mode
         )  # fmt: skip
-        keys = None if domain is None else work.keys(domain)
-        release = reduce_partition(sums, keys, request.parameters, randomness, part).release()
-        file = BytesIO()
-        write_summary(file, release.keys, release.metrics)
-        return work.put_part(file.getvalue())
+        keys = None if domain is None else self.work_of(row).keys(domain)
+        return reduce_partition(self.sums(row, part), keys, request.parameters, randomness, part)
+
+    def sums(self, row: Row, part: int) -> Iterator[Histogram]:
+        """The exact sums of one part, of each shard."""
+        work = self.work_of(row)
+        for name in work.json(row.values["results"])["results"]:
+            yield work.sums(work.shard(name).partitions[part])
 
     def _commit(self, row: Row) -> list[Message] | None:
         plan, request = self.plan_of(row), self.request(row)
@@ -313,9 +335,7 @@ class Stages(Worker):
                 place.put_new(output, work.part(name))
         except TakenError:
             return self._not_written(row, "an object of the output's name exists: publish under another prefix")
-        except ClientError as error:
-            if error.response["Error"]["Code"] not in FORBIDDEN | NO_BUCKET:
-                raise
+        except UnwritableError:
             return self._not_written(row, "the output bucket may not be written: publish to another bucket")
         code = "SUCCESS_WITH_ERRORS" if row.values["counters"]["errors"] else "SUCCESS"
         self._end(row, code=code, message="", output=[bucket, prefix])
@@ -337,8 +357,7 @@ class Stages(Worker):
     def _short_of_budget(self, request: JobRequest, shards: Sequence[Shard]) -> frozenset[Source]:
         """The sources whose units have less left than the job asks for."""
         sources = frozenset(chain.from_iterable(shard.sources for shard in shards))
-        budgets = self.committing("").budgets
-        short = {unit for unit, _ in exhausted(budgets, units(sources, request.filtering_ids), request.amount)}
+        short = self.committing("").short(units(sources, request.filtering_ids), request.amount)
         return frozenset(source for source in sources if not short.isdisjoint(units([source], request.filtering_ids)))
 
     def _name_exhausted(self, row: Row, request: JobRequest, sources: Collection[Source], what: str) -> None:
@@ -346,15 +365,12 @@ class Stages(Worker):
         folder = request.output_prefix.rpartition("/")[0]
         job = sha256(row.job.encode()).hexdigest()[:8]
         name = f"{folder}/" * bool(folder) + f"privacy_budget_{what}_{moment(row.received_at)}_{job}.json"
-        named = named_exhausted(self.committing("").budgets, sources, request.filtering_ids, request.amount)
+        named = self.committing("").named(sources, request.filtering_ids, request.amount)
         body = {"privacy_budget_exhausted_info": {"aggregatable_input_budget_consumption_info": named}}
         try:
             self.bucket(request.output_bucket).put_new(name, json.dumps(body, indent=1).encode())
-        except TakenError:
+        except (TakenError, UnwritableError):
             return
-        except ClientError as error:
-            if error.response["Error"]["Code"] not in FORBIDDEN | NO_BUCKET:
-                raise
 
     def _sources(self, row: Row) -> frozenset[Source]:
         return sources_of(self.work_of(row).json(row.values["sources"]))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from kanon.reports.service.messages import Message
 from kanon.reports.service.stages import Stages
-from kanon.reports.storage.report_jobs import STUCK
+from kanon.reports.storage.report_jobs import STUCK, ReportJobs
 
 QUIET = 240
 """Seconds without a step after which a job's messages are sent again: less than the five minutes between sweeps."""
@@ -24,16 +24,16 @@ class Swept:
     failed: list[str] = field(default_factory=list)
 
 
-def sweep(stages: Stages, send: Callable[[Sequence[Message]], None]) -> Swept:
+def sweep(stages: Stages, jobs: ReportJobs, send: Callable[[Sequence[Message]], None]) -> Swept:
     """Send the messages of every job that has not moved. A job that cannot be resumed does not stop the others."""
     swept, now = Swept(), stages.clock()
-    for job in list(stages.jobs.unfinished()):
+    for job in list(jobs.unfinished()):
         try:
-            row = stages.jobs.read(job)
+            row = jobs.read(job)
             if row is None:
                 continue
             swept.stuck += now - row.received_at >= STUCK
-            if now - stages.jobs.moved_at(row) >= QUIET:
+            if now - jobs.moved_at(row) >= QUIET:
                 send(stages.resumed(job))
         except Exception as error:  # noqa: BLE001, the caller reports it
             swept.failed.append(type(error).__name__)

@@ -4,17 +4,17 @@ fails.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-from aws_lambda_powertools import Metrics
-from aws_lambda_powertools.metrics import MetricUnit
+from typing import TYPE_CHECKING, Any
 
 from kanon.reports.errors import JobError
+from kanon.reports.job import JobRequest
 from kanon.reports.service.plan import Bucket, Plan, read_plan
-from kanon.reports.service.requests import JobRequest
-from kanon.reports.storage.objects import Objects
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, ReportJobs, Row, State
+from kanon.reports.storage.objects import ObjectStore
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, Jobs, Row, State
 from kanon.reports.storage.work import Work
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools import Metrics
 
 UNPUBLISHED = "UNPUBLISHED"
 """Told of a committed job whose summary could not be written. The job stays open."""
@@ -23,8 +23,8 @@ COUNTED = {"SUCCESS": "JobsFinished", "SUCCESS_WITH_ERRORS": "JobsFinished", UNP
 NOTHING_SPENT = "Nothing was spent."
 
 
-def untold(code: str) -> None:
-    """Ignore the end of a job."""
+def untold(_: object) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +38,16 @@ class Worker:
         request: reads the stored request of a job.
         clock: unix seconds.
         ended: called with the return code if a run ends its job, and if its summary cannot be published.
+        failed: called with an error that ends a job before its commit.
     """
 
-    jobs: ReportJobs
-    work: Objects
+    jobs: Jobs
+    work: ObjectStore
     bucket: Bucket
     request: Callable[[Row], JobRequest]
     clock: Callable[[], float]
     ended: Callable[[str], None] = untold
+    failed: Callable[[JobError], None] = untold
 
     def work_of(self, row: Row) -> Work:
         """The folder of a job in the work bucket."""
@@ -64,6 +66,7 @@ class Worker:
         """
         if row.state not in BEFORE_COMMIT:
             return False
+        self.failed(error)
         told: dict[str, Any] = {"code": error.code, "message": f"{error}. {NOTHING_SPENT}"}
         if error.errors is not None:
             told["counters"] = {"errors": dict(sorted(error.errors.items()))}
@@ -73,6 +76,6 @@ class Worker:
         return ended
 
 
-def count_outcome(metrics: Metrics, code: str) -> None:
+def count_outcome(metrics: "Metrics", code: str) -> None:
     """Count a job that has ended with this return code, or is unpublished. A crash just before the count loses it."""
-    metrics.add_metric(COUNTED.get(code, "JobsRefused"), MetricUnit.Count, 1)
+    metrics.add_metric(COUNTED.get(code, "JobsRefused"), "Count", 1)

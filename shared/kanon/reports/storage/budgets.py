@@ -8,18 +8,17 @@ amount that it took. These items are the ledger, and make a repeated write harml
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from kanon.dynamo.batches import KEYS_A_CALL, Item, drain
 from kanon.errors import ThrottledError
 from kanon.reports.account import DAY, MAX_AGE, Unit
 from kanon.reports.errors import JobError
+from kanon.reports.parameters import Amount
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
-EPSILON_STEPS, DELTA_STEPS = 1000, 10**15
 ROWS_A_CHUNK = 49
 """Two writes for each row, one for the job and one for the witness: 100 items, the most of one transaction."""
 MOST_ROWS = 30_000
@@ -38,38 +37,6 @@ WITNESS_KEPT = DAY
 IF_NOT_TAKEN = "attribute_not_exists(#row)"
 IF_TAKEN = "attribute_exists(#row)"
 IF_SAME_EPOCH = "epoch = :epoch"
-
-
-@dataclass(frozen=True)
-class Amount:
-    """A budget: epsilon in thousandths, delta in 10^-15."""
-
-    epsilon: int
-    delta: int
-
-    @classmethod
-    def of(cls, epsilon: Fraction, delta: Fraction) -> "Amount":
-        """The exact amount.
-
-        Raises:
-            ValueError: epsilon has more than 3 decimals, or delta more than 15.
-        """
-        steps = epsilon * EPSILON_STEPS, delta * DELTA_STEPS
-        if any(step.denominator != 1 for step in steps):
-            raise ValueError("epsilon has at most 3 decimals, delta at most 15")
-        return cls(int(steps[0]), int(steps[1]))
-
-    @property
-    def exact(self) -> tuple[Fraction, Fraction]:
-        """Epsilon and delta."""
-        return Fraction(self.epsilon, EPSILON_STEPS), Fraction(self.delta, DELTA_STEPS)
-
-    def __add__(self, other: "Amount") -> "Amount":
-        return Amount(self.epsilon + other.epsilon, self.delta + other.delta)
-
-    def within(self, other: "Amount") -> bool:
-        """Whether both parts are at most the other's."""
-        return self.epsilon <= other.epsilon and self.delta <= other.delta
 
 
 @dataclass(frozen=True, order=True)

@@ -1,17 +1,17 @@
-"""Objects in S3: pinned reads, writes that never overwrite, listings."""
+"""Objects: pinned reads, writes that never overwrite, listings. Those of the service are in S3."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
-
-from botocore.exceptions import ClientError
 
 from kanon.dynamo.batches import chunks
 from kanon.errors import KanonError
 from kanon.reports.errors import JobError
 
 if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
     from mypy_boto3_s3 import S3Client
 
 DELETES_A_CALL = 1000
@@ -23,6 +23,10 @@ NO_BUCKET = frozenset({"NoSuchBucket"})
 
 class TakenError(KanonError):
     """An object with other content has this name. It was not overwritten."""
+
+
+class UnwritableError(KanonError):
+    """The bucket does not exist, or may not be written."""
 
 
 @dataclass(frozen=True, order=True)
@@ -40,30 +44,18 @@ class Stored:
     etag: str
 
 
-class Objects:
-    """A bucket."""
+class ObjectStore(ABC):
+    """A bucket, wherever it is."""
 
-    def __init__(self, client: "S3Client", bucket: str) -> None:
-        self._client = client
-        self.bucket = bucket
-
+    @abstractmethod
     def listed(self, prefix: str, most: int, wanted: Callable[[str], bool] = bool) -> list[Stored]:
         """The objects under a prefix whose names are wanted, by name.
 
         Raises:
             JobError: there are more than ``most``, or the bucket cannot be read.
         """
-        found: list[Stored] = []
-        try:
-            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
-                items = [one for one in page.get("Contents", ()) if not one["Key"].endswith("/")]
-                found += [Stored(one["Key"], one["Size"], one["ETag"]) for one in items if wanted(one["Key"])]
-                if len(found) > most:
-                    raise _too_many(most)
-        except ClientError as error:
-            raise _unreadable(error, "the bucket") from error
-        return sorted(found)
 
+    @abstractmethod
     def read(self, key: str, etag: str | None = None) -> bytes:
         """The bytes of an object.
 
@@ -74,28 +66,74 @@ class Objects:
         Raises:
             JobError: it is missing, has changed, or may not be read.
         """
+
+    @abstractmethod
+    def put_new(self, key: str, body: bytes) -> None:
+        """Write an object, unless it exists with the same bytes.
+
+        Raises:
+            TakenError: an object of this name has other bytes.
+            UnwritableError: the bucket does not exist, or may not be written.
+        """
+
+    @abstractmethod
+    def delete_under(self, prefix: str) -> None:
+        """Delete every object under a prefix. It may be called again."""
+
+    def put_named(self, prefix: str, body: bytes) -> str:
+        """Write an object under the SHA-256 of its content. Returns the name. Writing it again changes nothing."""
+        key = f"{prefix}{sha256(body).hexdigest()}"
+        self.put_new(key, body)
+        return key
+
+
+class Objects(ObjectStore):
+    """A bucket of S3."""
+
+    def __init__(self, client: "S3Client", bucket: str) -> None:
+        self._client = client
+        self.bucket = bucket
+        self._error: type[ClientError] = client.exceptions.ClientError
+
+    def listed(self, prefix: str, most: int, wanted: Callable[[str], bool] = bool) -> list[Stored]:
+        """The objects under a prefix whose names are wanted, by name."""
+        found: list[Stored] = []
+        try:
+            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix):
+                items = [one for one in page.get("Contents", ()) if not one["Key"].endswith("/")]
+                found += [Stored(one["Key"], one["Size"], one["ETag"]) for one in items if wanted(one["Key"])]
+                if len(found) > most:
+                    raise _too_many(most)
+        except self._error as error:
+            raise _unreadable(error, "the bucket") from error
+        return sorted(found)
+
+    def read(self, key: str, etag: str | None = None) -> bytes:
+        """The bytes of an object, which must still have this etag."""
         pinned: Any = {} if etag is None else {"IfMatch": etag}
         try:
             return self._client.get_object(Bucket=self.bucket, Key=key, **pinned)["Body"].read()
-        except ClientError as error:
+        except self._error as error:
             raise _unreadable(error, "an object") from error
 
     def found(self, key: str) -> bytes | None:
         """The bytes of an object; None if there is none."""
         try:
             return self._client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
-        except ClientError as error:
+        except self._error as error:
             if _code(error) in ABSENT:
                 return None
             raise
 
     def put_new(self, key: str, body: bytes) -> None:
-        """Write an object, unless it exists with the same bytes.
-
-        Raises:
-            TakenError: an object of this name has other bytes.
-        """
-        if not self.put_once(key, body) and self.found(key) != body:
+        """Write an object, unless it exists with the same bytes."""
+        try:
+            same = self.put_once(key, body) or self.found(key) == body
+        except self._error as error:
+            if _code(error) not in FORBIDDEN | NO_BUCKET:
+                raise
+            raise UnwritableError("the bucket does not exist, or may not be written") from error
+        if not same:
             raise TakenError("an object with other content has this name: choose another name")
 
     def put_once(self, key: str, body: bytes) -> bool:
@@ -106,17 +144,11 @@ class Objects:
         """
         try:
             self._client.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
-        except ClientError as error:
+        except self._error as error:
             if _code(error) not in CHANGED:
                 raise
             return False
         return True
-
-    def put_named(self, prefix: str, body: bytes) -> str:
-        """Write an object under the SHA-256 of its content. Returns the name. Writing it again changes nothing."""
-        key = f"{prefix}{sha256(body).hexdigest()}"
-        self.put_new(key, body)
-        return key
 
     def delete_under(self, prefix: str) -> None:
         """Delete every object under a prefix. It may be called again."""
@@ -132,7 +164,7 @@ class Objects:
             yield from (item["Key"] for item in page.get("Contents", ()))
 
 
-def inputs(place: Objects, prefixes: Iterable[str], most: int, wanted: Callable[[str], bool]) -> list[Stored]:
+def inputs(place: ObjectStore, prefixes: Iterable[str], most: int, wanted: Callable[[str], bool]) -> list[Stored]:
     """The objects of reports under any of the prefixes whose names are wanted, by name, each once.
 
     Raises:
@@ -153,11 +185,11 @@ def _too_many(most: int) -> JobError:
     return JobError("INVALID_JOB", f"there are more than {most:,} objects under the prefixes: take fewer at once")
 
 
-def _code(error: ClientError) -> str:
+def _code(error: "ClientError") -> str:
     return error.response["Error"]["Code"]
 
 
-def _unreadable(error: ClientError, what: str) -> Exception:
+def _unreadable(error: "ClientError", what: str) -> Exception:
     """The JobError for a permanent error of S3; other errors are returned unchanged."""
     code = _code(error)
     if code in ABSENT | CHANGED | NO_BUCKET:

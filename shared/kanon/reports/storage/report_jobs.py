@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kanon.dynamo.batches import Item
 from kanon.dynamo.conditions import refused_by, unless_refused
 from kanon.dynamo.transactions import all_or_none
 from kanon.reports.account import DAY
+from kanon.reports.job import JobRequest
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -110,8 +111,33 @@ class Row:
         return f"Row({self.state})"
 
 
+def output_of(row: Row, request: JobRequest) -> tuple[str, str]:
+    """The bucket and the prefix of a job's summary, as last requested."""
+    bucket, prefix = row.values.get("output", (request.output_bucket, request.output_prefix))
+    return bucket, prefix
+
+
+class Jobs(Protocol):
+    """What the stages need of jobs, wherever they are stored. :class:`ReportJobs` says what each method promises."""
+
+    def read(self, job: str) -> Row | None:
+        """The job."""
+
+    def move(self, row: Row, to: State, now: float, **values: Any) -> bool:
+        """Move a job to another state."""
+
+    def record(self, job: str, stage: str, number: int, value: Any, now: float) -> Any:
+        """Record a worker's result."""
+
+    def recorded(self, job: str, stage: str) -> dict[int, Any]:
+        """The results of a stage."""
+
+    def forget_work(self, job: str) -> None:
+        """Delete the workers' results."""
+
+
 class ReportJobs:
-    """The jobs of a deployment."""
+    """The jobs of a deployment, in DynamoDB."""
 
     def __init__(self, client: "DynamoDBClient", table: str) -> None:
         self._client = client

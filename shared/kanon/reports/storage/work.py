@@ -20,7 +20,7 @@ from kanon.reports.account import Source
 from kanon.reports.errors import Counter
 from kanon.reports.histogram import KEY, Histogram
 from kanon.reports.mapping import Mapped
-from kanon.reports.storage.objects import Objects
+from kanon.reports.storage.objects import ObjectStore
 
 _ROW = np.dtype([("key", KEY), ("sum", ">i8")])
 BLIND_BYTES = 32
@@ -45,7 +45,7 @@ class Shard:
 class Work:
     """The folder of one job."""
 
-    objects: Objects
+    objects: ObjectStore
     job: str
 
     @property
