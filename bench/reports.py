@@ -30,16 +30,13 @@ from kanon.dynamo.batches import chunks
 from kanon.local import Stack
 from kanon.noise.words import NoiseKey
 from kanon.reports import avro
-from kanon.reports.acceptance import Rules
 from kanon.reports.histogram import Histogram
-from kanon.reports.hpke import PREFIX, SUITE, seal
-from kanon.reports.keys import PublicKey, public_keys
+from kanon.reports.hpke import PREFIX, SUITE, PublicKey, public_keys, seal
 from kanon.reports.mapping import Selection, map_reports
-from kanon.reports.noise import Randomness
+from kanon.reports.noise import Randomness, reduce_partition
 from kanon.reports.parameters import Parameters
 from kanon.reports.payload import Contribution, Layout, encode
-from kanon.reports.reducing import reduce_partition
-from kanon.reports.shared_info import SharedInfo
+from kanon.reports.shared_info import Rules, SharedInfo
 from kanon.reports.storage.objects import Objects
 
 NOW = 1_767_225_600

@@ -17,25 +17,24 @@ from kanon.queues import read_message, send_all
 from kanon.reports.errors import STOPS, JobError
 from kanon.reports.parameters import Amount
 from kanon.reports.service.committing import Committing
-from kanon.reports.service.fingerprints import Recorded
-from kanon.reports.service.messages import MapMessage, Message, StageMessage
 from kanon.reports.service.plan import Ring
 from kanon.reports.service.requests import reader
 from kanon.reports.service.rotation import REPLACED, Epoch
+from kanon.reports.service.shards import count_outcome
 from kanon.reports.service.stages import Stages, WaitError
-from kanon.reports.service.sweeping import sweep
-from kanon.reports.service.working import count_outcome
-from kanon.reports.settings import AggregateSettings
+from kanon.reports.settings import AggregateSettings, Recorded
 from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.key_ring import KeyRing
 from kanon.reports.storage.objects import Objects
-from kanon.reports.storage.report_jobs import ReportJobs
+from kanon.reports.storage.report_jobs import STUCK, MapMessage, Message, ReportJobs, StageMessage
 from kanon.starting import Once
 
 SETTINGS = AggregateSettings.from_environment()
 NOISE_KEY = "1"
 SECONDS_A_STAGE = 300
 """With less time left, a run begins no further stage: a new message continues the job."""
+QUIET = 240
+"""Seconds without a step after which a job's messages are sent again: less than the five minutes between sweeps."""
 
 logger = Logger()
 metrics = Metrics()
@@ -128,16 +127,29 @@ def take_on(record: SQSRecord, lambda_context: LambdaContext) -> None:
 
 
 def sweep_jobs() -> None:
-    """Send the messages of jobs that have not moved.
+    """Continue the jobs whose messages were lost: those that have not moved for some minutes.
+
+    A job that cannot be resumed does not stop the others.
 
     Raises:
         KanonError: some jobs could not be resumed. The next sweep tries again.
     """
-    swept = sweep(stages(), report_jobs(), send)
-    metrics.add_metric("StuckJobs", MetricUnit.Count, swept.stuck)
-    for kind in sorted(set(swept.failed)):
+    jobs, now, taking_on = report_jobs(), clock.now(), stages()
+    stuck, failed = 0, set[str]()
+    for job in list(jobs.unfinished()):
+        try:
+            row = jobs.read(job)
+            if row is None:
+                continue
+            stuck += now - row.received_at >= STUCK
+            if now - jobs.moved_at(row) >= QUIET:
+                send(taking_on.resumed(job))
+        except Exception as error:  # noqa: BLE001, told below
+            failed.add(type(error).__name__)
+    metrics.add_metric("StuckJobs", MetricUnit.Count, stuck)
+    for kind in sorted(failed):
         logger.error("jobs could not be resumed", kind=kind)
-    if swept.failed:
+    if failed:
         raise KanonError("jobs could not be resumed: the next sweep tries again")
 
 

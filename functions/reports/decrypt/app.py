@@ -13,15 +13,12 @@ from kanon import aws, clock
 from kanon.errors import kind_and_place, texts_withheld
 from kanon.queues import read_message, send_all
 from kanon.reports.errors import STOPS
-from kanon.reports.service.fingerprints import Recorded
-from kanon.reports.service.messages import MapMessage
 from kanon.reports.service.requests import reader
-from kanon.reports.service.shards import Shards
-from kanon.reports.service.working import count_outcome
-from kanon.reports.settings import DecryptSettings
+from kanon.reports.service.shards import Shards, count_outcome
+from kanon.reports.settings import DecryptSettings, Recorded
+from kanon.reports.storage.key_ring import PrivateKeys
 from kanon.reports.storage.objects import Objects
-from kanon.reports.storage.private_keys import PrivateKeys
-from kanon.reports.storage.report_jobs import ReportJobs
+from kanon.reports.storage.report_jobs import MapMessage, ReportJobs
 from kanon.starting import Once
 
 SETTINGS = DecryptSettings.from_environment()

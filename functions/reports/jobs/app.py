@@ -18,6 +18,7 @@ from kanon.http.edge import described, handle, resolver
 from kanon.http.origin import edge_of
 from kanon.queues import send_all
 from kanon.reports.errors import JobError
+from kanon.reports.job import JobRequest
 from kanon.reports.parameters import Amount
 from kanon.reports.service.answers import (
     DUPLICATE,
@@ -31,25 +32,23 @@ from kanon.reports.service.answers import (
     job_answer,
     jobs_form,
 )
-from kanon.reports.service.budget_view import BudgetAnswer, budget_answer, check_names, read_unit
-from kanon.reports.service.creating import create, publish_again
-from kanon.reports.service.fingerprints import Recorded
-from kanon.reports.service.messages import StageMessage
+from kanon.reports.service.budget_view import BudgetAnswer, budget_answer, check_names, preflight_answer, read_unit
 from kanon.reports.service.requests import (
     JobInBody,
-    JobRequest,
     PublicationInBody,
     RequestRefusedError,
     check_output,
+    create,
     named_buckets,
+    publish_again,
     read_job_id,
     read_publication,
     read_request,
 )
-from kanon.reports.settings import JobsSettings
+from kanon.reports.settings import JobsSettings, Recorded
 from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.objects import Objects
-from kanon.reports.storage.report_jobs import ReportJobs, Row
+from kanon.reports.storage.report_jobs import ReportJobs, Row, StageMessage
 from kanon.starting import Once
 
 SETTINGS = JobsSettings.from_environment()
@@ -131,12 +130,10 @@ def get_job(job_request_id: Annotated[str, Query(description="The id of the job"
 )
 def preflight(body: JobInBody) -> Response[str]:
     """Count the reports and units of a job, without creating it. It opens no report and spends nothing."""
-    from kanon.reports.service import preflight as preflights
-
     request = read(body)
     bucket = partial(Objects, s3_client())
     try:
-        return answered(preflights.preflight(request, bucket, budgets(), int(clock.now())))
+        return answered(preflight_answer(request, bucket, budgets(), int(clock.now())))
     except JobError as error:
         raise RequestError(bad_input(str(error))) from None
 

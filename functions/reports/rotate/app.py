@@ -12,8 +12,7 @@ from kanon.reports.parameters import Amount
 from kanon.reports.service.rotation import Epoch, Rotation
 from kanon.reports.settings import RotateSettings
 from kanon.reports.storage.budgets import Budgets
-from kanon.reports.storage.key_ring import KeyRing
-from kanon.reports.storage.private_keys import PrivateKeys
+from kanon.reports.storage.key_ring import KeyRing, PrivateKeys
 from kanon.starting import Once
 
 SETTINGS = RotateSettings.from_environment()

@@ -20,9 +20,9 @@ from kanon.cli.screen import show_json, working
 from kanon.reports.created import PRIVATE, SHARED
 
 if TYPE_CHECKING:
-    from kanon.reports.acceptance import Rules
     from kanon.reports.aggregate import Job, Outcome
     from kanon.reports.avro import Report
+    from kanon.reports.shared_info import Rules
 
 ORIGIN = "https://report.test"
 """The reporting origin of simulated reports."""
@@ -41,7 +41,7 @@ def _report_errors() -> Iterator[None]:
     """End the command with one line on an invalid option (status 2) or an invalid input (1)."""
     from kanon.reports.clients.events import EventsError
     from kanon.reports.errors import JobError
-    from kanon.reports.keys import KeyDocumentError
+    from kanon.reports.hpke import KeyDocumentError
     from kanon.reports.parameters import ParameterError
 
     try:
@@ -97,11 +97,11 @@ def aggregate(
 
     Example: kanon reports aggregate reports.avro --domain domain.avro --keys private-keys.json --epsilon 2
     """
-    from kanon.reports.acceptance import Rules
     from kanon.reports.aggregate import Job, Secrets, read_inputs
     from kanon.reports.aggregate import aggregate as run
-    from kanon.reports.keys import private_keys
+    from kanon.reports.hpke import private_keys
     from kanon.reports.parameters import Parameters, decimal
+    from kanon.reports.shared_info import Rules
     from kanon.reports.summary import write
 
     if bool(domain) == discover:
@@ -165,7 +165,7 @@ def simulate(
     from kanon.reports.clients.attribution import Attribution
     from kanon.reports.clients.encrypt import encrypt
     from kanon.reports.clients.windows import Windows
-    from kanon.reports.keys import public_keys
+    from kanon.reports.hpke import public_keys
 
     if client not in {"windows", "attribution"}:
         raise typer.BadParameter("--client must be windows or attribution")
@@ -315,8 +315,8 @@ def decode(
     """
     from itertools import islice
 
-    from kanon.reports.decoding import lines
-    from kanon.reports.keys import private_keys
+    from kanon.reports.hpke import private_keys
+    from kanon.reports.summary import lines
 
     opening = private_keys(_key_document(keys)) if keys else None
     for line in islice(lines(file, opening), limit):
@@ -338,7 +338,7 @@ def keys(
 
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    from kanon.reports.keys import private_document, public_document
+    from kanon.reports.hpke import private_document, public_document
 
     outputs = _outputs(context, force, {"--private": private, "--public": public})
     made = {str(uuid.uuid4()): X25519PrivateKey.generate()}
@@ -386,7 +386,7 @@ def explain(
 
     Example: kanon reports explain --epsilon 4 --delta 2e-8
     """
-    from kanon.reports.guarantee import of_all
+    from kanon.reports.job import of_all
     from kanon.reports.parameters import decimal
 
     spent, failing = decimal(epsilon, "--epsilon"), decimal(delta, "--delta")
@@ -413,7 +413,7 @@ def _filtering_ids(text: str) -> tuple[int, ...]:
 
 def _origin(given: str | None, *, site: bool = False) -> str | None:
     """An origin or a site in the form of shared_info."""
-    from kanon.reports.acceptance import site_of
+    from kanon.reports.shared_info import site_of
 
     if given is None:
         return None
@@ -427,7 +427,7 @@ def _origin(given: str | None, *, site: bool = False) -> str | None:
 
 
 def _key_document(path: Path) -> str:
-    from kanon.reports.keys import KeyDocumentError
+    from kanon.reports.hpke import KeyDocumentError
 
     try:
         return path.read_text()
@@ -448,7 +448,7 @@ def _warnings(rules: "Rules", *, no_noise: bool, debug: bool) -> list[str]:
 
 
 def _show(job: "Job", outcome: "Outcome", written: list[Path], warnings: list[str], *, as_json: bool) -> None:
-    from kanon.reports.guarantee import of_job
+    from kanon.reports.job import of_job
 
     promised = not any("no guarantee" in warning for warning in warnings)
     guarantee = of_job(job.parameters) if promised else []

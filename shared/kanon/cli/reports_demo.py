@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kanon.local.logs import JoinLog
     from kanon.local.reported_log import ReportedLog
     from kanon.reports.avro import Report
-    from kanon.reports.keys import PublicKey
+    from kanon.reports.hpke import PublicKey
 
 Log = Annotated[Path | None, typer.Option(exists=True, help="Join log with the columns time,set,client.")]
 Window = Annotated[
@@ -110,7 +110,7 @@ def encrypted(reported: "ReportedLog", origin: str, keys: "list[PublicKey]") -> 
 
 
 def _promise(both: tuple[Parameters, Parameters]) -> None:
-    from kanon.reports.guarantee import of_all, of_job
+    from kanon.reports.job import of_all, of_job
 
     parts: dict[str, list[str]] = {parameters.mode: of_job(parameters) for parameters in both}
     parts["Both summaries together"] = of_all(

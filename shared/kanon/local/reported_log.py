@@ -19,13 +19,13 @@ from kanon.local.logs import JoinLog
 from kanon.noise.exact import exp_bounds
 from kanon.pictures import BLUE, GREEN, TEXT, YELLOW, panels, saved
 from kanon.reports import avro
-from kanon.reports.acceptance import Rules
 from kanon.reports.aggregate import Job, Secrets, aggregate
 from kanon.reports.clients.encrypt import encrypt
 from kanon.reports.clients.windows import Windows, contributions
-from kanon.reports.keys import PublicKey
+from kanon.reports.hpke import PublicKey
 from kanon.reports.noise import DiscreteLaplace
 from kanon.reports.parameters import CONTRIBUTION_BOUND, Parameters
+from kanon.reports.shared_info import Rules
 
 ORIGIN = "https://demo.test"
 JOINS = 2

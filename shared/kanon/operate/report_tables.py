@@ -14,8 +14,7 @@ from kanon.operate.changes import ChangeRefusedError
 from kanon.operate.running_reports import RunningReports
 from kanon.operate.stacks import RunningStack
 from kanon.reports.service.rotation import Rotation
-from kanon.reports.storage.key_ring import Keys
-from kanon.reports.storage.private_keys import PrivateKeys
+from kanon.reports.storage.key_ring import Keys, PrivateKeys
 from kanon.reports.storage.report_jobs import State
 
 

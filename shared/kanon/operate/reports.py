@@ -19,7 +19,7 @@ from kanon.operate.findings import (
     schedule_finding,
 )
 from kanon.operate.running_reports import QUEUES, SCHEDULES, RunningReports
-from kanon.reports.service.fingerprints import Recorded, fingerprints
+from kanon.reports.settings import Recorded, fingerprints
 from kanon.reports.storage.key_ring import NEW_EVERY, PUBLISHED
 from kanon.reports.storage.report_jobs import STUCK, Row, State
 

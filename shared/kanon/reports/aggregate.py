@@ -25,25 +25,22 @@ from numpy.typing import NDArray
 
 from kanon.dynamo.batches import chunks
 from kanon.noise.words import NoiseKey
-from kanon.reports.acceptance import Rules
-from kanon.reports.account import Unit
 from kanon.reports.avro import read_domain, read_reports, write_summary
 from kanon.reports.errors import Counter, JobError
-from kanon.reports.histogram import Histogram, declared
+from kanon.reports.histogram import Histogram, declared, exact_sums
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest
 from kanon.reports.mapping import Mapped, Selection, map_reports
+from kanon.reports.noise import Noised
 from kanon.reports.parameters import Amount, Parameters
-from kanon.reports.reducing import Noised, exact_sums
 from kanon.reports.service import committing
-from kanon.reports.service.messages import MapMessage, Message, StageMessage
 from kanon.reports.service.plan import MOST_SHARDS, Inputs, Plan, Ring, read_plan
-from kanon.reports.service.shards import Shards
+from kanon.reports.service.shards import Shards, Worker
 from kanon.reports.service.stages import Stages
-from kanon.reports.service.working import Worker
+from kanon.reports.shared_info import Rules, Unit
 from kanon.reports.storage.budgets import Charge
 from kanon.reports.storage.memory import MemoryJob, MemoryObjects
 from kanon.reports.storage.objects import Stored
-from kanon.reports.storage.report_jobs import Row, State
+from kanon.reports.storage.report_jobs import MapMessage, Message, Row, StageMessage, State
 
 LOCAL = "local"
 """The name of the local deployment, of its job, and of its budgets."""

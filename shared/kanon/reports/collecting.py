@@ -14,9 +14,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, St
 
 from kanon.http.answers import Problem, error_answer
 from kanon.http.bodies import ANY_JSON, Bodies, RequestError
-from kanon.reports.account import MAX_AGE, MAX_AHEAD
 from kanon.reports.errors import Counter, JobError, RefusedError
-from kanon.reports.shared_info import END_OF_TIME, SharedInfo, host_of, parse
+from kanon.reports.shared_info import END_OF_TIME, MAX_AGE, MAX_AHEAD, SharedInfo, host_of, parse
 
 PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
 REPORTS = {

@@ -1,9 +1,9 @@
-"""Sums by key: sorted arrays of keys of 16 bytes and of exact sums.
+"""Sums by key: sorted arrays of keys of 16 bytes and of exact sums; and the reports that several shards have.
 
 The keys of a job are divided into partitions for its workers. Their number follows from public sizes, never from sums.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256, shake_256
 
@@ -188,3 +188,71 @@ def divided(keys: NDArray[np.bytes_], salt: bytes, partitions: int) -> list[NDAr
     """The declared keys of each partition."""
     of = partition_of(keys, salt, partitions)
     return [keys[of == number] for number in range(partitions)]
+
+
+# --------------------------------------------------------------------------------------------- several shards
+ROWS_AT_A_TIME = 4_000_000
+"""Keys of the shards' histograms that are merged at once."""
+RUNS = 16
+"""Ids are compared in groups by their first hex digit, so that only one group at a time is copied and sorted."""
+
+
+def skip_lists(report_ids: Sequence[NDArray[np.bytes_]]) -> list[frozenset[bytes]]:
+    """The ids that each shard must skip, because an earlier shard has accepted them.
+
+    Args:
+        report_ids: ids of the accepted reports of each shard, 16 bytes each, each id once per shard.
+    """
+    skipped: list[frozenset[bytes]] = [frozenset() for _ in report_ids]
+    for run in range(RUNS):
+        for shard, ids in enumerate(_repeated([_run(of_shard, run) for of_shard in report_ids])):
+            skipped[shard] |= ids
+    return skipped
+
+
+def _run(report_ids: NDArray[np.bytes_], run: int) -> NDArray[np.bytes_]:
+    """The ids with this first hex digit."""
+    first = np.ascontiguousarray(report_ids).view(np.uint8)[:: report_ids.itemsize]
+    ids: NDArray[np.bytes_] = report_ids[first >> 4 == run]
+    return ids
+
+
+def _repeated(report_ids: Sequence[NDArray[np.bytes_]]) -> list[set[bytes]]:
+    """The ids of each shard that an earlier shard also has."""
+    ids = np.concatenate([np.empty(0, "S16"), *report_ids])
+    shards = np.repeat(np.arange(len(report_ids)), [len(of_shard) for of_shard in report_ids])
+    order = np.argsort(ids, kind="stable")  # stable: equal ids keep the order of their shards
+    ordered = ids[order]
+    repeated = order[1:][ordered[1:] == ordered[:-1]]
+    skipped: list[set[bytes]] = [set() for _ in report_ids]
+    for row in repeated.tolist():
+        skipped[shards[row]].add(ids[row : row + 1].tobytes())
+    return skipped
+
+
+def exact_sums(sums: Iterable[Histogram], domain: NDArray[np.bytes_] | None) -> Histogram:
+    """The exact sums: of the declared keys, or of all keys in the reports.
+
+    Memory is bounded by the domain and a few histograms at a time.
+    """
+    if domain is None:
+        total = Sums()
+        for one in sums:
+            total.add(one)
+        return total.total()
+    keys = distinct(domain)
+    found = Histogram(keys, np.zeros(len(keys), np.int64))
+    for some in _groups(sums):
+        found = found.plus(Histogram.merged(some).at(keys))
+    return found
+
+
+def _groups(sums: Iterable[Histogram]) -> Iterator[list[Histogram]]:
+    """The histograms in groups of about ``rows`` keys."""
+    group: list[Histogram] = []
+    for one in sums:
+        group.append(one)
+        if sum(len(each.keys) for each in group) >= ROWS_AT_A_TIME:
+            yield group
+            group = []
+    yield group

@@ -11,13 +11,12 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from kanon.reports.acceptance import Rules, accept_clear
-from kanon.reports.account import EVERY, Source, Wanted, source_of
 from kanon.reports.avro import Report
 from kanon.reports.errors import Counter, RefusedError
 from kanon.reports.histogram import EMPTY, KEY, Histogram
 from kanon.reports.hpke import OVERHEAD, DecryptionError, open_sealed
 from kanon.reports.payload import HISTOGRAM, MOST_BYTES, PayloadError, Slots, read_one, template_of
+from kanon.reports.shared_info import EVERY, Rules, Source, Wanted, accept_clear, source_of
 
 
 def check_key(report: Report, rules: Rules) -> None:

@@ -1,4 +1,5 @@
-"""Discrete Laplace noise, ``P(x) ~ e**(-a |x|)`` on the integers, drawn digit by digit from a keyed tape.
+"""Discrete Laplace noise, ``P(x) ~ e**(-a |x|)`` on the integers, drawn digit by digit from a keyed tape; and the
+release of one partition of a job, its exact sums with noise (Algorithm 1 of the Privacy Sandbox paper).
 
 A geometric number with ratio ``q = e**-a`` has independent binary digits: digit i is 1 with probability
 ``1 / (1 + e**(a 2^i))``. The difference of two such numbers has the wanted distribution. So a draw compares 2K uniform
@@ -8,7 +9,7 @@ from the exact distribution is at most 2^-249. No floating-point number takes pa
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from kanon.noise.exact import exp_bounds
 from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
+from kanon.reports.histogram import Histogram, exact_sums
 from kanon.reports.parameters import Parameters
 
 PRECISION = 256
@@ -218,3 +220,59 @@ def _threshold(x: Fraction, bits: int = 2 * PRECISION) -> int:
 
 def _number(number: int) -> bytes:
     return number.to_bytes(8, "big")
+
+
+MECHANISM = "kanon/reports/1"
+"""Version of the mechanism. Change it with every change of the computation: it changes the noise."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """One partition of a summary: keys in ascending order, and their noisy sums. This may be published."""
+
+    keys: NDArray[np.bytes_]
+    metrics: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Noised:
+    """One partition with its noise. Publish only ``release()``: the other fields show exact sums."""
+
+    exact: Histogram
+    noise: NDArray[np.int64]
+    threshold: int | None
+
+    def release(self) -> Release:
+        """All declared keys, or the discovered keys whose noisy sum is *above* the threshold."""
+        metrics = self.exact.sums + self.noise
+        if self.threshold is None:
+            return Release(self.exact.keys, metrics)
+        passes = metrics > self.threshold
+        return Release(self.exact.keys[passes], metrics[passes])
+
+
+def reduce_partition(
+    sums: Iterable[Histogram],
+    domain: NDArray[np.bytes_] | None,
+    parameters: Parameters,
+    randomness: Randomness,
+    partition: int = 0,
+) -> Noised:
+    """Merge the shards' sums of one partition and add noise.
+
+    With declared keys, all of them are released, also those without reports, and no others. In discovery a key without
+    reports could never pass, since noise is at most the threshold.
+
+    Args:
+        sums: the partition's histogram of each shard.
+        domain: the partition's declared keys, ``None`` in discovery.
+        parameters: what the job promises.
+        randomness: the seed of the noise.
+        partition: number of the partition.
+
+    Raises:
+        JobError: the sums reach 2^62.
+    """
+    exact = exact_sums(sums, domain)
+    tape = randomness.tape(partition, exact.digest())
+    return Noised(exact, DiscreteLaplace.of(parameters).draw(tape, len(exact.keys)), parameters.threshold)

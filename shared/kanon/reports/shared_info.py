@@ -1,14 +1,29 @@
-"""The clear fields of a report: JSON text that encryption authenticates."""
+"""The clear fields of a report: JSON text that encryption authenticates. They decide the units of account.
 
+A report is checked in a fixed order, and the first check that fails names the error counter: clear fields, key,
+decryption, form, operation, sum of the values. All checks but the last four have the same result for a report and for
+a null report in its place.
+"""
+
+import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from kanon.noise.words import length_prefixed
 from kanon.reports.errors import Counter, JobError, RefusedError
+from kanon.reports.parameters import CONTRIBUTION_BOUND
 from kanon.strict_json import no_constant, without_duplicates
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+    from publicsuffixlist import PublicSuffixList
+
 
 ATTRIBUTION_APIS = ("attribution-reporting", "attribution-reporting-debug")
 APIS = (*ATTRIBUTION_APIS, "protected-audience", "shared-storage", "kanon")
@@ -146,3 +161,179 @@ def host_of(origin: str) -> str | None:
     """The host of an https origin, or None."""
     match = _ORIGIN.fullmatch(origin)
     return match[1] if match else None
+
+
+HOUR, DAY = 3600, 86_400
+MAX_AGE, MAX_AHEAD = 90 * DAY, DAY
+"""The largest age of a report when a job is received, and how far ahead its time may be. Budgets are kept as long."""
+
+
+class Source(NamedTuple):
+    """The clear fields that a unit is made of."""
+
+    api: str
+    version: str
+    reporting_origin: str
+    attribution_destination: str | None
+    source_registration_time: int | None
+    hour: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The reports that a job asks for, by clear fields.
+
+    Args:
+        destinations: the only attribution destinations, ``None`` for any.
+        hours: the only hours of ``scheduled_report_time``, since 1970; ``None`` for any.
+        without: sources whose reports are left out.
+    """
+
+    destinations: frozenset[str] | None = None
+    hours: range | None = None
+    without: frozenset[Source] = frozenset()
+
+    def takes(self, source: Source) -> bool:
+        """Whether reports with these clear fields are asked for."""
+        asked = self.destinations is None or source.attribution_destination in self.destinations
+        timely = self.hours is None or source.hour in self.hours
+        return asked and timely and source not in self.without
+
+
+EVERY = Wanted()
+
+
+class Unit(NamedTuple):
+    """One budget: a budget key, an origin, and an hour of the scheduled report time (hours since 1970)."""
+
+    key: str
+    origin: str
+    hour: int
+
+    @property
+    def row(self) -> bytes:
+        """SHA-256 of key, origin and day: the row with the 24 hours of that day."""
+        day = self.hour // 24
+        return hashlib.sha256(
+            length_prefixed(b"kanon/reports/row/1", self.key.encode(), self.origin.encode(), day.to_bytes(8, "big"))
+        ).digest()
+
+
+def moment(seconds: float) -> str:
+    """A time as RFC 3339, UTC, such as ``2026-01-31T23:59:59Z``."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def source_of(info: SharedInfo) -> Source:
+    """The fields of a report that decide its units."""
+    return Source(
+        info.api,
+        info.version,
+        info.reporting_origin,
+        info.attribution_destination,
+        info.source_registration_time,
+        info.scheduled_report_time // HOUR,
+    )
+
+
+@lru_cache(maxsize=4096)
+def budget_key(
+    api: str, version: str, origin: str, destination: str | None, registered: int | None, filtering_id: int
+) -> str:
+    """SHA-256 of the joined fields, in hexadecimal, as the aggregation service computes it.
+
+    The filtering id is left out for version 0.x with id 0: old units keep their names.
+    """
+    parts = [api, version, origin]
+    if api in ATTRIBUTION_APIS:
+        parts.append(destination or "")
+        if registered is not None:
+            parts.append(moment(registered))
+    if filtering_id or not version.startswith("0."):
+        parts.append(str(filtering_id))
+    return hashlib.sha256("-".join(parts).encode()).hexdigest()
+
+
+def units(sources: Iterable[Source], filtering_ids: Iterable[int]) -> list[Unit]:
+    """The units that a job charges, in order: one for each source and each *requested* filtering id.
+
+    The contents of reports have no influence: a null report in place of a report gives the same units.
+    """
+    requested = tuple(filtering_ids)
+    charged = {
+        Unit(budget_key(*source[:5], filtering_id), source.reporting_origin, source.hour)
+        for source in sources
+        for filtering_id in requested
+    }
+    return sorted(charged)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The acceptance rules of a job.
+
+    Args:
+        received_at: when the job was received, unix seconds. Ages are measured from it, so that a retry accepts
+            the same reports.
+        keys: private keys by id; ``None`` if payloads are cleartext (local tool only).
+        attribution_report_to: the only reporting origin, ``None`` for any.
+        reporting_site: the only site of reporting origins, such as ``https://example.com``, ``None`` for any.
+        check_age: refuse reports older than 90 days or more than a day ahead.
+        contribution_bound: the largest sum of one report's values; ``None`` for no bound (local tool only).
+    """
+
+    received_at: int
+    keys: "Mapping[str, X25519PrivateKey] | None"
+    attribution_report_to: str | None = None
+    reporting_site: str | None = None
+    check_age: bool = True
+    contribution_bound: int | None = CONTRIBUTION_BOUND
+
+
+def accept_clear(text: str, rules: Rules, wanted: Wanted = EVERY) -> SharedInfo | None:
+    """Check the clear fields of a report: form, version, api, report id, origin, age.
+
+    Returns:
+        The fields; None for a report of another origin, or that is not wanted. Anybody can send such a report, so it is
+        no error, however old it is.
+
+    Raises:
+        RefusedError: with the counter of the first check that fails.
+        JobError: the version is newer than this service supports.
+    """
+    info = parse(text)
+    if not _is_of_origin(info.reporting_origin, rules) or not wanted.takes(source_of(info)):
+        return None
+    if site_of(info.reporting_origin) is None:
+        raise RefusedError(Counter.ATTRIBUTION_REPORT_TO_MALFORMED)
+    if rules.check_age:
+        age = rules.received_at - info.scheduled_report_time
+        if age > MAX_AGE:
+            raise RefusedError(Counter.ORIGINAL_REPORT_TIME_TOO_OLD)
+        if -age > MAX_AHEAD:
+            raise RefusedError(Counter.REPORT_TIME_IN_FUTURE)
+    return info
+
+
+@lru_cache(maxsize=4096)
+def site_of(origin: str) -> str | None:
+    """The site of an https origin: ``https://`` and its registrable domain, or ``None``.
+
+    An unknown last label counts as a public suffix, so that ``https://report.test`` is a site.
+    """
+    host = host_of(origin)
+    domain = _suffixes().privatesuffix(host) if host else None
+    return f"https://{domain}" if domain else None
+
+
+def _is_of_origin(origin: str, rules: Rules) -> bool:
+    if rules.attribution_report_to is not None and origin != rules.attribution_report_to:
+        return False
+    return rules.reporting_site is None or site_of(origin) == rules.reporting_site
+
+
+@lru_cache(maxsize=1)
+def _suffixes() -> "PublicSuffixList":
+    from publicsuffixlist import PublicSuffixList  # large; the collector and the function jobs never need it
+
+    return PublicSuffixList(accept_unknown=True)

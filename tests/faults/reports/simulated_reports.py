@@ -30,13 +30,13 @@ from kanon import clock
 from kanon.local import Stack
 from kanon.local.functions import FunctionError
 from kanon.local.template import ACCOUNT, REGION
-from kanon.reports.account import Unit, source_of, units
 from kanon.reports.avro import Report, read_reports, write_domain
 from kanon.reports.hpke import seal
 from kanon.reports.payload import Contribution, Layout, encode
-from kanon.reports.service import creating, stages
-from kanon.reports.storage.key_ring import KeyRing, Keys
-from kanon.reports.storage.private_keys import PrivateKeys
+from kanon.reports.service import requests as creating
+from kanon.reports.service import stages
+from kanon.reports.shared_info import Unit, source_of, units
+from kanon.reports.storage.key_ring import KeyRing, Keys, PrivateKeys
 from kanon.reports.storage.report_jobs import OPEN
 from tests.faults.failures import dies_before
 from tests.faults.fault_injector import Behaviour, Call, FaultInjector, ProcessDied, Worker, undisturbed

@@ -9,9 +9,9 @@ import pytest
 
 from kanon import clock
 from kanon.errors import ThrottledError
-from kanon.reports.account import Unit
 from kanon.reports.parameters import Amount
 from kanon.reports.service.committing import Committing, Outcome
+from kanon.reports.shared_info import Unit
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, charges
 from kanon.reports.storage.report_jobs import ReportJobs
 from tests.faults.reports.contention import Contention

@@ -16,9 +16,8 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 
 from kanon import clock
 from kanon.errors import KanonError
-from kanon.reports.account import Unit, source_of, units
-from kanon.reports.service.messages import StageMessage
-from kanon.reports.storage.report_jobs import State
+from kanon.reports.shared_info import Unit, source_of, units
+from kanon.reports.storage.report_jobs import StageMessage, State
 from tests.faults.reports.failing_calls import KINDS, Fault, KilledError
 from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import OUTPUT, WORK, Aggregation, aggregation

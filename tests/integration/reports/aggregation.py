@@ -16,13 +16,12 @@ from typing import Any
 from kanon.noise.words import NoiseKey
 from kanon.reports.avro import read_summary, write_domain, write_reports
 from kanon.reports.job import JobRequest
-from kanon.reports.service.messages import MapMessage, Message, StageMessage
 from kanon.reports.service.plan import Ring
 from kanon.reports.service.requests import read_request
 from kanon.reports.service.shards import Shards
 from kanon.reports.service.stages import Stages, WaitError
 from kanon.reports.storage.objects import Objects
-from kanon.reports.storage.report_jobs import Row, State
+from kanon.reports.storage.report_jobs import MapMessage, Message, Row, StageMessage, State
 from tests.integration.gate.tables import Running
 from tests.integration.reports.tables import EPOCH, ReportTables, fresh_tables
 from tests.unit.reports import made

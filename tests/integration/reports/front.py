@@ -19,14 +19,13 @@ from unittest import mock
 
 from kanon import aws, clock
 from kanon.local.functions import Context
-from kanon.reports.account import DAY
 from kanon.reports.avro import Report, read_reports
 from kanon.reports.job import JobRequest
-from kanon.reports.service.messages import StageMessage
 from kanon.reports.service.requests import named_buckets, read_request
+from kanon.reports.shared_info import DAY
 from kanon.reports.storage.key_ring import Key, KeyRing, Keys
 from kanon.reports.storage.objects import Objects
-from kanon.reports.storage.report_jobs import Row
+from kanon.reports.storage.report_jobs import Row, StageMessage
 from tests.integration.gate.edge import Result, event
 from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import INPUT, OUTPUT, Aggregation, aggregation

@@ -7,8 +7,7 @@ from typing import Any
 from kanon.reports.parameters import Amount
 from kanon.reports.service.rotation import Epoch, Rotation
 from kanon.reports.storage.budgets import Budgets
-from kanon.reports.storage.key_ring import KeyRing, Keys
-from kanon.reports.storage.private_keys import PrivateKeys
+from kanon.reports.storage.key_ring import KeyRing, Keys, PrivateKeys
 from tests.integration.gate.tables import Running
 from tests.integration.reports.tables import NOW, fresh_tables
 from tests.small_pages import expect_consistent_reads

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from kanon.reports.account import Unit
 from kanon.reports.parameters import Amount
 from kanon.reports.service.committing import Committing
+from kanon.reports.shared_info import Unit
 from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.report_jobs import ReportJobs, State
 from tests.integration.gate.tables import Running

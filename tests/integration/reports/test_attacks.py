@@ -13,15 +13,12 @@ import numpy as np
 import pytest
 
 from kanon import clock
-from kanon.reports.account import Source, source_of, units
 from kanon.reports.avro import write_summary
 from kanon.reports.errors import JobError
-from kanon.reports.service.creating import publish_again
-from kanon.reports.service.messages import StageMessage
-from kanon.reports.service.requests import Publication, reader
+from kanon.reports.service.requests import Publication, publish_again, reader
 from kanon.reports.service.stages import Stages
-from kanon.reports.shared_info import parse
-from kanon.reports.storage.report_jobs import Row, State
+from kanon.reports.shared_info import Source, parse, source_of, units
+from kanon.reports.storage.report_jobs import Row, StageMessage, State
 from kanon.reports.storage.work import sources_as_json
 from tests.integration.gate.tables import Running, running
 from tests.integration.reports.aggregation import DELTA_CAP, OUTPUT, WORK, Aggregation, aggregation

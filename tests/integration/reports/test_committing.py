@@ -14,9 +14,9 @@ from kanon import clock
 from kanon.dynamo.statements import PASSING
 from kanon.dynamo.transactions import all_or_none
 from kanon.errors import ThrottledError
-from kanon.reports.account import Unit
 from kanon.reports.parameters import Amount
 from kanon.reports.service.committing import Outcome, exhausted
+from kanon.reports.shared_info import Unit
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, charges
 from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, State
 from tests.integration.gate.tables import Running, running, take_turns

@@ -13,7 +13,7 @@ from kanon.operate.findings import Finding, Section, Verdict
 from kanon.operate.reports import examine_reports
 from kanon.operate.running_reports import QUEUES, SCHEDULES, RunningReports
 from kanon.reports.service.committing import Outcome
-from kanon.reports.service.fingerprints import Recorded
+from kanon.reports.settings import Recorded
 from kanon.reports.storage.budgets import charges
 from kanon.reports.storage.key_ring import NEW_EVERY, OPENS, PUBLISHED, Key, KeyRing, Keys
 from kanon.reports.storage.report_jobs import State

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from kanon.cli.main import app
 from kanon.reports import avro, parameters, shared_info
 from kanon.reports.errors import Counter
-from kanon.reports.keys import private_keys
+from kanon.reports.hpke import private_keys
 from kanon.reports.parameters import threshold
 from kanon.reports.payload import Contribution, encode
 from tests.paths import ROOT

@@ -6,8 +6,8 @@ from unittest import mock
 
 import pytest
 
-from kanon.reports.account import DAY
 from kanon.reports.service.requests import reader
+from kanon.reports.shared_info import DAY
 from kanon.reports.storage.report_jobs import ReportJobs, State
 from tests.integration.gate.edge import Result
 from tests.integration.gate.tables import Running

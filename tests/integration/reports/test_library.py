@@ -7,12 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from kanon.reports.acceptance import Rules
-from kanon.reports.account import budget_key, source_of, units
 from kanon.reports.aggregate import Job, aggregate
 from kanon.reports.avro import listed, read_domain, read_reports, read_summary
 from kanon.reports.parameters import Parameters
-from kanon.reports.shared_info import parse
+from kanon.reports.shared_info import Rules, budget_key, parse, source_of, units
 from kanon.reports.summary import write
 from tests.integration.reports.vectors import VECTORS, needs_vectors
 from tests.unit.reports.made import SECRETS

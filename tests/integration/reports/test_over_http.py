@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kanon.local import Stack
-from kanon.reports.account import DAY
 from kanon.reports.avro import read_reports
 from kanon.reports.collecting import REPORTS, debug_path
+from kanon.reports.shared_info import DAY
 from kanon.reports.storage.key_ring import Key, KeyRing, Keys
 from tests.integration.reports.aggregation import body as job_body
 from tests.integration.reports.test_collect import ATTRIBUTION, body, other_api

@@ -11,11 +11,10 @@ from kanon.reports.avro import LEAST_REPORT, Report, listed
 from kanon.reports.errors import JobError
 from kanon.reports.hpke import seal
 from kanon.reports.mapping import open_report
-from kanon.reports.object_names import bucket_of, name_of
-from kanon.reports.service.messages import MapMessage, StageMessage
 from kanon.reports.service.plan import read_plan
 from kanon.reports.service.rotation import JOBS_REPLACED_MESSAGE, SPENT_MESSAGE
-from kanon.reports.storage.report_jobs import State
+from kanon.reports.storage.objects import bucket_of, name_of
+from kanon.reports.storage.report_jobs import MapMessage, StageMessage, State
 from kanon.reports.storage.work import Work
 from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import INPUT, OUTPUT, WORK, Aggregation, aggregation, discover

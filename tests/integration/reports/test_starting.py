@@ -38,9 +38,11 @@ def test_functions_that_answer_requests_start_without_large_libraries(function: 
     assert not LARGE & modules(function)
 
 
-def test_a_preflight_imports_only_readers_of_files() -> None:
-    loaded = modules("jobs", "import kanon.reports.service.preflight")
-    assert LARGE & loaded == {"fastavro"}
+def test_a_preflight_imports_only_readers_of_files_and_of_suffixes() -> None:
+    loaded = modules(
+        "jobs", "import kanon.reports.avro; from kanon.reports import shared_info as s; s.site_of('https://a.test')"
+    )
+    assert LARGE & loaded == {"fastavro", "publicsuffixlist"}
 
 
 def test_the_store_needs_avro_alone() -> None:

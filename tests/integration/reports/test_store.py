@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kanon.reports.account import HOUR
 from kanon.reports.collecting import REPORTS
 from kanon.reports.mapping import open_report
-from kanon.reports.object_names import BUCKETS, bucket_of, may_hold
 from kanon.reports.service.storing import PARALLEL, File, write
+from kanon.reports.shared_info import HOUR
+from kanon.reports.storage.objects import BUCKETS, bucket_of, may_hold
 from tests.integration.reports.front import Front
 from tests.integration.reports.test_collect import ATTRIBUTION, body, other_api
 from tests.unit.reports import made

@@ -28,22 +28,20 @@ import pytest
 from kanon import clock
 from kanon.dynamo.transactions import all_or_none
 from kanon.reports import collecting, shared_info
-from kanon.reports.acceptance import Rules
-from kanon.reports.account import DAY, MAX_AGE, MAX_AHEAD, source_of, units
 from kanon.reports.errors import Counter, RefusedError
 from kanon.reports.parameters import Amount
 from kanon.reports.service import shards
 from kanon.reports.service.committing import Outcome
-from kanon.reports.service.creating import create
-from kanon.reports.service.messages import StageMessage
+from kanon.reports.service.requests import create
 from kanon.reports.service.rotation import Rotation
 from kanon.reports.service.stages import Stages
+from kanon.reports.shared_info import DAY, MAX_AGE, MAX_AHEAD, Rules, source_of, units
 from kanon.reports.storage import budgets as budgets_module
 from kanon.reports.storage import key_ring
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, Charge, charges
 from kanon.reports.storage.key_ring import Key, Keys
 from kanon.reports.storage.objects import Objects
-from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, ReportJobs, State
+from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, ReportJobs, StageMessage, State
 from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import OUTPUT, WORK, Aggregation, aggregation
 from tests.integration.reports.issuing import issuing

@@ -7,13 +7,12 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from kanon.noise.words import NoiseKey
-from kanon.reports.acceptance import Rules
 from kanon.reports.aggregate import Job, Secrets, aggregate
 from kanon.reports.avro import Report, listed, write_domain, write_reports
 from kanon.reports.hpke import seal
 from kanon.reports.parameters import Parameters
 from kanon.reports.payload import Contribution, Layout, encode
-from kanon.reports.shared_info import SharedInfo
+from kanon.reports.shared_info import Rules, SharedInfo
 
 NOW = 1_767_225_600
 KEY_ID = "5a0c2b1e-93d4-4b61-8c4f-2f8f0e6d7a11"

@@ -11,14 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanon.reports import mapping
-from kanon.reports.acceptance import Rules, accept_clear, site_of
-from kanon.reports.account import Wanted
 from kanon.reports.avro import Report
 from kanon.reports.errors import JobError, RefusedError
 from kanon.reports.hpke import OVERHEAD, seal
 from kanon.reports.mapping import Selection, map_reports, open_report
 from kanon.reports.payload import MOST_BYTES, Contribution, encode, read_one
-from kanon.reports.shared_info import parse
+from kanon.reports.shared_info import Rules, Wanted, accept_clear, parse, site_of
 from tests.unit.reports import made
 
 STRICT = replace(made.RULES, attribution_report_to=made.ORIGIN)

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanon.reports.account import Unit, budget_key, source_of, units
+from kanon.reports.shared_info import Unit, budget_key, source_of, units
 from tests.unit.reports.made import NOW, info
 
 

@@ -12,12 +12,12 @@ from botocore.config import Config
 from kanon import aws
 from kanon.dynamo.limits import MOST_EXPRESSION_BYTES, MOST_ITEM_BYTES
 from kanon.dynamo.transactions import MOST_ITEMS
-from kanon.reports.account import Unit
 from kanon.reports.histogram import partitions_of
 from kanon.reports.parameters import Amount
 from kanon.reports.service.answers import JOB_BODIES
 from kanon.reports.service.committing import Committing, Outcome
 from kanon.reports.service.plan import MOST_OBJECT_BYTES, MOST_SHARDS
+from kanon.reports.shared_info import Unit
 from kanon.reports.storage.budgets import MOST_ROWS, Budgets, charges
 from kanon.reports.storage.report_jobs import ReportJobs
 

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from kanon.reports.guarantee import of_all
+from kanon.reports.job import of_all
 
 
 def test_epsilon_and_delta_are_rounded_up():

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanon.reports import reducing
+from kanon.reports import histogram as module
 from kanon.reports.avro import listed
 from kanon.reports.errors import JobError
-from kanon.reports.histogram import EMPTY, Histogram, Sums, distinct, partition_of
-from kanon.reports.reducing import skip_lists
+from kanon.reports.histogram import EMPTY, Histogram, Sums, distinct, exact_sums, partition_of, skip_lists
 from tests.unit.reports.made import keys16
 
 buckets = st.integers(0, 5) | st.sampled_from([1 << 64, 1 << 120, 2**128 - 256])
@@ -105,17 +104,17 @@ def test_every_shard_skips_what_an_earlier_one_has(shards):
 
 @pytest.mark.parametrize("rows", [1, 3, 10**6])
 def test_declared_keys_have_the_same_sums_however_many_histograms_are_merged_at_once(rows, monkeypatch):
-    monkeypatch.setattr(reducing, "ROWS_AT_A_TIME", rows)
+    monkeypatch.setattr(module, "ROWS_AT_A_TIME", rows)
     parts = [Histogram.of(keys16(n, n + 1, 9), np.array([n, 2 * n, 1])) for n in range(1, 7)]
-    found = reducing.exact_sums(iter(parts), keys16(1, 2, 8, 9))
+    found = exact_sums(iter(parts), keys16(1, 2, 8, 9))
     assert found.sums.tolist() == [1, 2 * 1 + 2, 0, 6]
 
 
 def test_declared_keys_of_sums_too_large_are_refused(monkeypatch):
-    monkeypatch.setattr(reducing, "ROWS_AT_A_TIME", 1)
+    monkeypatch.setattr(module, "ROWS_AT_A_TIME", 1)
     parts = [Histogram(keys16(1), np.array([1 << 61])) for _ in range(2)]
     with pytest.raises(JobError, match=r"2\^62"):
-        reducing.exact_sums(iter(parts), keys16(1))
+        exact_sums(iter(parts), keys16(1))
 
 
 def test_only_the_given_keys_are_kept():

@@ -39,25 +39,13 @@ import numpy as np
 import pytest
 
 from kanon.noise.exact import exp_bounds
-from kanon.reports import (
-    acceptance,
-    aggregate,
-    avro,
-    errors,
-    histogram,
-    hpke,
-    mapping,
-    parameters,
-    reducing,
-    shared_info,
-    summary,
-)
+from kanon.reports import aggregate, avro, errors, histogram, hpke, mapping, parameters, shared_info, summary
+from kanon.reports import noise as noise_module
 from kanon.reports.errors import JobError, RefusedError
 from kanon.reports.histogram import Histogram
 from kanon.reports.hpke import DecryptionError, open_sealed
 from kanon.reports.mapping import Selection, map_reports
-from kanon.reports.noise import DiscreteLaplace, Randomness, Tape
-from kanon.reports.reducing import Noised
+from kanon.reports.noise import DiscreteLaplace, Noised, Randomness, Tape
 from kanon.reports.service import plan, stages
 from tests.unit.reports import made
 from tests.unit.reports.sampler import drawn
@@ -108,7 +96,7 @@ def hides_a_key_at_the_threshold(folder):
 def plant_greater_or_equal(patch):
     def release(self):
         metrics = self.exact.sums + self.noise
-        return reducing.Release(self.exact.keys[metrics >= self.threshold], metrics[metrics >= self.threshold])
+        return noise_module.Release(self.exact.keys[metrics >= self.threshold], metrics[metrics >= self.threshold])
 
     patch.setattr(Noised, "release", release)
 
@@ -158,13 +146,13 @@ def releases_declared_keys_alone_and_all(folder):
 
 
 def plant_intersection(patch):
-    original = reducing.exact_sums
+    original = noise_module.exact_sums
 
     def intersected(sums, domain):
         merged = Histogram.merged(sums)
         return original(sums, domain if domain is None else np.intersect1d(domain, merged.keys))
 
-    patch.setattr(reducing, "exact_sums", intersected)
+    patch.setattr(noise_module, "exact_sums", intersected)
 
 
 def adds_noise_to_keys_without_reports(folder):
@@ -173,7 +161,7 @@ def adds_noise_to_keys_without_reports(folder):
 
 
 def plant_zeros_without_noise(patch):
-    original = reducing.reduce_partition
+    original = noise_module.reduce_partition
 
     def bare(*arguments):
         noised = original(*arguments)
@@ -253,7 +241,7 @@ def draws_other_noise_for_other_sums(folder):
     for value in (5, 6):
         randomness = Randomness(made.SECRETS.noise_key, "d", "j", bytes(32), bytes(32), "declared")
         sums = Histogram(made.keys16(1), np.array([value]))
-        noise.append(reducing.reduce_partition([sums], made.keys16(*domain), made.DECLARED, randomness).noise)
+        noise.append(noise_module.reduce_partition([sums], made.keys16(*domain), made.DECLARED, randomness).noise)
     assert (noise[0] == noise[1]).sum() <= 1
 
 
@@ -365,13 +353,13 @@ def plant_float_time(patch):
 def names_no_origin_and_no_id_in_an_error(folder):
     for change in ({"reporting_origin": "http://secret.test"}, {"version": "2.0"}, {"report_id": "secret"}):
         with pytest.raises((RefusedError, JobError)) as caught:
-            acceptance.accept_clear(made.info(**change).text(), made.RULES)
+            shared_info.accept_clear(made.info(**change).text(), made.RULES)
         assert "secret" not in str(caught.value)
         assert made.report_id(1) not in str(caught.value)
 
 
 def plant_talkative_errors(patch):
-    original = acceptance.parse
+    original = shared_info.parse
 
     def talkative(text):
         try:
@@ -380,7 +368,7 @@ def plant_talkative_errors(patch):
             error.args = (f"{error}: {text}",)
             raise
 
-    patch.setattr(acceptance, "parse", talkative)
+    patch.setattr(shared_info, "parse", talkative)
 
 
 def overwrites_no_output(folder):

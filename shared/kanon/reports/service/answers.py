@@ -12,10 +12,10 @@ from pydantic import BaseModel, Field
 from kanon.http.answers import ErrorAnswer, Problem, error_answer
 from kanon.http.bodies import Bodies
 from kanon.noise.exact import exp_bounds, written_up
-from kanon.reports import guarantee
-from kanon.reports.account import moment
+from kanon.reports import job as guarantee
 from kanon.reports.job import JobRequest
 from kanon.reports.parameters import CONTRIBUTION_BOUND, written
+from kanon.reports.shared_info import moment
 from kanon.reports.storage.report_jobs import Row, State, output_of
 
 DOMAIN = "kanon"

@@ -1,19 +1,39 @@
-"""The budget left for one unit on one day, and the jobs that took from it."""
+"""What is left of a unit's budget, and what a job would meet. Both spend nothing and open no report."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from io import BytesIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from kanon.http.answers import unknown_field
-from kanon.reports.account import DAY, Source, Unit, source_of, units
 from kanon.reports.errors import Counter, JobError, RefusedError
+from kanon.reports.job import JobRequest
 from kanon.reports.parameters import Amount, written
+from kanon.reports.service.answers import PreflightAnswer
+from kanon.reports.service.committing import named_exhausted
 from kanon.reports.service.requests import invalid
-from kanon.reports.shared_info import ATTRIBUTION_APIS, END_OF_TIME, host_of, parse
-from kanon.reports.storage.budgets import Budgets
+from kanon.reports.shared_info import (
+    ATTRIBUTION_APIS,
+    DAY,
+    END_OF_TIME,
+    Rules,
+    Source,
+    Unit,
+    accept_clear,
+    host_of,
+    parse,
+    source_of,
+    units,
+)
+from kanon.reports.storage.budgets import Budgets, rows_charged
+from kanon.reports.storage.objects import ObjectStore, Stored, inputs
+
+if TYPE_CHECKING:
+    from kanon.reports.avro import Report
 
 NO_REPORT = "00000000-0000-4000-8000-000000000000"
 SIGNATURE = "X-Amz-"
@@ -137,3 +157,97 @@ def _epsilon(amount: Amount) -> str:
 
 def _delta(amount: Amount) -> str:
     return written(amount.exact[1])
+
+
+MOST_REPORTS = 20_000
+MOST_BYTES = 32 << 20
+MOST_OBJECTS = 500
+MOST_UNITS = 200_000
+MOST_NAMED = 100
+NOT_READABLE = (
+    "preflight may not read the bucket or an object of the input: it reads the bucket of reports and the buckets of the"
+    " parameter ReportBuckets; only jobs read the bucket of summaries"
+)
+BY_PARTS = "use longer prefixes, one part at a time; a job may take them all"
+
+
+def preflight_answer(
+    request: JobRequest, bucket: Callable[[str], ObjectStore], budgets: Budgets, received_at: int
+) -> PreflightAnswer:
+    """Read the clear fields of a job's reports and compare its budget with what is left.
+
+    Raises:
+        JobError: the input is too large for one answer, or cannot be read; the message says what to change.
+    """
+    seen = _Seen(request, request.rules(received_at, None))
+    try:
+        seen.read(bucket(request.input_bucket))
+    except JobError as error:
+        if error.code != "PERMISSION_ERROR":
+            raise
+        raise JobError(error.code, NOT_READABLE) from None
+    if len(seen.sources) * len(request.filtering_ids) > MOST_UNITS:
+        raise JobError("INVALID_JOB", f"the reports belong to more than {MOST_UNITS:,} units: {BY_PARTS}")
+    charged = units(seen.sources, request.filtering_ids)
+    rows = rows_charged(charged)
+    short = named_exhausted(budgets, seen.sources, request.filtering_ids, request.amount, MOST_NAMED)
+    parameters = request.parameters
+    return PreflightAnswer(
+        reports=seen.reports,
+        accepted=seen.accepted,
+        duplicates=seen.duplicates,
+        left_out=seen.left_out,
+        errors=dict(sorted(seen.errors.items())),
+        units=len(charged),
+        rows=rows,
+        would_fail=short,
+        standard_deviation=parameters.standard_deviation,
+        threshold=parameters.threshold,
+    )
+
+
+def _objects(place: ObjectStore, request: JobRequest, received_at: int) -> list[Stored]:
+    """The objects of all prefixes, each once, as the job would plan them."""
+    found = inputs(place, request.input_prefixes, MOST_OBJECTS, request.report_to, request.hours_at(received_at))
+    if sum(one.size for one in found) > MOST_BYTES:
+        raise JobError("INVALID_JOB", f"the reports have more than {MOST_BYTES >> 20} MiB: {BY_PARTS}")
+    return found
+
+
+class _Seen:
+    """The clear fields of the reports read so far."""
+
+    def __init__(self, request: JobRequest, rules: Rules) -> None:
+        self.request = request
+        self.rules = rules
+        self.reports = self.accepted = self.duplicates = self.left_out = 0
+        self.errors: Tally[str] = Tally()
+        self.ids: set[str] = set()
+        self.sources: set[Source] = set()
+
+    def read(self, place: ObjectStore) -> None:
+        from kanon.reports.avro import read_reports  # only a preflight reads files
+
+        for one in _objects(place, self.request, self.rules.received_at):
+            self.add(read_reports(BytesIO(place.read(one.key, one.etag))))
+
+    def add(self, reports: "Iterable[Report]") -> None:
+        for report in reports:
+            self.reports += 1
+            if self.reports > MOST_REPORTS:
+                raise JobError("INVALID_JOB", f"there are more than {MOST_REPORTS:,} reports: {BY_PARTS}")
+            self._add(report)
+
+    def _add(self, report: "Report") -> None:
+        try:
+            info = accept_clear(report.shared_info, self.rules, self.request.wanted)
+        except RefusedError as error:
+            self.errors[error.counter] += 1
+            return
+        if info is None:
+            self.left_out += 1
+            return
+        self.accepted += 1
+        self.duplicates += info.report_id in self.ids
+        self.ids.add(info.report_id)
+        self.sources.add(source_of(info))

@@ -2,20 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from io import BytesIO
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kanon.reports import object_names
 from kanon.reports.avro import read_domain
 from kanon.reports.errors import JobError
 from kanon.reports.histogram import declared, divided, partitions_of, salt_of
 from kanon.reports.job import Domain, JobRequest
 from kanon.reports.mapping import Selection
-from kanon.reports.reducing import MECHANISM
+from kanon.reports.noise import MECHANISM
 from kanon.reports.storage.objects import ObjectStore, Stored, inputs
 from kanon.reports.storage.report_jobs import Row
 from kanon.reports.storage.work import Work
@@ -144,8 +143,13 @@ def write_plan(row: Row, request: JobRequest, ring: Ring, work: Work, inputs: In
 
 def _objects(request: JobRequest, bucket: Bucket, received_at: int) -> list[Stored]:
     """The objects of all prefixes, each once, by name, without those that can hold no report of the job."""
-    may_hold = partial(object_names.may_hold, report_to=request.report_to, hours=request.hours_at(received_at))
-    found = inputs(bucket(request.input_bucket), request.input_prefixes, MOST_OBJECTS, may_hold)
+    found = inputs(
+        bucket(request.input_bucket),
+        request.input_prefixes,
+        MOST_OBJECTS,
+        request.report_to,
+        request.hours_at(received_at),
+    )
     if any(one.size > MOST_OBJECT_BYTES for one in found):
         raise JobError("INVALID_JOB", "an object of reports is larger than 256 MiB: write smaller files of reports")
     return found

@@ -1,4 +1,4 @@
-"""The bodies of createJob, jobs:preflight and jobs:publish: the aggregation service's JSON, checked field by field.
+"""The bodies of createJob, jobs:preflight and jobs:publish: the aggregation service's JSON; and what these calls write.
 
 The models also describe the bodies for OpenAPI. Every error names the field and what to change. No message repeats a
 part of the request.
@@ -6,6 +6,7 @@ part of the request.
 
 import json
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,7 +28,6 @@ from pydantic_core import PydanticCustomError
 from kanon.errors import reason
 from kanon.http.answers import STORED, Body, Problem, error_answer
 from kanon.http.bodies import RequestError
-from kanon.reports.account import HOUR
 from kanon.reports.errors import JobError
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, Domain, JobRequest
 from kanon.reports.parameters import (
@@ -41,9 +41,10 @@ from kanon.reports.parameters import (
     decimal,
     written,
 )
+from kanon.reports.service.answers import refusal
 from kanon.reports.settings import Jobs
-from kanon.reports.shared_info import END_OF_TIME
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, Row
+from kanon.reports.shared_info import END_OF_TIME, HOUR
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, STAGED_KEPT, ReportJobs, Row, State, output_of
 
 Reason = Literal["JSON_ERROR", "VALIDATION_FAILED", "ARGUMENT_MISSING"]
 
@@ -551,3 +552,49 @@ def reader(settings: Jobs) -> Callable[[Row], JobRequest]:
             raise JobError("INVALID_JOB", message) from None
 
     return read
+
+
+SECRET_BYTES = 32
+
+
+class NotPublishableError(RequestError):
+    """The summary of a job cannot be published now; the message says what to do. It is answered 409."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(refusal(409, "VALIDATION_FAILED", "job_request_id", message))
+
+
+def create(jobs: ReportJobs, job: str, request: Mapping[str, Any], now: float) -> bool:
+    """Store a new job with a new secret; False if another job has this id.
+
+    The client retries a call whose answer was lost. Then the row exists with the same secret.
+    """
+    secret = secrets.token_bytes(SECRET_BYTES)
+    if jobs.create(job, request, int(now), secret):
+        return True
+    row = jobs.read(job)
+    return row is not None and row.secret == secret
+
+
+def publish_again(jobs: ReportJobs, row: Row, request: JobRequest, wanted: Publication, now: float) -> None:
+    """Record a new place for the summary of a committed job. It costs no budget.
+
+    Raises:
+        NotPublishableError: the job has not committed, or its parts are gone.
+    """
+    if row.state is not State.COMMITTED:
+        raise NotPublishableError(_why_not(row))
+    if now >= row.values["committed_at"] + STAGED_KEPT:
+        raise NotPublishableError("the parts of the summary were deleted after 30 days: create a new job, which spends")
+    bucket, prefix = output_of(row, request)
+    output = [wanted.bucket or bucket, wanted.prefix or prefix]
+    if not jobs.move(row, State.COMMITTED, now, output=output, code="", message=""):
+        raise NotPublishableError("the job is being published: ask getJob for its state")
+
+
+def _why_not(row: Row) -> str:
+    if row.state is not State.FINISHED:
+        return "the job has not committed yet: wait until getJob shows it as FINISHED"
+    if row.committed:
+        return "the summary is published already: copy its objects"
+    return "the job ended without a summary, see getJob: create a new job"

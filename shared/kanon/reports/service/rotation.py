@@ -30,8 +30,7 @@ from kanon.dynamo.tables import table_ids
 from kanon.dynamo.transactions import all_or_none
 from kanon.reports.errors import JobError
 from kanon.reports.storage.budgets import Budgets
-from kanon.reports.storage.key_ring import Key, KeyRing, Keys
-from kanon.reports.storage.private_keys import PrivateKeys
+from kanon.reports.storage.key_ring import Key, KeyRing, Keys, PrivateKeys
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

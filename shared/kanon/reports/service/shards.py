@@ -1,24 +1,92 @@
-"""The work of ``decrypt``: maps one shard of a job. It has the private keys, no budgets and no noise key."""
+"""The work of ``decrypt``: maps one shard of a job. It has the private keys, no budgets and no noise key.
+
+Also what it shares with ``aggregate``: the places of a job, and the end of a job that fails.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import chain, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kanon.reports.avro import LEAST_REPORT, Report, read_reports
 from kanon.reports.errors import JobError
 from kanon.reports.job import JobRequest
 from kanon.reports.mapping import Mapped, Selection, map_reports
-from kanon.reports.service.messages import MapMessage, StageMessage
-from kanon.reports.service.plan import Plan
-from kanon.reports.service.working import Worker
-from kanon.reports.storage.objects import Stored
-from kanon.reports.storage.report_jobs import PIECES, Jobs, Row, State
-from kanon.reports.storage.work import sources_of
+from kanon.reports.service.plan import Bucket, Plan, read_plan
+from kanon.reports.storage.objects import ObjectStore, Stored
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, PIECES, Jobs, MapMessage, Row, StageMessage, State
+from kanon.reports.storage.work import Work, sources_of
 
 if TYPE_CHECKING:
+    from aws_lambda_powertools import Metrics
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+
+UNPUBLISHED = "UNPUBLISHED"
+"""Told of a committed job whose summary could not be written. The job stays open."""
+COUNTED = {"SUCCESS": "JobsFinished", "SUCCESS_WITH_ERRORS": "JobsFinished", UNPUBLISHED: "PublicationsFailed"}
+"""The metric of a return code; of the others it is JobsRefused."""
+NOTHING_SPENT = "Nothing was spent."
+
+
+def untold(_: object) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A worker on jobs with its tables and buckets.
+
+    Attributes:
+        jobs: the jobs.
+        work: the work bucket.
+        bucket: a bucket of inputs and outputs by its name.
+        request: reads the stored request of a job.
+        clock: unix seconds.
+        ended: called with the return code if a run ends its job, and if its summary cannot be published.
+        failed: called with an error that ends a job before its commit.
+    """
+
+    jobs: Jobs
+    work: ObjectStore
+    bucket: Bucket
+    request: Callable[[Row], JobRequest]
+    clock: Callable[[], float]
+    ended: Callable[[str], None] = untold
+    failed: Callable[[JobError], None] = untold
+
+    def work_of(self, row: Row) -> Work:
+        """The folder of a job in the work bucket."""
+        return Work(self.work, row.job)
+
+    def plan_of(self, row: Row) -> Plan:
+        """The plan of a job."""
+        return read_plan(self.work_of(row), row.values["plan"])
+
+    def fail(self, row: Row, error: JobError) -> bool:
+        """End a job that has not begun to commit: nothing is spent. If it has left its state meanwhile, another worker
+        decides.
+
+        Returns:
+            Whether this call ended it.
+        """
+        if row.state not in BEFORE_COMMIT:
+            return False
+        self.failed(error)
+        told: dict[str, Any] = {"code": error.code, "message": f"{error}. {NOTHING_SPENT}"}
+        if error.errors is not None:
+            told["counters"] = {"errors": dict(sorted(error.errors.items()))}
+        ended = self.jobs.move(row, State.FINISHED, self.clock(), **told)
+        if ended:
+            self.ended(error.code)
+        return ended
+
+
+def count_outcome(metrics: "Metrics", code: str) -> None:
+    """Count a job that has ended with this return code, or is unpublished. A crash just before the count loses it."""
+    metrics.add_metric(COUNTED.get(code, "JobsRefused"), "Count", 1)
+
 
 IN_STATE = {"map": State.MAPPING, "remap": State.REMAPPING}
 PIECE_BYTES = 16 << 20

@@ -15,22 +15,19 @@ from typing import Any
 
 from kanon.errors import Error
 from kanon.noise.words import NoiseKey
-from kanon.reports.account import Source, Unit, moment, units
 from kanon.reports.avro import part_names, write_summary
 from kanon.reports.errors import Counter, JobError, check_errors
-from kanon.reports.histogram import Histogram
+from kanon.reports.histogram import Histogram, skip_lists
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest
-from kanon.reports.noise import Randomness
-from kanon.reports.reducing import Noised, reduce_partition, skip_lists
+from kanon.reports.noise import Noised, Randomness, reduce_partition
 from kanon.reports.service.committing import Outcome, Spending
-from kanon.reports.service.messages import Message, StageMessage
 from kanon.reports.service.plan import Inputs, Plan, Ring, inputs_of, write_plan
 from kanon.reports.service.rotation import REPLACED, SPENT_MESSAGE
-from kanon.reports.service.shards import missing_shards
-from kanon.reports.service.working import NOTHING_SPENT, UNPUBLISHED, Worker, untold
+from kanon.reports.service.shards import NOTHING_SPENT, UNPUBLISHED, Worker, missing_shards, untold
+from kanon.reports.shared_info import Source, Unit, moment, units
 from kanon.reports.storage.budgets import charges, rows_charged
 from kanon.reports.storage.objects import TakenError, UnwritableError
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, STAGED_KEPT, Row, State, output_of
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, STAGED_KEPT, Message, Row, StageMessage, State, output_of
 from kanon.reports.storage.work import Shard, sources_as_json, sources_of
 
 EXHAUSTED, LATE, NOT_WRITTEN = "PRIVACY_BUDGET_EXHAUSTED", "RETRIES_EXHAUSTED", "RESULT_WRITE_ERROR"

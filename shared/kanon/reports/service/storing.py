@@ -17,8 +17,8 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from kanon.reports.avro import Report, write_reports
 from kanon.reports.collecting import ReportMessage
-from kanon.reports.object_names import bucket_of, name_of
 from kanon.reports.shared_info import parse
+from kanon.reports.storage.objects import bucket_of, name_of
 
 PARALLEL = 16
 """Objects written at a time."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from kanon.dynamo.batches import KEYS_A_CALL, Item, drain
 from kanon.errors import ThrottledError
-from kanon.reports.account import DAY, MAX_AGE, Unit
 from kanon.reports.errors import JobError
 from kanon.reports.parameters import Amount
+from kanon.reports.shared_info import DAY, MAX_AGE, Unit
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient

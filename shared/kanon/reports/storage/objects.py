@@ -1,18 +1,29 @@
-"""Objects: pinned reads, writes that never overwrite, listings. Those of the service are in S3."""
+"""Objects: pinned reads, writes that never overwrite, listings; and the names of stored reports.
 
+``reports/kanon/2026/02/01/07/2a/2026013122-2026020106-<sha256>.avro``: api, hour of storing, bucket of the origin,
+first and last scheduled hour, content. The first five parts spread a day's reports, the others let a plan skip
+objects that can hold no report of a job. Objects of earlier versions lack the bucket and the scheduled hours; nothing
+is known of them, so no plan skips one.
+"""
+
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from kanon.dynamo.batches import chunks
 from kanon.errors import KanonError
 from kanon.reports.errors import JobError
+from kanon.reports.shared_info import HOUR
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
     from mypy_boto3_s3 import S3Client
+
 
 DELETES_A_CALL = 1000
 ABSENT = frozenset({"NoSuchKey", "404", "NotFound"})
@@ -164,12 +175,13 @@ class Objects(ObjectStore):
             yield from (item["Key"] for item in page.get("Contents", ()))
 
 
-def inputs(place: ObjectStore, prefixes: Iterable[str], most: int, wanted: Callable[[str], bool]) -> list[Stored]:
-    """The objects of reports under any of the prefixes whose names are wanted, by name, each once.
+def inputs(place: ObjectStore, prefixes: Iterable[str], most: int, report_to: str | None, hours: range) -> list[Stored]:
+    """The objects under any of the prefixes that may hold a report of an origin and of these hours, by name, each once.
 
     Raises:
         JobError: there is none, there are more than ``most``, or the bucket cannot be read.
     """
+    wanted = partial(may_hold, report_to=report_to, hours=hours)
     found = sorted({one for prefix in prefixes for one in place.listed(prefix, most, wanted)})
     if not found:
         raise JobError(
@@ -200,3 +212,42 @@ def _unreadable(error: "ClientError", what: str) -> Exception:
             "PERMISSION_ERROR", f"{what} of the input may not be read: list its bucket in the parameter ReportBuckets"
         )
     return error
+
+
+BUCKETS = 64
+_NAME = re.compile(r"reports/[a-z-]+/\d{4}/\d\d/\d\d/\d\d/([0-9a-f]{2})/(\d{10})-(\d{10})-[0-9a-f]{64}\.avro")
+
+
+def bucket_of(origin: str) -> str:
+    """One of 64 buckets, as two hexadecimal digits. So strangers' reports share no object with most origins."""
+    return f"{sha256(origin.encode()).digest()[0] % BUCKETS:02x}"
+
+
+def name_of(api: str, stored_at: float, bucket: str, scheduled: Iterable[int], body: bytes) -> str:
+    """The name of an object.
+
+    Args:
+        api: of its reports.
+        stored_at: unix seconds.
+        bucket: of their origins.
+        scheduled: their scheduled times, unix seconds.
+        body: its content.
+    """
+    hours = sorted(scheduled)
+    span = f"{_hour(hours[0])}-{_hour(hours[-1])}"
+    folder = datetime.fromtimestamp(stored_at, UTC).strftime("%Y/%m/%d/%H")
+    return f"reports/{api}/{folder}/{bucket}/{span}-{sha256(body).hexdigest()}.avro"
+
+
+def may_hold(name: str, report_to: str | None, hours: range) -> bool:
+    """Whether an object may hold a report of an origin (None for any) that is scheduled in one of these hours."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return True
+    bucket, first, last = match.groups()
+    timely = last >= _hour(hours[0] * HOUR) and first <= _hour(hours[-1] * HOUR)
+    return timely and (report_to is None or bucket == bucket_of(report_to))
+
+
+def _hour(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%d%H")

@@ -1,4 +1,4 @@
-"""Table ReportJobs: the state of each job, and the results of its workers.
+"""Table ReportJobs: the state of each job, and the results of its workers; and the messages that take a job on.
 
 Each change of state is one conditional write. Up to the commit its condition includes the deadline, so a worker that
 was paused for longer cannot commit against budget rows that may have expired.
@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from kanon.dynamo.batches import Item
 from kanon.dynamo.conditions import refused_by, unless_refused
 from kanon.dynamo.transactions import all_or_none
-from kanon.reports.account import DAY
 from kanon.reports.job import JobRequest
+from kanon.reports.shared_info import DAY
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -115,6 +117,28 @@ def output_of(row: Row, request: JobRequest) -> tuple[str, str]:
     """The bucket and the prefix of a job's summary, as last requested."""
     bucket, prefix = row.values.get("output", (request.output_bucket, request.output_prefix))
     return bucket, prefix
+
+
+class MapMessage(BaseModel):
+    """Map one shard of a job, or map it again without what a manifest leaves out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    job: Annotated[str, Field(min_length=1, max_length=128)]
+    stage: Literal["map", "remap"]
+    shard: Annotated[StrictInt, Field(ge=0, lt=1_000)]
+
+
+class StageMessage(BaseModel):
+    """Take a job as far as it goes; ``part`` names a part of the summary to reduce."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    job: Annotated[str, Field(min_length=1, max_length=128)]
+    part: Annotated[StrictInt, Field(ge=0, lt=10_000)] | None = None
+
+
+Message = MapMessage | StageMessage
 
 
 class Jobs(Protocol):

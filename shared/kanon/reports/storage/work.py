@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kanon.reports.account import Source
 from kanon.reports.errors import Counter
 from kanon.reports.histogram import KEY, Histogram
 from kanon.reports.mapping import Mapped
+from kanon.reports.shared_info import Source
 from kanon.reports.storage.objects import ObjectStore
 
 _ROW = np.dtype([("key", KEY), ("sum", ">i8")])

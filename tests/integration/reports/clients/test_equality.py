@@ -12,8 +12,6 @@ from uuid import UUID
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from kanon.reports.acceptance import Rules
-from kanon.reports.account import units
 from kanon.reports.avro import listed
 from kanon.reports.clients.attribution import (
     Attribution,
@@ -25,11 +23,13 @@ from kanon.reports.clients.attribution import (
 )
 from kanon.reports.clients.encrypt import encrypt
 from kanon.reports.clients.windows import Device, Windows, contribute
-from kanon.reports.keys import PublicKey
+from kanon.reports.histogram import exact_sums
+from kanon.reports.hpke import PublicKey
 from kanon.reports.mapping import Selection, map_reports
+from kanon.reports.noise import Noised
 from kanon.reports.parameters import Parameters
 from kanon.reports.payload import Layout
-from kanon.reports.reducing import Noised, exact_sums
+from kanon.reports.shared_info import Rules, units
 from tests.oracles.reports import Query, algorithm_6, algorithm_8
 
 BOUND, WINDOW, MINUTE, HOUR = 8, 600_000, 60_000, 3_600_000

@@ -20,7 +20,7 @@ from kanon.reports.clients.attribution import (
 )
 from kanon.reports.clients.encrypt import DAY, encrypt
 from kanon.reports.clients.events import DatumSpec, EventSpec, EventTrigger
-from kanon.reports.keys import PublicKey
+from kanon.reports.hpke import PublicKey
 from kanon.reports.payload import Contribution
 
 PUBLIC = PublicKey("key", X25519PrivateKey.generate().public_key())

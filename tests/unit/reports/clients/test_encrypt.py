@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from kanon.reports.clients.encrypt import DAY, MAX_KEY_AGE, ClientReport, encrypt, usable_keys
 from kanon.reports.clients.sending import collector, outgoing, send
-from kanon.reports.hpke import open_sealed
-from kanon.reports.keys import KeyDocumentError, PublicKey, public_document
+from kanon.reports.hpke import KeyDocumentError, PublicKey, open_sealed, public_document
 from kanon.reports.payload import Contribution, Layout, PayloadError, decode
 from kanon.reports.shared_info import parse
 

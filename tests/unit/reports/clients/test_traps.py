@@ -18,8 +18,7 @@ from kanon.reports.clients.attribution import Attribution, KeyPiece, Source, Tri
 from kanon.reports.clients.encrypt import ClientReport
 from kanon.reports.clients.events import DatumSpec, EventSpec
 from kanon.reports.clients.windows import Windows
-from kanon.reports.hpke import open_sealed
-from kanon.reports.keys import PublicKey
+from kanon.reports.hpke import PublicKey, open_sealed
 from kanon.reports.payload import Contribution, Payload, decode
 from tests.unit.reports import made
 
