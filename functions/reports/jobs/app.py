@@ -32,11 +32,9 @@ from kanon.reports.service.answers import (
     job_answer,
     jobs_form,
 )
+from kanon.reports.service.bodies import JobInBody, PublicationInBody, RequestRefusedError
 from kanon.reports.service.budget_view import BudgetAnswer, budget_answer, check_names, preflight_answer, read_unit
 from kanon.reports.service.requests import (
-    JobInBody,
-    PublicationInBody,
-    RequestRefusedError,
     check_output,
     create,
     named_buckets,

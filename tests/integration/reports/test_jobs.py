@@ -603,10 +603,10 @@ def test_preflight_names_the_units_that_are_short_of_budget(fresh: Front) -> Non
 @pytest.mark.parametrize(
     ("limit", "value", "why"),
     [
-        ("service.preflight.MOST_REPORTS", 4, "more than 4 reports: use longer prefixes"),
-        ("service.preflight.MOST_BYTES", 1 << 10, "MiB: use longer prefixes"),
-        ("service.preflight.MOST_OBJECTS", 1, "more than 1 objects under the prefixes: take fewer at once"),
-        ("service.preflight.MOST_UNITS", 0, "more than 0 units: use longer prefixes"),
+        ("service.budget_view.MOST_REPORTS", 4, "more than 4 reports: use longer prefixes"),
+        ("service.budget_view.MOST_BYTES", 1 << 10, "MiB: use longer prefixes"),
+        ("service.budget_view.MOST_OBJECTS", 1, "more than 1 objects under the prefixes: take fewer at once"),
+        ("service.budget_view.MOST_UNITS", 0, "more than 0 units: use longer prefixes"),
         ("storage.budgets.MOST_ROWS", 0, "name the attribution_destinations"),
     ],
 )

@@ -49,7 +49,7 @@ LIMITS = {
     "reports.service.committing": {"ATTEMPTS", "MOST_EXHAUSTED"},
     "reports.service.plan": {"MOST_KEYS", "MOST_KEY_BYTES", "MOST_OBJECTS", "MOST_OBJECT_BYTES", "MOST_SHARDS"},
     "reports.service.budget_view": {"MOST_BYTES", "MOST_NAMED", "MOST_OBJECTS", "MOST_REPORTS", "MOST_UNITS"},
-    "reports.service.requests": {"MOST_DESTINATIONS", "MOST_FILTERING_IDS", "MOST_PREFIXES", "_PREFIX_BYTES"},
+    "reports.service.bodies": {"MOST_DESTINATIONS", "MOST_FILTERING_IDS", "MOST_PREFIXES", "_PREFIX_BYTES"},
     "reports.service.rotation": {"MOST_STEPS"},
     "reports.storage.budgets": {"MOST_ROWS"},
 }

@@ -28,9 +28,9 @@ import pytest
 from kanon import clock
 from kanon.dynamo.transactions import all_or_none
 from kanon.reports import collecting, shared_info
+from kanon.reports import job as job_module
 from kanon.reports.errors import Counter, RefusedError
 from kanon.reports.parameters import Amount
-from kanon.reports.service import shards
 from kanon.reports.service.committing import Outcome
 from kanon.reports.service.requests import create
 from kanon.reports.service.rotation import Rotation
@@ -210,7 +210,7 @@ def measures_age_from_when_the_job_was_received(service: Aggregation) -> None:
 
 
 def plant_clock(patch: Patch, service: Aggregation) -> None:
-    patch.setattr(shards, "Rules", lambda _, *fields: Rules(int(service.tables.now), *fields))
+    patch.setattr(job_module, "Rules", lambda _, *fields: Rules(int(service.tables.now), *fields))
 
 
 def queues_no_clear_text(_: Aggregation) -> None:

@@ -14,8 +14,8 @@ from kanon.reports.errors import Counter, JobError, RefusedError
 from kanon.reports.job import JobRequest
 from kanon.reports.parameters import Amount, written
 from kanon.reports.service.answers import PreflightAnswer
+from kanon.reports.service.bodies import invalid
 from kanon.reports.service.committing import named_exhausted
-from kanon.reports.service.requests import invalid
 from kanon.reports.shared_info import (
     ATTRIBUTION_APIS,
     DAY,

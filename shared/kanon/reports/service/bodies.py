@@ -1,0 +1,365 @@
+"""The bodies of createJob, jobs:preflight and jobs:publish: the aggregation service's JSON, as models.
+
+The models also describe the bodies for OpenAPI. Every error names the field and what to change. No message repeats a
+part of the request.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from aws_lambda_powertools.event_handler.openapi.params import Body as InBody
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StrictStr,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from kanon.errors import reason
+from kanon.http.answers import STORED, Body, Problem, error_answer
+from kanon.http.bodies import RequestError
+from kanon.reports.job import DEFAULT_ERROR_THRESHOLD
+from kanon.reports.parameters import (
+    DEFAULT_DELTA,
+    DEFAULT_EPSILON,
+    Mode,
+    ParameterError,
+    decimal,
+)
+from kanon.reports.shared_info import HOUR
+
+Reason = Literal["JSON_ERROR", "VALIDATION_FAILED", "ARGUMENT_MISSING"]
+
+MOST_PREFIXES = 50
+MOST_FILTERING_IDS = 64
+MOST_DESTINATIONS = 100
+
+_ID = re.compile(r"[ -{}~]{1,128}")
+_PREFIX = re.compile(r"[^\x00-\x1f\x7f]+")
+_PREFIX_BYTES = 900
+"""A name in S3 has at most 1,024 bytes; the numbers of the parts follow the prefix."""
+PREFIX_FORM = f"1 to {_PREFIX_BYTES} bytes without control characters"
+_COUNT = re.compile(r"[0-9]{1,12}")
+
+
+class RequestRefusedError(RequestError):
+    """A request that cannot be a job. It is answered 400.
+
+    Args:
+        reason: from the aggregation service's list.
+        field: the invalid field.
+        message: what to change.
+    """
+
+    def __init__(self, reason: Reason, field: str, message: str) -> None:
+        super().__init__(error_answer(400, f"{field}: {message}", Problem(field=field, reason=reason)))
+        self.field = field
+
+
+def invalid(field: str, message: str) -> RequestRefusedError:
+    """The error for a field that is there, with a value that a job cannot have."""
+    return RequestRefusedError("VALIDATION_FAILED", field, message)
+
+
+# The form of each field. Null and an empty text mean that a field is left out, as in the aggregation service.
+
+
+def _wrong(message: str, reason: Reason = "VALIDATION_FAILED") -> PydanticCustomError:
+    return PydanticCustomError(reason, message)
+
+
+def _id(text: str) -> str:
+    if not _ID.fullmatch(text):
+        raise _wrong("give 1 to 128 printable ASCII characters, without a bar")
+    return text
+
+
+def is_prefix(text: str) -> bool:
+    """Whether the names of objects may begin with a text."""
+    return _PREFIX.fullmatch(text) is not None and len(text.encode()) <= _PREFIX_BYTES
+
+
+def _prefix(text: str) -> str:
+    if not is_prefix(text):
+        raise _wrong(f"give {PREFIX_FORM}")
+    return text
+
+
+def _unless_empty(value: Any) -> Any:
+    return None if value == "" else value
+
+
+def _in_text(value: Any) -> Any:
+    """A parameter as text. As in the aggregation service it may be a number, which is read as its shortest decimal."""
+    return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else _unless_empty(value)
+
+
+def _decimal(value: Any) -> Fraction:
+    """A decimal text. A JSON number is refused, because it would be read as a float first."""
+    try:
+        return decimal(value if isinstance(value, str) else "", "")
+    except ParameterError:
+        raise _wrong('give a decimal as a text, such as "10" or "1e-8"') from None
+
+
+def _percentage(text: str) -> Fraction:
+    percent = _decimal(text)
+    if percent > 100:
+        raise _wrong("give a percentage from 0 to 100")
+    return percent
+
+
+def _count(text: str) -> int:
+    if not _COUNT.fullmatch(text):
+        raise _wrong("give a whole number")
+    return int(text)
+
+
+def _filtering_ids(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if (
+        not all(part.isascii() and part.isdigit() and len(part) <= 20 for part in parts)
+        or len(set(parts)) > MOST_FILTERING_IDS
+        or any(int(part) >> 64 for part in parts)
+    ):
+        raise _wrong(f"give at most {MOST_FILTERING_IDS} numbers below 2^64, separated by commas")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _destinations(text: str) -> tuple[str, ...]:
+    parts = sorted({part.strip() for part in text.split(",")} - {""})
+    if not 1 <= len(parts) <= MOST_DESTINATIONS:
+        raise _wrong(f"give 1 to {MOST_DESTINATIONS} destinations, separated by commas")
+    return tuple(parts)
+
+
+def _hour(text: str) -> int:
+    """An hour since 1970."""
+    try:
+        moment = datetime.strptime(text, "%Y-%m-%dT%H:00:00Z").replace(tzinfo=UTC)
+    except ValueError:
+        raise _wrong("give a full hour, such as 2026-01-31T00:00:00Z") from None
+    return int(moment.timestamp()) // HOUR
+
+
+def _no_debug_run(value: Any) -> None:
+    if str(value).lower() != "false":
+        raise _wrong(
+            "no stack shows sums without noise: run `kanon reports aggregate --no-noise --debug` on your files"
+        )
+
+
+def _mode(value: Any) -> Any:
+    if value == "kanon":
+        raise _wrong("kanon is not built yet: use declared or discover")
+    if value not in ("declared", "discover"):
+        raise _wrong("use declared or discover")
+    return value
+
+
+def _skip(value: Any) -> Any:
+    if value in ("false", "true"):
+        return value == "true"
+    if not isinstance(value, bool):
+        raise _wrong("give true or false", "JSON_ERROR")
+    return value
+
+
+# The bodies
+
+AS_TEXT = WithJsonSchema({"type": "string"})
+"""What stands in JSON for a value that is read from a text, or left out."""
+
+Text = Annotated[StrictStr, Field(min_length=1)]
+Prefix = Annotated[Text, AfterValidator(_prefix)]
+JobId = Annotated[Text, AfterValidator(_id), Field(description="1 to 128 printable ASCII characters, no bar")]
+OptionalText = Annotated[StrictStr | None, BeforeValidator(_unless_empty), AS_TEXT]
+OptionalPrefix = Annotated[Prefix | None, BeforeValidator(_unless_empty), AS_TEXT]
+Parameter = Annotated[StrictStr | None, BeforeValidator(_in_text), AS_TEXT]
+
+
+def _read_by(read: Callable[[str], Any], if_left_out: Any = None) -> PlainValidator:
+    """Read the text of a parameter."""
+
+    def value_of(value: Any) -> Any:
+        text = _in_text(value)
+        if text is not None and not isinstance(text, str):
+            raise _wrong("give a text", "JSON_ERROR")
+        return if_left_out if text is None else read(text)
+
+    return PlainValidator(value_of)
+
+
+Epsilon = Annotated[Fraction | None, _read_by(_decimal), AS_TEXT]
+Percentage = Annotated[Fraction | None, _read_by(_percentage), AS_TEXT]
+Count = Annotated[int | None, _read_by(_count), AS_TEXT]
+FilteringIds = Annotated[tuple[int, ...], _read_by(_filtering_ids, (0,)), AS_TEXT]
+Destinations = Annotated[tuple[str, ...] | None, _read_by(_destinations), AS_TEXT]
+Hour = Annotated[int | None, _read_by(_hour), AS_TEXT]
+Decimal = Annotated[Fraction | None, PlainValidator(_decimal), AS_TEXT]
+OnlyFalse = Annotated[None, PlainValidator(_no_debug_run), AS_TEXT]
+KeyMode = Annotated[Mode, BeforeValidator(_mode)]
+Skip = Annotated[bool, BeforeValidator(_skip)]
+Prefixes = Annotated[Any, WithJsonSchema({"type": "array", "items": {"type": "string"}, "maxItems": MOST_PREFIXES})]
+AnyText = Annotated[Any, AS_TEXT]
+
+
+class JobFields(Body):
+    """A part of a body, with the aggregation service's names."""
+
+    model_config = ConfigDict(alias_generator=None)
+
+
+class JobParameters(JobFields):
+    """Texts. Exactly one of attribution_report_to and reporting_site."""
+
+    attribution_report_to: Parameter = Field(None, description="The only reporting origin")
+    reporting_site: Parameter = Field(
+        None, description="The only site of reporting origins, such as https://example.com"
+    )
+    output_domain_bucket_name: OptionalText = Field(None, description="Where the declared keys are; not for discovery")
+    output_domain_blob_prefix: OptionalPrefix = Field(
+        None, description="Their name, or what the names begin with; not for discovery"
+    )
+    debug_privacy_epsilon: Epsilon = Field(
+        None, description=f"Above 0, at most EpsilonCap, at most 3 decimals; {DEFAULT_EPSILON} if left out"
+    )
+    report_error_threshold_percentage: Percentage = Field(
+        None,
+        description=f"0 to 100; if left out {DEFAULT_ERROR_THRESHOLD}, but no limit for the bucket of the collector",
+    )
+    input_report_count: Count = Field(None, description="A whole number")
+    filtering_ids: FilteringIds = Field(
+        default_factory=lambda: (0,),
+        description=f"At most {MOST_FILTERING_IDS} numbers below 2^64, with commas; 0 if left out",
+    )
+    attribution_destinations: Destinations = Field(
+        None, description=f"The only destinations, at most {MOST_DESTINATIONS}, with commas"
+    )
+    scheduled_from: Hour = Field(
+        None, description="The first hour of scheduled_report_time, such as 2026-01-31T00:00:00Z"
+    )
+    scheduled_before: Hour = Field(None, description="The hour after the last one")
+    debug_run: OnlyFalse = Field(None, description="Only false")
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.attribution_report_to is None) == (self.reporting_site is None):
+            raise _wrong("name exactly one of attribution_report_to and reporting_site")
+        return self
+
+
+class OutputDomain(JobFields):
+    """Which keys the summary has."""
+
+    mode: KeyMode = "declared"
+
+
+class LaplaceParams(JobFields):
+    """The budget that the job asks for."""
+
+    job_epsilon: Decimal = Field(None, description="In place of debug_privacy_epsilon")
+    job_delta: Decimal = Field(None, description=f"For discovery, 1e-12 up to DeltaCap; {DEFAULT_DELTA} if left out")
+
+
+class PrivacyParams(JobFields):
+    """The budget that the job asks for."""
+
+    laplace_dp_params: Annotated[LaplaceParams, WithJsonSchema(LaplaceParams.model_json_schema())] = Field(
+        default_factory=LaplaceParams
+    )
+
+
+class JobBody(JobFields):
+    """A job."""
+
+    job_request_id: JobId
+    input_data_bucket_name: Text = Field(description="Where the reports are")
+    input_data_blob_prefix: AnyText = Field(None, description="What the names of their objects begin with")
+    input_data_blob_prefixes: Prefixes = Field(None, description="In place of input_data_blob_prefix")
+    output_data_bucket_name: Text = Field(description="Where the summary goes")
+    output_data_blob_prefix: Prefix = Field(
+        description="The name of the summary; -1-of-1 is put behind it, before .avro"
+    )
+    job_parameters: Annotated[JobParameters, WithJsonSchema(JobParameters.model_json_schema())]
+    output_domain: Annotated[OutputDomain, WithJsonSchema(OutputDomain.model_json_schema())] = Field(
+        default_factory=OutputDomain
+    )
+    privacy_params: Annotated[PrivacyParams, WithJsonSchema(PrivacyParams.model_json_schema())] = Field(
+        default_factory=PrivacyParams
+    )
+    skip_exhausted: Skip = Field(
+        default=False, description="Leave out the reports of units that are short of budget, rather than refuse the job"
+    )
+    postback_url: AnyText = Field(
+        None, description="Ignored: the aggregation service has it, and nobody is called. Ask getJob"
+    )
+    account_identity: AnyText = Field(
+        None, description="Ignored: the aggregation service has it. Here the signature names the caller"
+    )
+
+
+class PublicationBody(JobFields):
+    """What to publish, and where; by default at the place of the job."""
+
+    job_request_id: JobId
+    output_data_bucket_name: OptionalText = Field(None, description="Where the summary goes")
+    output_data_blob_prefix: OptionalPrefix = Field(None, description="The name of the summary")
+
+
+JobInBody = Annotated[dict[str, Any], InBody(description="A job", json_schema_extra=JobBody.model_json_schema())]
+PublicationInBody = Annotated[
+    dict[str, Any], InBody(description="What to publish", json_schema_extra=PublicationBody.model_json_schema())
+]
+"""For OpenAPI. A job is stored as it was sent, so the function itself calls :func:`read_request`."""
+
+
+_Fields = TypeVar("_Fields", bound=JobFields)
+
+
+def read_body(model: type[_Fields], body: Any, *, stored: bool = False) -> _Fields:
+    """Read a body.
+
+    Args:
+        model: of the body.
+        body: parsed JSON.
+        stored: whether it was accepted before. Earlier versions accepted unknown fields, which are ignored.
+
+    Raises:
+        RequestRefusedError: with the first problem.
+    """
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+        return model.model_validate(body, context=STORED if stored else None)
+    except UnicodeEncodeError:
+        raise RequestRefusedError("JSON_ERROR", "body", "a text holds half of a character (a lone surrogate)") from None
+    except ValidationError as error:
+        raise _first(error) from None
+
+
+def _first(error: ValidationError) -> RequestRefusedError:
+    """The first problem, with the aggregation service's reason."""
+    problem = error.errors(include_url=False)[0]
+    where = ".".join(map(str, problem["loc"])) or "body"
+    match problem["type"]:
+        case "string_type" | "string_too_short" if problem["input"] in (None, ""):
+            return RequestRefusedError("ARGUMENT_MISSING", where, "is missing")
+        case "string_type":
+            return RequestRefusedError("JSON_ERROR", where, "give a text")
+        case "missing":
+            return RequestRefusedError("ARGUMENT_MISSING", where, "is missing")
+        case "model_type":
+            return RequestRefusedError("JSON_ERROR", where, "give a JSON object")
+        case "JSON_ERROR":
+            return RequestRefusedError("JSON_ERROR", where, problem["msg"])
+    return invalid(where, reason(problem))
