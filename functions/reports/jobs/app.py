@@ -46,7 +46,7 @@ from kanon.reports.service.requests import (
 from kanon.reports.settings import JobsSettings, Recorded
 from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.objects import Objects
-from kanon.reports.storage.report_jobs import ReportJobs, Row, StageMessage
+from kanon.reports.storage.report_jobs import JobRow, ReportJobs, StageMessage
 from kanon.starting import Once
 
 SETTINGS = JobsSettings.from_environment()
@@ -188,7 +188,7 @@ def read(body: Any) -> JobRequest:
     return request
 
 
-def stored_request(row: Row) -> JobRequest:
+def stored_request(row: JobRow) -> JobRequest:
     """The request of a job. Its buckets may no longer be listed.
 
     Raises:
@@ -201,7 +201,7 @@ def stored_request(row: Row) -> JobRequest:
         raise RuntimeError("a stored request is no longer valid") from error
 
 
-def found(job: str) -> Row:
+def found(job: str) -> JobRow:
     """A job.
 
     Raises:

@@ -21,7 +21,7 @@ from kanon.operate.findings import (
 from kanon.operate.running_reports import QUEUES, SCHEDULES, RunningReports
 from kanon.reports.settings import Recorded, fingerprints
 from kanon.reports.storage.key_ring import NEW_EVERY, PUBLISHED
-from kanon.reports.storage.report_jobs import STUCK, Row, State
+from kanon.reports.storage.report_jobs import STUCK, JobRow, State
 
 HOUR = 3600
 LATE = 12 * HOUR
@@ -133,7 +133,7 @@ def _jobs(reports: RunningReports, now: float) -> Iterator[Finding]:
         yield Finding("publications", Verdict.OK, "none has failed")
 
 
-def _names_of(rows: Sequence[Row]) -> str:
+def _names_of(rows: Sequence[JobRow]) -> str:
     """The number of jobs, and some of their names."""
     names = [row.job for row in sorted(rows, key=lambda row: row.received_at)[:SHOWN]]
     more = len(rows) - len(names)
@@ -162,7 +162,7 @@ def _holds(reports: RunningReports, _: float) -> Iterator[Finding]:
         yield Finding(check, Verdict.OK, f"every row belongs to one of {len(dead)} jobs that may hold it")
 
 
-def _holds_rightly(row: Row | None) -> bool:
+def _holds_rightly(row: JobRow | None) -> bool:
     return row is not None and (row.committed or row.state in (State.COMMITTING, State.ABORTING))
 
 

@@ -32,7 +32,7 @@ from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest
 from kanon.reports.mapping import Mapped, Selection, map_reports
 from kanon.reports.noise import Noised
 from kanon.reports.parameters import Amount, Parameters
-from kanon.reports.service import committing
+from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.plan import MOST_SHARDS, Inputs, Plan, Ring, read_plan
 from kanon.reports.service.shards import Shards, Worker
 from kanon.reports.service.stages import Stages
@@ -40,7 +40,7 @@ from kanon.reports.shared_info import Rules, Unit
 from kanon.reports.storage.budgets import Charge
 from kanon.reports.storage.memory import MemoryJob, MemoryObjects
 from kanon.reports.storage.objects import Stored
-from kanon.reports.storage.report_jobs import MapMessage, Message, Row, StageMessage, State
+from kanon.reports.storage.report_jobs import JobRow, MapMessage, Message, StageMessage, State
 
 LOCAL = "local"
 """The name of the local deployment, of its job, and of its budgets."""
@@ -173,7 +173,7 @@ def aggregate(job: Job, secrets: Secrets, processes: int = 1, *, undeclared: boo
         JobError: an input cannot be read, too many reports are in error, or the job is invalid.
     """
     keys = None if job.domain is None else declared(read_domain(path) for path in job.domain)
-    row = Row(job.id, State.RECEIVED, job.body, job.rules.received_at, job.rules.received_at, secrets.job_secret, {})
+    row = JobRow(job.id, State.RECEIVED, job.body, job.rules.received_at, job.rules.received_at, secrets.job_secret, {})
     jobs, failures = MemoryJob(row), list[JobError]()
     with MemoryObjects() as work, MemoryObjects() as summaries:
         common: dict[str, Any] = {
@@ -242,7 +242,7 @@ class _Local(Worker):
 
     plans: dict[str, Plan]
 
-    def plan_of(self, row: Row) -> Plan:
+    def plan_of(self, row: JobRow) -> Plan:
         name = row.values["plan"]
         if name not in self.plans:
             self.plans[name] = read_plan(self.work_of(row), name)
@@ -277,7 +277,7 @@ class _Stages(_Local, Stages):
         self.units.extend(charged)
         return 0
 
-    def noised(self, row: Row, plan: Plan, part: int) -> Noised:
+    def noised(self, row: JobRow, plan: Plan, part: int) -> Noised:
         self.parts.append(super().noised(row, plan, part))
         if self.undeclared:
             exact = self.parts[-1].exact
@@ -311,7 +311,7 @@ class _Shards(_Local, Shards):
 
     def mapped(
         self,
-        row: Row,
+        row: JobRow,
         plan: Plan,
         message: MapMessage,
         selection: Selection,
@@ -335,11 +335,11 @@ class _NoBudget:
         amount: Amount,  # noqa: ARG002
         claim: str,  # noqa: ARG002
         **values: Any,
-    ) -> committing.Outcome:
+    ) -> CommitOutcome:
         row = self.jobs.row
         now = row.received_at
         moved = row.job == job and self.jobs.move(row, State.COMMITTED, now, committed_at=now, **values)
-        return committing.Outcome.COMMITTED if moved else committing.Outcome.LEFT
+        return CommitOutcome.COMMITTED if moved else CommitOutcome.LEFT
 
     def abort(self, *_: Any) -> None:
         """Nothing is held."""

@@ -10,7 +10,7 @@ import pytest
 from kanon import clock
 from kanon.errors import ThrottledError
 from kanon.reports.parameters import Amount
-from kanon.reports.service.committing import Committing, Outcome
+from kanon.reports.service.committing import CommitOutcome, Committing
 from kanon.reports.shared_info import Unit
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, charges
 from kanon.reports.storage.report_jobs import ReportJobs
@@ -54,7 +54,7 @@ def test_jobs_with_other_units_never_meet(contention: Contention) -> None:
     rows = CHUNKS * ROWS_A_CHUNK
     outcomes = commit_all(contention, lambda job: [Unit(f"{job} {n}", "", 0) for n in range(rows)])
     assert not contention.cancelled
-    assert outcomes == {Outcome.COMMITTED.value: JOBS}
+    assert outcomes == {CommitOutcome.COMMITTED.value: JOBS}
     assert contention.written == JOBS * CHUNKS
 
 
@@ -64,6 +64,6 @@ def test_jobs_with_the_same_units_all_commit_in_one_run(
     """They meet at every row, and no worker needs another message."""
     monkeypatch.setattr("kanon.reports.service.committing.ROWS_A_CHUNK", 1)
     outcomes = commit_all(contention, lambda _: [Unit(f"{n}", "", 0) for n in range(CHUNKS)])
-    assert outcomes == {Outcome.COMMITTED.value: JOBS}
+    assert outcomes == {CommitOutcome.COMMITTED.value: JOBS}
     assert contention.cancelled.total() > JOBS
     assert contention.now < 10

@@ -21,7 +21,7 @@ from kanon.reports.service.requests import read_request
 from kanon.reports.service.shards import Shards
 from kanon.reports.service.stages import Stages, WaitError
 from kanon.reports.storage.objects import Objects
-from kanon.reports.storage.report_jobs import MapMessage, Message, Row, StageMessage, State
+from kanon.reports.storage.report_jobs import JobRow, MapMessage, Message, StageMessage, State
 from tests.integration.gate.tables import Running
 from tests.integration.reports.tables import EPOCH, ReportTables, fresh_tables
 from tests.unit.reports import made
@@ -48,7 +48,7 @@ class Aggregation:
     def bucket(self, name: str) -> Objects:
         return Objects(self.s3, f"{self.prefix}-{name}")
 
-    def request(self, row: Row) -> JobRequest:
+    def request(self, row: JobRow) -> JobRequest:
         return read_request(row.request, DELTA_CAP, frozenset({INPUT, OUTPUT}), Fraction(64))
 
     @property
@@ -119,7 +119,7 @@ class Aggregation:
         for job in list(self.tables.jobs.unfinished()):
             self.queue += self.stages.resumed(job)
 
-    def row(self, job: str) -> Row:
+    def row(self, job: str) -> JobRow:
         row = self.tables.jobs.read(job)
         assert row is not None
         return row

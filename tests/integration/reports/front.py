@@ -25,7 +25,7 @@ from kanon.reports.service.requests import named_buckets, read_request
 from kanon.reports.shared_info import DAY
 from kanon.reports.storage.key_ring import Key, KeyRing, Keys
 from kanon.reports.storage.objects import Objects
-from kanon.reports.storage.report_jobs import Row, StageMessage
+from kanon.reports.storage.report_jobs import JobRow, StageMessage
 from tests.integration.gate.edge import Result, event
 from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import INPUT, OUTPUT, Aggregation, aggregation
@@ -45,7 +45,7 @@ class Deployed(Aggregation):
     def bucket(self, name: str) -> Objects:
         return Objects(self.s3, name) if name.startswith(self.prefix) else super().bucket(name)
 
-    def request(self, row: Row) -> JobRequest:
+    def request(self, row: JobRow) -> JobRequest:
         return read_request(row.request, CAP.exact[1], named_buckets(row.request), CAP.exact[0], stored=True)
 
 

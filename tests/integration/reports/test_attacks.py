@@ -18,7 +18,7 @@ from kanon.reports.errors import JobError
 from kanon.reports.service.requests import Publication, publish_again, reader
 from kanon.reports.service.stages import Stages
 from kanon.reports.shared_info import Source, parse, source_of, units
-from kanon.reports.storage.report_jobs import Row, StageMessage, State
+from kanon.reports.storage.report_jobs import JobRow, StageMessage, State
 from kanon.reports.storage.work import sources_as_json
 from tests.integration.gate.tables import Running, running
 from tests.integration.reports.aggregation import DELTA_CAP, OUTPUT, WORK, Aggregation, aggregation
@@ -210,7 +210,7 @@ def test_a_job_that_holds_budget_ends_though_the_settings_no_longer_allow_it(
     service.create("job")
     with monkeypatch.context() as patch:
 
-        def stopped(_: Stages, row: Row) -> None:
+        def stopped(_: Stages, row: JobRow) -> None:
             raise RuntimeError(row.state)
 
         patch.setattr(Stages, "_commit", stopped)

@@ -15,7 +15,7 @@ from kanon.dynamo.statements import PASSING
 from kanon.dynamo.transactions import all_or_none
 from kanon.errors import ThrottledError
 from kanon.reports.parameters import Amount
-from kanon.reports.service.committing import Outcome, exhausted
+from kanon.reports.service.committing import CommitOutcome, exhausted
 from kanon.reports.shared_info import Unit
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, charges
 from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, State
@@ -52,7 +52,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_commit_spends_from_every_hour_and_forgets_the_secret(tables: ReportTables) -> None:
     job, units = tables.job("a"), [unit(0, 5), unit(0, 6), unit(1, 5)]
     tables.calls.clear()
-    assert tables.committing().commit(job, charges(units), TEN, CLAIM, parts=["x"]) is Outcome.COMMITTED
+    assert tables.committing().commit(job, charges(units), TEN, CLAIM, parts=["x"]) is CommitOutcome.COMMITTED
     assert tables.calls == ["PutItem", "GetItem", "TransactWriteItems"], "the witness, the epoch, the commit"
     assert [tables.spent(one) for one in units] == [TEN] * 3
     assert tables.spent(unit(0, 7)) == Amount(0, 0)
@@ -62,20 +62,20 @@ def test_a_commit_spends_from_every_hour_and_forgets_the_secret(tables: ReportTa
 
 
 def test_a_job_without_units_commits_and_spends_nothing(tables: ReportTables) -> None:
-    assert tables.committing().commit(tables.job("a"), [], TEN, CLAIM) is Outcome.COMMITTED
+    assert tables.committing().commit(tables.job("a"), [], TEN, CLAIM) is CommitOutcome.COMMITTED
 
 
 def test_many_rows_are_one_call_for_each_49_of_them(tables: ReportTables) -> None:
     job = tables.job("a")
     tables.calls.clear()
-    assert tables.committing().commit(job, charges(MANY), TEN, CLAIM) is Outcome.COMMITTED
+    assert tables.committing().commit(job, charges(MANY), TEN, CLAIM) is CommitOutcome.COMMITTED
     assert tables.calls.count("TransactWriteItems") == 2
     assert {tables.spent(one) for one in SOME} == {TEN}
 
 
 def test_a_commit_that_is_repeated_spends_once(tables: ReportTables) -> None:
     job = tables.job("a")
-    for expected in (Outcome.COMMITTED, Outcome.LEFT):
+    for expected in (CommitOutcome.COMMITTED, CommitOutcome.LEFT):
         assert tables.committing().commit(job, charges(MANY), TEN, CLAIM) is expected
     assert {tables.spent(one) for one in SOME} == {TEN}
 
@@ -90,14 +90,16 @@ def hold_first_chunk(tables: ReportTables, job: str, amount: Amount) -> None:
 def test_a_commit_continues_after_the_holds_of_a_crashed_worker(tables: ReportTables) -> None:
     job = tables.job("a")
     hold_first_chunk(tables, job, TEN)
-    assert tables.committing().commit(job, charges(MANY), TEN, CLAIM) is Outcome.COMMITTED
+    assert tables.committing().commit(job, charges(MANY), TEN, CLAIM) is CommitOutcome.COMMITTED
     assert {tables.spent(one) for one in SOME} == {TEN}
 
 
 def test_a_spent_unit_refuses_a_job_with_the_budget_left(tables: ReportTables) -> None:
     for name in "abcdef":
-        assert tables.committing().commit(tables.job(name), charges([unit()]), TEN, CLAIM) is Outcome.COMMITTED
-    assert tables.committing().commit(tables.job("g"), charges([unit(), unit(1)]), TEN, CLAIM) is Outcome.EXHAUSTED
+        assert tables.committing().commit(tables.job(name), charges([unit()]), TEN, CLAIM) is CommitOutcome.COMMITTED
+    assert (
+        tables.committing().commit(tables.job("g"), charges([unit(), unit(1)]), TEN, CLAIM) is CommitOutcome.EXHAUSTED
+    )
     four = Amount(CAP.epsilon - 6 * TEN.epsilon, CAP.delta - 6 * TEN.delta)
     assert exhausted(tables.budgets, [unit(), unit(1)], TEN) == [(unit(), four)]
     assert tables.spent(unit(1)) == Amount(0, 0)
@@ -105,29 +107,33 @@ def test_a_spent_unit_refuses_a_job_with_the_budget_left(tables: ReportTables) -
 
 def test_delta_alone_can_exhaust_a_unit(tables: ReportTables) -> None:
     most = Amount(1, CAP.delta)
-    assert tables.committing().commit(tables.job("a"), charges([unit()]), most, CLAIM) is Outcome.COMMITTED
-    assert tables.committing().commit(tables.job("b"), charges([unit()]), Amount(1, 1), CLAIM) is Outcome.EXHAUSTED
-    assert tables.committing().commit(tables.job("c"), charges([unit()]), Amount(1, 0), CLAIM) is Outcome.COMMITTED
+    assert tables.committing().commit(tables.job("a"), charges([unit()]), most, CLAIM) is CommitOutcome.COMMITTED
+    assert (
+        tables.committing().commit(tables.job("b"), charges([unit()]), Amount(1, 1), CLAIM) is CommitOutcome.EXHAUSTED
+    )
+    assert (
+        tables.committing().commit(tables.job("c"), charges([unit()]), Amount(1, 0), CLAIM) is CommitOutcome.COMMITTED
+    )
 
 
 def test_a_unit_that_another_job_merely_holds_makes_a_job_wait(tables: ReportTables) -> None:
     holder, held = tables.job("a"), charges(MANY)
     hold_first_chunk(tables, holder, CAP)
     second, wanted = tables.job("b"), held[:1]
-    assert tables.committing().commit(second, wanted, TEN, CLAIM) is Outcome.WAIT
+    assert tables.committing().commit(second, wanted, TEN, CLAIM) is CommitOutcome.WAIT
     row = tables.jobs.read(holder)
     assert row is not None
     assert tables.jobs.move(row, State.ABORTING, tables.now)
     for _ in range(2):
         assert tables.committing().abort(holder, held, CAP, CLAIM) is None
     assert {tables.spent(one) for one in SOME} == {Amount(0, 0)}
-    assert tables.committing().commit(second, wanted, TEN, CLAIM) is Outcome.COMMITTED
+    assert tables.committing().commit(second, wanted, TEN, CLAIM) is CommitOutcome.COMMITTED
 
 
 def test_only_an_aborting_job_returns_its_holds(tables: ReportTables) -> None:
     job = tables.job("a")
     hold_first_chunk(tables, job, TEN)
-    assert tables.committing().abort(job, charges(MANY), TEN, CLAIM) is Outcome.LEFT
+    assert tables.committing().abort(job, charges(MANY), TEN, CLAIM) is CommitOutcome.LEFT
     assert tables.budgets.held(charges(MANY)[:ROWS_A_CHUNK], job, CLAIM) == ROWS_A_CHUNK
 
 
@@ -140,10 +146,10 @@ def test_a_job_whose_row_was_put_back_after_its_commit_spends_and_returns_nothin
     copy = tables.copy(job)
     if state is State.ABORTING:
         tables.put_back(copy | {"state": {"S": State.COMMITTING}})
-    assert tables.committing().commit(job, charges(units), TEN, CLAIM) is Outcome.COMMITTED
+    assert tables.committing().commit(job, charges(units), TEN, CLAIM) is CommitOutcome.COMMITTED
     tables.put_back(copy)
     again = tables.committing().commit if state is State.COMMITTING else tables.committing().abort
-    assert again(job, charges(units), TEN, CLAIM) is Outcome.SPENT
+    assert again(job, charges(units), TEN, CLAIM) is CommitOutcome.SPENT
     assert tables.state(job) is state
     assert tables.spent(units[0]) == tables.spent(units[-1]) == TEN
 
@@ -152,9 +158,9 @@ def test_a_chunk_counts_as_held_only_if_the_job_took_every_row_of_it(tables: Rep
     """A copy of the job met fewer reports, and took some of these rows."""
     job, wanted = tables.job("a"), charges(MANY)
     copy = tables.copy(job)
-    assert tables.committing().commit(job, wanted[:11], TEN, CLAIM) is Outcome.COMMITTED
+    assert tables.committing().commit(job, wanted[:11], TEN, CLAIM) is CommitOutcome.COMMITTED
     tables.put_back(copy)
-    assert tables.committing().commit(job, wanted, TEN, CLAIM) is Outcome.SPENT
+    assert tables.committing().commit(job, wanted, TEN, CLAIM) is CommitOutcome.SPENT
     assert tables.budgets.held(wanted[:ROWS_A_CHUNK], job, CLAIM) == 11
 
 
@@ -173,7 +179,7 @@ def test_the_claim_of_a_job_changes_with_its_secret_its_plan_and_its_units(table
 def test_a_slow_worker_cannot_take_returned_budget_again(tables: ReportTables) -> None:
     job = tables.job("a", State.ABORTING)
     assert tables.committing().abort(job, charges(MANY), TEN, CLAIM) is None
-    assert tables.committing().commit(job, charges(MANY), TEN, CLAIM) is Outcome.LEFT
+    assert tables.committing().commit(job, charges(MANY), TEN, CLAIM) is CommitOutcome.LEFT
     assert tables.spent(MANY[0]) == Amount(0, 0)
 
 
@@ -184,7 +190,7 @@ def test_a_worker_that_was_paused_to_the_deadline_commits_and_holds_nothing(
 ) -> None:
     job = tables.job("a")
     tables.now += late
-    assert tables.committing().commit(job, charges(wanted), TEN, CLAIM) is Outcome.LATE
+    assert tables.committing().commit(job, charges(wanted), TEN, CLAIM) is CommitOutcome.LATE
     assert {tables.spent(one) for one in wanted[:: len(wanted) - 1 or 1]} == {Amount(0, 0)}
 
 
@@ -197,12 +203,12 @@ def test_a_witness_stays_for_a_day(tables: ReportTables) -> None:
 def test_a_job_commits_in_the_last_second_before_its_deadline(tables: ReportTables) -> None:
     job = tables.job("a")
     tables.now += SECONDS_TO_COMMIT - 1
-    assert tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is Outcome.COMMITTED
+    assert tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is CommitOutcome.COMMITTED
 
 
 def test_a_budget_table_that_was_created_again_is_refused(tables: ReportTables) -> None:
     job = tables.job("a")
-    assert tables.committing("another").commit(job, charges([unit()]), TEN, CLAIM) is Outcome.REPLACED
+    assert tables.committing("another").commit(job, charges([unit()]), TEN, CLAIM) is CommitOutcome.REPLACED
     assert tables.spent(unit()) == Amount(0, 0)
 
 
@@ -221,7 +227,7 @@ def test_a_table_that_is_replaced_after_its_epoch_was_read_is_refused(
         return found
 
     committing = replace(tables.committing(), in_force=read_and_replaced)
-    assert committing.commit(job, charges(wanted), TEN, CLAIM) is Outcome.REPLACED
+    assert committing.commit(job, charges(wanted), TEN, CLAIM) is CommitOutcome.REPLACED
     assert tables.state(job) is State.COMMITTING
     assert tables.spent(wanted[-1]) == Amount(0, 0)
 
@@ -231,15 +237,15 @@ def test_only_as_many_jobs_commit_as_the_cap_allows(engine: Running) -> None:
     jobs = [tables.job(f"job {n}") for n in range(20)]
     take_turns(engine, tables.client)
 
-    def commit(job: str) -> Outcome:
-        while (found := tables.committing().commit(job, charges([unit()]), TEN, CLAIM)) is Outcome.WAIT:
+    def commit(job: str) -> CommitOutcome:
+        while (found := tables.committing().commit(job, charges([unit()]), TEN, CLAIM)) is CommitOutcome.WAIT:
             pass
         return found
 
     with ThreadPoolExecutor(8) as workers:
         outcomes = list(workers.map(commit, jobs))
-    assert outcomes.count(Outcome.COMMITTED) == CAP.epsilon // TEN.epsilon
-    assert outcomes.count(Outcome.EXHAUSTED) == 20 - CAP.epsilon // TEN.epsilon
+    assert outcomes.count(CommitOutcome.COMMITTED) == CAP.epsilon // TEN.epsilon
+    assert outcomes.count(CommitOutcome.EXHAUSTED) == 20 - CAP.epsilon // TEN.epsilon
     assert tables.spent(unit()) == Amount(6 * TEN.epsilon, 6 * TEN.delta)
 
 
@@ -263,7 +269,7 @@ def test_a_conflicting_transaction_is_retried(tables: ReportTables, reason: str,
     job = tables.job("a")
     planted = _failing("TransactionCanceledException", 2, [{"Code": "None"}, {"Code": reason}])
     tables.client.meta.events.register_first("before-call.dynamodb.TransactWriteItems", planted)
-    assert tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is Outcome.COMMITTED
+    assert tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is CommitOutcome.COMMITTED
     assert len(waits) == 2
 
 

@@ -12,7 +12,7 @@ from kanon.operate import reports as module
 from kanon.operate.findings import Finding, Section, Verdict
 from kanon.operate.reports import examine_reports
 from kanon.operate.running_reports import QUEUES, SCHEDULES, RunningReports
-from kanon.reports.service.committing import Outcome
+from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.settings import Recorded
 from kanon.reports.storage.budgets import charges
 from kanon.reports.storage.key_ring import NEW_EVERY, OPENS, PUBLISHED, Key, KeyRing, Keys
@@ -108,7 +108,7 @@ def deployed(engine: Running) -> Deployed:
 def test_nothing_is_wrong_with_reports_in_use(deployed: Deployed) -> None:
     deployed.hold(deployed.tables.job("committing"), 1)
     committed = deployed.tables.job("committed")
-    assert deployed.tables.committing().commit(committed, charges([unit(2)]), TEN, CLAIM) is Outcome.COMMITTED
+    assert deployed.tables.committing().commit(committed, charges([unit(2)]), TEN, CLAIM) is CommitOutcome.COMMITTED
     deployed.tables.job("new", State.MAPPING)
     found = deployed.findings()
     assert deployed.wrong() == {}
@@ -159,7 +159,7 @@ def test_many_stuck_jobs_are_counted_and_five_of_them_named(deployed: Deployed) 
 
 def test_a_job_with_an_unwritten_result_is_not_stuck(deployed: Deployed) -> None:
     job = deployed.tables.job("a")
-    assert deployed.tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is Outcome.COMMITTED
+    assert deployed.tables.committing().commit(job, charges([unit()]), TEN, CLAIM) is CommitOutcome.COMMITTED
     deployed.move(job, State.COMMITTED, code="RESULT_WRITE_ERROR")
     assert deployed.wrong(20 * HOUR) == {"publications": (Verdict.WARN, Section.PUBLICATION_FAILED)}
     assert deployed.findings()["publications"].seen == "a: the result is final and could not be written"

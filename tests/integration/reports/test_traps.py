@@ -31,7 +31,7 @@ from kanon.reports import collecting, shared_info
 from kanon.reports import job as job_module
 from kanon.reports.errors import Counter, RefusedError
 from kanon.reports.parameters import Amount
-from kanon.reports.service.committing import Outcome
+from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.requests import create
 from kanon.reports.service.rotation import Rotation
 from kanon.reports.service.stages import Stages
@@ -66,7 +66,7 @@ def wins(service: Aggregation, jobs: int, amount: Amount) -> int:
         service.tables.committing().commit(service.tables.job(f"job {n}"), charges([unit()]), amount, CLAIM)
         for n in range(jobs)
     ]
-    return outcomes.count(Outcome.COMMITTED)
+    return outcomes.count(CommitOutcome.COMMITTED)
 
 
 def admits_what_epsilon_allows(service: Aggregation) -> None:
@@ -169,7 +169,7 @@ def returns_a_part_once(service: Aggregation) -> None:
     held = wanted[:ROWS_A_CHUNK]
     job = tables.job("a")
     other = tables.job("b")
-    assert tables.committing().commit(other, wanted, HALF, CLAIM) is Outcome.COMMITTED
+    assert tables.committing().commit(other, wanted, HALF, CLAIM) is CommitOutcome.COMMITTED
     hold = [write for charge in held for write in tables.budgets.take(charge, job, TENTH, CLAIM)]
     assert all_or_none(tables.client, hold) is None
     row = tables.jobs.read(job)

@@ -15,7 +15,7 @@ from kanon.dynamo.transactions import MOST_ITEMS
 from kanon.reports.histogram import partitions_of
 from kanon.reports.parameters import Amount
 from kanon.reports.service.answers import JOB_BODIES
-from kanon.reports.service.committing import Committing, Outcome
+from kanon.reports.service.committing import CommitOutcome, Committing
 from kanon.reports.service.plan import MOST_OBJECT_BYTES, MOST_SHARDS
 from kanon.reports.shared_info import Unit
 from kanon.reports.storage.budgets import MOST_ROWS, Budgets, charges
@@ -53,7 +53,7 @@ def _done(**_: Any) -> tuple[Any, dict[str, Any]]:
     return SimpleNamespace(status_code=200), {}
 
 
-def commit(client: Any, rows: int, hours: range) -> Outcome:
+def commit(client: Any, rows: int, hours: range) -> CommitOutcome:
     wanted = charges(Unit(f"{n}", "https://report.test", DAY * 24 + hour) for n in range(rows) for hour in hours)
     jobs, budgets = ReportJobs(client, "jobs"), Budgets(client, "budgets", CAP)
     return Committing(client, jobs, budgets, lambda: True, lambda: DAY * 86_400).commit("job", wanted, AMOUNT, "0" * 32)
@@ -66,14 +66,14 @@ def test_a_commit_makes_one_call_for_each_49_rows(rows: int, calls: int) -> None
         put_item=lambda **_: None,
         transact_write_items=lambda TransactItems: sent.append(len(TransactItems)),  # noqa: N803
     )
-    assert commit(client, rows, ALL_HOURS[:1]) is Outcome.COMMITTED
+    assert commit(client, rows, ALL_HOURS[:1]) is CommitOutcome.COMMITTED
     assert len(sent) == calls <= 620
     assert max(sent) <= MOST_ITEMS
 
 
 def test_a_chunk_of_whole_days_is_within_the_limits_of_a_transaction() -> None:
     sent = Sent.checked()
-    assert commit(sent.client, 49, ALL_HOURS) is Outcome.COMMITTED
+    assert commit(sent.client, 49, ALL_HOURS) is CommitOutcome.COMMITTED
     (body,) = sent.bodies
     items = json.loads(body)["TransactItems"]
     assert len(items) == MOST_ITEMS

@@ -16,7 +16,7 @@ from kanon.reports import job as guarantee
 from kanon.reports.job import JobRequest
 from kanon.reports.parameters import CONTRIBUTION_BOUND, written
 from kanon.reports.shared_info import moment
-from kanon.reports.storage.report_jobs import Row, State, output_of
+from kanon.reports.storage.report_jobs import JobRow, State, output_of
 
 DOMAIN = "kanon"
 CODES = {400: 3, 403: 7, 404: 5, 409: 6, 413: 3, 429: 8, 500: 13, 503: 14}
@@ -180,7 +180,7 @@ class JobAnswer(BaseModel):
     privacy: Privacy
 
 
-def job_answer(row: Row, request: JobRequest, epsilon_cap: Fraction, delta_cap: Fraction) -> JobAnswer:
+def job_answer(row: JobRow, request: JobRequest, epsilon_cap: Fraction, delta_cap: Fraction) -> JobAnswer:
     """The answer of getJob."""
     result = _result(row)
     status: Literal["RECEIVED", "IN_PROGRESS", "FINISHED"] = "IN_PROGRESS"
@@ -207,7 +207,7 @@ def job_answer(row: Row, request: JobRequest, epsilon_cap: Fraction, delta_cap: 
     )
 
 
-def privacy_of(row: Row, request: JobRequest, epsilon_cap: Fraction, delta_cap: Fraction) -> Privacy:
+def privacy_of(row: JobRow, request: JobRequest, epsilon_cap: Fraction, delta_cap: Fraction) -> Privacy:
     """The guarantee of a job with its numbers, and its spent budget."""
     parameters = request.parameters
     return Privacy(
@@ -227,7 +227,7 @@ def privacy_of(row: Row, request: JobRequest, epsilon_cap: Fraction, delta_cap: 
     )
 
 
-def _result(row: Row) -> ResultInfo | None:
+def _result(row: JobRow) -> ResultInfo | None:
     """How the job ended; None before. A summary that could not be written leaves the job open for jobs:publish."""
     code = row.values.get("code")
     if row.state is not State.FINISHED and not (row.state is State.COMMITTED and code == NOT_WRITTEN):
@@ -240,7 +240,7 @@ def _result(row: Row) -> ResultInfo | None:
     )
 
 
-def _error_counts(row: Row) -> list[ErrorCount]:
+def _error_counts(row: JobRow) -> list[ErrorCount]:
     errors: dict[str, int] = row.values.get("counters", {}).get("errors", {})
     counts = [ErrorCount(category=category, count=count) for category, count in sorted(errors.items())]
     return [*counts, ErrorCount(category=ALL_ERRORS, count=sum(errors.values()))] if errors else []

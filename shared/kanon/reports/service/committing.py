@@ -39,7 +39,7 @@ MOST_EXHAUSTED = 1_000
 """The largest number of units named when a job is refused."""
 
 
-class Outcome(Enum):
+class CommitOutcome(Enum):
     """The result of a commit."""
 
     COMMITTED = "committed"
@@ -60,10 +60,10 @@ class Outcome(Enum):
 class Spending(Protocol):
     """What the stages need of budgets, wherever they are. :class:`Committing` says what each method promises."""
 
-    def commit(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str, **values: Any) -> Outcome:
+    def commit(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str, **values: Any) -> CommitOutcome:
         """Take the amount and commit the job, or do neither."""
 
-    def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> Outcome | None:
+    def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> CommitOutcome | None:
         """Return what the job holds."""
 
     def short(self, units: Sequence[Unit], amount: Amount) -> frozenset[Unit]:
@@ -91,7 +91,7 @@ class Committing:
     in_force: Callable[[], bool]
     clock: Callable[[], float]
 
-    def commit(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str, **values: Any) -> Outcome:
+    def commit(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str, **values: Any) -> CommitOutcome:
         """Take the amount from every hour of the charges, and commit the job with these values; or do neither.
 
         It may be called again after any crash, and by several workers at once.
@@ -111,17 +111,17 @@ class Committing:
                 return stopped
         same_table = self.budgets.put_witness(self.clock())
         if not self.in_force():
-            return Outcome.REPLACED
+            return CommitOutcome.REPLACED
         state = self.jobs.commit(job, self.clock(), **values)
         refused = all_or_none(self.client, [state, same_table, *self._takes(last, job, amount, claim)], ATTEMPTS)
         if refused is None:
-            return Outcome.COMMITTED
+            return CommitOutcome.COMMITTED
         left, witness, *taken = refused
         if left is None and witness is not None:
-            return Outcome.REPLACED
-        return self._why(job, last, amount, claim, left, *taken) or Outcome.SPENT
+            return CommitOutcome.REPLACED
+        return self._why(job, last, amount, claim, left, *taken) or CommitOutcome.SPENT
 
-    def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> Outcome | None:
+    def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> CommitOutcome | None:
         """Return what the job holds. It may be called again after any crash.
 
         If a chunk is not held (never taken, or already returned), its transaction is refused as a whole.
@@ -131,12 +131,12 @@ class Committing:
         """
         *holds, last = list(chunks(charges, ROWS_A_CHUNK)) or [()]
         if self.budgets.held(last, job, claim):  # only the commit takes the last chunk
-            return Outcome.SPENT
+            return CommitOutcome.SPENT
         for part in holds:
             returned = [write for charge in part for write in self.budgets.give_back(charge, job, amount, claim)]
             refused = all_or_none(self.client, [self.jobs.still(job, State.ABORTING), *returned], ATTEMPTS)
             if refused is not None and refused[0] is not None:
-                return Outcome.LEFT
+                return CommitOutcome.LEFT
         return None
 
     def short(self, units: Sequence[Unit], amount: Amount) -> frozenset[Unit]:
@@ -152,15 +152,19 @@ class Committing:
 
     def _why(
         self, job: str, part: Sequence[Charge], amount: Amount, claim: str, state: Item | None, *taken: Item | None
-    ) -> Outcome | None:
+    ) -> CommitOutcome | None:
         """The reason for a refused chunk; None if the job holds all of it already."""
         if state is not None:
             in_commit = state.get("state", {}).get("S") == State.COMMITTING
-            return Outcome.LATE if in_commit else Outcome.LEFT
+            return CommitOutcome.LATE if in_commit else CommitOutcome.LEFT
         if any(item is not None for item in taken[1::2]):  # the job's own items: one transaction wrote them all
-            return None if self.budgets.held(part, job, claim) == len(part) else Outcome.SPENT
+            return None if self.budgets.held(part, job, claim) == len(part) else CommitOutcome.SPENT
         short = [charge for charge, item in zip(part, taken[0::2], strict=True) if item is not None]
-        return Outcome.EXHAUSTED if any(self._exhausted(charge, job, amount) for charge in short) else Outcome.WAIT
+        return (
+            CommitOutcome.EXHAUSTED
+            if any(self._exhausted(charge, job, amount) for charge in short)
+            else CommitOutcome.WAIT
+        )
 
     def _exhausted(self, charge: Charge, job: str, amount: Amount) -> bool:
         """Whether committed jobs alone leave too little. They never return budget."""

@@ -16,7 +16,7 @@ from kanon.reports.job import Domain, JobRequest
 from kanon.reports.mapping import Selection
 from kanon.reports.noise import MECHANISM
 from kanon.reports.storage.objects import ObjectStore, Stored, inputs
-from kanon.reports.storage.report_jobs import Row
+from kanon.reports.storage.report_jobs import JobRow
 from kanon.reports.storage.work import Work
 
 MOST_SHARDS = 1_000
@@ -109,7 +109,7 @@ def inputs_of(request: JobRequest, bucket: Bucket, received_at: int) -> Inputs:
     return Inputs(shards, None if request.domain is None else _declared(request.domain, bucket))
 
 
-def write_plan(row: Row, request: JobRequest, ring: Ring, work: Work, inputs: Inputs) -> tuple[str, Plan]:
+def write_plan(row: JobRow, request: JobRequest, ring: Ring, work: Work, inputs: Inputs) -> tuple[str, Plan]:
     """Write the plan of a job.
 
     Returns:

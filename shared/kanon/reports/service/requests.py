@@ -32,7 +32,7 @@ from kanon.reports.service.bodies import (
 )
 from kanon.reports.settings import Jobs
 from kanon.reports.shared_info import END_OF_TIME, HOUR
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, STAGED_KEPT, ReportJobs, Row, State, output_of
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, STAGED_KEPT, JobRow, ReportJobs, State, output_of
 
 
 def read_request(
@@ -199,14 +199,14 @@ def _hours(first: int | None, end: int | None) -> range | None:
 
 
 # ----------------------------------------------------------------------------------------------- stored jobs
-def reader(settings: Jobs) -> Callable[[Row], JobRequest]:
+def reader(settings: Jobs) -> Callable[[JobRow], JobRequest]:
     """Read stored requests under the settings of a function.
 
     The reader raises a ``JobError`` if the settings no longer allow the request. They are not asked for a job
     that has begun to commit: its budget is returned, or its summary published, whatever a deployment has changed.
     """
 
-    def read(row: Row) -> JobRequest:
+    def read(row: JobRow) -> JobRequest:
         if row.state not in BEFORE_COMMIT:
             buckets = named_buckets(row.request)
             return read_request(row.request, Fraction(1), buckets, Fraction(EPSILON_CAP), stored=True)
@@ -241,7 +241,7 @@ def create(jobs: ReportJobs, job: str, request: Mapping[str, Any], now: float) -
     return row is not None and row.secret == secret
 
 
-def publish_again(jobs: ReportJobs, row: Row, request: JobRequest, wanted: Publication, now: float) -> None:
+def publish_again(jobs: ReportJobs, row: JobRow, request: JobRequest, wanted: Publication, now: float) -> None:
     """Record a new place for the summary of a committed job. It costs no budget.
 
     Raises:
@@ -257,7 +257,7 @@ def publish_again(jobs: ReportJobs, row: Row, request: JobRequest, wanted: Publi
         raise NotPublishableError("the job is being published: ask getJob for its state")
 
 
-def _why_not(row: Row) -> str:
+def _why_not(row: JobRow) -> str:
     if row.state is not State.FINISHED:
         return "the job has not committed yet: wait until getJob shows it as FINISHED"
     if row.committed:

@@ -15,7 +15,7 @@ from kanon.reports.job import JobRequest
 from kanon.reports.mapping import Mapped, Selection, map_reports
 from kanon.reports.service.plan import Bucket, Plan, read_plan
 from kanon.reports.storage.objects import ObjectStore, Stored
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, PIECES, Jobs, MapMessage, Row, StageMessage, State
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, PIECES, JobRow, Jobs, MapMessage, StageMessage, State
 from kanon.reports.storage.work import Work, sources_of
 
 if TYPE_CHECKING:
@@ -51,20 +51,20 @@ class Worker:
     jobs: Jobs
     work: ObjectStore
     bucket: Bucket
-    request: Callable[[Row], JobRequest]
+    request: Callable[[JobRow], JobRequest]
     clock: Callable[[], float]
     ended: Callable[[str], None] = untold
     failed: Callable[[JobError], None] = untold
 
-    def work_of(self, row: Row) -> Work:
+    def work_of(self, row: JobRow) -> Work:
         """The folder of a job in the work bucket."""
         return Work(self.work, row.job)
 
-    def plan_of(self, row: Row) -> Plan:
+    def plan_of(self, row: JobRow) -> Plan:
         """The plan of a job."""
         return read_plan(self.work_of(row), row.values["plan"])
 
-    def fail(self, row: Row, error: JobError) -> bool:
+    def fail(self, row: JobRow, error: JobError) -> bool:
         """End a job that has not begun to commit: nothing is spent. If it has left its state meanwhile, another worker
         decides.
 
@@ -126,7 +126,7 @@ class Shards(Worker):
             self.fail(row, error)
             return [StageMessage(job=row.job)]
 
-    def _map(self, row: Row, message: MapMessage, has_time: Callable[[], bool]) -> list[StageMessage]:
+    def _map(self, row: JobRow, message: MapMessage, has_time: Callable[[], bool]) -> list[StageMessage]:
         work, plan = self.work_of(row), self.plan_of(row)
         if message.shard >= len(plan.shards):
             return []
@@ -154,7 +154,7 @@ class Shards(Worker):
 
     def mapped(
         self,
-        row: Row,
+        row: JobRow,
         plan: Plan,
         message: MapMessage,
         selection: Selection,
@@ -199,7 +199,7 @@ def _piece(reports: Iterable[Report]) -> Iterator[Report]:
             return
 
 
-def missing_shards(jobs: Jobs, row: Row, plan: Plan, manifest: Mapping[str, str] | None) -> list[MapMessage]:
+def missing_shards(jobs: Jobs, row: JobRow, plan: Plan, manifest: Mapping[str, str] | None) -> list[MapMessage]:
     """The messages for the shards of the job's state that are not recorded."""
     stage = "map" if row.state is State.MAPPING else "remap"
     expected = range(len(plan.shards)) if manifest is None else sorted(map(int, manifest))

@@ -20,18 +20,26 @@ from kanon.reports.errors import Counter, JobError, check_errors
 from kanon.reports.histogram import Histogram, skip_lists
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest
 from kanon.reports.noise import Noised, Randomness, reduce_partition
-from kanon.reports.service.committing import Outcome, Spending
+from kanon.reports.service.committing import CommitOutcome, Spending
 from kanon.reports.service.plan import Inputs, Plan, Ring, inputs_of, write_plan
 from kanon.reports.service.rotation import REPLACED, SPENT_MESSAGE
 from kanon.reports.service.shards import NOTHING_SPENT, UNPUBLISHED, Worker, missing_shards, untold
 from kanon.reports.shared_info import Source, Unit, moment, units
 from kanon.reports.storage.budgets import charges, rows_charged
 from kanon.reports.storage.objects import TakenError, UnwritableError
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, STAGED_KEPT, Message, Row, StageMessage, State, output_of
+from kanon.reports.storage.report_jobs import (
+    BEFORE_COMMIT,
+    STAGED_KEPT,
+    JobRow,
+    Message,
+    StageMessage,
+    State,
+    output_of,
+)
 from kanon.reports.storage.work import Shard, sources_as_json, sources_of
 
 EXHAUSTED, LATE, NOT_WRITTEN = "PRIVACY_BUDGET_EXHAUSTED", "RETRIES_EXHAUSTED", "RESULT_WRITE_ERROR"
-CODES = {Outcome.EXHAUSTED: EXHAUSTED, Outcome.LATE: LATE, Outcome.REPLACED: REPLACED}
+CODES = {CommitOutcome.EXHAUSTED: EXHAUSTED, CommitOutcome.LATE: LATE, CommitOutcome.REPLACED: REPLACED}
 MESSAGES = {
     EXHAUSTED: (
         "units have less budget left than the job asks for: see the file beside the output, ask for a smaller epsilon,"
@@ -117,14 +125,14 @@ class Stages(Worker):
             return self._unreduced(row) or [StageMessage(job=job)]
         return [StageMessage(job=job)]
 
-    def _is_stuck(self, row: Row) -> bool:
+    def _is_stuck(self, row: JobRow) -> bool:
         """Whether a job that has begun to commit is still where an error met it: no worker has taken it further."""
         if row.state in BEFORE_COMMIT:
             return False
         now = self.jobs.read(row.job)
         return now is not None and now.state is row.state
 
-    def _stage(self, row: Row, part: int | None) -> list[Message] | None:
+    def _stage(self, row: JobRow, part: int | None) -> list[Message] | None:
         """Run the stage of the job's state; None if the job may be in another state now."""
         if row.state is State.FINISHED:
             self.work_of(row).forget()
@@ -152,7 +160,7 @@ class Stages(Worker):
         """The number of rows of budget that a job with these units charges."""
         return rows_charged(charged)
 
-    def _plan(self, row: Row) -> list[Message] | None:
+    def _plan(self, row: JobRow) -> list[Message] | None:
         request = self.request(row)
         inputs = self.inputs(request, row.received_at)
         name, plan = write_plan(row, request, self.ring(), self.work_of(row), inputs)
@@ -162,14 +170,14 @@ class Stages(Worker):
         mapping = self.jobs.read(row.job)
         return [] if mapping is None else [*missing_shards(self.jobs, mapping, plan, None)]
 
-    def _mapped(self, row: Row) -> list[Message] | None:
+    def _mapped(self, row: JobRow) -> list[Message] | None:
         plan = self.plan_of(row)
         if self.jobs.recorded(row.job, "map").keys() < set(range(len(plan.shards))):
             return []
         self.jobs.move(row, State.MATCHING, self.clock())
         return None
 
-    def _match(self, row: Row) -> list[Message] | None:
+    def _match(self, row: JobRow) -> list[Message] | None:
         """Pin the shards that must be mapped again, and the reports that they leave out."""
         work, request = self.work_of(row), self.request(row)
         names = self.jobs.recorded(row.job, "map")
@@ -194,7 +202,7 @@ class Stages(Worker):
             return None
         return self.resumed(row.job)
 
-    def _remapped(self, row: Row) -> list[Message] | None:
+    def _remapped(self, row: JobRow) -> list[Message] | None:
         manifest = self.work_of(row).json(row.values["manifest"])
         again = self.jobs.recorded(row.job, "remap")
         if again.keys() < set(map(int, manifest["skips"])):
@@ -203,7 +211,7 @@ class Stages(Worker):
         without = sources_of(manifest["without"])
         return self._matched(row, [names[number] for number in sorted(names)], without)
 
-    def _matched(self, row: Row, names: Sequence[str], without: frozenset[Source]) -> list[Message] | None:
+    def _matched(self, row: JobRow, names: Sequence[str], without: frozenset[Source]) -> list[Message] | None:
         """Pin the results and the units of account that later stages use."""
         work, request = self.work_of(row), self.request(row)
         shards = [work.shard(name) for name in names]
@@ -239,12 +247,12 @@ class Stages(Worker):
         messages = self._unreduced(reducing)
         return None if len(messages) == 1 else messages  # a summary of one part continues here
 
-    def _unreduced(self, row: Row) -> list[Message]:
+    def _unreduced(self, row: JobRow) -> list[Message]:
         recorded = self.jobs.recorded(row.job, "reduce")
         parts = range(self.plan_of(row).partitions)
         return [StageMessage(job=row.job, part=part) for part in parts if part not in recorded]
 
-    def _reduce(self, row: Row, part: int | None) -> list[Message] | None:
+    def _reduce(self, row: JobRow, part: int | None) -> list[Message] | None:
         plan = self.plan_of(row)
         recorded = self.jobs.recorded(row.job, "reduce")
         mine = 0 if plan.partitions == 1 else part
@@ -257,14 +265,14 @@ class Stages(Worker):
         self.jobs.move(row, State.COMMITTING, self.clock())
         return None
 
-    def _part(self, row: Row, plan: Plan, part: int) -> str:
+    def _part(self, row: JobRow, plan: Plan, part: int) -> str:
         """Add noise to one part of the summary and store it. Returns its name, which reveals nothing about it."""
         release = self.noised(row, plan, part).release()
         file = BytesIO()
         write_summary(file, release.keys, release.metrics)
         return self.work_of(row).put_part(file.getvalue())
 
-    def noised(self, row: Row, plan: Plan, part: int) -> Noised:
+    def noised(self, row: JobRow, plan: Plan, part: int) -> Noised:
         """One part of the summary with its noise."""
         if row.secret is None:
             raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
@@ -275,22 +283,22 @@ class Stages(Worker):
         keys = None if domain is None else self.work_of(row).keys(domain)
         return reduce_partition(self.sums(row, part), keys, request.parameters, randomness, part)
 
-    def sums(self, row: Row, part: int) -> Iterator[Histogram]:
+    def sums(self, row: JobRow, part: int) -> Iterator[Histogram]:
         """The exact sums of one part, of each shard."""
         work = self.work_of(row)
         for name in work.json(row.values["results"])["results"]:
             yield work.sums(work.shard(name).partitions[part])
 
-    def _commit(self, row: Row) -> list[Message] | None:
+    def _commit(self, row: JobRow) -> list[Message] | None:
         plan, request = self.plan_of(row), self.request(row)
         wanted = charges(units(self._sources(row), request.filtering_ids))
         parts = self.jobs.recorded(row.job, "reduce")
         outcome = self.committing(plan.epoch).commit(
             row.job, wanted, request.amount, row.claim, parts=[parts[number] for number in sorted(parts)]
         )
-        if outcome is Outcome.WAIT:
+        if outcome is CommitOutcome.WAIT:
             raise WaitError("another job holds the budget of a unit: run the stage again later")
-        if outcome is Outcome.SPENT:
+        if outcome is CommitOutcome.SPENT:
             self._spent(row)
         elif outcome in CODES:
             code = CODES[outcome]
@@ -298,16 +306,16 @@ class Stages(Worker):
             self.jobs.move(row, State.ABORTING, self.clock(), code=code, message=message)
         return None
 
-    def _spent(self, row: Row) -> None:
+    def _spent(self, row: JobRow) -> None:
         """End a job whose row was put back after it had committed. What it took stays taken."""
         if self.jobs.move(row, State.FINISHED, self.clock(), code=REPLACED, message=SPENT_MESSAGE):
             self.ended(REPLACED)
 
-    def _abort(self, row: Row) -> list[Message] | None:
+    def _abort(self, row: JobRow) -> list[Message] | None:
         request = self.request(row)
         wanted = charges(units(self._sources(row), request.filtering_ids))
         kept = self.committing(self.plan_of(row).epoch).abort(row.job, wanted, request.amount, row.claim)
-        if kept is Outcome.SPENT:
+        if kept is CommitOutcome.SPENT:
             self._spent(row)
         if kept is not None:
             return None
@@ -317,7 +325,7 @@ class Stages(Worker):
             self.ended(row.values["code"])
         return None
 
-    def _publish(self, row: Row) -> list[Message] | None:
+    def _publish(self, row: JobRow) -> list[Message] | None:
         """Copy the parts to the output, byte for byte. A part that is there already is done."""
         if self.clock() >= row.values["committed_at"] + STAGED_KEPT:
             message = "the summary was not published within 30 days and is deleted: create a new job, which spends"
@@ -338,13 +346,13 @@ class Stages(Worker):
         self._end(row, code=code, message="", output=[bucket, prefix])
         return None
 
-    def _end(self, row: Row, **values: Any) -> None:
+    def _end(self, row: JobRow, **values: Any) -> None:
         """Finish a committed job with these values, among them its code."""
         if self.jobs.move(row, State.FINISHED, self.clock(), **values):
             self.ended(values["code"])
         self.jobs.forget_work(row.job)
 
-    def _not_written(self, row: Row, why: str) -> list[Message]:
+    def _not_written(self, row: JobRow, why: str) -> list[Message]:
         """Record the failed publication. The job stays committed, and publishing again costs no budget."""
         message = f"{why}, free of charge"
         if self.jobs.move(row, State.COMMITTED, self.clock(), code=NOT_WRITTEN, message=message):
@@ -357,7 +365,7 @@ class Stages(Worker):
         short = self.committing("").short(units(sources, request.filtering_ids), request.amount)
         return frozenset(source for source in sources if not short.isdisjoint(units([source], request.filtering_ids)))
 
-    def _name_exhausted(self, row: Row, request: JobRequest, sources: Collection[Source], what: str) -> None:
+    def _name_exhausted(self, row: JobRow, request: JobRequest, sources: Collection[Source], what: str) -> None:
         """Write which units of these sources are short of budget beside the output, unless the file exists."""
         folder = request.output_prefix.rpartition("/")[0]
         job = sha256(row.job.encode()).hexdigest()[:8]
@@ -369,5 +377,5 @@ class Stages(Worker):
         except (TakenError, UnwritableError):
             return
 
-    def _sources(self, row: Row) -> frozenset[Source]:
+    def _sources(self, row: JobRow) -> frozenset[Source]:
         return sources_of(self.work_of(row).json(row.values["sources"]))

@@ -7,7 +7,7 @@ from threading import RLock
 from typing import IO, Any, Self, cast
 
 from kanon.reports.storage.objects import ObjectStore, Stored, TakenError
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, Row, State
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, JobRow, State
 
 IN_MEMORY = 64 << 20
 """Bytes of objects in memory. Further ones are in a file without a name, which disappears with the process."""
@@ -63,22 +63,22 @@ class MemoryObjects(ObjectStore):
 class MemoryJob:
     """One job, and the results of its workers. Threads may share it."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: JobRow) -> None:
         self._row = row
         self._results: dict[str, dict[int, Any]] = {}
         self._lock = RLock()
 
     @property
-    def row(self) -> Row:
+    def row(self) -> JobRow:
         """The job."""
         with self._lock:
             return self._row
 
-    def read(self, job: str) -> Row | None:
+    def read(self, job: str) -> JobRow | None:
         """The job; None if it has another id."""
         return self.row if self.row.job == job else None
 
-    def move(self, row: Row, to: State, now: float, **values: Any) -> bool:
+    def move(self, row: JobRow, to: State, now: float, **values: Any) -> bool:
         """Move the job from the state of ``row`` to another one and record values; False if it has left that state."""
         with self._lock:
             if self._row.state is not row.state:

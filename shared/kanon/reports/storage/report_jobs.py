@@ -67,7 +67,7 @@ PIECES = "piece"
 
 
 @dataclass(frozen=True)
-class Row:
+class JobRow:
     """A job as it is stored.
 
     Attributes:
@@ -110,10 +110,10 @@ class Row:
         return "committed_at" in self.values
 
     def __repr__(self) -> str:
-        return f"Row({self.state})"
+        return f"JobRow({self.state})"
 
 
-def output_of(row: Row, request: JobRequest) -> tuple[str, str]:
+def output_of(row: JobRow, request: JobRequest) -> tuple[str, str]:
     """The bucket and the prefix of a job's summary, as last requested."""
     bucket, prefix = row.values.get("output", (request.output_bucket, request.output_prefix))
     return bucket, prefix
@@ -144,10 +144,10 @@ Message = MapMessage | StageMessage
 class Jobs(Protocol):
     """What the stages need of jobs, wherever they are stored. :class:`ReportJobs` says what each method promises."""
 
-    def read(self, job: str) -> Row | None:
+    def read(self, job: str) -> JobRow | None:
         """The job."""
 
-    def move(self, row: Row, to: State, now: float, **values: Any) -> bool:
+    def move(self, row: JobRow, to: State, now: float, **values: Any) -> bool:
         """Move a job to another state."""
 
     def record(self, job: str, stage: str, number: int, value: Any, now: float) -> Any:
@@ -187,7 +187,7 @@ class ReportJobs:
         )
         return written is None
 
-    def read(self, job: str) -> Row | None:
+    def read(self, job: str) -> JobRow | None:
         """The job, strongly consistent; None if there is none."""
         answer = self._client.get_item(TableName=self._table, Key=_key(job, JOB), ConsistentRead=True)
         return _row(answer["Item"]) if "Item" in answer else None
@@ -197,14 +197,14 @@ class ReportJobs:
         for item in self._query(OPEN, "", "part"):
             yield item["part"]["S"]
 
-    def moved_at(self, row: Row) -> int:
+    def moved_at(self, row: JobRow) -> int:
         """The last progress of the job, unix seconds: a change of state, or a worker's result in its state."""
         stage = STAGES.get(row.state)
         begins = (f"{stage}#", f"{PIECES}#{stage}#") if stage else ()
         items = chain.from_iterable(self._query(row.job, begin, "#ttl", {"#ttl": "ttl"}) for begin in begins)
         return max([row.updated_at, *(int(item["ttl"]["N"]) - WORK_KEPT for item in items)])
 
-    def move(self, row: Row, to: State, now: float, **values: Any) -> bool:
+    def move(self, row: JobRow, to: State, now: float, **values: Any) -> bool:
         """Move a job from the state of ``row`` to another one and record values; False if it has left that state.
 
         Args:
@@ -313,8 +313,8 @@ class ReportJobs:
             yield from page["Items"]
 
 
-def _row(item: Item) -> Row:
-    return Row(
+def _row(item: Item) -> JobRow:
+    return JobRow(
         item["job"]["S"],
         State(item["state"]["S"]),
         json.loads(item["request"]["S"]),
