@@ -33,7 +33,7 @@ def test_the_service_accepts_the_job_of_the_guide() -> None:
     bodies = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL)]
     (job,) = (body for body in bodies if "job_request_id" in body)
     request = read_request(job, DELTA_CAP, frozenset({"REPORTS", "SUMMARIES"}), Fraction(64))
-    assert (request.mode, request.epsilon) == ("declared", 4)
+    assert (request.mode, request.parameters.epsilon) == ("declared", 4)
 
 
 def test_the_limits_of_the_guide_equal_those_of_the_code() -> None:

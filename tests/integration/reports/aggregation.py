@@ -6,7 +6,7 @@ Its clock and its randomness are given, so that two runs of one history write th
 import json
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import sha256
@@ -94,6 +94,14 @@ class Aggregation:
         )  # fmt: skip
         assert created
         self.queue.append(StageMessage(job=job))
+
+    def finish(self, files: Sequence[list[Any]], keys: Iterable[int], **changes: Any) -> None:
+        """Run one job, called ``job``, over these files of reports and declared keys."""
+        for name, reports in zip("abc"[: len(files)], files, strict=True):
+            self.put_reports(f"in/{name}.avro", reports)
+        self.put_domain("domain/keys.avro", *keys)
+        self.create("job", **changes)
+        self.run()
 
     def run_one(self, message: Message) -> None:
         """One worker's run."""

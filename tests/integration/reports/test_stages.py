@@ -34,10 +34,7 @@ def reports(count: int, first: int = 0, **changes: Any) -> list[Any]:
 
 
 def test_declared_keys_are_released_with_noise_and_the_budget_is_spent(service: Aggregation) -> None:
-    service.put_reports("in/a.avro", reports(100))
-    service.put_domain("domain/keys.avro", *range(1, 9))
-    service.create("job")
-    service.run()
+    service.finish([reports(100)], [*range(1, 9)])
     assert service.code("job") == "SUCCESS"
     found = service.summary()
     assert list(found) == list(range(1, 9))
@@ -77,11 +74,7 @@ STRANGER = "https://stranger.test"
 
 def test_reports_of_other_origins_do_not_end_a_job(service: Aggregation) -> None:
     """Once, 10 such reports beside 45 ended it, because 18 percent of the reports were in error."""
-    service.put_reports("in/a.avro", reports(45))
-    service.put_reports("in/b.avro", reports(10, 100, reporting_origin=STRANGER, key=made.OTHER_KEY))
-    service.put_domain("domain/keys.avro", 1)
-    service.create("job")
-    service.run()
+    service.finish([reports(45), reports(10, 100, reporting_origin=STRANGER, key=made.OTHER_KEY)], [1])
     assert service.code("job") == "SUCCESS"
     counters = service.row("job").values["counters"]
     assert (counters["accepted"], counters["left_out"], counters["rows"]) == (45, 10, 1)
@@ -259,11 +252,7 @@ def test_of_two_workers_on_one_shard_the_slower_one_stops(
 
 def test_a_report_in_two_shards_counts_once(service: Aggregation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
-    service.put_reports("in/a.avro", reports(20))
-    service.put_reports("in/b.avro", reports(20, 10))
-    service.put_domain("domain/keys.avro", 1)
-    service.create("job")
-    service.run()
+    service.finish([reports(20), reports(20, 10)], [1])
     assert service.code("job") == "SUCCESS"
     counters = service.row("job").values["counters"]
     assert (counters["reports"], counters["accepted"], counters["duplicates"]) == (40, 30, 10)
@@ -271,10 +260,7 @@ def test_a_report_in_two_shards_counts_once(service: Aggregation, monkeypatch: p
 
 def test_a_summary_of_several_parts_has_every_key_once(service: Aggregation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kanon.reports.histogram.KEYS_A_PARTITION", 10)
-    service.put_reports("in/a.avro", reports(20))
-    service.put_domain("domain/keys.avro", *range(40))
-    service.create("job")
-    service.run()
+    service.finish([reports(20)], [*range(40)])
     found = [service.summary(f"out/summary-{part}-of-4.avro") for part in range(1, 5)]
     assert sorted(key for part in found for key in part) == list(range(40))
 
@@ -406,10 +392,7 @@ def test_junk_sinks_a_job_over_the_collectors_bucket_only_if_the_job_says_so(
     service: Aggregation, percent: str | None
 ) -> None:
     service.collected = INPUT
-    service.put_reports("in/a.avro", reports(5) + junk(95))
-    service.put_domain("domain/keys.avro", 1)
-    service.create("job", job_parameters__report_error_threshold_percentage=percent)
-    service.run()
+    service.finish([reports(5) + junk(95)], [1], job_parameters__report_error_threshold_percentage=percent)
     refused = percent is not None
     assert service.code("job") == ("REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD" if refused else "SUCCESS_WITH_ERRORS")
     counters = service.row("job").values["counters"]
