@@ -314,7 +314,7 @@ def test_a_late_shard_of_a_job_that_has_ended_leaves_nothing(
     service.put_reports("in/a.avro", reports(11))
     service.run()
     assert service.code("job") == "INPUT_DATA_READ_FAILED"
-    service.bucket(WORK).put_named(f"{Work(service.bucket(WORK), 'job').folder}sums/", b"written after the end")
+    service.bucket(WORK).put_new(f"{Work(service.bucket(WORK), 'job').folder}sums/late", b"written after the end")
     for message in (first, second):
         service.run_one(message)
     service.run()

@@ -91,12 +91,6 @@ class ObjectStore(ABC):
     def delete_under(self, prefix: str) -> None:
         """Delete every object under a prefix. It may be called again."""
 
-    def put_named(self, prefix: str, body: bytes) -> str:
-        """Write an object under the SHA-256 of its content. Returns the name. Writing it again changes nothing."""
-        key = f"{prefix}{sha256(body).hexdigest()}"
-        self.put_new(key, body)
-        return key
-
 
 class Objects(ObjectStore):
     """A bucket of S3."""

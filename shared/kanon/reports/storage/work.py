@@ -56,7 +56,7 @@ class Work:
     def put_json(self, kind: str, value: Any) -> str:
         """Write a value. Returns its name."""
         body = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-        return self.objects.put_named(f"{self.folder}{kind}/", body)
+        return self._put(kind, body)
 
     def json(self, name: str) -> Any:
         """A value by its name."""
@@ -65,7 +65,7 @@ class Work:
     def put_shard(self, mapped: Mapped) -> str:
         """Write a mapped shard. Returns the name of its description."""
         partitions = [self._put_blinded("sums", _bytes_of(histogram)) for histogram in mapped.partitions]
-        ids = self.objects.put_named(f"{self.folder}ids/", mapped.report_ids.tobytes())
+        ids = self._put("ids", mapped.report_ids.tobytes())
         return self.put_json(
             "map",
             {
@@ -99,7 +99,7 @@ class Work:
 
     def put_ids(self, ids: Iterable[bytes]) -> str:
         """Write ids of reports. Returns the name."""
-        return self.objects.put_named(f"{self.folder}ids/", b"".join(sorted(ids)))
+        return self._put("ids", b"".join(sorted(ids)))
 
     def sums(self, name: str) -> Histogram:
         """The sums of one partition of one shard."""
@@ -108,7 +108,7 @@ class Work:
 
     def put_keys(self, keys: NDArray[np.bytes_]) -> str:
         """Write the declared keys of one partition. Returns the name."""
-        return self.objects.put_named(f"{self.folder}domain/", keys.tobytes())
+        return self._put("domain", keys.tobytes())
 
     def keys(self, name: str) -> NDArray[np.bytes_]:
         """The declared keys of one partition."""
@@ -126,8 +126,14 @@ class Work:
         """
         return bytes(self._blinded(name))
 
+    def _put(self, kind: str, body: bytes) -> str:
+        """Write an object under the SHA-256 of its content. Returns the name. Writing it again changes nothing."""
+        name = f"{self.folder}{kind}/{sha256(body).hexdigest()}"
+        self.objects.put_new(name, body)
+        return name
+
     def _put_blinded(self, kind: str, body: bytes) -> str:
-        return self.objects.put_named(f"{self.folder}{kind}/", secrets.token_bytes(BLIND_BYTES) + body)
+        return self._put(kind, secrets.token_bytes(BLIND_BYTES) + body)
 
     def _blinded(self, name: str) -> memoryview:
         body = self.objects.read(name)
