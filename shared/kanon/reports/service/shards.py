@@ -15,7 +15,7 @@ from kanon.reports.job import JobRequest
 from kanon.reports.mapping import Mapped, Selection, map_reports
 from kanon.reports.service.plan import Bucket, Plan, read_plan
 from kanon.reports.storage.objects import ObjectStore, Stored
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, PIECES, JobRow, Jobs, MapMessage, StageMessage, State
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, PIECES, JobRow, JobsTable, MapMessage, StageMessage, State
 from kanon.reports.storage.work import Work, sources_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Worker:
         failed: called with an error that ends a job before its commit.
     """
 
-    jobs: Jobs
+    jobs: JobsTable
     work: ObjectStore
     bucket: Bucket
     request: Callable[[JobRow], JobRequest]
@@ -199,7 +199,7 @@ def _piece(reports: Iterable[Report]) -> Iterator[Report]:
             return
 
 
-def missing_shards(jobs: Jobs, row: JobRow, plan: Plan, manifest: Mapping[str, str] | None) -> list[MapMessage]:
+def missing_shards(jobs: JobsTable, row: JobRow, plan: Plan, manifest: Mapping[str, str] | None) -> list[MapMessage]:
     """The messages for the shards of the job's state that are not recorded."""
     stage = "map" if row.state is State.MAPPING else "remap"
     expected = range(len(plan.shards)) if manifest is None else sorted(map(int, manifest))

@@ -141,7 +141,7 @@ class StageMessage(BaseModel):
 Message = MapMessage | StageMessage
 
 
-class Jobs(Protocol):
+class JobsTable(Protocol):
     """What the stages need of jobs, wherever they are stored. :class:`ReportJobs` says what each method promises."""
 
     def read(self, job: str) -> JobRow | None:
