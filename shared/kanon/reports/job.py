@@ -42,7 +42,6 @@ class JobRequest:
         parameters: the privacy parameters; delta is 0 if keys are declared.
         filtering_ids: ascending, each once.
         error_threshold: the largest percentage of reports in error, None if left out.
-        report_count: the expected number of reports, or None.
         destinations: the only attribution destinations, or None.
         hours: the only hours of ``scheduled_report_time``, since 1970, or None.
         skip_exhausted: leave out the reports of units that are short of budget, instead of refusing the job.
@@ -61,7 +60,6 @@ class JobRequest:
     parameters: Parameters
     filtering_ids: tuple[int, ...]
     error_threshold: Fraction | None
-    report_count: int | None = None
     destinations: tuple[str, ...] | None = None
     hours: range | None = None
     skip_exhausted: bool = False

@@ -65,7 +65,6 @@ def read_request(
         parameters=Parameters(mode, epsilon, _delta_of(fields, epsilon, delta_cap)),
         filtering_ids=parameters.filtering_ids,
         error_threshold=parameters.report_error_threshold_percentage,
-        report_count=parameters.input_report_count,
         destinations=parameters.attribution_destinations,
         hours=_hours(parameters.scheduled_from, parameters.scheduled_before),
         skip_exhausted=fields.skip_exhausted,
