@@ -5,18 +5,23 @@ A call takes one or two milliseconds, a session ten, and the suite makes hundred
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from functools import cache
+from string import ascii_letters, digits
 from typing import Any
 
+import botocore.session
 import pytest
 from botocore import hooks
 from botocore.auth import SigV4Auth
-from botocore.hooks import EVENT_ALIASES, EventAliaser
+from botocore.hooks import EVENT_ALIASES, EventAliaser, NodeList, _PrefixTrie
+from botocore.model import StructureShape
 from moto import backend_index
 from moto.core import models, responses
 from moto.core.base_backend import BaseBackend
-from moto.core.serialize import AttributePickerContext, XFormedAttributePicker
+from moto.core.serialize import AttributePickerContext, BaseJSONSerializer, XFormedAttributePicker
 from moto.dynamodb.parsing.expressions import UpdateExpressionParser
+from moto.moto_api._internal.moto_random import MotoRandom
 
 CALLED_MOST = ("dynamodb", "sqs", "secretsmanager")
 Method = Callable[..., Any]
@@ -27,7 +32,10 @@ def quick_aws() -> Iterator[None]:
     """Sessions, calls and the emulator are quick meanwhile."""
     patterns = sorted(backend_index.backend_url_patterns, key=lambda each: each[0] not in CALLED_MOST)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.session, "create_loader", cache(botocore.session.create_loader))
+        patch.setattr(EventAliaser, "__copy__", _with_the_same_aliases)
         patch.setattr(EventAliaser, "_alias_event_name", _by_name(EventAliaser._alias_event_name))
+        patch.setattr(_PrefixTrie, "_recursive_copy", _copied)
         patch.setattr(hooks, "accepts_kwargs", _by_code(hooks.accepts_kwargs))
         patch.setattr(SigV4Auth, "add_auth", _unsigned(SigV4Auth.add_auth))
         patch.setattr(models, "RESPONSES_METHODS", [])  # the library requests, with which nothing here calls
@@ -36,8 +44,29 @@ def quick_aws() -> Iterator[None]:
         patch.setattr(responses, "method_names_from_class", cache(responses.method_names_from_class))
         patch.setattr(responses, "camelcase_to_underscores", cache(responses.camelcase_to_underscores))
         patch.setattr(XFormedAttributePicker, "get_possible_keys", _by_shape(XFormedAttributePicker.get_possible_keys))
+        patch.setattr(
+            BaseJSONSerializer, "_serialize_type_structure", _present(BaseJSONSerializer._serialize_type_structure)
+        )
+        patch.setattr(MotoRandom, "get_random_string", _random_string)
         patch.setattr(UpdateExpressionParser, "make", cache(UpdateExpressionParser.make))  # calls change a copy
         yield
+
+
+def _with_the_same_aliases(events: EventAliaser) -> EventAliaser:
+    """A copy for a client. Nobody changes the aliases."""
+    return EventAliaser(copy(events._emitter), events._event_aliases)
+
+
+def _copied(trie: _PrefixTrie, node: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the handlers of a session for a client."""
+    return {
+        key: NodeList(*map(list, value))
+        if type(value) is NodeList
+        else _copied(trie, value)
+        if type(value) is dict
+        else value
+        for key, value in node.items()
+    }
 
 
 def _by_name(alias: Method) -> Method:
@@ -92,6 +121,27 @@ def _by_class(urls: Method) -> Method:
         return known[type(backend)]
 
     return found
+
+
+def _present(serialize: Method) -> Method:
+    """Look only at the members that an item's attribute has: one of ten kinds."""
+
+    def found(serializer: Any, serialized: Any, value: Any, shape: StructureShape, key: str) -> None:
+        if shape.name != "AttributeValue" or type(value) is not dict or not key:
+            serialize(serializer, serialized, value, shape, key)
+            return
+        attribute: dict[str, Any] = {}
+        for kind, content in value.items():
+            serializer._serialize(attribute, content, shape.members[kind], kind)
+        serializer._default_serialize(serialized, attribute, shape, key)
+
+    return found
+
+
+def _random_string(random: MotoRandom, length: int = 20, include_digits: bool = True, lower_case: bool = False) -> str:
+    """Every answer has an id of 52 characters."""
+    drawn = "".join(random.choices(ascii_letters + digits * include_digits, k=length))
+    return drawn.lower() if lower_case else drawn
 
 
 def _by_shape(possible_keys: Method) -> Method:
