@@ -125,7 +125,7 @@ class Tables:
 
     def items(self, table: str) -> list[dict[str, Any]]:
         """Every item of a table, by its key."""
-        pages = self.other_client().get_paginator("scan").paginate(TableName=self.names[table])
+        pages = self.running.reader.get_paginator("scan").paginate(TableName=self.names[table])
         found = [item for page in pages for item in page["Items"]]
         return sorted(found, key=lambda item: [next(iter(item[name].values())) for name in KEYS[table]])
 
@@ -148,10 +148,14 @@ class Tables:
 
 @dataclass(frozen=True)
 class Running:
-    """A started engine, and one session for all its clients, because a session is slow to load."""
+    """A started engine, and one session for all its clients, because a session is slow to load.
+
+    ``reader``: the client with which tests look at whole tables, in pages of the usual size.
+    """
 
     engine: Engine
     session: boto3.Session
+    reader: Any
 
     def client(self) -> Any:
         """A client as the functions have it."""
@@ -167,7 +171,7 @@ def running(name: str, *, small_pages: bool = True) -> Iterator[Running]:
         session = engine.session()
         if small_pages:
             give_small_pages(session)
-        yield Running(engine, session)
+        yield Running(engine, session, engine.session().client("dynamodb"))
     finally:
         engine.stop()
 

@@ -221,7 +221,7 @@ def assert_neighbours(
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[Running]:
-    with running("moto") as running_:
+    with running("moto", small_pages=False) as running_:  # thousands of rows; the other tests read them one by one
         yield running_
 
 
