@@ -30,7 +30,7 @@ from kanon.gate.querying import Querying
 from kanon.gate.settings import JoinSettings
 from kanon.gate.slots import Layout
 from kanon.gate.storage.statuses import Statuses
-from kanon.gate.storage.step_log import StepLog
+from kanon.gate.storage.step_log import StepLog, partition
 from kanon.gate.types import read_types
 from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local import Stack
@@ -38,6 +38,7 @@ from kanon.local.functions import Context, Environment
 from kanon.local.template import REGION
 from tests.faults.fault_injector import Behaviour, FaultInjector, ProcessDied, Worker, undisturbed
 from tests.faults.simulated_time import SimulatedTime
+from tests.integration.gate.tables import joins_of
 from tests.naive import Naive
 
 PERIOD = 3600
@@ -282,14 +283,15 @@ class SimulatedStack(SimulatedTime):
         row = self.joining.row(Join(*place, "client", str(client).encode()), START)
         return row.set_key, row.token
 
-    def logged(self, step: int = FIRST_STEP) -> set[tuple[bytes, int | None]]:
-        """The set key and token of every join in a step of the log, packed or not."""
-        return {
-            (each.set_key, token)
-            for slot in self.layouts.slots
-            for each in reading.touched(self.joining.log, step, slot, 1 << 32, window=1)
-            for token in each.joined
-        }
+    def logged(self, step: int = FIRST_STEP) -> set[tuple[bytes, int]]:
+        """The set key and token of every join where a step of the log has it, packed or not."""
+        layout, found = self.layouts.at(step), set()
+        numbers = range(layout.partitions or 1)
+        slots = {partition(step, layout, slot, number): slot for slot in self.layouts.slots for number in numbers}
+        for item in self.stored("StepLog").values():
+            slot = slots.get(item["step_slot"]["B"])
+            found |= {(key, token) for _, key, token in joins_of(item) if layout.slot_of(key) == slot}
+        return found
 
     def request_joins(self, joins: Sequence[tuple[tuple[str, bytes], int]], worker: Worker) -> list[bool] | None:
         """Ask the join function for a batch; for each join whether it was acknowledged, None without an answer."""

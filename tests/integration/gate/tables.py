@@ -25,7 +25,7 @@ from kanon.gate.stamps import put_stamps
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members, Update
 from kanon.gate.storage.statuses import Statuses
-from kanon.gate.storage.step_log import StepLog
+from kanon.gate.storage.step_log import Joins, StepLog, unpack_joins
 from kanon.local.engines import Engine
 from kanon.local.partiql import read
 from kanon.local.source import ROOT
@@ -211,6 +211,19 @@ def fresh(running: Running) -> Tables:
     tables = Tables(running, client, names)
     watch(tables)
     return tables
+
+
+def joins_of(item: dict[str, Any]) -> Iterator[tuple[str, bytes, int]]:
+    """Type, set key and token of every join in an item of StepLog, packed or not; a wake-up is none."""
+    if "joins" not in item:
+        key = item["set_token"]["B"]
+        packed = [Joins(item["type"]["S"], len(key) - 32, key)] if len(key) > 32 else []
+    else:
+        packed = unpack_joins(item["joins"]["B"])
+    for type_name, token_bytes, entries in packed:
+        for start in range(0, len(entries), 32 + token_bytes):
+            entry = entries[start : start + 32 + token_bytes]
+            yield type_name, entry[:32], int.from_bytes(entry[32:], "big")
 
 
 def watch(tables: Tables) -> None:

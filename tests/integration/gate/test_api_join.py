@@ -10,9 +10,10 @@ import pytest
 
 from kanon.gate.names import client_token
 from kanon.gate.slots import Layout
-from kanon.gate.storage.step_log import partition, unpack_joins
+from kanon.gate.storage.step_log import partition
 from kanon.keys import Secret
 from tests.integration.gate.edge import CLIENT_KEY, NOW, PERIOD, SLOTS, Edge, base64url, key_of, slot_of_set
+from tests.integration.gate.tables import joins_of
 
 ASDF = bytes([0x6A, 0xC7, 0x5F])  # base64url: asdf
 STEP = int(NOW // PERIOD)
@@ -198,17 +199,7 @@ def packing() -> Iterator[Edge]:
 
 def held(edge: Edge) -> Counter[tuple[str, bytes, int]]:
     """Type, set key and token of every join in the log, with the number of its copies."""
-    found: Counter[tuple[str, bytes, int]] = Counter()
-    for row in edge.rows():
-        if "joins" not in row:
-            key = row["set_token"]["B"]
-            found[row["type"]["S"], key[:32], int.from_bytes(key[32:], "big")] += 1
-            continue
-        for joins in unpack_joins(row["joins"]["B"]):
-            for start in range(0, len(joins.entries), 32 + joins.token_bytes):
-                entry = joins.entries[start : start + 32 + joins.token_bytes]
-                found[joins.type_name, entry[:32], int.from_bytes(entry[32:], "big")] += 1
-    return found
+    return Counter(join for row in edge.rows() for join in joins_of(row))
 
 
 def entry_of(join: dict[str, Any]) -> tuple[str, bytes, int]:

@@ -33,12 +33,11 @@ from kanon.gate.names import set_key
 from kanon.gate.querying import Querying
 from kanon.gate.schedule import Schedule
 from kanon.gate.stamps import put_stamps
-from kanon.gate.storage.step_log import unpack_joins
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.local import Stack
 from kanon.noise.words import WORD_BYTES
-from tests.integration.gate.tables import Running, fresh, running
+from tests.integration.gate.tables import Running, fresh, joins_of, running
 from tests.paths import REAL_LOG
 from tests.unit.examples import KEY, ONE_SIDED, SMALL
 
@@ -112,9 +111,8 @@ class Recording:
         """Take the rows of StepLog; wake-ups are none of its joins."""
         for item in items:
             step = int.from_bytes(item["step_slot"]["B"][:8], "big")
-            for name in joins_of(item):
-                tokens = self.rows.setdefault(name[:32], {}).setdefault(step, set())
-                tokens.add(int.from_bytes(name[32:], "big"))
+            for _, key, token in joins_of(item):
+                self.rows.setdefault(key, {}).setdefault(step, set()).add(token)
 
     def count(self, key: bytes, step: int, window: int) -> int:
         """Distinct tokens of a set with a row in ``(step - window, step]``."""
@@ -125,18 +123,6 @@ class Recording:
         """The count the service decides with at a step: that of the last state not after it."""
         known = [at for at in self.states.get(key, {}) if at <= step]
         return count_at(self.states[key][max(known)].members, step, window) if known else 0
-
-
-def joins_of(item: dict[str, Any]) -> list[bytes]:
-    """Set key and token of every join in an item of StepLog."""
-    if "joins" not in item:
-        name = item["set_token"]["B"]
-        return [name] if len(name) > 32 else []
-    return [
-        joins.entries[start : start + 32 + joins.token_bytes]
-        for joins in unpack_joins(item["joins"]["B"])
-        for start in range(0, len(joins.entries), 32 + joins.token_bytes)
-    ]
 
 
 def record(moto: Running, types: dict[str, Type], events: Sequence[Event], steps: range) -> Recording:
