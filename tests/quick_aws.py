@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from functools import cache
+from io import BytesIO
 from string import ascii_letters, digits
-from typing import Any
+from typing import Any, cast
 
 import botocore.session
 import pytest
@@ -19,6 +20,7 @@ from botocore.model import StructureShape
 from moto import backend_index
 from moto.core import models, responses
 from moto.core.base_backend import BaseBackend
+from moto.core.request import Request, environ_key_for_header
 from moto.core.serialize import AttributePickerContext, BaseJSONSerializer, XFormedAttributePicker
 from moto.dynamodb.parsing.expressions import UpdateExpressionParser
 from moto.moto_api._internal.moto_random import MotoRandom
@@ -40,6 +42,7 @@ def quick_aws() -> Iterator[None]:
         patch.setattr(SigV4Auth, "add_auth", _unsigned(SigV4Auth.add_auth))
         patch.setattr(models, "RESPONSES_METHODS", [])  # the library requests, with which nothing here calls
         patch.setattr(backend_index, "backend_url_patterns", patterns)
+        patch.setattr(Request, "from_primitives", classmethod(_of_a_known_address(Request.from_primitives.__func__)))
         patch.setattr(BaseBackend, "urls", property(_by_class(BaseBackend.urls.fget)))
         patch.setattr(responses, "method_names_from_class", cache(responses.method_names_from_class))
         patch.setattr(responses, "camelcase_to_underscores", cache(responses.camelcase_to_underscores))
@@ -109,6 +112,23 @@ def _unsigned(sign: Method) -> Method:
         request.headers["Authorization"] = f"AWS4-HMAC-SHA256 Credential={auth.scope(request)}"
 
     return named
+
+
+def _of_a_known_address(build: Method) -> Method:
+    """A request to the address of a service: what is not in its headers and its body is built once."""
+    known: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def found(kind: type[Request], method: str, url: str, headers: Any, body: Any = None) -> Request:
+        place = method, url
+        if not url.endswith(".amazonaws.com/") or type(body) is not bytes or "Transfer-Encoding" in headers:
+            return cast(Request, build(kind, method, url, headers, body))
+        if place not in known:
+            known[place] = dict(build(kind, method, url, {}, b"").environ)
+        texts = ((name, value.decode() if isinstance(value, bytes) else value) for name, value in headers.items())
+        given = {environ_key_for_header(name): value for name, value in texts}
+        return kind({**known[place], **given, "CONTENT_LENGTH": str(len(body)), "wsgi.input": BytesIO(body)})
+
+    return found
 
 
 def _by_class(urls: Method) -> Method:
