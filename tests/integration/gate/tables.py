@@ -217,7 +217,7 @@ def joins_of(item: dict[str, Any]) -> Iterator[tuple[str, bytes, int]]:
     """Type, set key and token of every join in an item of StepLog, packed or not; a wake-up is none."""
     if "joins" not in item:
         key = item["set_token"]["B"]
-        packed = [Joins(item["type"]["S"], len(key) - 32, key)] if len(key) > 32 else []
+        packed: Iterable[Joins] = [Joins(item["type"]["S"], len(key) - 32, key)] if len(key) > 32 else []
     else:
         packed = unpack_joins(item["joins"]["B"])
     for type_name, token_bytes, entries in packed:
