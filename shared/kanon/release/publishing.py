@@ -192,7 +192,8 @@ def _possible(rule: Rule, users: NDArray[np.int64], words: NDArray[np.uint64]) -
     if not isinstance(rule, Thresholded):
         return np.arange(len(users))
     least = np.array([min(word, TOTAL - 1) for word in rule.least_words], np.uint64)
-    return np.flatnonzero(words >= least[np.minimum(users, rule.sure_from)])
+    above_floor = np.clip(users - (rule.floor - 1), 0, len(least) - 1)
+    return np.flatnonzero(words >= least[above_floor])
 
 
 def _users_width(mechanism: Mechanism, level: Fraction) -> int:

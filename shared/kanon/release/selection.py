@@ -48,9 +48,11 @@ class Thresholded:
 
     @cached_property
     def least_words(self) -> tuple[int, ...]:
-        """For each n up to ``sure_from`` a lower bound of the words that release it, exact if m >= 1."""
-        users = range(self.sure_from + 1)
-        return tuple(below_or_at(self.law, self.threshold - above_floor(n, self.floor)) for n in users)
+        """For m = 0, 1, .. a lower bound of the words that release a group, exact if m >= 1.
+
+        With the last m, that of ``sure_from`` users, it is 0. From there on it stays 0.
+        """
+        return tuple(below_or_at(self.law, self.threshold - m) for m in range(self.threshold - self.law.min + 2))
 
 
 @dataclass(frozen=True)

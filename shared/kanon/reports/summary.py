@@ -68,24 +68,21 @@ def _debug(partition: Noised, seen: Histogram) -> Iterator[DebugFact]:
         yield DebugFact(key, in_reports.get(key, 0), noise.get(key, 0), tags)
 
 
-def lines(
-    file: Path, keys: Mapping[str, X25519PrivateKey] | None = None, *, cleartext: bool = False
-) -> Iterator[dict[str, Any]]:
+def lines(file: Path, keys: Mapping[str, X25519PrivateKey] | None = None) -> Iterator[dict[str, Any]]:
     """The rows of an Avro file as JSON objects; buckets are hexadecimal.
 
     Args:
         file: reports, a domain, a summary or a debug summary.
         keys: private keys, to decrypt reports.
-        cleartext: payloads are not encrypted.
 
     Raises:
         JobError: the file cannot be read, or is of another kind.
     """
     match avro.kind_of(file):
         case "AggregatableReport":
-            rules = Rules(0, None if cleartext else keys or {})
+            rules = Rules(0, keys or {})
             for report in avro.read_reports(file):
-                yield _report(report, rules, shown=cleartext or keys is not None)
+                yield _report(report, rules, shown=keys is not None)
         case "AggregationBucket":
             yield from ({"bucket": key.hex()} for key in avro.listed(avro.read_domain(file)))
         case "AggregatedFact":

@@ -180,6 +180,12 @@ def test_nothing_below_the_floor_is_ever_released(floor):
         assert None in {rule.released(rule.sure_from - 1, word) for word in (0, TOTAL - 1)}
 
 
+def test_the_words_that_release_a_group_need_no_larger_table_for_a_higher_floor():
+    few, many = (counted_selection(Fraction(1), Fraction("1e-5"), floor) for floor in (1, 10**6))
+    assert few.least_words == many.least_words
+    assert len(few.least_words) == few.sure_from + 1
+
+
 @pytest.mark.parametrize(("epsilon", "delta"), [("0.0001", "1e-5"), ("1", "1e-30")])
 def test_an_impossible_budget_is_refused(epsilon, delta):
     with pytest.raises(SpecificationError, match="no noise table of epsilon"):
