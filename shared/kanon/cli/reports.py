@@ -57,7 +57,7 @@ def command(function: Callable[P, T]) -> Callable[P, T]:
 
 
 for function in (demo, demo_service):
-    command(needs("local")(function))
+    app.command()(needs("local")(_report_errors()(function)))
 
 
 @command
