@@ -8,11 +8,10 @@ import os
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
 from io import BytesIO
 from itertools import chain
 from multiprocessing import get_context
@@ -293,10 +292,10 @@ def _stored(path: Path) -> Stored:
         raise JobError("INPUT_DATA_READ_FAILED", f"{path} cannot be opened") from error
 
 
-Mapper = Callable[[Sequence[Path], Rules, Selection, Collection[bytes]], Mapped]
-"""Maps files, without the reports that have some ids."""
+Mapper = Callable[[MapMessage, Sequence[Path], Rules, Selection, Collection[bytes]], Mapped | None]
+"""Maps files, without the reports that have some ids. None if it has begun: call it again with the message."""
 Each = Callable[[Callable[[MapMessage], list[StageMessage]], Iterable[MapMessage]], Iterable[list[StageMessage]]]
-"""``map``, or that of a pool of threads."""
+"""``map``, or what does the same with several processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,9 +316,10 @@ class _Shards(_Local, Shards):
         selection: Selection,
         skip: frozenset[bytes],
         has_time: Callable[[], bool],  # noqa: ARG002, there is always time
-    ) -> Mapped:
+    ) -> Mapped | None:
         paths = [Path(one.key) for one in plan.shards[message.shard]]
-        return self.mapper(paths, self.request(row).rules(row.received_at, self.keys(plan.keys)), selection, skip)
+        rules = self.request(row).rules(row.received_at, self.keys(plan.keys))
+        return self.mapper(message, paths, rules, selection, skip)
 
 
 @dataclass(frozen=True)
@@ -355,20 +355,41 @@ class _NoBudget:
 def _mapper(
     keys: "Mapping[str, X25519PrivateKey] | None", only: NDArray[np.bytes_] | None, processes: int
 ) -> Iterator[tuple[Mapper, Each]]:
-    """A mapper that keeps the sums of some keys only (None for all), and a way to call it for many shards at once."""
+    """A mapper that keeps the sums of some keys only (None for all), and a way to call it for many shards at once.
+
+    The calling thread starts all processes: in another one Ctrl-C would not end the wait for one that
+    dies as it starts.
+    """
     if processes < 2:
-        yield partial(_map_files, only=only), map
+        yield lambda _, *work: _map_files(*work, only=only), map
         return
     raw = None if keys is None else {name: key.private_bytes_raw() for name, key in keys.items()}
-    with (
-        ProcessPoolExecutor(processes, get_context("spawn"), _begin, (raw, only)) as pool,
-        ThreadPoolExecutor(2 * processes) as threads,
-    ):
+    begun: dict[MapMessage, Future[Mapped]] = {}
+    with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (raw, only)) as pool:
 
-        def mapper(paths: Sequence[Path], rules: Rules, selection: Selection, skip: Collection[bytes]) -> Mapped:
-            return pool.submit(_map_in_process, paths, replace(rules, keys=None), selection, skip).result()
+        def mapper(
+            message: MapMessage, paths: Sequence[Path], rules: Rules, selection: Selection, skip: Collection[bytes]
+        ) -> Mapped | None:
+            if message in begun:
+                return begun.pop(message).result()
+            begun[message] = pool.submit(_map_in_process, paths, replace(rules, keys=None), selection, skip)
+            return None
 
-        yield mapper, threads.map
+        def each(
+            run: Callable[[MapMessage], list[StageMessage]], messages: Iterable[MapMessage]
+        ) -> Iterator[list[StageMessage]]:
+            ahead = deque[MapMessage]()
+            for message in messages:
+                run(message)
+                ahead.append(message)
+                if len(ahead) > 2 * processes:
+                    yield run(ahead.popleft())
+            yield from map(run, ahead)
+
+        try:
+            yield mapper, each
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 _of_process: list[tuple["Mapping[str, X25519PrivateKey] | None", NDArray[np.bytes_] | None]] = []

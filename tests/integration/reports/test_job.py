@@ -3,9 +3,11 @@
 import json
 import os
 import random
+import threading
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from multiprocessing import popen_spawn_posix
 
 import pytest
 from typer.testing import CliRunner
@@ -81,6 +83,20 @@ def test_two_processes_end_with_the_error_of_one(tmp_path, code):
         told.append((caught.value.code, str(caught.value)))
     assert told[0] == told[1]
     assert told[0][0] == code
+
+
+def test_the_calling_thread_starts_the_processes(tmp_path, monkeypatch):
+    """Only there Ctrl-C ends the wait for a process that dies as it starts."""
+    launch, threads = popen_spawn_posix.Popen._launch, []
+
+    def noted(self, process):
+        threads.append(threading.current_thread())
+        launch(self, process)
+
+    monkeypatch.setattr(popen_spawn_posix.Popen, "_launch", noted)
+    reports, _ = many(6)
+    aggregate(made.job(tmp_path, *([one] for one in reports), domain=range(50)), made.SECRETS, processes=2)
+    assert set(threads) == {threading.current_thread()}
 
 
 def test_each_run_has_new_secrets():

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from threading import RLock
 from typing import IO, Any, Self, cast
 
 from kanon.reports.storage.objects import ObjectStore, Stored, TakenError
@@ -19,7 +18,6 @@ class MemoryObjects(ObjectStore):
     def __init__(self) -> None:
         self._file = cast("IO[bytes]", tempfile.SpooledTemporaryFile(IN_MEMORY))  # noqa: SIM115, closed by __exit__
         self._places: dict[str, tuple[int, int]] = {}
-        self._lock = RLock()
 
     def __enter__(self) -> Self:
         return self
@@ -29,16 +27,14 @@ class MemoryObjects(ObjectStore):
 
     def listed(self, prefix: str, most: int, wanted: Callable[[str], bool] = bool) -> list[Stored]:
         """The first objects under a prefix whose names are wanted, by name."""
-        with self._lock:
-            found = [Stored(key, size, "") for key, (_, size) in self._places.items() if key.startswith(prefix)]
+        found = [Stored(key, size, "") for key, (_, size) in self._places.items() if key.startswith(prefix)]
         return sorted(one for one in found if wanted(one.key))[:most]
 
     def read(self, key: str, etag: str | None = None) -> bytes:  # noqa: ARG002, no object ever changes
         """The bytes of an object."""
-        with self._lock:
-            begins, size = self._places[key]
-            self._file.seek(begins)
-            return self._file.read(size)
+        begins, size = self._places[key]
+        self._file.seek(begins)
+        return self._file.read(size)
 
     def put_new(self, key: str, body: bytes) -> None:
         """Write an object, unless it exists with the same bytes.
@@ -46,33 +42,28 @@ class MemoryObjects(ObjectStore):
         Raises:
             TakenError: an object of this name has other bytes.
         """
-        with self._lock:
-            if key in self._places:
-                if self.read(key) != body:
-                    raise TakenError("an object with other content has this name: choose another name")
-                return
-            self._places[key] = self._file.seek(0, 2), len(body)
-            self._file.write(body)
+        if key in self._places:
+            if self.read(key) != body:
+                raise TakenError("an object with other content has this name: choose another name")
+            return
+        self._places[key] = self._file.seek(0, 2), len(body)
+        self._file.write(body)
 
     def delete_under(self, prefix: str) -> None:
         """Delete every object under a prefix."""
-        with self._lock:
-            self._places = {key: place for key, place in self._places.items() if not key.startswith(prefix)}
+        self._places = {key: place for key, place in self._places.items() if not key.startswith(prefix)}
 
 
 class MemoryJob:
-    """One job, and the results of its workers. Threads may share it."""
+    """One job, and the results of its workers.
+
+    Attributes:
+        row: the job.
+    """
 
     def __init__(self, row: JobRow) -> None:
-        self._row = row
+        self.row = row
         self._results: dict[str, dict[int, Any]] = {}
-        self._lock = RLock()
-
-    @property
-    def row(self) -> JobRow:
-        """The job."""
-        with self._lock:
-            return self._row
 
     def read(self, job: str) -> JobRow | None:
         """The job; None if it has another id."""
@@ -80,26 +71,22 @@ class MemoryJob:
 
     def move(self, row: JobRow, to: State, now: float, **values: Any) -> bool:
         """Move the job from the state of ``row`` to another one and record values; False if it has left that state."""
-        with self._lock:
-            if self._row.state is not row.state:
-                return False
-            keeps = to in (*BEFORE_COMMIT, State.COMMITTING)
-            secret = self._row.secret if keeps else None
-            recorded = {**self._row.values, **values}
-            self._row = replace(self._row, state=to, updated_at=int(now), secret=secret, values=recorded)
-            return True
+        if self.row.state is not row.state:
+            return False
+        keeps = to in (*BEFORE_COMMIT, State.COMMITTING)
+        secret = self.row.secret if keeps else None
+        recorded = {**self.row.values, **values}
+        self.row = replace(self.row, state=to, updated_at=int(now), secret=secret, values=recorded)
+        return True
 
     def record(self, job: str, stage: str, number: int, value: Any, now: float) -> Any:  # noqa: ARG002, as in the table
         """Record a worker's result, unless another one was first. Returns the recorded result."""
-        with self._lock:
-            return self._results.setdefault(stage, {}).setdefault(number, value)
+        return self._results.setdefault(stage, {}).setdefault(number, value)
 
     def recorded(self, job: str, stage: str) -> dict[int, Any]:  # noqa: ARG002, as in the table
         """The results of a stage by number."""
-        with self._lock:
-            return dict(self._results.get(stage, {}))
+        return dict(self._results.get(stage, {}))
 
     def forget_work(self, job: str) -> None:  # noqa: ARG002, as in the table
         """Delete the workers' results."""
-        with self._lock:
-            self._results.clear()
+        self._results.clear()
