@@ -1,6 +1,7 @@
 """A whole job on local files: the stages of the service, over objects and jobs of this process.
 
-The job has no budget to spend, and each file of reports is a shard. ``summary`` writes its result.
+The job has no budget to spend. Each file of reports is a shard, or each few of them if there are more than a thousand.
+``summary`` writes its result.
 """
 
 import hashlib
@@ -50,7 +51,7 @@ class Job:
     """A local job: inputs and parameters.
 
     Args:
-        reports: files of reports, in order; each is one shard.
+        reports: files of reports, in order.
         domain: files of declared keys, ``None`` in discovery.
         parameters: what the job promises.
         rules: which reports count.
@@ -165,7 +166,7 @@ def aggregate(job: Job, secrets: Secrets, processes: int = 1, *, undeclared: boo
     Args:
         job: the job.
         secrets: keys of the noise. The same secrets and job give the same bytes.
-        processes: number of processes that map files; one process maps a whole file.
+        processes: number of processes that map files; one process maps a whole shard.
         undeclared: keep the sums of undeclared keys, too. They take memory for every key of the reports.
 
     Raises:

@@ -12,8 +12,7 @@ from pydantic import BaseModel, Field
 from kanon.http.answers import ErrorAnswer, Problem, error_answer
 from kanon.http.bodies import Bodies
 from kanon.noise.exact import exp_bounds, written_up
-from kanon.reports import job as guarantee
-from kanon.reports.job import JobRequest
+from kanon.reports.job import JobRequest, of_all, of_job
 from kanon.reports.parameters import CONTRIBUTION_BOUND, written
 from kanon.reports.shared_info import moment
 from kanon.reports.storage.report_jobs import JobRow, State, output_of
@@ -222,8 +221,8 @@ def privacy_of(row: JobRow, request: JobRequest, epsilon_cap: Fraction, delta_ca
         epsilon_cap=written(epsilon_cap),
         delta_cap=written(delta_cap),
         e_epsilon_cap=f"{float(written_up(exp_bounds(epsilon_cap)[1], 6)):g}",
-        this_summary=guarantee.of_job(parameters),
-        all_summaries=guarantee.of_all(epsilon_cap, delta_cap),
+        this_summary=of_job(parameters),
+        all_summaries=of_all(epsilon_cap, delta_cap),
     )
 
 
