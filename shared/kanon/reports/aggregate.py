@@ -101,7 +101,7 @@ class Job:
         request = self.request
         return {
             "filtering_ids": list(request.filtering_ids),
-            "keys": None if self.rules.keys is None else sorted(self.rules.keys),
+            "keys": sorted(self.rules.keys),
             "rules": [request.report_to, request.reporting_site, request.check_age, request.report_bound],
             "error_threshold": str(self.error_threshold),
         }
@@ -188,7 +188,7 @@ def aggregate(job: Job, secrets: Secrets, processes: int = 1, *, undeclared: boo
         stages = _Stages(
             **common,
             committing=lambda _: _NoBudget(jobs),
-            ring=lambda: Ring(tuple(sorted(job.rules.keys or ())), LOCAL),
+            ring=lambda: Ring(tuple(sorted(job.rules.keys)), LOCAL),
             noise_key=secrets.noise_key,
             deployment=LOCAL,
             collected="",
@@ -354,7 +354,7 @@ class _NoBudget:
 
 @contextmanager
 def _mapper(
-    keys: "Mapping[str, X25519PrivateKey] | None", only: NDArray[np.bytes_] | None, processes: int
+    keys: "Mapping[str, X25519PrivateKey]", only: NDArray[np.bytes_] | None, processes: int
 ) -> Iterator[tuple[Mapper, Each]]:
     """A mapper that keeps the sums of some keys only (None for all), and a way to call it for many shards at once.
 
@@ -364,7 +364,7 @@ def _mapper(
     if processes < 2:
         yield lambda _, *work: _map_files(*work, only=only), map
         return
-    raw = None if keys is None else {name: key.private_bytes_raw() for name, key in keys.items()}
+    raw = {name: key.private_bytes_raw() for name, key in keys.items()}
     begun: dict[MapMessage, Future[Mapped]] = {}
     with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (raw, only)) as pool:
 
@@ -373,7 +373,7 @@ def _mapper(
         ) -> Mapped | None:
             if message in begun:
                 return begun.pop(message).result()
-            begun[message] = pool.submit(_map_in_process, paths, replace(rules, keys=None), selection, skip)
+            begun[message] = pool.submit(_map_in_process, paths, replace(rules, keys={}), selection, skip)
             return None
 
         def each(
@@ -393,12 +393,12 @@ def _mapper(
             pool.shutdown(cancel_futures=True)
 
 
-_of_process: list[tuple["Mapping[str, X25519PrivateKey] | None", NDArray[np.bytes_] | None]] = []
+_of_process: list[tuple["Mapping[str, X25519PrivateKey]", NDArray[np.bytes_] | None]] = []
 """The keys and the declared keys of a worker process: it gets them once, and key objects do not pickle."""
 
 
-def _begin(raw: Mapping[str, bytes] | None, only: NDArray[np.bytes_] | None) -> None:
-    keys = None if raw is None else {name: X25519PrivateKey.from_private_bytes(key) for name, key in raw.items()}
+def _begin(raw: Mapping[str, bytes], only: NDArray[np.bytes_] | None) -> None:
+    keys = {name: X25519PrivateKey.from_private_bytes(key) for name, key in raw.items()}
     _of_process.append((keys, only))
 
 

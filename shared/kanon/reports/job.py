@@ -81,7 +81,7 @@ class JobRequest:
         """Whose reports count."""
         return Wanted(None if self.destinations is None else frozenset(self.destinations), self.hours)
 
-    def rules(self, received_at: int, keys: "Mapping[str, X25519PrivateKey] | None") -> Rules:
+    def rules(self, received_at: int, keys: "Mapping[str, X25519PrivateKey]") -> Rules:
         """Which of the reports are accepted, if the job is received at this time and has these private keys."""
         return Rules(received_at, keys, self.report_to, self.reporting_site, self.check_age, self.report_bound)
 

@@ -25,7 +25,7 @@ def check_key(report: Report, rules: Rules) -> None:
     Raises:
         RefusedError: the key is unknown.
     """
-    if rules.keys is not None and report.key_id not in rules.keys:
+    if report.key_id not in rules.keys:
         raise RefusedError(Counter.DECRYPTION_KEY_NOT_FOUND)
 
 
@@ -38,11 +38,8 @@ def open_report(report: Report, rules: Rules) -> bytes:
     check_key(report, rules)
     if len(report.payload) > MOST_BYTES + OVERHEAD:
         raise RefusedError(Counter.REPORT_PARSING_ERROR)
-    if rules.keys is None:
-        return report.payload
-    key = rules.keys[report.key_id]
     try:
-        return open_sealed(report.payload, key, report.shared_info)
+        return open_sealed(report.payload, rules.keys[report.key_id], report.shared_info)
     except DecryptionError:
         raise RefusedError(Counter.DECRYPTION_ERROR) from None
 

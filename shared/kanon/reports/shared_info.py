@@ -275,7 +275,7 @@ class Rules:
     Args:
         received_at: when the job was received, unix seconds. Ages are measured from it, so that a retry accepts
             the same reports.
-        keys: private keys by id; ``None`` if payloads are cleartext (local tool only).
+        keys: private keys by id.
         attribution_report_to: the only reporting origin, ``None`` for any.
         reporting_site: the only site of reporting origins, such as ``https://example.com``, ``None`` for any.
         check_age: refuse reports older than 90 days or more than a day ahead.
@@ -283,7 +283,7 @@ class Rules:
     """
 
     received_at: int
-    keys: "Mapping[str, X25519PrivateKey] | None"
+    keys: "Mapping[str, X25519PrivateKey]"
     attribution_report_to: str | None = None
     reporting_site: str | None = None
     check_age: bool = True

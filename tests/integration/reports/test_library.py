@@ -8,22 +8,31 @@ import numpy as np
 import pytest
 
 from kanon.reports.aggregate import Job, aggregate
-from kanon.reports.avro import listed, read_domain, read_reports, read_summary
+from kanon.reports.avro import listed, read_domain, read_reports, read_summary, write_reports
 from kanon.reports.parameters import Parameters
 from kanon.reports.shared_info import Rules, budget_key, parse, source_of, units
 from kanon.reports.summary import write
 from tests.integration.reports.vectors import VECTORS, needs_vectors
+from tests.unit.reports import made
 from tests.unit.reports.made import SECRETS
 
 pytestmark = needs_vectors
-CLEARTEXT = Rules(0, None, check_age=False, contribution_bound=None)
+RULES = Rules(0, made.RULES.keys, check_age=False, contribution_bound=None)
 DECLARED = Parameters("declared", Fraction(10))
 
 
-def outcome_of(name, parameters=DECLARED):
-    folder = VECTORS / "library" / f"input_set_{name}"
-    domain = (folder / "domain.avro",) if parameters.mode == "declared" else None
-    return aggregate(Job((folder / "batch.avro",), domain, parameters, CLEARTEXT), SECRETS, undeclared=True)
+def outcome_of(name, folder, parameters=DECLARED):
+    inputs = VECTORS / "library" / f"input_set_{name}"
+    domain = (inputs / "domain.avro",) if parameters.mode == "declared" else None
+    job = Job((encrypted(inputs / "batch.avro", folder),), domain, parameters, RULES)
+    return aggregate(job, SECRETS, undeclared=True)
+
+
+def encrypted(batch, folder):
+    """The reports of a file whose payloads are cleartext, encrypted to a key of the tests."""
+    place = folder / batch.name
+    write_reports(place, [made.sealed(report.payload, report.shared_info) for report in read_reports(batch)])
+    return place
 
 
 def exact(outcome):
@@ -37,30 +46,30 @@ def expected(name):
 
 
 @pytest.mark.parametrize(("name", "reports"), [("attribution_1", 10), ("attribution_3", 10), ("thresholding_1", 4)])
-def test_an_input_with_stated_sums_gives_these_sums(name, reports):
-    outcome = outcome_of(name)
+def test_an_input_with_stated_sums_gives_these_sums(name, reports, tmp_path):
+    outcome = outcome_of(name, tmp_path)
     assert exact(outcome) == expected(name)
     assert (outcome.reports, outcome.accepted, outcome.errors.total()) == (reports, reports, 0)
 
 
-def test_declared_keys_decide_what_is_released():
-    outcome = outcome_of("attribution_3")
+def test_declared_keys_decide_what_is_released(tmp_path):
+    outcome = outcome_of("attribution_3", tmp_path)
     sums = {key.lstrip(b"\0"): total for key, total in exact(outcome).items()}
     assert sums[b"key11"] == sums[b"key12"] == 0
     assert not {b"key5", b"key6"} & sums.keys()
 
 
-def test_the_larger_sets_give_their_totals():
-    fifth = outcome_of("attribution_5")
+def test_the_larger_sets_give_their_totals(tmp_path):
+    fifth = outcome_of("attribution_5", tmp_path)
     assert (fifth.reports, len(exact(fifth)), sum(exact(fifth).values())) == (1000, 52, 283_418)
-    debug = outcome_of("debug_mode")
+    debug = outcome_of("debug_mode", tmp_path)
     assert (len(exact(debug)), sum(exact(debug).values())) == (6, 39_000_000)
 
 
 @pytest.mark.parametrize("epsilon", [1, 10, 64])
-def test_keys_without_reports_have_noise_of_the_stated_spread(epsilon):
+def test_keys_without_reports_have_noise_of_the_stated_spread(epsilon, tmp_path):
     """Fixed secrets. The bound is 5 standard errors: random ones would miss it once in a million runs."""
-    outcome = outcome_of("protected_audience_2", Parameters("declared", Fraction(epsilon)))
+    outcome = outcome_of("protected_audience_2", tmp_path, Parameters("declared", Fraction(epsilon)))
     assert set(exact(outcome).values()) == {0}
     metrics = outcome.partitions[0].release().metrics
     assert len(metrics) == 10_000
@@ -70,25 +79,25 @@ def test_keys_without_reports_have_noise_of_the_stated_spread(epsilon):
     assert makers[epsilon][0] <= np.std(metrics) <= makers[epsilon][1]
 
 
-def test_discovery_hides_small_sums_with_any_threshold():
+def test_discovery_hides_small_sums_with_any_threshold(tmp_path):
     for epsilon, delta in ((64, "1e-5"), (10, "1e-8"), (1, "1e-12")):
-        outcome = outcome_of("thresholding_1", Parameters("discover", Fraction(epsilon), Fraction(delta)))
+        outcome = outcome_of("thresholding_1", tmp_path, Parameters("discover", Fraction(epsilon), Fraction(delta)))
         assert sorted(exact(outcome).values()) == [1, 1, 2, 3]
         assert not len(outcome.partitions[0].release().keys)
 
 
-def test_discovery_shows_large_sums():
-    outcome = outcome_of("attribution_1", Parameters("discover", Fraction(10), Fraction(1, 10**8)))
+def test_discovery_shows_large_sums(tmp_path):
+    outcome = outcome_of("attribution_1", tmp_path, Parameters("discover", Fraction(10), Fraction(1, 10**8)))
     assert set(listed(outcome.partitions[0].release().keys)) == expected("attribution_1").keys()
 
 
 def test_the_sample_gives_its_summary(tmp_path):
     sample = VECTORS / "sample"
     job = Job(
-        (sample / "output_debug_reports.avro",),
+        (encrypted(sample / "output_debug_reports.avro", tmp_path),),
         (sample / "output_domain.avro",),
         DECLARED,
-        Rules(0, None, check_age=False),
+        Rules(0, made.RULES.keys, check_age=False),
     )
     outcome = aggregate(job, SECRETS, undeclared=True)
     assert [len(histogram.keys) for histogram in outcome.seen] == [2]  # padding is no third key

@@ -46,7 +46,11 @@ def info(number=1, **changes):
 def report(contributions=(), number=1, text=None, key=KEY, layout=LAYOUT, **changes):
     """One encrypted report; ``contributions`` are ``(bucket, value[, filtering id])``."""
     text = info(number, **changes).text() if text is None else text
-    cleartext = encode([Contribution(*pair) for pair in contributions], layout)
+    return sealed(encode([Contribution(*pair) for pair in contributions], layout), text, key)
+
+
+def sealed(cleartext, text, key=KEY):
+    """A report with this cleartext and this shared_info."""
     return Report(seal(cleartext, key.public_key(), text), KEY_ID, text)
 
 

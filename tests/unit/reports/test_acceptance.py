@@ -16,7 +16,7 @@ from kanon.reports.errors import JobError, RefusedError
 from kanon.reports.hpke import OVERHEAD, seal
 from kanon.reports.mapping import Selection, map_reports, open_report
 from kanon.reports.payload import MOST_BYTES, Contribution, encode, read_one
-from kanon.reports.shared_info import Rules, Wanted, accept_clear, parse, site_of
+from kanon.reports.shared_info import Wanted, accept_clear, parse, site_of
 from tests.unit.reports import made
 
 STRICT = replace(made.RULES, attribution_report_to=made.ORIGIN)
@@ -254,12 +254,6 @@ def test_counters_add_up_to_the_reports(tmp_path):
     assert outcome.errors == Counter({"DECRYPTION_ERROR": 1})
 
 
-def test_cleartext_reports_need_no_key():
-    rules = Rules(made.NOW, None)
-    report = Report(payload(), "no_key", made.info().text())
-    assert map_reports([report], rules, Selection()).partitions[0].sums.tolist() == [1]
-
-
 def test_reports_of_one_length_and_several_layouts_are_all_read(monkeypatch):
     """A report that only claims a layout is read alone; it does not take the others with it."""
     good = [payload_of(number) for number in range(50)]
@@ -268,10 +262,9 @@ def test_reports_of_one_length_and_several_layouts_are_all_read(monkeypatch):
     other_layout = b"\xa2ddata\x95\xa2" + good[0][8:]
     slow = []
     monkeypatch.setattr(mapping, "read_one", lambda cleartext: slow.append(cleartext) or read_one(cleartext))
-    rules = Rules(made.NOW, None)
     cleartexts = [bytes(odd), other_layout, *good]
-    reports = [Report(each, "no_key", made.info(number).text()) for number, each in enumerate(cleartexts)]
-    mapped = map_reports(reports, rules, Selection())
+    reports = [made.sealed(each, made.info(number).text()) for number, each in enumerate(cleartexts)]
+    mapped = map_reports(reports, made.RULES, Selection())
     assert mapped.partitions[0].sums.sum() == 50 * 51 / 2
     assert dict(mapped.errors) == {"REPORT_PARSING_ERROR": 2}
     assert len(slow) == 2

@@ -179,7 +179,7 @@ def preflight_answer(
     Raises:
         JobError: the input is too large for one answer, or cannot be read; the message says what to change.
     """
-    seen = _Seen(request, request.rules(received_at, None))
+    seen = _Seen(request, request.rules(received_at, {}))
     try:
         seen.read(bucket(request.input_bucket))
     except JobError as error:

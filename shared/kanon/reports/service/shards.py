@@ -98,10 +98,10 @@ class Shards(Worker):
     """Mapping with its tables, buckets and keys.
 
     Attributes:
-        keys: the private keys with these ids that still exist; None if payloads are cleartext (local tool only).
+        keys: the private keys with these ids that still exist.
     """
 
-    keys: Callable[[Sequence[str]], Mapping[str, "X25519PrivateKey"] | None]
+    keys: Callable[[Sequence[str]], Mapping[str, "X25519PrivateKey"]]
 
     def run(self, message: MapMessage, has_time: Callable[[], bool] = lambda: True) -> list[StageMessage]:
         """Map a shard and record it. It may run any number of times, concurrently or late: the first record stands.
