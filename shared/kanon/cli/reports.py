@@ -41,8 +41,8 @@ def _report_errors() -> Iterator[None]:
     """End the command with one line on an invalid option (status 2) or an invalid input (1)."""
     from kanon.reports.clients.events import EventsError
     from kanon.reports.errors import JobError
-    from kanon.reports.hpke import KeyDocumentError
     from kanon.reports.parameters import ParameterError
+    from kanon.reports.payload import KeyDocumentError
 
     try:
         with one_line(ParameterError, KeyDocumentError, EventsError):
@@ -99,8 +99,8 @@ def aggregate(
     """
     from kanon.reports.aggregate import Job, Secrets, read_inputs
     from kanon.reports.aggregate import aggregate as run
-    from kanon.reports.hpke import private_keys
     from kanon.reports.parameters import Parameters, decimal
+    from kanon.reports.payload import private_keys
     from kanon.reports.shared_info import Rules
     from kanon.reports.summary import write
 
@@ -165,7 +165,7 @@ def simulate(
     from kanon.reports.clients.attribution import Attribution
     from kanon.reports.clients.encrypt import encrypt
     from kanon.reports.clients.windows import Windows
-    from kanon.reports.hpke import public_keys
+    from kanon.reports.payload import public_keys
 
     if client not in {"windows", "attribution"}:
         raise typer.BadParameter("--client must be windows or attribution")
@@ -315,7 +315,7 @@ def decode(
     """
     from itertools import islice
 
-    from kanon.reports.hpke import private_keys
+    from kanon.reports.payload import private_keys
     from kanon.reports.summary import lines
 
     opening = private_keys(_key_document(keys)) if keys else None
@@ -338,7 +338,7 @@ def keys(
 
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    from kanon.reports.hpke import private_document, public_document
+    from kanon.reports.payload import private_document, public_document
 
     outputs = _outputs(context, force, {"--private": private, "--public": public})
     made = {str(uuid.uuid4()): X25519PrivateKey.generate()}
@@ -427,7 +427,7 @@ def _origin(given: str | None, *, site: bool = False) -> str | None:
 
 
 def _key_document(path: Path) -> str:
-    from kanon.reports.hpke import KeyDocumentError
+    from kanon.reports.payload import KeyDocumentError
 
     try:
         return path.read_text()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kanon.local.logs import JoinLog
     from kanon.local.reported_log import ReportedLog
     from kanon.reports.avro import Report
-    from kanon.reports.hpke import PublicKey
+    from kanon.reports.payload import PublicKey
 
 Log = Annotated[Path | None, typer.Option(exists=True, help="Join log with the columns time,set,client.")]
 Window = Annotated[

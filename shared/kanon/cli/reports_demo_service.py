@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kanon.local.reported_log import ReportedLog
     from kanon.operate.stacks import RunningStack
     from kanon.reports.avro import Report
-    from kanon.reports.hpke import PublicKey
+    from kanon.reports.payload import PublicKey
 
 EPSILON = "4"
 DAYS = 60
@@ -188,11 +188,11 @@ def run(service: Service, reported: "ReportedLog") -> None:
 
 def public_keys(service: Service) -> list["PublicKey"]:
     """The published keys; empty before the first."""
-    from kanon.reports import hpke
+    from kanon.reports import payload
 
     with closing(Connection(service.url)) as connection:
         answer = connection("GET", PUBLIC_KEYS)
-    return hpke.public_keys(answer.body.decode()) if answer.status == 200 else []
+    return payload.public_keys(answer.body.decode()) if answer.status == 200 else []
 
 
 def send(service: Service, sealed: Sequence["Report"]) -> None:

@@ -22,9 +22,9 @@ from kanon.reports import avro
 from kanon.reports.aggregate import Job, Secrets, aggregate
 from kanon.reports.clients.encrypt import encrypt
 from kanon.reports.clients.windows import Windows, contributions
-from kanon.reports.hpke import PublicKey
 from kanon.reports.noise import DiscreteLaplace
 from kanon.reports.parameters import CONTRIBUTION_BOUND, Parameters
+from kanon.reports.payload import PublicKey
 from kanon.reports.shared_info import Rules
 
 ORIGIN = "https://demo.test"

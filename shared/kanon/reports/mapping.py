@@ -14,8 +14,17 @@ from numpy.typing import NDArray
 from kanon.reports.avro import Report
 from kanon.reports.errors import Counter, RefusedError
 from kanon.reports.histogram import EMPTY, KEY, Histogram
-from kanon.reports.hpke import OVERHEAD, DecryptionError, open_sealed
-from kanon.reports.payload import HISTOGRAM, MOST_BYTES, PayloadError, Slots, read_one, template_of
+from kanon.reports.payload import (
+    HISTOGRAM,
+    MOST_BYTES,
+    OVERHEAD,
+    DecryptionError,
+    PayloadError,
+    Slots,
+    open_sealed,
+    read_one,
+    template_of,
+)
 from kanon.reports.shared_info import EVERY, Rules, Source, Wanted, accept_clear, source_of
 
 

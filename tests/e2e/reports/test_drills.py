@@ -18,7 +18,7 @@ from kanon.operate.findings import Section
 from kanon.reports.avro import Report as Encrypted
 from kanon.reports.avro import read_summary, write_domain
 from kanon.reports.clients.encrypt import SECOND, ClientReport, contribution, encrypt
-from kanon.reports.hpke import PublicKey, public_keys
+from kanon.reports.payload import PublicKey, public_keys
 from kanon.reports.storage.key_ring import OPENS
 from tests.e2e.gate.backups import RUNBOOK
 from tests.integration.gate.doctor_view import doctor, operate, wrong

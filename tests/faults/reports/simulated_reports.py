@@ -31,8 +31,7 @@ from kanon.local import Stack
 from kanon.local.functions import FunctionError
 from kanon.local.template import ACCOUNT, REGION
 from kanon.reports.avro import Report, read_reports, write_domain
-from kanon.reports.hpke import seal
-from kanon.reports.payload import Contribution, Layout, encode
+from kanon.reports.payload import Contribution, Layout, encode, seal
 from kanon.reports.service import requests as creating
 from kanon.reports.service import stages
 from kanon.reports.shared_info import Unit, source_of, units

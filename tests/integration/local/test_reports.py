@@ -11,7 +11,7 @@ from kanon.reports.avro import read_summary, write_domain
 from kanon.reports.clients.encrypt import SECOND, ClientReport, contribution, encrypt
 from kanon.reports.clients.sending import outgoing
 from kanon.reports.collecting import PUBLIC_KEYS
-from kanon.reports.hpke import public_keys
+from kanon.reports.payload import public_keys
 from tests.moto_engine import ENGINES
 from tests.unit.reports.made import keys16
 

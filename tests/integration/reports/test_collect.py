@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from kanon.reports.collecting import MOST_PAYLOAD, PUBLIC_KEYS, REPORTS, debug_path
-from kanon.reports.hpke import OVERHEAD
-from kanon.reports.payload import MOST_BYTES
+from kanon.reports.payload import MOST_BYTES, OVERHEAD
 from kanon.reports.settings import CollectSettings
 from kanon.reports.shared_info import DAY
 from kanon.reports.storage.key_ring import READ_EVERY, SETTLES, Key

@@ -9,8 +9,7 @@ import pytest
 from kanon import clock
 from kanon.local.functions import Environment, FunctionError
 from kanon.reports.clients.encrypt import ClientReport, encrypt
-from kanon.reports.hpke import public_keys
-from kanon.reports.payload import Contribution
+from kanon.reports.payload import Contribution, public_keys
 from kanon.reports.storage.key_ring import DAY
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import State

@@ -7,10 +7,9 @@ import fastavro
 import numpy as np
 import pytest
 
-from kanon.reports import avro, hpke, shared_info
+from kanon.reports import avro, payload, shared_info
 from kanon.reports.errors import RefusedError
-from kanon.reports.hpke import DecryptionError, open_sealed
-from kanon.reports.payload import Contribution, decode, encode, template_of
+from kanon.reports.payload import Contribution, DecryptionError, decode, encode, open_sealed, template_of
 from tests.integration.reports.vectors import VECTORS, golden_key, goldens, needs_vectors
 
 pytestmark = needs_vectors
@@ -19,7 +18,7 @@ GOLDENS = goldens()
 
 def opened(golden):
     if golden.version == "none":  # the service refuses this version: only the codec is checked with it
-        return hpke.SUITE.decrypt(golden.wire, golden_key(), hpke.PREFIX + b"\0" + golden.shared_info.encode())
+        return payload.SUITE.decrypt(golden.wire, golden_key(), payload.PREFIX + b"\0" + golden.shared_info.encode())
     return open_sealed(golden.wire, golden_key(), golden.shared_info)
 
 
@@ -97,8 +96,8 @@ def test_the_text_of_shared_info_is_written_as_browsers_write_it():
 
 @pytest.mark.parametrize("golden", [g for g in GOLDENS if g.version != "none"][:4], ids=lambda golden: golden.name)
 def test_a_named_version_has_no_zero_byte_after_the_prefix(golden):
-    sealed = hpke.SUITE.encrypt(
-        golden.cleartext, golden_key().public_key(), hpke.PREFIX + b"\0" + golden.shared_info.encode()
+    sealed = payload.SUITE.encrypt(
+        golden.cleartext, golden_key().public_key(), payload.PREFIX + b"\0" + golden.shared_info.encode()
     )
     with pytest.raises(DecryptionError):
         open_sealed(sealed, golden_key(), golden.shared_info)

@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 from kanon.cli.main import app
 from kanon.reports import avro, parameters, shared_info
 from kanon.reports.errors import Counter
-from kanon.reports.hpke import private_keys
 from kanon.reports.parameters import threshold
-from kanon.reports.payload import Contribution, encode
+from kanon.reports.payload import Contribution, encode, private_keys
 from tests.paths import ROOT
 from tests.unit.reports import made
 

@@ -17,9 +17,18 @@ import pytest
 from kanon.local import Stack
 from kanon.reports.avro import Report, read_reports, write_domain
 from kanon.reports.collecting import MOST_INFO, PUBLIC_KEYS
-from kanon.reports.hpke import PublicKey, public_keys, seal
 from kanon.reports.mapping import Selection, map_reports
-from kanon.reports.payload import MOST_BYTES, MOST_SLOTS, MOST_UNUSUAL, Contribution, Layout, encode
+from kanon.reports.payload import (
+    MOST_BYTES,
+    MOST_SLOTS,
+    MOST_UNUSUAL,
+    Contribution,
+    Layout,
+    PublicKey,
+    encode,
+    public_keys,
+    seal,
+)
 from kanon.reports.shared_info import Rules
 from tests.unit.reports import made
 from tests.unit.reports.test_payload import bombs

@@ -18,8 +18,7 @@ from kanon.reports import histogram as module
 from kanon.reports.aggregate import Secrets, aggregate
 from kanon.reports.avro import read_debug_summary, read_reports, read_summary, write_domain, write_reports
 from kanon.reports.errors import JobError
-from kanon.reports.hpke import private_document
-from kanon.reports.payload import Layout
+from kanon.reports.payload import Layout, private_document
 from kanon.reports.summary import write
 from tests.unit.reports import made
 

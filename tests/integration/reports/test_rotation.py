@@ -9,8 +9,7 @@ import pytest
 from kanon import clock
 from kanon.reports.clients.encrypt import ClientReport, encrypt, usable_keys
 from kanon.reports.errors import JobError
-from kanon.reports.hpke import open_sealed
-from kanon.reports.payload import Contribution, decode
+from kanon.reports.payload import Contribution, decode, open_sealed
 from kanon.reports.storage.key_ring import DAY, Keys
 from tests.faults.reports.failing_calls import Fault, KilledError
 from tests.integration.gate.tables import Running

@@ -17,7 +17,7 @@ import pytest
 
 from kanon.local.source import ROOT
 from kanon.reports.avro import Report
-from kanon.reports.hpke import seal
+from kanon.reports.payload import seal
 from kanon.reports.storage.report_jobs import PIECES, STAGES, ReportJobs
 from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import WORK, aggregation
@@ -43,9 +43,8 @@ LIMITS = {
     "reports.avro": {"FEW_ROWS", "LEAST_REPORT", "MOST_BLOCK", "MOST_FIELDS", "MOST_KEYS", "MOST_RATIO"},
     "reports.collecting": {"MOST_INFO", "MOST_PAYLOAD", "LEAST_PAYLOAD"},
     "reports.histogram": {"LARGEST_SUM"},
-    "reports.hpke": {"MOST_PUBLIC_KEYS"},
     "reports.parameters": {"CONTRIBUTION_BOUND", "EPSILON_CAP"},
-    "reports.payload": {"MOST_BYTES", "MOST_SLOTS", "MOST_UNUSUAL"},
+    "reports.payload": {"MOST_BYTES", "MOST_PUBLIC_KEYS", "MOST_SLOTS", "MOST_UNUSUAL"},
     "reports.service.committing": {"ATTEMPTS", "MOST_EXHAUSTED"},
     "reports.service.plan": {"MOST_KEYS", "MOST_KEY_BYTES", "MOST_OBJECTS", "MOST_OBJECT_BYTES", "MOST_SHARDS"},
     "reports.service.budget_view": {"MOST_BYTES", "MOST_NAMED", "MOST_OBJECTS", "MOST_REPORTS", "MOST_UNITS"},
@@ -60,10 +59,9 @@ OTHERS = {
     "dynamo.units": {"READ_UNIT", "WRITE_UNIT"},
     "reports.job": {"RECOMMENDED", "SAMPLER_BITS"},
     "reports.histogram": {"RUNS", "SLOT_BYTES"},  # RUNS: one for each hexadecimal digit
-    "reports.hpke": {"OVERHEAD"},
     "reports.noise": {"PRECISION", "TIE_BITS"},
     "reports.storage.objects": {"BUCKETS"},
-    "reports.payload": {"BUCKET_BYTES", "ID_BYTES", "VALUE_BYTES", "_LEAST_PAIR", "_TEXT"},
+    "reports.payload": {"BUCKET_BYTES", "ID_BYTES", "OVERHEAD", "VALUE_BYTES", "_LEAST_PAIR", "_TEXT"},
     "reports.service.requests": {"SECRET_BYTES"},
     "reports.service.storing": {"PARALLEL"},  # threads
     "reports.shared_info": {"DAY", "END_OF_TIME", "HOUR", "MAX_AGE", "MAX_AHEAD"},

@@ -9,8 +9,8 @@ from kanon import clock
 from kanon.reports import mapping
 from kanon.reports.avro import LEAST_REPORT, Report, listed
 from kanon.reports.errors import JobError
-from kanon.reports.hpke import seal
 from kanon.reports.mapping import open_report
+from kanon.reports.payload import seal
 from kanon.reports.service.plan import read_plan
 from kanon.reports.service.rotation import JOBS_REPLACED_MESSAGE, SPENT_MESSAGE
 from kanon.reports.storage.objects import bucket_of, name_of

@@ -9,9 +9,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from kanon.noise.words import NoiseKey
 from kanon.reports.aggregate import Job, Secrets, aggregate
 from kanon.reports.avro import Report, listed, write_domain, write_reports
-from kanon.reports.hpke import seal
 from kanon.reports.parameters import Parameters
-from kanon.reports.payload import Contribution, Layout, encode
+from kanon.reports.payload import Contribution, Layout, encode, seal
 from kanon.reports.shared_info import Rules, SharedInfo
 
 NOW = 1_767_225_600

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from kanon.reports import mapping
 from kanon.reports.avro import Report
 from kanon.reports.errors import JobError, RefusedError
-from kanon.reports.hpke import OVERHEAD, seal
 from kanon.reports.mapping import Selection, map_reports, open_report
-from kanon.reports.payload import MOST_BYTES, Contribution, encode, read_one
+from kanon.reports.payload import MOST_BYTES, OVERHEAD, Contribution, encode, read_one, seal
 from kanon.reports.shared_info import Wanted, accept_clear, parse, site_of
 from tests.unit.reports import made
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kanon.reports import avro
 from kanon.reports.errors import JobError
-from kanon.reports.hpke import KeyDocumentError, private_document, private_keys, public_document, public_keys
+from kanon.reports.payload import KeyDocumentError, private_document, private_keys, public_document, public_keys
 from tests.unit.reports.made import keys16
 
 

@@ -39,13 +39,13 @@ import numpy as np
 import pytest
 
 from kanon.noise.exact import exp_bounds
-from kanon.reports import aggregate, avro, errors, histogram, hpke, mapping, parameters, shared_info, summary
+from kanon.reports import aggregate, avro, errors, histogram, mapping, parameters, payload, shared_info, summary
 from kanon.reports import noise as noise_module
 from kanon.reports.errors import JobError, RefusedError
 from kanon.reports.histogram import Histogram
-from kanon.reports.hpke import DecryptionError, open_sealed
 from kanon.reports.mapping import Selection, map_reports
 from kanon.reports.noise import DiscreteLaplace, Noised, Randomness, Tape
+from kanon.reports.payload import DecryptionError, open_sealed
 from kanon.reports.service import plan, stages
 from tests.unit.reports import made
 from tests.unit.reports.sampler import drawn
@@ -73,7 +73,7 @@ def plant_rewritten_info(patch):
 
 def refuses_a_zero_byte_behind_the_prefix(folder):
     text = made.info().text()
-    wire = hpke.SUITE.encrypt(b"", made.KEY.public_key(), hpke.PREFIX + b"\0" + text.encode())
+    wire = payload.SUITE.encrypt(b"", made.KEY.public_key(), payload.PREFIX + b"\0" + text.encode())
     assert errors_of(avro.Report(wire, made.KEY_ID, text)) == {"DECRYPTION_ERROR": 1}
 
 

@@ -11,8 +11,7 @@ from typing import Literal
 from uuid import UUID, uuid4
 
 from kanon.reports import avro
-from kanon.reports.hpke import PublicKey, public_keys, seal
-from kanon.reports.payload import Contribution, Layout, encode
+from kanon.reports.payload import Contribution, Layout, PublicKey, encode, public_keys, seal
 from kanon.reports.shared_info import SharedInfo
 
 SECOND = 1000

@@ -20,8 +20,7 @@ from kanon.reports.clients.attribution import (
 )
 from kanon.reports.clients.encrypt import DAY, encrypt
 from kanon.reports.clients.events import DatumSpec, EventSpec, EventTrigger
-from kanon.reports.hpke import PublicKey
-from kanon.reports.payload import Contribution
+from kanon.reports.payload import Contribution, PublicKey
 
 PUBLIC = PublicKey("key", X25519PrivateKey.generate().public_key())
 ORIGIN, OTHER, SHOP = "https://report.test", "https://other.test", "https://shop.test"

@@ -12,8 +12,16 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from kanon.reports.clients.encrypt import DAY, MAX_KEY_AGE, ClientReport, encrypt, usable_keys
 from kanon.reports.clients.sending import collector, outgoing, send
-from kanon.reports.hpke import KeyDocumentError, PublicKey, open_sealed, public_document
-from kanon.reports.payload import Contribution, Layout, PayloadError, decode
+from kanon.reports.payload import (
+    Contribution,
+    KeyDocumentError,
+    Layout,
+    PayloadError,
+    PublicKey,
+    decode,
+    open_sealed,
+    public_document,
+)
 from kanon.reports.shared_info import parse
 
 PRIVATE = {f"00000000-0000-4000-8000-00000000000{n}": X25519PrivateKey.generate() for n in (1, 2, 3)}

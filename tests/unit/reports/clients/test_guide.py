@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from kanon.cli.main import app
 from kanon.reports.clients.encrypt import ClientReport
-from kanon.reports.hpke import PublicKey
+from kanon.reports.payload import PublicKey
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs" / "guides" / "reports.md").read_text()
 GUIDE = PAGE.partition("\n## Clients\n")[2].partition("\n## ")[0]

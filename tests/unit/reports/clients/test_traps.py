@@ -18,8 +18,7 @@ from kanon.reports.clients.attribution import Attribution, KeyPiece, Source, Tri
 from kanon.reports.clients.encrypt import ClientReport
 from kanon.reports.clients.events import DatumSpec, EventSpec
 from kanon.reports.clients.windows import Windows
-from kanon.reports.hpke import PublicKey, open_sealed
-from kanon.reports.payload import Contribution, Payload, decode
+from kanon.reports.payload import Contribution, Payload, PublicKey, decode, open_sealed
 from tests.unit.reports import made
 
 SPEC = EventSpec((DatumSpec((100, 200), (1, 2)),) * 2, 3)
