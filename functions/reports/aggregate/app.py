@@ -17,10 +17,9 @@ from kanon.queues import read_message, send_all
 from kanon.reports.errors import STOPS, JobError
 from kanon.reports.parameters import Amount
 from kanon.reports.service.committing import Committing
-from kanon.reports.service.plan import Ring
 from kanon.reports.service.requests import reader
 from kanon.reports.service.rotation import REPLACED, Epoch
-from kanon.reports.service.shards import count_outcome
+from kanon.reports.service.shards import Ring, count_outcome
 from kanon.reports.service.stages import Stages, WaitError
 from kanon.reports.settings import AggregateSettings, Recorded
 from kanon.reports.storage.budgets import Budgets

@@ -33,8 +33,7 @@ from kanon.reports.mapping import Mapped, Selection, map_reports
 from kanon.reports.noise import Noised
 from kanon.reports.parameters import Amount, Parameters
 from kanon.reports.service.committing import CommitOutcome
-from kanon.reports.service.plan import MOST_SHARDS, Inputs, Plan, Ring, read_plan
-from kanon.reports.service.shards import Shards, Worker
+from kanon.reports.service.shards import MOST_SHARDS, Inputs, Plan, Ring, Shards, Worker, read_plan
 from kanon.reports.service.stages import Stages
 from kanon.reports.shared_info import Rules, Unit
 from kanon.reports.storage.budgets import Charge

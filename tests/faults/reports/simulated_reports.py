@@ -100,7 +100,7 @@ class SimulatedReports(SimulatedTime):
         self.patch.setattr(clock, "sleep", self.pass_time)
         self.patch.setattr(creating, "secrets", SimpleNamespace(token_bytes=lambda size: bytes(range(size))))
         # Small shards, parts and chunks: each object is a shard, four keys a part, one row a transaction.
-        self.patch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
+        self.patch.setattr("kanon.reports.service.shards.SHARD_BYTES", 1)
         self.patch.setattr("kanon.reports.histogram.KEYS_A_PARTITION", 4)
         self.patch.setattr("kanon.reports.service.committing.ROWS_A_CHUNK", 1)
         self.touched: dict[str, set[str]] = defaultdict(set)

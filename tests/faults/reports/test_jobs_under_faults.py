@@ -38,7 +38,7 @@ DISORDERS = range(40 if ALL else 1)
 def shorten(patch: pytest.MonkeyPatch) -> None:
     """Small parts and shards make every stage take part; nothing waits."""
     patch.setattr(clock, "sleep", lambda _: None)
-    patch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
+    patch.setattr("kanon.reports.service.shards.SHARD_BYTES", 1)
     patch.setattr("kanon.reports.histogram.KEYS_A_PARTITION", 4)
     patch.setattr("kanon.reports.service.committing.ROWS_A_CHUNK", 1)
 

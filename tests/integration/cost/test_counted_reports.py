@@ -57,7 +57,7 @@ def test_the_units_and_requests_of_the_model_equal_those_of_a_job(
     new_stack: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch, objects: int
 ) -> None:
     if objects > 1:  # each object is a shard, and each key a part
-        monkeypatch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
+        monkeypatch.setattr("kanon.reports.service.shards.SHARD_BYTES", 1)
         monkeypatch.setattr("kanon.reports.histogram.KEYS_A_PARTITION", 1)
         monkeypatch.setattr(model, "SHARD_BYTES", DESTINATIONS * 1_300 / objects)
         monkeypatch.setattr(model, "KEYS_A_PART", 1)

@@ -251,10 +251,10 @@ def test_two_jobs_of_one_second_and_folder_each_name_their_own_units(service: Ag
 def test_a_domain_that_a_worker_cannot_hold_is_refused_before_it_is_read(
     service: Aggregation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kanon.reports.service.plan.MOST_KEY_BYTES", 400)
+    monkeypatch.setattr("kanon.reports.service.shards.MOST_KEY_BYTES", 400)
     service.put_reports("in/a.avro", reports(10))
     service.put_domain("domain/more.avro", *range(100))
-    monkeypatch.delattr("kanon.reports.service.plan.read_domain")
+    monkeypatch.delattr("kanon.reports.service.shards.read_domain")
     service.create("job")
     service.run()
     assert service.code("job") == "INVALID_JOB"

@@ -29,8 +29,7 @@ SMALL = {
     "reports.histogram": {"KEYS_A_PARTITION": 3, "MOST_UNMERGED": 1, "ROWS_AT_A_TIME": 2, "SLOTS_A_PARTITION": 100},
     "reports.mapping": {"BATCH": 4, "_PAIRS": 3, "_LAYOUTS": 2},
     "reports.noise": {"_PIECE": 1},
-    "reports.service.plan": {"SHARD_BYTES": 8_000},  # two objects
-    "reports.service.shards": {"PIECE_BYTES": 1_500},
+    "reports.service.shards": {"PIECE_BYTES": 1_500, "SHARD_BYTES": 8_000},  # two objects a shard
     "reports.storage.budgets": {"ROWS_A_CHUNK": 1},
     "reports.storage.memory": {"IN_MEMORY": 100},
     "reports.storage.objects": {"DELETES_A_CALL": 2},
@@ -46,7 +45,7 @@ LIMITS = {
     "reports.parameters": {"CONTRIBUTION_BOUND", "EPSILON_CAP"},
     "reports.payload": {"MOST_BYTES", "MOST_PUBLIC_KEYS", "MOST_SLOTS", "MOST_UNUSUAL"},
     "reports.service.committing": {"ATTEMPTS", "MOST_EXHAUSTED"},
-    "reports.service.plan": {"MOST_KEYS", "MOST_KEY_BYTES", "MOST_OBJECTS", "MOST_OBJECT_BYTES", "MOST_SHARDS"},
+    "reports.service.shards": {"MOST_KEYS", "MOST_KEY_BYTES", "MOST_OBJECTS", "MOST_OBJECT_BYTES", "MOST_SHARDS"},
     "reports.service.budget_view": {"MOST_BYTES", "MOST_NAMED", "MOST_OBJECTS", "MOST_REPORTS", "MOST_UNITS"},
     "reports.service.bodies": {"MOST_DESTINATIONS", "MOST_FILTERING_IDS", "MOST_PREFIXES", "_PREFIX_BYTES"},
     "reports.service.rotation": {"MOST_STEPS"},

@@ -11,8 +11,8 @@ from kanon.reports.avro import LEAST_REPORT, Report, listed
 from kanon.reports.errors import JobError
 from kanon.reports.mapping import open_report
 from kanon.reports.payload import seal
-from kanon.reports.service.plan import read_plan
 from kanon.reports.service.rotation import JOBS_REPLACED_MESSAGE, SPENT_MESSAGE
+from kanon.reports.service.shards import read_plan
 from kanon.reports.storage.objects import bucket_of, name_of
 from kanon.reports.storage.report_jobs import MapMessage, StageMessage, State
 from kanon.reports.storage.work import Work
@@ -114,8 +114,8 @@ def test_a_plan_skips_what_its_job_does_not_ask_for(service: Aggregation) -> Non
 def test_a_job_of_too_many_shards_spends_nothing_and_may_be_split_by_hours(
     service: Aggregation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
-    monkeypatch.setattr("kanon.reports.service.plan.MOST_SHARDS", 2)
+    monkeypatch.setattr("kanon.reports.service.shards.SHARD_BYTES", 1)
+    monkeypatch.setattr("kanon.reports.service.shards.MOST_SHARDS", 2)
     for number, time in enumerate((made.NOW - 7200, made.NOW - 3600, made.NOW - 3600)):
         name = name_of("kanon", made.NOW, bucket_of(made.ORIGIN), [time, time], bytes([number]))
         service.put_reports(name, reports(2, 2 * number, scheduled_report_time=time))
@@ -251,7 +251,7 @@ def test_of_two_workers_on_one_shard_the_slower_one_stops(
 
 
 def test_a_report_in_two_shards_counts_once(service: Aggregation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
+    monkeypatch.setattr("kanon.reports.service.shards.SHARD_BYTES", 1)
     service.finish([reports(20), reports(20, 10)], [1])
     assert service.code("job") == "SUCCESS"
     counters = service.row("job").values["counters"]
@@ -304,7 +304,7 @@ def test_an_object_that_changed_since_the_plan_fails_the_job_and_spends_nothing(
 def test_a_late_shard_of_a_job_that_has_ended_leaves_nothing(
     service: Aggregation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kanon.reports.service.plan.SHARD_BYTES", 1)
+    monkeypatch.setattr("kanon.reports.service.shards.SHARD_BYTES", 1)
     service.put_reports("in/a.avro", reports(10))
     service.put_reports("in/b.avro", reports(10, 10))
     service.put_domain("domain/keys.avro", 1)

@@ -9,7 +9,7 @@ from kanon.cost import deployed
 from kanon.gate.settings import JoinSettings
 from kanon.gate.slots import Layout
 from kanon.reports import histogram
-from kanon.reports.service import plan
+from kanon.reports.service import shards
 from tests.infrastructure.template import (
     EDGE,
     FUNCTIONS,
@@ -110,8 +110,8 @@ FIGURES = {
     "days of a report": (lambda: f"ExpirationInDays: {d.KEPT_DAYS}}}" in text(REPORTS), True),
     "a batch of messages": (store_batch, d.MOST_MESSAGES),
     "runs of the schedules of reports": (runs_an_hour, d.SWEEPS_AN_HOUR),
-    "shards": (lambda: (plan.SHARD_BYTES, plan.MOST_SHARDS), (d.SHARD_BYTES, d.MOST_SHARDS)),
-    "parts of a summary": (lambda: (histogram.KEYS_A_PARTITION, plan.MOST_KEYS), (d.KEYS_A_PART, d.MOST_KEYS)),
+    "shards": (lambda: (shards.SHARD_BYTES, shards.MOST_SHARDS), (d.SHARD_BYTES, d.MOST_SHARDS)),
+    "parts of a summary": (lambda: (histogram.KEYS_A_PARTITION, shards.MOST_KEYS), (d.KEYS_A_PART, d.MOST_KEYS)),
 }  # fmt: skip
 
 

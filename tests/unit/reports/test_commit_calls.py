@@ -16,7 +16,7 @@ from kanon.reports.histogram import partitions_of
 from kanon.reports.parameters import Amount
 from kanon.reports.service.answers import JOB_BODIES
 from kanon.reports.service.committing import CommitOutcome, Committing
-from kanon.reports.service.plan import MOST_OBJECT_BYTES, MOST_SHARDS
+from kanon.reports.service.shards import MOST_OBJECT_BYTES, MOST_SHARDS
 from kanon.reports.shared_info import Unit
 from kanon.reports.storage.budgets import MOST_ROWS, Budgets, charges
 from kanon.reports.storage.report_jobs import ReportJobs

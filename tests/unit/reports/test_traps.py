@@ -46,7 +46,7 @@ from kanon.reports.histogram import Histogram
 from kanon.reports.mapping import Selection, map_reports
 from kanon.reports.noise import DiscreteLaplace, Noised, Randomness, Tape
 from kanon.reports.payload import DecryptionError, open_sealed
-from kanon.reports.service import plan, stages
+from kanon.reports.service import shards, stages
 from tests.unit.reports import made
 from tests.unit.reports.sampler import drawn
 
@@ -282,7 +282,7 @@ def plant_partitions_by_content(patch):
 
     def by_content(stages, *rest):
         mapped = map_reports(avro.read_reports(stages.files[0]), made.RULES, Selection())
-        patch.setattr(plan, "partitions_of", lambda *_: len(mapped.partitions[0].keys))
+        patch.setattr(shards, "partitions_of", lambda *_: len(mapped.partitions[0].keys))
         return real(stages, *rest)
 
     patch.setattr(aggregate._Stages, "inputs", by_content)

@@ -21,9 +21,19 @@ from kanon.reports.histogram import Histogram, skip_lists
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest
 from kanon.reports.noise import Noised, Randomness, reduce_partition
 from kanon.reports.service.committing import CommitOutcome, Spending
-from kanon.reports.service.plan import Inputs, Plan, Ring, inputs_of, write_plan
 from kanon.reports.service.rotation import REPLACED, SPENT_MESSAGE
-from kanon.reports.service.shards import NOTHING_SPENT, UNPUBLISHED, Worker, missing_shards, untold
+from kanon.reports.service.shards import (
+    NOTHING_SPENT,
+    UNPUBLISHED,
+    Inputs,
+    Plan,
+    Ring,
+    Worker,
+    inputs_of,
+    missing_shards,
+    untold,
+    write_plan,
+)
 from kanon.reports.shared_info import Source, Unit, moment, units
 from kanon.reports.storage.budgets import charges, rows_charged
 from kanon.reports.storage.objects import TakenError, UnwritableError
