@@ -31,9 +31,9 @@ from kanon.local import Stack
 from kanon.noise.words import NoiseKey
 from kanon.reports import avro
 from kanon.reports.histogram import Histogram
+from kanon.reports.job import Parameters
 from kanon.reports.mapping import Selection, map_reports
 from kanon.reports.noise import Randomness, reduce_partition
-from kanon.reports.parameters import Parameters
 from kanon.reports.payload import PREFIX, SUITE, Contribution, Layout, PublicKey, encode, public_keys, seal
 from kanon.reports.shared_info import Rules, SharedInfo
 from kanon.reports.storage.objects import Objects

@@ -15,7 +15,7 @@ from kanon.errors import KanonError, kind_and_place, texts_withheld
 from kanon.keys import fetch_noise_keys
 from kanon.queues import read_message, send_all
 from kanon.reports.errors import STOPS, JobError
-from kanon.reports.parameters import Amount
+from kanon.reports.job import Amount
 from kanon.reports.service.committing import Committing
 from kanon.reports.service.requests import reader
 from kanon.reports.service.rotation import REPLACED, Epoch

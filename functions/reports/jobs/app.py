@@ -18,8 +18,7 @@ from kanon.http.edge import described, handle, resolver
 from kanon.http.origin import edge_of
 from kanon.queues import send_all
 from kanon.reports.errors import JobError
-from kanon.reports.job import JobRequest
-from kanon.reports.parameters import Amount
+from kanon.reports.job import Amount, JobRequest
 from kanon.reports.service.answers import (
     DUPLICATE,
     JOB_BODIES,

@@ -8,7 +8,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
 from kanon.errors import texts_withheld
-from kanon.reports.parameters import Amount
+from kanon.reports.job import Amount
 from kanon.reports.service.rotation import Epoch, Rotation
 from kanon.reports.settings import RotateSettings
 from kanon.reports.storage.budgets import Budgets

@@ -41,7 +41,7 @@ def _report_errors() -> Iterator[None]:
     """End the command with one line on an invalid option (status 2) or an invalid input (1)."""
     from kanon.reports.clients.events import EventsError
     from kanon.reports.errors import JobError
-    from kanon.reports.parameters import ParameterError
+    from kanon.reports.job import ParameterError
     from kanon.reports.payload import KeyDocumentError
 
     try:
@@ -99,7 +99,7 @@ def aggregate(
     """
     from kanon.reports.aggregate import Job, Secrets, read_inputs
     from kanon.reports.aggregate import aggregate as run
-    from kanon.reports.parameters import Parameters, decimal
+    from kanon.reports.job import Parameters, decimal
     from kanon.reports.payload import private_keys
     from kanon.reports.shared_info import Rules
     from kanon.reports.summary import write
@@ -217,7 +217,7 @@ def respond(
     from kanon.reports.clients.events import Reporting, document
     from kanon.reports.clients.response import information_gain
     from kanon.reports.clients.simulation import ATTRIBUTION_COLUMNS, read_events, responses
-    from kanon.reports.parameters import decimal
+    from kanon.reports.job import decimal
 
     if not all(part.isascii() and part.isdecimal() and len(part) < 12 for part in ends.split(",")):
         raise typer.BadParameter("--ends must be whole seconds with commas, such as 172800,604800")
@@ -361,7 +361,7 @@ def threshold(
 
     Example: kanon reports threshold --epsilon 2 --delta 1e-9
     """
-    from kanon.reports.parameters import Parameters, decimal
+    from kanon.reports.job import Parameters, decimal
 
     chosen = decimal(epsilon, "--epsilon"), decimal(delta, "--delta")
     sharp = Parameters("discover", *chosen)
@@ -386,8 +386,7 @@ def explain(
 
     Example: kanon reports explain --epsilon 4 --delta 2e-8
     """
-    from kanon.reports.job import of_all
-    from kanon.reports.parameters import decimal
+    from kanon.reports.job import decimal, of_all
 
     spent, failing = decimal(epsilon, "--epsilon"), decimal(delta, "--delta")
     if not 0 < spent <= 1000 or failing > Fraction(1, 1000):

@@ -13,7 +13,7 @@ from kanon.cli.files import Force, Outputs
 from kanon.cli.options import DateOrder, SkipBadRows, log_reading, say_left_out
 from kanon.cli.screen import progress, working
 from kanon.joinlog import LogError, Reading
-from kanon.reports.parameters import Parameters, decimal
+from kanon.reports.job import Parameters, decimal
 
 if TYPE_CHECKING:
     from kanon.local.logs import JoinLog

@@ -23,7 +23,7 @@ from kanon.client import Client, Connection, RefusedError
 from kanon.client.connection import Sign
 from kanon.client.signing import signer
 from kanon.errors import KanonError
-from kanon.reports.parameters import Parameters, written
+from kanon.reports.job import Parameters, written
 
 if TYPE_CHECKING:
     from kanon.local.logs import JoinLog

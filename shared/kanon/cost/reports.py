@@ -15,7 +15,7 @@ from kanon.cost.billing import Bill, Prices, Usage, bill, check_between
 from kanon.cost.deployed import KEYS_A_PART, MOST_SHARDS, REQUEST_MB, SHARD_BYTES, WORKER_MB, WORKER_SECONDS
 from kanon.cost.workload import FULL_PROCESSOR_MB, GB, HOUR, INDEX_BYTES, MONTH_HOURS
 from kanon.dynamo.units import READ_UNIT, item_size, read_units, write_units
-from kanon.reports.parameters import Amount
+from kanon.reports.job import Amount
 from kanon.reports.shared_info import DAY
 from kanon.reports.storage import budgets, key_ring, report_jobs
 from kanon.reports.storage.budgets import Budgets, Charge

@@ -22,10 +22,10 @@ from kanon.reports import avro
 from kanon.reports.aggregate import Job, Secrets, aggregate
 from kanon.reports.clients.encrypt import encrypt
 from kanon.reports.clients.windows import Windows, contributions
+from kanon.reports.job import Parameters
 from kanon.reports.noise import DiscreteLaplace
-from kanon.reports.parameters import CONTRIBUTION_BOUND, Parameters
 from kanon.reports.payload import PublicKey
-from kanon.reports.shared_info import Rules
+from kanon.reports.shared_info import CONTRIBUTION_BOUND, Rules
 
 ORIGIN = "https://demo.test"
 JOINS = 2

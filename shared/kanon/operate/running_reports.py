@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kanon.errors import ConfigurationError
-from kanon.reports.parameters import Amount
+from kanon.reports.job import Amount
 from kanon.reports.service.rotation import Epoch
 from kanon.reports.settings import AggregateSettings, CollectSettings, DecryptSettings, JobsSettings, RotateSettings
 from kanon.reports.storage.budgets import Budgets

@@ -28,10 +28,9 @@ from kanon.noise.words import NoiseKey
 from kanon.reports.avro import read_domain, read_reports, write_summary
 from kanon.reports.errors import Counter, JobError
 from kanon.reports.histogram import Histogram, declared, exact_sums
-from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest
+from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, Amount, JobRequest, Parameters
 from kanon.reports.mapping import Mapped, Selection, map_reports
 from kanon.reports.noise import Noised
-from kanon.reports.parameters import Amount, Parameters
 from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.shards import MOST_SHARDS, Inputs, Plan, Ring, Shards, Worker, read_plan
 from kanon.reports.service.stages import Stages

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from kanon.noise.exact import exp_bounds
 from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
 from kanon.reports.histogram import Histogram, exact_sums
-from kanon.reports.parameters import Parameters
+from kanon.reports.job import Parameters
 
 PRECISION = 256
 """Bits of a threshold: the first 64 are compared first, the other ``TIE_BITS`` in a tie."""

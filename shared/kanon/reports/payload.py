@@ -337,7 +337,7 @@ MOST_BYTES = Layout(MOST_SLOTS, ID_BYTES).length
 """Bytes of the longest cleartext."""
 
 
-# ------------------------------------------------------------------------------------------------- encryption
+# -------------------------------------------------------------------------------------------------- encryption
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 PREFIX = b"aggregation_service"
 OVERHEAD = 48

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, field_validator
 
 from kanon.dynamo.fingerprints import DEPLOYMENT, Fingerprints
-from kanon.reports.parameters import CONTRIBUTION_BOUND, DELTA_CAP, EPSILON_CAP, LEAST_DELTA, decimal
-from kanon.reports.shared_info import MAX_AGE, host_of
+from kanon.reports.job import DELTA_CAP, EPSILON_CAP, LEAST_DELTA, decimal
+from kanon.reports.shared_info import CONTRIBUTION_BOUND, MAX_AGE, host_of
 from kanon.settings import Deployment, Edge, Settings
 
 ANY_ORIGIN = "*"

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kanon.noise.words import length_prefixed
 from kanon.reports.errors import Counter, JobError, RefusedError
-from kanon.reports.parameters import CONTRIBUTION_BOUND
 from kanon.strict_json import no_constant, without_duplicates
 
 if TYPE_CHECKING:
@@ -201,6 +200,9 @@ class Wanted:
 
 
 EVERY = Wanted()
+
+CONTRIBUTION_BOUND = 65_536
+"""The largest sum of the values in one unit's reports: the paper's Lambda_1."""
 
 
 class Unit(NamedTuple):

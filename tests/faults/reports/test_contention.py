@@ -9,7 +9,7 @@ import pytest
 
 from kanon import clock
 from kanon.errors import ThrottledError
-from kanon.reports.parameters import Amount
+from kanon.reports.job import Amount
 from kanon.reports.service.committing import CommitOutcome, Committing
 from kanon.reports.shared_info import Unit
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, charges

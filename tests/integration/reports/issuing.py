@@ -4,7 +4,7 @@ import base64
 from dataclasses import dataclass, field
 from typing import Any
 
-from kanon.reports.parameters import Amount
+from kanon.reports.job import Amount
 from kanon.reports.service.rotation import Epoch, Rotation
 from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.key_ring import KeyRing, Keys, PrivateKeys

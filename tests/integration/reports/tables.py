@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from kanon.reports.parameters import Amount
+from kanon.reports.job import Amount
 from kanon.reports.service.committing import Committing
 from kanon.reports.shared_info import Unit
 from kanon.reports.storage.budgets import Budgets

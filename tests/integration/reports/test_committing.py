@@ -14,7 +14,7 @@ from kanon import clock
 from kanon.dynamo.statements import PASSING
 from kanon.dynamo.transactions import all_or_none
 from kanon.errors import ThrottledError
-from kanon.reports.parameters import Amount
+from kanon.reports.job import Amount
 from kanon.reports.service.committing import CommitOutcome, exhausted
 from kanon.reports.shared_info import Unit
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, charges

@@ -12,7 +12,7 @@ from kanon.cli.main import app
 from kanon.local import reported_log
 from kanon.local.logs import generated_log
 from kanon.local.reported_log import Files, ReportedLog
-from kanon.reports.parameters import Parameters
+from kanon.reports.job import Parameters
 
 BOTH = Parameters("declared", Fraction(1)), Parameters("discover", Fraction(1), Fraction(1, 10**5))
 

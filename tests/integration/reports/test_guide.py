@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
-from kanon.reports import avro, parameters, shared_info
+from kanon.reports import avro, job, shared_info
 from kanon.reports.errors import Counter
-from kanon.reports.parameters import threshold
+from kanon.reports.job import threshold
 from kanon.reports.payload import Contribution, encode, private_keys
 from tests.paths import ROOT
 from tests.unit.reports import made
@@ -70,7 +70,7 @@ def test_the_thresholds_of_the_proofs_equal_those_of_the_code():
 
 
 def test_the_numbers_of_the_guide_equal_those_of_the_code():
-    ten = parameters.Parameters("discover", Fraction(10), Fraction("1e-8"))
+    ten = job.Parameters("discover", Fraction(10), Fraction("1e-8"))
     assert f"{ten.threshold:,}" in FILES
     assert f"{ten.standard_deviation:,.0f}" in FILES
     assert f"{ten.standard_deviation * 10:,.0f}/ε" in FILES

@@ -9,7 +9,7 @@ import pytest
 
 from kanon.reports.aggregate import Job, aggregate
 from kanon.reports.avro import listed, read_domain, read_reports, read_summary, write_reports
-from kanon.reports.parameters import Parameters
+from kanon.reports.job import Parameters
 from kanon.reports.shared_info import Rules, budget_key, parse, source_of, units
 from kanon.reports.summary import write
 from tests.integration.reports.vectors import VECTORS, needs_vectors

@@ -13,7 +13,7 @@ from kanon.cli.main import app
 from kanon.errors import KanonError
 from kanon.operate.report_tables import current_keys, renew_keys
 from kanon.reports.errors import JobError
-from kanon.reports.parameters import Amount
+from kanon.reports.job import Amount
 from kanon.reports.service.rotation import Epoch
 from kanon.reports.settings import RotateSettings
 from kanon.reports.storage.budgets import Budgets

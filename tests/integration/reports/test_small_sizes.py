@@ -42,7 +42,8 @@ LIMITS = {
     "reports.avro": {"FEW_ROWS", "LEAST_REPORT", "MOST_BLOCK", "MOST_FIELDS", "MOST_KEYS", "MOST_RATIO"},
     "reports.collecting": {"MOST_INFO", "MOST_PAYLOAD", "LEAST_PAYLOAD"},
     "reports.histogram": {"LARGEST_SUM"},
-    "reports.parameters": {"CONTRIBUTION_BOUND", "EPSILON_CAP"},
+    "reports.job": {"EPSILON_CAP"},
+    "reports.shared_info": {"CONTRIBUTION_BOUND"},
     "reports.payload": {"MOST_BYTES", "MOST_PUBLIC_KEYS", "MOST_SLOTS", "MOST_UNUSUAL"},
     "reports.service.committing": {"ATTEMPTS", "MOST_EXHAUSTED"},
     "reports.service.shards": {"MOST_KEYS", "MOST_KEY_BYTES", "MOST_OBJECTS", "MOST_OBJECT_BYTES", "MOST_SHARDS"},
@@ -56,7 +57,7 @@ OTHERS = {
     "dynamo.batches": {"WRITES_A_CALL"},  # reports put no batches
     "dynamo.statements": {"STATEMENTS_A_CALL"},
     "dynamo.units": {"READ_UNIT", "WRITE_UNIT"},
-    "reports.job": {"RECOMMENDED", "SAMPLER_BITS"},
+    "reports.job": {"DELTA_STEPS", "EPSILON_STEPS", "RECOMMENDED", "SAMPLER_BITS"},
     "reports.histogram": {"RUNS", "SLOT_BYTES"},  # RUNS: one for each hexadecimal digit
     "reports.noise": {"PRECISION", "TIE_BITS"},
     "reports.storage.objects": {"BUCKETS"},
@@ -65,7 +66,6 @@ OTHERS = {
     "reports.service.storing": {"PARALLEL"},  # threads
     "reports.shared_info": {"DAY", "END_OF_TIME", "HOUR", "MAX_AGE", "MAX_AHEAD"},
     "reports.created": {"PRIVATE", "SHARED"},
-    "reports.parameters": {"DELTA_STEPS", "EPSILON_STEPS"},
     "reports.storage.budgets": {"ONE_JOB", "REPORT_AGE", "SLACK", "WITNESS_KEPT"},
     "reports.storage.key_ring": {"NEW_EVERY", "ONE_JOB", "OPENS", "PUBLISHED", "READ_EVERY", "SETTLES"},
     "reports.storage.report_jobs": {"KEPT", "SECONDS_TO_COMMIT", "STAGED_KEPT", "STUCK", "WORK_KEPT"},

@@ -30,7 +30,7 @@ from kanon.dynamo.transactions import all_or_none
 from kanon.reports import collecting, shared_info
 from kanon.reports import job as job_module
 from kanon.reports.errors import Counter, RefusedError
-from kanon.reports.parameters import Amount
+from kanon.reports.job import Amount
 from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.requests import create
 from kanon.reports.service.rotation import Rotation

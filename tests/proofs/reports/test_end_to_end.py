@@ -11,8 +11,8 @@ import pytest
 
 from kanon.noise.exact import exp_bounds
 from kanon.reports.histogram import Histogram
+from kanon.reports.job import Parameters
 from kanon.reports.noise import PRECISION, DiscreteLaplace, Noised
-from kanon.reports.parameters import Parameters
 from tests.unit.reports import made
 
 SHIFT = 300

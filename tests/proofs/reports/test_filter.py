@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from kanon.reports.parameters import sharp
+from kanon.reports.job import sharp
 from tests.proofs.reports.test_threshold import Outcomes, powers
 
 Q = Fraction(1, 2)

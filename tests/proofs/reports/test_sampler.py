@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from kanon.noise.exact import exp_bounds
+from kanon.reports.job import DELTA_CAP, Parameters
 from kanon.reports.noise import PRECISION, TIE_BITS, DiscreteLaplace, Tape
-from kanon.reports.parameters import DELTA_CAP, Parameters
 
 EPSILONS = [Fraction(64), Fraction(10), Fraction(1), Fraction(1, 1000)]
 

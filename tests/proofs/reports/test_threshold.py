@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from kanon.reports.histogram import Histogram
+from kanon.reports.job import paper, sharp
 from kanon.reports.noise import Noised
-from kanon.reports.parameters import paper, sharp
 
 RATIOS = [Fraction(1, 3), Fraction(1, 2), Fraction(2, 3), Fraction(3, 4), Fraction(4, 5)]
 DELTAS = [Fraction(1, 5), Fraction(1, 20), Fraction(1, 100)]

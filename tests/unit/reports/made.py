@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from kanon.noise.words import NoiseKey
 from kanon.reports.aggregate import Job, Secrets, aggregate
 from kanon.reports.avro import Report, listed, write_domain, write_reports
-from kanon.reports.parameters import Parameters
+from kanon.reports.job import Parameters
 from kanon.reports.payload import Contribution, Layout, encode, seal
 from kanon.reports.shared_info import Rules, SharedInfo
 

@@ -13,7 +13,7 @@ from kanon import aws
 from kanon.dynamo.limits import MOST_EXPRESSION_BYTES, MOST_ITEM_BYTES
 from kanon.dynamo.transactions import MOST_ITEMS
 from kanon.reports.histogram import partitions_of
-from kanon.reports.parameters import Amount
+from kanon.reports.job import Amount
 from kanon.reports.service.answers import JOB_BODIES
 from kanon.reports.service.committing import CommitOutcome, Committing
 from kanon.reports.service.shards import MOST_OBJECT_BYTES, MOST_SHARDS

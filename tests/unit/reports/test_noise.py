@@ -6,8 +6,8 @@ import pytest
 
 from kanon.noise.words import NoiseKey
 from kanon.reports.histogram import Histogram
+from kanon.reports.job import Parameters
 from kanon.reports.noise import DiscreteLaplace, Randomness, Tape, reduce_partition
-from kanon.reports.parameters import Parameters
 from tests.unit.reports.made import keys16
 from tests.unit.reports.sampler import drawn
 

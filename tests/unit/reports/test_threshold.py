@@ -2,9 +2,9 @@ from fractions import Fraction
 
 import pytest
 
-from kanon.reports import parameters as module
+from kanon.reports import job as module
+from kanon.reports.job import ParameterError, Parameters, decimal, threshold
 from kanon.reports.noise import DiscreteLaplace
-from kanon.reports.parameters import ParameterError, Parameters, decimal, threshold
 
 TABLE = {
     (10, "1e-5"): (136_444, 140_988, 160_620, 180_253),

@@ -39,7 +39,7 @@ import numpy as np
 import pytest
 
 from kanon.noise.exact import exp_bounds
-from kanon.reports import aggregate, avro, errors, histogram, mapping, parameters, payload, shared_info, summary
+from kanon.reports import aggregate, avro, errors, histogram, job, mapping, payload, shared_info, summary
 from kanon.reports import noise as noise_module
 from kanon.reports.errors import JobError, RefusedError
 from kanon.reports.histogram import Histogram
@@ -102,7 +102,7 @@ def plant_greater_or_equal(patch):
 
 
 def keeps_the_name_of_a_key_within_delta(folder):
-    chosen = parameters.Parameters("discover", Fraction(10), Fraction(1, 10**8))
+    chosen = job.Parameters("discover", Fraction(10), Fraction(1, 10**8))
     tau, bound, a = chosen.threshold, chosen.contribution_bound, chosen.epsilon / chosen.contribution_bound
 
     def chance(tau, bits=512):
@@ -119,8 +119,8 @@ def keeps_the_name_of_a_key_within_delta(folder):
 
 
 def plant_threshold_one_too_small(patch):
-    original = parameters.threshold
-    patch.setattr(parameters, "threshold", lambda *arguments: original(*arguments) - 1)
+    original = job.threshold
+    patch.setattr(job, "threshold", lambda *arguments: original(*arguments) - 1)
 
 
 def draws_again_beyond_the_threshold(folder):
@@ -305,13 +305,13 @@ def plant_keys_padded_behind(patch):
 
 
 def reads_epsilon_exactly(folder):
-    tenth = parameters.decimal("0.1", "epsilon")
+    tenth = job.decimal("0.1", "epsilon")
     assert 1 - 10 * tenth == 0
-    assert parameters.Parameters("declared", tenth).epsilon == Fraction(1, 10)
+    assert job.Parameters("declared", tenth).epsilon == Fraction(1, 10)
 
 
 def plant_float_epsilon(patch):
-    patch.setattr(parameters, "decimal", lambda text, name: Fraction(float(text)))
+    patch.setattr(job, "decimal", lambda text, name: Fraction(float(text)))
 
 
 def names_of_parts_sort_as_numbers(folder):

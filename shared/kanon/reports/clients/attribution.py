@@ -16,8 +16,8 @@ from typing import NamedTuple
 from kanon.reports.clients.encrypt import DAY, MAX_BUCKET, SECOND, ClientReport, contribution
 from kanon.reports.clients.events import EPSILON, Events, EventSpec, EventTrigger, record, register
 from kanon.reports.clients.response import RandomBits
-from kanon.reports.parameters import CONTRIBUTION_BOUND
 from kanon.reports.payload import Contribution
+from kanon.reports.shared_info import CONTRIBUTION_BOUND
 
 DELAY = 600 * SECOND
 """The longest delay of an aggregatable report, in milliseconds (Chromium's value)."""

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kanon.errors import Error
 from kanon.reports.clients.encrypt import SECOND
 from kanon.reports.clients.response import MAX_EPSILON, Limits, Output, Outputs, RandomBits, Response
-from kanon.reports.parameters import decimal, written
+from kanon.reports.job import decimal, written
 from kanon.strict_json import parse
 
 LAST_VALUE = 2**32 - 1

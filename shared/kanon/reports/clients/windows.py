@@ -11,7 +11,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from kanon.reports.clients.encrypt import SECOND, ClientReport, contribution
-from kanon.reports.parameters import CONTRIBUTION_BOUND
+from kanon.reports.shared_info import CONTRIBUTION_BOUND
 
 WINDOW = 600 * SECOND
 

@@ -12,9 +12,8 @@ from pydantic import BaseModel, Field
 from kanon.http.answers import ErrorAnswer, Problem, error_answer
 from kanon.http.bodies import Bodies
 from kanon.noise.exact import exp_bounds, written_up
-from kanon.reports.job import JobRequest, of_all, of_job
-from kanon.reports.parameters import CONTRIBUTION_BOUND, written
-from kanon.reports.shared_info import moment
+from kanon.reports.job import JobRequest, of_all, of_job, written
+from kanon.reports.shared_info import CONTRIBUTION_BOUND, moment
 from kanon.reports.storage.report_jobs import JobRow, State, output_of
 
 DOMAIN = "kanon"

@@ -28,10 +28,10 @@ from pydantic_core import PydanticCustomError
 from kanon.errors import reason
 from kanon.http.answers import STORED, Body, Problem, error_answer
 from kanon.http.bodies import RequestError
-from kanon.reports.job import DEFAULT_ERROR_THRESHOLD
-from kanon.reports.parameters import (
+from kanon.reports.job import (
     DEFAULT_DELTA,
     DEFAULT_EPSILON,
+    DEFAULT_ERROR_THRESHOLD,
     Mode,
     ParameterError,
     decimal,

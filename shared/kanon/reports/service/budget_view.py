@@ -11,8 +11,7 @@ from pydantic import BaseModel, Field
 
 from kanon.http.answers import unknown_field
 from kanon.reports.errors import Counter, JobError, RefusedError
-from kanon.reports.job import JobRequest
-from kanon.reports.parameters import Amount, written
+from kanon.reports.job import Amount, JobRequest, written
 from kanon.reports.service.answers import PreflightAnswer
 from kanon.reports.service.bodies import invalid
 from kanon.reports.service.committing import named_exhausted

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from kanon.dynamo.batches import Item, chunks
 from kanon.dynamo.transactions import all_or_none
-from kanon.reports.parameters import Amount, written
+from kanon.reports.job import Amount, written
 from kanon.reports.shared_info import HOUR, Source, Unit, units
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, Charge
 from kanon.reports.storage.report_jobs import ReportJobs, State

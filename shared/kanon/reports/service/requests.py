@@ -8,12 +8,13 @@ from typing import Any
 
 from kanon.http.bodies import RequestError
 from kanon.reports.errors import JobError
-from kanon.reports.job import Domain, JobRequest
-from kanon.reports.parameters import (
+from kanon.reports.job import (
     DEFAULT_DELTA,
     DEFAULT_EPSILON,
     EPSILON_CAP,
     LEAST_DELTA,
+    Domain,
+    JobRequest,
     Mode,
     Parameters,
     written,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kanon.dynamo.batches import KEYS_A_CALL, Item, drain
 from kanon.errors import ThrottledError
 from kanon.reports.errors import JobError
-from kanon.reports.parameters import Amount
+from kanon.reports.job import Amount
 from kanon.reports.shared_info import DAY, MAX_AGE, Unit
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from kanon.reports.clients.attribution import (
 from kanon.reports.clients.encrypt import encrypt
 from kanon.reports.clients.windows import Device, Windows, contribute
 from kanon.reports.histogram import exact_sums
+from kanon.reports.job import Parameters
 from kanon.reports.mapping import Selection, map_reports
 from kanon.reports.noise import Noised
-from kanon.reports.parameters import Parameters
 from kanon.reports.payload import Layout, PublicKey
 from kanon.reports.shared_info import Rules, units
 from tests.oracles.reports import Query, algorithm_6, algorithm_8
