@@ -16,7 +16,7 @@ from zlib import crc32
 import typer
 
 from kanon.cli.errors import CommandError
-from kanon.reports.created import SHARED, Create, created, is_stream
+from kanon.created import SHARED, Create, created, is_stream
 
 Force = Annotated[
     bool, typer.Option("--force", help="Write over inputs, and over existing files that kanon did not write.")
@@ -99,7 +99,7 @@ class Outputs:
 
     @contextmanager
     def created(self) -> Iterator[Create]:
-        """Yield ``create(place, access)`` of :func:`kanon.reports.created.created`, for files of any size.
+        """Yield ``create(place, access)`` of :func:`kanon.created.created`, for files of any size.
 
         Raises:
             CommandError: as :meth:`write`.

@@ -15,7 +15,7 @@ from kanon.cli.errors import CommandError
 from kanon.cli.files import Force, Outputs
 from kanon.cli.options import DateOrder, SkipBadRows, User
 from kanon.cli.screen import plain, warn, working
-from kanon.reports.created import PRIVATE
+from kanon.created import PRIVATE
 
 if TYPE_CHECKING:
     from kanon.release.bounding import Condition

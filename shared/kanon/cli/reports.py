@@ -17,7 +17,7 @@ from kanon.cli.options import Json
 from kanon.cli.reports_demo import demo
 from kanon.cli.reports_demo_service import demo_service
 from kanon.cli.screen import show_json, working
-from kanon.reports.created import PRIVATE, SHARED
+from kanon.created import PRIVATE, SHARED
 
 if TYPE_CHECKING:
     from kanon.reports.aggregate import Job, Outcome

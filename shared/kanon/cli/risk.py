@@ -12,7 +12,7 @@ from kanon.cli.errors import CommandError, one_line
 from kanon.cli.files import Force, Outputs
 from kanon.cli.options import DateOrder, Json, SkipBadRows, User, log_reading, say_left_out
 from kanon.cli.screen import cell, new_table, screen, show_json, working
-from kanon.reports.created import PRIVATE
+from kanon.created import PRIVATE
 
 if TYPE_CHECKING:
     from kanon.joinlog import Reading

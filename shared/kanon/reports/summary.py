@@ -6,10 +6,10 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from kanon.created import PRIVATE, SHARED, created, never
 from kanon.reports import avro
 from kanon.reports.aggregate import Outcome
 from kanon.reports.avro import DebugFact, listed, part_names, write_debug_summary
-from kanon.reports.created import PRIVATE, SHARED, created, never
 from kanon.reports.errors import Counter, JobError, RefusedError
 from kanon.reports.histogram import Histogram
 from kanon.reports.mapping import open_report

@@ -65,7 +65,6 @@ OTHERS = {
     "reports.service.requests": {"SECRET_BYTES"},
     "reports.service.storing": {"PARALLEL"},  # threads
     "reports.shared_info": {"DAY", "END_OF_TIME", "HOUR", "MAX_AGE", "MAX_AHEAD"},
-    "reports.created": {"PRIVATE", "SHARED"},
     "reports.storage.budgets": {"ONE_JOB", "REPORT_AGE", "SLACK", "WITNESS_KEPT"},
     "reports.storage.key_ring": {"NEW_EVERY", "ONE_JOB", "OPENS", "PUBLISHED", "READ_EVERY", "SETTLES"},
     "reports.storage.report_jobs": {"KEPT", "SECONDS_TO_COMMIT", "STAGED_KEPT", "STUCK", "WORK_KEPT"},

@@ -17,7 +17,7 @@ from typer import BadParameter
 from kanon import cli
 from kanon.cli.errors import CommandError
 from kanon.cli.files import Outputs
-from kanon.reports.created import PRIVATE
+from kanon.created import PRIVATE
 from tests.unit.cli.commands import commands, run
 
 READ = {
