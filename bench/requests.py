@@ -98,7 +98,7 @@ def starts(turns: int) -> Iterator[Comparison]:
         ours, theirs = (Side(interpreter, (text, {**environments[name], **variables})) for text in (OURS, least))
         inside = "a new interpreter: imports, settings and models of the function, one client; no call"
         against = f"importing {libraries}, one client"
-        yield Comparison(f"start of {name}", inside, against, "start", ours, theirs, turns, 1.2)
+        yield Comparison(f"start of {name}", inside, against, "start", ours, theirs, turns)
 
 
 def interpreter(text: str, environment: Mapping[str, str]) -> AbstractContextManager[Callable[[], Turn]]:
