@@ -1,7 +1,7 @@
-"""A second, plain implementation of the published algorithm: the oracle of the equality tests.
+"""A second, plain implementation of both algorithms: the oracle of the equality tests.
 
-Keeps every join, recounts the distinct client tokens of the window at every step, and runs the paper's
-Algorithms 1 and 2 with the same tape. Nothing here is shared with the service but laws and tape.
+Keeps every join, recounts the distinct client tokens of the window at every step, and runs the paper's Algorithms 1
+and 2, or the restart after the crossing, with the same tape. Nothing here is shared with the service but laws and tape.
 """
 
 from collections import defaultdict
@@ -11,6 +11,65 @@ from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
 
 
+class NaiveSearches:
+    """Which step belongs to which search, step after step. It remembers the search that runs.
+
+    ``crossing`` is a crossing at or before step ``since``; without one, the set never crossed.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        set_key: bytes,
+        crossing: int | None = None,
+        since: int = -1_000,
+        begun: int | None = None,
+    ) -> None:
+        self.parameters = parameters
+        cycle = parameters.window if parameters.restart is None else parameters.restart.epoch
+        self.phase = int.from_bytes(set_key[-8:], "big") % cycle if parameters.phase == "hash" else 0
+        self.cycle = cycle
+        self.begun = begun  # the first step of a log generation
+        self.true_through = -1_000_000  # true until this step because of a crossing
+        self.crossings: list[int] = []
+        self.first: int | None = None  # of the running search
+        self.may_begin: int | None = None  # the next search begins at this step, unless an epoch ends before
+        self.seen = (since if crossing is None else crossing) - 3 * cycle
+        if crossing is not None:
+            self.search_at(crossing)
+            self.crossed(crossing)
+        self.search_at(since)
+
+    def search_at(self, step: int) -> tuple[int, int] | None:
+        """The place of the search that tests ``step`` and the number of the step in it; None if none does.
+
+        Steps must be given in order; those left out are passed without a crossing.
+        """
+        if self.parameters.restart is None:
+            instance, i = divmod(step - self.phase, self.cycle)
+            return None if step <= self.true_through else (instance, i)
+        while self.seen < step:
+            self.seen += 1
+            self._enter(self.seen)
+        return None if self.first is None else (self.first, step - self.first)
+
+    def _enter(self, step: int) -> None:
+        boundary = (step - self.phase) % self.cycle == 0 or step == self.begun
+        if boundary and step > self.true_through + 1:
+            self.first, self.may_begin = None, step + self.parameters.window - 1
+        if step == self.may_begin:
+            self.first, self.may_begin = step, None
+
+    def crossed(self, step: int) -> None:
+        """The set crosses at ``step``."""
+        self.crossings.append(step)
+        if self.parameters.restart is None:
+            self.true_through = step + self.cycle - 1 - (step - self.phase) % self.cycle
+            return
+        self.true_through = step + self.parameters.restart.hold - 1
+        self.first, self.may_begin = None, self.true_through + 1
+
+
 class Naive:
     """All sets of one type: feed joins of a step, then step."""
 
@@ -18,8 +77,8 @@ class Naive:
         self.parameters = parameters
         self.tapes = tapes
         self.joins: dict[bytes, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-        self.instance: dict[bytes, tuple[int, int, tuple[int, ...]]] = {}
-        self.already_above: dict[bytes, bool] = {}
+        self.searches: dict[bytes, NaiveSearches] = {}
+        self.begun: int | None = None  # the first step of a log generation
 
     def join(self, set_key: bytes, token: int, step: int) -> None:
         """A client joins."""
@@ -32,29 +91,26 @@ class Naive:
 
     def step(self, set_key: bytes, step: int) -> bool:
         """The output ``o_t`` of this set; steps must be given in order, each once."""
-        p = self.parameters
-        phase = int.from_bytes(set_key[-8:], "big") % p.window if p.phase == "hash" else 0
-        q, i = divmod(step - phase, p.window)
-        if self.instance.get(set_key, (None,))[0] != q:  # a new instance of AboveThreshold
-            self._draw(set_key, q)
-            self.already_above[set_key] = False
-        _, threshold, nu_words = self.instance[set_key]
-        if not self.already_above[set_key]:
-            nu = p.query_law.draw(nu_words[i])
-            self.already_above[set_key] = self.count(set_key, step) + nu >= threshold
-        return self.already_above[set_key]
+        if set_key not in self.searches:
+            self.searches[set_key] = NaiveSearches(self.parameters, set_key, since=step - 1, begun=self.begun)
+        searches = self.searches[set_key]
+        search = searches.search_at(step)
+        if search is not None and self._crosses(set_key, step, *search):
+            searches.crossed(step)
+        return step <= searches.true_through
 
-    def begin_generation(self, tapes: Tapes) -> None:
-        """From the next step on all noise is read from other tapes; what is true stays true."""
-        self.tapes = tapes
-        for set_key, (q, _, _) in list(self.instance.items()):
-            self._draw(set_key, q)
+    def _crosses(self, set_key: bytes, step: int, place: int, i: int) -> bool:
+        p, w = self.parameters, self.parameters.window
+        page, at = (0, i) if p.restart is None else divmod(i, w)
+        mu = int.from_bytes(self.tapes.words(set_key, place, 1), "big")
+        nu = int.from_bytes(self.tapes.words(set_key, place, 2 + at, page)[-8:], "big")
+        return self.count(set_key, step) + p.query_law.draw(nu) >= p.k + p.threshold_law.draw(mu)
 
-    def _draw(self, set_key: bytes, q: int) -> None:
-        p = self.parameters
-        tape = self.tapes.words(set_key, q, 1 + p.window)
-        words = [int.from_bytes(tape[at : at + 8], "big") for at in range(0, len(tape), 8)]
-        self.instance[set_key] = (q, p.k + p.threshold_law.draw(words[0]), tuple(words[1:]))
+    def begin_generation(self, tapes: Tapes, step: int) -> None:
+        """From ``step``, the next one, on all noise is read from other tapes; what is true stays true."""
+        self.tapes, self.begun = tapes, step
+        for searches in self.searches.values():
+            searches.begun = step
 
     def statuses(self, set_keys: Iterable[bytes], step: int) -> dict[bytes, bool]:
         """The outputs of many sets at one step."""

@@ -58,7 +58,9 @@ def querying() -> Querying:
     pepper = fetch_secret(aws.secrets_manager(), "set-pepper", SETTINGS.set_pepper_secret)
     Control(dynamodb, SETTINGS.control_table).check("query", fingerprints(SETTINGS, TYPES, (pepper,)))
     statuses = Statuses(dynamodb, SETTINGS.statuses_table)
-    return Querying(TYPES, pepper, statuses, SETTINGS.period, SETTINGS.layouts, SETTINGS.publish_delay)
+    return Querying(
+        TYPES, pepper, statuses, SETTINGS.period, SETTINGS.layouts, SETTINGS.publish_delay, SETTINGS.max_stale
+    )
 
 
 @app.post(

@@ -25,6 +25,10 @@ class ThrottledError(KanonError):
     """A table left requests unprocessed after all retries. Do not assume that any of them succeeded."""
 
 
+class StaleError(KanonError):
+    """No step has become visible for longer than the answers may be used."""
+
+
 class UndecodableMembersError(KanonError):
     """A Members item cannot be decoded. Its slot stops, because going on would lose members."""
 

@@ -1,12 +1,13 @@
 """Small types, keys and tapes that many tests start from."""
 
 import itertools
+from dataclasses import replace
 from fractions import Fraction
 from hashlib import sha256
 
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
-from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.gate.mechanism.parameters import CrossingRestart, Parameters, profile
 from kanon.gate.mechanism.tape import Noise, Tapes
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.members import to_item
@@ -33,6 +34,20 @@ ONE_SIDED = Parameters(
     client_bits=8,
     phase="zero",
 )
+
+CROSSING = Parameters(
+    k=4,
+    window=6,
+    period=3600,
+    threshold_law=one_sided(Fraction(1, 2), 2),
+    query_law=one_sided(Fraction(1, 2), 3),
+    client_bits=8,
+    restart=CrossingRestart(hold=8, epoch=15),
+)
+"""Restart after the crossing; a set is surely true from 6 clients."""
+
+LONG_HOLD = replace(CROSSING, window=3, restart=CrossingRestart(hold=11, epoch=4))
+"""A status that outlasts epochs, and epochs that are dark half of the time."""
 
 PUBLISHED = Parameters(50, 720, 3600, *profile("published", 720))
 

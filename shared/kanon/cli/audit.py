@@ -30,11 +30,11 @@ def audit(
 
     Example: kanon audit --type '{"k": 50, "window": 720, "profile": "published"}' --service-trials 0
     """
-    from kanon.audit.mechanism import AUDITED, audit_in_process, judge
+    from kanon.audit.mechanism import AFTER_CROSSINGS, AUDITED, audit_in_process, judge
 
     seed = secrets.randbelow(2**32) if seed is None else seed
     own = own_types(type_, types_file, period=3600, name="type")
-    types = AUDITED if own is None else {name: type_.parameters for name, type_ in own.types.items()}
+    types = AUDITED | AFTER_CROSSINGS if own is None else {name: type_.parameters for name, type_ in own.types.items()}
     if service_trials:
         import kanon.audit.service  # noqa: F401, fail now and not after the first audit
     with working("auditing the mechanism in this process"):

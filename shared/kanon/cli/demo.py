@@ -161,12 +161,12 @@ def _demo(stack: "Stack", log: "JoinLog", picture: Path, outputs: Outputs, began
 
 
 def _phase(pepper: "Secret", type_name: str, name: str, parameters: "Parameters") -> int:
-    """The phase of a set, at which its instances begin. It is computed with the set pepper of the demo's stack."""
+    """The phase of a set, where its instances or epochs begin, computed with the set pepper of the demo's stack."""
     from kanon.gate.mechanism.steps import phase_of
     from kanon.gate.names import set_key
 
     key = set_key(pepper, type_name, sha256(name.encode()).digest())
-    return phase_of(key, parameters.window, parameters.phase)
+    return phase_of(key, parameters.cycle, parameters.phase)
 
 
 def _described(type_: "Type") -> str:

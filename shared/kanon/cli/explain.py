@@ -71,6 +71,7 @@ def _show(told: "Explanation", *, joins: bool, as_json: bool) -> None:
     for finding in told.findings:
         table.add_row(finding.question, finding.reply, finding.seen, finding.advice, style=styles.get(finding.reply))
     console = screen()
-    console.print(f"The set reads {'true' if told.status else 'false'}.")
+    reads = {True: "reads true", False: "reads false", None: "has no answer: query answers 503"}
+    console.print(f"The set {reads[told.status]}.")
     console.print(table)
     console.print(note, soft_wrap=True)

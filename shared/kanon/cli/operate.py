@@ -114,7 +114,8 @@ def new_generation(stack: "RunningStack", yes: Yes = False) -> None:
     typer.echo(f"Tables that do not belong to the log generation in force: {', '.join(others) or 'none'}.")
     typer.echo(
         "A new generation uses new noise from its first step on, and costs every join within a window of it more"
-        " privacy. Steps that were not evaluated before it are skipped: their joins are lost. This cannot be undone."
+        " privacy (with restart after the crossing at most some delta). Steps that were not evaluated before it are"
+        " skipped: their joins are lost. This cannot be undone."
     )
     _ask("Begin a new log generation?", yes)
     entries = begin(stack, clock.now())
@@ -180,13 +181,13 @@ def unsuppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
     from kanon import clock
     from kanon.gate.mechanism.steps import step_at
 
-    window, key = _set(stack, place)
+    memory, key = _set(stack, place)
     typer.echo(
         "The set will show its own status: from the next tick on, or immediately where no cache holds its answer."
     )
     _ask("Stop suppressing it?", yes)
-    last_true = step_at(clock.now(), stack.schedule.period) + window
-    if not stack.statuses.show(key, stack.schedule.expiry(last_true)):
+    last_needed = step_at(clock.now(), stack.schedule.period) + memory
+    if not stack.statuses.show(key, stack.schedule.expiry(last_needed)):
         raise typer.BadParameter("this set is not suppressed", param_hint="TYPE/SET")
     typer.echo("The set is no longer suppressed.")
 
@@ -272,7 +273,7 @@ def _ask(question: str, yes: bool) -> None:
 
 
 def _set(stack: "RunningStack", place: str) -> tuple[int, bytes]:
-    """The window of the type and the set key of TYPE/SET."""
+    """The steps for which the type keeps a crossing, and the set key of TYPE/SET."""
     from kanon.gate.names import set_key
     from kanon.http.encoding import decode_base64url
     from kanon.keys import fetch_secret
@@ -286,4 +287,4 @@ def _set(stack: "RunningStack", place: str) -> tuple[int, bytes]:
     except ValueError as error:
         raise typer.BadParameter(f"the set id {error}", param_hint="TYPE/SET") from error
     pepper = fetch_secret(stack.client("secretsmanager"), "set-pepper", stack.query.set_pepper_secret)
-    return types[type_name].parameters.window, set_key(pepper, type_name, set_id)
+    return types[type_name].parameters.memory, set_key(pepper, type_name, set_id)

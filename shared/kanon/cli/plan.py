@@ -3,7 +3,7 @@
 import json
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -22,9 +22,21 @@ def plan(
     context: typer.Context,
     k: Annotated[int, typer.Option(min=1, max=1_000_000, help="Threshold k, in clients.")] = 50,
     window: Annotated[int, typer.Option(min=2, max=65_535, help="Window, in steps.")] = 720,
-    epsilon: Annotated[str, typer.Option(help="Largest epsilon of one join, a decimal.")] = "3",
-    delta: Annotated[str, typer.Option(help="Largest delta of one join, a decimal.")] = "1e-5",
+    epsilon: Annotated[str, typer.Option(help="Largest epsilon of the --unit, a decimal.")] = "3",
+    delta: Annotated[str, typer.Option(help="Largest delta of the --unit, a decimal.")] = "1e-5",
     period: StepLength = 3600,
+    unit: Annotated[
+        Literal["join", "year"],
+        typer.Option(
+            help="What epsilon is for: one join, or all joins of a client that joins one set for a year.",
+        ),
+    ] = "join",
+    restart: Annotated[
+        Literal["crossing", "grid"],
+        typer.Option(
+            help="Restart after the crossing, or on the paper's grid of instances.",
+        ),
+    ] = "crossing",
     profile: Annotated[
         str | None, typer.Option(help="Use the shape and epsilons of this profile; --delta sets the rest.")
     ] = None,
@@ -58,9 +70,13 @@ def plan(
         return
     if compare and profile:
         raise typer.BadParameter("--compare shows every profile: leave --profile out")
+    if unit == "year" and restart == "grid":
+        raise typer.BadParameter("--unit year needs a hold: leave --restart grid out")
     target = planner.Target(
         k, window, period,
-        _decimal(epsilon, "--epsilon", Fraction(1, 100), 20), _decimal(delta, "--delta", Fraction(1, 10**15), 1),
+        _decimal(epsilon, "--epsilon", Fraction(1, 100), 20 if unit == "join" else 1000),
+        _decimal(delta, "--delta", Fraction(1, 10**15), 1), unit,
+        restart,
     )  # fmt: skip
     if target.bound.delta >= MOST_DELTA:
         raise typer.BadParameter(
@@ -73,7 +89,7 @@ def plan(
             plans = [planner.profile_plan(profile, target)]
         else:
             plans = [planner.best_plan(target)]
-    bounds = [target.bound, *(one.proved.watched for one in plans)]
+    bounds = [target.bound, *(target.reached(one.proved) for one in plans)]
     warn(*Bound(max(one.epsilon for one in bounds), max(one.delta for one in bounds)).cautions(k))
     if plot is not None:
         from kanon.plan.figures import draw_plans
@@ -100,6 +116,10 @@ def _decimal(text: str, option: str, least: Fraction, most: int) -> Fraction:
 def _show(plans: "list[Plan]", target: "Target") -> None:
     console = screen()
     console.print(_facts(plans, target))
+    if target.unit == "join":
+        console.print(
+            f"No mechanism has a 99% zone below {target.least_width} clients at {target.bound}.", highlight=False
+        )
     if len(plans) == 1:
         console.print(_curve(plans[0]))
     for one in plans:
@@ -109,12 +129,14 @@ def _show(plans: "list[Plan]", target: "Target") -> None:
 
 def _facts(plans: "list[Plan]", target: "Target") -> "Table":
     from kanon.gate.mechanism.bounds import PRIOR
+    from kanon.gate.mechanism.parameters import WATCHED_SETS
     from kanon.noise.exact import written_up
 
     p = plans[0].parameters
     names = [one.name for one in plans]
     table = new_table("", *names, numbers=names, title=f"k = {p.k}, window = {p.window} steps of {p.period} s")
     facts = [one.as_json() for one in plans]
+    restarts = [one.parameters.restart for one in plans]
 
     def law(role: str) -> list[str]:
         return ["{shape} {epsilon}, A={truncation}".format(**f["laws"][role]) for f in facts]
@@ -124,7 +146,8 @@ def _facts(plans: "list[Plan]", target: "Target") -> "Table":
     row("query noise (nu)", *law("query"))
     row("one join: paper's bound", *(str(one.proved.paper or "does not apply") for one in plans))
     row("one join: interval-aware bound", *(str(one.proved.interval_aware) for one in plans))
-    row("one join, watched for a year", *(str(one.proved.watched) for one in plans))
+    row("one join, a set watched for a year", *(str(one.proved.watched) for one in plans))
+    row(f"one join, {WATCHED_SETS:,} sets watched for a year", *(str(one.proved.watched_sets) for one in plans))
     if len(plans) > 1:
         row(f"within {target.bound}", *("yes" if target.covers(one.proved) else "no" for one in plans))
     for n, (days, _) in enumerate(plans[0].proved.rejoining):
@@ -134,9 +157,15 @@ def _facts(plans: "list[Plan]", target: "Target") -> "Table":
         *(f"{written_up(100 * one.proved.posterior, 3)}%" for one in plans),
     )
     row("never true below", *(str(f["neverTrueBelow"]) for f in facts))
-    row("99%: false for a whole instance up to", *(str(f["zone99"][0]) for f in facts))
+    row("99%: false for a whole window up to", *(str(f["zone99"][0]) for f in facts))
     row("99%: true immediately from", *(str(f["zone99"][1]) for f in facts))
     row("99% zone, clients", *(str(f["zone99"][1] - f["zone99"][0]) for f in facts))
+    row("mean delay at its upper end, steps", *(f"{one.delay_at_zone:.2f}" for one in plans))
+    row("steps that a status stays true", *("-" if r is None else str(r.hold) for r in restarts))
+    row("steps of an epoch", *("-" if r is None else str(r.epoch) for r in restarts))
+    row("steps a crossing and its key are kept", *(str(one.parameters.memory) for one in plans))
+    row("dark steps of a set that is searching", *(f"{one.dark_share:.1%}" for one in plans))
+    row("false at once after long silence", *(f"{one.late:.1%}" for one in plans))
     row("surely true from", *(str(f["surelyTrueFrom"]) for f in facts))
     row("members kept", *(str(f["membersKept"]) for f in facts))
     row("bytes of a full set", *(str(f["bytesPerSet"]) for f in facts))
@@ -146,7 +175,7 @@ def _facts(plans: "list[Plan]", target: "Target") -> "Table":
 
 
 def _curve(one: "Plan") -> "Table":
-    columns = "count", "true immediately", "true within an instance", "expected delay, steps"
+    columns = "count", "true immediately", "true within a window", "expected delay, steps"
     table = new_table(*columns, numbers=columns, title="At a constant count")
     low, high = one.zone
     for point in one.as_json()["curve"]:

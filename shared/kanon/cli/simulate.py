@@ -54,7 +54,7 @@ def simulate(
     window: Annotated[str, typer.Option(help="Windows in steps, separated by commas.")] = "720",
     profile: Annotated[
         str, typer.Option(help="Noise profiles, separated by commas. Those too wide for a k are left out.")
-    ] = "published,balanced-2,sharp-2",
+    ] = "crossing,published,sharp-2",
     type_: OneType = None,
     types_file: TypesFile = None,
     period: StepLength = 3600,

@@ -46,7 +46,7 @@ SHARE_WITHOUT_PLACE = 0.5
 
 @dataclass(frozen=True)
 class NoiseKeys:
-    """The noise keys, oldest first, each with the step from which new instances use it; None: it cannot be read."""
+    """The noise keys, oldest first, each with the step from which new searches use it; None: it cannot be read."""
 
     entries: tuple[tuple[int, NoiseKey | None], ...]
 
@@ -55,8 +55,8 @@ class NoiseKeys:
         """The keys of the entries, as far as ``keys`` has them."""
         return cls(tuple(sorted(((entry.from_step, keys.get(entry.id)) for entry in entries), key=itemgetter(0))))
 
-    def for_instance(self, first: int) -> NoiseKey:
-        """The key of an instance that begins at step ``first``: the latest entry not after it.
+    def for_search(self, first: int) -> NoiseKey:
+        """The key of a search that begins at step ``first``: the latest entry not after it.
 
         Raises:
             ConfigurationError: no entry is that old, because an old key was removed too early; or the key of the entry
@@ -70,8 +70,8 @@ class NoiseKeys:
                     )
                 return key
         raise ConfigurationError(
-            f"no noise key covers an instance that begins at step {first}: put the removed key back; it may only be"
-            f" removed once every slot is evaluated one window past the next key's from_step"
+            f"no noise key covers what began before step {self.entries[0][0]}: put the removed key back; `kanon operate"
+            f" destroy-noise-key` says how long a key is needed"
         )
 
 
@@ -350,7 +350,8 @@ class Evaluation:
             before = states.part(chosen)
             joined = Tokens.of([touched.joined for touched in compress(chunk, chosen)])
             parameters, tapes_of = self.types[type_name].parameters, partial(self._tapes_of, type_name)
-            decided.append(Decided(type_name, before, evaluate_columns(parameters, tapes_of, step, before, joined)))
+            after = evaluate_columns(parameters, tapes_of, step, before, joined, self._generation_begun)
+            decided.append(Decided(type_name, before, after))
         return decided
 
     def _commit(self, step: int, decided: Sequence[Decided], writers: ThreadPoolExecutor) -> None:
@@ -370,10 +371,10 @@ class Evaluation:
     def _statuses(self, step: int, d: Decided) -> Iterator[tuple[bytes, tuple[int, ...], int]]:
         """Set key, crossings and expiry of each set that crossed now."""
         crossed = d.after.crossings[:, 1] == step
-        last_true = self._last_true(d)
+        needed = self._crossing_needed(d)
         for row in np.flatnonzero(crossed).tolist():
             crossings = tuple(at for at in d.after.crossings[row].tolist() if at != NEVER)
-            yield d.after.keys[row], crossings, self.schedule.expiry(int(last_true[row]))
+            yield d.after.keys[row], crossings, self.schedule.expiry(int(needed[row]))
 
     def _write_status(self, status: tuple[bytes, tuple[int, ...], int]) -> None:
         self.statuses.write(*status)
@@ -381,23 +382,24 @@ class Evaluation:
     def _update(self, step: int, d: Decided) -> Update:
         """The new states. Each may expire when no later step needs it."""
         parameters = self.types[d.type_name].parameters
-        needed = np.maximum(np.maximum(d.after.wake_ups, self._last_true(d)), step)
+        needed = np.maximum(np.maximum(d.after.wake_ups, self._crossing_needed(d)), step)
         occupied = d.after.members.sizes > 0
         newest = d.after.lasts[d.after.members.starts[:-1][occupied]]
         needed[occupied] = np.maximum(needed[occupied], newest + parameters.window)
         expires = [self.schedule.expiry(at) for at in needed.tolist()]
         return Update(d.type_name, parameters.client_bits, d.after, d.before.evaluated, expires)
 
-    def _last_true(self, d: Decided) -> Ints:
-        """The last step of the instance of each set's newest crossing; NEVER without one."""
-        parameters = self.types[d.type_name].parameters
-        newest, window = d.after.crossings[:, 1], parameters.window
-        left = window - 1 - (newest - phases_of(d.after.keys, parameters)) % window
+    def _crossing_needed(self, d: Decided) -> Ints:
+        """The last step that may need each set's newest crossing; NEVER without one."""
+        parameters, newest = self.types[d.type_name].parameters, d.after.crossings[:, 1]
+        left = np.full_like(newest, parameters.memory)
+        if parameters.restart is None:  # to the end of the instance
+            left = parameters.window - 1 - (newest - phases_of(d.after.keys, parameters)) % parameters.window
         return np.where(newest == NEVER, NEVER, newest + left)
 
     def _tapes_of(self, type_name: str, first: int) -> Tapes:
-        """The tapes of a type's instances that begin at step ``first``."""
-        key = self.noise_keys.for_instance(first)
+        """The tapes of a type's searches that begin at step ``first``."""
+        key = self.noise_keys.for_search(first)
         place = (key.id, type_name)
         if place not in self._tapes:
             self._tapes[place] = Tapes(
@@ -406,6 +408,11 @@ class Evaluation:
         return self._tapes[place]
 
     @property
+    def _generation_begun(self) -> int | None:
+        """The first step of the log generation; None for the first one."""
+        return None if self.generation is None else self.generation.from_step
+
+    @property
     def _begun_at(self) -> int:
         """The first step of the log generation; 0 for the first one."""
-        return 0 if self.generation is None else self.generation.from_step
+        return self._generation_begun or 0

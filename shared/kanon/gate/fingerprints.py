@@ -22,13 +22,16 @@ def fingerprints(settings: GateSettings, types: Mapping[str, Type], keys: Iterab
 
     A function that writes rows includes the outage allowance. It fixes the expiry of a row when the row is written, so
     evaluation with a longer allowance would rely on rows that have expired. A function that decides when answers
-    change includes the publish delay: a longer delay would take back answers that were already given.
+    change includes the publish delay: a longer delay would take back answers that were already given; and the age up to
+    which answers are given, once a type uses it: crossings are kept for it.
     """
     values = {**slot_fingerprints(settings.layouts), DEPLOYMENT: settings.deployment}
     if isinstance(settings, JoinSettings | EvaluateSettings):
         values["outage-allowance"] = str(settings.outage_allowance)
     if isinstance(settings, AnswerSettings):
         values["publish-delay"] = str(settings.publish_delay)
+        if any(type_.parameters.restart is not None for type_ in types.values()):
+            values["max-stale"] = str(settings.max_stale)
     return {
         **values,
         **{f"{TYPE}{name}": type_.parameters.fingerprint.hex() for name, type_ in types.items()},
@@ -124,7 +127,7 @@ def unchanged_keys(
 
 
 def from_step_recorded(fingerprint: str) -> int:
-    """The step from which new instances use a recorded noise key."""
+    """The step from which new searches use a recorded noise key."""
     return int(fingerprint.rpartition(" ")[2])
 
 
@@ -191,7 +194,7 @@ def refuse_noise_keys(
 ) -> None:
     """Check that new noise keys begin at least two windows after ``step``, and none is added while one is missing.
 
-    Then no instance that has begun, or that a look-ahead has decided, changes its key. ``entries`` are oldest first.
+    Then no search that has begun, or that a look-ahead has decided, changes its key. ``entries`` are oldest first.
 
     Raises:
         ConfigurationError: a new entry begins too early, or is added while :func:`missing_noise_keys` has one.

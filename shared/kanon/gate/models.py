@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from kanon.gate.mechanism.bounds import PRIOR, UNIT, guarantee
+from kanon.gate.mechanism.parameters import WATCHED_SETS
 from kanon.gate.types import TYPE_NAME, Type
 from kanon.http.answers import Answer, Body, ErrorAnswer, Problem, error_answer
 from kanon.http.encoding import BASE64, decode_base64
@@ -229,6 +230,12 @@ class Bound(Answer):
         return cls(epsilon=round_up(bound.epsilon), delta=round_up(bound.delta), **more)
 
 
+class WatchedSets(Bound):
+    """The bound for a client that watches ``sets`` sets before it joins one."""
+
+    sets: int
+
+
 class Bounds(Answer):
     """Bounds for one join, by the adversary each one holds against."""
 
@@ -241,6 +248,10 @@ class Bounds(Answer):
     ]
     watched: Annotated[
         Bound, Field(description="The same for a join whose step may depend on the set's answers during a year")
+    ]
+    watched_sets: Annotated[
+        WatchedSets,
+        Field(description="The same for a join whose set and step may depend on a year of all their answers"),
     ]
 
 
@@ -265,6 +276,9 @@ class TypeAnswer(Answer):
     window: Annotated[int, Field(description="For how many steps a join counts")]
     period: Annotated[int, Field(description="The length of a step in seconds")]
     profile: Annotated[str | None, Field(description="null for a type with its own noise distributions")]
+    restart: Annotated[str, Field(description="`grid` (the paper's) or `crossing`")]
+    hold: Annotated[int | None, Field(description="For how many steps a status stays true; null on the grid")]
+    epoch: Annotated[int | None, Field(description="A search ends with its epoch of so many steps; null on the grid")]
     client_bits: Annotated[int, Field(description="The length of a client token in bits")]
     unit: Annotated[str, Field(description="What the bounds protect")]
     bounds: Bounds
@@ -283,12 +297,16 @@ class TypeAnswer(Answer):
             window=p.window,
             period=p.period,
             profile=type_.profile,
+            restart="grid" if p.restart is None else "crossing",
+            hold=None if p.restart is None else p.restart.hold,
+            epoch=None if p.restart is None else p.restart.epoch,
             client_bits=p.client_bits,
             unit=UNIT,
             bounds=Bounds(
                 paper=None if proved.paper is None else Bound.of(proved.paper),
                 interval_aware=Bound.of(proved.interval_aware),
                 watched=Bound.of(proved.watched),
+                watched_sets=WatchedSets.of(proved.watched_sets, sets=WATCHED_SETS),
             ),
             rejoining=[Rejoining.of(bound, days=days) for days, bound in proved.rejoining],
             posterior=Posterior(prior=float(PRIOR), at_most=round_up(proved.posterior)),

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from kanon.errors import StaleError
 from kanon.gate.mechanism.above_threshold import is_above
-from kanon.gate.mechanism.steps import phase_of
+from kanon.gate.mechanism.searches import Searches
 from kanon.gate.names import set_key
 from kanon.gate.publishing import clock_step, next_tick
 from kanon.gate.slots import Layout, Layouts
@@ -39,6 +40,8 @@ class Querying:
     period: int
     layouts: Layouts
     publish_delay: int
+    max_stale: int | None
+    """The steps of :meth:`Parameters.stale_after`; None for answers however old they are."""
     _tick: int = 0
     _horizons: dict[int, Horizon | None] = field(default_factory=dict)
 
@@ -47,6 +50,7 @@ class Querying:
 
         Raises:
             ThrottledError: the table did not answer for every set.
+            StaleError: the visible step of a set is too old (:meth:`Parameters.stale_after`).
         """
         at = clock_step(now, self.period, self.publish_delay)
         tick = next_tick(now, self.period, self.publish_delay)
@@ -57,6 +61,8 @@ class Querying:
         places = [tuple(layout.slot_of(key) for layout in layouts) for key in keys]
         crossings = self._read(keys, {slot for place in places for slot in place})
         visible = {place: self._visible(layouts, place, at, now) for place in set(places)}
+        for place, (type_name, _) in zip(places, sets, strict=True):
+            self._refuse_stale(type_name, visible[place], at)
         above = tuple(
             self._is_above(type_name, key, crossings.get(key, ()), visible[place], at)
             for key, place, (type_name, _) in zip(keys, places, sets, strict=True)
@@ -88,9 +94,16 @@ class Querying:
             at = layout.from_step - 1
         return None
 
+    def _refuse_stale(self, type_name: str, visible: int | None, at: int) -> None:
+        known = self.types.get(type_name)
+        if known is None or self.max_stale is None:
+            return
+        stale = known.parameters.stale_after(self.max_stale)
+        if stale is not None and visible is not None and at >= visible + stale:
+            raise StaleError("no step has become visible for MaxStale steps")
+
     def _is_above(self, type_name: str, key: bytes, crossings: Iterable[int], visible: int | None, at: int) -> bool:
         known = self.types.get(type_name)
         if known is None or visible is None:
             return False
-        window = known.parameters.window
-        return is_above(crossings, visible, at, phase_of(key, window, known.parameters.phase), window)
+        return is_above(Searches.of(known.parameters, key), crossings, visible, at)

@@ -81,10 +81,15 @@ class LogWriter(Settings):
 
 
 class AnswerSettings(GateSettings):
-    """Shared by the functions that make or give answers: ``publish_delay`` is from the end of a step to its tick."""
+    """Shared by the functions that make or give answers: ``publish_delay`` is from the end of a step to its tick.
+
+    With restart after the crossing, answers are refused ``max_stale`` steps after the visible step, or after a window
+    if that is shorter.
+    """
 
     statuses_table: str
     publish_delay: Seconds
+    max_stale: Annotated[int, Field(ge=1, le=65_535)]
 
     def read_types(self) -> dict[str, Type]:
         """The types of this deployment by name.
@@ -118,7 +123,7 @@ class QuerySettings(AnswerSettings, Edge):
 
 
 class NoiseKeyEntry(Strict):
-    """A noise key, and the step from which new instances use it."""
+    """A noise key, and the step from which new searches use it."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,32}$")]
     from_step: Annotated[StrictInt, Field(ge=0)]
@@ -150,6 +155,26 @@ class EvaluateSettings(AnswerSettings, LogWriter):
         if margin > info.data.get("period", margin):
             raise ValueError("the publish margin must not be longer than the period")
         return margin
+
+    def read_types(self) -> dict[str, Type]:
+        """The types of this deployment by name.
+
+        Raises:
+            ConfigurationError: a reader whose answers are not too old could need a crossing that is no longer kept.
+        """
+        types = super().read_types()
+        ahead = -(-(self.publish_delay + self.publish_margin - self.grace) // self.period)
+        for type_ in types.values():
+            restart, stale = type_.parameters.restart, type_.parameters.stale_after(self.max_stale)
+            # The last closed step is at most ``ahead`` steps after the clock step of a reader, and that is less than
+            # ``stale`` steps after the visible step s. No third crossing follows s within one hold.
+            if restart is not None and stale is not None and stale - 1 + ahead > restart.hold:
+                raise ConfigurationError(
+                    f"type {type_.name!r}: a hold of {restart.hold} steps is too short for MaxStale {self.max_stale}"
+                    f" and PublishDelay {self.publish_delay}; use a new type name with a longer hold, or lower MaxStale"
+                    f" if it was never deployed with such a type"
+                )
+        return types
 
     @property
     def layouts(self) -> Layouts:

@@ -3,20 +3,21 @@
     {"fledge": {"k": 50, "window": 720, "profile": "published"}}
 
 Each type has a threshold ``k`` (clients), a ``window`` (steps) and either a ``profile`` or its own noise
-distributions (``laws``, as ``kanon plan --json`` prints them); ``client_bits`` and ``phase`` are optional.
+distributions (``laws``, as ``kanon plan --json`` prints them); ``client_bits`` and ``phase`` are optional. ``restart``
+is ``grid`` unless the profile or the type says ``crossing``; then it has a ``hold`` and an ``epoch`` (steps).
 """
 
 import re
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictInt, ValidationError, model_validator
 
 from kanon import strict_json
 from kanon.errors import ConfigurationError, reason
-from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.gate.mechanism.parameters import CrossingRestart, Parameters, profile, profile_restart
 from kanon.gate.mechanism.steps import PhaseRule
 from kanon.noise.laws import SHAPES, Law, Shape
 from kanon.settings import Strict
@@ -52,6 +53,9 @@ class TypeConfiguration(Strict):
     laws: LawsConfiguration | None = None
     client_bits: Annotated[StrictInt, Field(ge=8, le=32)] = 16
     phase: PhaseRule = "hash"
+    restart: Literal["grid", "crossing"] | None = None
+    hold: StrictInt | None = None
+    epoch: StrictInt | None = None
 
     @model_validator(mode="after")
     def _one_source_of_laws(self) -> "TypeConfiguration":
@@ -59,13 +63,32 @@ class TypeConfiguration(Strict):
             raise ValueError("give either a profile or laws")
         return self
 
+    def _restart(self, period: int) -> CrossingRestart | None:
+        """The restart: that of the profile, unless the type says which. A type on a grid has neither hold nor epoch."""
+        usual = None if self.profile is None else profile_restart(self.profile, self.window, period)
+        if self.restart == "grid" and usual is not None:
+            raise ValueError(
+                f"profile {self.profile!r} is for restart 'crossing': leave out restart, or choose another"
+            )
+        if self.restart != "crossing" and usual is None:
+            if (self.hold, self.epoch) != (None, None):
+                raise ValueError("hold and epoch are for restart 'crossing'")
+            return None
+        hold, epoch = (self.window, None) if usual is None else (usual.hold, usual.epoch)
+        epoch = epoch if self.epoch is None else self.epoch
+        if epoch is None:
+            raise ValueError("restart 'crossing' without a profile for it needs an epoch (steps)")
+        return CrossingRestart(hold if self.hold is None else self.hold, epoch)
+
     def parameters(self, period: int) -> Parameters:
         """The constants of the type at a period of ``period`` seconds."""
         if self.laws is not None:
             threshold_law, query_law = self.laws.threshold.law(), self.laws.query.law()
         else:
             threshold_law, query_law = profile(str(self.profile), self.window, period)
-        return Parameters(self.k, self.window, period, threshold_law, query_law, self.client_bits, self.phase)
+        return Parameters(
+            self.k, self.window, period, threshold_law, query_law, self.client_bits, self.phase, self._restart(period)
+        )
 
 
 @dataclass(frozen=True)

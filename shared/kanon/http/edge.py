@@ -22,6 +22,7 @@ from kanon.errors import (
     ConfigurationError,
     FingerprintMismatchError,
     KanonError,
+    StaleError,
     ThrottledError,
     kind_and_place,
     reason,
@@ -92,7 +93,7 @@ def _translate(error: Exception, logger: Logger) -> ErrorAnswer:
             return invalid(error.errors())
         case NotFoundError():
             return NOWHERE
-        case ThrottledError():
+        case ThrottledError() | StaleError():
             return NOT_NOW
         case FingerprintMismatchError():
             logger.error("fingerprint mismatch", reason=str(error))

@@ -60,13 +60,16 @@ def near_threshold(result: Result, low: int, high: int) -> list[str]:
 
 
 def draw(result: Result, parameters: Parameters, phases: Mapping[str, int], title: str) -> bytes:
-    """The picture as a PNG. ``phases``: the phase of every set, at which its instances begin."""
+    """The picture as a PNG. ``phases``: the phase of every set, at which its instances or epochs begin."""
     zone_ = zone(parameters)
     names = near_threshold(result, *zone_)
     figure, axes = panels(2, 2, (12, 8), sharex=True, sharey=True)
     top = max([zone_[1], *(max(result.histories[name].counts) for name in names)]) * 1.45
     for panel, name in zip(axes.flat, names, strict=False):
-        _draw_set(panel, result, name, phases[name], zone_, top)
+        restarts = restarts_of(result.histories[name], parameters, phases[name])
+        _draw_set(panel, result, name, restarts, zone_, top)
+        if parameters.restart is None:
+            _draw_instances(_Panel(panel, result, result.histories[name], restarts, top))
     for panel in axes.flat[len(names) :]:
         panel.set_axis_off()
     for panel in axes[:, 0]:
@@ -79,7 +82,7 @@ def draw(result: Result, parameters: Parameters, phases: Mapping[str, int], titl
 
 @dataclass(frozen=True)
 class _Panel:
-    """The axes of one set. ``restarts``: the steps at which its later instances begin; ``top``: end of the counts."""
+    """The axes of one set. ``restarts``: the steps at which its status may end; ``top``: end of the counts."""
 
     axes: Any
     result: Result
@@ -97,13 +100,29 @@ class _Panel:
         return datetime.fromtimestamp((step + 1) * self.result.period, UTC)
 
 
-def _draw_set(axes: Any, result: Result, name: str, phase: int, zone_: tuple[int, int], top: float) -> None:
+def restarts_of(history: History, parameters: Parameters, phase: int) -> list[int]:
+    """The steps at which a set gets new noise after it may have been true.
+
+    On a grid an instance begins there; with restart after the crossing a hold has ended.
+    """
+    steps = range(history.first, history.first + len(history.counts))
+    if parameters.restart is None:
+        return [step for step in steps if step % parameters.window == phase % parameters.window and step > steps.start]
+    found: list[int] = []
+    for step, status in zip(steps, history.statuses, strict=True):
+        if status and (not found or step >= found[-1]):
+            found.append(step + parameters.restart.hold)
+    return [step for step in found if step < steps.stop]
+
+
+def _draw_set(
+    axes: Any, result: Result, name: str, restarts: Sequence[int], zone_: tuple[int, int], top: float
+) -> None:
     """One set: its count against threshold and zone, its restarts, and its status as a bar below."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-    history, window, first = result.histories[name], result.window, result.start // result.period
+    history, first = result.histories[name], result.start // result.period
     steps = range(history.first, history.first + len(history.counts))
-    restarts = [step for step in steps if step % window == phase % window and step > steps.start]
     panel = _Panel(axes, result, history, restarts, top)
     axes.set_xlim(panel.begin, panel.at(first + max(result.steps, 1)))
     axes.axhspan(*zone_, color=BAND, alpha=0.18, linewidth=0)
@@ -125,7 +144,6 @@ def _draw_set(axes: Any, result: Result, name: str, phase: int, zone_: tuple[int
             "restart:\nnew noise", (panel.at(step), top), xytext=(4 if early else -4, -3), textcoords="offset points",
             ha="left" if early else "right", va="top", fontsize=8.5, color=RESTART,
         )  # fmt: skip
-    _draw_instances(panel)
     _explain(panel)
     axes.set_title(f"{name} {_story(history, restarts)}", fontsize=11, color=TEXT, loc="left")
     axes.set_ylim(-0.16 * top, top)

@@ -250,7 +250,7 @@ def _missing_noise_keys(case: Case) -> Iterator[Finding]:
             yield Finding("noise keys", Verdict.WARN, seen, advice, Section.ROLLED_BACK)
         else:
             seen += ", and not in the secret as it was recorded"
-            restore = "evaluation stops before an instance needs it: restore the secret"
+            restore = "evaluation stops before a search needs it: restore the secret"
             yield Finding("noise keys", Verdict.FAIL, seen, restore, Section.ROLLED_BACK)
 
 

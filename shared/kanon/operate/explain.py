@@ -11,8 +11,9 @@ from enum import StrEnum
 from functools import cached_property
 
 from kanon.gate.fingerprints import RETIRED
-from kanon.gate.mechanism.above_threshold import is_above
-from kanon.gate.mechanism.steps import end_of, first_step, instance_of, phase_of, step_at
+from kanon.gate.generations import in_force
+from kanon.gate.mechanism.searches import Search, Searches
+from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.names import set_key
 from kanon.gate.querying import Answer, Querying
 from kanon.gate.reading import touched
@@ -50,9 +51,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The status of the set now, and the reasons."""
+    """The status of the set now, and the reasons; None if query refuses to answer."""
 
-    status: bool
+    status: bool | None
     findings: tuple[Finding, ...]
 
 
@@ -126,10 +127,10 @@ class _Case:
 
     @cached_property
     def answer(self) -> Answer:
-        """The current answer of the function query."""
+        """The current answer of the function query, however old its step is."""
         query = self.stack.query
         return Querying(
-            self.types, self.pepper, self.stack.statuses, query.period, query.layouts, query.publish_delay
+            self.types, self.pepper, self.stack.statuses, query.period, query.layouts, query.publish_delay, None
         ).query([(self.type_.name, self.set_id)], self.now)
 
     @property
@@ -137,22 +138,35 @@ class _Case:
         """The last step whose answers are visible."""
         return self.answer.step
 
+    @property
+    def stale(self) -> bool:
+        """Whether query refuses to answer, because the visible step is too old."""
+        stale = self.type_.parameters.stale_after(self.stack.query.max_stale)
+        due = self.stack.schedule.due(self.now)
+        return stale is not None and self.visible is not None and due >= self.visible + stale
+
     @cached_property
-    def phase(self) -> int:
-        return phase_of(self.key, self.window, self.type_.parameters.phase)
+    def searches(self) -> Searches:
+        """The searches of the set; a generation that begins after the visible step does not count yet."""
+        generation = in_force(self.stack.evaluate.log_generations)
+        begun = None if generation is None else generation.from_step
+        seen = begun is not None and self.visible is not None and self.visible >= begun
+        return Searches.of(self.type_.parameters, self.key, begun if seen else None)
+
+    @cached_property
+    def crossings(self) -> tuple[int, ...]:
+        """The visible crossings, oldest first. Suppression is ignored."""
+        stored = self.stack.statuses.crossings([self.key]).get(self.key, ())
+        return tuple(x for x in stored if self.visible is not None and x <= self.visible)
 
     @property
-    def instance(self) -> int:
-        """The instance of the current answers."""
-        return instance_of(self.stack.schedule.due(self.now), self.phase, self.window)
+    def instance(self) -> Search:
+        """The instance of the current answers, of a type on a grid."""
+        return self.searches.at(self.stack.schedule.due(self.now), None)
 
-    def is_true(self, instance: int) -> bool:
-        """Whether the set visibly crossed in an instance. Suppression is ignored."""
-        if self.visible is None:
-            return False
-        crossings = self.stack.statuses.crossings([self.key]).get(self.key, ())
-        step = first_step(instance, self.phase, self.window)
-        return is_above(crossings, self.visible, step, self.phase, self.window)
+    def begins(self, step: int) -> str:
+        """The moment at which a step begins."""
+        return moment(end_of(step - 1, self.period))
 
 
 def explain(stack: RunningStack, type_name: str, set_id: bytes, now: float, *, joins: bool = False) -> Explanation:
@@ -172,7 +186,8 @@ def explain(stack: RunningStack, type_name: str, set_id: bytes, now: float, *, j
     pepper = fetch_secret(stack.client("secretsmanager"), "set-pepper", stack.query.set_pepper_secret)
     case = _Case(stack, types, types[type_name], pepper, set_id, now, joins)
     return Explanation(
-        case.answer.above[0], (unknown, *(check(case) for check in (OF_JOINS if joins else ()) + CHECKS))
+        None if case.stale else case.answer.above[0],
+        (unknown, *(check(case) for check in (OF_JOINS if joins else ()) + CHECKS)),
     )
 
 
@@ -230,6 +245,9 @@ def _visible(case: _Case) -> Finding:
     tick = f"the next tick is at {moment(case.answer.next_update)}"
     if case.visible is None:
         return Finding(question, Reply.WAIT, "none yet", f"wait: {tick}")
+    if case.stale:
+        seen = f"only through step {case.visible}, too old: query answers 503 until a later step is visible"
+        return Finding(question, Reply.WAIT, seen, "run kanon doctor: it names the cause")
     if newest is None or case.visible < newest:
         seen = f"through step {case.visible}; later joins show at a later tick"
         return Finding(question, Reply.WAIT, seen, f"wait: {tick}")
@@ -244,18 +262,42 @@ def _suppressed(case: _Case) -> Finding:
 
 
 def _crossed(case: _Case) -> Finding:
-    question = "Has it crossed the noisy threshold in this instance?"
-    begin, end = (end_of(first_step(case.instance + n, case.phase, case.window) - 1, case.period) for n in (0, 1))
-    if case.is_true(case.instance):
-        return Finding(question, Reply.FINE, f"yes: it is true until {moment(end)}, when the instance ends")
-    before = " It was true in the instance before." if case.is_true(case.instance - 1) else ""
+    if case.type_.parameters.restart is not None:
+        return _crossed_before(case)
+    question, now = "Has it crossed the noisy threshold in this instance?", case.instance
+    if any(case.searches.is_true(x, now.first) for x in case.crossings):
+        until = case.begins(now.last + 1)
+        return Finding(question, Reply.FINE, f"yes: it is true until {until}, when the instance ends")
+    before = any(case.searches.is_true(x, now.first - 1) for x in case.crossings)
+    ago = " It was true in the instance before." if before else ""
+    seen = f"not visibly since {case.begins(now.first)}, when the instance began with new noise.{ago}"
+    return Finding(question, Reply.FALSE, seen, _more_clients(case))
+
+
+def _crossed_before(case: _Case) -> Finding:
+    """The same for a type with restart after the crossing."""
+    question = "Has it crossed the noisy threshold, and does its status last?"
+    if case.visible is None:
+        return Finding(question, Reply.FALSE, "no step is visible yet", _more_clients(case))
+    newest = case.crossings[-1] if case.crossings else None
+    if newest is not None and case.searches.is_true(newest, case.visible):
+        until = case.begins(case.searches.last_true(newest) + 1)
+        return Finding(question, Reply.FINE, f"yes: it is true until {until}, and then searches again")
+    search = case.searches.at(case.visible, newest)
+    ago = "" if newest is None else f" It was true until {case.begins(case.searches.last_true(newest) + 1)}."
+    if search.first > case.visible:
+        seen = f"no: it is between two searches, the next one begins at {case.begins(search.first)}.{ago}"
+        return Finding(question, Reply.FALSE, seen, "wait")
+    seen = f"not visibly since {case.begins(search.first)}, when its search began with new noise.{ago}"
+    return Finding(question, Reply.FALSE, seen, _more_clients(case))
+
+
+def _more_clients(case: _Case) -> str:
     p = case.type_.parameters
-    seen = f"not visibly since {moment(begin)}, when the instance began with new noise.{before}"
-    advice = (
+    return (
         f"more clients: below {p.never_true_below} distinct tokens in {p.window} steps a set is never true, from"
         f" {p.surely_true_from} on it always is, between them the noise decides (kanon plan)"
     )
-    return Finding(question, Reply.FALSE, seen, advice)
 
 
 OF_JOINS: tuple[Callable[[_Case], Finding], ...] = (_joined, _closed)

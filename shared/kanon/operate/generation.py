@@ -1,9 +1,9 @@
 """``kanon operate new-generation``: begins a log generation, after a table was restored or created again.
 
 From its first step on all noise is new, so two logs never share noise. That step comes after every evaluated step: no
-released answer is drawn again, and a set that has crossed stays true to the end of its instance. The old wake-ups were
-computed from the old noise and may be lost with the old log. So every set gets a wake-up at the first step. Otherwise
-a set would next be evaluated when a client joins it, and its answer could reveal that one join.
+released answer is drawn again, and a set that has crossed stays true to the end of its instance or hold. The old
+wake-ups were computed from the old noise and may be lost with the old log. So every set gets a wake-up at the first
+step. Otherwise a set would next be evaluated when a client joins it, and its answer could reveal that one join.
 
 It is safe to interrupt the command anywhere and to run it again.
 """
@@ -107,8 +107,7 @@ def _first_step(stack: RunningStack, seen: Situation, touched: int, now: float) 
 def _keep_crossings(stack: RunningStack, crossings: Mapping[bytes, tuple[int, ...]], first: int) -> None:
     """Give Members and Statuses the same crossings: a restored table lacks some."""
     types, left = stack.evaluate.read_types(), dict(crossings)
-    longest = max(type_.parameters.window for type_ in types.values())
-    expires = stack.schedule.expiry(first + longest)
+    expires = stack.schedule.expiry(first + stack.longest_memory)
     for set_key, type_name, state in stack.members.states():
         shown = left.pop(set_key, ())
         known = tuple(sorted({*shown, *state.crossings})[-2:])

@@ -27,12 +27,22 @@ class NoiseKeyKeptError(KanonError):
 
 
 def last_needed(stack: RunningStack, new: NoiseKeyEntry) -> int:
-    """The last step that may need the key before ``new``: its instances begin before the first step of ``new``."""
-    return new.from_step + stack.longest_window
+    """The last step that may need the key before ``new``: its searches begin before the first step of ``new``.
+
+    With restart after the crossing they may run for an epoch, and a replay may evaluate them again within the outage
+    allowance.
+    """
+    settings = stack.evaluate
+    again = -(-settings.outage_allowance // settings.period)
+    kept = [
+        p.memory + (0 if p.restart is None else again)
+        for p in (type_.parameters for type_ in settings.read_types().values())
+    ]
+    return new.from_step + max(kept)
 
 
 def refuse_needed(stack: RunningStack, key_id: str) -> None:
-    """Check that no instance needs the key any more.
+    """Check that no search needs the key any more.
 
     Raises:
         NoiseKeyKeptError: it is configured, or in force after a rollback, or a slot is not evaluated far enough.

@@ -1,6 +1,6 @@
 """``kanon operate repair``: resets the counts of sets whose Members item cannot be decoded; their slots continue.
 
-The crossings of such a set in Statuses are kept: an instance that has crossed stays true and is not decided again.
+The crossings of such a set in Statuses are kept: a set that has crossed stays true and is not decided again.
 Only later joins count. For one window the count may be too low, never too high.
 """
 
@@ -25,7 +25,7 @@ def repair(stack: RunningStack, items: Sequence[Item]) -> None:
     """
     members, statuses = stack.members, stack.statuses
     record_change(stack.control, REPAIR, step_in_progress(stack))
-    marks, window = stack.marks, stack.longest_window
+    marks, memory = stack.marks, stack.longest_memory
     for some in chunks(items, SETS_A_READ):
         crossings = statuses.crossings(item["set_key"]["B"] for item in some)
         for item in some:
@@ -33,5 +33,5 @@ def repair(stack: RunningStack, items: Sequence[Item]) -> None:
             mark = max(marks.get(layout.slot_of(set_key)) or 0 for layout in stack.evaluate.layouts.entries)
             state = SetState(crossings=crossings.get(set_key, ()), evaluated=mark)
             type_name = item.get("type", {}).get("S", "")
-            # A crossing is at most one step after the mark, and its instance is one window long.
-            members.replace(item, type_name, state, EMPTY_BITS, stack.schedule.expiry(mark + 1 + window))
+            # A crossing is at most one step after the mark.
+            members.replace(item, type_name, state, EMPTY_BITS, stack.schedule.expiry(mark + 1 + memory))

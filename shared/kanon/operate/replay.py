@@ -237,7 +237,7 @@ def _refuse_steps(stack: RunningStack, found: Plan, now: float) -> None:
             )
     if found.step < last - shortest:
         raise ChangeRefusedError(
-            f"Statuses keep the crossings of two instances, and the shortest window is {shortest} steps: give step"
+            f"Statuses keep the last two crossings of a set, and the shortest window is {shortest} steps: give step"
             f" {last - shortest} or later"
         )
     change = newest_change(stack.control)
@@ -298,10 +298,10 @@ def _adopt(stack: RunningStack, found: Plan) -> None:
     """Give the states to the stack, write what a dead worker left unwritten, and record the tables and stamps."""
     if found.source != stack.evaluate.members_table:
         _copy(stack, found)
-    longest = stack.longest_window
+    memory = stack.longest_memory
     for set_key, _, state in stack.members.states():
         if _is_unwritten(found, set_key, state.crossings, found.crossings.get(set_key, ())):
-            stack.statuses.write(set_key, state.crossings, stack.schedule.expiry(state.crossings[-1] + longest))
+            stack.statuses.write(set_key, state.crossings, stack.schedule.expiry(state.crossings[-1] + memory))
     for slot, target in found.targets.items():
         put_stamps(slot, target, stack.members, stack.statuses)
         stack.control.advance(slot, found.marks[slot], found.complete[slot])

@@ -84,9 +84,9 @@ class RunningStack:
         return {progress.slot: progress.evaluated_through for progress in self.control.progress()}
 
     @property
-    def longest_window(self) -> int:
-        """The longest window of its types, in steps."""
-        return max(type_.parameters.window for type_ in self.evaluate.read_types().values())
+    def longest_memory(self) -> int:
+        """The largest number of steps that a crossing of its types is kept."""
+        return max(type_.parameters.memory for type_ in self.evaluate.read_types().values())
 
     def noise_keys(self, if_there: Sequence[str] = ()) -> dict[str, NoiseKey]:
         """The configured noise keys by id, read from their secret, and those of ``if_there`` that it has.

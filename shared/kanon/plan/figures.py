@@ -7,7 +7,7 @@ import numpy as np
 
 from kanon.pictures import BLUE, GREEN, PINK, TEXT, YELLOW, panels, saved
 from kanon.plan import paper
-from kanon.plan.planner import Plan
+from kanon.plan.planner import Plan, least_width
 
 INTEGERS = "#B36B00"
 COLOURS = (BLUE, GREEN, YELLOW, PINK)
@@ -27,10 +27,13 @@ def draw_plans(plans: Sequence[Plan]) -> bytes:
         curve.axvspan(low, high, color=COLOURS[2], alpha=0.18, linewidth=0)
         label = {"color": COLOURS[0], "fontsize": 9, "textcoords": "offset points", "va": "center"}
         within = _first_above(plan, plan.true_within_instance, 0.5)
-        curve.annotate("within an\ninstance", within, xytext=(-8, 0), ha="right", bbox=BOX, **label)
+        curve.annotate("within a\nwindow", within, xytext=(-8, 0), ha="right", bbox=BOX, **label)
         immediately = _first_above(plan, plan.true_at_once, 0.5)
         curve.annotate("immediately", immediately, xytext=(8, -6), ha="left", bbox=BOX, **label)
-        curve.set_title(f"{plan.name}: noise decides from {low} to {high}", fontsize=10.5, color=TEXT, loc="left")
+        curve.set_title(_title(plan), fontsize=9, color=TEXT, loc="left")
+        least = least_width(p.window, plan.proved.interval_aware)
+        middle = (low + high) / 2
+        curve.plot((middle - least / 2, middle + least / 2), (1.06, 1.06), color=COLOURS[3], linewidth=3)
         delay.axhline(p.window, color=TEXT, linewidth=0.8, linestyle=":")
         delay.set_xlabel("clients in the window", fontsize=10, color=TEXT)
         for panel in (curve, delay):
@@ -44,12 +47,25 @@ def draw_plans(plans: Sequence[Plan]) -> bytes:
     first.set_yscale("log")
     first.set_ylim(0.01, 100 * p.window)
     right = first.get_xlim()[1]
+    axes[0, 0].annotate("possible at best", (axes[0, 0].get_xlim()[0], 1.06), fontsize=8, va="center",
+                        xytext=(2, 0), textcoords="offset points", color=COLOURS[3])  # fmt: skip
     first.annotate("a window", (right, p.window), xytext=(-2, 3), textcoords="offset points", fontsize=9, ha="right")
     title = f"k = {p.k}, window = {p.window} steps"
     if len(plans) > 1:
         title += "; the other columns' lines in grey"
     figure.suptitle(title, x=0.012, ha="left", color=TEXT)
     return _png(figure)
+
+
+def _title(plan: Plan) -> str:
+    """The name, the zone with its price in time, and epsilon for both units."""
+    low, high = plan.zone
+    (_, year), one = plan.proved.rejoining[-1], plan.proved.interval_aware
+    return (
+        f"{plan.name}: {high - low} users, {low} to {high}\n"
+        f"delay {plan.delay_at_zone:.2f} steps, dark {plan.dark_share:.1%}\n"
+        f"epsilon {float(one.epsilon):g} a join, {float(year.epsilon):g} a year of joins"
+    )
 
 
 def _draw_plan(curve: Any, delay: Any, plan: Plan, colour: str) -> None:

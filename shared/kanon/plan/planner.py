@@ -9,24 +9,30 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from math import exp, floor, log10
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from kanon.dynamo.units import item_size
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.bounds import Guarantee, distinct_tokens, guarantee
-from kanon.gate.mechanism.exact_law import Floats, never_at_constant
+from kanon.gate.mechanism.exact_law import Floats, false_after_silence, never_at_constant
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import (
     CURRENT_PROFILES,
     PROFILES,
+    WATCHED_SETS,
+    CrossingRestart,
     InvalidParametersError,
+    Losses,
     Parameters,
-    instances_in_a_year,
-    interval_delta,
+    losses,
+    most_searches,
     profile,
+    profile_restart,
     smallest_laws,
+    steps_in_a_year,
+    usual_epoch,
 )
 from kanon.gate.models import TypeAnswer
 from kanon.gate.storage.members import to_item
@@ -36,6 +42,8 @@ from kanon.noise.laws import SHAPES, Law, Shape
 
 CONFIDENCE = 0.99
 DEFAULT_CLIENT_BITS = 16
+_DECIMALS = 10**6
+"""An epsilon must have a finite decimal: one that is a share of the target is rounded down."""
 _ROUNDING = 1e-12
 """The margin for comparing probabilities. The error of the exact law in floats is below 1e-14."""
 
@@ -44,15 +52,26 @@ PLANNED_TYPE = "fledge"
 """The name of a planned type in the document ``Types``. It can be changed."""
 
 
+Unit = Literal["join", "year"]
+"""What a target protects: one join, or all joins of a client that joins one set in every window of a year."""
+HOLDS = (1, 2, 4)
+"""The holds that the planner tries for the unit ``year``, windows. A longer one costs less, and old statuses stay."""
+
+
 @dataclass(frozen=True)
 class Target:
-    """A privacy target: (epsilon, delta) for one join, watched for a year, for a k and a window."""
+    """A privacy target: (epsilon, delta) for a unit, a k and a window. The client may watch for a year.
+
+    ``restart`` is what :func:`best_plan` looks for; on the grid the unit is one join.
+    """
 
     k: int
     window: int
     period: int
     epsilon: Fraction
     delta: Fraction
+    unit: Unit = "join"
+    restart: Literal["crossing", "grid"] = "crossing"
 
     @property
     def bound(self) -> Bound:
@@ -60,14 +79,23 @@ class Target:
         return Bound(self.epsilon, self.delta)
 
     @property
-    def instances(self) -> int:
-        """The number of instances that an observer watches in a year."""
-        return instances_in_a_year(self.window, self.period)
+    def year(self) -> int:
+        """The steps of a year."""
+        return steps_in_a_year(self.period)
+
+    def reached(self, proved: Guarantee) -> Bound:
+        """The proved bound for the unit of the target."""
+        return proved.watched if self.unit == "join" else proved.rejoining[-1][1]
 
     def covers(self, proved: Guarantee) -> bool:
         """Whether the proved bounds meet the target."""
-        bound = proved.watched
+        bound = self.reached(proved)
         return bound.epsilon <= self.epsilon and bound.delta <= self.delta
+
+    @property
+    def least_width(self) -> int:
+        """The smallest 99% zone that any mechanism can have at (epsilon, delta) for one join."""
+        return least_width(self.window, self.bound)
 
 
 @dataclass(frozen=True)
@@ -96,18 +124,31 @@ class Plan:
     def expected_delay(self) -> Floats:
         """Expected steps until true, for each of ``counts``; inf where true is impossible.
 
-        The set is empty at first, reaches its count at a uniformly random step of an instance, and keeps it.
-        0 means true immediately.
+        The set is empty at first, reaches its count at a uniformly random step of an instance or of a search, and keeps
+        it. 0 means true immediately.
         """
-        w = self.parameters.window
-        # missed[c, m - 1]: no crossing in m consecutive steps of one instance.
-        missed = never_at_constant(self.parameters, np.array(self.counts)[:, None], np.arange(1, w + 1))
-        waited = np.cumsum(missed, axis=1)  # E[min(delay, m)] within one instance
-        with np.errstate(divide="ignore"):
-            from_start = waited[:, -1] / (1 - missed[:, -1])
-        with np.errstate(invalid="ignore"):
-            delay: Floats = np.mean(waited + missed * from_start[:, None], axis=1)
-        return np.where(1 - missed[:, -1] > _ROUNDING, delay, np.inf)
+        return np.array([delay(self.parameters, count) for count in self.counts])
+
+    @property
+    def delay_at_zone(self) -> float:
+        """:attr:`expected_delay` at the upper end of the zone, steps."""
+        return delay(self.parameters, self.zone[1])
+
+    @property
+    def dark_share(self) -> float:
+        """The share of dark steps in the time of a set that never crosses; a set that stays true has none."""
+        w, restart = self.parameters.window, self.parameters.restart
+        return 0.0 if restart is None else (w - 1) / restart.epoch
+
+    @cached_property
+    def late(self) -> float:
+        """The probability that a set that rises to the upper end of the zone after long silence is false at once.
+
+        Before, it has kept the count that is worst for it since the beginning of its instance or epoch. It rises at the
+        last step.
+        """
+        low, high = self.zone
+        return max(false_after_silence(self.parameters, count, high) for count in range(low - 2, high))
 
     @cached_property
     def proved(self) -> Guarantee:
@@ -136,7 +177,10 @@ class Plan:
     def document(self) -> dict[str, Any]:
         """The entry of a type with this plan in the document ``Types``."""
         p = self.parameters
-        named = self.name in PROFILES and profile(self.name, p.window, p.period) == (p.threshold_law, p.query_law)
+        named = self.name in PROFILES and (
+            profile(self.name, p.window, p.period) == (p.threshold_law, p.query_law)
+            and profile_restart(self.name, p.window, p.period) == p.restart
+        )
         return type_document(Type(self.name, p, self.name if named else None))
 
     def as_json(self) -> dict[str, Any]:
@@ -148,6 +192,9 @@ class Plan:
             "laws": {"threshold": law_as_json(p.threshold_law), "query": law_as_json(p.query_law)},
             "types": {PLANNED_TYPE: self.document},
             "zone99": list(self.zone),
+            "delayAtZone": self.delay_at_zone,
+            "darkShare": self.dark_share,
+            "lateAfterSilence": self.late,
             "membersKept": p.members_kept,
             "bytesPerSet": self.bytes_per_set,
             "distinctTokensAtK": round(float(distinct_tokens(p.k, p.client_bits)), 6),
@@ -173,6 +220,31 @@ def zone(parameters: Parameters, confidence: float = CONFIDENCE) -> tuple[int, i
     return int(counts[false].max()), int(counts[true].min())
 
 
+def delay(parameters: Parameters, count: int) -> float:
+    """The expected steps until true of a set that reaches ``count`` and keeps it: :attr:`Plan.expected_delay`."""
+    w, restart = parameters.window, parameters.restart
+    length, dark = (w, 0) if restart is None else (restart.epoch - w + 1, w - 1)
+    missed = never_at_constant(parameters, count, np.arange(1, length + 1))  # [m - 1]: in m steps of one search
+    if 1 - missed[-1] <= _ROUNDING:
+        return np.inf
+    waited = np.cumsum(missed)  # E[min(delay, m)] within one search
+    from_start = (waited[-1] + missed[-1] * dark) / (1 - missed[-1])
+    return float(np.mean(waited + missed * (dark + from_start)))
+
+
+def least_width(window: int, one_join: Bound) -> int:
+    """A lower bound of the 99% zone of any mechanism with this bound for one join, clients.
+
+    A zone of n clients turns a probability of true of at most 0.01 / w, in some step, into 0.99 by n joins.
+    """
+    factor, delta, true = exp(one_join.epsilon), float(one_join.delta), (1 - CONFIDENCE) / window
+    width = 0
+    while true < CONFIDENCE:
+        true = min(factor * true + delta, 1 - (1 - true - delta) / factor)
+        width += 1
+    return width
+
+
 def law_as_json(law: Law) -> dict[str, Any]:
     """A law in the form of a type's configuration."""
     return {"shape": law.shape, "epsilon": decimal_text(law.epsilon), "truncation": law.truncation}
@@ -182,13 +254,20 @@ def type_document(type_: Type) -> dict[str, Any]:
     """The entry of a type in the document ``Types``. A profile is named if the type has one, else both laws."""
     p = type_.parameters
     laws = {"threshold": law_as_json(p.threshold_law), "query": law_as_json(p.query_law)}
+    usual = profile_restart(type_.profile, p.window, p.period) if type_.profile else None
     return {
         "k": p.k,
         "window": p.window,
         **({"profile": type_.profile} if type_.profile else {"laws": laws}),
         **({"client_bits": p.client_bits} if p.client_bits != DEFAULT_CLIENT_BITS else {}),
         **({"phase": p.phase} if p.phase != "hash" else {}),
+        **({} if p.restart in (None, usual) else restart_as_json(p.restart)),
     }
+
+
+def restart_as_json(restart: CrossingRestart) -> dict[str, Any]:
+    """Restart after the crossing in the form of a type's configuration."""
+    return {"restart": "crossing", "hold": restart.hold, "epoch": restart.epoch}
 
 
 def decimal_text(x: Fraction) -> str:
@@ -200,24 +279,25 @@ def decimal_text(x: Fraction) -> str:
 
 
 def best_plan(target: Target) -> Plan:
-    """The laws with the smallest 99% zone that meet the target; of equals, those that keep the fewest members.
+    """The type with the smallest 99% zone that meets the target.
 
-    Tries about a hundred splits that spend all of epsilon, ``2 e1 + e2 = epsilon`` with ``2 e2 <= epsilon``, for
-    each shape of law, with the smallest truncations that meet delta.
+    Of equals, the one whose delay at the upper end of the zone is smallest, then the one that keeps the fewest members.
+    Its delta holds for a join whose step depends on a year of answers; with restart after the crossing its set too, of
+    :data:`WATCHED_SETS` sets. Tries about a hundred splits that spend all of epsilon, for each shape of law and each
+    hold, with the smallest truncations.
 
     Raises:
         InvalidParametersError: no laws meet the target at this k.
     """
-    splits = sorted(_splits(target))
-    best: tuple[tuple[int, int, Fraction], Parameters] | None = None
-    for width, shape, threshold_epsilon, query_epsilon in splits:
+    best: tuple[tuple[int, float, int], Parameters] | None = None
+    splits = _splits(target) if target.restart == "crossing" else _grid_splits(target)
+    for width, split in sorted(((split.width(target), split) for split in splits), key=lambda one: one[0]):
         if best is not None and width > best[0][0]:
             break
-        found = _fitted(target, shape, threshold_epsilon, query_epsilon)
+        found = split.fitted(target)
         if found is not None:
             false, true = zone(found)
-            delta = interval_delta(found.threshold_law, found.query_law, found.window, target.instances)
-            rank = (true - false, found.members_kept - found.never_true_below, delta)
+            rank = (true - false, round(delay(found, true), 9), found.members_kept - found.never_true_below)
             if best is None or rank < best[0]:
                 best = rank, found
     if best is None:
@@ -229,24 +309,22 @@ def best_plan(target: Target) -> Plan:
 
 
 def profile_plan(name: str, target: Target) -> Plan:
-    """A profile's shape and split of epsilon, with the truncations that the target's delta needs.
+    """A profile's shape, restart and split of epsilon, with the truncations that the target's delta needs.
 
     Raises:
         InvalidParametersError: no such profile, or it does not meet the target at this k.
     """
-    if name in PROFILES and PROFILES[name].truncations is None:
-        chosen = PROFILES[name]
-        laws = smallest_laws(
-            chosen.shape, chosen.threshold_epsilon, chosen.query_epsilon, target.window, target.delta, target.instances
-        )
-    else:
-        laws = profile(name, target.window, target.period)
-    found = _parameters(target, *laws)
+    laws, restart = profile(name, target.window, target.period), profile_restart(name, target.window, target.period)
+    if PROFILES[name].truncations is None:
+        first, second = laws
+        lost = _watched(target, restart)
+        laws = smallest_laws(first.shape, first.epsilon, second.epsilon, lost, target.delta)
+    found = _parameters(target, *laws, restart)
     proved = guarantee(found)
     if not target.covers(proved):
         raise InvalidParametersError(
-            f"profile {name} gives {proved.watched} over {target.window} steps, more than {target.bound}: choose"
-            f" another profile, plan without one, or raise the target"
+            f"profile {name} gives {target.reached(proved)} over {target.window} steps, more than {target.bound}:"
+            f" choose another profile, plan without one, or raise the target"
         )
     return Plan(name, found)
 
@@ -255,30 +333,87 @@ def compare(target: Target) -> list[Plan]:
     """The profiles as a type uses them, and the best laws for the target. Profiles too wide for k are left out."""
     plans = []
     for name in CURRENT_PROFILES:
+        laws, restart = profile(name, target.window, target.period), profile_restart(name, target.window, target.period)
         try:
-            plans.append(Plan(name, _parameters(target, *profile(name, target.window, target.period))))
+            plans.append(Plan(name, _parameters(target, *laws, restart)))
         except InvalidParametersError:
             continue
     return [*plans, best_plan(target)]
 
 
-def _splits(target: Target) -> Iterator[tuple[int, Shape, Fraction, Fraction]]:
-    """For each split of epsilon: (width of the 99% zone if delta is ignored, shape, e1, e2)."""
-    grid = Fraction(10) ** (floor(log10(target.epsilon)) - 2)
-    for n in range(int(target.epsilon / grid / 5), int(target.epsilon / grid / 2) + 1):
-        query_epsilon = n * grid
-        threshold_epsilon = (target.epsilon - query_epsilon) / 2
-        for shape, law in SHAPES.items():
-            if not _leaves_room(target, query_epsilon):
-                continue
-            try:
-                # The tails of these truncations, below 1e-10, do not move a 99% point.
-                wide = [law(epsilon, max(2, int(23 / epsilon))) for epsilon in (threshold_epsilon, query_epsilon)]
-            except ValueError:
-                continue
-            # The width of the zone does not depend on k.
-            false, true = zone(Parameters(1000, target.window, target.period, wide[0], wide[1], 32))
-            yield true - false, shape, threshold_epsilon, query_epsilon
+@dataclass(frozen=True)
+class Split:
+    """A split of epsilon, with the shape of the laws and the restart."""
+
+    shape: Shape
+    threshold_epsilon: Fraction
+    query_epsilon: Fraction
+    restart: CrossingRestart | None
+
+    def width(self, target: Target) -> int:
+        """The width of the 99% zone if delta is ignored."""
+        law = SHAPES[self.shape]
+        # The tails of these truncations, below 1e-10, do not move a 99% point.
+        wide = [law(epsilon, max(2, int(23 / epsilon))) for epsilon in (self.threshold_epsilon, self.query_epsilon)]
+        # The width of the zone does not depend on k.
+        false, true = zone(Parameters(1000, target.window, target.period, wide[0], wide[1], 32))
+        return true - false
+
+    def fitted(self, target: Target) -> Parameters | None:
+        """Parameters with the smallest truncations that meet the target; None if none do."""
+        lost = _watched(target, self.restart)
+        try:
+            laws = smallest_laws(self.shape, self.threshold_epsilon, self.query_epsilon, lost, target.delta)
+            found = _parameters(target, *laws, self.restart)
+        except InvalidParametersError:
+            return None
+        return found if target.covers(guarantee(found)) else None
+
+
+def _watched(target: Target, restart: CrossingRestart | None) -> Losses:
+    """What a join loses that its client chose after watching for a year: one set on the grid, else many.
+
+    With restart after the crossing the losses of a year of re-joining, with all its runs, are far smaller than these.
+    """
+    sets = 1 if restart is None else WATCHED_SETS
+    return losses(target.window, restart, target.year, sets)
+
+
+def _splits(target: Target) -> Iterator[Split]:
+    """The splits for restart after the crossing: ``I e1 + e2 = epsilon``; I is 1 for one join."""
+    epoch = usual_epoch(target.window, target.period)
+    for hold in HOLDS if target.unit == "year" else (1,):
+        restart = CrossingRestart(hold * target.window, epoch)
+        met = most_searches(target.window, restart, target.year + target.window - 1) if target.unit == "year" else 1
+        most = Fraction(1) if target.unit == "year" else Fraction(3, 5)
+        for query_epsilon in _query_epsilons(target, Fraction(1, 5) / met, most / met):
+            if met * query_epsilon <= target.epsilon:
+                rest = (target.epsilon - query_epsilon) / met
+                yield from _shapes(Fraction(floor(rest * _DECIMALS), _DECIMALS), query_epsilon, restart)
+
+
+def _grid_splits(target: Target) -> Iterator[Split]:
+    """The splits for the grid: ``2 e1 + e2 = epsilon`` with ``2 e2 <= epsilon``."""
+    for query_epsilon in _query_epsilons(target, Fraction(1, 5), Fraction(1, 2)):
+        yield from _shapes((target.epsilon - query_epsilon) / 2, query_epsilon, None)
+
+
+def _query_epsilons(target: Target, least: Fraction, most: Fraction) -> Iterator[Fraction]:
+    """Every e2 between two shares of epsilon, on a grid of about a hundred."""
+    grid = Fraction(10) ** (floor(log10(target.epsilon * (most - least))) - 2) * 2
+    for n in range(int(target.epsilon * least / grid), int(target.epsilon * most / grid) + 1):
+        if n and _leaves_room(target, n * grid):
+            yield n * grid
+
+
+def _shapes(first: Fraction, second: Fraction, restart: CrossingRestart | None) -> Iterator[Split]:
+    for shape, law in SHAPES.items():
+        try:
+            for epsilon in (first, second):
+                law(epsilon, max(2, int(23 / epsilon)))
+        except ValueError:
+            continue
+        yield Split(shape, first, second, restart)
 
 
 def _leaves_room(target: Target, query_epsilon: Fraction) -> bool:
@@ -291,16 +426,10 @@ def _leaves_room(target: Target, query_epsilon: Fraction) -> bool:
     return target.window * least <= target.delta
 
 
-def _fitted(target: Target, shape: Shape, threshold_epsilon: Fraction, query_epsilon: Fraction) -> Parameters | None:
-    try:
-        laws = smallest_laws(shape, threshold_epsilon, query_epsilon, target.window, target.delta, target.instances)
-        return _parameters(target, *laws)
-    except InvalidParametersError:
-        return None
-
-
-def _parameters(target: Target, threshold_law: Law, query_law: Law) -> Parameters:
+def _parameters(
+    target: Target, threshold_law: Law, query_law: Law, restart: CrossingRestart | None = None
+) -> Parameters:
     """Parameters with 16 client bits, or with more if the members kept need them."""
     kept = target.k + threshold_law.max - query_law.min
     bits = max(16, (8 * kept - 1).bit_length())
-    return Parameters(target.k, target.window, target.period, threshold_law, query_law, bits)
+    return Parameters(target.k, target.window, target.period, threshold_law, query_law, bits, restart=restart)

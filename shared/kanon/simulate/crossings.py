@@ -1,8 +1,8 @@
 """The crossings of sets: the test of ``above_threshold`` at every step, with the service's own code and noise.
 
-The service evaluates a set after a join and after a wake-up, and so finds the first step of each instance at which the
-noisy count reaches the noisy threshold. Here the counts of the whole log are known, so this step is computed directly,
-for many instances at once.
+The service evaluates a set after a join and after a wake-up, and so finds the first step of each search at which the
+noisy count reaches the noisy threshold. Here the counts of the whole log are known, so this step is computed directly:
+on a grid for all instances at once, with restart after the crossing for the next search of each set, again and again.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,14 @@ import numpy as np
 from kanon.gate.mechanism.columns import NEVER, ranks
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
-from kanon.gate.mechanism.vectorised import ROWS_A_BLOCK, phases_of, stretches_cross, threshold_noise
+from kanon.gate.mechanism.vectorised import (
+    ROWS_A_BLOCK,
+    SearchColumns,
+    phases_of,
+    searches_at,
+    stretches_cross,
+    threshold_noise,
+)
 from kanon.noise.laws import Law
 from kanon.simulate.presence import Bools, Ints, Stretches
 
@@ -25,7 +32,7 @@ _FAR = np.iinfo(np.int64).max // 2
 class Crossings:
     """Crossings, sorted by set and time. A set reads true in the steps ``begins`` to ``ends - 1``. Each array is (n,).
 
-    ``ends`` is the end of the instance; it may be after the end of the log.
+    ``ends`` is the end of the instance or of the hold; it may be after the end of the log.
     """
 
     sets: Ints
@@ -46,11 +53,10 @@ class Crossings:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """Stretches cut at the ends of instances, sorted by set and time. ``groups`` numbers the instances with a piece."""
+    """Stretches cut at the ends of searches, sorted by set and time. ``groups`` numbers the searches with a piece."""
 
     sets: Ints
-    instances: Ints
-    firsts: Ints
+    searches: SearchColumns
     begins: Ints
     ends: Ints
     counts: Ints
@@ -66,11 +72,49 @@ def crossings_of(parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], st
     candidates = stretches.where(stretches.counts >= parameters.never_true_below)
     if not candidates.sets.size:
         return Crossings(candidates.sets, candidates.begins, candidates.ends)
-    pieces = _cut(candidates, phases_of(keys, parameters), parameters.window)
+    phases = phases_of(keys, parameters)
+    if parameters.restart is not None:
+        sets, steps = _crossings_in_turn(parameters, tapes, keys, candidates, phases)
+        return Crossings(sets, steps, steps + parameters.restart.hold)
+    pieces = _cut(candidates, phases, parameters.window)
     steps = _first_crossings(parameters, tapes, keys, pieces)
     crossed = steps < _FAR
     heads = pieces.starts[crossed]
-    return Crossings(pieces.sets[heads], steps[crossed], pieces.firsts[heads] + parameters.window)
+    return Crossings(pieces.sets[heads], steps[crossed], pieces.searches.lasts[heads] + 1)
+
+
+def _crossings_in_turn(
+    parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], stretches: Stretches, phases: Ints
+) -> tuple[Ints, Ints]:
+    """Sets and steps of the crossings with restart after them: each round decides the next search of every set."""
+    newest, decided = np.full(len(keys), NEVER), np.full(len(keys), NEVER)  # of each set; decided through a step
+    found_sets, found_steps = [], []
+    while stretches.sets.size:
+        sets = stretches.sets
+        begins = np.maximum(stretches.begins, decided[sets] + 1)
+        first_of_set = np.concatenate(([True], sets[1:] != sets[:-1]))
+        owners, row = sets[first_of_set], np.cumsum(first_of_set) - 1
+        searches = searches_at(parameters, phases[owners], begins[first_of_set], newest[owners])
+        pieces = _within(stretches, begins, searches.part(row))
+        steps = _first_crossings(parameters, tapes, keys, pieces) if pieces.sets.size else pieces.starts
+        crossed = steps < _FAR
+        crossing = pieces.sets[pieces.starts[crossed]]
+        decided[owners] = searches.lasts
+        decided[crossing] = newest[crossing] = steps[crossed]
+        found_sets.append(crossing)
+        found_steps.append(steps[crossed])
+        stretches = stretches.where(stretches.ends > decided[sets] + 1)
+    sets, steps = np.concatenate(found_sets), np.concatenate(found_steps)
+    order = np.lexsort((steps, sets))
+    return sets[order], steps[order]
+
+
+def _within(stretches: Stretches, begins: Ints, searches: SearchColumns) -> _Pieces:
+    """The parts of stretches, from ``begins`` on, that lie in one search of their set each."""
+    begins = np.maximum(begins, searches.firsts)
+    ends = np.minimum(stretches.ends, searches.lasts + 1)
+    kept = np.flatnonzero(begins < ends)
+    return _pieces(stretches.sets[kept], searches.part(kept), begins[kept], ends[kept], stretches.counts[kept])
 
 
 def _cut(stretches: Stretches, phases: Ints, window: int) -> _Pieces:
@@ -79,16 +123,21 @@ def _cut(stretches: Stretches, phases: Ints, window: int) -> _Pieces:
     number = (stretches.ends - 1 - phase) // window - first + 1
     rows = np.repeat(np.arange(len(number)), number)
     instances = first[rows] + ranks(number)
-    sets, firsts = stretches.sets[rows], instances * window + phase[rows]
+    firsts = instances * window + phase[rows]
     begins = np.maximum(stretches.begins[rows], firsts)
     ends = np.minimum(stretches.ends[rows], firsts + window)
-    heads = np.concatenate(([True], (sets[1:] != sets[:-1]) | (instances[1:] != instances[:-1])))
-    groups = np.cumsum(heads) - 1
-    return _Pieces(sets, instances, firsts, begins, ends, stretches.counts[rows], groups, np.flatnonzero(heads))
+    searches = SearchColumns(instances, firsts, firsts + window - 1)
+    return _pieces(stretches.sets[rows], searches, begins, ends, stretches.counts[rows])
+
+
+def _pieces(sets: Ints, searches: SearchColumns, begins: Ints, ends: Ints, counts: Ints) -> _Pieces:
+    places = searches.places
+    heads = np.concatenate(([True], (sets[1:] != sets[:-1]) | (places[1:] != places[:-1])))[: len(sets)]
+    return _Pieces(sets, searches, begins, ends, counts, np.cumsum(heads) - 1, np.flatnonzero(heads))
 
 
 def _first_crossings(parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], pieces: _Pieces) -> Ints:
-    """The crossing of each instance, ``_FAR`` if there is none."""
+    """The crossing of each search, ``_FAR`` if there is none."""
     heads, law = pieces.starts, parameters.query_law
     open_ = pieces.counts[heads] < parameters.surely_true_from
     # The others certainly cross at their first possible step: no noise is drawn for them.
@@ -98,8 +147,7 @@ def _first_crossings(parameters: Parameters, tapes: Tapes, keys: Sequence[bytes]
         parameters.threshold_law,
         lambda _: tapes,
         [keys[number] for number in pieces.sets[at].tolist()],
-        pieces.instances[at],
-        pieces.firsts[at],
+        pieces.searches.part(at),
     )
     needed = thresholds[pieces.groups] - pieces.counts - law.min
     possible = np.flatnonzero(needed < len(law.weights))
@@ -118,14 +166,14 @@ def _rows_cross(
 ) -> Ints:
     """The first crossing of each row, block by block; ``_FAR`` if there is none.
 
-    A *row* is a run of adjacent pieces of an instance in which some noise crosses. ``possible`` has the positions of
+    A *row* is a run of adjacent pieces of a search in which some noise crosses. ``possible`` has the positions of
     these pieces, and ``starts`` where each row begins in it. ``needed`` is the smallest noise that crosses in each of
     them, less the smallest of the law.
     """
     heads, lengths = possible[starts], (pieces.ends - pieces.begins)[possible]
     sizes = np.diff(np.append(starts, len(possible)))
-    sets, instances, firsts = pieces.sets[heads], pieces.instances[heads], pieces.firsts[heads]
-    offsets = pieces.begins[heads] - firsts
+    sets, searches = pieces.sets[heads], pieces.searches.part(heads)
+    offsets = pieces.begins[heads] - searches.firsts
     found = np.empty(len(starts), np.int64)
     for start in range(0, len(starts), ROWS_A_BLOCK):
         rows = slice(start, start + ROWS_A_BLOCK)
@@ -134,8 +182,7 @@ def _rows_cross(
             law,
             lambda _: tapes,
             [keys[number] for number in sets[rows].tolist()],
-            instances[rows],
-            firsts[rows],
+            searches.part(rows),
             offsets[rows],
             sizes[rows],
             lengths[inner],

@@ -164,6 +164,11 @@ class Judged:
                 "ninetyNine": _bound(cost.ninety_nine),
                 "most": _bound(cost.most),
             },
+            "costly": {
+                "sets": o.costly_sets,
+                "clients": o.costly.shape[1],
+                "mostOfAClient": int(o.costly[1].max(initial=0)),
+            },
             "membersKept": {"inASet": p.members_kept, "mostAtOnce": o.most_members},
             "evaluations": o.touched,
             "cost": self.cost.as_json(self.prices),
@@ -324,6 +329,16 @@ SECTIONS: Sequence[tuple[str, Sequence[Line]]] = (
             Line("99% of clients: epsilon", lambda j: _epsilon(j.rejoining.ninety_nine), "at most, in one set"),
             Line("the worst client: epsilon", lambda j: _epsilon(j.rejoining.most), "in one set; sets add up"),
             Line("the worst client: delta", lambda j: f"{float(j.rejoining.most.delta):.1e}", "in one set"),
+            Line(
+                "sets that can cost anything",
+                lambda j: f"{j.outcome.costly_sets:,} of {j.outcome.sets:,}",
+                "joins in the others cost nothing: a fact about this log, not a guarantee before it",
+            ),
+            Line(
+                "such sets of one client",
+                lambda j: f"at most {j.outcome.costly[1].max(initial=0):,}",
+                "the same warning holds",
+            ),
         ),
     ),
     (

@@ -58,6 +58,9 @@ class Outcome:
         true_changes, reached_changes, members_changes: by step, the change of the number of sets that read true, of
             sets with an exact count of at least k, and of members kept.
         rejoining: the classes of all clients in all sets.
+        costly_sets: sets whose exact count ever reaches the one below which a set is never true. A join in any other
+            set costs nothing.
+        costly: the clients of such sets, each with the number of them, (2, clients). A client is a hash.
     """
 
     sets: int
@@ -84,6 +87,8 @@ class Outcome:
     reached_changes: Ints
     members_changes: Ints
     rejoining: Classes = field(default_factory=dict)
+    costly_sets: int = 0
+    costly: Ints = field(default_factory=lambda: np.zeros((2, 0), np.int64))
 
     @property
     def never(self) -> int:
@@ -118,6 +123,10 @@ def added(outcomes: Sequence[Outcome]) -> Outcome:
         values = [getattr(outcome, name) for outcome in outcomes]
         if name == "rejoining":
             return merged(values)
+        if name == "costly":
+            clients, rows = np.unique(np.concatenate(values, axis=1)[0], return_inverse=True)
+            sets = np.bincount(rows, np.concatenate(values, axis=1)[1], minlength=len(clients))
+            return np.stack((clients, sets.astype(np.int64)))
         return np.concatenate(values) if name == "delays" else sum(values)
 
     return Outcome(**{name: total(name) for name in Outcome.__dataclass_fields__})

@@ -141,8 +141,20 @@ def _outcome(part: Part, names: Names, type_: Type, keys: Keys, steps: range, ru
     near = _clients(part) >= min((parameters.k, *more_units_from(parameters)))
     near[crossings.sets] = True
     exact = stretches_of(runs.where(near[runs.sets]), steps.stop)
-    costs = costs_of(runs, phases_of(names.set_keys, parameters), parameters.window)
-    return outcome_of(parameters, crossings, exact, runs, part.touched, steps, classes_of(costs))
+    costs = costs_of(runs, phases_of(names.set_keys, parameters), parameters)
+    found = outcome_of(parameters, crossings, exact, runs, part.touched, steps, classes_of(costs))
+    found.costly_sets, found.costly = _costly(part, runs, parameters.never_true_below, steps.stop)
+    return found
+
+
+def _costly(part: Part, runs: Runs, least: int, until: int) -> tuple[int, Ints]:
+    """:attr:`Outcome.costly_sets` and :attr:`Outcome.costly`."""
+    counted = stretches_of(runs.where((_clients(part) >= least)[runs.sets]), until)
+    costly = np.zeros(len(part.sets), bool)
+    costly[counted.sets[counted.counts >= least]] = True
+    clients, sets = np.unique(part.client_of[costly[part.set_of]], return_counts=True)
+    names = b"".join(sha256(part.clients[client]).digest()[:8] for client in clients.tolist())
+    return int(costly.sum()), np.array([np.frombuffer(names, ">i8"), sets], np.int64)
 
 
 def noisy_crossings(part: Part, names: Names, type_: Type, keys: Keys, runs: Runs, until: int) -> Crossings:

@@ -13,18 +13,20 @@ from kanon.local.stack import Stack
 from tests.naive import Naive
 
 
-class TapesByInstance:
-    """The tapes of one type: of an instance, those of the last key whose first step is not after the instance's."""
+class TapesByKey:
+    """The tapes of one type: of a search, those of the last key whose first step is not after the search's."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
         self.by_first_step: dict[int, Tapes] = {}
 
-    def words(self, set_key: bytes, instance: int, count: int) -> bytes:
-        window = self._parameters.window
-        phase = int.from_bytes(set_key[-8:], "big") % window if self._parameters.phase == "hash" else 0
-        start = max(at for at in self.by_first_step if at <= instance * window + phase)
-        return self.by_first_step[start].words(set_key, instance, count)
+    def words(self, set_key: bytes, place: int, count: int, page: int = 0) -> bytes:
+        window, first = self._parameters.window, place
+        if self._parameters.restart is None:
+            phase = int.from_bytes(set_key[-8:], "big") % window if self._parameters.phase == "hash" else 0
+            first = place * window + phase
+        start = max(at for at in self.by_first_step if at <= first)
+        return self.by_first_step[start].words(set_key, place, count, page)
 
 
 class Oracle:
@@ -40,7 +42,7 @@ class Oracle:
         self._pepper = fetch_secret(secrets, "set-pepper", join["KANON_SET_PEPPER_SECRET"])
         self._client_key = fetch_secret(secrets, "client-key", join["KANON_CLIENT_KEY_SECRET"])
         self.types = read_types(join["KANON_TYPES"], self.period)
-        self._tapes = {name: TapesByInstance(t.parameters) for name, t in self.types.items()}
+        self._tapes = {name: TapesByKey(t.parameters) for name, t in self.types.items()}
         self._naive = {
             name: Naive(t.parameters, self._tapes[name])  # type: ignore[arg-type]
             for name, t in self.types.items()
@@ -51,7 +53,7 @@ class Oracle:
         self.answered: dict[tuple[str, bytes], bool] = {}
 
     def begin_key(self, key_id: str, first: int) -> None:
-        """Instances that begin at step ``first`` or later draw from this noise key, as it is in the secret now."""
+        """Searches that begin at step ``first`` or later draw from this noise key, as it is in the secret now."""
         environment = self.stack.functions["evaluate"].environment
         manager = self.stack.session.client("secretsmanager")
         key = fetch_noise_keys(manager, environment["KANON_NOISE_KEY_SECRET"], [key_id])[key_id]
@@ -67,7 +69,7 @@ class Oracle:
                 first: replace(each, generation=LogGeneration(log, from_step))
                 for first, each in tapes.by_first_step.items()
             }
-            naive.begin_generation(tapes)  # type: ignore[arg-type]
+            naive.begin_generation(tapes, from_step)  # type: ignore[arg-type]
 
     def lose(self, steps: range, sets: Collection[bytes] | None = None) -> None:
         """Forget the joins of some steps, of all sets or of those with these keys."""

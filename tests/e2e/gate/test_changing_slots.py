@@ -21,9 +21,13 @@ LAWS = {
     "threshold": {"shape": "two-sided", "epsilon": "0.5", "truncation": 3},
     "query": {"shape": "two-sided", "epsilon": "0.5", "truncation": 4},
 }
-TYPES = {"a": {"k": 8, "window": 5, "laws": LAWS}, "b": {"k": 9, "window": 7, "laws": LAWS, "client_bits": 8}}
+TYPES = {
+    "a": {"k": 8, "window": 5, "laws": LAWS},
+    "b": {"k": 9, "window": 7, "laws": LAWS, "client_bits": 8},
+    "c": {"k": 8, "window": 5, "laws": LAWS, "restart": "crossing", "hold": 6, "epoch": 13},
+}
 WINDOW = 7
-SETS = [(name, b"set %d" % n) for n in range(12) for name in TYPES]
+SETS = [(name, b"set %d" % n) for n in range(8) for name in TYPES]
 HOUR = 3600
 Entry = tuple[int, int] | tuple[int, int, int]
 """Slots, first step, and partitions."""

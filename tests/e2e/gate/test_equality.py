@@ -33,6 +33,8 @@ TYPES = {
     "zero-phase": {"k": 10, "window": 7, "laws": laws("one-sided", "0.8", 4, 6), "phase": "zero"},
     "few-bits": {"k": 9, "window": 11, "laws": laws("one-sided", "0.5", 5, 5), "client_bits": 8},
     "published": {"k": 50, "window": 12, "profile": "published"},
+    "crossing": {"k": 8, "window": 5, "laws": laws("one-sided", "0.7", 3, 4), "restart": "crossing", "epoch": 17},
+    "long-hold": {"k": 30, "window": 6, "profile": "crossing", "hold": 13, "epoch": 9},
     "sharp": {"k": 30, "window": 24, "profile": "sharp"},
 }
 

@@ -18,7 +18,10 @@ LAWS = {
     "threshold": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
     "query": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
 }
-TYPES = {"a": {"k": 12, "window": 6, "laws": LAWS}}
+TYPES = {
+    "a": {"k": 12, "window": 6, "laws": LAWS},
+    "c": {"k": 12, "window": 6, "laws": LAWS, "restart": "crossing", "hold": 7, "epoch": 20},
+}
 SETS = [b"set %d" % n for n in range(24)]
 RESTORED = ("Control", "Members", "Statuses")
 MIXTURES = list(chain.from_iterable(combinations(RESTORED, n) for n in (1, 2, 3)))
@@ -26,7 +29,7 @@ HOURS_BACK = 4
 
 
 def join_some(oracle: Oracle, chance: random.Random) -> None:
-    oracle.join_all([("a", name, f"c{chance.randrange(18)}") for name in SETS for _ in range(2)])
+    oracle.join_all([("ac"[n % 2], name, f"c{chance.randrange(18)}") for n, name in enumerate(SETS) for _ in range(2)])
 
 
 @pytest.fixture(scope="module")

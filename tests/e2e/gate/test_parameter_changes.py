@@ -126,3 +126,17 @@ def test_a_changed_publish_delay_is_refused_and_hides_no_answer(observer: Observ
     for hour in range(8, 14):
         observer.pass_hour(hour)
     assert observer.true
+
+
+def test_the_age_of_answers_is_immutable_once_a_type_uses_it(observer: Observer) -> None:
+    stack = observer.stack
+    change(stack, {"KANON_MAX_STALE": "23"})
+    observer.pass_hour(CHANGED_AT)
+    after = {**TYPE, "restart": "crossing", "epoch": 50}
+    change(stack, {"KANON_MAX_STALE": "24", "KANON_TYPES": json.dumps({"small": TYPE, "after": after})})
+    observer.pass_hour(CHANGED_AT + 1)
+    change(stack, {"KANON_MAX_STALE": "23"})
+    refused = stack.request("POST", "/v1:query", {"setsForType": [{"type": "small", "hashes": SETS}]})
+    assert refused.status == 503
+    change(stack, {"KANON_MAX_STALE": "24"})
+    observer.pass_hour(CHANGED_AT + 2)

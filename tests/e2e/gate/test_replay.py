@@ -318,7 +318,7 @@ def test_a_step_before_a_change_by_an_operator_is_refused(used: Used, what: str)
         client.put_item(TableName=stack.storage.tables["Members"], Item={**item, "members": {"B": b"?"}})
         assert operate(stack, "repair", "--yes")[0] == 0
     if what == "retire":
-        types = json.dumps({"b": TYPES["a"]})
+        types = json.dumps({"b": TYPES["a"], "c": TYPES["c"]})
         for name, function in stack.functions.items():
             function.environment["KANON_TYPES"] = types  # type: ignore[index]
             stack.restart(name)

@@ -258,9 +258,34 @@ def forget_crossings(service: Service, saved: int) -> None:
     known = seen(service.stack).statuses.released()[0]
     naive = service.oracle._naive["a"]
     for name in SETS:
-        crossings, (q, _, _) = known.get(service.key(name), ()), naive.instance[service.key(name)]
-        above = any(instance_of(x, phase_of(service.key(name), WINDOW, "hash"), WINDOW) == q for x in crossings)
-        naive.already_above[service.key(name)] = above
+        key, searches = service.key(name), naive.searches[service.key(name)]
+        now = instance_of(searches.true_through, searches.phase, WINDOW)
+        if not any(instance_of(x, searches.phase, WINDOW) == now for x in known.get(key, ())):
+            searches.true_through = -1
+
+
+def test_with_restart_after_the_crossing_a_generation_ends_searches_and_keeps_statuses(ids: None) -> None:
+    types = {"a": {"k": 12, "window": WINDOW, "laws": LAWS, "restart": "crossing", "hold": 7, "epoch": 20}}
+    with Stack({"Types": json.dumps(types), "OutageAllowance": "172800", "Slots": "1"}, start=START, seed=8) as stack:
+        service = Service(stack)
+        service.steps(22)
+        service.join_some()
+        service.restore(service.rows(), "StepLog")
+        service.until_the_step_is_closed()
+        first, released = service.begin(), service.oracle.answered
+        assert service.oracle.finish_step() == 0
+        naive = service.oracle._naive["a"]
+        searching = [key for key, searches in naive.searches.items() if searches.true_through < first - 1]
+        assert 0 < len(searching) < len(SETS)  # some statuses last, and some searches have ended
+        assert all(naive.searches[key].first is None for key in searching)
+        lasting = {place for place, above in released.items() if above} & {
+            place for place, above in service.oracle.answered.items() if above
+        }
+        assert lasting
+        service.steps(24)
+        later = [x for key in searching for x in naive.searches[key].crossings if x >= first]
+        assert min(later) >= first + WINDOW - 1
+        assert wrong(stack) == {}
 
 
 def test_an_entry_that_is_removed_changed_or_written_by_hand_stops_evaluation(service: Service, ids: None) -> None:

@@ -93,10 +93,20 @@ class Rotating:
         return reason
 
 
+TYPE = {"k": 12, "window": WINDOW, "laws": LAWS}
+HOLD, EPOCH = 7, 16
+
+
 @pytest.fixture
 def rotating() -> Iterator[Rotating]:
-    types = {"a": {"k": 12, "window": WINDOW, "laws": LAWS}}
-    with Stack({"Types": json.dumps(types)}, start=START, seed=8) as stack:
+    with Stack({"Types": json.dumps({"a": TYPE})}, start=START, seed=8) as stack:
+        yield Rotating(stack)
+
+
+@pytest.fixture
+def after_crossings() -> Iterator[Rotating]:
+    types = {"a": {**TYPE, "restart": "crossing", "hold": HOLD, "epoch": EPOCH}}
+    with Stack({"Types": json.dumps(types), "OutageAllowance": "172800"}, start=START, seed=8) as stack:
         yield Rotating(stack)
 
 
@@ -148,6 +158,33 @@ def test_rotating_a_noise_key_and_destroying_the_old_one_changes_no_answer(
     assert wrong(rotating.stack) == {}
 
 
+def test_with_restart_after_the_crossing_a_search_keeps_its_key_and_the_key_is_kept_for_it(
+    after_crossings: Rotating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rotating = after_crossings
+    first = rotate(rotating)
+    rotating.steps(2 * WINDOW + 1 + EPOCH)
+    assert rotating.different  # so the example distinguishes the keys
+    kept = EPOCH + 2 * HOLD + 48  # and the outage allowance
+    needed = f"key 1 is needed until every slot is evaluated through step {first + kept} "
+    assert findings(rotating.stack)["noise keys"][0].seen.startswith(needed)
+    rotating.deploy(("2", first))
+    refused = f"noise key 1 is needed until every slot is evaluated through step {first + kept}: run the command then"
+    code, output = operate(rotating.stack, "destroy-noise-key", "1", "--yes")
+    assert (code, refused in output) == (2, True), output
+    rotating.deploy(("1", 0), ("2", first))
+    rotating.steps(first + kept - rotating.step)
+    rotating.deploy(("2", first))
+    assert refused in operate(rotating.stack, "destroy-noise-key", "1", "--yes")[1]  # one step too early
+    rotating.steps(1)
+    monkeypatch.setattr("time.sleep", rotating.remove_old_versions)
+    code, output = operate(rotating.stack, "destroy-noise-key", "1", answer="y\n")
+    assert (code, output.splitlines()[-1]) == (0, "No version of the secret holds key 1."), output
+    rotating.stack.restart("evaluate")
+    rotating.steps(WINDOW)
+    assert wrong(rotating.stack) == {}
+
+
 def test_a_key_that_starts_too_early_is_refused_and_the_error_names_the_first_allowed_step(rotating: Rotating) -> None:
     rotating.put_keys(**{"1": old(rotating), "2": "n" * 64})
     rotating.stack.advance(1800)  # into a step whose predecessor is not evaluated yet
@@ -172,7 +209,7 @@ def test_removing_an_old_key_too_early_stops_evaluation_until_it_is_restored(rot
     rotating.deploy(("2", first))
     rotating.stack.advance(2000)  # the schedule fires; the tick is still to come
     reason = rotating.stops()
-    assert reason.startswith("no noise key covers an instance that begins at step ")
+    assert reason.startswith("no noise key covers what began before step ")
     assert "put the removed key back" in reason
     rotating.deploy(("1", 0), ("2", first))
     rotating.put_keys(**{"2": "n" * 64})  # out of the secret, but still configured

@@ -65,7 +65,9 @@ def laws(shape: str, threshold: int, query: int) -> dict[str, Any]:
 TYPES = {
     "two": {"k": 8, "window": 6, "laws": laws("two-sided", 3, 2)},
     "one": {"k": 6, "window": 5, "laws": laws("one-sided", 3, 3), "phase": "zero"},
+    "next": {"k": 6, "window": 5, "laws": laws("one-sided", 3, 3), "restart": "crossing", "hold": 7, "epoch": 12},
 }
+MAX_STALE = 5
 
 
 class ScatteredWriters:
@@ -111,7 +113,9 @@ class Message:
 class SimulatedStack(SimulatedTime):
     """A running service; a context manager. ``sets`` are (type name, set id)."""
 
-    sets: tuple[tuple[str, bytes], ...] = tuple((name, bytes([i])) for i in range(7) for name in TYPES)
+    sets: tuple[tuple[str, bytes], ...] = tuple(
+        (name, bytes([i])) for i in range(7) for name in ("two", "one" if i > 2 else "next")
+    )
     types: dict[str, Any] = field(default_factory=lambda: TYPES)
     slots: int = 1
     sets_a_chunk: int = 5
@@ -121,6 +125,7 @@ class SimulatedStack(SimulatedTime):
         slots = [{"slots": self.slots, "partitions": 1, "from_step": 0}]
         parameters = {
             "Types": json.dumps(self.types),
+            "MaxStale": str(MAX_STALE),
             "Slots": json.dumps(slots, separators=(",", ":")),
             **self.parameters,
         }
@@ -169,6 +174,7 @@ class SimulatedStack(SimulatedTime):
             PERIOD,
             self.layouts,
             self.publish_delay,
+            MAX_STALE,
         )
         self.new_naive = lambda name: Naive(
             self.configured[name].parameters,
@@ -312,10 +318,13 @@ class SimulatedStack(SimulatedTime):
 
     # What is stored and what is answered
 
-    def answers(self, at: float | None = None) -> tuple[int | None, dict[tuple[str, bytes], bool]]:
-        """The answer of a fresh query process for every set: the step and the statuses."""
-        answer = self.new_querying().query(self.sets, self.true_time() if at is None else at)
-        return answer.step, dict(zip(self.sets, answer.above, strict=True))
+    def answers(
+        self, at: float | None = None, sets: Sequence[tuple[str, bytes]] | None = None
+    ) -> tuple[int | None, dict[tuple[str, bytes], bool]]:
+        """The answer of a fresh query process for every set, or for some: the step and the statuses."""
+        asked = self.sets if sets is None else sets
+        answer = self.new_querying().query(asked, self.true_time() if at is None else at)
+        return answer.step, dict(zip(asked, answer.above, strict=True))
 
     def slot(self, place: tuple[str, bytes]) -> int:
         """The slot of a set."""

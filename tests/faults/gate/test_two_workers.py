@@ -8,7 +8,6 @@ time. Every answer at every tick equals the naive algorithm on the rows of the l
 import os
 import random
 from base64 import b64encode
-from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
@@ -23,17 +22,18 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from kanon.errors import StaleError
 from kanon.gate.joining import Join
 from kanon.gate.mechanism.steps import instance_of, phase_of, step_at
 from tests.faults import failures
-from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, START, SimulatedStack
+from tests.faults.gate.simulated_stack import FIRST_STEP, MAX_STALE, PERIOD, START, SimulatedStack
 from tests.faults.gate.stepped_evaluator import SteppedEvaluator, arrives, dies
 from tests.unit.examples import unpack
 
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
 ALL = os.environ.get("FAULTS") == "all"
-SETS = tuple((name, bytes([i])) for i in range(5) for name in ("two", "one"))
+SETS = tuple((name, bytes([i])) for i in range(4) for name in ("two", "one", "next"))
 GRACE, DELAY = 120, 1800
 JOIN_TIMEOUT = 10.0
 MOST_WORKERS = 3
@@ -66,7 +66,6 @@ class Oracle:
         self.simulation = simulation
         self.naive = {name: simulation.new_naive(name) for name in simulation.configured}
         self.stepped = FIRST_STEP - 1
-        self.above: dict[tuple, dict[int, bool]] = defaultdict(dict)
 
     def join(self, place, token: int, step: int) -> None:
         assert step > self.stepped, "a join came into a step that was already closed"
@@ -77,18 +76,18 @@ class Oracle:
         while self.stepped < through:
             self.stepped += 1
             for other in SETS:
-                above = self.naive[other[0]].step(self.simulation.keys[other], self.stepped)
-                self.above[other][self.stepped] = above
-        phase, window = self.time_of(place)
-        found: dict[int, int] = {}
-        for step, above in sorted(self.above[place].items()):
-            if above and step <= through:
-                found.setdefault(instance_of(step, phase, window), step)
-        return list(found.values())
+                self.naive[other[0]].step(self.simulation.keys[other], self.stepped)
+        searches = self.naive[place[0]].searches.get(self.simulation.keys[place])
+        return [] if searches is None else [step for step in searches.crossings if step <= through]
 
-    def time_of(self, place) -> tuple[int, int]:
-        parameters = self.simulation.configured[place[0]].parameters
-        return phase_of(self.simulation.keys[place], parameters.window, parameters.phase), parameters.window
+    def is_true(self, place, visible: int, at: int) -> bool:
+        """The answer of a reader with the clock step ``at`` to whom ``visible`` is visible."""
+        parameters, crossings = self.simulation.configured[place[0]].parameters, self.crossings(place, min(visible, at))
+        if parameters.restart is not None:
+            return any(min(visible, at) < x + parameters.restart.hold for x in crossings)
+        phase = phase_of(self.simulation.keys[place], parameters.window, parameters.phase)
+        now = instance_of(at, phase, parameters.window)
+        return any(instance_of(x, phase, parameters.window) == now for x in crossings)
 
     def members(self, place, step: int) -> list[tuple[int, int]]:
         """(last step, token) of the clients of the window, most recent first."""
@@ -277,9 +276,8 @@ class Disorder(RuleBasedStateMachine):
         if not hasattr(self, "oracle"):
             return
         now = self.simulation.true_time()
-        told_step, told = self.simulation.answers()
         at = step_at(now - DELAY, PERIOD) - 1
-        expected, steps = {}, []
+        expected, steps, stale = {}, [], False
         for slot in range(2):
             visible = self._visible(slot, now)
             assert visible is None or visible >= self.visible.get(slot, visible), "a horizon went back"
@@ -289,16 +287,17 @@ class Disorder(RuleBasedStateMachine):
             steps.append(visible)
             for place in SETS:
                 if self.simulation.slot(place) == slot:
-                    expected[place] = visible is not None and self._above(place, visible, at)
-        assert told == expected
+                    expected[place] = visible is not None and self.oracle.is_true(place, visible, at)
+                    stale |= place[0] == "next" and visible is not None and at >= visible + MAX_STALE
+        asked = SETS
+        if stale:
+            with pytest.raises(StaleError):
+                self.simulation.answers()
+            asked = tuple(place for place in SETS if place[0] != "next")
+        told_step, told = self.simulation.answers(sets=asked)
+        assert told == {place: expected[place] for place in asked}
         assert told_step == (None if None in steps else min(at, *steps))
         assert self.seen.setdefault(at, (steps, told)) == (steps, told), "something changed between two ticks"
-
-    def _above(self, place, visible: int, at: int) -> bool:
-        phase, window = self.oracle.time_of(place)
-        now = instance_of(at, phase, window)
-        crossings = self.oracle.crossings(place, min(visible, at))
-        return any(instance_of(x, phase, window) == now for x in crossings)
 
     def _visible(self, slot: int, now: float) -> int | None:
         horizon = self.simulation.stored("Statuses").get((b64encode(bytes([slot])).decode(),), {})

@@ -35,7 +35,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_table_shows_the_profiles_side_by_side_with_their_types(log: str) -> None:
     shown = run(log).output
     assert "165 joins of 2 sets, 2026-01-05 to 2026-02-09" in shown
-    for expected in ("k=50 w=720 published", "k=50 w=720 balanced-2", "k=50 w=720 sharp-2", "1 (50.0%)", "97.0%"):
+    for expected in ("k=50 w=720 crossing", "k=50 w=720 published", "k=50 w=720 sharp-2", "1 (50.0%)", "97.0%"):
         assert expected in shown
     assert "not differentially private" in " ".join(shown.split())
     assert '{"fledge": {"k": 50, "window": 720, "profile": "sharp-2"}}' in shown

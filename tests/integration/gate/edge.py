@@ -67,6 +67,7 @@ ENVIRONMENT = {
     "KANON_SET_PEPPER_SECRET": "set-pepper",
     "KANON_CLIENT_KEY_SECRET": "client-key",
     "KANON_ANONYMOUS_HASHES": "100",
+    "KANON_MAX_STALE": "24",
     "KANON_EDGE_SECRET": "",
     "POWERTOOLS_METRICS_NAMESPACE": "kanon",
     "AWS_DEFAULT_REGION": "eu-central-1",
@@ -77,7 +78,7 @@ OWN = {
     "join": {"KANON_STEP_LOG_TABLE", "KANON_SET_PEPPER_SECRET", "KANON_CLIENT_KEY_SECRET",
              "KANON_OUTAGE_ALLOWANCE", "KANON_EDGE_SECRET"},
     "query": {"KANON_STATUSES_TABLE", "KANON_SET_PEPPER_SECRET", "KANON_PUBLISH_DELAY",
-              "KANON_ANONYMOUS_HASHES", "KANON_EDGE_SECRET"},
+              "KANON_ANONYMOUS_HASHES", "KANON_MAX_STALE", "KANON_EDGE_SECRET"},
 }  # fmt: skip
 _numbers = itertools.count()
 _loader = botocore.loaders.create_loader()  # reading the service models takes most of a client's time

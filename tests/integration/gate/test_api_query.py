@@ -223,6 +223,9 @@ def test_the_types_endpoint_shows_parameters_and_guarantees(edge: Edge) -> None:
             "profile": configured["profile"],
             "period": PERIOD,
             "clientBits": 16,
+            "restart": "grid",
+            "hold": None,
+            "epoch": None,
             **{name: told[name] for name in GUARANTEE},
         }
         assert edge.get(f"/v1/types/{entry['type']}").json() == entry

@@ -25,6 +25,7 @@ from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState, is_above
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.mechanism.searches import Searches
 from kanon.gate.mechanism.steps import end_of, first_step, instance_of, phase_of
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.reading import Touched, read_sets
@@ -39,7 +40,7 @@ from kanon.noise.laws import two_sided
 from kanon.noise.words import NoiseKey
 from tests.integration.gate.tables import Running, Tables, fresh, leave_unprocessed, running, states_of, write
 from tests.naive import Naive
-from tests.unit.examples import KEY, ONE_SIDED, SIXTEEN_SLOTS, SMALL, TWO_SLOTS, in_slot, set_key
+from tests.unit.examples import CROSSING, KEY, ONE_SIDED, SIXTEEN_SLOTS, SMALL, TWO_SLOTS, in_slot, set_key
 
 PERIOD = 3600
 DAY = 86_400
@@ -47,7 +48,11 @@ SCHEDULE = Schedule(
     period=PERIOD, grace=120, lease=150, publish_delay=1800, publish_margin=60, outage_allowance=7 * DAY
 )
 START = 472_000
-TYPES = {"small": Type("small", SMALL, None), "one-sided": Type("one-sided", replace(ONE_SIDED, period=PERIOD), None)}
+TYPES = {
+    "small": Type("small", SMALL, None),
+    "one-sided": Type("one-sided", replace(ONE_SIDED, period=PERIOD), None),
+    "crossing": Type("crossing", CROSSING, None),
+}
 NAMES = [set_key(n) for n in range(9)]
 KEYS = NoiseKeys(((0, KEY),))
 
@@ -113,7 +118,7 @@ class Scenario:
                 if random_.random() < 0.4:
                     size = random_.choice((1, 1, 2, 3, 5, 8))
                     tokens = [random_.randrange(12) for _ in range(size)]
-                    self.join(name, tokens, step, "one-sided" if n % 3 == 0 else "small")
+                    self.join(name, tokens, step, ("one-sided", "crossing", "small")[n % 3])
 
     def worker(self, log: Callable[..., StepLog] = StepLog, client: Any = None) -> Evaluation:
         tables = self.tables if client is None else replace(self.tables, client=client)
@@ -143,7 +148,7 @@ class Scenario:
 
     def _above(self, name: bytes, crossings: tuple[int, ...], step: int) -> bool:
         p = self.types[self.type_of[name]].parameters
-        return is_above(crossings, step, step, phase_of(name, p.window, p.phase), p.window)
+        return is_above(Searches.of(p, name), crossings, step, step)
 
     def expected(self, step: int) -> dict[bytes, bool]:
         """The answer of the naive algorithm; steps must be queried in order."""
@@ -452,7 +457,7 @@ def test_an_instance_without_its_noise_key_is_not_evaluated_with_another_key(
     scenario.start()
     scenario.join(NAMES[0], range(4), START)
     with pytest.raises(
-        ConfigurationError, match=r"^no noise key covers an instance that begins at step \d+: put the removed key back"
+        ConfigurationError, match=r"^no noise key covers what began before step \d+: put the removed key back"
     ):
         scenario.run(closing(START))
     assert scenario.mark() == START - 1
@@ -573,10 +578,12 @@ def test_rows_do_not_expire_while_an_answer_needs_them(scenario: Scenario, late:
     scenario.run(closing(START + 11 + late))
     allowance = SCHEDULE.outage_allowance
 
-    def last_true(item: dict[str, Any]) -> int:
+    def last_needed(item: dict[str, Any]) -> int:
         p = scenario.types[scenario.type_of[item["set_key"]["B"]]].parameters
-        phase = phase_of(item["set_key"]["B"], p.window, p.phase)
         newest = int(item["crossings"]["L"][-1]["N"])
+        if p.restart is not None:
+            return newest + p.restart.epoch + 2 * p.restart.hold
+        phase = phase_of(item["set_key"]["B"], p.window, p.phase)
         return first_step(instance_of(newest, phase, p.window) + 1, phase, p.window) - 1
 
     members, _ = scenario.states()
@@ -586,13 +593,13 @@ def test_rows_do_not_expire_while_an_answer_needs_them(scenario: Scenario, late:
         state, p = states[item["set_key"]["B"]], scenario.types[item["type"]["S"]].parameters
         needed = [int(item["evaluated"]["N"])]
         needed += [max(member.last for member in state.members) + p.window] if state.members else []
-        needed += [last_true(item)] if state.crossings else []
+        needed += [last_needed(item)] if state.crossings else []
         needed += [state.wake_up] if state.wake_up is not None else []
         assert item["ttl"] == {"N": str(end_of(max(needed), PERIOD) + allowance)}
     statuses = [item for item in scenario.tables.items("Statuses") if len(item["set_key"]["B"]) == 32]
     assert statuses
     for item in statuses:
-        assert item["ttl"] == {"N": str(end_of(last_true(item), PERIOD) + allowance)}
+        assert item["ttl"] == {"N": str(end_of(last_needed(item), PERIOD) + allowance)}
     for item in scenario.tables.items("StepLog"):
         step = int.from_bytes(item["step_slot"]["B"][:8], "big", signed=True)
         assert item["ttl"] == {"N": str(end_of(step, PERIOD) + allowance)}

@@ -30,6 +30,10 @@ TYPES = {
         "threshold": {"shape": "two-sided", "epsilon": "0.7", "truncation": 3},
         "query": {"shape": "two-sided", "epsilon": "0.7", "truncation": 4},
     }},
+    "next": {"k": 8, "window": 5, "phase": "zero", "restart": "crossing", "hold": 6, "epoch": 24, "laws": {
+        "threshold": {"shape": "one-sided", "epsilon": "0.7", "truncation": 3},
+        "query": {"shape": "one-sided", "epsilon": "0.7", "truncation": 4},
+    }},
 }  # fmt: skip
 """Below 1 client never true, from 15 on always; instances begin at steps that 5 divides."""
 SET, OTHER = b"a set of clients", b"a set of others"
@@ -96,6 +100,33 @@ def test_a_set_is_followed_from_the_join_to_the_true_answer_and_to_its_restart(s
     found = explained(stack)
     assert replies(stack)[CROSSED] is Reply.FALSE
     assert "It was true in the instance before." in said(found)
+
+
+def test_with_restart_after_the_crossing_the_explanation_names_the_search_the_status_and_the_next_search(
+    stack: Stack,
+) -> None:
+    """The stack begins with an epoch, so the set is searched from the fifth step on."""
+
+    def told() -> tuple[bool | None, str]:
+        found = explained(stack, type_name="next")
+        return found.status, found.findings[-1].seen
+
+    join(stack, 20, type_name="next")
+    stack.advance_to(START + 2 * 3600 + 1800)
+    assert told() == (False, "no: it is between two searches, the next one begins at 2026-03-01 04:00 UTC.")
+    stack.advance_to(START + 4 * 3600 + 60)
+    join(stack, 20, type_name="next")
+    stack.advance_to(START + 5 * 3600 + 1800)
+    assert told() == (True, "yes: it is true until 2026-03-01 10:00 UTC, and then searches again")
+    stack.advance_to(START + 11 * 3600 + 1800)
+    began = "not visibly since 2026-03-01 10:00 UTC, when its search began with new noise."
+    assert told() == (False, f"{began} It was true until 2026-03-01 10:00 UTC.")
+    stack.clock.set(START + 16 * 3600 + 1800)
+    found = explained(stack, type_name="next")
+    assert found.status is None
+    assert "too old: query answers 503" in said(found)
+    result = run_on(stack, "explain", "--type", "next", "--set", encoded(SET))
+    assert "has no answer: query answers 503" in result[1]
 
 
 def test_an_invisible_crossing_does_not_change_the_output(stack: Stack) -> None:

@@ -2,14 +2,15 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from io import BytesIO
 
 import pytest
 from matplotlib import image
 
-from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.gate.mechanism.parameters import CrossingRestart, Parameters, profile
 from kanon.local import picture
-from kanon.local.picture import _empty_spot, _fell_while_true, _story, draw, near_threshold
+from kanon.local.picture import _empty_spot, _fell_while_true, _story, draw, near_threshold, restarts_of
 from kanon.local.replay import History, Result
 
 PARAMETERS = Parameters(50, 168, 3600, *profile("published", 168))
@@ -41,6 +42,17 @@ def test_the_picture_is_drawn(result: Result) -> None:
     assert pixels.shape[0] > 600
     assert pixels.shape[1] > 1000
     assert pixels.std() > 0.05  # not blank
+
+
+def test_with_restart_after_the_crossing_the_picture_shows_the_ends_of_the_holds(result: Result) -> None:
+    after = replace(PARAMETERS, restart=CrossingRestart(168, 8736))
+    history = History(100, RISE_AND_FALL, [n in range(3, 14) for n in range(16)])
+    short = replace(after, window=4, restart=CrossingRestart(4, 60))
+    assert restarts_of(history, short, 0) == [107, 111, 115]  # true again at once at 107 and 111
+    assert restarts_of(history, replace(short, restart=None), 2) == [102, 106, 110, 114]
+    drawn = draw(result, after, dict.fromkeys(result.histories, 60), "title")
+    assert image.imread(BytesIO(drawn)).std() > 0.05
+    assert drawn != draw(result, PARAMETERS, dict.fromkeys(result.histories, 60), "title")
 
 
 def test_a_log_with_one_set_can_be_drawn() -> None:

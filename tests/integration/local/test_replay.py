@@ -39,7 +39,7 @@ from kanon.local import Stack
 from kanon.noise.words import WORD_BYTES
 from tests.integration.gate.tables import Running, fresh, joins_of, running
 from tests.paths import REAL_LOG
-from tests.unit.examples import KEY, ONE_SIDED, SMALL
+from tests.unit.examples import CROSSING, KEY, ONE_SIDED, SMALL
 
 HOUR, DAY = 3600, 86_400
 START = 472_000
@@ -63,7 +63,8 @@ class Place(NamedTuple):
     type_name: str
     fingerprint: bytes
     set_key: bytes
-    instance: int
+    search: int
+    page: int
     word: int
 
 
@@ -86,16 +87,16 @@ class Recording:
         """Record every word of noise read, and every decision, of whatever runs in this process."""
         read, decide = Tapes.words, kanon.gate.evaluation.evaluate_columns
 
-        def words(tapes: Tapes, key: bytes, instance: int, count: int) -> bytes:
-            tape = read(tapes, key, instance, count)
-            name = (tapes.key.id, tapes.deployment, tapes.type_name, tapes.parameters.fingerprint, key, instance)
+        def words(tapes: Tapes, key: bytes, place: int, count: int, page: int = 0) -> bytes:
+            tape = read(tapes, key, place, count, page)
+            name = (tapes.key.id, tapes.deployment, tapes.type_name, tapes.parameters.fingerprint, key, place, page)
             for n in range(count):
                 word = tape[WORD_BYTES * n : WORD_BYTES * (n + 1)]
                 assert self.words.setdefault(Place(*name, n), word) == word, "a word of noise was drawn twice"
             return tape
 
-        def evaluate_columns(parameters: Any, tapes_of: Any, step: int, before: States, joined: Any) -> States:
-            after = decide(parameters, tapes_of, step, before, joined)
+        def evaluate_columns(parameters: Any, tapes_of: Any, step: int, before: States, *more: Any) -> States:
+            after = decide(parameters, tapes_of, step, before, *more)
             for key, old, state in zip(before.keys, before.states(), after.states(), strict=True):
                 self.states.setdefault(key, {})[step] = state
                 if state.crossings != old.crossings:
@@ -135,7 +136,7 @@ def record(moto: Running, types: dict[str, Type], events: Sequence[Event], steps
         types, NoiseKeys(((0, KEY),)), "deployment", schedule,
         tables.log, tables.members, tables.statuses, tables.control, lambda: None,
     )  # fmt: skip
-    querying = Querying(types, PEPPER, tables.statuses, period, tables.layouts, schedule.publish_delay)
+    querying = Querying(types, PEPPER, tables.statuses, period, tables.layouts, schedule.publish_delay, 24)
     put_stamps(0, steps.start - 1, tables.members, tables.statuses)
     tables.control.advance(0, None, steps.start - 1)
     sets = sorted({(event.type_name, event.set_id) for event in events})
@@ -157,10 +158,13 @@ def record(moto: Running, types: dict[str, Type], events: Sequence[Event], steps
 def assert_neighbours(
     types: dict[str, Type], pepper: Secret, one: Recording, other: Recording, removed: Event, steps: range
 ) -> int:
-    """Compare the run on D with that on D', the join ``removed`` less; return how many steps differ in count."""
+    """Compare the run on D with that on D', the join ``removed`` less; return how many steps differ in count.
+
+    With restart after the crossing a moved crossing moves the searches after it, so only the beginning is compared.
+    """
     parameters = types[removed.type_name].parameters
     window, changed = parameters.window, set_key(pepper, removed.type_name, removed.set_id)
-    phase = phase_of(changed, window, parameters.phase)
+    phase, grid = phase_of(changed, window, parameters.phase), parameters.restart is None
 
     # The same noise wherever both look; where only one looks is the removed join's set, near its instances.
     common = one.words.keys() & other.words.keys()
@@ -169,7 +173,10 @@ def assert_neighbours(
     assert len(met) <= 2
     for place in one.words.keys() ^ other.words.keys():
         assert place.set_key == changed
-        assert place.instance in range(met.start, met.stop + 1), "the look-ahead reaches one instance further"
+        if grid:
+            assert place.search in range(met.start, met.stop + 1), "the look-ahead reaches one instance further"
+        else:
+            assert place.search + parameters.cycle > removed.step, "a search that ended before the join"
 
     # Counts: one more, on one run of at most a window, in one set.
     differing = []
@@ -196,11 +203,11 @@ def assert_neighbours(
         k: v for k, v in other.crossings.items() if k != changed
     }
     moved = one.crossings.get(changed, set()) ^ other.crossings.get(changed, set())
-    assert all(step >= removed.step and instance_of(step, phase, window) in met for step in moved)
+    assert all(step >= removed.step and (not grid or instance_of(step, phase, window) in met) for step in moved)
     for step in steps:
         different = {key for key, above in one.answers[step].items() if above != other.answers[step].get(key, False)}
         assert different <= {changed}
-        if step < removed.step or instance_of(step, phase, window) not in met:
+        if step < removed.step or (grid and instance_of(step, phase, window) not in met):
             assert not different
     return len(differing)
 
@@ -216,6 +223,7 @@ def moto() -> Iterator[Running]:
 TYPES = {
     "small": Type("small", SMALL, None),
     "one-sided": Type("one-sided", replace(ONE_SIDED, period=HOUR), None),
+    "crossing": Type("crossing", CROSSING, None),
 }
 STEPS = range(START, START + 18)
 

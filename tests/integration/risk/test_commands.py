@@ -195,7 +195,7 @@ def test_a_user_whose_rows_lie_in_several_batches_counts_once(log: Path, monkeyp
         ),
         (["uniqueness", "LOG", "--combinations", "set+set"], "--combinations must look like"),
         (["uniqueness", "LOG", "--combinations", "set,set+day", "--out", "x.khll"], "--out writes one sketch"),
-        (["uniqueness", "LOG", "--profile", "loud"], "profile must be one of balanced, balanced-2, published"),
+        (["uniqueness", "LOG", "--profile", "loud"], "profile must be one of balanced, balanced-2, crossing"),
         (["uniqueness", "LOG", "--out", "LOG/x.khll"], "x.khll cannot be written"),
         (["uniqueness", "LOG", "--plot", "LOG/x.png"], "cannot be written"),
         (["merge", "LOG", "--out", "x.khll"], "is not a sketch file (.khll)"),

@@ -11,7 +11,7 @@ from kanon.cli.main import app
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(app, ["plan", *arguments])
+    return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, ["plan", *arguments])
 
 
 def test_the_table_shows_laws_bounds_and_zone() -> None:
@@ -23,7 +23,7 @@ def test_the_table_shows_laws_bounds_and_zone() -> None:
         "does not apply",
         "one join: interval-aware bound",
         "never true below",
-        "99% zone, clients                     │                   12",
+        "99% zone, clients                        │                    9",
         "surely true from",
         "members kept",
         "bytes of a full set",
@@ -39,7 +39,7 @@ def test_json_has_the_keys_a_program_needs() -> None:
     assert told["bounds"]["intervalAware"]["epsilon"] == 3
     assert told["bounds"]["intervalAware"]["delta"] <= 1e-5
     false, true = told["zone99"]
-    assert true - false <= 12
+    assert true - false <= 9
 
 
 def test_a_profile_keeps_its_split_of_epsilon() -> None:
@@ -48,24 +48,53 @@ def test_a_profile_keeps_its_split_of_epsilon() -> None:
     assert told["bounds"]["intervalAware"]["delta"] <= 1e-8
 
 
+def test_a_plan_for_a_year_of_joins_has_a_longer_hold() -> None:
+    told = json.loads(run("--window", "168", "--unit", "year", "--epsilon", "24", "--json").stdout)
+    assert told["rejoining"][-1]["days"] == 365
+    assert told["rejoining"][-1]["epsilon"] <= 24
+    assert (told["restart"], told["epoch"]) == ("crossing", 8736)
+    assert told["hold"] > 168
+
+
+def test_a_plan_on_the_grid_has_the_wider_zone_of_the_grid() -> None:
+    told = json.loads(run("--window", "168", "--restart", "grid", "--json").output)
+    assert (told["restart"], told["hold"], told["darkShare"]) == ("grid", None, 0)
+    false, true = told["zone99"]
+    assert true - false == 12
+
+
+def test_delay_dark_steps_and_the_least_possible_zone_stand_beside_the_zone() -> None:
+    shown = run("--window", "168").output
+    rows = {
+        line.split("│")[1].strip(): line.split("│")[2].strip() for line in shown.splitlines() if line.count("│") == 3
+    }
+    assert rows["mean delay at its upper end, steps"] == "0.08"
+    assert rows["dark steps of a set that is searching"] == "1.9%"
+    assert rows["steps a crossing and its key are kept"] == str(8736 + 2 * 168)
+    assert rows["false at once after long silence"] == "8.6%"
+    assert rows["re-joining one set for 365 days"].startswith("(88.86, ")
+    assert rows["one join, 10,000 sets watched for a year"] == "(3, 6.39e-6)"
+    assert "No mechanism has a 99% zone below 5 clients" in shown
+
+
 def test_a_comparison_shows_the_profiles_side_by_side() -> None:
     shown = run("--compare", "--window", "168").output
     header = next(line for line in shown.splitlines() if "published" in line)
-    for name in ("balanced", "sharp", "planned"):
+    for name in ("crossing", "returning", "balanced", "sharp", "planned"):
         assert name in header
     zone = next(line for line in shown.splitlines() if "99% zone" in line)
-    assert [int(cell) for cell in zone.replace("│", " ").split()[-4:]] == [22, 16, 12, 12]
+    assert [int(cell) for cell in zone.replace("│", " ").split()[-6:]] == [9, 9, 22, 16, 12, 9]
 
 
 def test_a_comparison_shows_which_laws_meet_the_target() -> None:
     shown = run("--compare", "--window", "168", "--epsilon", "2.5", "--delta", "1.1e-6").output
     (row,) = (line for line in shown.splitlines() if "within (2.5, 1.10e-6)" in line)
-    assert row.replace("│", " ").split()[-4:] == ["yes", "no", "no", "yes"]
+    assert row.replace("│", " ").split()[-6:] == ["no", "no", "yes", "no", "no", "yes"]
 
 
 def test_a_comparison_as_json_is_a_list() -> None:
     told = json.loads(run("--compare", "--json").output)
-    assert [plan["name"] for plan in told] == ["published", "balanced-2", "sharp-2", "planned"]
+    assert [plan["name"] for plan in told] == ["crossing", "returning", "published", "balanced-2", "sharp-2", "planned"]
 
 
 @pytest.mark.parametrize(
@@ -99,6 +128,8 @@ def test_the_papers_figures_are_printed_for_every_reading(tmp_path: Path) -> Non
         (("--delta", "0"), "--delta must be a decimal between 1e-15 and 1, not 0"),
         (("--compare", "--profile", "sharp"), "leave --profile out"),
         (("--window", "1"), "--window"),
+        (("--unit", "year", "--restart", "grid"), "--unit year needs a hold"),
+        (("--unit", "year", "--epsilon", "1001"), "--epsilon must be a decimal between 0.01 and 1000, not 1001"),
     ],
 )
 def test_a_wrong_option_says_what_to_give(arguments: tuple[str, ...], message: str) -> None:
@@ -126,7 +157,10 @@ def test_a_weak_target_is_warned_of(arguments: tuple[str, ...], warnings: list[s
     ("arguments", "message"),
     [
         (("--epsilon", "0.5"), "raise k, epsilon or delta"),
-        (("--profile", "blunt"), "profile must be one of balanced, balanced-2, published, sharp, sharp-2"),
+        (
+            ("--profile", "blunt"),
+            "profile must be one of balanced, balanced-2, crossing, published, returning, sharp, sharp-2",
+        ),
         (("--profile", "published", "--epsilon", "2"), "choose another profile"),
     ],
 )

@@ -53,14 +53,14 @@ KEYS = NoiseKeys(((100, KEY), (200, NEW), (300, NEWEST)))
 @pytest.mark.parametrize(
     ("first", "key"), [(100, KEY), (199, KEY), (200, NEW), (299, NEW), (300, NEWEST), (10**6, NEWEST)]
 )
-def test_an_instance_uses_the_latest_key_that_is_not_after_its_first_step(first: int, key: NoiseKey) -> None:
-    assert KEYS.for_instance(first) == key
+def test_a_search_uses_the_latest_key_that_is_not_after_its_first_step(first: int, key: NoiseKey) -> None:
+    assert KEYS.for_search(first) == key
 
 
-def test_an_instance_older_than_every_key_is_refused_with_what_to_put_back() -> None:
+def test_a_search_older_than_every_key_is_refused_with_what_to_put_back() -> None:
     with pytest.raises(ConfigurationError) as error:
-        KEYS.for_instance(99)
+        KEYS.for_search(99)
     assert str(error.value) == (
-        "no noise key covers an instance that begins at step 99: put the removed key back; it may only be"
-        " removed once every slot is evaluated one window past the next key's from_step"
+        "no noise key covers what began before step 100: put the removed key back; `kanon operate destroy-noise-key`"
+        " says how long a key is needed"
     )

@@ -14,7 +14,7 @@ from kanon.gate import types
 from kanon.gate.mechanism.bounds import interval_aware
 from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.gate.models import BatchedJoin, BatchJoinBody, JoinBody, QueryBody, TypeAnswer, ValidateHashesBody
-from kanon.gate.types import Type
+from kanon.gate.types import Type, read_types
 from kanon.http import encoding
 from tests.unit.examples import PUBLISHED
 
@@ -230,6 +230,15 @@ def test_the_json_of_a_guarantee_has_both_bounds_the_unit_and_the_certain_counts
     assert "one client, one set, one step" in told["unit"]
     assert [span["days"] for span in told["rejoining"]] == [7, 30, 365]
     assert told["posterior"]["prior"] == 0.1
+    assert (told["restart"], told["hold"], told["epoch"]) == ("grid", None, None)
+
+
+def test_the_json_of_a_guarantee_has_restart_and_many_watched_sets() -> None:
+    type_ = read_types('{"a": {"k": 50, "window": 168, "profile": "returning"}}', 3600)["a"]
+    told = TypeAnswer.of(type_).model_dump(by_alias=True)
+    assert (told["restart"], told["hold"], told["epoch"]) == ("crossing", 672, 8736)
+    assert told["bounds"]["watchedSets"]["sets"] == 10_000
+    assert told["bounds"]["watched"]["delta"] < told["bounds"]["watchedSets"]["delta"] <= 1e-6
 
 
 def test_a_one_sided_type_reports_null_for_the_papers_bound() -> None:

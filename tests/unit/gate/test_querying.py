@@ -7,6 +7,7 @@ import pytest
 
 from kanon.errors import ThrottledError
 from kanon.gate.mechanism.above_threshold import is_above
+from kanon.gate.mechanism.searches import Searches
 from kanon.gate.mechanism.steps import phase_of
 from kanon.gate.names import set_key
 from kanon.gate.publishing import tick_of
@@ -54,7 +55,7 @@ def table() -> Table:
 @pytest.fixture
 def querying(table: Table) -> Querying:
     types = {"small": Type("small", SMALL, None)}
-    return Querying(types, PEPPER, table, PERIOD, Layouts((Layout(2, 0),)), DELAY)  # type: ignore[arg-type]
+    return Querying(types, PEPPER, table, PERIOD, Layouts((Layout(2, 0),)), DELAY, 6)  # type: ignore[arg-type]
 
 
 def _key(set_id: bytes) -> bytes:
@@ -139,7 +140,7 @@ def test_while_slots_change_a_set_shows_the_last_step_that_the_slot_in_charge_of
         table.horizons = {slot: Horizon(step, int(NOW) - 99) for slot, step in enumerate(through)}
         set_id = _in_slot(own)
         evaluated = [s for s in range(STEP - 4, STEP + 1) if through[layouts.at(s).slot_of(_key(set_id))] >= s]
-        asked = Querying(querying.types, PEPPER, table, PERIOD, layouts, DELAY)  # type: ignore[arg-type]
+        asked = Querying(querying.types, PEPPER, table, PERIOD, layouts, DELAY, 6)  # type: ignore[arg-type]
         assert asked.query([("small", set_id)], NOW).step == max(evaluated, default=None), (through, own)
 
 
@@ -188,8 +189,8 @@ def test_the_decision_of_a_set_does_not_depend_on_other_sets(
 ) -> None:
     decided: list[tuple[tuple[int, ...], bool]] = []
 
-    def counted(crossings: tuple[int, ...], *when: int) -> bool:
-        decided.append((crossings, is_above(crossings, *when)))
+    def counted(searches: Searches, crossings: tuple[int, ...], *when: int) -> bool:
+        decided.append((crossings, is_above(searches, crossings, *when)))
         return decided[-1][1]
 
     monkeypatch.setattr("kanon.gate.querying.is_above", counted)

@@ -38,6 +38,7 @@ QUERY = {
     "KANON_SET_PEPPER_SECRET": "arn:pepper",
     "KANON_PUBLISH_DELAY": "1800",
     "KANON_ANONYMOUS_HASHES": "100",
+    "KANON_MAX_STALE": "24",
     "KANON_EDGE_SECRET": "",
 }
 EVALUATE = {
@@ -54,6 +55,7 @@ EVALUATE = {
     "KANON_LEASE": "150",
     "KANON_PUBLISH_DELAY": "1800",
     "KANON_PUBLISH_MARGIN": "60",
+    "KANON_MAX_STALE": "24",
 }
 
 
@@ -214,3 +216,27 @@ def test_no_window_is_shorter_than_the_publish_delay(
             ConfigurationError, match="a window of 24 steps is shorter than the publish delay of 86401 s"
         ):
             read.read_types()
+
+
+@pytest.mark.parametrize(
+    ("hold", "delay", "stale", "allowed"),
+    [
+        (24, "1800", "24", True),
+        (24, "1800", "99", True),  # a window at most
+        (24, "7200", "24", False),
+        (25, "7200", "24", True),
+        (24, "7200", "23", True),
+        (24, "86400", "1", True),
+        (24, "86400", "2", False),
+    ],
+)
+def test_a_reader_never_needs_a_crossing_that_is_not_kept(hold: int, delay: str, stale: str, allowed: bool) -> None:
+    types = json.dumps({"after": {"k": 50, "window": 24, "profile": "crossing", "hold": hold}})
+    changes = {"KANON_TYPES": types, "KANON_PUBLISH_DELAY": delay, "KANON_MAX_STALE": stale}
+    read = EvaluateSettings.from_environment({**EVALUATE, **changes})
+    if allowed:
+        assert read.read_types()
+    else:
+        with pytest.raises(ConfigurationError, match=f"a hold of {hold} steps is too short for MaxStale {stale}"):
+            read.read_types()
+    assert QuerySettings.from_environment({**QUERY, **changes}).read_types()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.gate.mechanism.parameters import CrossingRestart, Parameters, profile, profile_restart
 from kanon.gate.types import Type, read_types
 from kanon.noise.laws import one_sided, two_sided
 
@@ -42,6 +42,37 @@ def test_a_profile_is_chosen_for_the_window_of_its_type() -> None:
     document = json.dumps({n: {"k": 50, "window": w, "profile": "sharp"} for n, w in (("week", 168), ("month", 720))})
     types = read_types(document, 3600)
     assert types["month"].parameters.query_law.truncation > types["week"].parameters.query_law.truncation
+
+
+def restart_of(**entry: Any) -> CrossingRestart | None:
+    (found,) = read_types(json.dumps({"own": {"k": 50, "window": 24, **entry}}), 3600).values()
+    return found.parameters.restart
+
+
+def test_a_type_is_on_the_grid_unless_it_or_its_profile_restarts_after_crossings() -> None:
+    assert restart_of(laws=LAWS) is restart_of(laws=LAWS, restart="grid") is restart_of(profile="sharp-2") is None
+    assert restart_of(laws=LAWS, restart="crossing", epoch=100) == CrossingRestart(24, 100)
+    assert restart_of(profile="sharp-2", restart="crossing", hold=48, epoch=100) == CrossingRestart(48, 100)
+    assert restart_of(profile="crossing") == restart_of(profile="crossing", restart="crossing")
+    assert restart_of(profile="crossing") == profile_restart("crossing", 24)
+    assert restart_of(profile="crossing", hold=30, epoch=60) == CrossingRestart(30, 60)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"laws": LAWS, "hold": 24}, "hold and epoch are for restart 'crossing'"),
+        ({"laws": LAWS, "restart": "grid", "epoch": 99}, "hold and epoch are for restart 'crossing'"),
+        ({"laws": LAWS, "restart": "crossing"}, "restart 'crossing' without a profile for it needs an epoch (steps)"),
+        ({"profile": "crossing", "restart": "grid"}, "profile 'crossing' is for restart 'crossing': leave out restart"),
+        ({"profile": "crossing", "hold": 23}, "hold must lie between the window of 24 steps"),
+        ({"profile": "crossing", "epoch": 24}, "epoch must be longer than the window of 24 steps"),
+        ({"laws": LAWS, "restart": "always"}, "restart: Input should be 'grid' or 'crossing'"),
+    ],
+)
+def test_a_restart_that_does_not_fit_is_refused(entry: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        restart_of(**entry)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +126,10 @@ def _without(entry: dict[str, Any], name: str) -> dict[str, Any]:
         ({**ENTRY, "laws": LAWS}, "type 'a': give either a profile or laws"),
         (
             {**ENTRY, "profile": "soft"},
-            "type 'a': profile must be one of balanced, balanced-2, published, sharp, sharp-2, not 'soft'",
+            (
+                "type 'a': profile must be one of balanced, balanced-2, crossing, published, returning, sharp, sharp-2,"
+                " not 'soft'"
+            ),
         ),
         ({**ENTRY, "k": 40}, "type 'a': an empty set could be released as true: "),
         ({**ENTRY, "k": 90_000}, "type 'a': a set would keep 90049 members, more than the 80000 that fit"),

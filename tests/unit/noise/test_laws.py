@@ -56,6 +56,30 @@ DIGESTS = {
         "2007883cccaff031ebe913d763b47fdeb6af43fffdc429a7d6dae7c18cb8a137",
         "ecc2ead0e27c123c1f12ca0a7cbb4a4feb0a0a49fe883a5b12f9ff28ae8b194d",
     ),
+    ("crossing", 24): (
+        "201dbe76d21fbe0e84e288b13e37a7872846d1ab6449d4f143fb27dba5f88d8a",
+        "8ab59b79f5ea491e13216187d2c18d4c0342e4f0a1a5220512a3e8348f01cf4e",
+    ),
+    ("crossing", 168): (
+        "201dbe76d21fbe0e84e288b13e37a7872846d1ab6449d4f143fb27dba5f88d8a",
+        "2bc0616ff24b8fe2ef5a6fd5d2198d631a82c894eb6bf1ede8bb7c0275fa7593",
+    ),
+    ("crossing", 720): (
+        "8919a6f3fdc4595f71b1b6c4ab853fd31d8ab930a1f1f8d26412918192542bcf",
+        "2bc0616ff24b8fe2ef5a6fd5d2198d631a82c894eb6bf1ede8bb7c0275fa7593",
+    ),
+    ("returning", 24): (
+        "08481c8fd7a176412ea84e2b46cdcf19e53e80ef3c2c2589f5640699e41ad28d",
+        "0a53713431568c1596f09c7042f9b1047b985eebf05185b30689e59bf70cd1f3",
+    ),
+    ("returning", 168): (
+        "282fddc07fdb9f7f0941bfc2318e790356ef8cce251ca6bab55a1d8ab463c4e1",
+        "ad3954d93554493582a7df6b93befb123f900aca7cb6f6b5e84f80ee460a2481",
+    ),
+    ("returning", 720): (
+        "be9bc614fd67914dd8f59a5c9123d1bc2802e41e19cded706c4349acfc99b4b4",
+        "ad3954d93554493582a7df6b93befb123f900aca7cb6f6b5e84f80ee460a2481",
+    ),
     ("published", 24): (
         "7f51f4b4d147aff64098646a95c279acadd0314f5f5470be2f88845947096863",
         "e54679da5ac122ab552de5cc4115084fd842bc7712de381c6f5694fc38af53f2",
@@ -115,6 +139,8 @@ RATES = {
     "balanced-2": ("1", "1"),
     "sharp": ("0.9", "1.2"),
     "sharp-2": ("0.9", "1.2"),
+    "crossing": ("1.62", "1.38"),
+    "returning": ("1.5", "1.5"),
 }
 """The epsilon of each profile's threshold and query noise, as the documentation gives them."""
 

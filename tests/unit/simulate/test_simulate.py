@@ -17,8 +17,8 @@ from kanon.cost.workload import FIXED_WRITES, logged, members_bytes, usage
 from kanon.dynamo.units import read_units, write_units
 from kanon.gate.mechanism.above_threshold import SetState, evaluate
 from kanon.gate.mechanism.bounds import all_joins
-from kanon.gate.mechanism.parameters import Parameters, profile
-from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
+from kanon.gate.mechanism.parameters import CrossingRestart, Parameters, profile
+from kanon.gate.mechanism.searches import Searches
 from kanon.gate.mechanism.tape import Noise, Tapes
 from kanon.gate.names import client_token, set_key
 from kanon.gate.types import Type
@@ -35,7 +35,7 @@ from kanon.simulate.presence import Joins, runs_of
 from kanon.simulate.rejoining import bounds_of, classes_of, costs_of, merged
 from kanon.simulate.run import decide, gather, simulate
 from tests.naive import Naive
-from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL
+from tests.unit.examples import CROSSING, LONG_HOLD, ONE_SIDED, PUBLISHED, SMALL
 
 KEYS = Keys.from_seed(7)
 HIGH = replace(ONE_SIDED, period=3600, phase="hash")
@@ -43,6 +43,8 @@ TYPES = [
     Type("a", SMALL, None),
     Type("a", replace(SMALL, phase="zero", window=9), None),
     Type("b", HIGH, None),
+    Type("c", replace(CROSSING, client_bits=16), None),
+    Type("c", replace(LONG_HOLD, phase="zero"), None),
 ]
 
 
@@ -73,6 +75,7 @@ class Recount:
         for join in joins:
             by_step[int(join.time // 3600)].append(join)
         naive, exact = Naive(p, self.tapes), ExactCounts(p.window)
+        self.searches = naive.searches
         self.statuses: dict[str, dict[int, tuple[bool, int]]] = defaultdict(dict)
         for step in range(min(by_step), max(by_step) + 1):
             for join in by_step[step]:
@@ -99,16 +102,15 @@ class Recount:
                     lost, lost_reached = lost + 1, lost_reached + (count >= p.k)
         crossings = []
         for name, history in self.statuses.items():
-            phase, before = phase_of(self.keys[name], p.window, p.phase), None
-            for step, (status, count) in history.items():
-                if status and instance_of(step, phase, p.window) != before:
-                    before = instance_of(step, phase, p.window)
-                    crossings.append(count)
+            crossings += [history[step][1] for step in self.searches[self.keys[name]].crossings]
         joins = [(step, join) for step, some in self.by_step.items() for join in some]
         true_sets = {name for name, history in self.statuses.items() if any(s for s, _ in history.values())}
         cap = most_counted(p)
         by_count = Counter(min(count, cap) for status, count in answers if status)
         missed = Counter(min(count, cap) for status, count in answers if not status and count >= p.k)
+        costly = {n for n, h in self.statuses.items() if any(count >= p.never_true_below for _, count in h.values())}
+        of_client = Counter(client for _, client in {(j.set, j.client) for _, j in joins if j.set in costly})
+        of_hash = {int.from_bytes(part.digest(c.encode())[:8], "big", signed=True): n for c, n in of_client.items()}
         return {
             "sets": len(self.statuses),
             "sets_true": len(true_sets),
@@ -128,6 +130,8 @@ class Recount:
             "touched": len({(step, join.set) for step, join in joins}),
             "true_by_count": [by_count[count] for count in range(cap + 1)],
             "missed_by_count": [missed[count] for count in range(cap + 1)],
+            "costly_sets": len(costly),
+            "costly": [sorted(of_hash), [of_hash[name] for name in sorted(of_hash)]],
         }
 
 
@@ -201,14 +205,8 @@ def test_sets_that_the_definition_evaluates_only_when_touched_cross_at_the_same_
                     state = evaluate(p, key, state, tokens, step, partial(Noise, recount.tapes, key))
                     crossed |= {x for x in state.crossings if x == step}
             crossings += len(crossed)
-            phase = phase_of(key, p.window, p.phase)
-            true = {x: instance_of(x, phase, p.window) for x in crossed}
-            expected = {
-                step
-                for x, q in true.items()
-                for step in range(x, first_step(q + 1, phase, p.window))
-                if step in history
-            }
+            searches = Searches.of(p, key)
+            expected = {step for x in crossed for step in range(x, searches.last_true(x) + 1) if step in history}
             assert expected == {step for step, (status, _) in history.items() if status}
     assert crossings > 0
 
@@ -305,15 +303,17 @@ def test_an_empty_log_and_a_log_of_centuries_are_refused() -> None:
     joined=st.dictionaries(st.integers(0, 5), st.sets(st.integers(-60, 60), min_size=1, max_size=12), max_size=5),
     phases=st.lists(st.integers(0, 10), min_size=3, max_size=3),
     window=st.integers(2, 11),
+    restart=st.none() | st.tuples(st.integers(0, 5), st.integers(1, 20)),
 )
 def test_the_cost_of_a_client_is_the_bound_for_all_its_joins(
-    joined: dict[int, set[int]], phases: list[int], window: int
+    joined: dict[int, set[int]], phases: list[int], window: int, restart: tuple[int, int] | None
 ) -> None:
-    """Members 0 and 1 are of set 0, and so on."""
-    parameters = replace(SMALL, window=window)
+    """Members 0 and 1 are of set 0, and so on. A restart has so much more hold and epoch than a window."""
+    longer = None if restart is None else CrossingRestart(window + restart[0], window + restart[1])
+    parameters = replace(SMALL, window=window, restart=longer)
     rows = np.array([(member, step) for member, steps in joined.items() for step in steps], np.int64).reshape(-1, 2)
     runs = runs_of(Joins.of(np.arange(6) // 2, rows[:, 0], rows[:, 1]), window)
-    costs = costs_of(runs, np.array([p % window for p in phases]), window)
+    costs = costs_of(runs, np.array([p % window for p in phases]), parameters)
     expected = {m: all_joins(parameters, steps, phases[m // 2] % window) for m, steps in joined.items()}
     assert costs.members.tolist() == sorted(joined)
     for row, member in enumerate(costs.members.tolist()):
@@ -326,9 +326,9 @@ def test_the_cost_of_a_client_is_the_bound_for_all_its_joins(
 
 
 def test_classes_add_up() -> None:
-    a, b = {(1, 0): (2, 3, 4)}, {(1, 0): (1, 5, 1), (2, 1): (7, 8, 9)}
-    assert merged([a, b]) == {(1, 0): (3, 5, 4), (2, 1): (7, 8, 9)}
-    assert classes_of(costs_of(runs_of(Joins.of(*[np.zeros(0, np.int64)] * 3), 5), np.zeros(0, np.int64), 5)) == {}
+    a, b = {(1, 0): (2, 1, 3, 4)}, {(1, 0): (1, 2, 5, 1), (2, 1): (7, 6, 8, 9)}
+    assert merged([a, b]) == {(1, 0): (3, 2, 5, 4), (2, 1): (7, 6, 8, 9)}
+    assert classes_of(costs_of(runs_of(Joins.of(*[np.zeros(0, np.int64)] * 3), 6), np.zeros(0, np.int64), SMALL)) == {}
 
 
 @pytest.mark.parametrize(("clients", "true"), [(120, 1), (3, 0)])

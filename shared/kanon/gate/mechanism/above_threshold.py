@@ -1,7 +1,8 @@
-"""AboveThreshold with periodic restart (the paper's Algorithms 1 and 2) for one set, one step at a time.
+"""AboveThreshold with restarts (the paper's Algorithms 1 and 2) for one set, one step at a time.
 
-A set *crosses* in the step in which its noisy count reaches its noisy threshold. From then on it is true, until
-the end of its *instance* of ``window`` steps; then the algorithm restarts.
+A set *crosses* in the step in which its noisy count reaches its noisy threshold. From then on it is true: on the
+paper's grid until the end of its *instance* of ``window`` steps, with restart after the crossing for ``hold`` steps.
+Then the algorithm restarts. :mod:`searches` says at which steps a set is tested; all else is the same for both rules.
 
 :func:`evaluate` is a pure function of (state, joins of the step, noise): no clock, no input or output, no
 randomness. The state replaces the whole log: it holds the most recent members and the last crossings.
@@ -12,11 +13,11 @@ from dataclasses import dataclass
 
 from kanon.gate.mechanism.members import Member, count_at, most_recent
 from kanon.gate.mechanism.parameters import Parameters
-from kanon.gate.mechanism.steps import first_step, instance_of, phase_of
+from kanon.gate.mechanism.searches import Searches
 from kanon.gate.mechanism.tape import Noise
 
 NoiseOf = Callable[[int], Noise]
-"""Gives the noise of one set in an instance."""
+"""Gives the noise of one set in the search of a place (:class:`searches.Search`)."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class SetState:
 
     Attributes:
         members: the M most recent distinct clients, latest first.
-        crossings: the steps of the last two crossings, oldest first; an instance has at most one crossing.
+        crossings: the steps of the last two crossings, oldest first. Evaluation needs the last one; a reader whose
+            visible step is before it needs the other.
         evaluated: the last step at which the set was evaluated.
         wake_up: the first later step at which the set crosses if nobody joins, or None.
     """
@@ -34,6 +36,11 @@ class SetState:
     crossings: tuple[int, ...] = ()
     evaluated: int | None = None
     wake_up: int | None = None
+
+    @property
+    def newest(self) -> int | None:
+        """The last crossing."""
+        return self.crossings[-1] if self.crossings else None
 
 
 def crosses(count: int, nu: int, k: int, mu: int) -> bool:
@@ -45,7 +52,13 @@ def crosses(count: int, nu: int, k: int, mu: int) -> bool:
 
 
 def evaluate(
-    parameters: Parameters, set_key: bytes, state: SetState, joined: Iterable[int], step: int, noise_of: NoiseOf
+    parameters: Parameters,
+    set_key: bytes,
+    state: SetState,
+    joined: Iterable[int],
+    step: int,
+    noise_of: NoiseOf,
+    begun: int | None = None,
 ) -> SetState:
     """Evaluate a set at ``step``, in which the tokens ``joined`` joined.
 
@@ -56,51 +69,50 @@ def evaluate(
             no evaluation, because the set cannot cross in them.
         joined: client tokens, in any order, repetitions allowed.
         step: later than ``state.evaluated``.
-        noise_of: gives the noise of this set in an instance.
+        noise_of: gives the noise of this set in a search.
+        begun: the first step of the log generation; None for the first one.
 
     Returns:
         The state after ``step``; ``step`` is its last crossing if the set crossed now.
     """
+    searches = Searches.of(parameters, set_key, begun)
     members = most_recent(state.members, joined, step, parameters.window, parameters.members_kept)
-    phase = phase_of(set_key, parameters.window, parameters.phase)
-    instance = instance_of(step, phase, parameters.window)
     crossings = state.crossings
-    above = bool(crossings) and instance_of(crossings[-1], phase, parameters.window) == instance
-    if not above:
-        noise = noise_of(instance)
-        i = step - first_step(instance, phase, parameters.window)
+    search = searches.at(step, state.newest)
+    if search.first <= step:
+        noise = noise_of(search.place)
         count = count_at(members, step, parameters.window)
         # Draw the query noise only if the count and the threshold noise leave the result open.
-        if _reachable(count, parameters, noise) and crosses(count, noise.nu(i), parameters.k, noise.mu):
+        if _reachable(count, parameters, noise) and crosses(
+            count, noise.nu(step - search.first), parameters.k, noise.mu
+        ):
             crossings = (*crossings[-1:], step)
-            above = True
-    wake_up = next_crossing(parameters, phase, members, step, above, noise_of)
+    wake_up = next_crossing(searches, members, step, crossings[-1] if crossings else None, noise_of)
     return SetState(members, crossings, step, wake_up)
 
 
 def next_crossing(
-    parameters: Parameters, phase: int, members: tuple[Member, ...], step: int, above: bool, noise_of: NoiseOf
+    searches: Searches, members: tuple[Member, ...], step: int, crossing: int | None, noise_of: NoiseOf
 ) -> int | None:
     """The first step after ``step`` at which the set crosses if nobody joins, or None.
 
-    ``above`` says whether the set has crossed in the instance of ``step``; if so, only the next instance
-    matters. If nobody joins, all members leave within one window. So the set is empty, and false, from the
-    instance after the next one.
+    ``crossing`` is the last crossing up to ``step``. If nobody joins, all members leave within one window. So the set
+    is empty, and false, from then on: at most two searches matter.
     """
     if not members:
         return None
-    window = parameters.window
-    empty_from = members[0].last + window
-    instance = instance_of(step, phase, window)
-    for q in (instance + 1,) if above else (instance, instance + 1):
-        first = first_step(q, phase, window)
-        noise = noise_of(q)
-        for at in range(max(step + 1, first), min(first + window, empty_from)):
-            count = count_at(members, at, window)
+    parameters = searches.parameters
+    empty_from = members[0].last + parameters.window
+    search = searches.at(step + 1, crossing)
+    while search.first < empty_from:
+        noise = noise_of(search.place)
+        for at in range(max(step + 1, search.first), min(search.last + 1, empty_from)):
+            count = count_at(members, at, parameters.window)
             if not _reachable(count, parameters, noise):
                 break  # counts only fall while nobody joins
-            if crosses(count, noise.nu(at - first), parameters.k, noise.mu):
+            if crosses(count, noise.nu(at - search.first), parameters.k, noise.mu):
                 return at
+        search = searches.at(search.last + 1, crossing)
     return None
 
 
@@ -109,13 +121,14 @@ def _reachable(count: int, parameters: Parameters, noise: Noise) -> bool:
     return count >= parameters.never_true_below and crosses(count, parameters.query_law.max, parameters.k, noise.mu)
 
 
-def is_above(crossings: Iterable[int], visible: int, step: int, phase: int, window: int) -> bool:
+def is_above(searches: Searches, crossings: Iterable[int], visible: int, step: int) -> bool:
     """The answer at ``step`` for a reader who may see the crossings up to step ``visible``.
 
-    True if the set crossed at some step ``x <= visible`` in the instance of ``step``: a status stays true to
-    the end of its instance (Algorithm 2) and reads false in the next one until it crosses again.
+    On a grid the set is true if it crossed at some step ``x <= visible`` in the instance of ``step``: a status stays
+    true to the end of its instance (Algorithm 2) and reads false in the next one until it crosses again. With restart
+    after the crossing it is true if ``x <= visible < x + hold``: the answer is that of the visible step.
     """
-    instance = instance_of(step, phase, window)
+    asked = step if searches.parameters.restart is None else visible
     # Test every crossing, even one that is not visible yet: the response time must not reveal it.
-    counts = [(x <= visible) & (instance_of(x, phase, window) == instance) for x in crossings]
+    counts = [(x <= visible) & searches.is_true(x, asked) for x in crossings]
     return any(counts)

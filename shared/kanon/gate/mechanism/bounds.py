@@ -1,16 +1,27 @@
 """The proved bounds of a type: (epsilon, delta) for one join, for all joins of a client, for many sets.
 
 Every bound is computed in exact arithmetic from the integer tables that the service draws from. It is rounded
-up when it becomes a float. Proofs and limits: docs/proofs/privacy.md.
+up when it becomes a float. Proofs and limits: docs/proofs/privacy.md for the grid, docs/proofs/crossing.md for
+restart after the crossing.
 
-In the formulas, e1 and e2 are the epsilons of the threshold law and of the query law, and w is the window.
+In the formulas, e1 and e2 are the epsilons of the threshold law and of the query law, and w is the window. With restart
+after the crossing, L is the hold, Y the epoch.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
-from kanon.gate.mechanism.parameters import Parameters, instances_in_a_year, interval_delta
+from kanon.gate.mechanism.parameters import (
+    WATCHED_SETS,
+    CrossingRestart,
+    Losses,
+    Parameters,
+    losses,
+    most_searches,
+    steps_in_a_year,
+)
 from kanon.gate.mechanism.steps import first_step, instance_of
 from kanon.noise.bound import Bound, posterior
 from kanon.noise.laws import Law
@@ -28,15 +39,17 @@ class Guarantee:
     """The proved bounds of a type.
 
     Attributes:
-        paper: the paper's bound for one join; None where it does not apply (one-sided laws).
+        paper: the paper's bound for one join; None for one-sided laws and with restart after the crossing.
         interval_aware: our bound for one join, whose step is fixed beforehand.
-        watched: our bound for one join whose step depends on a year of the set's answers.
+        watched: our bound for one join in one set, whose step depends on a year of the set's answers.
+        watched_sets: the same for one join whose set too depends on a year of answers, of :data:`WATCHED_SETS` sets.
         rejoining: (days, bound) for a client that keeps joining one set for so many days.
     """
 
     paper: Bound | None
     interval_aware: Bound
     watched: Bound
+    watched_sets: Bound
     rejoining: tuple[tuple[int, Bound], ...]
 
     @property
@@ -50,10 +63,13 @@ def guarantee(parameters: Parameters) -> Guarantee:
 
     Privacy guarantee: :func:`interval_aware` for one join; see :class:`Guarantee` for the rest.
     """
+    year = steps_in_a_year(parameters.period)
+    many = watching(parameters, year, WATCHED_SETS)
     return Guarantee(
         paper=paper(parameters),
         interval_aware=interval_aware(parameters),
-        watched=watching(parameters, instances_in_a_year(parameters.window, parameters.period)),
+        watched=watching(parameters, year),
+        watched_sets=Bound(many.epsilon, min(Fraction(1), many.delta)),
         rejoining=tuple((days, rejoining(parameters, max(1, days * DAY // parameters.period))) for days in SPANS),
     )
 
@@ -63,8 +79,11 @@ def paper(parameters: Parameters) -> Bound | None:
 
     d1 and d2 are :attr:`Law.two_way_shift_delta` of the two laws. The theorem requires that both laws satisfy
     Definition 4.1 under a shift by one in *both* directions. A one-sided law does so only with a delta of the
-    order of its first probability; then the result is None.
+    order of its first probability; then the result is None. It is also None with restart after the crossing, which is
+    not the paper's.
     """
+    if parameters.restart is not None:
+        return None
     first, second = parameters.threshold_law, parameters.query_law
     d1, d2 = first.two_way_shift_delta, second.two_way_shift_delta
     if d1 is None or d2 is None:
@@ -73,26 +92,28 @@ def paper(parameters: Parameters) -> Bound | None:
 
 
 def interval_aware(parameters: Parameters) -> Bound:
-    """Our bound for one join: ``max(2 e1 + e2, 2 e2)``, ``max(2 d1 + (w-1) d2, w d2)``.
+    """Our bound for one join whose set and step do not depend on the set's answers; those of other joins may.
 
-    d1 is :attr:`Law.shift_delta` of the threshold law, d2 :attr:`Law.tail_delta` of the query law. The step
-    of this join must not depend on the set's answers (see :func:`watching`); the steps of other joins may.
+    Grid: ``max(2 e1 + e2, 2 e2)``, ``max(2 d1 + (w-1) d2, w d2)``. Restart after the crossing: ``e1 + e2``,
+    ``I d1 + (Y-1) d2``, I the most searches that could be the one that the join meets (:func:`losses`).
+
+    d1 is :attr:`Law.shift_delta` of the threshold law, d2 :attr:`Law.tail_delta` of the query law.
     """
     return watching(parameters, 1)
 
 
-def watching(parameters: Parameters, instances: int) -> Bound:
-    """The bound for one join whose step depends on the set's answers during ``instances`` instances.
+def watching(parameters: Parameters, steps: int, sets: int = 1) -> Bound:
+    """The bound for one join that may be at any of ``steps`` steps in any of ``sets`` sets, chosen by their answers.
 
-    Before the join, the answers can reveal the threshold noise, because it is truncated; the probability is d1 per
-    instance. So delta grows by d1 for each further instance in which the join could happen. ``instances = 1``
-    gives :func:`interval_aware`.
+    Before the join, the answers can reveal a threshold noise, because it is truncated; the probability is d1 for each
+    instance or search. So delta grows with all that are watched. One step of one set gives :func:`interval_aware`.
     """
     first, second = parameters.threshold_law, parameters.query_law
-    return Bound(
-        max(2 * first.epsilon + second.epsilon, 2 * second.epsilon),
-        interval_delta(first, second, parameters.window, instances),
-    )
+    if parameters.restart is None:
+        epsilon = max(2 * first.epsilon + second.epsilon, 2 * second.epsilon)
+    else:
+        epsilon = first.epsilon + second.epsilon
+    return Bound(epsilon, losses(parameters.window, parameters.restart, steps, sets).delta(first, second))
 
 
 def over_generations(parameters: Parameters, changes: int, forgotten: int = 0) -> Bound:
@@ -101,10 +122,16 @@ def over_generations(parameters: Parameters, changes: int, forgotten: int = 0) -
     For ``forgotten`` of them Members was replaced too. Then later joins of the same client may be lost, so one run of
     steps that the join affects ends and another one begins. ``changes = 0`` gives :func:`interval_aware`.
 
-    Proof: docs/proofs/privacy.md, "A change of the log".
+    With restart after the crossing a generation is an epoch's end, with dark steps after it. It costs no epsilon, and
+    d1 if it lets one search more begin.
+
+    Proof: docs/proofs/privacy.md, "A change of the log"; docs/proofs/crossing.md, "Noise keys and log generations".
     """
-    w = parameters.window
+    w, restart = parameters.window, parameters.restart
     first, second = parameters.threshold_law, parameters.query_law
+    if restart is not None:
+        searches = most_searches(w, restart, restart.epoch + w - 1, changes)
+        return Bound(first.epsilon + second.epsilon, Losses(searches, restart.epoch - 1, w).delta(first, second))
     pieces, runs = 2 + changes, 1 + forgotten
     d1, d2 = first.shift_delta, second.tail_delta
     return Bound(
@@ -129,10 +156,16 @@ def all_joins(parameters: Parameters, joined: Iterable[int], phase: int) -> Boun
     the client costs e1 and d1 there; if later steps of the instance are outside D, it also costs e2, and d2
     for each of them. Adding the client costs e2, and d2 for each step of D. No other client may have the same
     token in the set: it could cut D into more pieces, and then every instance could cost ``e1 + e2``.
+
+    With restart after the crossing see :func:`of_runs`; it holds for every phase.
     """
     w = parameters.window
     first, second = parameters.threshold_law, parameters.query_law
     present = sorted({t for s in joined for t in range(s, s + w)})
+    if parameters.restart is not None:
+        begins = [n for n, t in enumerate(present) if n == 0 or present[n - 1] < t - 1]
+        lengths = [end - begin for begin, end in pairwise([*begins, len(present)])]
+        return of_runs(parameters, parameters.restart, lengths)
     met: dict[int, list[int]] = {}
     for t in present:
         met.setdefault(instance_of(t, phase, w), []).append(t)
@@ -149,8 +182,28 @@ def rejoining(parameters: Parameters, steps: int) -> Bound:
     """
     w = parameters.window
     length = steps + w - 1
+    if parameters.restart is not None:
+        return of_runs(parameters, parameters.restart, [length])
     instances = 1 + -(-(length - 1) // w)
     return _larger_direction(parameters.threshold_law, parameters.query_law, instances, [w - 1], length)
+
+
+def of_runs(parameters: Parameters, restart: CrossingRestart, lengths: Iterable[int]) -> Bound:
+    """The bound for a client that counts in one set in runs of so many steps, with restart after the crossing.
+
+    ``max(I e1 + g e2, I e2)``, ``max(I+ d1 + g (Y-1) d2, |D| d2)``: g runs of |D| steps in all, I the most searches
+    that run in them, I+ the most that could.
+    """
+    first, second = parameters.threshold_law, parameters.query_law
+    d1, d2 = first.shift_delta, second.tail_delta
+    lengths = list(lengths)
+    w, y = parameters.window, restart.epoch
+    met = sum(most_searches(w, restart, n) for n in lengths)
+    possible = sum(most_searches(w, restart, n + y - 1) for n in lengths)
+    return Bound(
+        max(met * first.epsilon + len(lengths) * second.epsilon, met * second.epsilon),
+        max(possible * d1 + len(lengths) * (y - 1) * d2, sum(lengths) * d2),
+    )
 
 
 def _larger_direction(first: Law, second: Law, instances: int, outside: list[int], present: int) -> Bound:

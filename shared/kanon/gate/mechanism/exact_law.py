@@ -108,6 +108,38 @@ def never_at_constant(parameters: Parameters, counts: ArrayLike, steps: ArrayLik
     return law
 
 
+def false_after_silence(parameters: Parameters, count: int, higher: int) -> float:
+    """The probability that a set is false at the last step of an instance or epoch, at which it rises to ``higher``.
+
+    It has kept ``count`` since the beginning. Its searches are summed up: each begins one hold after a crossing.
+    """
+    restart = parameters.restart
+    length, hold = (parameters.window,) * 2 if restart is None else (restart.epoch, restart.hold)
+    tails = _tails(parameters.query_law)
+    outcomes, weights = _threshold(parameters.threshold_law)
+
+    def entries(at: int) -> NDArray[np.int64]:
+        return np.clip(parameters.k + outcomes - at - tails.lowest, 0, len(tails.reached) - 1)
+
+    entry, steps = entries(count), np.arange(length)[:, None]
+    silent = weights * np.exp(steps * tails.coarse[entry] + steps * tails.fine[entry])
+    crosses = silent @ tails.reached[entry]  # [n]: at step n of a search
+    misses = silent @ (1 - tails.reached[entries(higher)])  # [n]: at its step n, after n silent ones
+    begins = np.zeros(length)
+    begins[0] = 1.0
+    # Searches that begin within a hold of each other do not lead to one another.
+    for start in range(0, length - hold, hold):
+        rest = length - start - hold
+        begins[start + hold :] += _convolved(begins[start : start + hold], crosses[:rest])[:rest]
+    return float(begins @ misses[::-1])
+
+
+def _convolved(a: Floats, b: Floats) -> Floats:
+    size = len(a) + len(b) - 1
+    found: Floats = np.fft.irfft(np.fft.rfft(a, size) * np.fft.rfft(b, size), size)
+    return found
+
+
 def first_crossing_exact(parameters: Parameters, counts: Sequence[int]) -> tuple[Fraction, ...]:
     """:func:`first_crossing` of one sequence in exact rationals."""
     below = (0, *parameters.query_law.cumulative)

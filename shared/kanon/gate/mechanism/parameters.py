@@ -19,10 +19,25 @@ MOST_MEMBER_BYTES = 400_000
 AGE_BYTES = 2
 """A member's last join is packed as the number of steps before the evaluated one."""
 LONGEST_WINDOW = 65_535  # ages are packed as two bytes
+MOST_STEPS = 10_000_000
+"""The longest hold and the longest epoch, in steps."""
 
 
 class InvalidParametersError(Error, ValueError):
     """Invalid parameters; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class CrossingRestart:
+    """Restart after the crossing: a type with it does not use the paper's grid of instances.
+
+    Args:
+        hold: L, the steps that a status stays true; at least the window.
+        epoch: Y, the steps of an epoch; a search ends with its epoch. More than the window.
+    """
+
+    hold: int
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -33,10 +48,11 @@ class Parameters:
         k: threshold, clients.
         window: w, steps.
         period: p, seconds per step.
-        threshold_law: law of mu, drawn once per instance (the paper's rho_1).
+        threshold_law: law of mu, drawn once per search (the paper's rho_1).
         query_law: law of nu, drawn at every step (the paper's rho_2).
         client_bits: length of a client token, bits.
-        phase: where instances start: a public hash of the set, or 0 for every set.
+        phase: where instances or epochs start: a public hash of the set, or 0 for every set.
+        restart: None for the paper's restart on a grid of instances.
 
     Raises:
         InvalidParametersError: the parameters are invalid; the message says what to change.
@@ -49,6 +65,7 @@ class Parameters:
     query_law: Law
     client_bits: int = 16
     phase: PhaseRule = "hash"
+    restart: CrossingRestart | None = None
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -59,6 +76,8 @@ class Parameters:
             raise InvalidParametersError(f"period must be at least 1 second, not {self.period}")
         if self.phase not in get_args(PhaseRule):
             raise InvalidParametersError(f"phase must be 'hash' or 'zero', not {self.phase!r}")
+        if self.restart is not None:
+            self._check_restart(self.restart)
         if self.never_true_below < 1:
             raise InvalidParametersError(
                 f"an empty set could be released as true: k + min(threshold noise) - max(query noise) is"
@@ -78,6 +97,40 @@ class Parameters:
                 f"client_bits must lie between {needed} (2^client_bits >= 8 x {self.members_kept} members kept)"
                 f" and 32, not {self.client_bits}"
             )
+
+    def _check_restart(self, restart: CrossingRestart) -> None:
+        if not self.window <= restart.hold <= MOST_STEPS:
+            raise InvalidParametersError(
+                f"hold must lie between the window of {self.window} steps and {MOST_STEPS}, not {restart.hold}: with a"
+                f" shorter one, two searches could meet one join"
+            )
+        if not self.window < restart.epoch <= MOST_STEPS:
+            raise InvalidParametersError(
+                f"epoch must be longer than the window of {self.window} steps and at most {MOST_STEPS}, not"
+                f" {restart.epoch}"
+            )
+
+    @property
+    def cycle(self) -> int:
+        """The steps between two public restarts of a set: the window, or the epoch."""
+        return self.window if self.restart is None else self.restart.epoch
+
+    @property
+    def memory(self) -> int:
+        """The largest number of steps after a crossing, or after the first step of a search, that may still need it.
+
+        After a crossing at step j the next search begins at ``j+L`` and lasts at most Y steps; if it crosses, its
+        status lasts L steps more. On a grid this is the window.
+        """
+        return self.window if self.restart is None else self.restart.epoch + 2 * self.restart.hold
+
+    def stale_after(self, max_stale: int) -> int | None:
+        """So many steps after the visible step, its answers are refused; None if they never are.
+
+        On a grid a true status ends with the clock. With restart after the crossing it is that of the visible step, so
+        it must end when no new step becomes visible.
+        """
+        return None if self.restart is None else min(max_stale, self.window)
 
     @property
     def members_kept(self) -> int:
@@ -102,8 +155,9 @@ class Parameters:
     @cached_property
     def fingerprint(self) -> bytes:
         """32 bytes that identify these parameters. They name the tape: other parameters get other noise."""
+        restart = () if self.restart is None else ("crossing", self.restart.hold, self.restart.epoch)
         fields = (
-            "kanon/type/1",
+            "kanon/type/1" if self.restart is None else "kanon/type/2",
             self.k,
             self.window,
             self.period,
@@ -111,6 +165,7 @@ class Parameters:
             self.query_law.digest,
             self.phase,
             self.client_bits,
+            *restart,
         )
         return sha256("\n".join(map(str, fields)).encode()).digest()
 
@@ -122,10 +177,12 @@ def token_bytes(client_bits: int) -> int:
 
 @dataclass(frozen=True)
 class Profile:
-    """A rule for the laws of a type: the shape and the split of epsilon are fixed.
+    """A rule for the laws and the restart of a type: the shape and the split of epsilon are fixed.
 
-    If ``truncations`` is None, the window determines them: the smallest that reach :data:`PROFILE_DELTA`, for a join
-    whose step is fixed beforehand or, if ``watched``, for one whose step depends on a year of the set's answers.
+    If ``truncations`` is None, the window determines them: the smallest that reach the delta of the profile. On the
+    grid that is :data:`PROFILE_DELTA`, for a join whose step is fixed beforehand or, if ``watched``, for one whose step
+    depends on a year of the set's answers. With restart after the crossing (``hold`` windows, 0 for the grid) it is
+    :data:`WATCHED_SETS_DELTA`, for a join whose set and step depend on a year of answers of :data:`WATCHED_SETS` sets.
     """
 
     shape: Shape
@@ -133,10 +190,17 @@ class Profile:
     query_epsilon: Fraction
     truncations: tuple[int, int] | None = None
     watched: bool = False
+    hold: int = 0
 
 
 PROFILE_DELTA = Fraction(1, 100_000)
+WATCHED_SETS = 10_000
+"""The number of sets that an observer watches before choosing the one to join."""
+WATCHED_SETS_DELTA = Fraction(1, 1_000_000)
 MOST_TRUNCATION = 512  # enough for an epsilon of 0.05 at any practical delta
+LEAST_EPOCH, USUAL_EPOCH = 13, 52
+"""Windows. A search that is silent for longer has a larger threshold noise more often; a set that is searching spends
+more of a shorter epoch in dark steps."""
 
 PROFILES: dict[str, Profile] = {
     # The published "eps=3, A=25" means epsilon 0.75 and A=25 for each noise. With 24, an empty set is never true.
@@ -146,18 +210,66 @@ PROFILES: dict[str, Profile] = {
     # Version 2 meets its delta against an observer who watches for a year. Types with version 1 keep their tables.
     "balanced-2": Profile("two-sided", Fraction(1), Fraction(1), watched=True),
     "sharp-2": Profile("one-sided", Fraction(9, 10), Fraction(6, 5), watched=True),
+    # Restart after the crossing. The second one costs less for clients that join one set again and again.
+    "crossing": Profile("one-sided", Fraction(162, 100), Fraction(138, 100), hold=1),
+    "returning": Profile("one-sided", Fraction(3, 2), Fraction(3, 2), hold=4),
 }
 
-CURRENT_PROFILES = ("published", "balanced-2", "sharp-2")
+CURRENT_PROFILES = ("crossing", "returning", "published", "balanced-2", "sharp-2")
 """The latest version of each profile, for new types."""
 
 YEAR = 365 * 86_400
 
 
-def instances_in_a_year(window: int, period: int) -> int:
-    """The most instances that a year of steps can meet, at the worst phase."""
-    steps = max(1, YEAR // period)
-    return 1 + -(-(steps - 1) // window)
+def steps_in_a_year(period: int) -> int:
+    """The steps of a year, at least one."""
+    return max(1, YEAR // period)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The delta of one join as multiples of d1 (:attr:`Law.shift_delta`) and d2 (:attr:`Law.tail_delta`).
+
+    Attributes:
+        threshold: multiple of d1 if the join is removed.
+        query: multiple of d2 if it is removed.
+        adding: multiple of d2 if it is added: the window, in steps.
+    """
+
+    threshold: int
+    query: int
+    adding: int
+
+    def delta(self, threshold_law: Law, query_law: Law) -> Fraction:
+        """The delta of these laws, for the worse direction."""
+        d1, d2 = threshold_law.shift_delta, query_law.tail_delta
+        return max(self.threshold * d1 + self.query * d2, self.adding * d2)
+
+
+def losses(window: int, restart: CrossingRestart | None = None, steps: int = 1, sets: int = 1) -> Losses:
+    """The losses of one join that may be at any of ``steps`` steps in any of ``sets`` sets.
+
+    ``steps = sets = 1`` is a join that is fixed beforehand. Otherwise it may be chosen by the answers; they can reveal
+    a truncated threshold noise before the join, with probability d1 for each instance or search.
+
+    Grid: an instance of each set per window, and one more that the join reaches; ``(m I + 1) d1 + (w-1) d2``.
+    Restart after the crossing: ``m I d1 + (Y-1) d2``, I the searches that could be the one that the join meets.
+    """
+    if restart is None:
+        instances = 1 + -(-(steps - 1) // window)
+        return Losses(sets * instances + 1, window - 1, window)
+    searches = most_searches(window, restart, restart.epoch + steps + window - 2)
+    return Losses(sets * searches, restart.epoch - 1, window)
+
+
+def most_searches(window: int, restart: CrossingRestart, steps: int, generations: int = 0) -> int:
+    """The most searches of one set that can begin within ``steps`` consecutive steps.
+
+    Two of them begin at least a window apart, and at least ``hold`` steps unless an epoch ends between. A log
+    generation that begins in these steps is an epoch's end.
+    """
+    ends = -(-(steps - 1) // restart.epoch) + generations
+    return min(-(-steps // window), -(-(steps + ends * (restart.hold - window)) // restart.hold))
 
 
 def profile(name: str, window: int, period: int = 3600) -> tuple[Law, Law]:
@@ -166,21 +278,47 @@ def profile(name: str, window: int, period: int = 3600) -> tuple[Law, Law]:
     Raises:
         InvalidParametersError: no profile has that name.
     """
-    if name not in PROFILES:
-        raise InvalidParametersError(f"profile must be one of {', '.join(sorted(PROFILES))}, not {name!r}")
-    chosen = PROFILES[name]
+    chosen = _profile(name)
     if chosen.truncations is not None:
         law = SHAPES[chosen.shape]
         return law(chosen.threshold_epsilon, chosen.truncations[0]), law(chosen.query_epsilon, chosen.truncations[1])
-    instances = instances_in_a_year(window, period) if chosen.watched else 1
-    return smallest_laws(chosen.shape, chosen.threshold_epsilon, chosen.query_epsilon, window, PROFILE_DELTA, instances)
+    restart = profile_restart(name, window, period)
+    year = steps_in_a_year(period)
+    if restart is not None:
+        lost, delta = losses(window, restart, year, WATCHED_SETS), WATCHED_SETS_DELTA
+    else:
+        lost, delta = losses(window, steps=year if chosen.watched else 1), PROFILE_DELTA
+    return smallest_laws(chosen.shape, chosen.threshold_epsilon, chosen.query_epsilon, lost, delta)
+
+
+def profile_restart(name: str, window: int, period: int = 3600) -> CrossingRestart | None:
+    """The restart of a profile at a window of ``window`` steps of ``period`` seconds; None for the grid.
+
+    Raises:
+        InvalidParametersError: no profile has that name.
+    """
+    hold = _profile(name).hold
+    if not hold:
+        return None
+    return CrossingRestart(hold * window, usual_epoch(window, period))
+
+
+def usual_epoch(window: int, period: int) -> int:
+    """About a year, in whole windows, between :data:`LEAST_EPOCH` and :data:`USUAL_EPOCH` of them."""
+    return window * min(USUAL_EPOCH, max(LEAST_EPOCH, steps_in_a_year(period) // window))
+
+
+def _profile(name: str) -> Profile:
+    if name not in PROFILES:
+        raise InvalidParametersError(f"profile must be one of {', '.join(sorted(PROFILES))}, not {name!r}")
+    return PROFILES[name]
 
 
 @lru_cache(maxsize=64)
 def smallest_laws(
-    shape: Shape, threshold_epsilon: Fraction, query_epsilon: Fraction, window: int, delta: Fraction, instances: int = 1
+    shape: Shape, threshold_epsilon: Fraction, query_epsilon: Fraction, lost: Losses, delta: Fraction
 ) -> tuple[Law, Law]:
-    """The two laws with the smallest total truncation whose :func:`interval_delta` is at most ``delta``.
+    """The two laws with the smallest total truncation whose :meth:`Losses.delta` is at most ``delta``.
 
     Among equal totals, the smaller delta wins.
 
@@ -191,14 +329,12 @@ def smallest_laws(
 
     def second_for(first: int) -> int:
         return _smallest(
-            lambda second: (
-                interval_delta(make(threshold_epsilon, first), make(query_epsilon, second), window, instances) <= delta
-            )
+            lambda second: lost.delta(make(threshold_epsilon, first), make(query_epsilon, second)) <= delta
         )
 
     best: tuple[int, Fraction, Law, Law] | None = None
-    least_first = _smallest(lambda first: (instances + 1) * make(threshold_epsilon, first).shift_delta <= delta)
-    least_second = _smallest(lambda second: window * make(query_epsilon, second).tail_delta <= delta)
+    least_first = _smallest(lambda first: lost.threshold * make(threshold_epsilon, first).shift_delta <= delta)
+    least_second = _smallest(lambda second: lost.adding * make(query_epsilon, second).tail_delta <= delta)
     for first in range(least_first, MOST_TRUNCATION):
         if best is not None and first + least_second > best[0]:
             break
@@ -207,13 +343,13 @@ def smallest_laws(
             laws = make(threshold_epsilon, first), make(query_epsilon, second)
         except ValueError:
             break
-        reached = interval_delta(*laws, window, instances)
+        reached = lost.delta(*laws)
         if reached <= delta and (best is None or (first + second, reached) < best[:2]):
             best = (first + second, reached, *laws)
     if best is None:
         raise InvalidParametersError(
             f"no truncation reaches delta {float(delta):g} at epsilons {float(threshold_epsilon):g} and"
-            f" {float(query_epsilon):g} over {window} steps: raise delta or the epsilons"
+            f" {float(query_epsilon):g} over {lost.adding} steps: raise delta or the epsilons"
         )
     return best[2], best[3]
 
@@ -229,13 +365,3 @@ def _smallest(reaches: Callable[[int], bool]) -> int:
             reached = True  # too large for a table, so more than large enough
         low, high = (low, middle) if reached else (middle + 1, high)
     return low
-
-
-def interval_delta(threshold_law: Law, query_law: Law, window: int, instances: int = 1) -> Fraction:
-    """``max((I+1) d1 + (w-1) d2, w d2)``: the delta of one join that could happen in any of I instances.
-
-    I = 1 is a join whose step is fixed beforehand; it affects two instances. If its step depends on the set's answers
-    during I instances, the answers can reveal a truncated threshold noise before the join, with probability d1 each.
-    """
-    first, second = threshold_law.shift_delta, query_law.tail_delta
-    return max((instances + 1) * first + (window - 1) * second, window * second)

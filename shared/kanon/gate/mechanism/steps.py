@@ -1,7 +1,8 @@
 """Time: steps of one period, instances of one window of steps, and the phase of a set.
 
 A step is ``floor(unix_time / period)``. Instance ``q`` of a set with phase ``f`` covers the steps ``t`` with
-``floor((t - f) / w) == q`` (the paper's Algorithm 1, which prints a ceiling instead of the floor).
+``floor((t - f) / w) == q`` (the paper's Algorithm 1, which prints a ceiling instead of the floor). Epochs
+(``searches.py``) are numbered in the same way; their length takes the place of the window.
 """
 
 from typing import Literal

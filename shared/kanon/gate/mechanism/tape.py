@@ -1,9 +1,12 @@
-"""The noise tape: the noise of a set and instance is a keyed function, not a random stream.
+"""The noise tape: the noise of a set and search is a keyed function, not a random stream.
 
-The tape is ``SHAKE-256(prefix, set key, instance)`` as 64-bit words. Word 0 gives the threshold noise mu, word
-``1 + i`` the query noise nu of the ``i``-th step of the instance. A retry, a worker after a crash and a second
-worker draw the same noise. The prefix names deployment, type, parameters and log generation, because two different
-questions or two different logs must never share noise.
+On the paper's grid the tape is ``SHAKE-256(prefix, set key, instance)`` as 64-bit words. Word 0 gives the threshold
+noise mu, word ``1 + i`` the query noise nu of the ``i``-th step of the instance. With restart after the crossing a
+search may be much longer than a window, so its tape has pages: ``SHAKE-256(prefix, set key, first step of the search,
+page)``. Word 0 of page 0 gives mu; word ``1 + i`` of page ``n`` gives nu of the step ``n * window + i`` of the search.
+
+A retry, a worker after a crash and a second worker draw the same noise. The prefix names deployment, type, parameters
+and log generation, because two different questions or two different logs must never share noise.
 """
 
 import hashlib
@@ -17,6 +20,8 @@ from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
 SET_KEY_BYTES = 32
 _PLACE = Struct(f">q{SET_KEY_BYTES}sqq")
 """``length_prefixed(set key, instance)`` in one call, for speed: a million sets need it two million times."""
+_PAGE = Struct(f">q{SET_KEY_BYTES}sqqqq")
+"""``length_prefixed(set key, first step, page)`` in one call."""
 
 
 def check_set_key(set_key: bytes) -> None:
@@ -61,39 +66,57 @@ class Tapes:
             self.type_name.encode(),
             self.parameters.fingerprint,
         )
+        first, later = (b"1", b"2") if self.parameters.restart is None else (b"3", b"4")
         if self.generation is None:
-            return hashlib.shake_256(length_prefixed(b"kanon/tape/1", *name))
+            return hashlib.shake_256(length_prefixed(b"kanon/tape/" + first, *name))
         log, from_step = self.generation.log.encode(), self.generation.from_step.to_bytes(8, "big", signed=True)
-        return hashlib.shake_256(length_prefixed(b"kanon/tape/2", *name, log, from_step))
+        return hashlib.shake_256(length_prefixed(b"kanon/tape/" + later, *name, log, from_step))
 
-    def words(self, set_key: bytes, instance: int, count: int) -> bytes:
-        """The first ``count`` words of the tape, ``8 * count`` bytes."""
+    def words(self, set_key: bytes, place: int, count: int, page: int = 0) -> bytes:
+        """The first ``count`` words of a page of a search's tape, ``8 * count`` bytes. A grid has only page 0."""
         check_set_key(set_key)
         shake = self._prefix.copy()
-        shake.update(_PLACE.pack(SET_KEY_BYTES, set_key, 8, instance))
+        if self.parameters.restart is None:
+            shake.update(_PLACE.pack(SET_KEY_BYTES, set_key, 8, place))
+        else:
+            shake.update(_PAGE.pack(SET_KEY_BYTES, set_key, 8, place, 8, page))
         return shake.digest(WORD_BYTES * count)  # type: ignore[call-arg]
+
+    def query_words(self, set_key: bytes, place: int, begin: int, end: int) -> bytes:
+        """The words of the query noise at the steps ``begin`` to ``end - 1`` of a search, counted from 0."""
+        size = self.parameters.window
+        if end <= size:
+            return self.words(set_key, place, 1 + end)[WORD_BYTES * (1 + begin) :]
+        parts = []
+        for page in range(begin // size, -(-end // size)):
+            first, stop = max(begin - page * size, 0), min(end - page * size, size)
+            parts.append(self.words(set_key, place, 1 + stop, page)[WORD_BYTES * (1 + first) :])
+        return b"".join(parts)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of one set in one instance."""
+    """The noise of one set in one search; ``place`` is that of :class:`searches.Search`."""
 
     tapes: Tapes
     set_key: bytes
-    instance: int
+    place: int
 
     @cached_property
     def mu(self) -> int:
-        """The threshold noise, the same during the whole instance."""
-        return self.tapes.parameters.threshold_law.draw(_word(self.tapes.words(self.set_key, self.instance, 1), 0))
+        """The threshold noise, the same during the whole search."""
+        return self.tapes.parameters.threshold_law.draw(_word(self.tapes.words(self.set_key, self.place, 1), 0))
 
     @cached_property
-    def _words(self) -> bytes:
-        return self.tapes.words(self.set_key, self.instance, 1 + self.tapes.parameters.window)
+    def _pages(self) -> dict[int, bytes]:
+        return {}
 
     def nu(self, i: int) -> int:
-        """The query noise of step ``i`` of the instance, ``0 <= i < window``."""
-        return self.tapes.parameters.query_law.draw(_word(self._words, 1 + i))
+        """The query noise of step ``i`` of the search, counted from 0."""
+        page, at = divmod(i, self.tapes.parameters.window)
+        if page not in self._pages:
+            self._pages[page] = self.tapes.words(self.set_key, self.place, 1 + self.tapes.parameters.window, page)
+        return self.tapes.parameters.query_law.draw(_word(self._pages[page], 1 + at))
 
 
 def _word(tape: bytes, i: int) -> int:

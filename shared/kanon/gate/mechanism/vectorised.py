@@ -6,6 +6,7 @@ instead of drawing every query noise, it compares the words of a tape with the s
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,10 +15,9 @@ from kanon.gate.mechanism.columns import NEVER, Bools, Ints, States, Tokens, mos
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
 from kanon.noise.laws import Law
-from kanon.noise.words import WORD_BYTES
 
 TapesOf = Callable[[int], Tapes]
-"""Gives the tapes of the instances that begin at a step (noise keys rotate)."""
+"""Gives the tapes of the searches that begin at a step (noise keys rotate)."""
 
 MEMBERS_A_BLOCK = 1 << 18
 """Members of a block of rows, each of which may begin a stretch; bounds the memory for large k."""
@@ -30,23 +30,59 @@ def evaluate_all(
     tapes_of: TapesOf,
     step: int,
     sets: Sequence[tuple[bytes, SetState, Sequence[int]]],
+    begun: int | None = None,
 ) -> list[SetState]:
     """:func:`above_threshold.evaluate` for many ``(set key, state, joined)``, all at ``step``."""
     before = States.of([(set_key, state) for set_key, state, _ in sets])
-    return evaluate_columns(parameters, tapes_of, step, before, Tokens.of([joined for _, _, joined in sets])).states()
+    joined = Tokens.of([joined for _, _, joined in sets])
+    return evaluate_columns(parameters, tapes_of, step, before, joined, begun).states()
 
 
-def evaluate_columns(parameters: Parameters, tapes_of: TapesOf, step: int, before: States, joined: Tokens) -> States:
+def evaluate_columns(
+    parameters: Parameters, tapes_of: TapesOf, step: int, before: States, joined: Tokens, begun: int | None = None
+) -> States:
     """The states of n sets after ``step``: :func:`above_threshold.evaluate` for all of them.
 
     ``step`` is later than each set's last evaluated step. ``joined`` has the client tokens that joined each set, in any
-    order, repetitions allowed.
+    order, repetitions allowed. ``begun`` is the first step of the log generation.
     """
     members, lasts = most_recent_of_all(before, joined, step, parameters.window, parameters.members_kept)
     newest = before.crossings[:, 1]
-    crossed, wake_ups = decide(Sets(parameters, tapes_of, before.keys, members.sizes, lasts), step, newest)
+    crossed, wake_ups = decide(Sets(parameters, tapes_of, before.keys, members.sizes, lasts, begun), step, newest)
     crossings = np.where(crossed[:, None], np.column_stack((newest, np.full_like(newest, step))), before.crossings)
     return States(before.keys, members, lasts, crossings, np.full(len(before), step), wake_ups)
+
+
+class SearchColumns(NamedTuple):
+    """One search of each of n sets: :class:`searches.Search`, column by column, each (n,)."""
+
+    places: Ints
+    firsts: Ints
+    lasts: Ints
+
+    def part(self, rows: "Ints | slice") -> "SearchColumns":
+        """The searches of some rows."""
+        return SearchColumns(self.places[rows], self.firsts[rows], self.lasts[rows])
+
+
+def searches_at(
+    parameters: Parameters, phases: Ints, steps: "Ints | int", newest: Ints, begun: int | None = None
+) -> SearchColumns:
+    """:meth:`searches.Searches.at` for n sets with these phases and last crossings (NEVER if there is none)."""
+    cycle, window = parameters.cycle, parameters.window
+
+    def first_of_cycle(at: Ints) -> Ints:
+        return at - (at - phases) % cycle
+
+    begins = first_of_cycle(np.full(len(phases), steps))
+    if parameters.restart is None:
+        firsts = np.where(newest >= begins, begins + window, begins)
+        return SearchColumns((firsts - phases) // window, firsts, firsts + window - 1)
+    ended = begins if begun is None else np.maximum(begins, begun)
+    later = first_of_cycle(ended + window - 1)
+    after = newest + parameters.restart.hold
+    firsts = np.where(after >= ended, after, np.maximum(ended, later) + window - 1)
+    return SearchColumns(firsts, firsts, first_of_cycle(firsts) + cycle - 1)
 
 
 @dataclass(frozen=True)
@@ -55,10 +91,11 @@ class Sets:
 
     Attributes:
         parameters: the constants of the type.
-        tapes_of: the tapes by first step of an instance.
+        tapes_of: the tapes by first step of a search.
         keys: n set keys.
         sizes: members per set, (n,); all joined in the window that ends with the step.
         lasts: the last steps of all members, set after set, latest first, (sum of sizes,).
+        begun: the first step of the log generation, None for the first one.
     """
 
     parameters: Parameters
@@ -66,52 +103,57 @@ class Sets:
     keys: Sequence[bytes]
     sizes: Ints
     lasts: Ints
+    begun: int | None = None
 
     def count_at(self, steps: Ints) -> Ints:
         """The count of set n at ``steps[n]`` if nobody joins."""
         window, owners = self.parameters.window, np.repeat(np.arange(len(self.keys)), self.sizes)
         return np.bincount(owners[self.lasts > steps[owners] - window], minlength=len(self.keys))
 
-    def first_crossings(self, asked: Ints, instances: Ints, firsts: Ints, counts: Ints, step: int) -> Ints:
-        """The first crossing at or after ``step`` of each set in ``asked``, within one instance per set.
+    def first_crossings(self, asked: Ints, searches: SearchColumns, counts: Ints, step: int) -> Ints:
+        """The first crossing at or after ``step`` of each set in ``asked``, within one search per set.
 
         ``counts`` holds the counts at the first step in question. They only fall while nobody joins. So they show,
         without any query noise, which sets cannot cross and which cross at once.
         """
-        parameters = self.parameters
+        parameters, firsts = self.parameters, searches.firsts
         result = np.full(len(self.keys), NEVER)
         sure = asked[counts[asked] >= parameters.surely_true_from]
         result[sure] = np.maximum(firsts[sure], step)
         open_ = asked[(counts[asked] >= parameters.never_true_below) & (counts[asked] < parameters.surely_true_from)]
         if open_.size:
             keys = [self.keys[row] for row in open_.tolist()]
-            mus = threshold_noise(parameters.threshold_law, self.tapes_of, keys, instances[open_], firsts[open_])
+            mus = threshold_noise(parameters.threshold_law, self.tapes_of, keys, searches.part(open_))
             thresholds = parameters.k + mus
             reachable = counts[open_] + parameters.query_law.max >= thresholds
             rows, thresholds = open_[reachable], thresholds[reachable]
             for block in _blocks(self.sizes[rows]):
-                result[rows[block]] = self.block_crossings(rows[block], instances, firsts, thresholds[block], step)
+                inside = rows[block]
+                result[inside] = self.block_crossings(inside, searches.part(inside), thresholds[block], step)
         return result[asked]
 
-    def block_crossings(self, rows: Ints, instances: Ints, firsts: Ints, thresholds: Ints, step: int) -> Ints:
+    def block_crossings(self, rows: Ints, searches: SearchColumns, thresholds: Ints, step: int) -> Ints:
         """The first crossings at or after ``step`` of a block of rows. Tapes are read up to the last possible one only.
+
+        ``searches`` and ``thresholds`` are those of the rows.
 
         Until the next member leaves, the count is constant, and so is the smallest word that crosses. So each row is
         cut into stretches of steps: the oldest member leaves at the end of the first one, and so on. The stretches of
         all rows are concatenated. Every row has a member; without members it cannot cross (``k + min - max >= 1``).
         """
-        window, law, first, sizes = self.parameters.window, self.parameters.query_law, firsts[rows], self.sizes[rows]
+        window, law, first, sizes = self.parameters.window, self.parameters.query_law, searches.firsts, self.sizes[rows]
         begins = np.maximum(step, first) - first
         owners = np.repeat(np.arange(len(rows)), sizes)
         left = ranks(sizes)  # members that left before the stretch
         members = np.cumsum(self.sizes)[rows][owners] - 1 - left
         # A member leaves one window after its last join, and its stretch ends there, clipped to the steps in question.
-        leaves = np.clip(self.lasts[members] + window - first[owners], begins[owners], window)
+        ends = searches.lasts + 1 - first
+        leaves = np.clip(self.lasts[members] + window - first[owners], begins[owners], ends[owners])
         lengths = leaves - np.where(left == 0, begins[owners], np.roll(leaves, 1))
         needed = (thresholds - sizes)[owners] + left - law.min
         lengths[needed >= len(law.weights)] = 0  # no word crosses here or in later stretches
         keys = [self.keys[row] for row in rows.tolist()]
-        return stretches_cross(law, self.tapes_of, keys, instances[rows], first, begins, sizes, lengths, needed)
+        return stretches_cross(law, self.tapes_of, keys, searches, begins, sizes, lengths, needed)
 
 
 def decide(sets: Sets, step: int, newest: Ints) -> tuple[Bools, Ints]:
@@ -122,23 +164,23 @@ def decide(sets: Sets, step: int, newest: Ints) -> tuple[Bools, Ints]:
     Returns:
         Crossed now (n,), and the wake-up steps (n,), int64's minimum where there is none.
     """
-    window, sizes = sets.parameters.window, sets.sizes
-    phases = phases_of(sets.keys, sets.parameters)
-    instances = (step - phases) // window
-    firsts = instances * window + phases
-    above = newest >= firsts
+    parameters, sizes = sets.parameters, sets.sizes
+    phases = phases_of(sets.keys, parameters)
+    searches = searches_at(parameters, phases, step, newest, sets.begun)
+    active = searches.firsts <= step
 
-    # This instance: the test of the step itself, and the look-ahead.
+    # The active search: the test of the step itself, and the look-ahead.
     crossing = np.full(len(sets.keys), NEVER)
-    asked = np.flatnonzero(~above)
-    crossing[asked] = sets.first_crossings(asked, instances, firsts, sizes, step)
+    asked = np.flatnonzero(active)
+    crossing[asked] = sets.first_crossings(asked, searches, sizes, step)
     crossed = crossing == step
     wake_ups = np.where(crossed, NEVER, crossing)
 
-    # The next instance. If nobody joins, the set is empty from the instance after that.
-    asked = np.flatnonzero((above | crossed | (crossing == NEVER)) & (sizes > 0))
-    nexts = firsts + window
-    wake_ups[asked] = sets.first_crossings(asked, instances + 1, nexts, sets.count_at(nexts), NEVER)
+    # The search after it. If nobody joins, the set is empty from the next one on.
+    after = np.where(active & ~crossed, searches.lasts, step) + 1
+    searches = searches_at(parameters, phases, after, np.where(crossed, step, newest), sets.begun)
+    asked = np.flatnonzero((~active | crossed | (crossing == NEVER)) & (sizes > 0))
+    wake_ups[asked] = sets.first_crossings(asked, searches, sets.count_at(searches.firsts), NEVER)
     return crossed, wake_ups
 
 
@@ -147,7 +189,7 @@ def phases_of(keys: Sequence[bytes], parameters: Parameters) -> Ints:
     if parameters.phase != "hash":
         return np.zeros(len(keys), np.int64)
     tails = np.frombuffer(b"".join([key[-8:] for key in keys]), ">u8")
-    return (tails % np.uint64(parameters.window)).astype(np.int64)
+    return (tails % np.uint64(parameters.cycle)).astype(np.int64)
 
 
 def _blocks(sizes: Ints) -> Iterator[slice]:
@@ -162,10 +204,10 @@ def _blocks(sizes: Ints) -> Iterator[slice]:
         start = stop
 
 
-def threshold_noise(law: Law, tapes_of: TapesOf, keys: Iterable[bytes], instances: Ints, firsts: Ints) -> Ints:
-    """The threshold noise of instances, (n,): word 0 of each one's tape."""
-    places = zip(keys, instances.tolist(), firsts.tolist(), strict=True)
-    words = b"".join([tapes_of(first).words(key, instance, 1) for key, instance, first in places])
+def threshold_noise(law: Law, tapes_of: TapesOf, keys: Iterable[bytes], searches: SearchColumns) -> Ints:
+    """The threshold noise of searches, (n,): word 0 of each one's tape."""
+    places = zip(keys, searches.places.tolist(), searches.firsts.tolist(), strict=True)
+    words = b"".join([tapes_of(first).words(key, place, 1) for key, place, first in places])
     bounds = np.array(law.cumulative[:-1], np.uint64)
     outcomes: Ints = np.searchsorted(bounds, np.frombuffer(words, ">u8"), side="right")
     return law.min + outcomes
@@ -175,22 +217,20 @@ def stretches_cross(
     law: Law,
     tapes_of: TapesOf,
     keys: Sequence[bytes],
-    instances: Ints,
-    firsts: Ints,
+    searches: SearchColumns,
     begins: Ints,
     sizes: Ints,
     lengths: Ints,
     needed: Ints,
 ) -> Ints:
-    """The first crossing of each of n rows. A row is a run of steps in one instance of a set, cut into stretches.
+    """The first crossing of each of n rows. A row is a run of steps in one search of a set, cut into stretches.
 
     Args:
         law: the query law.
-        tapes_of: the tapes by first step of an instance.
+        tapes_of: the tapes by first step of a search.
         keys: the set key of each row.
-        instances: the instance of each row, (n,).
-        firsts: its first step, (n,).
-        begins: the number of steps between it and the row's first step, (n,).
+        searches: the search of each row.
+        begins: the number of steps between its first step and the row's first step, (n,).
         sizes: the number of stretches of each row, at least one, (n,).
         lengths: the steps of all stretches, row after row, (sum of sizes,). In a stretch the count is constant.
         needed: in each stretch, the smallest query noise that crosses, less the smallest of the law. Where it is
@@ -205,9 +245,10 @@ def stretches_cross(
     stops = np.cumsum(lengths)[np.cumsum(sizes) - 1]
     starts = np.concatenate(([0], stops[:-1]))
     ends = begins + stops - starts
-    places = zip(keys, *(x.tolist() for x in (instances, firsts, 1 + begins, 1 + ends)), strict=True)
-    tapes = b"".join([tapes_of(f).words(key, instance, to)[WORD_BYTES * at :] for key, instance, f, at, to in places])
+    columns = (searches.places, searches.firsts, begins, ends)
+    rows = zip(keys, *(column.tolist() for column in columns), strict=True)
+    tapes = b"".join([tapes_of(f).query_words(key, place, begin, end) for key, place, f, begin, end in rows])
     words = np.frombuffer(tapes, ">u8").astype(np.uint64)
     crosses = np.concatenate((np.flatnonzero(words >= bounds), [len(words)]))
     found = crosses[np.searchsorted(crosses, starts)]
-    return np.where(found < stops, firsts + begins + found - starts, NEVER)
+    return np.where(found < stops, searches.firsts + begins + found - starts, NEVER)

@@ -44,9 +44,9 @@ class Control(Fingerprints):
     """Marks, leases and fingerprints."""
 
     changed = (
-        "a type's parameters, a key, the outage allowance, the publish delay or the number of slots differ from what"
-        " this deployment started with; restore them, give changed parameters a new type name, and let a new entry of"
-        " Slots begin at least two steps ahead"
+        "a type's parameters, a key, the outage allowance, the publish delay, MaxStale or the number of slots differ"
+        " from what this deployment started with; restore them, give changed parameters a new type name, and let a new"
+        " entry of Slots begin at least two steps ahead"
     )
     too_many = "types and keys are more than one deployment can hold; move some types to another deployment"
 

@@ -679,7 +679,7 @@ def test_a_changed_fingerprint_is_refused_and_nothing_is_recorded(tables: Tables
     tables.control.check("join", PRINTS)
     with pytest.raises(
         FingerprintMismatchError,
-        match=r"^join: a type's parameters, a key, the outage allowance, the publish delay or the number",
+        match=r"^join: a type's parameters, a key, the outage allowance, the publish delay, MaxStale or the number",
     ):
         tables.control.check("join", {**PRINTS, changed: "99", "type new": "04"})
     assert tables.control.recorded("join") == PRINTS

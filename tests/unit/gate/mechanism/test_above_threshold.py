@@ -1,4 +1,4 @@
-"""AboveThreshold with periodic restart: lazily and ahead, it equals the algorithm as printed."""
+"""AboveThreshold with both restarts: lazily and ahead, it equals the algorithm as printed."""
 
 from dataclasses import replace
 
@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from kanon.gate.mechanism.above_threshold import SetState, crosses, evaluate, is_above, next_crossing
 from kanon.gate.mechanism.members import Member, most_recent
 from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.mechanism.searches import Searches
 from kanon.gate.mechanism.steps import instance_of, phase_of
 from kanon.gate.mechanism.tape import Noise, Tapes
-from tests.naive import Naive
-from tests.unit.examples import KEY, ONE_SIDED, SMALL, noise, set_key, tapes
+from tests.naive import Naive, NaiveSearches
+from tests.unit.examples import CROSSING, KEY, LONG_HOLD, ONE_SIDED, SMALL, noise, set_key, tapes
 
 TYPES = st.sampled_from(
     [
@@ -21,6 +22,10 @@ TYPES = st.sampled_from(
         replace(SMALL, phase="zero"),
         replace(SMALL, k=6, window=3),
         replace(SMALL, window=2),
+        CROSSING,
+        replace(CROSSING, phase="zero"),
+        replace(CROSSING, k=6, window=3),
+        LONG_HOLD,
     ]
 )
 SETS = st.integers(0, 10_000).map(set_key)
@@ -34,11 +39,11 @@ def test_a_set_evaluated_only_when_touched_has_the_answers_of_the_algorithm(
     parameters: Parameters, name: bytes, joins: list[frozenset[int]], start: int
 ) -> None:
     naive = Naive(parameters, tapes(parameters))
-    phase = phase_of(name, parameters.window, parameters.phase)
+    searches = Searches.of(parameters, name)
     state = SetState()
     wake_ups: set[int] = set()
-    # Silence long enough at the end that every member leaves and two instances pass.
-    steps = [*joins, *[frozenset()] * 3 * parameters.window]
+    # Silence long enough at the end that every member leaves and two instances, or an epoch, pass.
+    steps = [*joins, *[frozenset()] * (2 * parameters.window + parameters.cycle)]
     for step, joined in enumerate(steps, start):
         for token in joined:
             naive.join(name, token, step)
@@ -46,7 +51,7 @@ def test_a_set_evaluated_only_when_touched_has_the_answers_of_the_algorithm(
             state = evaluate(parameters, name, state, joined, step, _noise(parameters, name))
             if state.wake_up is not None:
                 wake_ups.add(state.wake_up)
-        shown = is_above(state.crossings, step, step, phase, parameters.window)
+        shown = is_above(searches, state.crossings, step, step)
         assert shown == naive.step(name, step)
 
 
@@ -63,24 +68,24 @@ def test_evaluating_a_set_without_new_joins_changes_no_answer(
         assert often.wake_up == seldom.wake_up
 
 
-@given(TYPES, SETS, st.lists(st.tuples(st.integers(0, 11), st.integers(0, 40))), st.integers(0, 40))
+@given(TYPES, SETS, st.lists(st.tuples(st.integers(0, 11), st.integers(0, 40))), st.integers(0, 40), st.integers(0, 30))
 @settings(max_examples=200)
 def test_the_look_ahead_finds_the_same_step_as_trying_every_later_step(
-    parameters: Parameters, name: bytes, joins: list[tuple[int, int]], ago: int
+    parameters: Parameters, name: bytes, joins: list[tuple[int, int]], ago: int, crossed_ago: int
 ) -> None:
     window = parameters.window
     step = max((at for _, at in joins), default=0) + ago % window
     last = dict(sorted(joins, key=lambda join: join[1]))
     kept = [Member(token, at) for token, at in last.items() if at > step - window]
     members = most_recent(kept, (), step, window, parameters.members_kept)
-    phase = phase_of(name, window, parameters.phase)
-    for above in (False, True):
-        found = next_crossing(parameters, phase, members, step, above, _noise(parameters, name))
-        assert found == _tried(parameters, name, phase, members, step, above)
+    searches = Searches.of(parameters, name)
+    for crossing in (None, step - crossed_ago):
+        found = next_crossing(searches, members, step, crossing, _noise(parameters, name))
+        assert found == _tried(parameters, name, members, step, crossing)
 
 
 def test_the_look_ahead_of_a_set_without_members_is_empty_and_reads_no_noise() -> None:
-    assert next_crossing(SMALL, 0, (), 5, above=False, noise_of=_no_noise) is None
+    assert next_crossing(Searches(SMALL, 0), (), 5, None, _no_noise) is None
 
 
 def test_a_count_that_can_never_cross_reads_no_noise() -> None:
@@ -95,7 +100,7 @@ def test_a_count_equal_to_the_threshold_crosses() -> None:
 
 
 def test_a_crossing_keeps_the_status_true_to_the_end_of_its_instance_and_no_longer() -> None:
-    assert [is_above((7,), 99, step, phase=1, window=6) for step in range(5, 15)] == [
+    assert [is_above(Searches(SMALL, 1), (7,), 99, step) for step in range(5, 15)] == [
         *[False] * 2,  # the instance 1..6
         *[True] * 6,  # 7..12
         *[False] * 2,
@@ -103,12 +108,21 @@ def test_a_crossing_keeps_the_status_true_to_the_end_of_its_instance_and_no_long
 
 
 def test_a_crossing_is_not_seen_before_it_is_visible() -> None:
-    assert not is_above((9,), 8, 10, phase=1, window=6)
-    assert is_above((9,), 9, 10, phase=1, window=6)
+    assert not is_above(Searches(SMALL, 1), (9,), 8, 10)
+    assert is_above(Searches(SMALL, 1), (9,), 9, 10)
+    assert not is_above(Searches(CROSSING, 1), (9,), 8, 10)
+    assert is_above(Searches(CROSSING, 1), (9,), 9, 10)
+
+
+def test_with_restart_after_the_crossing_the_visible_step_gives_the_answer() -> None:
+    searches = Searches(CROSSING, 1)
+    shown = [visible for visible in range(30) if is_above(searches, (9,), visible, 29)]
+    assert shown == list(range(9, 9 + CROSSING.restart.hold))
+    assert is_above(searches, (9, 17), 16, 99)  # a newer crossing is not visible yet
 
 
 def test_an_older_crossing_is_seen_while_a_newer_one_is_not_visible_yet() -> None:
-    assert is_above((9, 13), 12, 12, phase=1, window=6)
+    assert is_above(Searches(SMALL, 1), (9, 13), 12, 12)
 
 
 class Observed(int):
@@ -121,13 +135,18 @@ class Observed(int):
         return int(self) <= other
 
     def __sub__(self, other: int) -> int:
-        self.seen.append("instance?")
+        self.seen.append("in time?")
         return int(self) - other
+
+    def __add__(self, other: int) -> int:
+        self.seen.append("in time?")
+        return int(self) + other
 
 
 @pytest.mark.parametrize("visible", [0, 8, 9, 12, 13, 99])
 @pytest.mark.parametrize("step", [3, 9, 14, 99])
-def test_every_crossing_is_tested_for_every_answer(visible: int, step: int) -> None:
+@pytest.mark.parametrize("parameters", [SMALL, CROSSING], ids=["grid", "crossing"])
+def test_every_crossing_is_tested_for_every_answer(parameters: Parameters, visible: int, step: int) -> None:
     seen: list[list[str]] = []
     crossings = []
     for at in (9, 13):
@@ -135,8 +154,8 @@ def test_every_crossing_is_tested_for_every_answer(visible: int, step: int) -> N
         crossing.seen = []
         crossings.append(crossing)
         seen.append(crossing.seen)
-    is_above(crossings, visible, step, phase=1, window=6)
-    assert seen == [["visible?", "instance?"]] * 2
+    is_above(Searches(parameters, 1), crossings, visible, step)
+    assert seen == [["visible?", "in time?"]] * 2
 
 
 @given(SETS, st.integers(0, 100))
@@ -177,7 +196,7 @@ def _noise(parameters: Parameters, name: bytes):  # type: ignore[no-untyped-def]
 
 
 class _Unreadable(Tapes):
-    def words(self, set_key: bytes, instance: int, count: int) -> bytes:
+    def words(self, set_key: bytes, place: int, count: int, page: int = 0) -> bytes:
         raise AssertionError("the tape was read where nothing was open")
 
 
@@ -186,21 +205,15 @@ def _no_noise(instance: int) -> Noise:
 
 
 def _tried(
-    parameters: Parameters,
-    name: bytes,
-    phase: int,
-    members: tuple[Member, ...],
-    step: int,
-    above: bool,
+    parameters: Parameters, name: bytes, members: tuple[Member, ...], step: int, crossing: int | None
 ) -> int | None:
-    """Algorithm 2's test at every later step, longer than any member can stay."""
-    window = parameters.window
-    for at in range(step + 1, step + 4 * window):
-        instance = (at - phase) // window
-        if above and instance == (step - phase) // window:
-            continue
-        drawn = Noise(tapes(parameters, KEY), name, instance)
-        count = sum(at - window < member.last <= at for member in members)
-        if count + drawn.nu((at - phase) % window) >= parameters.k + drawn.mu:
-            return at
+    """The test at every later step that belongs to a search, longer than any member can stay."""
+    naive = NaiveSearches(parameters, name, crossing, step)
+    for at in range(step + 1, step + 4 * parameters.window):
+        if (search := naive.search_at(at)) is not None:
+            place, i = search
+            drawn = Noise(tapes(parameters, KEY), name, place)
+            count = sum(at - parameters.window < member.last <= at for member in members)
+            if count + drawn.nu(i) >= parameters.k + drawn.mu:
+                return at
     return None

@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from fractions import Fraction
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -12,17 +13,19 @@ from hypothesis import strategies as st
 from kanon.gate.mechanism.bounds import (
     all_joins,
     distinct_tokens,
+    guarantee,
     interval_aware,
     met_by_one_join,
+    of_runs,
     over_generations,
     paper,
     rejoining,
     watching,
 )
-from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.gate.mechanism.parameters import CrossingRestart, Parameters, most_searches, profile
 from kanon.noise.bound import Bound, posterior
 from kanon.noise.exact import round_up, written_up
-from kanon.noise.laws import two_sided
+from kanon.noise.laws import one_sided, two_sided
 from kanon.noise.words import TOTAL
 from tests.unit.examples import ONE_SIDED
 
@@ -140,8 +143,17 @@ def test_an_empty_sequence_of_joins_costs_nothing() -> None:
 def test_choosing_the_step_by_the_answers_costs_the_threshold_delta_once_more_per_instance() -> None:
     d1 = PUBLISHED.threshold_law.shift_delta
     sharp = of_profile("sharp", 168)
-    assert watching(PUBLISHED, 50).delta - watching(PUBLISHED, 49).delta == d1
-    assert watching(sharp, 52).delta == interval_aware(sharp).delta + 51 * sharp.threshold_law.shift_delta
+    assert watching(PUBLISHED, 49 * 168 + 1).delta - watching(PUBLISHED, 49 * 168).delta == 0
+    assert watching(PUBLISHED, 49 * 168 + 2).delta - watching(PUBLISHED, 49 * 168 + 1).delta == d1
+    assert watching(sharp, 51 * 168 + 1).delta == interval_aware(sharp).delta + 51 * sharp.threshold_law.shift_delta
+
+
+def test_choosing_the_set_by_the_answers_costs_the_threshold_delta_once_more_per_instance_of_each() -> None:
+    d1 = PUBLISHED.threshold_law.shift_delta
+    year = 8760
+    more = watching(PUBLISHED, year, 100).delta - watching(PUBLISHED, year).delta
+    assert more == 99 * 54 * d1
+    assert guarantee(of_profile("sharp", 168)).watched_sets.delta == 1  # no protection
 
 
 def test_a_change_of_the_log_costs_one_more_threshold_noise_and_a_query_noise_if_members_were_replaced() -> None:
@@ -226,3 +238,61 @@ def test_deltas_are_never_rounded_down() -> None:
 def test_bounds_are_computed_without_numpy() -> None:
     code = "import sys, kanon.gate.mechanism.bounds; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def crossing(hold: int = 1, epoch: int = 52) -> Parameters:
+    """w = 168, with hold and epoch in windows."""
+    laws = one_sided(Fraction(163, 100), 18), one_sided(Fraction(137, 100), 17)
+    return Parameters(50, 168, 3600, *laws, restart=CrossingRestart(168 * hold, 168 * epoch))
+
+
+def test_with_restart_after_the_crossing_one_join_pays_each_noise_once() -> None:
+    parameters = crossing()
+    d1, d2 = parameters.threshold_law.shift_delta, parameters.query_law.tail_delta
+    searches = 52 + 1  # that can begin in 52 windows before the step and one after it
+    assert interval_aware(parameters) == Bound(Fraction(3), searches * d1 + (52 * 168 - 1) * d2)
+    assert paper(parameters) is None
+    assert over_generations(parameters, 3, forgotten=2) == interval_aware(parameters)
+    longer = crossing(hold=4)
+    one, three = interval_aware(longer), over_generations(longer, 3)
+    assert three == Bound(one.epsilon, one.delta + 2 * d1)  # at most one search more for each
+    assert watching(parameters, 1, 7).delta - watching(parameters, 1).delta == 6 * searches * d1
+
+
+@pytest.mark.parametrize(
+    ("hold", "epoch", "epsilon"), [(1, 52, "89.39"), (2, 52, "47.01"), (4, 52, "25.82"), (4, 13, "30.71")]
+)
+def test_a_longer_hold_makes_a_year_of_joins_cheaper(hold: int, epoch: int, epsilon: str) -> None:
+    assert rejoining(crossing(hold, epoch), 8760).epsilon == Fraction(epsilon)
+
+
+@pytest.mark.parametrize("hold", [6, 7, 15])
+@pytest.mark.parametrize("epoch", [7, 9, 20])
+def test_no_search_more_can_begin_than_is_said(hold: int, epoch: int) -> None:
+    """By walking through every way in which searches can follow each other, from every phase."""
+    window, restart = 6, CrossingRestart(hold, epoch)
+
+    @cache
+    def most(begin: int, end: int) -> int:
+        """Of the searches that begin from ``begin``, itself one, before ``end``."""
+        if begin >= end:
+            return 0
+        last = begin - begin % epoch + epoch - 1
+        after = [*(j + hold for j in range(begin, last + 1)), last + window]
+        return 1 + max(most(at, end) for at in after)
+
+    tight = 0
+    for steps in range(1, 60):
+        found = max(most(begin, begin + steps) for begin in range(epoch))
+        assert found <= most_searches(window, restart, steps)
+        tight += found == most_searches(window, restart, steps)
+    assert tight > 20
+
+
+def test_the_runs_of_a_client_are_found_from_its_joins() -> None:
+    parameters = crossing()
+    restart = parameters.restart
+    assert restart is not None
+    for joined, lengths in (([5], [168]), ([5, 173, 400], [336, 168]), (range(5, 900), [895 + 167])):
+        assert all_joins(parameters, joined, phase=3) == of_runs(parameters, restart, lengths)
+    assert all_joins(parameters, [], phase=0) == Bound(Fraction(0), Fraction(0))

@@ -10,8 +10,9 @@ import pytest
 from kanon.gate.mechanism.parameters import (
     PROFILE_DELTA,
     PROFILES,
+    CrossingRestart,
     InvalidParametersError,
-    interval_delta,
+    losses,
     profile,
     smallest_laws,
 )
@@ -36,6 +37,17 @@ def test_the_certain_counts_come_from_the_ends_of_the_laws() -> None:
         ({"window": 1}, "window must lie between 2 and 65535 steps, not 1"),
         ({"window": 65_536}, "window must lie between 2 and 65535 steps, not 65536"),
         ({"period": 0}, "period must be at least 1 second, not 0"),
+        (
+            {"restart": CrossingRestart(5, 15)},
+            (
+                "hold must lie between the window of 6 steps and 10000000, not 5: with a shorter one, two searches"
+                " could meet one join"
+            ),
+        ),
+        (
+            {"restart": CrossingRestart(6, 6)},
+            "epoch must be longer than the window of 6 steps and at most 10000000, not 6",
+        ),
         ({"phase": "random"}, "phase must be 'hash' or 'zero', not 'random'"),
         (
             {"k": 2},
@@ -94,6 +106,9 @@ def test_every_parameter_changes_the_fingerprint() -> None:
         replace(SMALL, query_law=two_sided(Fraction(1), 2)),
         replace(SMALL, phase="zero"),
         replace(SMALL, client_bits=9),
+        replace(SMALL, restart=CrossingRestart(6, 15)),
+        replace(SMALL, restart=CrossingRestart(7, 15)),
+        replace(SMALL, restart=CrossingRestart(6, 16)),
     ]
     assert len({p.fingerprint for p in (SMALL, *others)}) == 1 + len(others)
 
@@ -122,16 +137,17 @@ def test_the_published_profile_has_the_truncations_25_and_24_at_every_window(win
 @pytest.mark.parametrize("window", [24, 168, 720])
 def test_a_profile_by_window_reaches_its_delta_with_the_least_total_truncation(name: str, window: int) -> None:
     first, second = profile(name, window)
-    assert interval_delta(first, second, window) <= PROFILE_DELTA
+    lost = losses(window)
+    assert lost.delta(first, second) <= PROFILE_DELTA
     make = one_sided if PROFILES[name].shape == "one-sided" else two_sided
     total = first.truncation + second.truncation
     for smaller in range(1, total - 1):
         laws = make(first.epsilon, smaller), make(second.epsilon, total - 1 - smaller)
-        assert interval_delta(*laws, window) > PROFILE_DELTA
+        assert lost.delta(*laws) > PROFILE_DELTA
 
 
 def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
-    message = "profile must be one of balanced, balanced-2, published, sharp, sharp-2, not 'soft'"
+    message = "profile must be one of balanced, balanced-2, crossing, published, returning, sharp, sharp-2, not 'soft'"
     with pytest.raises(InvalidParametersError, match=f"^{message}$"):
         profile("soft", 168)
 
@@ -141,10 +157,10 @@ def test_a_delta_that_no_truncation_reaches_is_refused() -> None:
         InvalidParametersError,
         match=r"^no truncation reaches delta 1e-30 at epsilons 1 and 1 over 168 steps: raise delta",
     ):
-        smallest_laws("two-sided", Fraction(1), Fraction(1), 168, Fraction(1, 10**30))
+        smallest_laws("two-sided", Fraction(1), Fraction(1), losses(168), Fraction(1, 10**30))
 
 
 def test_the_delta_of_one_join_is_the_larger_of_the_two_directions() -> None:
     law, wide = two_sided(Fraction(1), 3), two_sided(Fraction(1), 9)
-    assert interval_delta(law, wide, 10) == 2 * law.shift_delta + 9 * wide.tail_delta
-    assert interval_delta(wide, law, 10) == 10 * law.tail_delta
+    assert losses(10).delta(law, wide) == 2 * law.shift_delta + 9 * wide.tail_delta
+    assert losses(10).delta(wide, law) == 10 * law.tail_delta

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.mechanism.parameters import CrossingRestart, Parameters
 from kanon.gate.mechanism.tape import LogGeneration, Noise, Tapes
 from kanon.noise.laws import two_sided
 from kanon.noise.words import NoiseKey, length_prefixed
-from tests.unit.examples import KEY, PUBLISHED, SMALL, set_key
+from tests.unit.examples import CROSSING, KEY, PUBLISHED, SMALL, set_key
 
 TAPES = Tapes(KEY, "deployment", "type", PUBLISHED)
 SET = set_key("a")
@@ -105,6 +105,39 @@ def test_the_tape_is_shake_256_over_the_length_prefixed_names_of_its_place() -> 
 
 def test_the_first_words_of_a_known_tape_never_change() -> None:
     assert TAPES.words(SET, 7, 2).hex() == "ff3e0bb643820858359107e4b0d87964"
+
+
+PAGED = Tapes(KEY, "deployment", "type", CROSSING)
+
+
+def test_a_page_of_the_tape_of_a_search_is_named_by_its_first_step_and_its_number() -> None:
+    name = (KEY.secret, b"1", b"deployment", b"type", CROSSING.fingerprint)
+    place = (SET, (7).to_bytes(8, "big"), (2).to_bytes(8, "big"))
+    first = hashlib.shake_256(length_prefixed(b"kanon/tape/3", *name, *place))
+    later = hashlib.shake_256(length_prefixed(b"kanon/tape/4", *name, b"log", (5).to_bytes(8, "big"), *place))
+    assert PAGED.words(SET, 7, 7, 2) == first.digest(56)
+    assert replace(PAGED, generation=LogGeneration("log", 5)).words(SET, 7, 7, 2) == later.digest(56)
+
+
+def test_the_first_words_of_a_known_page_never_change() -> None:
+    assert PAGED.words(SET, 7, 2, 1).hex() == "eb104f5531931f761a0b6c01e4a4b7da"
+
+
+def test_a_search_longer_than_a_window_reads_one_page_after_another() -> None:
+    pages = [PAGED.words(SET, 7, 7, page) for page in range(3)]
+    words = [page[at : at + 8] for page in pages for at in range(8, 56, 8)]
+    assert len(set(words)) == 18
+    noise = Noise(PAGED, SET, 7)
+    assert noise.mu == CROSSING.threshold_law.draw(int.from_bytes(pages[0][:8], "big"))
+    assert [noise.nu(i) for i in range(18)] == [CROSSING.query_law.draw(int.from_bytes(w, "big")) for w in words]
+    for begin, end in ((0, 0), (0, 6), (2, 9), (6, 12), (7, 18), (12, 12), (13, 14)):
+        assert PAGED.query_words(SET, 7, begin, end) == b"".join(words[begin:end])
+
+
+@pytest.mark.parametrize("restart", [CrossingRestart(9, 15), CrossingRestart(8, 16), None])
+def test_hold_and_epoch_are_part_of_the_name_of_the_tape(restart: CrossingRestart | None) -> None:
+    other = replace(PAGED, parameters=replace(CROSSING, restart=restart))
+    assert _share_no_word(other.words(SET, 7, 7), PAGED.words(SET, 7, 7))
 
 
 def test_word_0_gives_the_threshold_noise_and_word_1_plus_i_the_query_noise_of_step_i() -> None:

@@ -19,9 +19,21 @@ from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.mechanism.vectorised import ROWS_A_BLOCK, Sets, decide, evaluate_all
 from kanon.noise.laws import two_sided
 from kanon.noise.words import NoiseKey
-from tests.unit.examples import ONE_SIDED, PUBLISHED, SMALL, noise, set_key, tapes
+from tests.unit.examples import CROSSING, LONG_HOLD, ONE_SIDED, PUBLISHED, SMALL, noise, set_key, tapes
 
-TYPES = st.sampled_from([SMALL, ONE_SIDED, replace(SMALL, phase="zero"), replace(SMALL, window=2), replace(SMALL, k=9)])
+TYPES = st.sampled_from(
+    [
+        SMALL,
+        ONE_SIDED,
+        replace(SMALL, phase="zero"),
+        replace(SMALL, window=2),
+        replace(SMALL, k=9),
+        CROSSING,
+        replace(CROSSING, phase="zero"),
+        replace(CROSSING, window=2),
+        LONG_HOLD,
+    ]
+)
 
 
 @st.composite
@@ -130,7 +142,7 @@ class WrittenTape(Tapes):
 
     written: tuple[int, int] = (0, 0)
 
-    def words(self, set_key: bytes, instance: int, count: int) -> bytes:
+    def words(self, set_key: bytes, place: int, count: int, page: int = 0) -> bytes:
         first, rest = self.written
         return b"".join(word.to_bytes(8, "big") for word in (first, *[rest] * (count - 1)))
 

@@ -1,0 +1,155 @@
+"""The searches of a set: no w steps in a row meet two of them, and every way to compute them agrees."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+
+from kanon.gate.mechanism.columns import NEVER
+from kanon.gate.mechanism.parameters import CrossingRestart, Parameters
+from kanon.gate.mechanism.searches import Search, Searches
+from kanon.gate.mechanism.vectorised import searches_at
+from tests.naive import NaiveSearches
+from tests.unit.examples import CROSSING, SMALL, set_key
+
+SHAPES = [(w, hold, epoch) for w in (2, 3) for hold in (w, w + 1, 2 * w, 11) for epoch in (w + 1, 2 * w, 7)]
+"""Window, hold and epoch: small, and with every order of hold and epoch."""
+STEPS = range(20)
+
+
+def shaped(window: int, hold: int, epoch: int) -> Parameters:
+    """A type with this restart."""
+    return replace(CROSSING, window=window, restart=CrossingRestart(hold, epoch))
+
+
+def steps_of(searches: Searches, wanted: set[int]) -> Iterator[tuple[int, Search]]:
+    """The tested steps of a set with their searches; it crosses in those of ``wanted`` that are tested."""
+    crossing = None
+    for step in STEPS:
+        search = searches.at(step, crossing)
+        if search.first <= step:
+            yield step, search
+            if step in wanted:
+                crossing = step
+
+
+@pytest.mark.parametrize("begun", [None, 0, 9])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_w_consecutive_steps_meet_two_searches(shape: tuple[int, int, int], begun: int | None) -> None:
+    parameters = shaped(*shape)
+    most = 1 + len(STEPS) // parameters.window
+    for phase in range(parameters.cycle):
+        searches = Searches(parameters, phase, begun)
+        for wanted in (set(steps) for n in range(min(3, most)) for steps in combinations(STEPS, n)):
+            found = list(steps_of(searches, wanted))
+            for (step, search), (later, other) in combinations(found, 2):
+                assert search == other or later - step >= parameters.window
+            # Only what the rules ask for is dark: each pair of neighbouring searches is exactly as far apart.
+            for (step, search), (later, other) in pairwise(found):
+                if search != other and step in wanted:
+                    assert later == step + parameters.restart.hold  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("begun", [None, 4, 9, 10])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_searches_are_those_of_an_algorithm_that_remembers_them(shape: tuple[int, int, int], begun: int | None) -> None:
+    parameters = shaped(*shape)
+    for phase in range(parameters.cycle):
+        first, later = Searches(parameters, phase), Searches(parameters, phase, begun)
+        for wanted in (set(steps) for n in range(3) for steps in combinations(STEPS, n)):
+            naive = NaiveSearches(parameters, phase.to_bytes(32, "big"), since=-1)
+            naive.begun = begun
+            crossing = None
+            for step in STEPS:
+                searches = first if begun is None or step < begun else later
+                search = searches.at(step, crossing)
+                running = naive.search_at(step)
+                assert (None if search.first > step else (search.place, step - search.first)) == running
+                assert search.first == search.place
+                if running and step in wanted:
+                    naive.crossed(step)
+                    crossing = step
+                assert (crossing is not None and searches.is_true(crossing, step)) == (step <= naive.true_through)
+
+
+def test_the_searches_of_a_quiet_set_fill_each_epoch_but_for_the_dark_steps() -> None:
+    searches = Searches(CROSSING, 4)  # window 6, epoch 15
+    assert [searches.at(step, None) for step in (4, 9, 18, 19)] == [Search(9, 9, 18)] * 3 + [Search(24, 24, 33)]
+
+
+@pytest.mark.parametrize(
+    ("crossing", "step", "search"),
+    [
+        (10, 11, Search(18, 18, 18)),  # the last step of its epoch
+        (11, 12, Search(19, 19, 33)),  # the first step of the next one: no dark steps
+        (13, 14, Search(21, 21, 33)),  # in the dark steps after the boundary
+        (13, 20, Search(21, 21, 33)),
+        (10, 19, Search(24, 24, 33)),  # a search of one step, and dark steps
+        (18, 18, Search(26, 26, 33)),
+    ],
+)
+def test_the_search_after_a_crossing_begins_when_the_status_ends_and_ends_with_its_epoch(
+    crossing: int, step: int, search: Search
+) -> None:
+    assert Searches(CROSSING, 4).at(step, crossing) == search  # hold 8
+
+
+def test_a_hold_longer_than_the_epoch_passes_over_epochs() -> None:
+    searches = Searches(replace(CROSSING, restart=CrossingRestart(40, 15)), 4)
+    assert {searches.at(step, 10) for step in range(10, 64)} == {Search(50, 50, 63)}
+    assert searches.at(64, 10) == Search(69, 69, 78)
+
+
+def test_a_log_generation_ends_searches_like_an_epoch_and_statuses_stay() -> None:
+    searches = Searches(CROSSING, 4, begun=12)
+    assert searches.at(12, None) == Search(17, 17, 18)
+    assert searches.at(12, 3) == Search(17, 17, 18)  # its search began at 11 and ends at 11
+    assert searches.at(12, 4) == Search(12, 12, 18)  # a true status ended at 11: no dark steps
+    assert searches.at(12, 9) == Search(17, 17, 18)
+    assert Searches(CROSSING, 4, begun=15).at(15, None) == Search(24, 24, 33)  # too late for its epoch
+
+
+@pytest.mark.parametrize("parameters", [SMALL, *(shaped(*shape) for shape in SHAPES)])
+@pytest.mark.parametrize("begun", [None, 5])
+def test_the_searches_of_many_sets_are_those_of_each(parameters: Parameters, begun: int | None) -> None:
+    cases = [
+        (phase, step, crossing)
+        for phase in range(parameters.cycle)
+        for step in range(5, 24)
+        for crossing in (None, *range(step - 20, step + 1))
+    ]
+    phases, steps = (np.array([case[n] for case in cases]) for n in (0, 1))
+    newest = np.array([NEVER if crossing is None else crossing for _, _, crossing in cases])
+    found = searches_at(parameters, phases, steps, newest, begun)
+    alone = [Searches(parameters, phase, begun).at(step, crossing) for phase, step, crossing in cases]
+    assert list(zip(*(column.tolist() for column in found), strict=True)) == alone
+
+
+def test_the_phase_of_an_epoch_is_a_public_hash_of_the_set() -> None:
+    key = set_key(1)
+    assert Searches.of(CROSSING, key).phase == int(key[24:].hex(), 16) % 15
+    assert Searches.of(replace(CROSSING, phase="zero"), key).phase == 0
+    assert Searches.of(SMALL, key).phase == int(key[24:].hex(), 16) % 6
+
+
+def test_a_status_lasts_for_its_hold_and_on_a_grid_until_its_instance_ends() -> None:
+    assert Searches(SMALL, 4).last_true(10) == 15
+    assert Searches(CROSSING, 4).last_true(10) == 17
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_crossing_is_needed_for_its_memory_at_most_and_for_the_search_after_it_at_least(
+    shape: tuple[int, int, int],
+) -> None:
+    parameters = shaped(*shape)
+    _, hold, epoch = shape
+    assert parameters.memory == epoch + 2 * hold
+    for phase in range(epoch):
+        searches = Searches(parameters, phase)
+        after = searches.at(10, 10)
+        assert after.last < 10 + hold + epoch
+        for step in range(10 + parameters.memory, 10 + parameters.memory + 3 * epoch):
+            assert searches.at(step, 10) == searches.at(step, None)
+    assert SMALL.memory == SMALL.window
