@@ -179,13 +179,13 @@ def _edge(leak: Leak, parts: tuple[Part, ...]) -> Edge:
         follows = leak.follows(part)
         rows = max(1, CHUNK // sum(len(edge.slopes) for edge in follows))
         corners += [
-            edge_of(*_tests(p[start : start + rows], q[start : start + rows], follows))
+            edge_of(*tests_of(p[start : start + rows], q[start : start + rows], follows))
             for start in range(0, len(p), rows)
         ]
     return edge_of(np.concatenate([e.under_q for e in corners]), np.concatenate([e.under_p for e in corners]))
 
 
-def _tests(p: Floats, q: Floats, follows: list[Edge]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def tests_of(p: Floats, q: Floats, follows: list[Edge]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The corners of each sequence's own edge: the pieces of what follows its outcomes, steepest first."""
     more_p = np.hstack([p[:, [o]] * np.diff(edge.under_p) for o, edge in enumerate(follows)])
     more_q = np.hstack([q[:, [o]] * np.diff(edge.under_q) for o, edge in enumerate(follows)])

@@ -95,5 +95,17 @@ def test_a_join_timed_by_the_answers_can_leak_more_than_the_theorem_and_at_most_
     for instances in (1, 10, 100):
         # In the first of the instances that shows it; the counts of the others do not matter.
         leaked = sum((1 - misses_one) ** i * misses_two for i in range(instances))
-        assert leaked <= watching(parameters, instances).delta
+        assert leaked <= watching(parameters, (instances - 1) * parameters.window + 1).delta
     assert leaked > 5 * interval_aware(parameters).delta
+
+
+def test_a_client_that_looks_at_many_sets_leaks_more_than_the_bound_for_one_and_at_most_that_for_all() -> None:
+    """As above, with an instance of each set: it joins the first that shows in its first step that mu is at its end."""
+    parameters = Parameters(9, 4, 60, one_sided(Fraction(1, 2), 4), one_sided(Fraction(3, 2), 8))
+    telling = parameters.surely_true_from - 1
+    misses_one = first_crossing_exact(parameters, [telling])[-1]
+    misses_two = first_crossing_exact(parameters, [telling, telling])[-1]
+    for sets in (1, 10, 40):
+        leaked = (1 - (1 - misses_one) ** sets) / misses_one * misses_two
+        assert leaked <= watching(parameters, 1, sets).delta
+    assert leaked > 2 * watching(parameters, 1).delta
