@@ -58,6 +58,20 @@ def joint(first: Ints, second: Ints, first_law: Floats, second_law: Floats) -> O
     return pearson(cells, expected.ravel(), impossible)
 
 
+def dependent(first: Ints, second: Ints, law: Floats) -> Outcome:
+    """Test pairs of outcomes, both (n,), against their joint law, (outcomes, outcomes), in at most sixteen cells.
+
+    Few cells show a weak dependence that the many cells of :func:`marginal` hide.
+    """
+    rows, columns = merged(law.sum(axis=1), 0.25), merged(law.sum(axis=0), 0.25)
+    width = int(columns[-1]) + 1
+    cells = rows[:, None] * width + columns
+    expected = np.asarray(np.bincount(cells.ravel(), law.ravel()), np.float64) * first.size
+    kept = expected > 0
+    observed = np.bincount(cells[first, second], minlength=expected.size)
+    return pearson(observed[kept], expected[kept], bool((law[first, second] == 0).any()))
+
+
 def crossings(observed: Ints, law: Floats) -> Outcome:
     """Test how many outcomes, (n,), are not the last one (never)."""
     return binomial(int((observed < law.size - 1).sum()), observed.size, 1 - float(law[-1]))

@@ -1,10 +1,10 @@
 """The audit: tests whether the answers of the mechanism have the claimed distribution.
 
-Many sets get the same joins at the same steps of two consecutive instances. The audit compares the steps at which
-they cross with the exact first-crossing law. Goodness of fit finds bugs that a test of the privacy inequality
-cannot (a wrong sign is still private). Probes with counts 0 and 200 have certain answers. They check the window,
-the restart, the latch, and that distinct clients count. Tables are checked weight by weight, because no sample
-shows the small probabilities of clamped tails.
+Many sets get the same joins at the same steps of two consecutive instances, or with restart after the crossing of two
+epochs. The audit compares the steps at which they cross with the exact law. Goodness of fit finds bugs that a test of
+the privacy inequality cannot (a wrong sign is still private). Probes with counts 0 and 200 have certain answers. They
+check the window, the restart, the latch, and that distinct clients count. Tables are checked weight by weight, because
+no sample shows the small probabilities of clamped tails.
 
 This module audits the mechanism, in this process; ``kanon.audit.service`` audits the whole service.
 """
@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import partial
 from hashlib import sha256
+from itertools import combinations
 from types import ModuleType
 from typing import Any, Literal
 
@@ -28,13 +29,24 @@ import kanon.gate.mechanism.above_threshold
 import kanon.gate.mechanism.vectorised
 from kanon.audit import goodness
 from kanon.audit.goodness import Outcome
+from kanon.audit.scenarios import (
+    Probe,
+    Scenario,
+    before_end,
+    first_step_of,
+    key_change,
+    key_that_begins_soon,
+    probed,
+    probes,
+    scenario_of,
+)
 from kanon.gate.mechanism.exact_law import first_crossing
-from kanon.gate.mechanism.parameters import Parameters
-from kanon.gate.mechanism.steps import PhaseRule
+from kanon.gate.mechanism.parameters import CrossingRestart, Parameters
 from kanon.noise.laws import Law, one_sided, two_sided
 from kanon.noise.words import TOTAL
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 ALPHA = 1e-6
 """The probability that a correct service fails an audit, over all its statistical tests."""
@@ -49,54 +61,12 @@ AUDITED = {
 """The types that are audited by default. They are small, so trials are cheap. Tokens have 32 bits, so no two clients
 of a set share a token and the counts are certain."""
 
-
-# ------------------------------------------------------------------------------------------ scenarios
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """The joins of a set: the clients that join at each step, counted from the first step of an instance.
-
-    A client may appear at several steps, and twice at one step; it counts once.
-    """
-
-    window: int
-    joined: tuple[tuple[int, ...], ...]
-
-    @cached_property
-    def counts(self) -> Ints:
-        """The number of distinct clients in the window that ends at each step, (steps,)."""
-        windows = (self.joined[max(0, r - self.window + 1) : r + 1] for r in range(len(self.joined)))
-        return np.array([len({client for step in window for client in step}) for window in windows])
-
-
-def rise_and_fall(parameters: Parameters) -> Scenario:
-    """Two instances whose counts stay constant, rise and fall near the threshold.
-
-    Nobody joins at two of three steps, so the look-ahead finds most crossings. One client returns at every third
-    step, so the numbers of joins and of distinct clients differ, and a retry could draw other noise. The second
-    instance begins with members of the first.
-    """
-    w = parameters.window
-    low = likely_count(parameters)
-    joined = [(0, 0) if r % 3 == 0 else () for r in range(2 * w)]
-    more = {
-        0: range(low),
-        2 * w // 3: range(low - 1, low + 3),
-        w - 2: range(low - 1),
-        w + w // 4: range(low + 1, low + 4),
-        w + 2 * w // 3: range(low + 4, low + 8),
-    }
-    for r, clients in more.items():
-        joined[r] = (*joined[r], *clients)
-    return Scenario(w, tuple(joined))
-
-
-def likely_count(parameters: Parameters) -> int:
-    """The smallest constant count at which an instance crosses with probability 0.4 or more."""
-    counts = np.arange(parameters.surely_true_from + 1)
-    never = first_crossing(parameters, np.repeat(counts[:, None], parameters.window, axis=1))[:, -1]
-    return int(np.argmax(never <= 0.6))
+AFTER_CROSSINGS = {
+    "crossing": Parameters(
+        12, 8, 3600, one_sided(Fraction(9, 10), 6), one_sided(Fraction(6, 5), 5), 32, restart=CrossingRestart(10, 48)
+    ),
+}
+"""The types with restart after the crossing that are audited too."""
 
 
 # -------------------------------------------------------------------------------------- audited code
@@ -107,13 +77,13 @@ class Subject:
     """The audited code for one type.
 
     ``decide(step, [(set key, state, clients)])`` gives the states after the step, ``fresh`` is the state of an
-    unknown set, ``answer(set key, crossings, step)`` what a query reads.
+    unknown set, ``answer(set key, crossings, visible step, clock step)`` what a query reads.
     """
 
     parameters: Parameters
     fresh: Any
     decide: Callable[[int, Sequence[tuple[bytes, Any, Sequence[int]]]], list[Any]]
-    answer: Callable[[bytes, tuple[int, ...], int], bool]
+    answer: Callable[[bytes, tuple[int, ...], int, int], bool]
 
 
 def subject(
@@ -128,32 +98,40 @@ def subject(
         path: ``plain`` or ``vectorised``.
         code: ``kanon.gate.mechanism``, or a copy of it.
     """
-    window, rule = parameters.window, parameters.phase
     laws = (parameters.threshold_law, parameters.query_law)
     own_laws = [code.parameters.SHAPES[law.shape](law.epsilon, law.truncation) for law in laws]
-    own = code.parameters.Parameters(parameters.k, window, parameters.period, *own_laws, parameters.client_bits, rule)
-    tapes = code.tape.Tapes(code.tape.NoiseKey("audit", secret), "audit", type_name, own)
+    restart = parameters.restart and code.parameters.CrossingRestart(parameters.restart.hold, parameters.restart.epoch)
+    own = code.parameters.Parameters(
+        parameters.k, parameters.window, parameters.period, *own_laws, parameters.client_bits, parameters.phase, restart
+    )
+    key_of = {False: code.tape.NoiseKey("audit", secret), True: code.tape.NoiseKey("audit-2", secret)}
+    all_tapes = {
+        is_later: code.tape.Tapes(noise_key, "audit", type_name, own) for is_later, noise_key in key_of.items()
+    }
+
+    def tapes_of(first: int) -> Any:
+        return all_tapes[restart is not None and first >= key_change(parameters)]
+
+    def noise_of(key: bytes, place: int) -> Any:
+        return code.tape.Noise(tapes_of(place), key, place)
 
     def decide_plain(step: int, sets: Sequence[tuple[bytes, Any, Sequence[int]]]) -> list[Any]:
         return [
-            code.above_threshold.evaluate(own, key, state, joined, step, partial(code.tape.Noise, tapes, key))
+            code.above_threshold.evaluate(own, key, state, joined, step, partial(noise_of, key))
             for key, state, joined in sets
         ]
 
     def decide_vectorised(step: int, sets: Sequence[tuple[bytes, Any, Sequence[int]]]) -> list[Any]:
-        after: list[Any] = code.vectorised.evaluate_all(own, lambda _first: tapes, step, sets)
+        after: list[Any] = code.vectorised.evaluate_all(own, tapes_of, step, sets)
         return after
 
-    def answer(key: bytes, crossings: tuple[int, ...], step: int) -> bool:
-        phase = code.steps.phase_of(key, window, rule)
-        return bool(code.above_threshold.is_above(crossings, step, step, phase, window))
+    def answer(key: bytes, crossings: tuple[int, ...], visible: int, step: int) -> bool:
+        return bool(code.above_threshold.is_above(code.searches.Searches.of(own, key), crossings, visible, step))
 
     decide = decide_plain if path == "plain" else decide_vectorised
     return Subject(parameters, code.above_threshold.SetState(), decide, answer)
 
 
-FIRST_INSTANCE = 20_000
-"""Steps of an audit are large numbers, like hours since 1970."""
 ATTEMPTS = 3
 """The number of times that the queue delivers a message."""
 
@@ -167,17 +145,15 @@ def run(subject: Subject, scenarios: Mapping[bytes, Scenario]) -> Iterator[tuple
     Yields:
         The step, and the states of the sets touched at it. If attempts differ, the state of one that crossed.
     """
-    window = subject.parameters.window
+    parameters = subject.parameters
     joins: dict[int, dict[bytes, tuple[int, ...]]] = defaultdict(dict)
     for key, scenario in scenarios.items():
         for r, clients in enumerate(scenario.joined):
             if clients:
-                joins[first_step_of(subject.parameters, key) + r][key] = clients
+                joins[first_step_of(parameters, key) + r][key] = clients
     wake_ups: dict[int, set[bytes]] = defaultdict(set)
     states: dict[bytes, Any] = {}
-    longest = max(len(scenario.joined) for scenario in scenarios.values())
-    begin = FIRST_INSTANCE * window
-    for step in range(begin, begin + longest + window):
+    for step in steps_of({first_step_of(parameters, key): len(each.joined) for key, each in scenarios.items()}):
         rows = joins.pop(step, {})
         touched = sorted(rows.keys() | wake_ups.pop(step, set()))
         sets = [(key, states.get(key, subject.fresh), rows.get(key, ())) for key in touched]
@@ -194,28 +170,35 @@ def run(subject: Subject, scenarios: Mapping[bytes, Scenario]) -> Iterator[tuple
         yield step, released
 
 
-def first_step_of(parameters: Parameters, set_key: bytes) -> int:
-    """The step at which a set's scenario begins: the first step of :data:`FIRST_INSTANCE`."""
-    return FIRST_INSTANCE * parameters.window + phase(set_key, parameters.window, parameters.phase)
-
-
-def phase(set_key: bytes, window: int, rule: PhaseRule) -> int:
-    """The documented phase of a set. The audit computes it without the audited code."""
-    return int.from_bytes(set_key[24:32], "big") % window if rule == "hash" else 0
+def steps_of(lengths: Mapping[int, int]) -> range:
+    """The steps of scenarios with these first steps and lengths."""
+    return range(min(lengths), max(first + length for first, length in lengths.items()))
 
 
 def crossing_steps(subject: Subject, keys: Sequence[bytes], scenario: Scenario) -> Ints:
-    """The step at which each set crosses in its two instances: (sets, 2), from 0; the window if it does not cross."""
-    window = scenario.window
-    steps = np.full((len(keys), 2), window)
-    rows = {key: row for row, key in enumerate(keys)}
+    """The step at which each set crosses in its two instances: (sets, 2), from 0; the window if it does not cross.
+
+    With restart after the crossing: the steps of its first two crossings; the number of steps if there is none.
+    """
+    found: dict[bytes, list[int]] = {key: [] for key in keys}
     for step, released in run(subject, dict.fromkeys(keys, scenario)):
         for key, state in released.items():
-            if state.crossings and state.crossings[-1] == step:
-                instance, i = divmod(step - first_step_of(subject.parameters, key), window)
-                if 0 <= instance < 2:
-                    steps[rows[key], instance] = min(i, steps[rows[key], instance])
-    return steps
+            r = step - first_step_of(subject.parameters, key)
+            if state.crossings and state.crossings[-1] == step and 0 <= r < len(scenario.joined):
+                found[key].append(r)
+    return first_two(subject.parameters, list(found.values()), len(scenario.joined))
+
+
+def first_two(parameters: Parameters, crossings: Sequence[Sequence[int]], steps: int) -> Ints:
+    """The crossings of sets, oldest first and counted from 0, in the form of :func:`crossing_steps`."""
+    if parameters.restart is not None:
+        return np.array([(*of_set, steps, steps)[:2] for of_set in crossings])
+    window = parameters.window
+    table = np.full((len(crossings), 2), window)
+    for row, of_set in enumerate(crossings):
+        for r in of_set[::-1]:
+            table[row, r // window] = r % window
+    return table
 
 
 # --------------------------------------------------------------------------------------------- report
@@ -300,96 +283,106 @@ def fits(name: str, path: Path, parameters: Parameters, scenario: Scenario, step
     They test the marginals of both instances, their joint law, and the independence of neighbouring sets and of
     the two types. Noise is independent everywhere, so every joint law is a product.
     """
-    window = scenario.window
-    laws = [first_crossing(parameters, counts) for counts in (scenario.counts[:window], scenario.counts[window:])]
-    instances = np.concatenate(steps)
+    if parameters.restart is None:
+        laws, outcomes = _fits_of_instances(parameters, scenario, np.concatenate(steps))
+    else:
+        laws, outcomes = _fits_of_searches(parameters, scenario, np.concatenate(steps))
     pairs = len(steps[0]) // 2 * 2
     sets = [np.concatenate([each[start:pairs:2, 0] for each in steps]) for start in (0, 1)]
     types = [each[:, 0] for each in steps]
-    outcomes = {
+    outcomes |= {
+        "two sets, joint law": goodness.joint(sets[0], sets[1], laws, laws),
+        "two sets, equal steps": goodness.coincidences(sets[0], sets[1], laws, laws),
+        "two types, joint law": goodness.joint(types[0], types[1], laws, laws),
+        "two types, equal steps": goodness.coincidences(types[0], types[1], laws, laws),
+    }
+    return [Fit(test, name, path, outcome) for test, outcome in outcomes.items()]
+
+
+def _fits_of_instances(
+    parameters: Parameters, scenario: Scenario, instances: Ints
+) -> tuple[Floats, dict[str, Outcome]]:
+    """The law of the crossing step in the first instance, and the tests of both instances, (sets, 2)."""
+    window = scenario.window
+    laws = [first_crossing(parameters, counts) for counts in (scenario.counts[:window], scenario.counts[window:])]
+    return laws[0], {
         "crossing step, first instance": goodness.marginal(instances[:, 0], laws[0]),
         "crossing step, second instance": goodness.marginal(instances[:, 1], laws[1]),
         "crosses at all, first instance": goodness.crossings(instances[:, 0], laws[0]),
         "crosses at all, second instance": goodness.crossings(instances[:, 1], laws[1]),
         "two instances, joint law": goodness.joint(instances[:, 0], instances[:, 1], laws[0], laws[1]),
         "two instances, equal steps": goodness.coincidences(instances[:, 0], instances[:, 1], laws[0], laws[1]),
-        "two sets, joint law": goodness.joint(sets[0], sets[1], laws[0], laws[0]),
-        "two sets, equal steps": goodness.coincidences(sets[0], sets[1], laws[0], laws[0]),
-        "two types, joint law": goodness.joint(types[0], types[1], laws[0], laws[0]),
-        "two types, equal steps": goodness.coincidences(types[0], types[1], laws[0], laws[0]),
     }
-    return [Fit(test, name, path, outcome) for test, outcome in outcomes.items()]
+
+
+def _fits_of_searches(parameters: Parameters, scenario: Scenario, steps: Ints) -> tuple[Floats, dict[str, Outcome]]:
+    """The law of the first crossing, and the tests of the first two, (sets, 2)."""
+    hold, counts = parameters.restart.hold, scenario.counts  # type: ignore[union-attr]
+    never, before = len(counts), before_end(parameters)
+    first = next_crossing(parameters, counts, max(0, parameters.window - 1 - before))
+    second = np.array([next_crossing(parameters, counts, min(j + hold, never)) for j in range(never)])
+    pairs = np.zeros((never + 1, never + 1))
+    pairs[:never], pairs[never, never] = first[:-1, None] * second, first[never]
+    delays = np.full((never + 1, never + 1, 2), never)  # of the two crossings after the first steps of their searches
+    for j, x in combinations(range(never + 1), 2):
+        if pairs[j, x] > 0:
+            delays[j, x] = _delay(parameters, j), never if x == never else _delay(parameters, x, j)
+    law = np.zeros((never + 1, never + 1))
+    np.add.at(law, tuple(delays.reshape(-1, 2).T), pairs.ravel())
+    seen = delays[tuple(steps.T)]
+    return first, {
+        "first crossing": goodness.marginal(steps[:, 0], first),
+        "second crossing": goodness.marginal(steps[:, 1], pairs.sum(axis=0)),
+        "crosses at all": goodness.crossings(steps[:, 0], first),
+        "crosses twice": goodness.crossings(steps[:, 1], pairs.sum(axis=0)),
+        "two crossings, joint law": goodness.marginal(steps[:, 0] * (never + 1) + steps[:, 1], pairs.ravel()),
+        "two searches, joint delays": goodness.dependent(seen[:, 0], seen[:, 1], law),
+        "two searches, equal delays": goodness.binomial(
+            int((np.diff(seen)[:, 0] == 0)[seen[:, 0] < never].sum()), len(steps), float(np.trace(law[:-1, :-1]))
+        ),
+    }
+
+
+def next_crossing(parameters: Parameters, counts: Ints, first: int) -> Floats:
+    """The law of the first crossing from a search on that begins at step ``first``, over epochs; the last is never."""
+    law, alive = np.zeros(len(counts) + 1), 1.0
+    while first < len(counts):
+        ends = min(_epoch_of(parameters, first) + parameters.cycle, len(counts))
+        found = first_crossing(parameters, counts[first:ends])
+        law[first:ends] = alive * found[:-1]
+        alive *= float(found[-1])
+        first = ends + parameters.window - 1
+    law[-1] = alive
+    return law
+
+
+def _delay(parameters: Parameters, crossing: int, before: int | None = None) -> int:
+    """How many steps of its search, in a scenario, come before a crossing; ``before`` is the crossing before it."""
+    first, hold = _epoch_of(parameters, crossing) + parameters.window - 1, parameters.restart.hold  # type: ignore[union-attr]
+    if before is not None and before + hold >= _epoch_of(parameters, crossing):
+        first = before + hold
+    return crossing - max(first, 0)
+
+
+def _epoch_of(parameters: Parameters, step: int) -> int:
+    """The first step of the epoch of a step of a scenario; both are counted from the scenario's first step."""
+    before = before_end(parameters)
+    return (step + before) // parameters.cycle * parameters.cycle - before
 
 
 def fits_in_process(
     name: str, parameters: Parameters, trials: int, seed: int, path: Path, code: ModuleType = kanon.gate.mechanism
 ) -> list[Fit]:
     """The tests of the mechanism: half of the trials in each of two types with the same sets."""
-    scenario = rise_and_fall(parameters)
-    keys = [sha256(f"audit {seed} set {n}".encode()).digest() for n in range(trials // 2)]
+    scenario = scenario_of(parameters)
+    digests = [sha256(f"audit {seed} set {n}".encode()).digest() for n in range(trials // 2)]
+    keys = [key_that_begins_soon(parameters, digest, n) for n, digest in enumerate(digests)]
     secret = sha256(f"audit {seed}".encode()).digest()
     types = [subject(parameters, secret, type_name, path, code) for type_name in ("audit-a", "audit-b")]
     return fits(name, path, parameters, scenario, [crossing_steps(each, keys, scenario) for each in types])
 
 
 # ---------------------------------------------------------------------------- probes: certain answers
-
-
-def probed(window: int, period: int) -> dict[str, Parameters]:
-    """The types that are probed, by phase rule.
-
-    A count below 51 never crosses and a count from 149 on always does, so the answers for 0 and 200 are certain.
-    """
-    laws = two_sided(Fraction(3, 4), 25), two_sided(Fraction(3, 4), 24)
-    rules: tuple[PhaseRule, ...] = ("hash", "zero")
-    return {rule: Parameters(100, window, period, *laws, client_bits=32, phase=rule) for rule in rules}
-
-
-CROWD = 200
-
-
-@dataclass(frozen=True)
-class Probe:
-    """Joins with certain answers in three instances: true exactly at the steps ``true``."""
-
-    name: str
-    scenario: Scenario
-    true: range
-
-
-def probes(window: int) -> list[Probe]:
-    """The probes of a type, named by what they check."""
-    crowd = tuple(range(CROWD))
-    few = tuple(range(8)) * 2
-    steps = 3 * window
-
-    def scenario(joined: Mapping[int, tuple[int, ...]]) -> Scenario:
-        return Scenario(window, tuple(joined.get(r, ()) for r in range(steps)))
-
-    return [
-        Probe("200 clients at the first step: the window is not too long", scenario({0: crowd}), range(window)),
-        Probe(
-            "200 clients at the second step: the window is not too short, and true stays true",
-            scenario({1: crowd}),
-            range(1, 2 * window),
-        ),
-        Probe(
-            "200 clients at the last step: a restart forgets the crossing",
-            scenario({window - 1: crowd}),
-            range(window - 1, 2 * window),
-        ),
-        Probe(
-            "200 clients that come back: only their last join counts",
-            scenario(dict.fromkeys((0, max(1, window // 3)), crowd)),
-            range(2 * window),
-        ),
-        Probe(
-            "8 clients joining 400 times: distinct clients count",
-            scenario(dict.fromkeys(range(window + 1), few)),
-            range(0),
-        ),
-        Probe("one client: never reported", scenario({0: (0,)}), range(0)),
-    ]
 
 
 def judge_probe(probe: Probe, rule: str, path: Path, answers: Sequence[Mapping[int, bool]]) -> Check:
@@ -399,28 +392,37 @@ def judge_probe(probe: Probe, rule: str, path: Path, answers: Sequence[Mapping[i
     return Check(f"probe: {probe.name}", f"phase {rule}", path, len(answers), not wrong, detail)
 
 
-def probes_in_process(path: Path, window: int = 24, code: ModuleType = kanon.gate.mechanism) -> list[Check]:
-    """All probes, at several phases, for both phase rules."""
+def probes_in_process(path: Path, like: Parameters, code: ModuleType = kanon.gate.mechanism) -> list[Check]:
+    """All probes of a type, at several phases, for both phase rules."""
     checks = []
-    for rule, parameters in probed(window, 3600).items():
+    cycle = like.cycle
+    for rule, parameters in probed(like).items():
         own = subject(parameters, bytes(32), "audit-probe", path, code)
-        phases = (0, 1, window // 2, window - 1)
+        phases = (0, 1, cycle // 2, cycle - 1)
         keys = {
             (n, at): sha256(f"probe {n} {at}".encode()).digest()[:24] + at.to_bytes(8, "big")
-            for n in range(len(probes(window)))
+            for n in range(len(probes(like)))
             for at in phases
         }
-        scenarios = {key: probes(window)[n].scenario for (n, _), key in keys.items()}
+        scenarios = {key: probes(like)[n].scenario for (n, _), key in keys.items()}
         answers = answers_in_process(own, scenarios)
         checks += [
             judge_probe(probe, rule, path, [answers[keys[n, at]] for at in phases])
-            for n, probe in enumerate(probes(window))
+            for n, probe in enumerate(probes(like))
         ]
     return checks
 
 
+LAG = 2
+"""An answer is also asked when the visible step is so many steps behind the clock."""
+
+
 def answers_in_process(subject: Subject, scenarios: Mapping[bytes, Scenario]) -> dict[bytes, dict[int, bool]]:
-    """The answer of each set at each step of its scenario, counted from its first step."""
+    """The answer of each set at each step of its scenario, counted from its first step.
+
+    With restart after the crossing it must not depend on the clock step; if it does, the answer is the wrong one.
+    """
+    restart = subject.parameters.restart
     crossings: dict[bytes, tuple[int, ...]] = dict.fromkeys(scenarios, ())
     answers: dict[bytes, dict[int, bool]] = {key: {} for key in scenarios}
     for step, released in run(subject, scenarios):
@@ -428,7 +430,9 @@ def answers_in_process(subject: Subject, scenarios: Mapping[bytes, Scenario]) ->
         for key, scenario in scenarios.items():
             r = step - first_step_of(subject.parameters, key)
             if 0 <= r < len(scenario.joined):
-                answers[key][r] = subject.answer(key, crossings[key], step)
+                answers[key][r] = subject.answer(key, crossings[key], step, step)
+                if restart is not None and subject.answer(key, crossings[key], step, step + LAG) != answers[key][r]:
+                    answers[key][r] = not answers[key][r]
     return answers
 
 
@@ -477,8 +481,10 @@ def audit_in_process(types: Mapping[str, Parameters], trials: int, seed: int) ->
         for name, parameters in types.items()
         for fit in fits_in_process(name, parameters, share, seed, path)
     ]
-    windows = {parameters.window for parameters in types.values()}
-    checks = [check for path in shares for window in windows for check in probes_in_process(path, window)]
+    alike = {(p.window, p.period, p.restart): p for p in types.values()}
+    checks = [
+        check for path in shares for parameters in alike.values() for check in probes_in_process(path, parameters)
+    ]
     checks += [
         check_table(name, law)
         for name, parameters in types.items()

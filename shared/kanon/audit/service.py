@@ -1,29 +1,28 @@
 """The audit of the whole service: joins over HTTP, evaluation by schedule and queue, answers over HTTP.
 
 It runs on the local stack (``kanon.local``, built from template.yaml) with its own types and changes nothing inside
-the service. It reads the set pepper, because each scenario begins at the first step of an instance of its set.
+the service. It reads the set pepper, because each scenario begins at the first step of an instance of its set, or, with
+restart after the crossing, near the end of an epoch.
 """
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
-import numpy as np
-
-from kanon.audit.mechanism import (
-    FIRST_INSTANCE,
-    Check,
-    Fit,
+from kanon.audit.mechanism import Check, Fit, first_two, fits, judge_probe
+from kanon.audit.scenarios import (
+    CROWD,
+    FIRST_STEP,
+    SOON,
     Ints,
     Scenario,
     first_step_of,
-    fits,
-    judge_probe,
     probed,
     probes,
-    rise_and_fall,
+    scenario_of,
 )
 from kanon.client import Client, Join, encoded
 from kanon.errors import Error
@@ -45,37 +44,44 @@ LOG_REACHES_BACK = 172_800
 def audit_service(types: Mapping[str, Parameters], trials: int, seed: int) -> tuple[list[Fit], list[Check]]:
     """The crossing steps of ``trials`` sets of each type, and the probes, as clients see them.
 
-    All types have the same window and period. Client tokens have 32 bits, because two clients that share a token
-    count as one.
+    All types have the same period. Client tokens have 32 bits, because two clients that share a token count as one.
 
     Raises:
         ApiError: the service answered a request with an error.
         LateError: an evaluation was late.
     """
-    ((window, period),) = {(parameters.window, parameters.period) for parameters in types.values()}
-    scenarios: dict[Place, Scenario] = {}
     configured: dict[str, Parameters] = {}
-    sets = [sha256(f"audit {seed} set {n}".encode()).digest() for n in range(trials // 2)]
+    scenarios: dict[str, list[Scenario]] = {}
     for name, parameters in types.items():
         for twin in _twins(name):
             configured[twin] = replace(parameters, client_bits=32)
-            scenarios |= {(twin, set_id): rise_and_fall(parameters) for set_id in sets}
-    for rule, parameters in probed(window, period).items():
-        configured[f"audit-probe-{rule}"] = parameters
-        for n, probe in enumerate(probes(window)):
-            scenarios[f"audit-probe-{rule}", bytes([n])] = probe.scenario
-    answers = answers_of_service(configured, scenarios, seed)
-    found, checks = [], []
+            scenarios[twin] = [scenario_of(parameters)] * (trials // 2)
+    alike = {(p.window, p.restart): p for p in types.values()}
+    probed_types = {
+        f"audit-probe-{n}-{rule}": parameters
+        for n, like in enumerate(alike.values())
+        for rule, parameters in probed(like).items()
+    }
+    for name, parameters in probed_types.items():
+        configured[name] = parameters
+        scenarios[name] = [probe.scenario for probe in probes(parameters)]
+    with _stack(configured, seed) as stack:
+        answers = answers_of_service(stack, configured, scenarios, seed)
+        standing = [_standing(stack, name, p) for name, p in probed_types.items() if p.restart is not None]
+    found, checks = [], standing
     for name, parameters in types.items():
-        steps = [_crossings([answers[twin, set_id] for set_id in sets], window) for twin in _twins(name)]
-        found += fits(name, "service", parameters, rise_and_fall(parameters), steps)
-        observed = [answers[twin, set_id] for twin in _twins(name) for set_id in sets]
-        unstable = sum(not _latched(of_set, window) for of_set in observed)
-        detail = f"{unstable} sets turned false inside an instance" if unstable else ""
+        twins = [answers[twin] for twin in _twins(name)]
+        found += fits(
+            name, "service", parameters, scenario_of(parameters), [_crossings(parameters, of) for of in twins]
+        )
+        observed = [of_set for of in twins for of_set in of]
+        unstable = sum(not _latched(parameters, of_set) for of_set in observed)
+        detail = f"{unstable} sets turned false before their status ended" if unstable else ""
         checks.append(Check("true stays true", name, "service", len(observed), not unstable, detail))
-    for rule in probed(window, period):
-        for n, probe in enumerate(probes(window)):
-            checks.append(judge_probe(probe, rule, "service", [answers[f"audit-probe-{rule}", bytes([n])]]))
+    for name, parameters in probed_types.items():
+        rule = name.rpartition("-")[2]
+        for probe, of_set in zip(probes(parameters), answers[name], strict=True):
+            checks.append(judge_probe(probe, rule, "service", [of_set]))
     return found, checks
 
 
@@ -83,37 +89,83 @@ class LateError(Error, RuntimeError):
     """The answers are not those of the current step, so the audit cannot judge them."""
 
 
-def answers_of_service(
-    types: Mapping[str, Parameters], scenarios: Mapping[Place, Scenario], seed: int
-) -> dict[Place, dict[int, bool]]:
-    """The answer for each set at each step of its scenario, counted from its first step."""
-    ((window, period),) = {(p.window, p.period) for p in types.values()}
-    begin = FIRST_INSTANCE * window
+def _stack(types: Mapping[str, Parameters], seed: int) -> Stack:
+    (period,) = {parameters.period for parameters in types.values()}
     parameters = {
         "Types": json.dumps({name: type_document(Type(name, p, None)) for name, p in types.items()}),
         "Period": str(period),
         "Slots": str(SLOTS),
         "OutageAllowance": str(LOG_REACHES_BACK),
     }
-    with Stack(parameters, start=float(begin * period), seed=seed, name="audit") as stack:
-        client = Client(stack.request)
-        delay = float(stack.template.parameters["PublishDelay"])
-        pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
-        firsts = {place: first_step_of(types[place[0]], set_key(pepper, *place)) for place in scenarios}
-        log: dict[int, list[tuple[Place, int]]] = defaultdict(list)
-        for place, scenario in scenarios.items():
-            for r, clients in enumerate(scenario.joined):
-                log[firsts[place] + r] += [(place, number) for number in clients]
-        answers: dict[Place, dict[int, bool]] = {place: {} for place in scenarios}
-        longest = max(len(scenario.joined) for scenario in scenarios.values())
-        for step in range(begin, begin + window + longest):
-            client.join_all(Join(*_sent(place), f"c{number}") for place, number in log.pop(step, []))
-            stack.advance_to((step + 1) * period + delay)
-            running = [place for place in scenarios if 0 <= step - firsts[place] < len(scenarios[place].joined)]
-            true = _true(client, running, step)
-            for place in running:
-                answers[place][step - firsts[place]] = place in true
-        return answers
+    return Stack(parameters, start=float(FIRST_STEP * period), seed=seed, name="audit")
+
+
+def answers_of_service(
+    stack: Stack, types: Mapping[str, Parameters], scenarios: Mapping[str, Sequence[Scenario]], seed: int
+) -> dict[str, list[dict[int, bool]]]:
+    """The answer for each set of a type at each step of its scenario, counted from its first step."""
+    client = Client(stack.request)
+    delay = float(stack.template.parameters["PublishDelay"])
+    pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
+    places = {name: _sets(name, types[name], pepper, len(of_type), seed) for name, of_type in scenarios.items()}
+    running: dict[Place, tuple[int, Scenario]] = {
+        place: (first_step_of(types[name], set_key(pepper, *place)), scenario)
+        for name, of_type in scenarios.items()
+        for place, scenario in zip(places[name], of_type, strict=True)
+    }
+    log: dict[int, list[tuple[Place, int]]] = defaultdict(list)
+    for place, (first, scenario) in running.items():
+        for r, clients in enumerate(scenario.joined):
+            log[first + r] += [(place, number) for number in clients]
+    (period,) = {parameters.period for parameters in types.values()}
+    answers: dict[Place, dict[int, bool]] = {place: {} for place in running}
+    last = max(first + len(scenario.joined) for first, scenario in running.values())
+    for step in range(FIRST_STEP, last):
+        client.join_all(Join(*_sent(place), f"c{number}") for place, number in log.pop(step, []))
+        stack.advance_to((step + 1) * period + delay)
+        asked = [place for place, (first, scenario) in running.items() if 0 <= step - first < len(scenario.joined)]
+        true = _true(client, asked, step)
+        for place in asked:
+            answers[place][step - running[place][0]] = place in true
+    return {name: [answers[place] for place in of_type] for name, of_type in places.items()}
+
+
+def _sets(name: str, parameters: Parameters, pepper: Secret, count: int, seed: int) -> list[Place]:
+    """Sets of a type; with restart after the crossing, those whose scenario begins soon."""
+    found: list[Place] = []
+    for n in itertools.count():
+        if len(found) == count:
+            return found
+        set_id = sha256(f"audit {seed} set {n}".encode()).digest()
+        begins = first_step_of(parameters, set_key(pepper, name, set_id)) - FIRST_STEP
+        if parameters.restart is None or begins < SOON:
+            found.append((name, set_id))
+    raise AssertionError  # the count has no end
+
+
+def _standing(stack: Stack, name: str, parameters: Parameters) -> Check:
+    """A set turns true, then evaluation stands still: answers are those of the visible step, then there are none."""
+    client, place, period = Client(stack.request), (name, b"standing"), parameters.period
+    delay, hold = float(stack.template.parameters["PublishDelay"]), parameters.restart.hold  # type: ignore[union-attr]
+    wrong: list[str] = []
+    begun = step = int(stack.clock.now() // period)
+    true: set[Place] = set()
+    while not true and step < begun + 2 * parameters.window:  # through the dark steps of an epoch
+        client.join_all(Join(*_sent(place), f"c{number}") for number in range(CROWD))
+        stack.advance_to((step + 1) * period + delay)
+        true, step = _true(client, [place], step), step + 1
+    stack.advance_to((step + hold - 1) * period + delay)  # the last true step
+    visible = step + hold - 2
+    stale = parameters.stale_after(int(stack.template.parameters["MaxStale"])) or 0
+    for late in range(stale):
+        stack.clock.set((visible + 1 + late) * period + delay)
+        if _true(client, [place], visible) != {place}:
+            wrong.append(f"false {late} steps later")
+    stack.clock.set((visible + 1 + stale) * period + delay)
+    if stack.request("GET", f"/v1/types/{name}/sets/{_sent(place)[1]}").status != 503:
+        wrong.append("an answer that is too old")
+    stack.advance(period)  # evaluation goes on
+    return Check("an outage: answers of the visible step, then none", name, "service", 1, not wrong, ", ".join(wrong))
 
 
 def _true(client: Client, places: Sequence[Place], step: int) -> set[Place]:
@@ -135,11 +187,32 @@ def _twins(name: str) -> tuple[str, str]:
     return f"audit-{name}-a", f"audit-{name}-b"
 
 
-def _crossings(observed: Sequence[Mapping[int, bool]], window: int) -> Ints:
-    """The step at which each set turned true in each of two instances, (sets, 2); the window if it did not."""
-    table = np.array([[[of_set[q * window + i] for i in range(window)] for q in (0, 1)] for of_set in observed])
-    return np.where(table.any(axis=2), table.argmax(axis=2), window)
+def _crossings(parameters: Parameters, observed: Sequence[Mapping[int, bool]]) -> Ints:
+    """The first two crossings of each set (:func:`first_two`), from its answers."""
+    found = []
+    for of_set in observed:
+        crossings: list[int] = []
+        for r in range(len(of_set)):
+            if of_set[r] and (not crossings or r > _last_true(parameters, crossings[-1])):
+                crossings.append(r)
+        found.append(crossings)
+    return first_two(parameters, found, len(observed[0]))
 
 
-def _latched(of_set: Mapping[int, bool], window: int) -> bool:
-    return not any(of_set[r] and not of_set[r + 1] for r in range(2 * window - 1) if (r + 1) % window)
+def _last_true(parameters: Parameters, crossing: int) -> int:
+    """The last step of the status of a crossing; both are counted from the first step of a scenario."""
+    if parameters.restart is not None:
+        return crossing + parameters.restart.hold - 1
+    return crossing // parameters.window * parameters.window + parameters.window - 1
+
+
+def _latched(parameters: Parameters, of_set: Mapping[int, bool]) -> bool:
+    """Whether a set is true from each crossing to the end of its status."""
+    crossing = None
+    for r in range(len(of_set)):
+        if crossing is not None and r <= _last_true(parameters, crossing):
+            if not of_set[r]:
+                return False
+        else:
+            crossing = r if of_set[r] else None
+    return True

@@ -19,7 +19,16 @@ import numpy as np
 
 MODULES = {
     "kanon.noise": ("exact", "words", "laws"),
-    "kanon.gate.mechanism": ("steps", "parameters", "tape", "members", "above_threshold", "columns", "vectorised"),
+    "kanon.gate.mechanism": (
+        "steps",
+        "parameters",
+        "searches",
+        "tape",
+        "members",
+        "above_threshold",
+        "columns",
+        "vectorised",
+    ),
 }
 """What a copy is made of: modules by package, in the order of their imports."""
 
@@ -143,7 +152,7 @@ class Retried:
         self.generator = generator
 
     def nu(self, noise, i: int) -> int:
-        place = (noise.tapes.type_name, noise.set_key, noise.instance, i)
+        place = (noise.tapes.type_name, noise.set_key, noise.place, i)
         self.attempts[place] += 1
         if self.attempts[place] == 1:
             return noise.nu(i)
@@ -164,10 +173,13 @@ class Retried:
 
 TEST = "count + nu >= k + mu"
 WORDS_TEST = "words >= bounds"
-TAPE_NAME = "SET_KEY_BYTES, set_key, 8, instance"
-MU_WORD = "self.tapes.words(self.set_key, self.instance, 1), 0"
-MUS_WORD = "words(key, instance, 1)"
-NUS = "instance, to)[WORD_BYTES * at :]"
+EPOCH = '(place - int.from_bytes(set_key[24:], "big")) // self.parameters.cycle'
+TAPE_NAME = "SET_KEY_BYTES, set_key, 8, place"
+MU_WORD = "self.tapes.words(self.set_key, self.place, 1), 0"
+MUS_WORD = "words(key, place, 1)"
+NUS = "query_words(key, place, begin, end)"
+NU_WORD = "_word(self._pages[page], 1 + at)"
+NU = "noise.nu(step - search.first)"
 NEEDED = "needed = (thresholds - sizes)[owners] + left - law.min"
 INDEX = "np.clip(needed, 0, len(smallest) - 1)"
 WORDS = 'words = np.frombuffer(tapes, ">u8").astype(np.uint64)'
@@ -215,18 +227,43 @@ STATISTICAL = [
     Mutant(
         "the same nu at every step",
         50,
-        plain=(("tape", "_word(self._words, 1 + i)", "_word(self._words, 1)"),),
-        vectorised=(("vectorised", NUS, "instance, 2)[WORD_BYTES:] * (to - at)"),),
+        plain=(("tape", NU_WORD, "_word(self._pages[page], 1)"),),
+        vectorised=(("vectorised", NUS, "query_words(key, place, 0, 1) * (end - begin)"),),
     ),
-    Mutant("the same noise in both instances", 500, both=(("tape", TAPE_NAME, TAPE_NAME.replace("instance", "0")),)),
+    Mutant("the same noise in both instances", 500, both=(("tape", TAPE_NAME, TAPE_NAME.replace("place", "0")),)),
     Mutant(
         "the first nu is mu",
         1000,
-        plain=(("tape", "_word(self._words, 1 + i)", "_word(self._words, i)"),),
-        vectorised=(("vectorised", NUS, "instance, to - 1)[WORD_BYTES * (at - 1) :]"),),
+        plain=(("tape", NU_WORD, "_word(self._pages[page], at)"),),
+        vectorised=(("vectorised", NUS, "words(key, place, end)[8 * begin :]"),),
     ),
     Mutant("the same noise for all sets", 100, both=(("tape", TAPE_NAME, TAPE_NAME.replace("set_key", 'b""')),)),
     Mutant("the same noise for two types", 100, both=(("tape", "self.type_name.encode()", 'b""'),)),
+    Mutant(
+        "after a crossing the threshold noise of the search before",
+        10_000,
+        plain=(("tape", MU_WORD, "self.tapes.words(self.set_key, 0, 1), 0"),),
+        vectorised=(("vectorised", MUS_WORD, "words(key, 0, 1)"),),
+        shape="crossing",
+    ),
+    Mutant(
+        "a tape for each epoch instead of each search",
+        500,
+        both=(("tape", TAPE_NAME, TAPE_NAME.replace("place", EPOCH)),),
+        shape="crossing",
+    ),
+    Mutant(
+        "the noise key of the step instead of the search",
+        10_000,
+        vectorised=(
+            (
+                "vectorised",
+                "threshold_noise(parameters.threshold_law, self.tapes_of,",
+                "threshold_noise(parameters.threshold_law, lambda first: self.tapes_of(max(first, step)),",
+            ),
+        ),
+        shape="crossing",
+    ),
     Mutant(
         "the sign of the threshold noise",
         100,
@@ -235,32 +272,33 @@ STATISTICAL = [
         shape="one-sided",
     ),
     Mutant(
-        "nu read at the absolute step, behind the end of the tape",
-        100,
-        plain=(("above_threshold", "noise.nu(i)", "noise.nu(step)"),),
+        "nu read at the absolute step, on pages behind the end of the tape",
+        500,
+        plain=(("above_threshold", NU, "noise.nu(step)"),),
+        shape="crossing",
     ),
     Mutant(
         "nu indexed by absolute step in the test, by relative step in the look-ahead",
         500,
-        plain=(("above_threshold", "noise.nu(i)", "noise.nu(step % parameters.window)"),),
+        plain=(("above_threshold", NU, "noise.nu(step % parameters.window)"),),
     ),
     Mutant(
         "nu indexed by absolute step on one tape for all instances",
         500,
-        plain=(
-            ("tape", "self.tapes.words(self.set_key, self.instance, 1 + ", "self.tapes.words(self.set_key, 0, 1 + "),
-        ),
-        vectorised=(("vectorised", NUS, NUS.replace("instance", "0")),),
+        plain=(("tape", "self.tapes.words(self.set_key, self.place, 1 + ", "self.tapes.words(self.set_key, 0, 1 + "),),
+        vectorised=(("vectorised", NUS, NUS.replace("place", "0")),),
     ),
     Mutant(
         "noise redrawn on a retry",
         500,
-        plain=(("above_threshold", "noise.nu(i)", "RETRIED.nu(noise, i)"),),
+        plain=(("above_threshold", NU, "RETRIED.nu(noise, step - search.first)"),),
         vectorised=(
             (
                 "vectorised",
                 WORDS,
-                WORDS + "\n    words = RETRIED.words(words, starts, stops, tapes_of(firsts[0]), keys, firsts + begins)",
+                WORDS
+                + "\n    words = RETRIED.words("
+                + "words, starts, stops, tapes_of(searches.firsts[0]), keys, searches.firsts + begins)",
             ),
         ),
     ),
@@ -294,7 +332,11 @@ STATISTICAL = [
 
 # ------------------------------------------------------------------------- bugs that need no luck to see
 
-RESTART = "instances = (step - phases) // window"
+RESTART = "return at - (at - phases) % cycle"
+
+HOLD = "after = newest + parameters.restart.hold"
+LASTS = "step < crossing + self.parameters.restart.hold"
+DARK = "np.maximum(ended, later) + window - 1"
 
 PROBED = [
     Mutant(
@@ -302,7 +344,7 @@ PROBED = [
         0,
         plain=(
             ("members", "> step - window", "> step - window - 1"),
-            ("above_threshold", "members[0].last + window", "members[0].last + window + 1"),
+            ("above_threshold", "members[0].last + parameters.window", "members[0].last + parameters.window + 1"),
         ),
         vectorised=(
             ("columns", "> step - window", "> step - window - 1"),
@@ -325,7 +367,7 @@ PROBED = [
             ("steps", "(step - phase) // window", "(step - phase + 1) // window"),
             ("steps", "instance * window + phase", "instance * window + phase - 1"),
         ),
-        vectorised=(("vectorised", RESTART, f"phases = phases - 1; {RESTART}"),),
+        vectorised=(("vectorised", RESTART, RESTART.replace("phases", "phases + 1")),),
     ),
     Mutant(
         "restart one step late",
@@ -334,20 +376,100 @@ PROBED = [
             ("steps", "(step - phase) // window", "(step - phase - 1) // window"),
             ("steps", "instance * window + phase", "instance * window + phase + 1"),
         ),
-        vectorised=(("vectorised", RESTART, f"phases = phases + 1; {RESTART}"),),
+        vectorised=(("vectorised", RESTART, RESTART.replace("phases", "phases - 1")),),
     ),
     Mutant(
         "no restart: true for ever",
         0,
-        both=(("above_threshold", "(x <= visible) & (instance_of(x, phase, window) == instance)", "(x <= visible)"),),
+        both=(("searches", "return self._cycle(crossing) == self._cycle(step)", "return True"),),
     ),
     Mutant(
         "no restart: one crossing for ever",
         0,
-        plain=(("above_threshold", "instance_of(crossings[-1], phase, parameters.window) == instance", "True"),),
-        vectorised=(("vectorised", "above = newest >= firsts", "above = newest != NEVER"),),
+        plain=(
+            (
+                "searches",
+                "and self._cycle(crossing) == instance:\n            instance += 1",
+                ":\n            instance += 9",
+            ),
+        ),
+        vectorised=(("vectorised", "newest >= begins, begins + window", "newest != NEVER, begins + 9 * window"),),
     ),
     Mutant("no latch", 0, both=(("above_threshold", "(x <= visible) &", "(x == step) &"),)),
+    Mutant(
+        "the next search one step too early",
+        0,
+        plain=(
+            (
+                "searches",
+                "step, crossing, self.parameters.restart.hold)",
+                "step, crossing, self.parameters.restart.hold - 1)",
+            ),
+        ),
+        vectorised=(("vectorised", HOLD, f"{HOLD} - 1"),),
+        shape="crossing",
+    ),
+    Mutant(
+        "the next search one step too late",
+        0,
+        plain=(
+            (
+                "searches",
+                "step, crossing, self.parameters.restart.hold)",
+                "step, crossing, self.parameters.restart.hold + 1)",
+            ),
+        ),
+        vectorised=(("vectorised", HOLD, f"{HOLD} + 1"),),
+        shape="crossing",
+    ),
+    Mutant(
+        "a status one step too long",
+        0,
+        both=(("searches", LASTS, LASTS.replace("<", "<=")),),
+        shape="crossing",
+    ),
+    Mutant(
+        "a status one step too short",
+        0,
+        both=(("searches", LASTS, f"{LASTS} - 1"),),
+        shape="crossing",
+    ),
+    Mutant(
+        "one dark step too few",
+        0,
+        plain=(
+            ("searches", "first = ended + self.parameters.window - 1", "first = ended + self.parameters.window - 2"),
+        ),
+        vectorised=(("vectorised", DARK, DARK.replace("- 1", "- 2")),),
+        shape="crossing",
+    ),
+    Mutant(
+        "one dark step too many",
+        0,
+        plain=(("searches", "first = ended + self.parameters.window - 1", "first = ended + self.parameters.window"),),
+        vectorised=(("vectorised", DARK, DARK.replace(" - 1", "")),),
+        shape="crossing",
+    ),
+    Mutant(
+        "dark steps although the status outlasts the end of the epoch",
+        0,
+        plain=(("searches", "crossing + hold >= ended", "crossing >= ended"),),
+        vectorised=(("vectorised", "np.where(after >= ended,", "np.where(newest >= ended,"),),
+        shape="crossing",
+    ),
+    Mutant(
+        "no end of an epoch: no dark steps",
+        0,
+        plain=(("searches", "first = ended + self.parameters.window - 1", "first = ended"),),
+        vectorised=(("vectorised", DARK, "np.maximum(ended, later)"),),
+        shape="crossing",
+    ),
+    Mutant(
+        "the clock step instead of the visible step",
+        0,
+        both=(("above_threshold", "asked = step if searches.parameters.restart is None else visible", "asked = step"),),
+        shape="crossing",
+    ),
     Mutant(
         "joins counted instead of clients",
         0,

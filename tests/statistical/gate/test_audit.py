@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import kanon.gate.evaluation
 import kanon.gate.querying
 from kanon.audit.goodness import Outcome
-from kanon.audit.mechanism import AUDITED, Fit, judge
+from kanon.audit.mechanism import AFTER_CROSSINGS, AUDITED, Fit, judge
 from kanon.audit.service import audit_service
 from kanon.cli.main import app
 from tests.statistical.gate.mutants import PROBED, STATISTICAL
@@ -47,6 +47,35 @@ def test_a_service_that_answers_wrongly_is_rejected(monkeypatch):
         report = judge(*audit_service(ONE_TYPE, 4, SEED))
     assert not report.passed
     assert {check.name for check in report.checks if not check.passed} >= {"true stays true"}
+
+
+OVER_HTTP = [
+    "the clock step instead of the visible step",
+    "the next search one step too early",
+    "the next search one step too late",
+    "a status one step too long",
+    "a status one step too short",
+    "one dark step too few",
+    "one dark step too many",
+    "a tape for each epoch instead of each search",
+]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.audit] if name != OVER_HTTP[0] else []) for name in OVER_HTTP]
+)
+def test_a_service_with_a_wrong_restart_after_the_crossing_is_rejected(name, monkeypatch):
+    with mutant(name).planted("vectorised") as code:
+        monkeypatch.setattr(kanon.gate.evaluation, "evaluate_columns", code.vectorised.evaluate_columns)
+        monkeypatch.setattr(kanon.gate.querying, "is_above", code.above_threshold.is_above)
+        monkeypatch.setattr(kanon.gate.querying, "Searches", code.searches.Searches)
+        assert not judge(*audit_service(AFTER_CROSSINGS, 300 if name == OVER_HTTP[-1] else 4, SEED)).passed
+
+
+def test_a_service_that_restarts_after_the_crossing_obeys_the_exact_law():
+    report = judge(*audit_service(AFTER_CROSSINGS, 20, SEED))
+    assert report.passed, [check for check in report.checks if not check.passed]
+    assert sum(check.name.startswith(("probe", "an outage")) for check in report.checks) == 7
 
 
 def run(*arguments):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from kanon.audit import goodness
-from kanon.audit.mechanism import AUDITED, rise_and_fall
+from kanon.audit.mechanism import AUDITED
+from kanon.audit.scenarios import rise_and_fall
 from kanon.gate.mechanism.exact_law import first_crossing
 
 
