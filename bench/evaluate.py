@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,10 +22,12 @@ from kanon.dynamo.batches import KEYS_A_CALL, chunks
 from kanon.dynamo.statements import STATEMENTS_A_CALL, insert
 from kanon.gate.evaluation import WRITERS
 from kanon.gate.mechanism import vectorised
+from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.reading import SETS_A_CHUNK, touched
 from kanon.gate.slots import Layout
 from kanon.gate.storage.step_log import partition
+from kanon.gate.types import read_types
 from kanon.noise.words import WORD_BYTES, length_prefixed
 
 
@@ -43,6 +46,11 @@ def rows(form: Form) -> Iterator[Comparison]:
         f"decide, one of {sets:,} sets", "decisions alone, from arrays to arrays: no unpacking, folding or packing",
         "hashing the same tapes, and nothing else", "set",
         Side(decisions, (sets,)), Side(hashing, (sets,)), form.size(5, 1), 2.0,
+    )  # fmt: skip
+    yield Comparison(
+        f"decide with restart after the crossing, one of {sets:,} sets", "profile `crossing`, k = 50, a week's window",
+        "profile `sharp-2`, on the grid", "set",
+        Side(decisions, (sets, "crossing", WEEK)), Side(decisions, (sets, "sharp-2", WEEK)), form.size(5, 1), 1.2,
     )  # fmt: skip
 
 
@@ -131,24 +139,30 @@ class BareStep:
             raise RuntimeError("a bare statement was refused")
 
 
-PARAMETERS = fledge().parameters
+WEEK = 168
 STEP = 480_000
 Chunk = tuple[Sequence[bytes], Any, Any]
 """Sets: their keys, sizes and last joins."""
 
 
-def mix(sets: int) -> list[Chunk]:
+def mix(sets: int, parameters: Parameters) -> list[Chunk]:
     """Sets of mixed sizes, in evaluation's chunks: 80% below 5 members, 15% near k, 5% full; joins at random steps."""
-    chance, k, most = np.random.default_rng(5), PARAMETERS.k, PARAMETERS.members_kept
+    chance, k, most = np.random.default_rng(5), parameters.k, parameters.members_kept
     found: list[Chunk] = []
     for count in map(len, chunks(range(sets), SETS_A_CHUNK)):
         kind = chance.random(count)
         around = np.clip(chance.normal(k, k / 5, count).astype(np.int64), 1, most)
         sizes = np.where(kind < 0.8, chance.integers(1, 5, count), np.where(kind < 0.95, around, most))
-        lasts = STEP - chance.integers(0, PARAMETERS.window, sizes.sum())
+        lasts = STEP - chance.integers(0, parameters.window, sizes.sum())
         latest_first = np.lexsort((-lasts, np.repeat(np.arange(count), sizes)))  # within each set
         found.append(([chance.bytes(32) for _ in range(count)], sizes, lasts[latest_first]))
     return found
+
+
+def of_profile(profile: str, window: int) -> Parameters:
+    """The parameters of a type with k = 50."""
+    document = {"fledge": {"k": 50, "window": window, "profile": profile}}
+    return read_types(json.dumps(document), PERIOD)["fledge"].parameters
 
 
 def decide_all(found: list[Chunk], tapes: Tapes) -> None:
@@ -156,13 +170,14 @@ def decide_all(found: list[Chunk], tapes: Tapes) -> None:
     never = np.iinfo(np.int64).min
     for keys, sizes, lasts in found:
         vectorised.decide(
-            vectorised.Sets(PARAMETERS, lambda _: tapes, keys, sizes, lasts), STEP, np.full(len(keys), never)
+            vectorised.Sets(tapes.parameters, lambda _: tapes, keys, sizes, lasts), STEP, np.full(len(keys), never)
         )
 
 
-def decisions(sets: int) -> AbstractContextManager[Callable[[], Turn]]:
+def decisions(sets: int, profile: str = "published", window: int = 720) -> AbstractContextManager[Callable[[], Turn]]:
     """The decisions on a mix of sets."""
-    work = partial(decide_all, mix(sets), Tapes(KEY, "bench", "fledge", PARAMETERS))
+    parameters = of_profile(profile, window)
+    work = partial(decide_all, mix(sets, parameters), Tapes(KEY, "bench", "fledge", parameters))
     return nullcontext(lambda: Turn(sets, work))
 
 
@@ -170,23 +185,23 @@ def decisions(sets: int) -> AbstractContextManager[Callable[[], Turn]]:
 class Needed(Tapes):
     """Tapes that record the largest number of words read from each."""
 
-    read: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    read: dict[tuple[bytes, int, int], int] = field(default_factory=dict)
 
-    def words(self, set_key: bytes, instance: int, count: int) -> bytes:
+    def words(self, set_key: bytes, place: int, count: int, page: int = 0) -> bytes:
         """Read the words and record how many."""
-        place = set_key, instance
-        self.read[place] = max(self.read.get(place, 0), count)
-        return super().words(set_key, instance, count)
+        name = set_key, place, page
+        self.read[name] = max(self.read.get(name, 0), count)
+        return super().words(set_key, place, count, page)
 
 
 def hashing(sets: int) -> AbstractContextManager[Callable[[], Turn]]:
     """Hashing the words that the decisions read."""
-    needed = Needed(KEY, "bench", "fledge", PARAMETERS)
-    decide_all(mix(sets), needed)
+    needed = Needed(KEY, "bench", "fledge", fledge().parameters)
+    decide_all(mix(sets, needed.parameters), needed)
     prefix = shake_256(b"kanon/tape/1" + bytes(150))
     messages = [
-        (length_prefixed(set_key, instance.to_bytes(8, "big", signed=True)), WORD_BYTES * count)
-        for (set_key, instance), count in needed.read.items()
+        (length_prefixed(set_key, place.to_bytes(8, "big", signed=True)), WORD_BYTES * count)
+        for (set_key, place, _), count in needed.read.items()
     ]
 
     def work() -> None:
