@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kanon.cost.billing import Bill, Prices
-    from kanon.cost.reports import JobRow, JobTimes, ReportLoad
+    from kanon.cost.reports import JobCost, JobTimes, ReportLoad
     from kanon.cost.scale import Needs, ScaleRow
     from kanon.cost.workload import Workload
 
@@ -244,7 +244,7 @@ def _of_scale(row: "ScaleRow") -> tuple[Cells, Document]:
     }
 
 
-def _of_jobs(row: "JobRow") -> tuple[Cells, Document]:
+def _of_jobs(row: "JobCost") -> tuple[Cells, Document]:
     load, times = row.load, row.times
     cells = {
         "reports": f"{load.reports:,.0f}",

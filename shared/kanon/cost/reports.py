@@ -239,7 +239,7 @@ def _stored_bytes(load: ReportLoad) -> float:
 
 
 @dataclass(frozen=True)
-class JobRow:
+class JobCost:
     """A line of the table: a job, and its cost with its reports."""
 
     load: ReportLoad
@@ -255,11 +255,11 @@ CONCURRENCY = (10, 50, 1_000)
 ROWS = 1_000
 
 
-def table(measured: Mapping[str, float], prices: Prices) -> Iterator[JobRow]:
+def table(measured: Mapping[str, float], prices: Prices) -> Iterator[JobCost]:
     """Times and costs of jobs over a day's reports, by reports, keys and concurrency."""
     for reports, keys, concurrency in product(REPORTS, KEYS, CONCURRENCY):
         load = ReportLoad(reports, keys=keys, rows=ROWS, concurrency=concurrency)
-        yield JobRow(
+        yield JobCost(
             load, times(load, measured), limits(load, measured), bill(_of_jobs(load, measured), prices),
             bill(_of_reports(load, measured), prices),
         )  # fmt: skip

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, St
 
 from kanon.http.answers import Problem, error_answer
 from kanon.http.bodies import ANY_JSON, Bodies, RequestError
-from kanon.reports.errors import Counter, JobError, RefusedError
+from kanon.reports.errors import Counter, JobError, ReportRefusedError
 from kanon.reports.shared_info import END_OF_TIME, MAX_AGE, MAX_AHEAD, SharedInfo, host_of, parse
 
 PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
@@ -172,7 +172,7 @@ def report_message(
 def _info(text: str) -> SharedInfo:
     try:
         return parse(text)
-    except RefusedError as error:
+    except ReportRefusedError as error:
         raise refused(REFUSED[error.counter]) from None
     except JobError:
         raise refused(VERSION) from None

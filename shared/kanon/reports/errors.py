@@ -34,7 +34,7 @@ class Counter(StrEnum):
     CONTRIBUTION_BUDGET_EXCEEDED = "CONTRIBUTION_BUDGET_EXCEEDED"
 
 
-class RefusedError(KanonError):
+class ReportRefusedError(KanonError):
     """One report is not accepted; the job continues without it."""
 
     def __init__(self, counter: Counter) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kanon.reports.avro import Report
-from kanon.reports.errors import Counter, RefusedError
+from kanon.reports.errors import Counter, ReportRefusedError
 from kanon.reports.histogram import EMPTY, KEY, Histogram
 from kanon.reports.payload import (
     HISTOGRAM,
@@ -32,25 +32,25 @@ def check_key(report: Report, rules: Rules) -> None:
     """Check that a report can be opened at all.
 
     Raises:
-        RefusedError: the key is unknown.
+        ReportRefusedError: the key is unknown.
     """
     if report.key_id not in rules.keys:
-        raise RefusedError(Counter.DECRYPTION_KEY_NOT_FOUND)
+        raise ReportRefusedError(Counter.DECRYPTION_KEY_NOT_FOUND)
 
 
 def open_report(report: Report, rules: Rules) -> bytes:
     """The cleartext of a report whose clear fields were accepted.
 
     Raises:
-        RefusedError: the key is unknown, the payload is too long, or does not open.
+        ReportRefusedError: the key is unknown, the payload is too long, or does not open.
     """
     check_key(report, rules)
     if len(report.payload) > MOST_BYTES + OVERHEAD:
-        raise RefusedError(Counter.REPORT_PARSING_ERROR)
+        raise ReportRefusedError(Counter.REPORT_PARSING_ERROR)
     try:
         return open_sealed(report.payload, rules.keys[report.key_id], report.shared_info)
     except DecryptionError:
-        raise RefusedError(Counter.DECRYPTION_ERROR) from None
+        raise ReportRefusedError(Counter.DECRYPTION_ERROR) from None
 
 
 BATCH = 512
@@ -166,7 +166,7 @@ class _Shard:
                 if (report_id := self._selected(report)) is not None:
                     cleartexts.append(open_report(report, self.rules))
                     ids.append(report_id)
-            except RefusedError as error:
+            except ReportRefusedError as error:
                 self.errors[error.counter] += 1
         read = [*read_cleartexts(cleartexts)]
         accepted = np.ones(len(cleartexts), bool)

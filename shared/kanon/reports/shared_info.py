@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from kanon.noise.words import length_prefixed
-from kanon.reports.errors import Counter, JobError, RefusedError
+from kanon.reports.errors import Counter, JobError, ReportRefusedError
 from kanon.strict_json import no_constant, without_duplicates
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def parse(text: str) -> SharedInfo:
     """Read shared_info. The checks are, in order: JSON, version, required fields, api, report id.
 
     Raises:
-        RefusedError: with the counter of the first check that fails.
+        ReportRefusedError: with the counter of the first check that fails.
         JobError: the major version is above 1 (UNSUPPORTED_REPORT_VERSION).
     """
     fields = _object(text)
@@ -84,7 +84,7 @@ def parse(text: str) -> SharedInfo:
         if "source_registration_time" in fields:
             registered = _seconds(fields, "source_registration_time")
     elif api not in APIS:
-        raise RefusedError(Counter.UNSUPPORTED_REPORT_API_TYPE)
+        raise ReportRefusedError(Counter.UNSUPPORTED_REPORT_API_TYPE)
     report_id = _report_id(fields)
     debug = fields.get("debug_mode") == "enabled"
     return SharedInfo(api, version, report_id, origin, scheduled, destination, registered, debug)
@@ -98,7 +98,7 @@ def _object(text: str) -> Mapping[str, object]:
     except (ValueError, RecursionError, ArithmeticError):  # also numbers of thousands of digits, exponents of 19
         fields = None
     if not isinstance(fields, dict):
-        raise RefusedError(Counter.REQUIRED_SHAREDINFO_FIELD_INVALID)
+        raise ReportRefusedError(Counter.REQUIRED_SHAREDINFO_FIELD_INVALID)
     return fields
 
 
@@ -112,7 +112,7 @@ def _version(fields: Mapping[str, object]) -> str:
     version = fields.get("version")
     major = _major(version) if isinstance(version, str) else None
     if major is None:
-        raise RefusedError(Counter.UNSUPPORTED_SHAREDINFO_VERSION)
+        raise ReportRefusedError(Counter.UNSUPPORTED_SHAREDINFO_VERSION)
     if major > 1:
         raise JobError("UNSUPPORTED_REPORT_VERSION", "a report has a version above 1: leave its file out, or upgrade")
     return str(version)
@@ -128,7 +128,7 @@ def _major(version: str) -> int | None:
 def _text(fields: Mapping[str, object], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise RefusedError(Counter.REQUIRED_SHAREDINFO_FIELD_INVALID)
+        raise ReportRefusedError(Counter.REQUIRED_SHAREDINFO_FIELD_INVALID)
     return value
 
 
@@ -144,7 +144,7 @@ def _seconds(fields: Mapping[str, object], name: str) -> int:
     elif isinstance(value, Decimal) and value >= 0 and value.adjusted() < 12:
         seconds = int(value)
     if not 0 <= seconds < END_OF_TIME:
-        raise RefusedError(Counter.REQUIRED_SHAREDINFO_FIELD_INVALID)
+        raise ReportRefusedError(Counter.REQUIRED_SHAREDINFO_FIELD_INVALID)
     return seconds
 
 
@@ -152,7 +152,7 @@ def _report_id(fields: Mapping[str, object]) -> str:
     """A UUID in lower case: ids that differ only in case are equal."""
     value = fields.get("report_id")
     if not isinstance(value, str) or not _UUID.fullmatch(value):
-        raise RefusedError(Counter.INVALID_REPORT_ID)
+        raise ReportRefusedError(Counter.INVALID_REPORT_ID)
     return value.lower()
 
 
@@ -300,20 +300,20 @@ def accept_clear(text: str, rules: Rules, wanted: Wanted = EVERY) -> SharedInfo 
         no error, however old it is.
 
     Raises:
-        RefusedError: with the counter of the first check that fails.
+        ReportRefusedError: with the counter of the first check that fails.
         JobError: the version is newer than this service supports.
     """
     info = parse(text)
     if not _is_of_origin(info.reporting_origin, rules) or not wanted.takes(source_of(info)):
         return None
     if site_of(info.reporting_origin) is None:
-        raise RefusedError(Counter.ATTRIBUTION_REPORT_TO_MALFORMED)
+        raise ReportRefusedError(Counter.ATTRIBUTION_REPORT_TO_MALFORMED)
     if rules.check_age:
         age = rules.received_at - info.scheduled_report_time
         if age > MAX_AGE:
-            raise RefusedError(Counter.ORIGINAL_REPORT_TIME_TOO_OLD)
+            raise ReportRefusedError(Counter.ORIGINAL_REPORT_TIME_TOO_OLD)
         if -age > MAX_AHEAD:
-            raise RefusedError(Counter.REPORT_TIME_IN_FUTURE)
+            raise ReportRefusedError(Counter.REPORT_TIME_IN_FUTURE)
     return info
 
 

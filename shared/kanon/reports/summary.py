@@ -10,7 +10,7 @@ from kanon.created import PRIVATE, SHARED, created, never
 from kanon.reports import avro
 from kanon.reports.aggregate import Outcome
 from kanon.reports.avro import DebugFact, listed, part_names, write_debug_summary
-from kanon.reports.errors import Counter, JobError, RefusedError
+from kanon.reports.errors import Counter, JobError, ReportRefusedError
 from kanon.reports.histogram import Histogram
 from kanon.reports.mapping import open_report
 from kanon.reports.noise import Noised
@@ -106,7 +106,7 @@ def _report(report: avro.Report, rules: Rules, *, shown: bool) -> dict[str, Any]
                 for pair in contributions
                 if pair.value
             ]
-    except RefusedError as error:
+    except ReportRefusedError as error:
         line["error"] = str(error.counter)
     except PayloadError:
         line["error"] = str(Counter.REPORT_PARSING_ERROR)

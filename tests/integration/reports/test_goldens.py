@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kanon.reports import avro, payload, shared_info
-from kanon.reports.errors import RefusedError
+from kanon.reports.errors import ReportRefusedError
 from kanon.reports.payload import Contribution, DecryptionError, decode, encode, open_sealed, template_of
 from tests.integration.reports.vectors import VECTORS, golden_key, goldens, needs_vectors
 
@@ -78,7 +78,7 @@ def test_reports_of_version_0_1_and_1_0_are_readable_and_of_the_empty_version_re
     for golden in GOLDENS:
         try:
             counted[shared_info.parse(golden.shared_info).version] += 1
-        except RefusedError as error:
+        except ReportRefusedError as error:
             counted[error.counter.value] += 1
     refused = sum(golden.version == "none" for golden in GOLDENS)
     assert counted["UNSUPPORTED_SHAREDINFO_VERSION"] == refused

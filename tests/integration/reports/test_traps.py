@@ -29,7 +29,7 @@ from kanon import clock
 from kanon.dynamo.transactions import all_or_none
 from kanon.reports import collecting, shared_info
 from kanon.reports import job as job_module
-from kanon.reports.errors import Counter, RefusedError
+from kanon.reports.errors import Counter, ReportRefusedError
 from kanon.reports.job import Amount
 from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.requests import create
@@ -297,7 +297,7 @@ def ends_the_job_at_a_report_of_version_2(service: Aggregation) -> None:
 def plant_lenient_version(patch: Patch, _: Aggregation) -> None:
     def lenient(fields: Any) -> str:
         if fields["version"] == "2.0":
-            raise RefusedError(Counter.UNSUPPORTED_SHAREDINFO_VERSION)
+            raise ReportRefusedError(Counter.UNSUPPORTED_SHAREDINFO_VERSION)
         return str(fields["version"])
 
     patch.setattr(shared_info, "_version", lenient)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kanon.reports import mapping
 from kanon.reports.avro import Report
-from kanon.reports.errors import JobError, RefusedError
+from kanon.reports.errors import JobError, ReportRefusedError
 from kanon.reports.mapping import Selection, map_reports, open_report
 from kanon.reports.payload import MOST_BYTES, OVERHEAD, Contribution, encode, read_one, seal
 from kanon.reports.shared_info import Wanted, accept_clear, parse, site_of
@@ -74,7 +74,7 @@ CLEAR = {
 @pytest.mark.parametrize("name", CLEAR)
 def test_a_clear_field_that_is_wrong_raises_its_counter(name):
     text, counter = CLEAR[name]
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(ReportRefusedError) as caught:
         accept_clear(text, made.RULES)
     assert caught.value.counter == counter
     assert str(caught.value) == counter
@@ -159,7 +159,7 @@ def test_the_site_of_an_origin_is_its_registrable_domain(origin, site):
 def test_any_text_is_read_or_refused_with_a_counter(text):
     try:
         accept_clear(text, made.RULES)
-    except (RefusedError, JobError):
+    except (ReportRefusedError, JobError):
         return
     raise AssertionError("random text is no shared_info")
 

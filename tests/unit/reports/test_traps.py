@@ -41,7 +41,7 @@ import pytest
 from kanon.noise.exact import exp_bounds
 from kanon.reports import aggregate, avro, errors, histogram, job, mapping, payload, shared_info, summary
 from kanon.reports import noise as noise_module
-from kanon.reports.errors import JobError, RefusedError
+from kanon.reports.errors import JobError, ReportRefusedError
 from kanon.reports.histogram import Histogram
 from kanon.reports.mapping import Selection, map_reports
 from kanon.reports.noise import DiscreteLaplace, Noised, Randomness, Tape
@@ -352,7 +352,7 @@ def plant_float_time(patch):
 
 def names_no_origin_and_no_id_in_an_error(folder):
     for change in ({"reporting_origin": "http://secret.test"}, {"version": "2.0"}, {"report_id": "secret"}):
-        with pytest.raises((RefusedError, JobError)) as caught:
+        with pytest.raises((ReportRefusedError, JobError)) as caught:
             shared_info.accept_clear(made.info(**change).text(), made.RULES)
         assert "secret" not in str(caught.value)
         assert made.report_id(1) not in str(caught.value)
@@ -364,7 +364,7 @@ def plant_talkative_errors(patch):
     def talkative(text):
         try:
             return original(text)
-        except RefusedError as error:
+        except ReportRefusedError as error:
             error.args = (f"{error}: {text}",)
             raise
 
@@ -393,7 +393,7 @@ def ends_the_job_at_a_report_of_version_2(folder):
 
 def plant_lenient_version(patch):
     def lenient(fields):
-        raise RefusedError(errors.Counter.UNSUPPORTED_SHAREDINFO_VERSION)
+        raise ReportRefusedError(errors.Counter.UNSUPPORTED_SHAREDINFO_VERSION)
 
     patch.setattr(shared_info, "_version", lenient)
 

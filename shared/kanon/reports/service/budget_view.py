@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, Field
 
 from kanon.http.answers import unknown_field
-from kanon.reports.errors import Counter, JobError, RefusedError
+from kanon.reports.errors import Counter, JobError, ReportRefusedError
 from kanon.reports.job import Amount, JobRequest, written
 from kanon.reports.service.answers import PreflightAnswer
 from kanon.reports.service.bodies import invalid
@@ -127,7 +127,7 @@ def _source(query: Mapping[str, str], scheduled: int) -> Source:
     text = json.dumps({**fields, "report_id": NO_REPORT, "scheduled_report_time": scheduled})
     try:
         info = parse(text)
-    except RefusedError as error:
+    except ReportRefusedError as error:
         field, message = REFUSED.get(error.counter, ("reporting_origin", FORM))
         raise invalid(field, message) from None
     except JobError:
@@ -240,7 +240,7 @@ class _Seen:
     def _add(self, report: "Report") -> None:
         try:
             info = accept_clear(report.shared_info, self.rules, self.request.wanted)
-        except RefusedError as error:
+        except ReportRefusedError as error:
             self.errors[error.counter] += 1
             return
         if info is None:
