@@ -1,7 +1,7 @@
 """Restart after the crossing (docs/proofs/crossing.md), on every small case there is, and its near misses refuted.
 
-Whole transcripts of several searches and epochs: every integer count sequence, chosen anew by every answer, every way
-a join can show, both directions, both shapes of law.
+Whole transcripts of several searches and epochs: every integer count sequence, chosen again after each answer, every
+way in which a join can show, both directions, both shapes of law.
 """
 
 from collections.abc import Callable, Iterator
