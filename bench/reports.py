@@ -10,6 +10,8 @@ reference is the bare decryption of a tenth as many reports, divided evenly betw
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -34,12 +36,22 @@ from kanon.reports.histogram import Histogram
 from kanon.reports.job import Parameters
 from kanon.reports.mapping import Selection, map_reports
 from kanon.reports.noise import Randomness, reduce_partition
-from kanon.reports.payload import PREFIX, SUITE, Contribution, Layout, PublicKey, encode, public_keys, seal
+from kanon.reports.payload import (
+    PREFIX,
+    SUITE,
+    Contribution,
+    Layout,
+    PublicKey,
+    encode,
+    private_document,
+    public_keys,
+    seal,
+)
 from kanon.reports.shared_info import Rules, SharedInfo
 from kanon.reports.storage.objects import Objects
 
 NOW = 1_767_225_600
-KEY_ID = "k"
+KEY_ID = "00000000-0000-4000-8000-000000000000"
 ORIGIN, DESTINATION = "https://report.test", "https://shop.test"
 REAL, SLOTS = 10, 20
 """Contributions of a report, and its slots."""
@@ -71,6 +83,13 @@ def rows(form: Form) -> Iterator[Comparison]:
         "createJob to summary on the local stack: the busier of two workers for the shards, and the rest",
         "bare HPKE decryptions of the same kind of reports, half of them on each core", "report",
         Side(job, (count,)), Side(decryptions, (count // 10, CORES)), 1, 3.0, warm=False,
+    )  # fmt: skip
+    count, turns = form.size(40_000, 400), form.size(5, 1)
+    yield Comparison(
+        f"`kanon reports aggregate` of {count:,} reports and as many keys, two processes",
+        "the whole command: start of all its processes, decryption, sums, noise, summary",
+        "bare HPKE decryptions of the same kind of reports", "report",
+        Side(command, (count,)), Side(decryptions, (count // 10,)), turns, 2.2,
     )  # fmt: skip
 
 
@@ -190,6 +209,34 @@ def job(count: int) -> Iterator[Callable[[], Turn]]:
             return Took(busier(stack.shards) + whole - sum(stack.shards))
 
         yield lambda: Turn(count, work)
+
+
+@contextmanager
+def command(count: int) -> Iterator[Callable[[], Turn]]:
+    """The command on so many reports in four files, and as many declared keys."""
+    with TemporaryDirectory() as folder:
+        place = Path(folder)
+        (place / "reports").mkdir()
+        key = PublicKey(KEY_ID, PRIVATE.public_key())
+        for number, part in enumerate(chunks(range(count), count // 4)):
+            avro.write_reports(
+                place / "reports" / f"{number}.avro", [one.report for one in made(number, len(part), count, key)]
+            )
+        (place / "domain.avro").write_bytes(_domain(count))
+        (place / "keys.json").write_text(private_document({KEY_ID: PRIVATE}))
+        names = ("--keys", "keys.json", "--domain", "domain.avro", "--out", "summary.avro")
+        options = ("--processes", "2", "--any-age", "--force")
+        program = [sys.executable, "-c", "from kanon.cli.start import main; main()", "reports", "aggregate", "reports"]
+
+        def work() -> None:
+            subprocess.run([*program, *names, *options], cwd=place, check=True, capture_output=True)
+
+        def check(_: None) -> None:
+            parts = place.glob("summary*.avro")
+            if sum(1 for part in parts for _ in avro.read_summary(part)) != count:
+                raise RuntimeError("the summary lacks a key")
+
+        yield lambda: Turn(count, work, check)
 
 
 class MeteredStack(Stack):

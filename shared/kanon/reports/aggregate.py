@@ -8,29 +8,25 @@ import hashlib
 import os
 from collections import Counter as Tally
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from io import BytesIO
-from itertools import chain
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from kanon.dynamo.batches import chunks
 from kanon.noise.words import NoiseKey
-from kanon.reports.avro import read_domain, read_reports, write_summary
+from kanon.reports.avro import read_domain, write_summary
 from kanon.reports.errors import Counter, JobError
 from kanon.reports.histogram import Histogram, declared, exact_sums
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, Amount, JobRequest, Parameters
-from kanon.reports.mapping import Mapped, Selection, map_reports
+from kanon.reports.mapping import Mapped, Selection
 from kanon.reports.noise import Noised
+from kanon.reports.processes import Each, Mapper, mapper_of
 from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.shards import MOST_SHARDS, Inputs, Plan, Ring, Shards, Worker, read_plan
 from kanon.reports.service.stages import Stages
@@ -196,7 +192,7 @@ def aggregate(job: Job, secrets: Secrets, processes: int = 1, *, undeclared: boo
             undeclared=undeclared,
         )
         only = None if undeclared else keys
-        with _mapper(job.rules.keys, only, min(processes, len(job.reports))) as (mapper, each):
+        with mapper_of(job.rules.keys, only, min(processes, len(job.reports))) as (mapper, each):
             shards = _Shards(**common, keys=lambda _: job.rules.keys, mapper=mapper)
             _work_off(StageMessage(job=job.id), stages, shards, each, lambda: bool(failures))
         if failures:
@@ -204,7 +200,7 @@ def aggregate(job: Job, secrets: Secrets, processes: int = 1, *, undeclared: boo
         return _outcome(jobs, stages, summaries)
 
 
-def _work_off(first: Message, stages: Stages, shards: Shards, each: "Each", has_failed: Callable[[], bool]) -> None:
+def _work_off(first: Message, stages: Stages, shards: Shards, each: Each, has_failed: Callable[[], bool]) -> None:
     """Take messages from a queue until it is empty, or until the job has failed."""
     queue = deque([first])
     while queue and not has_failed():
@@ -291,12 +287,6 @@ def _stored(path: Path) -> Stored:
         raise JobError("INPUT_DATA_READ_FAILED", f"{path} cannot be opened") from error
 
 
-Mapper = Callable[[MapMessage, Sequence[Path], Rules, Selection, Collection[bytes]], Mapped | None]
-"""Maps files, without the reports that have some ids. None if it has begun: call it again with the message."""
-Each = Callable[[Callable[[MapMessage], list[StageMessage]], Iterable[MapMessage]], Iterable[list[StageMessage]]]
-"""``map``, or what does the same with several processes."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Shards(_Local, Shards):
     """The shards of a local job. Each is mapped in one piece: no other worker could continue it.
@@ -348,72 +338,6 @@ class _NoBudget:
 
     def named(self, *_: Any) -> list[dict[str, Any]]:
         return []
-
-
-@contextmanager
-def _mapper(
-    keys: "Mapping[str, X25519PrivateKey]", only: NDArray[np.bytes_] | None, processes: int
-) -> Iterator[tuple[Mapper, Each]]:
-    """A mapper that keeps the sums of some keys only (None for all), and a way to call it for many shards at once.
-
-    The calling thread starts all processes: in another one Ctrl-C would not end the wait for one that
-    dies as it starts.
-    """
-    if processes < 2:
-        yield lambda _, *work: _map_files(*work, only=only), map
-        return
-    raw = {name: key.private_bytes_raw() for name, key in keys.items()}
-    begun: dict[MapMessage, Future[Mapped]] = {}
-    with ProcessPoolExecutor(processes, get_context("spawn"), _begin, (raw, only)) as pool:
-
-        def mapper(
-            message: MapMessage, paths: Sequence[Path], rules: Rules, selection: Selection, skip: Collection[bytes]
-        ) -> Mapped | None:
-            if message in begun:
-                return begun.pop(message).result()
-            begun[message] = pool.submit(_map_in_process, paths, replace(rules, keys={}), selection, skip)
-            return None
-
-        def each(
-            run: Callable[[MapMessage], list[StageMessage]], messages: Iterable[MapMessage]
-        ) -> Iterator[list[StageMessage]]:
-            ahead = deque[MapMessage]()
-            for message in messages:
-                run(message)
-                ahead.append(message)
-                if len(ahead) > 2 * processes:
-                    yield run(ahead.popleft())
-            yield from map(run, ahead)
-
-        try:
-            yield mapper, each
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-_of_process: list[tuple["Mapping[str, X25519PrivateKey]", NDArray[np.bytes_] | None]] = []
-"""The keys and the declared keys of a worker process: it gets them once, and key objects do not pickle."""
-
-
-def _begin(raw: Mapping[str, bytes], only: NDArray[np.bytes_] | None) -> None:
-    keys = {name: X25519PrivateKey.from_private_bytes(key) for name, key in raw.items()}
-    _of_process.append((keys, only))
-
-
-def _map_in_process(paths: Sequence[Path], rules: Rules, selection: Selection, skip: Collection[bytes]) -> Mapped:
-    keys, only = _of_process[0]
-    return _map_files(paths, replace(rules, keys=keys), selection, skip, only=only)
-
-
-def _map_files(
-    paths: Sequence[Path],
-    rules: Rules,
-    selection: Selection,
-    skip: Collection[bytes],
-    *,
-    only: NDArray[np.bytes_] | None,
-) -> Mapped:
-    return map_reports(chain.from_iterable(map(read_reports, paths)), rules, replace(selection, keys=only), skip)
 
 
 def read_inputs(places: Sequence[Path]) -> tuple[Path, ...]:

@@ -39,7 +39,7 @@ import numpy as np
 import pytest
 
 from kanon.noise.exact import exp_bounds
-from kanon.reports import aggregate, avro, errors, histogram, job, mapping, payload, shared_info, summary
+from kanon.reports import aggregate, avro, errors, histogram, job, mapping, payload, processes, shared_info, summary
 from kanon.reports import noise as noise_module
 from kanon.reports.errors import JobError, ReportRefusedError
 from kanon.reports.histogram import Histogram
@@ -222,7 +222,7 @@ def plant_duplicates_by_clear_id(patch):
         first = {shared_info.parse(report.shared_info).report_id: report for report in reversed(list(reports))}
         return map_reports(first.values(), *rest)
 
-    patch.setattr(aggregate, "map_reports", by_clear_id)
+    patch.setattr(processes, "map_reports", by_clear_id)
 
 
 def charges_every_requested_filtering_id(folder):
