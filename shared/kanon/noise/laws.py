@@ -94,15 +94,17 @@ class Law(Table):
     def _excess(self, shift: int) -> Fraction:
         """``sum_u max(0, P(u) - e**epsilon P(u+shift))``, rounded up."""
         low, _ = exp_bounds(self.epsilon)
-        excess = (self.weight(u) - low * self.weight(u + shift) for u in range(self.min, self.max + 1))
-        return sum((e for e in excess if e > 0), Fraction(0)) / TOTAL
+        above, below = low.as_integer_ratio()
+        excess = (below * self.weight(u) - above * self.weight(u + shift) for u in range(self.min, self.max + 1))
+        return Fraction(sum(e for e in excess if e > 0), below * TOTAL)
 
     @cached_property
     def tail_delta(self) -> Fraction:
         """``max_a max(0, T(a) - e**epsilon T(a+1))`` of the upper tail ``T(a) = P(x >= a)``, rounded up."""
         low, _ = exp_bounds(self.epsilon)
         tails = [TOTAL - below for below in (0, *self.cumulative)]
-        return max(Fraction(here) - low * beyond for here, beyond in pairwise(tails)) / TOTAL
+        above, below = low.as_integer_ratio()
+        return Fraction(max(below * here - above * beyond for here, beyond in pairwise(tails)), below * TOTAL)
 
 
 def two_sided(epsilon: Fraction, truncation: int) -> Law:

@@ -43,22 +43,23 @@ class _Tails:
 @lru_cache(maxsize=64)
 def _tails(law: Law) -> _Tails:
     below = (0, *law.cumulative)
-    reached = np.array([float(Fraction(TOTAL - b, TOTAL)) for b in below])
-    log_below = np.array([_log(Fraction(b, TOTAL)) for b in below])
+    reached = np.array([(TOTAL - b) / TOTAL for b in below])
+    log_below = np.array([_log(b) for b in below])
     coarse = np.round(log_below * _GRID) / _GRID
     return _Tails(law.min, reached, coarse, log_below - coarse)
 
 
-def _log(p: Fraction) -> float:
-    if p == 0:
+def _log(words: int) -> float:
+    """``log(words / 2**64)``. The quotient of two integers is the nearest float."""
+    if words == 0:
         return _LOG_ZERO
-    return math.log1p(-float(1 - p)) if p > Fraction(1, 2) else math.log(p)
+    return math.log1p(-((TOTAL - words) / TOTAL)) if 2 * words > TOTAL else math.log(words / TOTAL)
 
 
 @lru_cache(maxsize=64)
 def _threshold(law: Law) -> tuple[NDArray[np.int64], Floats]:
     outcomes = np.arange(law.min, law.max + 1)
-    return outcomes, np.array([float(law.probability(int(u))) for u in outcomes])
+    return outcomes, np.array([weight / TOTAL for weight in law.weights])
 
 
 def first_crossing(parameters: Parameters, counts: ArrayLike) -> Floats:
@@ -111,7 +112,8 @@ def never_at_constant(parameters: Parameters, counts: ArrayLike, steps: ArrayLik
 def false_after_silence(parameters: Parameters, count: int, higher: int) -> float:
     """The probability that a set is false at the last step of an instance or epoch, at which it rises to ``higher``.
 
-    It has kept ``count`` since the beginning. Its searches are summed up: each begins one hold after a crossing.
+    It has kept ``count`` since the beginning. Its searches are summed up: each begins one hold after a crossing. With
+    X for the step from one beginning to the next, ``1 + X + X^2 + ... = (1 + X)(1 + X^2)(1 + X^4) ...``
     """
     restart = parameters.restart
     length, hold = (parameters.window,) * 2 if restart is None else (restart.epoch, restart.hold)
@@ -125,18 +127,18 @@ def false_after_silence(parameters: Parameters, count: int, higher: int) -> floa
     silent = weights * np.exp(steps * tails.coarse[entry] + steps * tails.fine[entry])
     crosses = silent @ tails.reached[entry]  # [n]: at step n of a search
     misses = silent @ (1 - tails.reached[entries(higher)])  # [n]: at its step n, after n silent ones
-    begins = np.zeros(length)
+    begins, later = np.zeros(length), np.zeros(length)  # [n]: a search begins at step n; n steps after another one
     begins[0] = 1.0
-    # Searches that begin within a hold of each other do not lead to one another.
-    for start in range(0, length - hold, hold):
-        rest = length - start - hold
-        begins[start + hold :] += _convolved(begins[start : start + hold], crosses[:rest])[:rest]
+    later[hold:] = crosses[: length - hold]
+    while hold < length:
+        begins, later, hold = begins + _convolved(begins, later), _convolved(later, later), 2 * hold
     return float(begins @ misses[::-1])
 
 
 def _convolved(a: Floats, b: Floats) -> Floats:
-    size = len(a) + len(b) - 1
-    found: Floats = np.fft.irfft(np.fft.rfft(a, size) * np.fft.rfft(b, size), size)
+    """The first entries of the convolution, as many as ``a`` has. Powers of two are quick to transform."""
+    size = 1 << (2 * len(a) - 1).bit_length()
+    found: Floats = np.fft.irfft(np.fft.rfft(a, size) * np.fft.rfft(b, size), size)[: len(a)]
     return found
 
 
