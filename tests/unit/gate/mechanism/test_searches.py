@@ -1,6 +1,7 @@
 """The searches of a set: no w steps in a row meet two of them, and every way to compute them agrees."""
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -24,31 +25,32 @@ def shaped(window: int, hold: int, epoch: int) -> Parameters:
     return replace(CROSSING, window=window, restart=CrossingRestart(hold, epoch))
 
 
-def steps_of(searches: Searches, wanted: set[int]) -> Iterator[tuple[int, Search]]:
-    """The tested steps of a set with their searches; it crosses in those of ``wanted`` that are tested."""
-    crossing = None
-    for step in STEPS:
+Tested = tuple[tuple[int, Search], ...]
+
+
+def runs(searches: Searches, crossed: tuple[int, ...] = (), tested: Tested = ()) -> Iterator[tuple[set[int], Tested]]:
+    """Every run with at most two crossings: its crossings, and its tested steps with their searches."""
+    crossing = crossed[-1] if crossed else None
+    for step in range(0 if crossing is None else crossing + 1, len(STEPS)):
         search = searches.at(step, crossing)
         if search.first <= step:
-            yield step, search
-            if step in wanted:
-                crossing = step
+            tested += ((step, search),)
+            if len(crossed) < 2:
+                yield from runs(searches, (*crossed, step), tested)
+    yield set(crossed), tested
 
 
 @pytest.mark.parametrize("begun", [None, 0, 9])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_w_consecutive_steps_meet_two_searches(shape: tuple[int, int, int], begun: int | None) -> None:
     parameters = shaped(*shape)
-    most = 1 + len(STEPS) // parameters.window
     for phase in range(parameters.cycle):
-        searches = Searches(parameters, phase, begun)
-        for wanted in (set(steps) for n in range(min(3, most)) for steps in combinations(STEPS, n)):
-            found = list(steps_of(searches, wanted))
+        for crossed, found in runs(Searches(parameters, phase, begun)):
             for (step, search), (later, other) in combinations(found, 2):
                 assert search == other or later - step >= parameters.window
             # Only what the rules ask for is dark: each pair of neighbouring searches is exactly as far apart.
             for (step, search), (later, other) in pairwise(found):
-                if search != other and step in wanted:
+                if search != other and step in crossed:
                     assert later == step + parameters.restart.hold  # type: ignore[union-attr]
 
 
@@ -57,21 +59,30 @@ def test_no_w_consecutive_steps_meet_two_searches(shape: tuple[int, int, int], b
 def test_searches_are_those_of_an_algorithm_that_remembers_them(shape: tuple[int, int, int], begun: int | None) -> None:
     parameters = shaped(*shape)
     for phase in range(parameters.cycle):
-        first, later = Searches(parameters, phase), Searches(parameters, phase, begun)
-        for wanted in (set(steps) for n in range(3) for steps in combinations(STEPS, n)):
-            naive = NaiveSearches(parameters, phase.to_bytes(32, "big"), since=-1)
-            naive.begun = begun
-            crossing = None
-            for step in STEPS:
-                searches = first if begun is None or step < begun else later
-                search = searches.at(step, crossing)
-                running = naive.search_at(step)
-                assert (None if search.first > step else (search.place, step - search.first)) == running
-                assert search.first == search.place
-                if running and step in wanted:
-                    naive.crossed(step)
-                    crossing = step
-                assert (crossing is not None and searches.is_true(crossing, step)) == (step <= naive.true_through)
+        naive = NaiveSearches(parameters, phase.to_bytes(32, "big"), since=-1)
+        naive.begun = begun
+        follow(naive, Searches(parameters, phase), Searches(parameters, phase, begun))
+
+
+def follow(naive: NaiveSearches, first: Searches, later: Searches) -> None:
+    """Compare every run that goes on from here and has at most two crossings.
+
+    ``first`` are the searches before the log generation of ``naive``, ``later`` those in it.
+    """
+    crossing = naive.crossings[-1] if naive.crossings else None
+    for step in range(0 if crossing is None else crossing, len(STEPS)):
+        searches = first if naive.begun is None or step < naive.begun else later
+        if step != crossing:
+            search = searches.at(step, crossing)
+            running = naive.search_at(step)
+            assert (None if search.first > step else (search.place, step - search.first)) == running
+            assert search.first == search.place
+            if running and len(naive.crossings) < 2:
+                crossed = copy(naive)
+                crossed.crossings = [*naive.crossings]
+                crossed.crossed(step)
+                follow(crossed, first, later)
+        assert (crossing is not None and searches.is_true(crossing, step)) == (step <= naive.true_through)
 
 
 def test_the_searches_of_a_quiet_set_fill_each_epoch_but_for_the_dark_steps() -> None:
